@@ -144,7 +144,9 @@ fn log_without_named_logs_is_of_version_1() {
             match header[60] {
                 4 => assert_eq!(body.len(), 16),
                 7 => {
-                    let end = |at: usize| at + 4 + u32::from_le_bytes(body[at..at + 4].try_into().unwrap()) as usize;
+                    let end = |at: usize| {
+                        at + 4 + u32::from_le_bytes(body[at..at + 4].try_into().unwrap()) as usize
+                    };
                     assert_eq!(end(end(48)), body.len(), "two parts");
                 }
                 _ => {}

@@ -166,7 +166,8 @@ impl Trace {
             ensure!(Some(record.data) == wanted, "record {at} has other bytes, perhaps of another log");
         }
         ensure!(reader.next_record().map_err(|e| e.to_string())?.is_none(), "the reader goes beyond {next}");
-        for at in [first, first.midpoint(next), next - 1].into_iter().filter(|at| (first..next).contains(at)) {
+        for at in [first, first.midpoint(next), next - 1].into_iter().filter(|at| (first..next).contains(at))
+        {
             let record = log.read(Index(at)).map_err(|e| format!("record {at} cannot be read alone: {e}"))?;
             ensure!(record.data == self.records[&(n, at)], "record {at} alone has other bytes");
         }
@@ -443,7 +444,11 @@ fn every_power_cut_leaves_each_log_its_acknowledged_records() {
         }
         seed += 1;
     }
-    println!("{} recoveries, {} scripts, {rolls} rolls, {removals} removals", tried.into_inner(), seed - first);
+    println!(
+        "{} recoveries, {} scripts, {rolls} rolls, {removals} removals",
+        tried.into_inner(),
+        seed - first
+    );
     assert!(wanted < 10_000 || (rolls > 10 && removals > 2), "{rolls} rolls, {removals} removals");
 }
 
@@ -456,7 +461,17 @@ fn create_and_delete_that_are_interrupted_leave_a_usable_name_or_none() {
     let lengths = || (system.history_len(), group.history_len());
     let mut cuts = vec![(lengths(), lengths(), String::new(), BTreeMap::new(), BTreeMap::new())];
     let mut names: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
-    let script = [('c', "a"), ('c', "b"), ('a', "a"), ('d', "a"), ('c', "a"), ('a', "a"), ('d', "b"), ('c', "b"), ('d', "a")];
+    let script = [
+        ('c', "a"),
+        ('c', "b"),
+        ('a', "a"),
+        ('d', "a"),
+        ('c', "a"),
+        ('a', "a"),
+        ('d', "b"),
+        ('c', "b"),
+        ('d', "a"),
+    ];
     for (n, (what, name)) in script.into_iter().enumerate() {
         let (from, before) = (lengths(), names.clone());
         match what {
@@ -493,7 +508,8 @@ fn create_and_delete_that_are_interrupted_leave_a_usable_name_or_none() {
                     SimDisk::new(groups[at_group].crash(&mut choose)),
                 );
                 let place = format!("step {n}, operations {at_system} and {at_group}, seed {seed}");
-                check_names(&left.0, &left.1, touched, before, after).unwrap_or_else(|e| panic!("{place}: {e}"));
+                check_names(&left.0, &left.1, touched, before, after)
+                    .unwrap_or_else(|e| panic!("{place}: {e}"));
                 tried += 1;
             }
         }
@@ -504,7 +520,13 @@ fn create_and_delete_that_are_interrupted_leave_a_usable_name_or_none() {
 
 type Names = BTreeMap<String, Vec<Vec<u8>>>;
 
-fn check_names(system: &SimDisk, group: &SimDisk, touched: &str, before: &Names, after: &Names) -> Judged<()> {
+fn check_names(
+    system: &SimDisk,
+    group: &SimDisk,
+    touched: &str,
+    before: &Names,
+    after: &Names,
+) -> Judged<()> {
     for round in 0..2 {
         let logs = logs_on(system, group).map_err(|e| format!("round {round}: {e}"))?;
         let listed: Vec<String> = logs.list().unwrap().into_iter().map(|info| info.name).collect();

@@ -126,7 +126,8 @@ impl Trio {
 
     fn start(&mut self, node: u64) {
         let options = options(node, &self.networks, |_| Bootstrap::Existing);
-        self.logs[node as usize - 1] = Some(Logs::open(self.dirs[node as usize - 1].path(), options).unwrap());
+        self.logs[node as usize - 1] =
+            Some(Logs::open(self.dirs[node as usize - 1].path(), options).unwrap());
     }
 
     fn disconnect(&self, node: u64) {
@@ -240,9 +241,7 @@ fn what_an_isolated_leader_did_to_its_logs_is_undone() {
         .collect();
     let sealed = first.seal("c");
     assert!(sealed.is_err(), "an isolated leader commits nothing");
-    until("another leads", || {
-        [2, 3].iter().any(|node| trio.at(*node).groups()[0].role() == Role::Leader)
-    });
+    until("another leads", || [2, 3].iter().any(|node| trio.at(*node).groups()[0].role() == Role::Leader));
     let lead = if trio.at(2).groups()[0].role() == Role::Leader { 2 } else { 3 };
     let second = trio.lead(lead);
     for name in ["a", "b", "c"] {
@@ -306,6 +305,67 @@ fn replica_that_was_away_jumps_over_what_all_logs_discarded() {
     trio.assert_same();
 }
 
+/// Offsets of the blocks of a kind in a segment file.
+fn blocks_of(file: &[u8], kind: u8) -> Vec<usize> {
+    let is_block = |at: &usize| &file[*at..at + 4] == b"CLB1" && file[at + 60] == kind;
+    (4096..file.len() - 64).step_by(64).filter(is_block).collect()
+}
+
+#[test]
+fn damaged_blocks_of_a_group_are_repaired_from_other_replicas() {
+    let mut trio = Trio::new();
+    let leader = trio.lead(1);
+    for name in ["a", "b", "c"] {
+        leader.create(name).unwrap();
+    }
+    for n in 1..=400 {
+        let tickets = ["a", "b", "c"].map(|name| {
+            let log = leader.get(name).unwrap();
+            log.submit(&numbered(name, n)[..]).unwrap()
+        });
+        tickets.into_iter().for_each(|ticket| assert_eq!(ticket.wait().unwrap().get(), n));
+    }
+    trio.assert_same();
+    let wanted = contents(trio.at(1));
+    const MIXED: u8 = 8;
+    const OPENING: u8 = 7;
+    // In the header, the table, and the last batch of mixed blocks; in the log table of an opening.
+    for (segment, kind, from_end) in
+        [(1, MIXED, None), (1, MIXED, Some(0)), (1, MIXED, Some(30)), (2, OPENING, Some(5))]
+    {
+        trio.stop(3);
+        let file = trio.dirs[2].path().join(format!("group-1/{segment:020}.seg"));
+        let mut bytes = std::fs::read(&file).unwrap();
+        let blocks = blocks_of(&bytes, kind);
+        let at = blocks[blocks.len() / 2];
+        let length = u32::from_le_bytes(bytes[at + 8..at + 12].try_into().unwrap()) as usize;
+        let damaged = match from_end {
+            None => at + 21,
+            Some(0) => at + 64 + 17,
+            Some(before) => at + length - before,
+        };
+        bytes[damaged] ^= 0x10;
+        std::fs::write(&file, &bytes).unwrap();
+        trio.start(3);
+        until("all records can be read", || {
+            wanted.values().all(|(info, records)| {
+                let Ok(log) = trio.at(3).groups()[0].named(info.number) else { return false };
+                records.iter().all(|(index, data)| match log.read(Index(*index)) {
+                    Ok(record) => {
+                        assert!(record.data == *data, "damaged bytes were returned");
+                        true
+                    }
+                    Err(_) => false,
+                })
+            })
+        });
+        trio.assert_same();
+        let repaired = std::fs::read(&file).unwrap();
+        bytes[damaged] ^= 0x10;
+        assert_eq!(blocks_of(&repaired, MIXED), blocks_of(&bytes, MIXED), "segment {segment}, kind {kind}");
+    }
+}
+
 fn feed(source: &Log, copy: &FollowerLog) {
     let mut feed = source.follow(copy.resume_point().unwrap()).unwrap();
     while let Some(fed) = feed.next(5000).unwrap() {
@@ -365,5 +425,8 @@ fn copy_of_a_group_has_its_logs() {
     });
     same(&copy);
     assert_eq!(copy.log().named(LogNumber(3)).err().unwrap().kind(), ErrorKind::NotFound);
-    assert_eq!(gone.reader(Start::Next).unwrap().wait(Some(PATIENCE)).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(
+        gone.reader(Start::Next).unwrap().wait(Some(PATIENCE)).unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
 }

@@ -108,8 +108,8 @@ impl Log {
         Ok(Self { inner: self.inner.clone(), view: self.inner.view.of_log(log)?, id })
     }
 
-    /// The handle of one of the logs of a shared group, by its number. For a copy of a group: see [`FollowerLog`
-    /// ](crate::FollowerLog). [`Logs`](crate::Logs) gives the handles of the logs that it keeps.
+    /// The handle of one of the logs of a shared group, by its number, from the handle of the group. For a copy of a
+    /// group, which has no catalogue: [`Logs`](crate::Logs) gives handles by name.
     ///
     /// # Errors
     /// `NotFound`: the group does not have the log, as far as is known here.

@@ -179,7 +179,7 @@ struct Inner {
     tidied: Vec<AtomicU64>,
 }
 
-/// What is known of a named log: see [`Logs::list`].
+/// The state of a named log: see [`Logs::list`].
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;

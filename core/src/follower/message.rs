@@ -356,9 +356,8 @@ fn parse(fixed: &[u8], headers: &[u8], pieces: Vec<Bytes>) -> Result<FollowMessa
         let body = pieces.take(&header)?;
         if header.kind == Kind::Command
             && let Command::Discard { first: at }
-            | Command::Log(
-                LogCommand::Discard { first: at, .. } | LogCommand::Open { start: at, .. },
-            ) = parse_command(&body.concat())?
+            | Command::Log(LogCommand::Discard { first: at, .. } | LogCommand::Open { start: at, .. }) =
+                parse_command(&body.concat())?
             && at.0 > POSITION_MAX
         {
             return Err(BEYOND);

@@ -125,7 +125,11 @@ impl Node {
         let data = segments.open(&next).ok()?;
         let ends = in_opening(&data, LogTable::decode).ok()?;
         let is_gone = |log, end| committed.logs.get(log).is_none_or(|now| now.first >= end);
-        let is_dead = ends.iter().all(|(log, end)| is_gone(log, end.next));
+        let mut ends = ends.iter();
+        let is_dead = match planted!(78) {
+            true => ends.any(|(log, end)| is_gone(log, end.next)),
+            false => ends.all(|(log, end)| is_gone(log, end.next)),
+        };
         self.logs_shrank = is_dead; // the next segment can be dead as well
         is_dead.then_some((first, "removes a segment in which no log has records any more"))
     }

@@ -303,7 +303,12 @@ pub(super) fn options_in(entries: &[Entry]) -> usize {
         Ok(EntryKind::Block(header)) if header.kind == Kind::Command => Some(body_bytes(&header)),
         _ => None,
     };
-    entries.iter().filter_map(sets).filter(|bytes| *bytes > COMMAND_BYTES).map(|bytes| bytes.max(OPENED_BYTES)).sum()
+    entries
+        .iter()
+        .filter_map(sets)
+        .filter(|bytes| *bytes > COMMAND_BYTES)
+        .map(|bytes| bytes.max(OPENED_BYTES))
+        .sum()
 }
 
 /// The bytes of an entry's body in the file.

@@ -136,7 +136,10 @@ mod tests {
             (LogNumber(8), state(1, 1, 0, 0, false)),
         ];
         assert_eq!((opened, &logs[..]), (LogNumber(9), &wanted[..]));
-        assert_eq!(encode(opened, wanted.iter().map(|(log, state)| (log, state)).collect::<Vec<_>>().into_iter()), bytes);
+        assert_eq!(
+            encode(opened, wanted.iter().map(|(log, state)| (log, state)).collect::<Vec<_>>().into_iter()),
+            bytes
+        );
         assert_eq!(next_in(bytes, LogNumber(7)), Ok(Some(Index(24))));
     }
 }

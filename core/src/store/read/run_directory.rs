@@ -258,9 +258,10 @@ impl Known {
     fn add(&mut self, blocks: &mut Blocks, block: &Located, upto: usize) -> Result<()> {
         let bytes = blocks.load_table(block, upto)?;
         let table = table_of(&block.header, &bytes).map_err(|why| blocks.corrupt(block.offset, why))?;
+        let offset = if planted!(77) { blocks.at() } else { block.offset };
         for (number, (run, _)) in table.runs().enumerate() {
             // A segment's offsets and a table's runs are 32 bits each.
-            let place = RunPlace { first: run.first, block: block.offset as u32, number: number as u32 };
+            let place = RunPlace { first: run.first, block: offset as u32, number: number as u32 };
             let places = self.logs.entry(run.log).or_default();
             let n = places.partition_point(|known| known.first <= run.first);
             places.insert(n, place);

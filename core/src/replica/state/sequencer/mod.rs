@@ -228,7 +228,7 @@ impl Sequencer {
         &self.logs
     }
 
-    /// The logs that committed entries have changed since the last call, and that `shown` therefore has to show anew;
+    /// The logs that committed entries have changed since the last call, and that `shown` does not show yet;
     /// with repetitions.
     pub(crate) fn take_changed_logs(&mut self, shown: &LogSet) -> Vec<LogNumber> {
         let mut changed = std::mem::take(&mut self.changed_logs);
@@ -310,6 +310,7 @@ impl Sequencer {
             }
             Effect::Logs(table) => {
                 self.changed_logs.extend(table.iter().map(|(log, _)| log));
+                self.replaced_logs = true;
                 *logs = table;
                 Ok(())
             }
@@ -344,7 +345,7 @@ impl Sequencer {
             configuration: self.membership_at_end().encode(),
             sessions: if planted!(7) { Sessions::new(1, 1).encode() } else { self.sessions.encode() },
             options: if planted!(74) { Vec::new() } else { self.options_at_end().encode() },
-            logs: self.logs.encode(),
+            logs: if planted!(76) { Vec::new() } else { self.logs.encode() },
         };
         self.position_block(Kind::Opening, opening.encode())
     }
@@ -488,6 +489,7 @@ impl Sequencer {
         let timestamp = now.max(self.last_timestamp);
         let mut table = TableBuilder::default();
         let mut results = Vec::with_capacity(gathered.batches.len());
+        let mut other = LogNumber(1);
         // The end of the batches that are appended together, and the reason why none of them can be.
         let mut refused: Option<(usize, Error)> = None;
         for (n, (log, batch)) in gathered.with_logs().enumerate() {
@@ -501,8 +503,9 @@ impl Sequencer {
                 _ => self.place_in_log(log, batch, timestamp),
             };
             if let Ok((here, true)) = &placed {
-                table.push(log, here.first, batch);
+                table.push(if planted!(75) { other } else { log }, here.first, batch);
             }
+            other = log;
             results.push(placed);
         }
         let (runs, table) = table.build();

@@ -217,7 +217,8 @@ impl Sequencer {
             sessions: Sessions::decode(&opening.sessions, sessions_max, window)?,
             logs,
             changed_logs,
-            replaced_logs: self.replaced_logs,
+            // Readers can have been shown logs that entries before this opening dropped.
+            replaced_logs: raft == end.raft,
             own_limits,
             segment_bytes: options.segment_bytes,
             hard_state: opening.hard_state,

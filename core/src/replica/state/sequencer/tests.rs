@@ -272,3 +272,91 @@ fn hard_state_cannot_commit_beyond_the_last_entry() {
         assert_eq!(learnt.is_ok(), is_taken, "entry {commit}");
     }
 }
+
+/// Applies a command at the leader, whatever comes of it. Returns its block, if it has one.
+fn decide(leader: &mut Sequencer, command: LogCommand) -> Option<NewBlock> {
+    match leader.command(Command::Log(command), Timestamp(5)) {
+        Decision::Write(block, _) => Some(block),
+        Decision::Done(_) | Decision::Refused(_) => None,
+    }
+}
+
+/// A log was dropped by an entry that a replica had not applied when a conflict made it start over from a later
+/// opening. Its readers were never told.
+#[test]
+fn logs_that_are_missing_in_an_opening_are_shown_as_dropped() {
+    let (mut leader, options) = replica(1, FULL_AT);
+    let shown = LogSet::default();
+    for log in [1, 2, 3].map(LogNumber) {
+        decide(&mut leader, LogCommand::Open { log, start: Index(1) }).unwrap();
+    }
+    leader.commit_to(leader.end().raft);
+    let changed = leader.take_changed_logs(&shown);
+    shown.show(changed.into_iter().map(|log| (log, leader.committed().logs.get(log))));
+    decide(&mut leader, LogCommand::Drop { log: LogNumber(2) }).unwrap();
+    let opening = leader.opening();
+    let mut restarted = replica(2, FULL_AT).0;
+    restarted.replay(&opening.header, &body_of(&opening), &options).unwrap();
+    assert!(restarted.take_changed_logs(&shown).is_empty(), "nothing is known to be committed");
+    restarted.commit_to(opening.header.raft_index);
+    let changed = restarted.take_changed_logs(&shown);
+    assert!((1..=3).all(|n| changed.contains(&LogNumber(n))), "{changed:?}");
+    assert_eq!(restarted.committed().logs.get(LogNumber(2)), None);
+}
+
+proptest! {
+    /// Logs of a shared group: at the leader, at a replica that follows, and at one that starts from an opening, the
+    /// same entries lead to the same logs.
+    #[test]
+    fn replicas_have_the_same_logs_after_the_same_entries(
+        steps in proptest::collection::vec((0..12u8, 1..7u32, 1..20u64), 1..80),
+    ) {
+        let mut three = Three::new();
+        for (kind, log, n) in steps {
+            let log = LogNumber(log);
+            let block = match kind {
+                0 | 1 => decide(&mut three.leader, LogCommand::Open { log, start: Index(1) }),
+                2 if n < 4 => decide(&mut three.leader, LogCommand::Drop { log }),
+                2 if n < 6 => decide(&mut three.leader, LogCommand::Seal { log }),
+                2 | 3 => decide(&mut three.leader, LogCommand::Discard { log, first: Index(n) }),
+                4 => {
+                    three.restart();
+                    None
+                }
+                _ => {
+                    let logs = [log, log, LogNumber(1 + n as u32 % 6), log];
+                    let push = |log| three.queue.push_record(log, b"x", Stamp::default(), WaitLimit::None).unwrap();
+                    let tickets = logs.map(push);
+                    for item in three.queue.take(true).items {
+                        let Proposal::Data(gathered) = item else { unreachable!() };
+                        let SequencedBlock { block, completer, outcome } =
+                            three.leader.data(gathered, Timestamp(n));
+                        completer.answer(outcome);
+                        if let Some(block) = block {
+                            three.spread(&block);
+                        }
+                    }
+                    drop(tickets);
+                    None
+                }
+            };
+            if let Some(block) = block {
+                three.spread(&block);
+            }
+            let table = three.leader.logs.encode();
+            prop_assert_eq!(&three.follower.logs.encode(), &table);
+            prop_assert_eq!(&three.restarted.logs.encode(), &table);
+            prop_assert_eq!(three.leader.end(), three.follower.end());
+            prop_assert_eq!(three.leader.end(), three.restarted.end());
+            if n % 5 == 0 {
+                three.follower.commit_to(three.follower.end().raft);
+                prop_assert_eq!(three.follower.committed().logs.encode(), table);
+            }
+        }
+        let end = three.leader.end().raft;
+        for replica in [&mut three.leader, &mut three.follower, &mut three.restarted] {
+            replica.commit_to(end);
+            prop_assert_eq!(&replica.committed().logs, &replica.logs);
+        }
+    }
+}

@@ -2,9 +2,10 @@
 //! fails when the bug is planted beside which [`super::bugs`] names it.
 //!
 //! Scenarios with a cluster run in a [`World`], so its oracle judges them after every event as well. Scenarios with
-//! one replica are in [`one_replica`].
+//! one replica are in [`one_replica`], and that of a shared group is in [`shared_group`].
 
 mod one_replica;
+mod shared_group;
 
 use super::fault::Fault;
 use super::harm;
@@ -30,6 +31,7 @@ use one_replica::{
     message_from_another_directory_is_dropped, only_committed_entries_are_sent_as_committed,
     vote_on_the_disk_is_not_cast_again,
 };
+use shared_group::logs_of_a_group_are_kept_apart;
 use std::time::Duration;
 
 /// A scenario: its name, and its function.
@@ -56,6 +58,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         opening_after_a_truncation_is_repaired_for_that_index,
     ),
     ("vote_on_the_disk_is_not_cast_again", vote_on_the_disk_is_not_cast_again),
+    ("logs_of_a_group_are_kept_apart", logs_of_a_group_are_kept_apart),
 ];
 
 /// A cluster without clients and without a nemesis.
