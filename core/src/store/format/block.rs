@@ -406,4 +406,36 @@ mod tests {
             assert!(BlockHeader::parse(&bad, SegmentId(5)).is_err(), "bit {bit}");
         }
     }
+
+    const GOLDEN: &[u8] = include_bytes!("../../../tests/golden/block-mixed.bin");
+
+    /// Made by a program that shares no code with this crate: two batches of log 3, one of log 7, one more of log 3.
+    #[test]
+    fn golden_mixed_block_has_these_fields() {
+        let body = &GOLDEN[BLOCK_HEADER_BYTES..];
+        let header = BlockHeader::parse(GOLDEN, SegmentId(5)).unwrap();
+        assert_eq!((header.raft_index, header.term, header.first), (EntryIndex(13), Term(3), Index(1000)));
+        assert_eq!((header.batch_count, header.record_count), (4, 26));
+        assert_eq!((header.timestamp, header.durable_upto), (Timestamp(1_700_000_000_123), 4096));
+        check_body(&header, GOLDEN, true).unwrap();
+        let table = table_of(&header, body).unwrap();
+        let fields = |(run, range): (Run, std::ops::Range<usize>)| {
+            assert_eq!(range.len(), run.bytes as usize);
+            (run.log.0, run.batches, run.first.0, run.records, run.bytes, range.start)
+        };
+        let runs: Vec<_> = table.runs().map(fields).collect();
+        assert_eq!(runs, [(3, 2, 10, 2, 154, 104), (7, 1, 1, 23, 745, 258), (3, 1, 12, 1, 77, 1003)]);
+        let same: Vec<Run> = table.runs().map(|(run, _)| run).collect();
+        assert_eq!(crate::store::format::mixed::encode(&same), body[..table.len()]);
+    }
+
+    #[test]
+    fn every_changed_bit_of_a_mixed_block_is_detected() {
+        let header = BlockHeader::parse(GOLDEN, SegmentId(5)).unwrap();
+        for bit in 0..(GOLDEN.len() - BLOCK_HEADER_BYTES) * 8 {
+            let mut bad = GOLDEN.to_vec();
+            bad[BLOCK_HEADER_BYTES + bit / 8] ^= 1 << (bit % 8);
+            assert!(check_body(&header, &bad, true).is_err(), "bit {bit}");
+        }
+    }
 }
