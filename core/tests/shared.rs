@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use chiplog::{BatchBuilder, ErrorKind, Index, Log, Logs, LogsOptions, Options, ReadMode, Start};
+use chiplog::inspect::Inspector;
+use chiplog::{
+    BatchBuilder, ErrorKind, Index, Log, Logs, LogsOptions, Options, ReadMode, ReadOnlyLog, Start,
+};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -234,6 +237,20 @@ fn one_log_and_named_logs_do_not_share_a_directory() {
     assert_eq!(group.reader(Start::First).err().unwrap().kind(), ErrorKind::InvalidArgument);
     assert_eq!(group.open_session().err().unwrap().kind(), ErrorKind::InvalidArgument);
     logs.close().unwrap();
+    for refused in [
+        Log::open(dir.path(), Options::default()).err().unwrap(),
+        ReadOnlyLog::open(dir.path()).err().unwrap(),
+        Inspector::open(dir.path()).err().unwrap(),
+        ReadOnlyLog::open(dir.path().join("group-1")).err().unwrap(),
+        group.discard(Index(2)).unwrap_err(),
+    ] {
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+        assert!(refused.to_string().contains("named logs"), "{refused}");
+    }
+    let own = tempfile::tempdir().unwrap();
+    Log::open(own.path(), Options::with_segment_bytes(SEGMENT)).unwrap().close().unwrap();
+    let refused = Logs::open(own.path(), options()).unwrap_err();
+    assert!(refused.to_string().contains("holds one log on its own"), "{refused}");
     let alone = tempfile::tempdir().unwrap();
     let log = Log::open(alone.path().join("group-1"), Options::with_segment_bytes(SEGMENT)).unwrap();
     log.append(b"x").unwrap();
