@@ -355,7 +355,8 @@ fn parse(fixed: &[u8], headers: &[u8], pieces: Vec<Bytes>) -> Result<FollowMessa
         }
         let body = pieces.take(&header)?;
         if header.kind == Kind::Command
-            && let Command::Discard { first } | Command::Log(LogCommand::Discard { first, .. }) =
+            && let Command::Discard { first }
+            | Command::Log(LogCommand::Discard { first, .. } | LogCommand::Open { start: first, .. }) =
                 parse_command(&body.concat())?
             && first.0 > POSITION_MAX
         {
