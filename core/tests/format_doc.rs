@@ -144,7 +144,12 @@ fn operations_of_commands_are_those_of_the_code() {
             body.resize(words, 1);
             let body: Vec<u8> = body.iter().flat_map(|word| word.to_le_bytes()).collect();
             let is_written = written.contains(&(operation, body.len()));
-            assert_eq!(fuzzing::command(&body).is_some(), is_written, "{operation} with {} bytes", body.len());
+            assert_eq!(
+                fuzzing::command(&body).is_some(),
+                is_written,
+                "{operation} with {} bytes",
+                body.len()
+            );
         }
     }
     let no_options = [11u64, 0, 0].map(u64::to_le_bytes).concat();

@@ -64,7 +64,7 @@ impl CatalogueRecord {
     }
 }
 
-/// What the catalogue says of a log.
+/// The catalogue's entry of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CatalogueEntry {
     pub(crate) number: LogNumber,

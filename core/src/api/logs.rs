@@ -173,7 +173,7 @@ struct Inner {
     catalogue: Mutex<Catalogue>,
 }
 
-/// What is known of a named log: see [`Logs::list`].
+/// The state of a named log: see [`Logs::list`].
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;

@@ -37,7 +37,9 @@ fn dump_and_verify_show_the_files_of_a_group() {
         mixed.iter().flat_map(|block| block["batches"].as_array().unwrap()).map(|b| b.clone()).collect();
     let shown: Vec<_> = batches
         .iter()
-        .map(|b| (b["log"].as_u64().unwrap(), b["first"].as_u64().unwrap(), b["records"][0]["preview"].clone()))
+        .map(|b| {
+            (b["log"].as_u64().unwrap(), b["first"].as_u64().unwrap(), b["records"][0]["preview"].clone())
+        })
         .collect();
     let expected = [(1, 1, "one of a"), (2, 1, "one of b"), (1, 2, "two of a")];
     assert_eq!(shown, expected.map(|(log, first, record)| (log, first, record.into())));
@@ -46,8 +48,11 @@ fn dump_and_verify_show_the_files_of_a_group() {
         &["log", "first", "records_count", "bytes", "codec", "session", "sequence", "records"],
     );
     assert_eq!(mixed[2]["first"], 3, "a block counts the records of all logs");
-    let commands: Vec<_> =
-        lines.iter().filter(|line| line["kind"] == "command").map(|line| line["content"].to_string()).collect();
+    let commands: Vec<_> = lines
+        .iter()
+        .filter(|line| line["kind"] == "command")
+        .map(|line| line["content"].to_string())
+        .collect();
     for (name, fields) in [
         ("open_log", "\"log\":1,\"start\":1"),
         ("open_session", "\"log\":1"),
@@ -79,14 +84,13 @@ fn commands_for_one_log_refuse_named_logs_and_change_nothing() {
         &["dump", &all],
     ] {
         let refused = run_with(args, b"x\n").fails(2);
-        assert!(refused.err.contains("many named logs") && refused.err.contains("group-1"), "{args:?}: {}", refused.err);
+        assert!(
+            refused.err.contains("many named logs") && refused.err.contains("group-1"),
+            "{args:?}: {}",
+            refused.err
+        );
     }
-    for args in [
-        &["info", &group][..],
-        &["read", &group],
-        &["append", &group],
-        &["discard", &group, "2"],
-    ] {
+    for args in [&["info", &group][..], &["read", &group], &["append", &group], &["discard", &group, "2"]] {
         let refused = run_with(args, b"x\n").fails(2);
         assert!(refused.err.contains("shared by named logs"), "{args:?}: {}", refused.err);
     }
