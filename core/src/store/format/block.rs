@@ -13,11 +13,11 @@
 //!
 //! Must not know: files, threads, the meaning of commands.
 
-use super::mixed::{Run, Table};
+use super::digest::Digest;
+use super::mixed::{Run, Table, Totals};
 use crate::record::batch::{BatchHeader, Malformed, u32_at, u64_at};
 use crate::record::crc::{Crc, crc32c};
 use crate::types::{EntryIndex, Index, SegmentId, Term, Timestamp};
-use std::mem;
 
 /// Bytes of a block's header; blocks start at multiples of it.
 pub(crate) const BLOCK_HEADER_BYTES: usize = 64;
@@ -174,6 +174,17 @@ impl BlockHeader {
     }
 }
 
+impl From<&BlockHeader> for Totals {
+    fn from(header: &BlockHeader) -> Self {
+        Self {
+            bytes: header.length as usize - BLOCK_HEADER_BYTES,
+            batches: header.batch_count,
+            records: header.record_count,
+            digest: header.body_digest,
+        }
+    }
+}
+
 /// `length` rounded up to the next possible start of a block.
 pub(crate) const fn padded(length: usize) -> usize {
     length.next_multiple_of(BLOCK_HEADER_BYTES)
@@ -190,33 +201,6 @@ pub(crate) fn digest_of_batches(crcs: impl IntoIterator<Item = u32>) -> u32 {
         digest.add(crc);
     }
     digest.sum()
-}
-
-/// Computes the digest. It sums in larger pieces, because summing four bytes takes nearly as long as summing a few
-/// hundred.
-pub(super) struct Digest {
-    crc: Crc,
-    pending: [u8; 256],
-    used: usize,
-}
-
-impl Digest {
-    pub(super) fn new() -> Self {
-        Self { crc: Crc::new(), pending: [0; 256], used: 0 }
-    }
-
-    pub(super) fn add(&mut self, crc: u32) {
-        if self.used == self.pending.len() {
-            self.crc = mem::replace(&mut self.crc, Crc::new()).add(&self.pending);
-            self.used = 0;
-        }
-        self.pending[self.used..self.used + 4].copy_from_slice(&crc.to_le_bytes());
-        self.used += 4;
-    }
-
-    pub(super) fn sum(self) -> u32 {
-        self.crc.add(&self.pending[..self.used]).sum()
-    }
 }
 
 /// Checks a whole block's body against its header. With `deep`, also checks the batches' own checksums, so that all

@@ -24,7 +24,7 @@
 //!
 //! Must not know: files, threads, which logs exist.
 
-use super::block::{BLOCK_HEADER_BYTES, BlockHeader, Digest};
+use super::digest::Digest;
 use crate::record::batch::{BatchHeader, Malformed, u32_at, u64_at};
 use crate::record::crc::crc32c;
 use crate::types::{Index, LogNumber};
@@ -124,6 +124,17 @@ pub(crate) fn encode(runs: &[Run]) -> Vec<u8> {
     b
 }
 
+/// A mixed block as its header describes it. The table has to agree.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Totals {
+    /// Bytes of the body.
+    pub(crate) bytes: usize,
+    pub(crate) batches: u32,
+    pub(crate) records: u32,
+    /// The digest of the body: the checksum of the table.
+    pub(crate) digest: u32,
+}
+
 /// The table of a mixed block, whose checksum and counts are right.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Table<'a> {
@@ -132,7 +143,8 @@ pub(crate) struct Table<'a> {
 
 impl<'a> Table<'a> {
     /// Reads and checks the table at the start of `body` against the block's header. `body` can end behind the table.
-    pub(crate) fn parse(header: &BlockHeader, body: &'a [u8]) -> Result<Self, Malformed> {
+    pub(crate) fn parse(header: impl Into<Totals>, body: &'a [u8]) -> Result<Self, Malformed> {
+        let header: Totals = header.into();
         const SHORT: Malformed = "table of a mixed block is cut off";
         let fixed = body.get(..TABLE_FIXED_BYTES).ok_or(SHORT)?;
         let count = u32_at(fixed, 0) as usize;
@@ -140,22 +152,21 @@ impl<'a> Table<'a> {
             return Err("mixed block has an impossible number of runs");
         }
         let bytes = body.get(..TABLE_FIXED_BYTES + count * RUN_BYTES).ok_or(SHORT)?;
-        if crc32c(bytes) != header.body_digest {
+        if crc32c(bytes) != header.digest {
             return Err("table of a mixed block does not match its digest");
         }
         if fixed[4..] != [0; 4] {
             return Err("table of a mixed block has fields of a newer format");
         }
         let table = Self { bytes };
-        let (mut batches, mut records, mut length) =
-            (0u64, 0u64, header.length as usize - BLOCK_HEADER_BYTES);
+        let (mut batches, mut records, mut length) = (0u64, 0u64, header.bytes);
         for run in bytes[TABLE_FIXED_BYTES..].as_chunks().0 {
             let run = Run::parse(run)?;
             batches += u64::from(run.batches);
             records += u64::from(run.records);
             length = length.checked_sub(run.bytes as usize).ok_or("runs of a mixed block are too long")?;
         }
-        let counts = (u64::from(header.batch_count), u64::from(header.record_count));
+        let counts = (u64::from(header.batches), u64::from(header.records));
         if (batches, records) != counts || length != bytes.len() {
             return Err("mixed block's counts contradict its runs");
         }

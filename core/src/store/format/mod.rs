@@ -1,6 +1,7 @@
 //! The bytes of the files: blocks, segments, identity.
 
 pub(crate) mod block;
+pub(crate) mod digest;
 pub(crate) mod geometry;
 pub(crate) mod identity;
 pub(crate) mod logs;
