@@ -38,8 +38,8 @@ impl Tenant {
 fn main() -> Result<()> {
     let count: i64 = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(100);
     let open = || -> Result<(Logs, Vec<Tenant>)> {
-        let logs =
-            Logs::open("tenants", LogsOptions::default().options(Options::with_segment_bytes(4 << 20)))?;
+        let group = Options::with_segment_bytes(4 << 20).sessions_max(64); // small files, few sessions
+        let logs = Logs::open("tenants", LogsOptions::default().options(group))?;
         let tenants = (1..=count).map(|n| Tenant::open(&logs, &format!("tenant-{n}")));
         let tenants = tenants.collect::<Result<_>>()?;
         Ok((logs, tenants))
