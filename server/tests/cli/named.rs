@@ -56,7 +56,7 @@ fn dump_and_verify_show_the_files_of_a_group() {
     for (name, fields) in [
         ("open_log", "\"log\":1,\"start\":1"),
         ("open_session", "\"log\":1"),
-        ("discard_log", "\"first\":2,\"log\":1"),
+        ("discard_log", "\"log\":1,\"first\":2"),
         ("seal_log", "\"log\":2"),
         ("drop_log", "\"log\":3"),
     ] {

@@ -4,7 +4,7 @@
 //! Invariants:
 //! - it covers blocks below `Segment::readable` only: those are committed and do not change;
 //! - the places of a log are ascending by index;
-//! - a block whose table is damaged is a gap, and is read again when a record is looked for in vain: it may have been
+//! - a block whose table is damaged is a gap. It is read again when a record is not found: it may have been
 //!   repaired.
 
 use super::block_reader::{Blocks, Located, WINDOW_BYTES};
