@@ -600,7 +600,8 @@ impl Sequencer {
         }
         if self.logs.len() >= self.logs_max {
             let what = format!(
-                "the group has {} logs, and its segments have no room for more; drop some, or use more groups or                  larger segments",
+                "the group has {} logs, and its segments have no room for more; drop some, or use more groups or \
+                 larger segments",
                 self.logs.len()
             );
             return Err(Error::new(ErrorKind::Full, what));
