@@ -153,6 +153,31 @@ fn discard_moves_one_log_and_files_go_when_all_have_discarded() {
 }
 
 #[test]
+fn segments_of_commands_alone_go_with_the_next_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
+    let segments = || logs.groups()[0].status().segments;
+    while segments() < 2 {
+        logs.create("a").unwrap();
+        logs.delete("a").unwrap();
+    }
+    let a = logs.create("a").unwrap();
+    for n in 0..3000u64 {
+        drop(a.submit(&numbered(0, n)[..]).unwrap());
+    }
+    a.append(b"end").unwrap();
+    let before = segments();
+    a.discard(a.last_index()).unwrap();
+    for _ in 0..1000 {
+        a.append(b"more").unwrap();
+        if segments() <= 2 {
+            break;
+        }
+    }
+    assert!(segments() <= 2, "{} of {before} segments are left", segments());
+}
+
+#[test]
 fn discard_beyond_the_end_moves_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let logs = open(dir.path());

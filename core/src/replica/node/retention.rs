@@ -111,10 +111,13 @@ impl Node {
             return None;
         }
         let segments = &self.writer.store.segments;
-        let oldest = segments.oldest_full()?;
         let committed = self.replica.sequencer.committed();
+        let mut full = segments.snapshot();
+        full.pop();
+        // A segment of commands alone goes with the next one that has records.
+        let oldest = full.into_iter().find(|segment| segment.end().next > committed.first)?;
         let first = oldest.end().next;
-        if first <= committed.first || first > committed.next {
+        if first > committed.next {
             return None;
         }
         // The end of each log in this segment stands in the opening of the next one.
