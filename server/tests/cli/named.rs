@@ -34,7 +34,7 @@ fn dump_and_verify_show_the_files_of_a_group() {
     let lines = run(&["dump", &group, "--json", "--records"]).ok().lines();
     let mixed: Vec<_> = lines.iter().filter(|line| line["kind"] == "mixed").collect();
     let batches: Vec<_> =
-        mixed.iter().flat_map(|block| block["batches"].as_array().unwrap()).map(|b| b.clone()).collect();
+        mixed.iter().flat_map(|block| block["batches"].as_array().unwrap()).cloned().collect();
     let shown: Vec<_> = batches
         .iter()
         .map(|b| {
@@ -60,8 +60,8 @@ fn dump_and_verify_show_the_files_of_a_group() {
         ("seal_log", "\"log\":2"),
         ("drop_log", "\"log\":3"),
     ] {
-        let is_shown = |line: &&String| line.contains(&format!("\"{name}\"")) && line.contains(fields);
-        assert!(commands.iter().any(|line| is_shown(&line)), "{name} {fields}: {commands:?}");
+        let is_shown = |line: &String| line.contains(&format!("\"{name}\"")) && line.contains(fields);
+        assert!(commands.iter().any(is_shown), "{name} {fields}: {commands:?}");
     }
     let words = run(&["dump", &group]).ok();
     assert!(words.text().contains("batch of log 2 from 1: 1 record"), "{}", words.text());
