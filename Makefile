@@ -43,12 +43,13 @@ demo: ## three servers, the leader killed in mid-append. FILE=path uses another 
 
 # Built in the same way as the tests, so that the results of `make test` are reused. Views in languages whose tools are missing
 # are skipped, and the output says so; the list of views is examples/run/src/views.rs.
-EXAMPLES := embedded cluster run
+EXAMPLES := embedded tenants cluster run
 examples: ## every example on real text, one after the other. RUN_FLAGS="--records 1000000 --views rust,go" for the views
 	@echo "building the examples; the first time this takes some minutes"
 	@$(CARGO) build --quiet --package chiplog-server --package chiplog-example-view $(EXAMPLES:%=--package chiplog-example-%)
 	@$(CARGO) build --quiet --package chiplog-net --example client
-	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; cd "$$dir"; "$(CURDIR)/target/debug/chiplog-example-embedded"
+	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; cd "$$dir"; "$(CURDIR)/target/debug/chiplog-example-embedded"; \
+	  "$(CURDIR)/target/debug/chiplog-example-tenants"
 	@target/debug/chiplog-example-cluster $(if $(FILE),--file "$(FILE)")
 	@PYTHON=$(PYTHON) MAKE=$(MAKE) examples/small.sh target/debug
 	@PYTHON=$(PYTHON) target/debug/chiplog-example-run $(if $(FILE),--file "$(FILE)") $(RUN_FLAGS)

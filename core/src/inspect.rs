@@ -19,7 +19,7 @@
 use crate::disk::linux::RealDisk;
 use crate::disk::{Disk, SECTOR_BYTES};
 use crate::error::{Error, ErrorKind, Result};
-use crate::replica::open::{cannot_open, check_name};
+use crate::replica::open::{cannot_open, check_name, check_not_named};
 use crate::store::format::identity::{IDENTITY_FILE, Identity};
 use crate::store::segment::{file_name, file_number};
 use crate::types::{Index, LogId};
@@ -74,10 +74,12 @@ impl Inspector {
     /// Makes an inspector of a directory.
     ///
     /// # Errors
-    /// `NotFound`: the directory does not exist. `Io`: it cannot be read.
+    /// `NotFound`: the directory does not exist. `InvalidArgument`: it holds many named logs, each group of which has a
+    /// directory of its own. `Io`: it cannot be read.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
         let dir = dir.as_ref();
         check_name(dir)?;
+        check_not_named(dir)?;
         let disk = RealDisk::open(dir, false).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => {
                 Error::new(ErrorKind::NotFound, format!("there is no directory {}", dir.display()))

@@ -1,9 +1,9 @@
-//! Checks `docs/format.md` against the code: its numbers, its tables of fields, the kinds of blocks, and the decision
-//! table. The bytes themselves are pinned by `golden.rs`.
+//! Checks `docs/format.md` against the code: its numbers, its tables of fields, the kinds of blocks, the operations of
+//! commands, the parts of an opening, and the decision table. The bytes themselves are pinned by `golden.rs`.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::fuzzing;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const DOC: &str = include_str!("../docs/format.md");
 
@@ -57,12 +57,17 @@ fn fields_have_no_gaps_and_fill_their_structure() {
         "IDENTITY_BYTES",
         "SEGMENT_HEADER_BYTES",
         "BLOCK_HEADER_BYTES",
+        "TABLE_FIXED_BYTES",
+        "RUN_BYTES",
         "BATCH_HEADER_BYTES",
         "COMMAND_BYTES",
+        "LONG_COMMAND_BYTES",
         "SET_OPTIONS_BYTES",
         "LOG_OPTION_BYTES",
         "HARD_STATE_BYTES",
         "",
+        "LOGS_HEADER_BYTES",
+        "LOG_BYTES",
         "MEMBERSHIP_BYTES",
         "MEMBER_BYTES",
         "TABLE_HEADER_BYTES",
@@ -70,6 +75,7 @@ fn fields_have_no_gaps_and_fill_their_structure() {
         "REMEMBERED_BYTES",
         "INDEX_ENTRY_BYTES",
         "FOOTER_BYTES",
+        "CATALOGUE_RECORD_BYTES",
     ];
     let layouts: Vec<_> = tables().into_iter().filter(|(h, _)| h.starts_with(&["offset", "size"])).collect();
     assert_eq!(layouts.len(), structures.len());
@@ -119,6 +125,117 @@ fn kinds_of_blocks_are_those_of_the_code() {
     let expected: Vec<_> =
         fuzzing::kinds().iter().map(|(code, name, entry)| (*code, (*name).to_owned(), *entry)).collect();
     assert_eq!(written, expected);
+}
+
+/// The operations of the page, with these lengths, are those that the decoder accepts, and no others are.
+#[test]
+fn operations_of_commands_are_those_of_the_code() {
+    let rows = table(&["operation", "name", "version", "body"]);
+    let written: BTreeSet<(u64, usize)> = rows
+        .iter()
+        .filter(|row| row[2] != "reserved" && row[0] != "11")
+        .map(|row| (row[0].parse().unwrap(), row[3].parse().unwrap()))
+        .collect();
+    let numbers: BTreeSet<&str> = rows.iter().map(|row| row[0]).collect();
+    assert_eq!(numbers.len(), 11, "each number from 1 to 11 has a row: {numbers:?}");
+    for operation in 0..=12u64 {
+        for words in 1..=4usize {
+            let mut body = vec![operation, 7];
+            body.resize(words, 1);
+            let body: Vec<u8> = body.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let is_written = written.contains(&(operation, body.len()));
+            assert_eq!(
+                fuzzing::command(&body).is_some(),
+                is_written,
+                "{operation} with {} bytes",
+                body.len()
+            );
+        }
+    }
+    let no_options = [11u64, 0, 0].map(u64::to_le_bytes).concat();
+    assert!(fuzzing::command(&no_options).is_some());
+    let of_a_log = [11u64, 0, 7].map(u64::to_le_bytes).concat();
+    assert!(fuzzing::command(&of_a_log).is_none(), "the last word of operation 11 is reserved");
+    for (operation, number) in [(4u64, 1u64 << 32), (5, 1 << 32), (2, 0)] {
+        let body = match operation {
+            2 => vec![2, 60_000, number],
+            4 => vec![4, number, 1],
+            _ => vec![5, number],
+        };
+        let body: Vec<u8> = body.iter().flat_map(|word| word.to_le_bytes()).collect();
+        assert!(fuzzing::command(&body).is_none(), "{operation} of log {number}");
+    }
+}
+
+/// An opening has the parts of the page, and no more; the last one is not empty, unless it is of version 1.
+#[test]
+fn parts_of_an_opening_are_those_of_the_code() {
+    let rows = table(&["part", "version", "there"]);
+    let versions: Vec<_> = rows.iter().map(|row| row[1]).collect();
+    assert_eq!(versions, ["1", "1", "2", "2", "reserved"]);
+    for parts in 0..=versions.len() {
+        for is_empty in [false, true] {
+            let mut body = vec![0; 48];
+            for part in 1..=parts {
+                let length = if is_empty && part == parts { 0 } else { 16u32 };
+                body.extend_from_slice(&length.to_le_bytes());
+                body.resize(body.len() + length as usize, 0);
+            }
+            let version = parts.checked_sub(1).map(|last| versions[last]);
+            let is_accepted = parts >= 2 && (version == Some("1") || (version == Some("2") && !is_empty));
+            let found = fuzzing::opening(&body).is_some();
+            assert_eq!(found, is_accepted, "{parts} parts, the last one empty: {is_empty}");
+        }
+    }
+}
+
+/// The bounds of the log table and of the catalogue's records.
+#[test]
+fn log_table_and_catalogue_are_those_of_the_code() {
+    let table = |log: [u64; 7]| {
+        let mut bytes = 1u64.to_le_bytes().to_vec();
+        log.iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
+        bytes
+    };
+    let accepts = |log| fuzzing::logs(&table(log)).is_some();
+    let sealed = 1u64 << 32;
+    assert!(accepts([7, 1, 1, 0, 0, 0, 0]) && accepts([7 | sealed, 3, 5, 9, 9, 0, 0]));
+    assert_eq!(fuzzing::logs(&[0; 8]).map(|empty| empty.len()), Some(8), "a shared group without logs");
+    for refused in [
+        [0, 1, 1, 0, 0, 0, 0],           // number 0
+        [7 | 2 << 32, 1, 1, 0, 0, 0, 0], // an unknown flag
+        [7, 0, 1, 0, 0, 0, 0],           // a first index of 0
+        [7, 2, 1, 0, 0, 0, 0],           // its end before its beginning
+        [7, 1, 1, 0, 0, 1, 0],           // options of its own
+        [7, 1, 1, 0, 0, 0, 1],
+    ] {
+        assert!(!accepts(refused), "{refused:?}");
+    }
+    let record = |change: u8, name: &str| {
+        let mut bytes = vec![0; 24];
+        (bytes[0], bytes[4]) = (change, 9);
+        bytes.extend_from_slice(name.as_bytes());
+        fuzzing::catalogue_record(&bytes).is_some_and(|again| again == bytes)
+    };
+    assert!(record(1, "orders/12") && record(2, ""));
+    for (change, name) in [(0, "a"), (1, ""), (1, ".."), (1, "a/01"), (2, "a"), (3, "a")] {
+        assert!(!record(change, name), "{change} {name:?}");
+    }
+    assert!(record(1, &"x".repeat(249)) && !record(1, &"x".repeat(250)));
+}
+
+#[test]
+fn reserved_kind_and_codec_are_refused() {
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/");
+    let mut block = std::fs::read(format!("{golden}block-mixed.bin")).unwrap();
+    assert!(fuzzing::fix_block(&mut block, 5) && fuzzing::block(&block, 5).is_some());
+    block[60] = 9;
+    fuzzing::fix_block(&mut block, 5);
+    assert!(fuzzing::block(&block, 5).is_none(), "kind 9");
+    let mut batch = std::fs::read(format!("{golden}batch-single.bin")).unwrap();
+    assert!(fuzzing::batch(&batch).is_some());
+    batch[34] = 3;
+    assert!(!fuzzing::fix_batch(&mut batch), "codec 3");
 }
 
 #[test]

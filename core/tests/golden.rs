@@ -59,7 +59,7 @@ fn unpacked_batch_is_encoded_the_same() {
 
 #[test]
 fn blocks_of_every_kind_are_read_and_encoded_the_same() {
-    for kind in ["data", "no-op", "configuration", "hard-state", "marker", "opening"] {
+    for kind in ["data", "mixed", "no-op", "configuration", "hard-state", "marker", "opening"] {
         let bytes = golden(&format!("block-{kind}.bin"));
         let (header, sound) = fuzzing::block(&bytes, SEGMENT).unwrap_or_else(|| panic!("{kind} is refused"));
         assert!(sound, "body of {kind}");
@@ -78,14 +78,19 @@ fn fixed_parts_of_a_segment_are_read_and_encoded_the_same() {
     assert_eq!(fuzzing::opening(&opening), Some(opening));
 }
 
-/// Options of the log, which version 1 refuses. Made by a program that shares no code with this crate, like the
+/// Options of the log and what shared groups have, which version 1 refuses. Made by a program that shares no code with this crate, like the
 /// others.
 #[test]
 fn parts_of_version_2_are_read_and_encoded_the_same() {
     let header = golden("segment-header-2.bin");
     assert_eq!(fuzzing::segment_header(&header), Some(header));
-    let opening = golden("opening-options-body.bin");
-    assert_eq!(fuzzing::opening(&opening), Some(opening));
+    for name in ["opening-options-body.bin", "opening-logs-body.bin"] {
+        let opening = golden(name);
+        assert_eq!(fuzzing::opening(&opening), Some(opening), "{name}");
+    }
+    // The last part of the opening: two logs.
+    let logs = &golden("opening-logs-body.bin")[72..];
+    assert_eq!(fuzzing::logs(logs).unwrap(), logs);
     let block = golden("block-set-options.bin");
     let (header, sound) = fuzzing::block(&block, SEGMENT).unwrap();
     assert!(sound && header == block[..64]);

@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use chiplog::{BatchBuilder, ErrorKind, Index, Log, LogOption, Logs, LogsOptions, Options, ReadMode, Start};
+use chiplog::inspect::Inspector;
+use chiplog::{
+    BatchBuilder, ErrorKind, Index, Log, LogOption, Logs, LogsOptions, Options, ReadMode, ReadOnlyLog, Start,
+};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -150,6 +153,31 @@ fn discard_moves_one_log_and_files_go_when_all_have_discarded() {
 }
 
 #[test]
+fn segments_of_commands_alone_go_with_the_next_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
+    let segments = || logs.groups()[0].status().segments;
+    while segments() < 2 {
+        logs.create("a").unwrap();
+        logs.delete("a").unwrap();
+    }
+    let a = logs.create("a").unwrap();
+    for n in 0..3000u64 {
+        drop(a.submit(&numbered(0, n)[..]).unwrap());
+    }
+    a.append(b"end").unwrap();
+    let before = segments();
+    a.discard(a.last_index()).unwrap();
+    for _ in 0..1000 {
+        a.append(b"more").unwrap();
+        if segments() <= 2 {
+            break;
+        }
+    }
+    assert!(segments() <= 2, "{} of {before} segments are left", segments());
+}
+
+#[test]
 fn discard_beyond_the_end_moves_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let logs = open(dir.path());
@@ -234,6 +262,20 @@ fn one_log_and_named_logs_do_not_share_a_directory() {
     assert_eq!(group.reader(Start::First).err().unwrap().kind(), ErrorKind::InvalidArgument);
     assert_eq!(group.open_session().err().unwrap().kind(), ErrorKind::InvalidArgument);
     logs.close().unwrap();
+    for refused in [
+        Log::open(dir.path(), Options::default()).err().unwrap(),
+        ReadOnlyLog::open(dir.path()).err().unwrap(),
+        Inspector::open(dir.path()).err().unwrap(),
+        ReadOnlyLog::open(dir.path().join("group-1")).err().unwrap(),
+        group.discard(Index(2)).unwrap_err(),
+    ] {
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+        assert!(refused.to_string().contains("named logs"), "{refused}");
+    }
+    let own = tempfile::tempdir().unwrap();
+    Log::open(own.path(), Options::with_segment_bytes(SEGMENT)).unwrap().close().unwrap();
+    let refused = Logs::open(own.path(), options()).unwrap_err();
+    assert!(refused.to_string().contains("holds one log on its own"), "{refused}");
     let alone = tempfile::tempdir().unwrap();
     let log = Log::open(alone.path().join("group-1"), Options::with_segment_bytes(SEGMENT)).unwrap();
     log.append(b"x").unwrap();

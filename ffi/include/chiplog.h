@@ -222,6 +222,16 @@
 #define CHIPLOG_CANCELLED 28
 
 /**
+ * A log of this name exists already.
+ */
+#define CHIPLOG_ALREADY_EXISTS 29
+
+/**
+ * The log is sealed: it takes no more appends. Its records can still be read.
+ */
+#define CHIPLOG_SEALED 30
+
+/**
  * Something failed and needs attention.
  */
 #define CHIPLOG_SEVERITY_ERROR 1

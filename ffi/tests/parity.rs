@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 /// The types whose public methods are operations: their source files and their names in the manifest.
 const TYPES: &[(&str, &str, &str)] = &[
     ("core/src/api/log.rs", "Log", "Log"),
+    ("core/src/api/logs.rs", "Logs", "Logs"),
     ("core/src/api/session.rs", "Log", "Log"),
     ("core/src/api/session.rs", "Session", "Session"),
     ("core/src/record/batch.rs", "BatchBuilder", "BatchBuilder"),
@@ -67,8 +68,11 @@ const VALUES: &[&str] = &[
     "Index",
     "Jumped",
     "LogId",
+    "LogInfo",
+    "LogNumber",
     "LogOption",
     "LogOptions",
+    "LogsOptions",
     "Member",
     "Metrics",
     "NodeId",

@@ -72,19 +72,20 @@ pub fn block(input: &[u8]) {
     }
 }
 
-/// The fixed parts of a segment: the first byte selects one.
+/// The fixed parts of a segment, and the table of a shared group's logs: the first byte selects one.
 pub fn segment(input: &[u8]) {
     let Some((which, bytes)) = input.split_first() else { return };
     type Decode = fn(&[u8]) -> Option<Vec<u8>>;
-    let (decode, summed): (Decode, usize) = match which % 3 {
+    let (decode, summed): (Decode, usize) = match which % 4 {
         0 => (fuzzing::segment_header, 4096),
         1 => (fuzzing::footer, 128),
-        _ => (fuzzing::opening, 0),
+        2 => (fuzzing::opening, 0),
+        _ => (fuzzing::logs, 0),
     };
     let look = |bytes: &[u8]| {
         if let Some(again) = decode(bytes) {
             // The two versions of a segment's header, and so its checksum, may be another writer's.
-            let from = if which % 3 == 0 { 20 } else { 0 };
+            let from = if which % 4 == 0 { 20 } else { 0 };
             assert_eq!(again[from..], bytes[from..again.len()], "an accepted part has one encoding");
         }
     };
@@ -123,8 +124,9 @@ pub fn fed(input: &[u8]) {
     }
 }
 
-/// A command: its effect on the log, including options of the log. As it is; and as options whose count, zeros and tags
-/// are right, so that only the values are mutated, and which of them are set.
+/// A command: its effect on the log, including options of the log. As it is; as each operation with operands from the
+/// input; and as options whose count, zeros and tags are right, so that only the values are mutated, and which of them
+/// are set.
 pub fn command(input: &[u8]) {
     const FIXED_BYTES: usize = 24;
     const OPTION_BYTES: usize = 16;
@@ -134,6 +136,16 @@ pub fn command(input: &[u8]) {
         }
     };
     look(input);
+    if let Some((number, rest)) = input.split_first_chunk::<8>() {
+        // Usually a log's number, sometimes more than one has.
+        let number = u64::from_le_bytes(*number) >> (number[7] % 64);
+        let more = rest.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+        for operation in 0..16u64 {
+            let [short, long] = [&[operation, number][..], &[operation, number, more]];
+            look(&short.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>());
+            look(&long.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>());
+        }
+    }
     let Some((fixed, options)) = input.split_at_checked(FIXED_BYTES) else { return };
     let mut mended = [11u64, (options.len() / OPTION_BYTES) as u64, 0].map(u64::to_le_bytes).concat();
     let mut tag = 0u32;

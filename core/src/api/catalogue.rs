@@ -24,9 +24,9 @@ use std::collections::{BTreeMap, HashMap};
 /// The number of the first named log.
 const FIRST_NUMBER: LogNumber = LogNumber(1);
 /// The most bytes of a name.
-const NAME_BYTES_MAX: usize = 249;
+pub(crate) const NAME_BYTES_MAX: usize = 249;
 /// Bytes of a record before the name.
-const FIXED_BYTES: usize = 24;
+pub(crate) const FIXED_BYTES: usize = 24;
 
 /// A change of the catalogue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl CatalogueRecord {
     }
 }
 
-/// What the catalogue says of a log.
+/// The catalogue's entry of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CatalogueEntry {
     pub(crate) number: LogNumber,

@@ -77,8 +77,8 @@ impl Log {
     ///
     /// # Errors
     /// `Locked`: another handle or process has it open. `NotFound`: there is no log and `create` is false.
-    /// `InvalidArgument`: an option is out of bounds. `Corrupt`: names file and offset; the log's files were not
-    /// changed. `Unsupported`: the log has a newer format. `Full`: there is no space for the segments that are
+    /// `InvalidArgument`: an option is out of bounds, or the directory holds many named logs. `Corrupt`: names file
+    /// and offset; the log's files were not changed. `Unsupported`: the log has a newer format. `Full`: there is no space for the segments that are
     /// prepared ahead. `Io`.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
         options.check()?;
@@ -386,6 +386,7 @@ impl Log {
         }
         let log = self.view.log;
         if log.is_none() {
+            self.view.check_log()?;
             return self.submit_command(Command::Discard { first });
         }
         self.submit_command(Command::Log(LogCommand::Discard { log, first }))

@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::read::reader::Start;
 use crate::record::batch::Batch;
-use crate::replica::open::disk_at;
+use crate::replica::open::{disk_at, group_dir, open_named_dir, system_dir};
 use crate::replica::queue::proposals::{Command, LogCommand};
 use crate::sync::completion::Appended;
 use crate::types::{Index, LogId, LogNumber, Timestamp};
@@ -222,12 +222,12 @@ impl Logs {
         options.check()?;
         let dir = dir.as_ref();
         let create = options.options.create;
-        drop(disk_at(dir, create)?);
-        let system = disk_at(&dir.join("system"), create)?;
+        open_named_dir(dir, create)?;
+        let system = disk_at(&system_dir(dir), create)?;
         let mut disks = Vec::new();
         // Groups that are there, then those that are to be added.
         for group in 1..=GROUPS_MAX {
-            match disk_at(&dir.join(format!("group-{group}")), create && group <= options.groups) {
+            match disk_at(&group_dir(dir, group), create && group <= options.groups) {
                 Ok(disk) => disks.push(disk),
                 Err(error) if error.kind() == ErrorKind::NotFound && group > 1 => break,
                 Err(error) => return Err(error),

@@ -20,7 +20,7 @@ use crate::options::log_options::LogOptions;
 use crate::read::positions::{Positions, closed};
 use crate::read::reader::{LogView, Reader, Start, shared_group};
 use crate::read::records::OwnedRecord;
-use crate::replica::open::{cannot_open, check_name, no_log};
+use crate::replica::open::{cannot_open, check_name, check_not_named, no_log};
 use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::store::format::geometry::REMEMBERED_MAX;
 use crate::store::format::identity::Identity;
@@ -86,10 +86,12 @@ impl ReadOnlyLog {
     /// Opens the log in `dir` for reading.
     ///
     /// # Errors
-    /// `NotFound`: there is no log. `InvalidArgument`: `dir` is not a directory. `Corrupt`, `Unsupported`, `Io`.
+    /// `NotFound`: there is no log. `InvalidArgument`: `dir` is not a directory, or holds many named logs. `Corrupt`,
+    /// `Unsupported`, `Io`.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
         let dir = dir.as_ref();
         check_name(dir)?;
+        check_not_named(dir)?;
         let not_found = || Error::new(ErrorKind::NotFound, format!("there is no log at {}", dir.display()));
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(dir, false).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => not_found(),

@@ -215,7 +215,7 @@ impl Options {
     }
 
     /// The most named logs that a shared group with these options can hold: openings of segments of `segment_bytes` have
-    /// room for so many beside `sessions_max` sessions.
+    /// room for that number beside `sessions_max` sessions.
     pub fn logs_max(&self) -> usize {
         logs_max(self.segment_bytes, self.sessions_max, self.session_window)
     }

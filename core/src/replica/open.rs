@@ -27,7 +27,7 @@ use crate::store::{NewBlock, PROOF_BYTES_MAX, Resume, Store};
 use crate::types::{DirectoryId, EntryIndex, NodeId};
 use std::collections::VecDeque;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The open files of a log, and the state that they hold.
@@ -336,8 +336,60 @@ fn identity_gone(disk: &dyn Disk, name: &str) -> Error {
 }
 
 /// The disk of the log in `dir`. Makes the directory if `create` is true.
+///
+/// # Errors
+/// `NotFound`, `Io`. `InvalidArgument`: the directory holds many named logs, or its name is empty.
 pub(crate) fn disk_at(dir: &Path, create: bool) -> Result<Arc<dyn Disk>> {
     check_name(dir)?;
+    check_not_named(dir)?;
+    open_dir(dir, create)
+}
+
+/// Opens or makes the directory of many named logs.
+///
+/// # Errors
+/// `NotFound`, `Io`. `InvalidArgument`: the directory holds a log on its own, or its name is empty.
+pub(crate) fn open_named_dir(dir: &Path, create: bool) -> Result<()> {
+    check_name(dir)?;
+    let disk = open_dir(dir, create)?;
+    if Identity::read(&*disk)?.is_some() {
+        let what = format!("{} holds one log on its own; named logs need another directory", dir.display());
+        return Err(Error::new(ErrorKind::InvalidArgument, what));
+    }
+    Ok(())
+}
+
+/// The directory of the catalogue's log, in a directory of named logs.
+pub(crate) fn system_dir(dir: &Path) -> PathBuf {
+    dir.join("system")
+}
+
+/// The directory of a group, in a directory of named logs.
+pub(crate) fn group_dir(dir: &Path, group: u32) -> PathBuf {
+    dir.join(format!("group-{group}"))
+}
+
+/// Fails if `dir` holds many named logs.
+///
+/// # Errors
+/// `InvalidArgument`.
+pub(crate) fn check_not_named(dir: &Path) -> Result<()> {
+    let disk_of = |dir: &Path| RealDisk::open(dir, false).ok();
+    let holds_log = |dir: &Path| {
+        disk_of(dir).is_some_and(|disk| Identity::read(&disk).is_ok_and(|identity| identity.is_some()))
+    };
+    if !holds_log(&system_dir(dir)) || disk_of(&group_dir(dir, 1)).is_none() || holds_log(dir) {
+        return Ok(());
+    }
+    let what = format!(
+        "{} holds many named logs: open it with `Logs` in a program; `chiplog verify` and `chiplog dump` read its \
+         folders system, group-1 and so on",
+        dir.display()
+    );
+    Err(Error::new(ErrorKind::InvalidArgument, what))
+}
+
+fn open_dir(dir: &Path, create: bool) -> Result<Arc<dyn Disk>> {
     match RealDisk::open(dir, create) {
         Ok(disk) => Ok(Arc::new(disk)),
         // `dir` exists but is no directory, or it could not be made.

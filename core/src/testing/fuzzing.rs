@@ -5,13 +5,18 @@
 //! Each function takes any bytes. A decoder also returns the encoding of what it decoded, so that a caller can
 //! compare it with the input. None means "refused".
 
+use crate::api::catalogue;
+use crate::api::catalogue::CatalogueRecord;
 use crate::disk::SECTOR_BYTES;
 use crate::follower::message::HEAD_BYTES as FED_HEAD_BYTES;
 use crate::options::log_options::LOG_OPTION_BYTES;
 use crate::record::batch;
 use crate::record::batch::{BATCH_HEADER_BYTES, Batch, BatchHeader, Body};
 use crate::record::crc;
-use crate::replica::state::command::{COMMAND_BYTES, SET_OPTIONS_BYTES, encode_command, parse_command};
+use crate::replica::state::command::{
+    COMMAND_BYTES, LONG_COMMAND_BYTES, SET_OPTIONS_BYTES, encode_command, parse_command,
+};
+use crate::replica::state::log_table::LogTable;
 use crate::replica::state::session_table::Sessions;
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;
@@ -20,7 +25,7 @@ use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::geometry;
 use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::store::format::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
-use crate::store::format::mixed::{RUN_BYTES, TABLE_FIXED_BYTES};
+use crate::store::format::mixed::{RUN_BYTES, RUNS_MAX, TABLE_FIXED_BYTES};
 use crate::store::format::segment;
 use crate::store::format::segment::{Footer, Opening, SegmentHeader};
 use crate::store::recovery::decision_table::{DECISIONS, Verdict};
@@ -185,6 +190,16 @@ pub fn command(bytes: &[u8]) -> Option<Vec<u8>> {
     parse_command(bytes).ok().map(encode_command)
 }
 
+/// Decodes the table of a shared group's logs.
+pub fn logs(bytes: &[u8]) -> Option<Vec<u8>> {
+    LogTable::decode(bytes).ok().map(|table| table.encode())
+}
+
+/// Decodes a record of the catalogue.
+pub fn catalogue_record(bytes: &[u8]) -> Option<Vec<u8>> {
+    CatalogueRecord::parse(bytes).ok().map(|record| record.encode())
+}
+
 /// The format's numbers, by the names they have in `docs/format.md`.
 pub fn constants() -> Vec<(&'static str, u64)> {
     vec![
@@ -203,6 +218,7 @@ pub fn constants() -> Vec<(&'static str, u64)> {
         ("FOOTER_BYTES", FOOTER_BYTES as u64),
         ("HARD_STATE_BYTES", segment::HARD_STATE_BYTES as u64),
         ("COMMAND_BYTES", COMMAND_BYTES as u64),
+        ("LONG_COMMAND_BYTES", LONG_COMMAND_BYTES as u64),
         ("SET_OPTIONS_BYTES", SET_OPTIONS_BYTES as u64),
         ("LOG_OPTION_BYTES", LOG_OPTION_BYTES as u64),
         ("MEMBERSHIP_BYTES", crate::cluster::membership::MEMBERSHIP_BYTES as u64),
@@ -211,6 +227,13 @@ pub fn constants() -> Vec<(&'static str, u64)> {
         ("SESSION_BYTES", geometry::SESSION_BYTES as u64),
         ("REMEMBERED_BYTES", geometry::REMEMBERED_BYTES as u64),
         ("REMEMBERED_MAX", geometry::REMEMBERED_MAX.into()),
+        ("TABLE_FIXED_BYTES", TABLE_FIXED_BYTES as u64),
+        ("RUN_BYTES", RUN_BYTES as u64),
+        ("RUNS_MAX", RUNS_MAX as u64),
+        ("LOGS_HEADER_BYTES", geometry::LOGS_HEADER_BYTES as u64),
+        ("LOG_BYTES", geometry::LOG_BYTES as u64),
+        ("CATALOGUE_RECORD_BYTES", catalogue::FIXED_BYTES as u64),
+        ("NAME_BYTES_MAX", catalogue::NAME_BYTES_MAX as u64),
     ]
 }
 

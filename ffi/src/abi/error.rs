@@ -69,6 +69,10 @@ pub const CHIPLOG_PERMISSION_DENIED: i32 = 26;
 pub const CHIPLOG_UNDECODABLE: i32 = 27;
 /// chiplog_reader_cancel ended the call. Nothing was read and nothing is lost.
 pub const CHIPLOG_CANCELLED: i32 = 28;
+/// A log of this name exists already.
+pub const CHIPLOG_ALREADY_EXISTS: i32 = 29;
+/// The log is sealed: it takes no more appends. Its records can still be read.
+pub const CHIPLOG_SEALED: i32 = 30;
 
 /// An error that was handed out.
 pub(crate) struct ErrorHandle {
@@ -184,6 +188,8 @@ pub extern "C" fn chiplog_status_name(status: chiplog_status_t) -> *const c_char
         CHIPLOG_PERMISSION_DENIED => c"permission_denied",
         CHIPLOG_UNDECODABLE => c"undecodable",
         CHIPLOG_CANCELLED => c"cancelled",
+        CHIPLOG_ALREADY_EXISTS => c"already_exists",
+        CHIPLOG_SEALED => c"sealed",
         _ => c"unknown",
     };
     name.as_ptr()
@@ -218,7 +224,7 @@ mod tests {
             assert_eq!(unsafe { CStr::from_ptr(name) }.to_str().unwrap(), kind.name());
             kinds += 1;
         }
-        assert_eq!(kinds, CHIPLOG_CANCELLED);
+        assert_eq!(kinds, CHIPLOG_SEALED);
     }
 
     #[test]

@@ -31,6 +31,7 @@ pub fn code_of(kind: ErrorKind) -> Code {
         ErrorKind::Discarded | ErrorKind::OutOfRange => Code::OutOfRange,
         ErrorKind::InvalidArgument | ErrorKind::TooLarge => Code::InvalidArgument,
         ErrorKind::NotFound => Code::NotFound,
+        ErrorKind::AlreadyExists => Code::AlreadyExists,
         ErrorKind::Unsupported => Code::Unimplemented,
         ErrorKind::SessionExpired
         | ErrorKind::SequenceGap
@@ -39,7 +40,8 @@ pub fn code_of(kind: ErrorKind) -> Code {
         | ErrorKind::Removed
         | ErrorKind::Membership
         | ErrorKind::Diverged
-        | ErrorKind::Locked => Code::FailedPrecondition,
+        | ErrorKind::Locked
+        | ErrorKind::Sealed => Code::FailedPrecondition,
         ErrorKind::Unavailable | ErrorKind::Closed | ErrorKind::Poisoned => Code::Unavailable,
         ErrorKind::Unauthenticated => Code::Unauthenticated,
         ErrorKind::PermissionDenied => Code::PermissionDenied,
@@ -85,6 +87,7 @@ pub fn from_status(status: &Status) -> Error {
     let kind = code.and_then(ErrorKind::from_code).unwrap_or(match status.code() {
         Code::InvalidArgument => ErrorKind::InvalidArgument,
         Code::NotFound => ErrorKind::NotFound,
+        Code::AlreadyExists => ErrorKind::AlreadyExists,
         Code::DeadlineExceeded | Code::Cancelled => ErrorKind::Timeout,
         Code::ResourceExhausted => ErrorKind::Busy,
         Code::OutOfRange => ErrorKind::OutOfRange,

@@ -29,6 +29,7 @@ from ._chiplog import (
     logging_changed,
 )
 from ._errors import (
+    AlreadyExistsError,
     BusyError,
     CancelledError,
     ClosedError,
@@ -48,6 +49,7 @@ from ._errors import (
     PermissionDeniedError,
     PoisonedError,
     RemovedError,
+    SealedError,
     SequenceForgottenError,
     SequenceGapError,
     SessionExpiredError,
@@ -74,6 +76,7 @@ from ._values import (
 )
 
 __all__ = [
+    "AlreadyExistsError",
     "Backlog",
     "Batch",
     "BusyError",
@@ -112,6 +115,7 @@ __all__ = [
     "Record",
     "RemoteInfo",
     "RemovedError",
+    "SealedError",
     "SequenceForgottenError",
     "SequenceGapError",
     "Session",

@@ -211,5 +211,17 @@ class CancelledError(Error):
     kind, code = "cancelled", 28
 
 
+class AlreadyExistsError(Error):
+    """A log of this name exists already."""
+
+    kind, code = "already_exists", 29
+
+
+class SealedError(Error):
+    """The log is sealed: it takes no more appends. Its records can still be read."""
+
+    kind, code = "sealed", 30
+
+
 BY_CODE: dict[int, type[Error]] = {cls.code: cls for cls in Error.__subclasses__()}
 """The class for each kind's number."""

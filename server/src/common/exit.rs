@@ -34,6 +34,9 @@ impl Exit {
             | ErrorKind::TooLarge
             | ErrorKind::Unauthenticated
             | ErrorKind::PermissionDenied
+            // The name is taken, or the log takes no appends any more.
+            | ErrorKind::AlreadyExists
+            | ErrorKind::Sealed
             // No such member, or one too few: the command does not fit this cluster.
             | ErrorKind::Membership => Self::Usage,
             ErrorKind::Corrupt | ErrorKind::Undecodable => Self::Corrupt,
@@ -83,7 +86,9 @@ mod tests {
         }
         assert_eq!(Exit::of(ErrorKind::Locked), Retry);
         assert_eq!(Exit::of(ErrorKind::Full), Retry);
-        assert_eq!(Exit::of(ErrorKind::Membership), Usage);
+        for kind in [ErrorKind::Membership, ErrorKind::AlreadyExists, ErrorKind::Sealed] {
+            assert_eq!(Exit::of(kind), Usage);
+        }
         assert_eq!(Exit::of(ErrorKind::Io), Failure);
     }
 }

@@ -9,3 +9,4 @@ mod beside;
 mod files;
 mod harness;
 mod installed;
+mod named;

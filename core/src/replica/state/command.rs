@@ -14,7 +14,7 @@ pub(crate) const SET_OPTIONS_BYTES: usize = 24;
 /// The code of the command that sets the log's options.
 const SET_OPTIONS: u64 = 11;
 /// The size of the body of a command that has two operands, in bytes.
-const LONG_BYTES: usize = 24;
+pub(crate) const LONG_COMMAND_BYTES: usize = 24;
 
 /// Encodes the body of a command block: the operation, then its operand.
 pub(crate) fn encode_command(command: Command) -> Vec<u8> {
@@ -52,7 +52,7 @@ pub(crate) fn parse_command(body: &[u8]) -> Result<Command, Malformed> {
         }
         return Ok(Command::SetOptions(LogOptions::decode(options)?));
     }
-    if let Ok(body) = <&[u8; LONG_BYTES]>::try_from(body) {
+    if let Ok(body) = <&[u8; LONG_COMMAND_BYTES]>::try_from(body) {
         return match [0, 8, 16].map(|at| u64_at(body, at)) {
             [2, idle_max_ms, log] if log > 0 => {
                 Ok(Command::OpenSession { log: log_number(log)?, idle_max_ms })

@@ -114,7 +114,7 @@ impl LogTable {
             return Err("run does not follow the one before in its log");
         }
         state.next = run.next();
-        state.bytes += u64::from(run.bytes);
+        state.bytes = state.bytes.saturating_add(run.bytes.into());
         state.last_timestamp = state.last_timestamp.max(at);
         Ok(())
     }

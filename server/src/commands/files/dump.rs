@@ -8,7 +8,7 @@ use crate::common::output::{Ui, json_line};
 use crate::connect::open_log::codec_name;
 use crate::connect::target::Target;
 use chiplog::inspect::{Block, Content, Event, Inspector, Segment, SegmentEnd};
-use chiplog::{Batch, Index, LogOptions, Timestamp};
+use chiplog::{Batch, Index, LogNumber, LogOptions, Timestamp};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -24,7 +24,9 @@ Examples:
   chiplog dump ./log --records=hex --preview 64
       Longer previews, in hexadecimal.
   chiplog dump ./log --json | jq -c 'select(.type == \"block\" and .kind == \"command\")'
-      All commands: discards, sessions.";
+      All commands: discards, sessions.
+  chiplog dump ./logs/group-1 --json | jq -c 'select(.kind == \"mixed\") | .batches[] | select(.log == 7)'
+      The appends of one log, of a group of named logs.";
 
 /// Show what is in a log's files: segments, blocks, batches, and with --records each record.
 ///
@@ -33,6 +35,9 @@ Examples:
 ///
 /// With --json each segment, block, fault and end of a segment is one line. Its "type" is segment, block
 /// (with "batches", which with --records contain "records"), fault, tail or segment_end.
+///
+/// In a group of named logs a block of kind mixed holds appends of many logs. Its "first" counts the records of
+/// all of them; each batch has its "log", and the index of its first record there.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Dump {
@@ -86,6 +91,9 @@ struct JsonBlock {
 
 #[derive(Serialize)]
 struct JsonBatch {
+    /// None: the directory's own log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log: Option<u32>,
     first: u64,
     records_count: u32,
     bytes: usize,
@@ -112,13 +120,25 @@ impl Dump {
         }
     }
 
-    fn batch(&self, first: Index, batch: &Batch) -> JsonBatch {
+    /// Consecutive batches of a log, the first of which begins at `next`.
+    fn batches(&self, log: LogNumber, mut next: Index, batches: &[Batch]) -> Vec<JsonBatch> {
+        let log = (!log.is_none()).then_some(log.get());
+        let each = batches.iter().map(|batch| {
+            let first = next;
+            next = next.plus(batch.count().into());
+            self.batch(log, first, batch)
+        });
+        each.collect()
+    }
+
+    fn batch(&self, log: Option<u32>, first: Index, batch: &Batch) -> JsonBatch {
         let records = self.records.and_then(|_| batch.records().ok()).map(|records| {
             let each = records.iter().zip(first.get()..);
             each.map(|(data, index)| JsonPreview { index, size: data.len(), preview: self.preview(data) })
                 .collect()
         });
         JsonBatch {
+            log,
             first: first.get(),
             records_count: batch.count(),
             bytes: batch.as_bytes().len(),
@@ -133,13 +153,11 @@ impl Dump {
         let content = block.fault().is_none().then(|| block.content().ok()).flatten();
         let (content, batches) = match content {
             Some(Content::Batches(batches)) => {
-                let mut next = block.first();
-                let batches = batches.iter().map(|batch| {
-                    let first = next;
-                    next = next.plus(batch.count().into());
-                    self.batch(first, batch)
-                });
-                (None, Some(batches.collect()))
+                (None, Some(self.batches(LogNumber::OWN, block.first(), &batches)))
+            }
+            Some(Content::Runs(runs)) => {
+                let runs = runs.iter().flat_map(|run| self.batches(run.log, run.first, &run.batches));
+                (None, Some(runs.collect()))
             }
             Some(other) => (describe(&other), None),
             None => (None, None),
@@ -171,17 +189,34 @@ fn describe(content: &Content) -> Option<Value> {
         Content::HardState { term, vote, commit } => {
             Some(json!({ "term": term.get(), "vote": vote, "commit": commit.get() }))
         }
-        Content::Opening { base, log_first, configuration_bytes, sessions_bytes, options } => Some(json!({
-            "base_raft_index": base.0.get(),
-            "base_term": base.1.get(),
-            "log_first": log_first.get(),
-            "configuration_bytes": configuration_bytes,
-            "sessions_bytes": sessions_bytes,
-            "options": option_values(options),
-        })),
+        Content::Opening { base, log_first, configuration_bytes, sessions_bytes, options, logs_bytes } => {
+            let mut opening = json!({
+                "base_raft_index": base.0.get(),
+                "base_term": base.1.get(),
+                "log_first": log_first.get(),
+                "configuration_bytes": configuration_bytes,
+                "sessions_bytes": sessions_bytes,
+                "options": option_values(options),
+            });
+            if *logs_bytes > 0 {
+                opening["logs_bytes"] = json!(logs_bytes);
+            }
+            Some(opening)
+        }
         Content::Discard { first } => Some(json!({ "command": "discard", "first": first.get() })),
-        Content::OpenSession { idle_max_ms } => {
+        Content::OpenSession { log, idle_max_ms } if log.is_none() => {
             Some(json!({ "command": "open_session", "idle_max_ms": idle_max_ms }))
+        }
+        Content::OpenSession { log, idle_max_ms } => {
+            Some(json!({ "command": "open_session", "log": log.get(), "idle_max_ms": idle_max_ms }))
+        }
+        Content::OpenLog { log, start } => {
+            Some(json!({ "command": "open_log", "log": log.get(), "start": start.get() }))
+        }
+        Content::SealLog { log } => Some(json!({ "command": "seal_log", "log": log.get() })),
+        Content::DropLog { log } => Some(json!({ "command": "drop_log", "log": log.get() })),
+        Content::DiscardLog { log, first } => {
+            Some(json!({ "command": "discard_log", "log": log.get(), "first": first.get() }))
         }
         Content::CloseSession { id } => Some(json!({ "command": "close_session", "session": id.get() })),
         Content::SetOptions(options) => {
@@ -198,10 +233,12 @@ fn option_values(options: &LogOptions) -> Value {
 
 /// A block of the dump, as text.
 fn block_words(block: &JsonBlock) -> String {
+    // A mixed block counts the records of all logs of its group.
+    let (one, many) = if block.kind == "mixed" { ("ordinal", "ordinals") } else { ("record", "records") };
     let records = match block.records {
         0 => String::new(),
-        1 => format!("  record {}", block.first),
-        n => format!("  records {} to {}", block.first, block.first + u64::from(n) - 1),
+        1 => format!("  {one} {}", block.first),
+        n => format!("  {many} {} to {}", block.first, block.first + u64::from(n) - 1),
     };
     let mut out = format!(
         "  {:>10}  {:<13} raft {} term {}{records}  {}  {}  durable to {}\n",
@@ -225,8 +262,9 @@ fn block_words(block: &JsonBlock) -> String {
         };
         let records = format::many(batch.records_count.into(), "record", "records");
         let bytes = format::bytes(batch.bytes as u64);
+        let log = batch.log.map(|log| format!(" of log {log}")).unwrap_or_default();
         out.push_str(&format!(
-            "              batch from {}: {records}, {bytes}, codec {}{session}\n",
+            "              batch{log} from {}: {records}, {bytes}, codec {}{session}\n",
             batch.first, batch.codec
         ));
         for record in batch.records.iter().flatten() {

@@ -12,6 +12,10 @@ use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 
+/// The error of a group's directory.
+const SHARED: &str = "this directory holds the records of many named logs, which --salvage would mix: \
+                      `chiplog dump DIR --records` shows what is sound, with the log of each batch";
+
 /// The number of printed records, and whether anything had to be skipped.
 pub(super) struct Salvaged {
     pub(super) count: u64,
@@ -66,21 +70,32 @@ pub(super) fn run(args: &Read, dir: &Path, start: Start, form: &Form<'_>, ui: &U
 }
 
 /// The first record that is not discarded, as far as the files show.
+///
+/// # Errors
+/// The files hold the records of many logs.
 fn first_kept(inspector: &Inspector) -> Result<Index> {
-    let mut first = Index(1);
+    let (mut first, mut is_shared) = (Index(1), false);
     inspector.walk(&mut |event| {
-        if let Event::Block(block) = event
-            && block.fault().is_none()
-            && matches!(block.kind(), "opening" | "command")
-        {
-            match block.content() {
-                Ok(Content::Opening { log_first, .. }) => first = first.max(log_first),
-                Ok(Content::Discard { first: kept }) => first = first.max(kept),
-                _ => {}
+        if let Event::Block(block) = event {
+            // Also a damaged block: the salvage would skip it, and its kind is known.
+            is_shared |= block.kind() == "mixed";
+            if block.fault().is_none() && matches!(block.kind(), "opening" | "command") {
+                match block.content() {
+                    Ok(Content::Opening { log_first, logs_bytes, .. }) => {
+                        first = first.max(log_first);
+                        is_shared |= logs_bytes > 0;
+                    }
+                    Ok(Content::Discard { first: kept }) => first = first.max(kept),
+                    Ok(Content::OpenLog { .. }) => is_shared = true,
+                    _ => {}
+                }
             }
         }
-        ControlFlow::Continue(())
+        if is_shared { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
+    if is_shared {
+        return Err(Failure::usage(SHARED));
+    }
     Ok(first)
 }
 
