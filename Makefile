@@ -3,7 +3,7 @@
 #   make demo    three servers at work on real text: the leader is killed, nothing is lost (FILE=… for your own)
 #   make examples        every example on real text; the same view in every language, all with the same tables at the end
 #   make test    every test: about twenty minutes on two cores from nothing
-#   make check   format, lints, licences
+#   make check   format, lints, licences, each file's own tests, a hundred simulated clusters; make lint without the tests
 #   make nightly all that takes hours: many seeds, loom, planted bugs, the model, mutants, long fuzzing, attacks on a server,
 #                a soak of three, the release wheel
 #   make model   every state that a cluster of three to five can reach, within bounds; SIZE=3 one size alone
@@ -28,12 +28,12 @@ MATURIN := $(BUILD_VENV)/bin/maturin
 # Tests use the development profile, whose dependencies `make unit` has built; the release wheel uses another.
 WHEEL_PROFILE ?= dev
 
-.PHONY: help all lib install install-lib install-server deb static wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-crash nightly-fuzz bench bars pictures check fmt deny fuzz fuzz-short loom loom-short miri doc clean
+.PHONY: help all lib install install-lib install-server deb static wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-crash nightly-fuzz bench bars pictures check lint fmt deny fuzz fuzz-short loom loom-short miri doc clean
 
 help: ## this list
 	@sed -n '/^#   /s/^#   //p' $(firstword $(MAKEFILE_LIST))
 
-all: check test
+all: lint test
 
 demo: ## three servers, the leader killed in mid-append. FILE=path uses another text, DIR=path keeps their data there
 	@echo "building the release binaries; the first time this takes ten minutes of processor time or so"
@@ -105,7 +105,7 @@ run-alone = rm -rf $(EMPTY_VENV) && $(PYTHON) -m venv $(EMPTY_VENV) && \
 test-wheel: wheel ## builds the release wheel, installs it without an index into an empty environment, and uses it there
 	$(call run-alone,target/wheels)
 
-# There may be no such interpreter here: a file describes one to PyO3. All other crates are those that `make check` has checked.
+# There may be no such interpreter here: a file describes one to PyO3. All other crates are those that `make lint` has checked.
 check-free-threaded: ## the package compiles for an interpreter without a global lock
 	PYO3_CONFIG_FILE=$(CURDIR)/python/free-threaded.pyo3 $(CLIPPY)
 
@@ -257,11 +257,15 @@ static: ## the server as one static program, for any Linux of this processor: ta
 	cp LICENSE THIRD-PARTY.txt target/static/
 
 CLIPPY := $(CARGO) clippy --workspace --all-targets --features chiplog/testing -- -D warnings
-check: ## format, lints, licences: run it before the tests
+lint: ## format, lints, licences
 	$(CARGO) fmt --all --check
 	$(CLIPPY)
 	$(MAKE) --no-print-directory check-free-threaded
 	CARGO=$(CARGO) $(PYTHON) tools/third_party.py --check
+
+check: lint ## while you work: lints, each file's own tests, a hundred simulated clusters
+	$(CARGO) test --quiet $(TESTED) --lib --bins
+	CHIPLOG_SIM_SEEDS=100 $(CARGO) test --quiet $(TESTED) --test sim no_violation
 
 third-party: ## writes THIRD-PARTY.txt, after dependencies have changed
 	CARGO=$(CARGO) $(PYTHON) tools/third_party.py
