@@ -77,8 +77,3 @@ fn main() -> ExitCode {
         }
     }
 }
-
-/// Runs a future on this thread.
-fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
-}
