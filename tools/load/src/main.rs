@@ -23,7 +23,6 @@ mod report;
 mod servers;
 mod soak;
 
-use anyhow::Result;
 use attackers::Attack;
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
