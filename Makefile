@@ -287,7 +287,7 @@ deny:
 
 # libFuzzer is guided by coverage and needs nightly and cargo-fuzz. Without them the same targets run under a seeded mutator on
 # stable Rust.
-FUZZ_TARGETS := batch block segment sessions command fed wire peer authority recovery ffi
+FUZZ_TARGETS := batch block segment sessions command follow wire peer authority recovery ffi
 fuzz:
 	@if $(CARGO) +nightly fuzz --version >/dev/null 2>&1; then \
 	  set -e; for t in $(FUZZ_TARGETS); do \

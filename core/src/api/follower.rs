@@ -23,7 +23,7 @@ use crate::follower::applier::{Applier, Jumped};
 use crate::follower::message::{FollowEntries, FollowFrom, FollowMessage};
 use crate::options::Options;
 use crate::read::positions::{Positions, closed};
-use crate::replica::node::runtime::{Runtime, Work};
+use crate::replica::node::runtime::{Runtime, WriterThreads};
 use crate::replica::node::shared::Shared as LogShared;
 use crate::replica::node::{Published, poisoned};
 use crate::replica::open::{RecoveredLog, create_followed, disk_at, open_followed, reset_followed};
@@ -396,7 +396,7 @@ impl State {
     }
 }
 
-impl Work for Shared {
+impl WriterThreads for Shared {
     fn threads(&self) -> usize {
         1
     }
