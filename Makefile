@@ -2,10 +2,10 @@
 #
 #   make demo    three servers at work on real text: the leader is killed, nothing is lost (FILE=… for your own)
 #   make examples        every example on real text; the same view in every language, all with the same tables at the end
-#   make test    every test: about forty minutes on two cores from nothing
-#   make check   format, lints
+#   make test    every test: up to forty minutes on two cores from nothing
+#   make check   format, lints, licences, each file's own tests, a hundred simulated clusters; make lint without the tests
 #   make nightly all that takes hours: many seeds, loom, planted bugs, the model, mutants, long fuzzing, attacks on a server,
-#                a soak of three
+#                a soak of three, the release wheel
 #   make model   every state that a cluster of three to five can reach, within bounds; SIZE=3 one size alone
 #   make sim     simulated clusters: SEED=7 shows one run, SEEDS=0..2000 runs many and prints figures
 #   make wheel   the Python wheel, into target/wheels/;  make sdist   its sources;  make test-python   its tests alone;
@@ -28,12 +28,12 @@ MATURIN := $(BUILD_VENV)/bin/maturin
 # Tests use the development profile, whose dependencies `make unit` has built; the release wheel uses another.
 WHEEL_PROFILE ?= dev
 
-.PHONY: help all lib install install-lib install-server deb static wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-crash nightly-fuzz bench bars pictures check fmt deny fuzz fuzz-short loom loom-short miri doc clean
+.PHONY: help all lib install install-lib install-server deb static wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-crash nightly-fuzz bench bars pictures check lint fmt deny fuzz fuzz-short loom loom-short miri doc clean
 
 help: ## this list
 	@sed -n '/^#   /s/^#   //p' $(firstword $(MAKEFILE_LIST))
 
-all: check test
+all: lint test
 
 demo: ## three servers, the leader killed in mid-append. FILE=path uses another text, DIR=path keeps their data there
 	@echo "building the release binaries; the first time this takes ten minutes of processor time or so"
@@ -54,11 +54,13 @@ examples: ## every example on real text, one after the other. RUN_FLAGS="--recor
 	@PYTHON=$(PYTHON) MAKE=$(MAKE) examples/small.sh target/debug
 	@PYTHON=$(PYTHON) target/debug/chiplog-example-run $(if $(FILE),--file "$(FILE)") $(RUN_FLAGS)
 
-# The unit, integration and documentation tests are last, so that the last lines are those of cargo test.
+# The unit, integration and documentation tests are last, so that the last lines are theirs and how long all parts took.
+TESTS := loom-short fuzz-short sim-bugs test-python unit
 test: ## all tests
-	@for part in loom-short fuzz-short sim-bugs test-python; do from=$$(date +%s); \
-	  $(MAKE) --no-print-directory $$part || exit 1; echo "== $$part took $$(($$(date +%s) - from)) s"; done
-	@$(MAKE) --no-print-directory unit
+	@begun=$$(date +%s); took=; for part in $(TESTS); do from=$$(date +%s); \
+	  $(MAKE) --no-print-directory $$part || exit 1; took="$$took, $$part $$(($$(date +%s) - from)) s"; \
+	  echo "== $$part took $$(($$(date +%s) - from)) s"; done; \
+	  echo "== make test took $$(($$(date +%s) - begun)) s:$${took#,}"
 
 TESTED := --workspace --features chiplog/testing
 unit: ## the tests in Rust, C, Go and Java alone, without the wheel's
@@ -100,15 +102,15 @@ run-alone = rm -rf $(EMPTY_VENV) && $(PYTHON) -m venv $(EMPTY_VENV) && \
   $(EMPTY_VENV)/bin/pip install --quiet --disable-pip-version-check --no-index "$$(ls -t $(1)/chiplog-*.whl | head -n 1)" && \
   $(EMPTY_VENV)/bin/python python/tests/readme.py
 
-# Not in `make test`: the release build takes some minutes.
-test-wheel: wheel ## before a release: builds the release wheel, installs it without an index into an empty environment, and uses it there
+# In `make nightly`: the release build takes some minutes.
+test-wheel: wheel ## builds the release wheel, installs it without an index into an empty environment, and uses it there
 	$(call run-alone,target/wheels)
 
-# There may be no such interpreter here: a file describes one to PyO3. Before the wheel, which compiles PyO3 for its own again.
+# There may be no such interpreter here: a file describes one to PyO3. All other crates are those that `make lint` has checked.
 check-free-threaded: ## the package compiles for an interpreter without a global lock
-	PYO3_CONFIG_FILE=$(CURDIR)/python/free-threaded.pyo3 $(CARGO) check --quiet --package chiplog-python
+	PYO3_CONFIG_FILE=$(CURDIR)/python/free-threaded.pyo3 $(CLIPPY)
 
-test-python: check-free-threaded wheel-dev ## builds the wheel, installs it into fresh environments, and checks its tests, types and stubs there
+test-python: wheel-dev ## builds the wheel, installs it into fresh environments, and checks its tests, types and stubs there
 	$(call run-alone,target/wheels-test)
 	rm -rf $(TEST_VENV) && $(PYTHON) -m venv $(TEST_VENV)
 	$(TEST_VENV)/bin/pip install --quiet --disable-pip-version-check -r python/tests/requirements.txt \
@@ -174,7 +176,7 @@ mutants: ## small changes of the consensus state machine, one at a time: a test 
 	CARGO=$(CARGO) nice -n 15 $(PYTHON) tools/mutants.py --count $(MUTANTS) --seed $(MUTANTS_SEED) $(MUTANTS_FLAGS)
 
 # Each part runs even if another one fails.
-NIGHTLY := loom sim-bugs check-alerts model nightly-sim nightly-crash nightly-fuzz mutants attacks soak
+NIGHTLY := loom sim-bugs check-alerts model nightly-sim nightly-crash nightly-fuzz mutants attacks soak test-wheel
 nightly: ## all that takes too long for `make test`, one after the other
 	@failed=; for part in $(NIGHTLY); do echo "== $$part"; \
 	  $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; done; \
@@ -255,10 +257,16 @@ static: ## the server as one static program, for any Linux of this processor: ta
 	mv target/static/chiplog.new target/static/chiplog
 	cp LICENSE THIRD-PARTY.txt target/static/
 
-check: ## format, lints, licences: run it before the tests
+CLIPPY := $(CARGO) clippy --workspace --all-targets --features chiplog/testing -- -D warnings
+lint: ## format, lints, licences
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --features chiplog/testing -- -D warnings
+	$(CLIPPY)
+	$(MAKE) --no-print-directory check-free-threaded
 	CARGO=$(CARGO) $(PYTHON) tools/third_party.py --check
+
+check: lint ## while you work: lints, each file's own tests, a hundred simulated clusters
+	$(CARGO) test --quiet $(TESTED) --lib --bins
+	CHIPLOG_SIM_SEEDS=100 $(CARGO) test --quiet $(TESTED) --test sim no_violation
 
 third-party: ## writes THIRD-PARTY.txt, after dependencies have changed
 	CARGO=$(CARGO) $(PYTHON) tools/third_party.py
@@ -280,7 +288,7 @@ deny:
 
 # libFuzzer is guided by coverage and needs nightly and cargo-fuzz. Without them the same targets run under a seeded mutator on
 # stable Rust.
-FUZZ_TARGETS := batch block segment sessions command fed wire peer authority recovery ffi
+FUZZ_TARGETS := batch block segment sessions command follow wire peer authority recovery ffi
 fuzz:
 	@if $(CARGO) +nightly fuzz --version >/dev/null 2>&1; then \
 	  set -e; for t in $(FUZZ_TARGETS); do \

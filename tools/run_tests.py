@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Runs what `cargo test` would run, two test programs at a time.
+"""Runs what `cargo test` would run, three test programs at a time.
 
     tools/run_tests.py [arguments of cargo test ...]
 
 Half of the test programs mostly compute (simulations, crash points), the other half mostly waits (servers that start,
 elections, time-outs). `cargo test` runs one program after the other and leaves a processor idle. This script builds the same
-programs, runs one of each half at a time, prints what each has printed once it has ended, then runs the documentation tests
-and lists the slowest programs. It runs all programs even if one fails; the output of the
-failed ones comes last.
+programs, runs one of the first half and two of the other at a time, prints what each has printed once it has ended, then runs
+the documentation tests and lists the slowest programs with the processor time of each. It runs all programs even if one fails;
+the output of the failed ones comes last.
 
 Exit status: 0 if all tests passed, 1 if one failed, cargo's own if the programs could not be built.
 CARGO names the cargo to use, RUST_TEST_THREADS the threads of each program (3).
@@ -55,7 +55,7 @@ def rank(program):
 
 
 class Lanes:
-    """The programs that are still to be run, in two lanes. Methods may be called from any thread."""
+    """The programs that are still to be run: those that compute and those that wait. Methods may be called from any thread."""
 
     def __init__(self, programs):
         programs = sorted(programs, key=rank)
@@ -66,7 +66,7 @@ class Lanes:
         self.failed = []
 
     def work(self, lane):
-        """Runs the programs of a lane, then those that are left in the other one."""
+        """Runs the programs of one kind, then those that are left of the other."""
         while program := self._next(lane):
             self._run(program)
 
@@ -82,12 +82,15 @@ class Lanes:
         shown = f"{home.relative_to(ROOT)}/{source}"
         begun = time.monotonic()
         environment = os.environ | {"CARGO": CARGO, "CARGO_MANIFEST_DIR": str(home)}
-        ended = subprocess.run([executable], cwd=home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        process = subprocess.Popen([executable], cwd=home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        printed = f"     Running {shown}\n{process.stdout.read().decode(errors='replace')}"
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        process.stdout.close()
         took = time.monotonic() - begun
-        printed = f"     Running {shown}\n{ended.stdout.decode(errors='replace')}"
         with self._lock:
-            self.times.append((took, shown))
-            if ended.returncode:
+            self.times.append((took, used.ru_utime + used.ru_stime, shown))
+            if process.returncode:
                 self.failed.append((shown, printed))
                 printed = f"     Running {shown}\nFAILED; what it has printed comes at the end\n\n"
             sys.stdout.write(printed)
@@ -105,14 +108,16 @@ def main():
     lanes = Lanes(build(arguments))
     print(f"== building the test programs took {time.monotonic() - begun:.0f} s", flush=True)
     begun = time.monotonic()
-    threads = [threading.Thread(target=lanes.work, args=(lane,)) for lane in (0, 1)]
+    # Two of those that wait leave room for one that computes.
+    threads = [threading.Thread(target=lanes.work, args=(lane,)) for lane in (0, 1, 1)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    print(f"== running {len(lanes.times)} test programs took {time.monotonic() - begun:.0f} s; the slowest:")
-    for took, shown in sorted(lanes.times, reverse=True)[:12]:
-        print(f"   {took:6.1f} s  {shown}")
+    took, used = time.monotonic() - begun, sum(used for _, used, _ in lanes.times)
+    print(f"== running {len(lanes.times)} test programs took {took:.0f} s, of processors {used:.0f} s; the slowest:")
+    for took, used, shown in sorted(lanes.times, reverse=True)[:12]:
+        print(f"   {took:6.1f} s, of processors {used:6.1f} s  {shown}")
     begun = time.monotonic()
     sys.stdout.flush()
     documented = subprocess.run([CARGO, "test", *arguments, "--doc"], cwd=ROOT).returncode

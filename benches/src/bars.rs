@@ -5,13 +5,14 @@
 
 use crate::bar::{Bar, Side, bar};
 use crate::cases::{Bench, Three, Versus, options};
+use crate::data::RECORD_BYTES;
 use crate::engine::Options;
 use crate::many;
 use crate::measure::{MIB, median, ratio};
 use crate::reads::{self, By};
 use crate::replicas::DRAGONBOAT;
 use crate::report::number;
-use crate::run::{RECORD_BYTES, Sizes, THREADS};
+use crate::run::{Sizes, THREADS};
 use anyhow::Result;
 use clap::ValueEnum;
 

@@ -7,6 +7,9 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub(crate) struct Pool(Arc<[u8]>);
 
+/// The record size of most figures.
+pub(crate) const RECORD_BYTES: usize = 2048;
+
 const POOL_BYTES: usize = 16 << 20;
 
 impl Pool {

@@ -3,20 +3,12 @@
 //! Invariant: a log made here has a directory of its own, which is removed with the log.
 
 use crate::data::Pool;
-use crate::workload::Appender;
 use anyhow::{Context, Result};
 pub(crate) use chiplog::metrics::Metrics;
 pub(crate) use chiplog::{BatchBuilder, Index, Log, Options, Start, Ticket};
 use std::fs;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-
-impl Appender for Log {
-    fn append(&self, record: &[u8]) -> Result<()> {
-        Self::append(self, record)?;
-        Ok(())
-    }
-}
 
 /// A log in a directory that is removed with it.
 #[derive(Debug)]

@@ -1,7 +1,8 @@
 //! The limits of the machine itself, with which every figure is compared.
 //!
-//! All of it is plain system calls on plain files in the same directory as the log, in the same run. Must
-//! not know: chiplog.
+//! All of it is plain system calls on plain files in the same directory as the log, in the same run.
+//!
+//! Must not know: chiplog.
 
 use crate::data::Pool;
 use crate::measure::Latencies;

@@ -4,6 +4,7 @@
 
 use crate::cases::{Bench, Versus, options};
 use crate::checks;
+use crate::data::RECORD_BYTES;
 use crate::many;
 use crate::measure::{MIB, median, ratio};
 use crate::net::load::Streams;
@@ -63,8 +64,6 @@ pub(crate) struct Sizes {
 
 /// The default thread counts of the curve.
 pub(crate) const THREADS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
-/// The record size of most figures.
-pub(crate) const RECORD_BYTES: usize = 2048;
 
 /// Runs one workload and returns its rows.
 pub(crate) fn measure(bench: &Bench, sizes: &Sizes, which: Workload) -> Result<Vec<Row>> {

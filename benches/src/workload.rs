@@ -27,6 +27,13 @@ pub(crate) trait Appender: Sync {
     fn append(&self, record: &[u8]) -> Result<()>;
 }
 
+impl Appender for Log {
+    fn append(&self, record: &[u8]) -> Result<()> {
+        Self::append(self, record)?;
+        Ok(())
+    }
+}
+
 /// How long a workload runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {

@@ -1,6 +1,6 @@
 //! The interface to storage: one directory of files, with only those calls whose crash behaviour is known.
 //!
-//! Two implementations: `linux` (rustix) and `sim` (in memory: sectors, crashes, faults; feature `sim`). The code above
+//! Two implementations: `linux` (rustix) and `sim` (in memory: sectors, crashes, faults; feature `testing`). The code above
 //! is the same over both.
 //!
 //! Every implementation guarantees the following, and the log relies on nothing else after a crash:

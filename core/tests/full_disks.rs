@@ -27,7 +27,7 @@ impl Three {
                 Some(log) => Bootstrap::Join(log.log_id()),
             };
             let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
-            cluster.limping_sync = None;
+            cluster.slow_disk_sync = None;
             cluster.election_timeout = election_timeout;
             let options = Options::with_segment_bytes(256 << 10).cluster(cluster);
             let disk = SimDisk::default();

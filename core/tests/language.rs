@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 const STARTS: [&str; 10] =
     ["Who", "Whoever", "Whose", "Whom", "What", "Whatever", "That which", "Of what", "Of which", "Of whom"];
 
-/// Words that make a reader stop.
+/// Words that make a reader stop. "Such" is none of them: "there is no such record" is what systems say, and "such a body" is
+/// shorter than any other name for what the sentence before described.
 const WORDS: [&str; 20] = [
     "but for",
     "besides",

@@ -2044,6 +2044,29 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_session_submit_batch(chiplog_session_t
                                               chiplog_error_t **error);
 
 /**
+ * As chiplog_session_submit, but never waits.
+ * Ownership: `data` borrowed for the call; the caller owns `*ticket` and must close it. One thread at a time. Never
+ * blocks.
+ * Errors: as chiplog_session_submit; BUSY: no space, the record was not accepted.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_session_try_submit(chiplog_session_t *session,
+                                            const void *data,
+                                            size_t length,
+                                            chiplog_ticket_t **ticket,
+                                            chiplog_error_t **error);
+
+/**
+ * As chiplog_session_submit_batch, but never waits.
+ * Ownership: borrowed; the builder is empty afterwards, or unchanged if the call fails; the caller owns `*ticket`
+ * and must close it. One thread at a time. Never blocks, except for compression.
+ * Errors: as chiplog_session_submit_batch; BUSY: no space, the batch was not accepted.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_session_try_submit_batch(chiplog_session_t *session,
+                                                  chiplog_builder_t *builder,
+                                                  chiplog_ticket_t **ticket,
+                                                  chiplog_error_t **error);
+
+/**
  * As chiplog_session_submit, but waits for up to `patience_ms` for space in the session's window and in the log's
  * queue. 0: does not wait.
  * Ownership: `data` borrowed for the call; the caller owns `*ticket` and must close it. One thread at a time.

@@ -23,7 +23,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("segment", segment),
     ("sessions", sessions),
     ("command", command),
-    ("fed", fed),
+    ("follow", follow),
     ("wire", wire),
     ("peer", peer),
     ("authority", authority),
@@ -99,7 +99,7 @@ pub fn segment(input: &[u8]) {
 }
 
 /// A message to a follower: two bytes with the length of the head, the head, the bodies.
-pub fn fed(input: &[u8]) {
+pub fn follow(input: &[u8]) {
     let Some((length, rest)) = input.split_first_chunk::<2>() else { return };
     let (head, body) = rest.split_at((u16::from_le_bytes(*length) as usize).min(rest.len()));
     let look = |head: &[u8], body: &[u8]| {

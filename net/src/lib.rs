@@ -6,14 +6,14 @@
 //! |---|---|
 //! | [`notices`] | chiplog's log messages, for programs without a subscriber of `tracing` |
 //! | [`wire`] | generated messages and services, errors as statuses, addresses, ids, TLS |
-//! | [`served`] | the log that a process serves, and its open connections and streams |
 //! | [`client`] | the log over the network: producers, readers |
 //! | [`follower`] | a copy of the log in the caller's process, which does not vote |
+//! | `served` | the log that a process serves, and its open connections and streams |
 //! | `listener` | incoming connections: their limits, their tokens, the memory of their calls |
 //! | `service` | the services: `chiplog.v1.Log`, `chiplog.v1.Follow`, `chiplog.v1.Admin`, `logspec.Log` |
 //! | `peer` | the transport between replicas |
 //!
-//! Programs that are not servers do not need the feature; they do not link the last three modules.
+//! Programs that are not servers do not need the feature; they do not link the last four modules.
 
 pub mod client;
 pub mod follower;
@@ -22,9 +22,8 @@ pub mod listener;
 pub mod notices;
 #[cfg(feature = "server")]
 pub mod peer;
-#[cfg_attr(not(feature = "server"), allow(dead_code, reason = "what services call"))]
+#[cfg(feature = "server")]
 pub mod served;
 #[cfg(feature = "server")]
 pub mod service;
-#[cfg_attr(not(feature = "server"), allow(dead_code, reason = "what services call"))]
 pub mod wire;

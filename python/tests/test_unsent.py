@@ -161,7 +161,7 @@ def test_records_of_a_dropped_producer_are_sent(alone: Alone) -> None:
 def test_records_left_by_a_dropped_producer_are_reported(alone: Alone) -> None:
     body = (
         "p = producer(delivery_timeout=0.2)\nstop()\np.send(b'x')\np.send(b'y')\ndel p\n"
-        "import chiplog._ending as ending\ntold, ending.print_and_warn = [], lambda text: told.append(text)\n"
+        "import chiplog._close_flag as ending\ntold, ending.print_and_warn = [], lambda text: told.append(text)\n"
         "end = time.monotonic() + 60\n"
         "while not told:\n    assert time.monotonic() < end\n    time.sleep(0.01)\n"
         "assert told[0].startswith('2 record(s) of a producer that was dropped were not acknowledged'), told\n"
@@ -220,8 +220,8 @@ def test_closing_raises_with_the_records_left(alone: Alone, its_client: chiplog.
 def test_the_exception_of_a_block_has_a_note_of_the_records_left(
     alone: Alone, its_client: chiplog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chiplog._ending.print_and_warn", lambda text: told.append(text))
-    monkeypatch.setattr("chiplog._ending.warn", lambda text: warned.append(text))
+    monkeypatch.setattr("chiplog._close_flag.print_and_warn", lambda text: told.append(text))
+    monkeypatch.setattr("chiplog._close_flag.warn", lambda text: warned.append(text))
     told: list[str] = []
     warned: list[str] = []
     for kind, tells in [(KeyError, 0), (SystemExit, 1)]:

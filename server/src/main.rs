@@ -1,8 +1,9 @@
 //! `chiplog`: the command line. It parses the arguments, runs a command and turns the result into an exit
 //! code.
 //!
-//! Standard output carries results only. Progress, errors and the library's log go to standard error. Must
-//! not know: what any command does.
+//! Standard output carries results only. Progress, errors and the library's log go to standard error.
+//!
+//! Must not know: what any command does.
 
 mod commands;
 mod common;

@@ -6,9 +6,9 @@ use super::kafka::Kafka;
 use super::load::{self, Service, Shape, Streams};
 use super::servers::Servers;
 use crate::cases::Bench;
+use crate::data::RECORD_BYTES;
 use crate::measure::{Latencies, Percentiles, median};
 use crate::raw::{self, ZeroFilled};
-use crate::run::RECORD_BYTES;
 use crate::workload::Window;
 use anyhow::Result;
 

@@ -6,9 +6,9 @@
 use super::bare::BareServer;
 use super::servers::Servers;
 use crate::cases::Bench;
+use crate::data::RECORD_BYTES;
 use crate::measure::interleave;
 use crate::raw::{self, Readahead};
-use crate::run::RECORD_BYTES;
 use anyhow::{Result, ensure};
 use chiplog::{Index, Start};
 use chiplog_net::client::{Client, ClientOptions, ProducerOptions, ReaderOptions};

@@ -4,8 +4,8 @@
 
 use super::servers::Servers;
 use crate::cases::Bench;
+use crate::data::RECORD_BYTES;
 use crate::measure::{Latencies, Percentiles, median};
-use crate::run::RECORD_BYTES;
 use anyhow::{Context, Result, anyhow, ensure};
 use chiplog::{Index, Start};
 use chiplog_net::client::{Client, ClientOptions, ProducerOptions, ReadFrom};

@@ -24,7 +24,7 @@ use crate::follower::message::{FollowEntries, FollowFrom, FollowMessage};
 use crate::options::Options;
 use crate::read::positions::closed;
 use crate::read::reader::LogView;
-use crate::replica::node::runtime::{Runtime, Work};
+use crate::replica::node::runtime::{Runtime, WriterThreads};
 use crate::replica::node::shared::Shared as LogShared;
 use crate::replica::node::{Published, poisoned};
 use crate::replica::open::{RecoveredLog, create_followed, disk_at, open_followed, reset_followed};
@@ -397,7 +397,7 @@ impl State {
     }
 }
 
-impl Work for Shared {
+impl WriterThreads for Shared {
     fn threads(&self) -> usize {
         1
     }

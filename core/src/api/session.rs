@@ -1,6 +1,6 @@
 //! Session: the client's side of exactly-once appends. It numbers its batches and keeps within the window.
 //!
-//! Must not know: the table (`replica/state/session_table/mod.rs`), which the writer keeps.
+//! Must not know: the session table, which the writer keeps.
 
 use crate::api::log::Log;
 use crate::api::payload::{SessionContent, SessionPayload};
@@ -101,6 +101,14 @@ impl Session {
     pub fn submit<P: SessionPayload>(&mut self, payload: P) -> Result<Ticket<P::Output>> {
         self.pipelined = true;
         self.send(payload, None)
+    }
+
+    /// As [`Session::submit`], but never blocks.
+    ///
+    /// # Errors
+    /// As [`Session::submit`]; `Busy`: no room in the session's window or in the log's queue.
+    pub fn try_submit<P: SessionPayload>(&mut self, payload: P) -> Result<Ticket<P::Output>> {
+        self.submit_within(payload, Duration::ZERO)
     }
 
     /// As [`Session::submit`], but blocks for up to `wait_limit` for room in the session's window and in the log's

@@ -72,7 +72,7 @@ options! {
         /// A leader transfers leadership if the median of its last seven syncs takes longer than this. It does so at
         /// most once in 10 s, and less and less often if it is elected again. Default 500 ms, at least 1 ms; None:
         /// never.
-        pub limping_sync: Option<Duration>,
+        pub slow_disk_sync: Option<Duration>,
         /// Bytes a second that the scrub reads, to find damage before a reader does. Default 4 MiB/s; 0: no scrub.
         pub scrub_bytes_per_second: u64,
         /// The seed of random election time-outs. 0 (the default): the system's random numbers.
@@ -99,7 +99,7 @@ impl ClusterOptions {
             messages_inflight_max: 64,
             uncommitted_bytes_max: 64 << 20,
             inbox_bytes_max: 64 << 20,
-            limping_sync: Some(Duration::from_millis(500)),
+            slow_disk_sync: Some(Duration::from_millis(500)),
             scrub_bytes_per_second: 4 << 20,
             seed: 0,
         }
@@ -146,10 +146,10 @@ impl ClusterOptions {
             );
             return refuse(&what);
         }
-        if self.limping_sync.is_some_and(|limit| limit < Duration::from_millis(1)) {
+        if self.slow_disk_sync.is_some_and(|limit| limit < Duration::from_millis(1)) {
             let what = format!(
-                "option cluster.limping_sync is {:?}; it has to be at least 1 ms, or none to never transfer leadership",
-                self.limping_sync.unwrap_or_default()
+                "option cluster.slow_disk_sync is {:?}; it has to be at least 1 ms, or none to never transfer leadership",
+                self.slow_disk_sync.unwrap_or_default()
             );
             return refuse(&what);
         }

@@ -1,4 +1,4 @@
-//! A simulated disk, to test how a program handles crashes and faults. Feature `sim`.
+//! A simulated disk, to test how a program handles crashes and faults. Feature `testing`.
 //!
 //! [`SimDisk`] is a [`Disk`] in memory that models what a power cut may leave. Pass it to `Log::open_on`; all code
 //! above it is the shipped code:

@@ -279,8 +279,8 @@ mod tests {
             ),
             (of(ClusterOptions { inbox_bytes_max: 0, ..cluster() }), "cluster.inbox_bytes_max is 0"),
             (
-                of(ClusterOptions { limping_sync: Some(Duration::ZERO), ..cluster() }),
-                "cluster.limping_sync is 0ns",
+                of(ClusterOptions { slow_disk_sync: Some(Duration::ZERO), ..cluster() }),
+                "cluster.slow_disk_sync is 0ns",
             ),
             (of(ClusterOptions { election_timeout: Duration::MAX, ..cluster() }), "at most 3600s"),
             (Options { retention_age: Some(Duration::ZERO), ..Options::default() }, "retention_age is 0ns"),

@@ -1,5 +1,5 @@
 //! Entry points for the fuzz targets and the golden bytes: the decoders of everything that is read from a disk. Also
-//! the format's numbers and the decision table, to check `docs/format.md` against. Built with the feature `sim` only,
+//! the format's numbers and the decision table, to check `docs/format.md` against. Built with the feature `testing` only,
 //! and no part of the public interface.
 //!
 //! Each function takes any bytes. A decoder also returns the encoding of what it decoded, so that a caller can

@@ -49,8 +49,12 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
 /// Calls `visit` with the disk before the first operation of `history` and after each, on all cores, until a call
-/// returns false (enough) or an error.
+/// returns false (enough) or an error. The order is scattered: those who stop early have met all parts of the history.
 ///
 /// # Errors
 /// The first error, with the place.
@@ -60,12 +64,17 @@ pub fn at_every_point(
     visit: impl Fn(usize, &DiskState) -> Result<bool, Wrong> + Sync,
 ) -> Result<(), String> {
     let states: Vec<_> = history.states().collect();
+    let stride = (states.len() * 5 / 8..).find(|n| gcd(*n, states.len()) == 1).unwrap_or(1);
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
     let wrong: Mutex<Option<String>> = Mutex::new(None);
     let work = || {
         while !stop.load(Ordering::Relaxed) {
-            let point = next.fetch_add(1, Ordering::Relaxed);
-            let Some(state) = states.get(point) else { return };
+            let turn = next.fetch_add(1, Ordering::Relaxed);
+            if turn >= states.len() {
+                return;
+            }
+            let point = turn * stride % states.len();
+            let state = &states[point];
             match visit(point, state) {
                 Ok(true) => continue,
                 Ok(false) => {}

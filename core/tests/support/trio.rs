@@ -42,7 +42,7 @@ impl<G: Gate> Trio<G> {
             let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
             cluster.heartbeat = election_timeout / 10;
             cluster.election_timeout = election_timeout;
-            cluster.limping_sync = None;
+            cluster.slow_disk_sync = None;
             tune(&mut cluster);
             let options = Options::with_segment_bytes(SEGMENT_BYTES).cluster(cluster);
             let gate = Arc::new(G::default());

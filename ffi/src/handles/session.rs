@@ -161,6 +161,41 @@ pub unsafe extern "C" fn chiplog_session_submit_batch(
     })
 }
 
+/// As chiplog_session_submit, but never waits.
+/// Ownership: `data` borrowed for the call; the caller owns `*ticket` and must close it. One thread at a time. Never
+/// blocks.
+/// Errors: as chiplog_session_submit; BUSY: no space, the record was not accepted.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_session_try_submit(
+    session: *mut chiplog_session_t,
+    data: *const c_void,
+    length: usize,
+    ticket: *mut *mut chiplog_ticket_t,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    entry_handle(error, ticket, "ticket", || {
+        let record = bytes(data, length)?;
+        get(session)?.with(|session| session.try_submit(record))
+    })
+}
+
+/// As chiplog_session_submit_batch, but never waits.
+/// Ownership: borrowed; the builder is empty afterwards, or unchanged if the call fails; the caller owns `*ticket`
+/// and must close it. One thread at a time. Never blocks, except for compression.
+/// Errors: as chiplog_session_submit_batch; BUSY: no space, the batch was not accepted.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_session_try_submit_batch(
+    session: *mut chiplog_session_t,
+    builder: *mut chiplog_builder_t,
+    ticket: *mut *mut chiplog_ticket_t,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    entry_handle(error, ticket, "ticket", || {
+        let builder = get(builder)?;
+        get(session)?.with(|session| session.try_submit(&mut *lock(&builder)))
+    })
+}
+
 /// As chiplog_session_submit, but waits for up to `patience_ms` for space in the session's window and in the log's
 /// queue. 0: does not wait.
 /// Ownership: `data` borrowed for the call; the caller owns `*ticket` and must close it. One thread at a time.

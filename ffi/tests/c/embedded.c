@@ -169,12 +169,12 @@ static void sessions(void) {
     FINE(chiplog_ticket_on_complete(ticket, stands_still, &held, &error));
     held_until(&held, 1);
     for (int n = 0; n < 2; n++) {
-        FINE(chiplog_session_submit_within(again, "z", 1, 0, &ticket, &error));
+        FINE(chiplog_session_try_submit(again, "z", 1, &ticket, &error));
         chiplog_ticket_close(ticket);
     }
     GIVES(CHIPLOG_BUSY, chiplog_session_submit_within(again, "z", 1, 10, &ticket, &error));
     FINE(chiplog_builder_push(builder, "z", 1, &error));
-    GIVES(CHIPLOG_BUSY, chiplog_session_submit_batch_within(again, builder, 0, &ticket, &error));
+    GIVES(CHIPLOG_BUSY, chiplog_session_try_submit_batch(again, builder, &ticket, &error));
     CHECK(chiplog_builder_count(builder) == 1);
     held_until(&held, 2);
     FINE(chiplog_session_submit_batch_within(again, builder, CHIPLOG_FOREVER, &ticket, &error));

@@ -5,7 +5,7 @@
 use chiplog_net::listener;
 use chiplog_net::listener::Settings;
 use chiplog_net::listener::auth::roles::{Access, AccessLayer, Role, Tokens, digest_of};
-use chiplog_net::wire::tls::{Identity, ServerTls};
+use chiplog_net::listener::tls::{Identity, ServerTls};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};

@@ -30,6 +30,7 @@ pub use status::FollowerStatus;
 
 use crate::client::own_thread;
 use crate::client::own_thread::{AtWork, For};
+#[cfg(feature = "server")]
 use crate::served::log_slot::LogSlot;
 use crate::wire::address::check_host_port;
 use crate::wire::ids::to_hex;
@@ -88,6 +89,7 @@ struct Shared {
     options: FollowerOptions,
     /// None: nothing was received yet.
     followed: OnceLock<FollowerLog>,
+    #[cfg(feature = "server")]
     host: Arc<LogSlot>,
     state: Mutex<State>,
     events: Events,
@@ -174,6 +176,7 @@ impl Follower {
             from,
             options,
             followed: OnceLock::new(),
+            #[cfg(feature = "server")]
             host: LogSlot::new(),
             state: Mutex::default(),
             events: Events::default(),
@@ -292,6 +295,7 @@ impl Follower {
     ///     .add_service(LogService::new(host.clone()).into_service())
     /// # }
     /// ```
+    #[cfg(feature = "server")]
     pub fn host(&self) -> &Arc<LogSlot> {
         &self.inner.shared.host
     }
@@ -338,10 +342,19 @@ impl Shared {
 
     /// The copy exists now.
     fn begin(&self, followed: FollowerLog) {
+        #[cfg(feature = "server")]
         self.host.open(followed.log().clone());
         let _ = self.followed.set(followed);
         let _state = self.state();
         self.changed.notify_all();
+    }
+
+    /// Services that serve the copy report whether it is fed.
+    fn serve_as_fed(&self, fed: bool) {
+        #[cfg(feature = "server")]
+        self.host.set_fed(fed);
+        #[cfg(not(feature = "server"))]
+        let _ = fed;
     }
 
     /// A permanent error occurred.
@@ -355,8 +368,9 @@ impl Shared {
     fn end(&self) {
         self.closing.send_replace(true);
         drop(self.storing.lock().unwrap_or_else(PoisonError::into_inner));
+        #[cfg(feature = "server")]
         self.host.drain();
-        self.host.set_fed(false);
+        self.serve_as_fed(false);
         if let Some(followed) = self.followed.get().cloned() {
             // Does not wait: a hook on one of the copy's own threads may hold the last handle and wait for this thread.
             let close = move || {

@@ -294,7 +294,7 @@ impl Task {
     /// Reads the state that a server sends with each response.
     fn on_response(&self, upstream: &mut Upstream, response: &FollowResponse) {
         (upstream.last, upstream.fed) = (Index(response.last), response.fed);
-        self.shared.host.set_fed(response.fed);
+        self.shared.serve_as_fed(response.fed);
         let mut state = self.shared.state();
         (state.source_last, state.fed) = (upstream.last, response.fed);
     }
@@ -362,7 +362,7 @@ impl Task {
     }
 
     fn disconnected(&self) {
-        self.shared.host.set_fed(false);
+        self.shared.serve_as_fed(false);
         let mut state = self.shared.state();
         (state.server, state.connected_since, state.fed) = (None, None, false);
     }

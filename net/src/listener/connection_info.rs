@@ -7,7 +7,7 @@ use crate::listener::auth::tokens::{Accounts, Payer, Resource, Share};
 use crate::listener::bill::Bill;
 use crate::listener::connection_limit::{Seat, address};
 use crate::listener::stalled_calls::{Calls, Weight};
-use crate::wire::tls::names_node;
+use crate::listener::tls::names_node;
 use chiplog::NodeId;
 use http::{Request, Response};
 use std::net::SocketAddr;
@@ -79,7 +79,7 @@ impl ConnectionInfo {
     }
 
     /// Whether the client's certificate belongs to this replica: it contains
-    /// [`node_name`](crate::wire::tls::node_name).
+    /// [`node_name`](crate::listener::tls::node_name).
     pub fn is_node(&self, node: NodeId) -> bool {
         self.inner.certificate.as_ref().is_some_and(|c| names_node(c, node))
     }

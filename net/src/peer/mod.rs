@@ -35,10 +35,10 @@ mod traffic;
 pub use traffic::PeerTraffic;
 
 use crate::listener::refusals::Refusals;
+use crate::listener::tls;
+use crate::listener::tls::{ServerTls, node_name};
 use crate::wire::address::{Address, check_host_port};
 use crate::wire::tcp;
-use crate::wire::tls;
-use crate::wire::tls::{ServerTls, node_name};
 use chiplog::cluster::{MEMBERS_MAX, Member};
 use chiplog::transport::{Envelope, Inbox, Transport};
 use chiplog::{DirectoryId, ErrorKind, LogId, NodeId, options};

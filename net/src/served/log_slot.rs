@@ -4,7 +4,7 @@ use crate::served::gauges::Gauges;
 use crate::served::room::Room;
 use crate::wire::address::Address;
 use crate::wire::ids::to_hex;
-use crate::wire::status::{LOG_ID, to_status};
+use crate::wire::status::{LOG_ID, to_status, without_replica};
 use chiplog::{Error, ErrorKind, Log, NodeId};
 use http::HeaderMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -73,14 +73,6 @@ impl Drop for Feeding {
     fn drop(&mut self) {
         self.0.copies.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// The error text for a server without a replica that a cluster calls; `member init` would create another cluster at
-/// its address.
-pub fn without_replica(server: &str, called_as: NodeId) -> String {
-    format!(
-        "{server} has no replica, but a cluster has node {called_as} at its address; check whether its directory was emptied or is not mounted, and use another server of that cluster"
-    )
 }
 
 impl LogSlot {

@@ -112,14 +112,14 @@ pub(crate) struct FrameWriter<'a> {
 }
 
 impl<'a> FrameWriter<'a> {
-    /// `length`: of the message. `gathered`: about how many of its bytes are small.
+    /// `length`: of the message. `copied`: about how many of its bytes are small.
     pub(crate) fn new(
         length: usize,
-        gathered: usize,
+        copied: usize,
         chunks: &'a mut VecDeque<Bytes>,
         memory: &Memory,
     ) -> Self {
-        let mut head = BytesMut::with_capacity(FRAME_HEAD_BYTES + gathered);
+        let mut head = BytesMut::with_capacity(FRAME_HEAD_BYTES + copied);
         head.put_u8(0);
         head.put_u32(length as u32);
         Self { head, chunks, memory: memory.clone(), all_is_paid: false }
@@ -131,7 +131,7 @@ impl<'a> FrameWriter<'a> {
         self
     }
 
-    fn gathered(&mut self) {
+    fn push_copied(&mut self) {
         if !self.head.is_empty() {
             let bytes = self.head.split().freeze();
             let bytes = self.paid(bytes);
@@ -162,7 +162,7 @@ impl<'a> FrameWriter<'a> {
         if bytes.len() < SHARED_BYTES_MIN {
             self.head.put_slice(bytes);
         } else {
-            self.gathered();
+            self.push_copied();
             let bytes = if is_paid { self.paid(bytes.clone()) } else { bytes.clone() };
             self.chunks.push_back(bytes);
         }
@@ -177,7 +177,7 @@ impl<'a> FrameWriter<'a> {
 
     /// Completes the frame.
     pub(crate) fn end(mut self) {
-        self.gathered();
+        self.push_copied();
     }
 }
 

@@ -117,11 +117,13 @@ impl fmt::Display for TlsMismatch {
 }
 
 /// Whether an error is caused by TLS, on either side.
+#[cfg(feature = "server")]
 pub(crate) fn is_tls(error: &(dyn Error + 'static)) -> bool {
     chain(error).any(|cause| cause.is::<rustls::Error>())
 }
 
 /// Whether one side rejected the other's certificate: an operator must fix that.
+#[cfg(feature = "server")]
 pub(crate) fn is_certificate(error: &(dyn Error + 'static)) -> bool {
     chain(error).filter_map(|cause| cause.downcast_ref()).any(|error| match error {
         rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented => true,
@@ -165,6 +167,7 @@ pub(crate) fn deepest(error: &(dyn Error + 'static)) -> String {
 }
 
 /// An error with its causes: tonic's own text is "transport error".
+#[cfg(feature = "server")]
 pub(crate) fn causes(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
     for cause in chain(error).map(ToString::to_string) {

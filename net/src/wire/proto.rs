@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::all, reason = "generated; the protos are the documentation")]
 
 /// The service of existing clients.
+#[cfg(feature = "server")]
 pub mod logspec {
     tonic::include_proto!("logspec");
 }
@@ -13,4 +14,5 @@ pub mod v1 {
 }
 
 /// All protos, compiled, for server reflection.
+#[cfg(feature = "server")]
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

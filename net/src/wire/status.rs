@@ -3,9 +3,12 @@
 
 use crate::wire::connect_error;
 use crate::wire::connect_error::TlsMismatch;
+#[cfg(feature = "server")]
 use bytes::Bytes;
-use chiplog::{Error, ErrorKind};
+use chiplog::{Error, ErrorKind, NodeId};
+#[cfg(feature = "server")]
 use http::HeaderMap;
+#[cfg(feature = "server")]
 use http_body::Frame;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
@@ -51,6 +54,7 @@ pub fn code_of(kind: ErrorKind) -> Code {
 }
 
 /// Whether a submitted append that failed with this kind may be in the log. With any other kind it is not.
+#[cfg(feature = "server")]
 pub(crate) fn leaves_unknown(kind: ErrorKind) -> bool {
     matches!(
         kind,
@@ -134,6 +138,7 @@ pub(crate) fn with_message(error: &Error, what: String) -> Error {
 }
 
 /// The last frame of an answer that ends with this status.
+#[cfg(feature = "server")]
 pub(crate) fn trailers(status: &Status) -> Result<Frame<Bytes>, Status> {
     let mut trailers = HeaderMap::new();
     status.add_header(&mut trailers).map(|()| Frame::trailers(trailers))
@@ -166,6 +171,14 @@ fn message_of(status: &Status) -> String {
 /// The leader's address for clients, if the status contains it.
 pub fn leader_of(status: &Status) -> Option<String> {
     status.metadata().get(LEADER)?.to_str().ok().map(str::to_owned)
+}
+
+/// The error text for a server without a replica that a cluster calls; `member init` would create another cluster at
+/// its address.
+pub fn without_replica(server: &str, called_as: NodeId) -> String {
+    format!(
+        "{server} has no replica, but a cluster has node {called_as} at its address; check whether its directory was emptied or is not mounted, and use another server of that cluster"
+    )
 }
 
 #[cfg(test)]

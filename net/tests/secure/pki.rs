@@ -1,6 +1,6 @@
 //! A certificate authority, and certificates that it signs.
 
-use chiplog_net::wire::tls::Identity;
+use chiplog_net::listener::tls::Identity;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 
 pub(crate) struct Authority {

@@ -62,7 +62,7 @@ from ._errors import (
     UnsupportedError,
 )
 from ._options import ClientOptions, FollowerOptions, Options, ProducerOptions, ReaderOptions, Start, Tls
-from . import _ending as _ending
+from . import _close_flag as _close_flag
 from ._values import (
     Backlog,
     Closed,

@@ -80,7 +80,7 @@ pub(crate) fn enter(
     let live = Arc::new(LiveProducer { producer, runtime, exit_timeout, reported: AtomicBool::new(false) });
     if with(|all| all.push(live.clone())).is_none() {
         begin(live.clone()).map_err(crate::convert::errors::raise)?;
-        py.import("chiplog._ending")?.call_method0("begin")?;
+        py.import("chiplog._close_flag")?.call_method0("begin")?;
     }
     Own::new(live).map_err(crate::convert::errors::raise)
 }

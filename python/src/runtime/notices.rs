@@ -241,7 +241,7 @@ pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
     let waited = wait::block_on(py, &Limit::of(Some(END_TIMEOUT)), None, over);
     if !matches!(waited, Ok(Some(_))) {
         let removed =
-            py.import("chiplog._ending").and_then(|ending| ending.call_method0("drop_held_handlers"));
+            py.import("chiplog._close_flag").and_then(|ending| ending.call_method0("drop_held_handlers"));
         if let Err(error) = removed {
             swallow(py, error);
         }

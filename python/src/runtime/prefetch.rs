@@ -188,7 +188,7 @@ impl Thread {
                 read_on(reader, &give, &stopped);
             }
         };
-        let Ok(handle) = threads::builder("chiplog-ahead").spawn(work) else { return Err(reader) };
+        let Ok(handle) = threads::builder("chiplog-prefetch").spawn(work) else { return Err(reader) };
         lend.send(reader).map_err(|refused| refused.0)?;
         Ok(Self { pieces, stop, handle })
     }

@@ -16,14 +16,14 @@ pub(crate) enum ReportBy {
     Hung,
 }
 
-/// Calls `chiplog._ending`, which writes the report.
+/// Calls `chiplog._close_flag`, which writes the report.
 pub(crate) fn report_unraised(py: Python<'_>, how: ReportBy, what: &str) {
     let how = match how {
         ReportBy::Warn => "warn",
         ReportBy::Print => "print_and_warn",
         ReportBy::Hung => "hung",
     };
-    let said = py.import("chiplog._ending").and_then(|ending| ending.call_method1(how, (what,)));
+    let said = py.import("chiplog._close_flag").and_then(|ending| ending.call_method1(how, (what,)));
     if let Err(error) = said {
         swallow(py, error); // a warning can be an error
     }

@@ -111,7 +111,7 @@ pub(crate) struct ClusterConfig {
     /// The number of bytes that may wait for one peer.
     pub(crate) peer_queue_bytes_max: Size,
     /// 0: never.
-    pub(crate) limping_sync_millis: u64,
+    pub(crate) slow_disk_sync_millis: u64,
     pub(crate) scrub_bytes_per_second: Size,
 }
 
@@ -177,7 +177,7 @@ impl Default for ClusterConfig {
             uncommitted_bytes_max: Size(d.uncommitted_bytes_max as u64),
             inbox_bytes_max: Size(d.inbox_bytes_max as u64),
             peer_queue_bytes_max: Size(64 << 20),
-            limping_sync_millis: d.limping_sync.map_or(0, |t| t.as_millis() as u64),
+            slow_disk_sync_millis: d.slow_disk_sync.map_or(0, |t| t.as_millis() as u64),
             scrub_bytes_per_second: Size(d.scrub_bytes_per_second),
         }
     }
@@ -347,8 +347,8 @@ impl Config {
         cluster.messages_inflight_max = c.messages_inflight_max;
         cluster.uncommitted_bytes_max = wide(c.uncommitted_bytes_max);
         cluster.inbox_bytes_max = wide(c.inbox_bytes_max);
-        cluster.limping_sync =
-            (c.limping_sync_millis > 0).then(|| Duration::from_millis(c.limping_sync_millis));
+        cluster.slow_disk_sync =
+            (c.slow_disk_sync_millis > 0).then(|| Duration::from_millis(c.slow_disk_sync_millis));
         cluster.scrub_bytes_per_second = c.scrub_bytes_per_second.0;
         let l = &self.log;
         let base = match l.segment_bytes {

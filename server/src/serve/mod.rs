@@ -40,13 +40,13 @@ use chiplog_net::listener::Settings;
 use chiplog_net::listener::auth::roles::{Access, AccessLayer};
 use chiplog_net::listener::memory_budget::Budget;
 use chiplog_net::listener::stream_budget::CallBudgetLayer;
+use chiplog_net::listener::tls::check_host;
 use chiplog_net::peer::{PeerOptions, PeerTls, PeerTransport};
 use chiplog_net::served::gauges;
 use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::service::admin::{AdminService, Founding};
 use chiplog_net::wire::address::Address;
 use chiplog_net::wire::ids::to_hex;
-use chiplog_net::wire::tls::check_host;
 use metrics::{Bounds, Figures, Metrics};
 use ready::not_ready;
 use reload::{Reloader, Reloads};
@@ -291,7 +291,7 @@ impl Server {
             reloads: self.doors.reloads.clone(),
         }));
         let router = http::router(self.host.clone(), metrics);
-        let listener = http_listener::Door::new(listening(listener)?);
+        let listener = http_listener::ProbeListener::new(listening(listener)?);
         // Runs until the process ends: it also reports that the server is shutting down.
         tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, router).await {

@@ -118,7 +118,7 @@ pub(crate) fn run(attack: Attack, address: &str, token: &str) -> Result<()> {
     let token = (!is_tokenless).then(|| format!("Bearer {token}"));
     let packed = if attack == Attack::PackedAppends { packed()? } else { Vec::new() };
     let target = Target { address: address.to_owned(), token, begun: Arc::default(), packed };
-    crate::block_on(async move {
+    crate::servers::block_on(async move {
         let mut tasks = JoinSet::new();
         for part in 0..match attack {
             Attack::Announced => ANNOUNCING,

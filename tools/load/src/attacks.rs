@@ -184,7 +184,7 @@ fn fill(address: &str, token: &str, attack: Attack) -> Result<Index> {
     };
     let mut options = ClientOptions::default();
     options.token = Some(Secret::from(token));
-    crate::block_on(async move {
+    crate::servers::block_on(async move {
         let client = Client::connect([address], options).await?;
         let mut producing = ProducerOptions::default();
         (producing.batch_bytes, producing.codec) = (batch_bytes, codec);

@@ -23,7 +23,6 @@ mod report;
 mod servers;
 mod soak;
 
-use anyhow::Result;
 use attackers::Attack;
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
@@ -76,9 +75,4 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
-}
-
-/// Runs a future on this thread.
-fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
 }

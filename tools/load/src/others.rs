@@ -58,7 +58,7 @@ pub(crate) fn run(address: &str, token: &str, record: Index, time: Duration) -> 
     let mut options = ClientOptions::default();
     options.token = Some(Secret::from(token));
     let address = address.to_owned();
-    crate::block_on(async move {
+    crate::servers::block_on(async move {
         let end = Instant::now() + time;
         let mut clients = JoinSet::new();
         for n in 0..APPENDERS {

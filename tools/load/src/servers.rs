@@ -285,3 +285,8 @@ impl Drop for WorkDir {
         }
     }
 }
+
+/// Runs a future on this thread.
+pub(crate) fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
+}

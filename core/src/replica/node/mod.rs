@@ -24,6 +24,7 @@ mod repair_thread;
 mod retention;
 pub(crate) mod runtime;
 pub(crate) mod shared;
+mod slow_disk;
 
 pub(crate) use publish::Published;
 
@@ -33,12 +34,12 @@ use crate::options::Options;
 use crate::options::log_options::LogOptions;
 use crate::read::log_set::LogSet;
 use crate::read::positions::{Positions, closed};
+use crate::replica::node::slow_disk::SlowDisk;
 use crate::replica::open::RecoveredLog;
 use crate::replica::queue::inbox::InboxEvent;
 use crate::replica::queue::proposals::{Proposal, ProposalQueue, Work};
 use crate::replica::raft::{Replica, body_bytes_of};
 use crate::replica::repair::scrubber::Scrubber;
-use crate::replica::writer::slow_disk::SlowDisk;
 use crate::replica::writer::{SyncOnce, Writer};
 use crate::store::allocator::Purpose;
 use crate::store::block_bytes;
@@ -129,7 +130,7 @@ impl Node {
         if !is_new {
             replica.await_introduction();
         }
-        let slow_disk = SlowDisk::new(cluster.limping_sync);
+        let slow_disk = SlowDisk::new(cluster.slow_disk_sync);
         let mut node = Self {
             replica,
             writer,

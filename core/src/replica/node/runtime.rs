@@ -34,14 +34,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 /// The work of a log's writer threads.
-pub(crate) trait Work: Send + Sync + 'static {
+pub(crate) trait WriterThreads: Send + Sync + 'static {
     /// The number of threads that have to call [`Self::run`].
     fn threads(&self) -> usize;
     /// Runs a thread until the log is closed or poisoned. All callers are answered when it returns.
     fn run(&self);
 }
 
-impl Work for Driver {
+impl WriterThreads for Driver {
     fn threads(&self) -> usize {
         self.threads()
     }
@@ -101,7 +101,7 @@ impl Runtime {
     ///
     /// # Errors
     /// Those of `make`. `Io`: a thread could not be started.
-    pub(crate) fn start<W: Work>(
+    pub(crate) fn start<W: WriterThreads>(
         path: &Path,
         opened: RecoveredLog,
         options: Options,
@@ -181,7 +181,7 @@ impl Drop for Runtime {
 ///
 /// # Errors
 /// As [`Runtime::start`]. All threads have ended then.
-fn start_threads<W: Work>(
+fn start_threads<W: WriterThreads>(
     shared: &Shared,
     mut opened: RecoveredLog,
     make: impl FnOnce(RecoveredLog, &Shared) -> Result<W>,

@@ -5,7 +5,6 @@
 //! Must not know: raft, who waits.
 
 pub(crate) mod plan;
-pub(crate) mod slow_disk;
 
 use crate::error::Result;
 use crate::metrics::{BLOCK_BUCKETS, block_bucket};

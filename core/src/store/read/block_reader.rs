@@ -1,4 +1,4 @@
-//! Blocks: walks the written blocks of one segment by their headers, and loads them. The readers' cursor and the
+//! Block reader: walks the written blocks of one segment by their headers, and loads them. The readers' cursor and the
 //! archive use it. It keeps the segment, so that returned bytes stay valid even if the segment is dropped.
 //!
 //! Invariant: it reads only below the offset that its caller gives, which must be at or below the written part. Those

@@ -1,4 +1,4 @@
-//! Walk: follows the blocks of one segment from its opening block, as long as they are sound and consecutive. It
+//! Chain: follows the blocks of one segment from its opening block, as long as they are sound and consecutive. It
 //! separates durable blocks from unproven ones, and knows which are committed.
 
 use super::scanner::Scanner;

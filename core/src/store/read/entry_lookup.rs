@@ -1,4 +1,4 @@
-//! Archive: the log's past as raft sees it. Finds blocks by raft index among all written ones, committed or not, synced
+//! Entry look-up: the log's past as raft sees it. Finds blocks by raft index among all written ones, committed or not, synced
 //! or not. It checks every byte that it returns, so that local damage never spreads.
 //!
 //! Invariants:

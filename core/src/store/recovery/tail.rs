@@ -1,4 +1,4 @@
-//! Follow: the end of a log that another process writes, for a read-only handle.
+//! Tail: the end of a log that another process writes, for a read-only handle.
 
 use crate::disk::Disk;
 use crate::error::{Error, Result};

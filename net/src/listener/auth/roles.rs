@@ -18,6 +18,7 @@ use crate::listener::connection_info::ConnectionInfo;
 use crate::listener::refusals::{Refusal, Refusals};
 use crate::wire::status::to_status;
 use chiplog::{Error, ErrorKind, Result};
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, Response};
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
@@ -47,11 +48,7 @@ pub fn new_token() -> Result<String> {
     let mut bits = [0; 32];
     let filled = SystemRandom::new().fill(&mut bits);
     filled.map_err(|_| Error::new(ErrorKind::Io, "the system returned no random numbers"))?;
-    Ok(format!("chiplog-{}", to_hex(&bits)))
-}
-
-fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    Ok(format!("chiplog-{}", HEXLOWER.encode(&bits)))
 }
 
 /// A token's digest, which servers store: SHA-256, in hexadecimal.
@@ -61,7 +58,7 @@ fn to_hex(bytes: &[u8]) -> String {
 /// assert!(digest.starts_with("2bb80d537b1da3e3"));
 /// ```
 pub fn digest_of(token: &str) -> String {
-    to_hex(&sha256(token))
+    HEXLOWER.encode(&sha256(token))
 }
 
 /// The tokens of a server, by their digests. `Send + Sync`.
@@ -136,7 +133,8 @@ impl FromStr for Tokens {
             let role = role.trim().parse().map_err(|_| {
                 wrong("the part before the colon must be a role: read, append or admin".into())
             })?;
-            let digest = from_hex(digits.trim()).ok_or_else(|| {
+            let bytes = HEXLOWER_PERMISSIVE.decode(digits.trim().as_bytes());
+            let digest = bytes.ok().and_then(|bytes| Digest::try_from(bytes).ok()).ok_or_else(|| {
                 wrong("a digest must have 64 hexadecimal digits; make one with `chiplog token`".into())
             })?;
             known.push((role, digest));
@@ -149,17 +147,6 @@ impl FromStr for Tokens {
         }
         Ok(Self { known })
     }
-}
-
-fn from_hex(digits: &str) -> Option<Digest> {
-    let mut bytes = [0; SHA256_OUTPUT_LEN];
-    if digits.len() != 2 * bytes.len() || !digits.bytes().all(|d| d.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(bytes)
 }
 
 /// The permissions of a listener. Its tokens can be replaced while it runs. `Send + Sync`.

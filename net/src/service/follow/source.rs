@@ -357,8 +357,8 @@ impl EncodeFrame for Reply {
         let of_bytes = |b: &Bytes| 1 + encoded_len_varint(b.len() as u64) + b.len();
         let length = fields.iter().map(|(_, b)| of_bytes(b)).sum::<usize>()
             + numbers.iter().map(|(tag, n)| uint64::encoded_len(*tag, n)).sum::<usize>();
-        let gathered = |b: &Bytes| if b.len() < SHARED_BYTES_MIN { of_bytes(b) } else { 12 };
-        let small = fields.iter().map(|(_, b)| gathered(b)).sum::<usize>() + 44;
+        let copied = |b: &Bytes| if b.len() < SHARED_BYTES_MIN { of_bytes(b) } else { 12 };
+        let small = fields.iter().map(|(_, b)| copied(b)).sum::<usize>() + 44;
         let mut frame = FrameWriter::new(length, small, chunks, &self.memory);
         if self.is_in_memory {
             frame = frame.shares_memory();

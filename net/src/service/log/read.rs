@@ -167,10 +167,10 @@ enum Stage {
 type Opening = Pin<Box<dyn Future<Output = chiplog::Result<Reader>> + Send>>;
 
 /// The batches of a reply, once they are read and their memory is paid for.
-type Coming = Pin<Box<dyn Future<Output = chiplog::Result<Gathered>> + Send>>;
+type Coming = Pin<Box<dyn Future<Output = chiplog::Result<Collected>> + Send>>;
 
 /// The batches of a reply, and the reader's new position.
-struct Gathered {
+struct Collected {
     reader: Box<Reader>,
     batches: Vec<StoredBatch>,
     bytes: u64,
@@ -261,7 +261,7 @@ impl Reading {
                 self.stage = Stage::Coming { from, coming };
                 return Ok(Some(self.position(Some(from)).await));
             };
-            let Gathered { reader, batches, bytes, records, at_tail, memory, needed, failed } = got?;
+            let Collected { reader, batches, bytes, records, at_tail, memory, needed, failed } = got?;
             from = reader.position();
             self.is_at_tail = at_tail.is_some();
             if !batches.is_empty() {
@@ -301,9 +301,9 @@ impl Reading {
             loop {
                 let ahead = if is_mapped { None } else { Some(ahead(&payer, needed).await) };
                 let (mut got, ahead) = if came.is_some_and(CameAt::is_new) {
-                    (gather(reader, limits), ahead)
+                    (collect(reader, limits), ahead)
                 } else {
-                    let reading = run_blocking(&payer, move || (gather(reader, limits), ahead));
+                    let reading = run_blocking(&payer, move || (collect(reader, limits), ahead));
                     reading.await.map_err(|_| gone())?
                 };
                 let bytes: usize = got.batches.iter().map(|batch| limits.memory_of(batch)).sum();
@@ -368,7 +368,7 @@ impl Limits {
 }
 
 /// Reads the batches of one reply. The last one can exceed the limits.
-fn gather(mut reader: Box<Reader>, limits: Limits) -> Gathered {
+fn collect(mut reader: Box<Reader>, limits: Limits) -> Collected {
     let (mut batches, mut bytes, mut memory, mut records) = (Vec::new(), 0, 0, 0);
     let (mut at_tail, mut failed) = (None, None);
     let has_room = |memory: usize| limits.is_mapped || (memory as u64) < limits.bytes_max;
@@ -391,7 +391,7 @@ fn gather(mut reader: Box<Reader>, limits: Limits) -> Gathered {
             }
         }
     }
-    Gathered { reader, batches, bytes, records, at_tail, memory: None, needed: 0, failed }
+    Collected { reader, batches, bytes, records, at_tail, memory: None, needed: 0, failed }
 }
 
 fn gone() -> Error {

@@ -124,22 +124,22 @@ impl Reading {
                     Some(ahead(&self.payer, needed).await)
                 }
             };
-            let mut gathering = Gathering::new(self.next, self.rest.take());
-            let gathered = if self.came.is_some_and(CameAt::is_new) {
-                gathering.gather(&mut reader, &limits)
+            let mut collection = Collection::new(self.next, self.rest.take());
+            let collected = if self.came.is_some_and(CameAt::is_new) {
+                collection.collect(&mut reader, &limits)
             } else {
                 let limits = limits.clone();
                 let work = run_blocking(&self.payer, move || {
-                    let gathered = gathering.gather(&mut reader, &limits);
-                    (gathered, gathering, reader, ahead)
+                    let collected = collection.collect(&mut reader, &limits);
+                    (collected, collection, reader, ahead)
                 });
-                let gathered;
-                (gathered, gathering, reader, ahead) = work.await.map_err(gone)?;
-                gathered
+                let collected;
+                (collected, collection, reader, ahead) = work.await.map_err(gone)?;
+                collected
             };
-            self.came = gathered?;
-            let needed = needed(&gathering, &limits);
-            let Gathering { parts, rest, next, .. } = gathering;
+            self.came = collected?;
+            let needed = needed(&collection, &limits);
+            let Collection { parts, rest, next, .. } = collection;
             if parts.is_empty() && rest.is_none() {
                 drop(ahead);
                 if !self.is_mapped {
@@ -155,7 +155,7 @@ impl Reading {
                 if parts.is_empty() {
                     continue; // it must be decompressed
                 }
-                let memory = pay(&self.payer, parts.iter().map(Part::gathered_bytes).sum()).await;
+                let memory = pay(&self.payer, parts.iter().map(Part::copied_bytes).sum()).await;
                 self.next = next;
                 return Ok(Reply::Entries { parts, memory, is_in_memory: false });
             };
@@ -233,13 +233,13 @@ fn reply_bytes(bytes: usize, records: u32, limits: &Limits) -> usize {
 
 /// The memory of what was read without a mapping: the parts of a reply, with their batches; and the next batch, if it
 /// is sent in several replies or decompressed.
-fn needed(gathering: &Gathering, limits: &Limits) -> usize {
-    let rest = match (gathering.parts.last(), &gathering.rest) {
+fn needed(collection: &Collection, limits: &Limits) -> usize {
+    let rest = match (collection.parts.last(), &collection.rest) {
         (Some(last), Some(_)) => reply_bytes(last.batch.payload().len(), last.batch.count(), limits),
         (None, Some(Rest::Stored(stored))) => stored.bytes().len() + unpacking_bytes(stored, limits),
         _ => 0,
     };
-    gathering.parts.iter().map(Part::gathered_bytes).sum::<usize>() + gathering.stored + rest
+    collection.parts.iter().map(Part::copied_bytes).sum::<usize>() + collection.stored + rest
 }
 
 fn gone(panic: tokio::task::JoinError) -> chiplog::Error {
@@ -247,7 +247,7 @@ fn gone(panic: tokio::task::JoinError) -> chiplog::Error {
 }
 
 /// Parts of a reply, from batches that are not compressed.
-struct Gathering {
+struct Collection {
     parts: Vec<Part>,
     entries: usize,
     bytes: usize,
@@ -259,14 +259,14 @@ struct Gathering {
     rest: Option<Rest>,
 }
 
-impl Gathering {
+impl Collection {
     fn new(next: Index, rest: Option<Rest>) -> Self {
         Self { parts: Vec::new(), entries: 0, bytes: 0, stored: 0, next, rest }
     }
 
     /// Takes the available records, up to the limits of a reply. Returns the time at which everything had been read, if
     /// it was.
-    fn gather(&mut self, reader: &mut Reader, limits: &Limits) -> chiplog::Result<Option<CameAt>> {
+    fn collect(&mut self, reader: &mut Reader, limits: &Limits) -> chiplog::Result<Option<CameAt>> {
         while self.entries < limits.reply_entries && self.bytes < limits.reply_bytes {
             let stored = match self.rest.take() {
                 Some(Rest::Stored(stored)) => stored,

@@ -60,7 +60,7 @@ impl Part {
     }
 
     /// An upper bound of its memory without its large records.
-    pub(super) fn gathered_bytes(&self) -> usize {
+    pub(super) fn copied_bytes(&self) -> usize {
         let small = |bytes: usize| if bytes < SHARED_BYTES_MIN { bytes } else { 0 };
         self.records().map(|record| small(record.data.len()) + ENTRY_BYTES).sum()
     }
@@ -85,8 +85,8 @@ impl EncodeFrame for Reply {
         let records = || parts.iter().flat_map(Part::records);
         let of_entry = |entry: usize| 1 + encoded_len_varint(entry as u64) + entry;
         let entries: usize = records().map(|r| of_entry(entry_bytes(r.index.get(), r.data.len()))).sum();
-        let gathered = parts.iter().map(Part::gathered_bytes).sum::<usize>() + ENTRY_BYTES;
-        let mut frame = FrameWriter::new(of_entry(entries), gathered, chunks, memory);
+        let copied = parts.iter().map(Part::copied_bytes).sum::<usize>() + ENTRY_BYTES;
+        let mut frame = FrameWriter::new(of_entry(entries), copied, chunks, memory);
         if is_in_memory {
             frame = frame.shares_memory();
         }

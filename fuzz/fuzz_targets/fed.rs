@@ -1,3 +1,0 @@
-//! libFuzzer's way into [`chiplog_fuzz::fed`].
-#![no_main]
-libfuzzer_sys::fuzz_target!(|input: &[u8]| chiplog_fuzz::fed(input));
