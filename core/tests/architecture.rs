@@ -119,6 +119,7 @@ const HOUSES: &[House] = &[
             "cases",
             "checks",
             "reads",
+            "many",
             "net::wire",
             "net::load",
             "run",
