@@ -2,8 +2,8 @@
 //!
 //! A script creates, fills, discards, seals and deletes the logs of one group on a simulated disk. After each prefix of
 //! the disk's operations, with each subset of the unsynced writes (a sample where there are many), the group recovers:
-//! it holds the effect of the first `k` commands, for a `k` from the last acknowledged to the last submitted one, in
-//! every log. A second crash meanwhile changes nothing.
+//! each log holds the effect of its commands up to one from the last acknowledged to the last submitted. (Appends of
+//! different logs can overtake each other.) A second crash meanwhile changes nothing.
 //!
 //! `CHIPLOG_SHARED_STATES` sets how many different states are explored, `CHIPLOG_SEED` the first script's seed.
 #![cfg(feature = "testing")] // opens the simulated disk
@@ -122,16 +122,15 @@ impl Trace {
         (self.submit(disk, |s| s.logs.get_mut(&log).unwrap().next += 1), at)
     }
 
-    /// The commands after the first `k` did not happen.
-    fn forget_after(&mut self, k: usize) {
-        self.snapshots.truncate(k + 1);
-        (self.submitted, self.acknowledged) = (k, k);
-        let logs = self.snapshots[k].logs.clone();
-        self.records.retain(|(log, at), _| logs.get(log).is_some_and(|l| *at < l.next));
+    /// A trace that begins with what a group was found to hold.
+    fn after(&self, found: Snapshot) -> Self {
+        let mut records = self.records.clone();
+        records.retain(|(log, at), _| found.logs.get(log).is_some_and(|l| *at < l.next));
+        Self { snapshots: vec![found], records, submitted: 0, acknowledged: 0 }
     }
 
-    /// Checks a group that was just opened. Returns the number of commands that it holds the effect of.
-    fn judge(&self, group: &Log, legal: &RangeInclusive<usize>) -> Judged<usize> {
+    /// Checks a group that was just opened. Returns what it holds.
+    fn judge(&self, group: &Log, legal: &RangeInclusive<usize>) -> Judged<Snapshot> {
         let newest = self.snapshots.iter().map(|s| s.created).max().unwrap_or_default();
         let handles: BTreeMap<u32, Log> =
             (1..=newest + 1).filter_map(|n| Some((n, group.named(LogNumber(n)).ok()?))).collect();
@@ -139,20 +138,39 @@ impl Trace {
             .iter()
             .map(|(n, log)| (*n, (log.first_index().get(), log.last_index().get() + 1)))
             .collect();
+        let (start, end) = (&self.snapshots[*legal.start()], &self.snapshots[*legal.end()]);
         let fits = |k: &usize| {
             let logs = &self.snapshots[*k].logs;
-            logs.iter().map(|(n, log)| (*n, (log.first, log.next))).collect::<BTreeMap<_, _>>() == found
+            let fits = |(n, log): (&u32, &LogModel)| {
+                let (first, next) = found[n];
+                let (from, to) = (start.logs.get(n).unwrap_or(log), end.logs.get(n).unwrap_or(log));
+                // Several commands without an answer are appends.
+                let is_within = match from.first == to.first {
+                    true => (from.next..=to.next).contains(&next),
+                    false => next == log.next,
+                };
+                first == log.first && is_within
+            };
+            logs.keys().eq(found.keys()) && logs.iter().all(fits) && shows(group, &self.snapshots[*k])
         };
         let k = legal.clone().rev().find(fits);
         let k = k.ok_or_else(|| {
-            let (from, to) = (&self.snapshots[*legal.start()].logs, &self.snapshots[*legal.end()].logs);
-            format!("the logs are {found:?}; legal is {legal:?}, from {from:?} to {to:?}")
+            format!("the logs are {found:?}; legal is {legal:?}, from {:?} to {:?}", start.logs, end.logs)
         })?;
         for (n, log) in &handles {
             self.judge_records(*n, log).map_err(|what| format!("log {n}: {what}"))?;
         }
-        self.judge_sessions(&handles, k)?;
-        Ok(k)
+        let mut state = self.snapshots[k].clone();
+        for (n, log) in &mut state.logs {
+            log.next = found[n].1;
+        }
+        for session in &mut state.sessions {
+            let last_in = |s: &Snapshot| s.sessions.iter().find(|s| s.id == session.id).and_then(|s| s.last);
+            let is_there = |(_, at): &(u64, u64)| *at < found[&session.log].1;
+            session.last = last_in(end).filter(is_there).or(last_in(start));
+        }
+        self.judge_sessions(&handles, &state)?;
+        Ok(state)
     }
 
     fn judge_records(&self, n: u32, log: &Log) -> Judged<()> {
@@ -177,8 +195,8 @@ impl Trace {
     }
 
     /// A retry of a batch in the log gets its index, and adds nothing.
-    fn judge_sessions(&self, handles: &BTreeMap<u32, Log>, k: usize) -> Judged<()> {
-        for session in &self.snapshots[k].sessions {
+    fn judge_sessions(&self, handles: &BTreeMap<u32, Log>, state: &Snapshot) -> Judged<()> {
+        for session in &state.sessions {
             let Some((sequence, at)) = session.last else { continue };
             let log = &handles[&session.log];
             let before = log.last_index();
@@ -347,13 +365,7 @@ fn recover(image: &Image, trace: &Trace, legal: &RangeInclusive<usize>, seed: u6
     let mut rng = Rng::new(seed);
     let disk = SimDisk::new(image.clone());
     let group = open_group(&disk)?;
-    let mut k = trace.judge(&group, legal)?;
-    // A seal shows in nothing but the next append: it is looked for with one command fewer.
-    while k > *legal.start() && !shows(&group, &trace.snapshots[k]) {
-        k -= 1;
-    }
-    let mut after = trace.clone();
-    after.forget_after(k);
+    let mut after = trace.after(trace.judge(&group, legal)?);
     after.extend(&disk, &group)?;
     group.close().map_err(|e| e.to_string())?;
     let history = disk.history();
@@ -363,7 +375,7 @@ fn recover(image: &Image, trace: &Trace, legal: &RangeInclusive<usize>, seed: u6
     let again = points[point].crash(|versions| if odds > 0 { rng.below(versions) } else { 0 });
     let is_shown = *bounds[point].end() > 0;
     let (told, legal) = match is_shown {
-        true => (&after, k.max(*bounds[point].start())..=*bounds[point].end()),
+        true => (&after, bounds[point].clone()),
         false => (trace, legal.clone()),
     };
     let group = open_group(&SimDisk::new(again))?;

@@ -124,7 +124,7 @@ pub(crate) fn encode(runs: &[Run]) -> Vec<u8> {
     b
 }
 
-/// What a block's header says of its body.
+/// The totals of a body that its block's header has.
 pub(super) struct Totals {
     pub(super) batches: u32,
     pub(super) records: u32,

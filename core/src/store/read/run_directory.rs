@@ -5,7 +5,7 @@
 //! - it covers blocks below `Segment::readable` only: those are committed and do not change;
 //! - the places of a log are ascending by index;
 //! - blocks whose header or table is damaged are a gap, up to the next block that can be found. It is read again when a
-//!   record is looked for in vain: it may have been repaired.
+//!   record is not found: it may have been repaired.
 
 use super::block_reader::{Blocks, Located, WINDOW_BYTES};
 use crate::error::{Error, ErrorKind, Result};
