@@ -16,6 +16,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -128,8 +129,8 @@ pub(crate) fn appends(bench: &Bench, record_bytes: usize, groups: u32) -> Result
         let logs = ScratchLogs::create(&bench.dir, LOGS, groups)?;
         let before = logs.metrics()?;
         let outcome = workload::blocking(&logs, &bench.pool, APPENDERS, record_bytes, bench.window)?;
-        let blocks =
-            before.iter().zip(&logs.metrics()?).map(|(before, after)| Blocks::between(before, after));
+        let after = logs.metrics()?;
+        let blocks = before.iter().zip(&after).map(|(before, after)| Blocks::between(before, after));
         let sum = |sum: Blocks, group: Blocks| Blocks {
             count: sum.count + group.count,
             bytes: sum.bytes + group.bytes,
@@ -305,11 +306,11 @@ pub(crate) fn fair(bench: &Bench, record_bytes: usize) -> Result<(Outcome, Outco
     let (quiet, loud) = logs.handles.split_at(QUIET);
     let quiet = Quiet(quiet);
     let alone = workload::blocking(&quiet, &bench.pool, QUIET, record_bytes, bench.window)?;
+    let stop = AtomicBool::new(false);
     let beside = thread::scope(|scope| {
-        let stop = std::sync::atomic::AtomicBool::new(false);
         let floods = scope.spawn(|| flood(&loud[0], &bench.pool, record_bytes, &stop));
         let beside = workload::blocking(&quiet, &bench.pool, QUIET, record_bytes, bench.window);
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
         floods.join().map_err(|_| anyhow::anyhow!("the flooding thread panicked"))??;
         beside
     })?;
@@ -317,17 +318,17 @@ pub(crate) fn fair(bench: &Bench, record_bytes: usize) -> Result<(Outcome, Outco
 }
 
 /// Keeps a log's queue full until `stop`.
-fn flood(log: &Log, pool: &Pool, record_bytes: usize, stop: &std::sync::atomic::AtomicBool) -> Result<()> {
+fn flood(log: &Log, pool: &Pool, record_bytes: usize, stop: &AtomicBool) -> Result<()> {
     let mut waiting = std::collections::VecDeque::new();
     let mut n = 0;
-    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) {
         waiting.push_back(log.submit(pool.record(n, record_bytes))?);
         n += 1;
         if waiting.len() == 65_536 {
             waiting.drain(..32_768).try_for_each(|ticket| ticket.wait().map(drop))?;
         }
     }
-    waiting.into_iter().try_for_each(|ticket| ticket.wait().map(drop))
+    Ok(waiting.into_iter().try_for_each(|ticket| ticket.wait().map(drop))?)
 }
 
 /// Bytes that the files of named logs took for each byte appended.
