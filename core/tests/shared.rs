@@ -584,3 +584,65 @@ fn damage_in_a_block_leaves_the_others_readable() {
         logs.close().unwrap();
     }
 }
+
+/// Before, only the first block that waited was refused, and the callers of all others waited for ever.
+#[test]
+fn every_append_that_waits_is_answered_when_the_logs_are_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let group = group().block_bytes_max(8 << 10).batch_bytes_max(8 << 10).record_bytes_max(4 << 10);
+    let logs = Logs::open(dir.path(), options().groups(1).options(group)).unwrap();
+    let log = logs.create("a").unwrap();
+    let tickets: Vec<_> = (0..2000u64).map(|n| log.submit(&numbered(0, n)[..]).unwrap()).collect();
+    logs.close().unwrap();
+    let answered =
+        tickets.iter().filter(|ticket| ticket.wait_timeout(Duration::from_secs(60)).is_ok()).count();
+    assert_eq!(answered, 2000, "a log on its own commits what was submitted before it is closed");
+}
+
+/// Before, the sum of the records wrapped around in the block's header.
+#[test]
+fn more_records_together_than_a_block_counts_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::open(dir.path(), LogsOptions::default().groups(1)).unwrap();
+    let log = logs.create("a").unwrap();
+    let mut builder = BatchBuilder::new();
+    builder.codec(chiplog::Codec::Zstd);
+    for _ in 0..1 << 20 {
+        builder.push(b"").unwrap();
+    }
+    let batch = builder.build().unwrap();
+    let together: Vec<_> = (0..4096).map(|_| (&log, &batch)).collect();
+    assert_eq!(logs.append_together(&together).unwrap_err().kind(), ErrorKind::TooLarge);
+    assert!(log.range().is_empty());
+    log.append(b"still open").unwrap();
+}
+
+#[test]
+fn another_directory_in_place_of_a_group_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path());
+    logs.create("a").unwrap();
+    logs.create("b").unwrap().append(b"x").unwrap();
+    logs.close().unwrap();
+    std::fs::rename(dir.path().join("group-2"), dir.path().join("elsewhere")).unwrap();
+    let refused = Logs::open(dir.path(), options()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Diverged, "{refused}");
+    std::fs::remove_dir_all(dir.path().join("group-2")).unwrap();
+    std::fs::rename(dir.path().join("elsewhere"), dir.path().join("group-2")).unwrap();
+    assert_eq!(records(&open(dir.path()).get("b").unwrap()).len(), 1);
+}
+
+#[test]
+fn new_group_takes_no_records_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path());
+    let group = &logs.groups()[0];
+    assert_eq!(group.append(b"x").unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(group.discard(Index(2)).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let log = logs.create("a").unwrap();
+    log.append(b"x").unwrap();
+    assert_eq!(
+        log.follow(chiplog::follower::FollowFrom::First).err().unwrap().kind(),
+        ErrorKind::InvalidArgument
+    );
+}

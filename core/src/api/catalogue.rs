@@ -6,10 +6,10 @@
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
-//! | 0 | 1 | 1: create a log; 2: delete a log |
+//! | 0 | 1 | 1: create a log; 2: delete a log; 3: name a group's directory |
 //! | 1 | 3 | 0 |
-//! | 4 | 4 | create: its group; delete: its number |
-//! | 8 | 16 | its id |
+//! | 4 | 4 | create: its group, from 1; delete: its number; 3: the group |
+//! | 8 | 16 | its id; 3: the id of the group's own log |
 //! | 24 | | create: its name |
 //!
 //! A log's number is given when its record is applied: numbers count from 1 and are never reused.
@@ -19,7 +19,8 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::{Malformed, u32_at};
 use crate::types::{Index, LogId, LogNumber};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 
 /// The number of the first named log.
 const FIRST_NUMBER: LogNumber = LogNumber(1);
@@ -31,8 +32,20 @@ pub(crate) const FIXED_BYTES: usize = 24;
 /// A change of the catalogue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CatalogueRecord {
-    Create { name: String, id: LogId, group: u32 },
-    Delete { number: LogNumber, id: LogId },
+    Create {
+        name: String,
+        id: LogId,
+        group: u32,
+    },
+    Delete {
+        number: LogNumber,
+        id: LogId,
+    },
+    /// The group is the one with this id: another directory in its place is not.
+    Group {
+        group: u32,
+        id: LogId,
+    },
 }
 
 impl CatalogueRecord {
@@ -40,6 +53,7 @@ impl CatalogueRecord {
         let (kind, word, id, name) = match self {
             Self::Create { name, id, group } => (1, *group, id, name.as_str()),
             Self::Delete { number, id } => (2, number.0, id, ""),
+            Self::Group { group, id } => (3, *group, id, ""),
         };
         let mut b = vec![kind, 0, 0, 0];
         b.extend_from_slice(&word.to_le_bytes());
@@ -55,10 +69,11 @@ impl CatalogueRecord {
         let id = LogId(u128::from_le_bytes(*id));
         let name = std::str::from_utf8(name).map_err(|_| MALFORMED)?;
         match (&fixed[..4], name.is_empty()) {
-            ([1, 0, 0, 0], _) if check_name(name).is_ok() => {
+            ([1, 0, 0, 0], _) if check_name(name).is_ok() && word > 0 => {
                 Ok(Self::Create { name: name.to_owned(), id, group: word })
             }
             ([2, 0, 0, 0], true) => Ok(Self::Delete { number: LogNumber(word), id }),
+            ([3, 0, 0, 0], true) if word > 0 => Ok(Self::Group { group: word, id }),
             _ => Err(MALFORMED),
         }
     }
@@ -79,7 +94,11 @@ pub(crate) struct Catalogue {
     next: Index,
     next_number: LogNumber,
     names: BTreeMap<String, CatalogueEntry>,
-    by_number: HashMap<LogNumber, String>,
+    by_number: BTreeMap<LogNumber, String>,
+    /// Deleted logs that may still be in their groups.
+    deleted: BTreeSet<(u32, LogNumber)>,
+    /// The ids of the groups.
+    groups: BTreeMap<u32, LogId>,
     /// How many logs each group has.
     sizes: HashMap<u32, usize>,
 }
@@ -90,7 +109,9 @@ impl Default for Catalogue {
             next: Index(1),
             next_number: FIRST_NUMBER,
             names: BTreeMap::new(),
-            by_number: HashMap::new(),
+            by_number: BTreeMap::new(),
+            deleted: BTreeSet::new(),
+            groups: BTreeMap::new(),
             sizes: HashMap::new(),
         }
     }
@@ -116,13 +137,40 @@ impl Catalogue {
         self.sizes.get(&group).copied().unwrap_or_default()
     }
 
+    /// Logs of a group that exist and have numbers above `newest`, up to `upto`; ascending.
+    pub(crate) fn missing(&self, group: u32, newest: LogNumber, upto: LogNumber) -> Vec<LogNumber> {
+        if newest >= upto {
+            return Vec::new();
+        }
+        let numbers = self.by_number.range((Bound::Excluded(newest), Bound::Included(upto)));
+        let is_of_group = |name: &String| self.names.get(name).is_some_and(|entry| entry.group == group);
+        numbers.filter(|(_, name)| is_of_group(name)).map(|(number, _)| *number).collect()
+    }
+
+    /// Deleted logs that may still be in their groups.
+    pub(crate) fn deleted(&self) -> Vec<(u32, LogNumber)> {
+        self.deleted.iter().copied().collect()
+    }
+
+    /// The deleted log is not in its group, and never will be.
+    pub(crate) fn forget(&mut self, group: u32, log: LogNumber) {
+        self.deleted.remove(&(group, log));
+    }
+
+    /// The id of a group, if it was noted.
+    pub(crate) fn group(&self, group: u32) -> Option<LogId> {
+        self.groups.get(&group).copied()
+    }
+
     /// The number of the next log that is created: every log that exists or existed has a smaller one.
-    pub(crate) fn next_number(&self) -> LogNumber {
+    #[cfg(test)]
+    fn next_number(&self) -> LogNumber {
         self.next_number
     }
 
     /// The log with this number. `None`: it was deleted, or never created.
-    pub(crate) fn by_number(&self, number: LogNumber) -> Option<&str> {
+    #[cfg(test)]
+    fn by_number(&self, number: LogNumber) -> Option<&str> {
         self.by_number.get(&number).map(String::as_str)
     }
 
@@ -141,11 +189,16 @@ impl Catalogue {
                 self.by_number.insert(number, name.clone());
                 self.names.insert(name, CatalogueEntry { number, id, group });
             }
+            // The first one counts: two programs can note a group at the same time.
+            CatalogueRecord::Group { group, id } => {
+                self.groups.entry(group).or_insert(id);
+            }
             CatalogueRecord::Delete { number, id } => {
                 let is_same = |name: &String| self.names.get(name).is_some_and(|entry| entry.id == id);
                 if let Some(name) = self.by_number.get(&number).filter(|name| is_same(name)).cloned() {
                     self.by_number.remove(&number);
                     if let Some(entry) = self.names.remove(&name) {
+                        self.deleted.insert((entry.group, number));
                         *self.sizes.entry(entry.group).or_default() -= 1;
                     }
                 }
@@ -183,9 +236,11 @@ mod tests {
 
     #[test]
     fn records_survive_encoding_and_other_bytes_are_refused() {
-        for record in
-            [create("orders/12", 7), CatalogueRecord::Delete { number: LogNumber(5), id: LogId(u128::MAX) }]
-        {
+        for record in [
+            create("orders/12", 7),
+            CatalogueRecord::Delete { number: LogNumber(5), id: LogId(u128::MAX) },
+            CatalogueRecord::Group { group: 2, id: LogId(9) },
+        ] {
             let bytes = record.encode();
             assert_eq!(CatalogueRecord::parse(&bytes), Ok(record));
             for cut in 0..FIXED_BYTES {
@@ -213,6 +268,9 @@ mod tests {
         // A delete that names another log with this number has no effect.
         catalogue.apply(CatalogueRecord::Delete { number: a.number, id: LogId(2) });
         assert_eq!(catalogue.by_number(a.number), Some("a"));
+        assert_eq!(catalogue.missing(3, LogNumber(0), LogNumber(2)), [a.number, LogNumber(2)]);
+        assert!(catalogue.missing(3, LogNumber(2), LogNumber(1)).is_empty());
+        assert!(catalogue.missing(4, LogNumber(0), LogNumber(2)).is_empty(), "another group");
         catalogue.apply(CatalogueRecord::Delete { number: a.number, id: LogId(1) });
         assert_eq!((catalogue.get("a"), catalogue.logs_in(3)), (None, 1));
         catalogue.apply(create("a", 4));

@@ -31,6 +31,7 @@ use crate::replica::open::disk_at;
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
 use crate::replica::queue::proposals::{Command, LogCommand, WaitLimit};
 use crate::replica::state::sequencer::Owner;
+use crate::store::format::geometry::logs_max;
 use crate::store::format::mixed::{RUN_BYTES, RUNS_MAX, TABLE_FIXED_BYTES};
 use crate::store::segment::file_name;
 use crate::sync::completer::Completer;
@@ -115,6 +116,14 @@ impl Log {
     /// `NotFound`: the group does not have the log, as far as is known here.
     pub fn named(&self, log: LogNumber) -> Result<Self> {
         self.of_log(log, self.id)
+    }
+
+    /// The most named logs that this group can hold now.
+    pub(crate) fn logs_max(&self) -> usize {
+        let set = self.log_options();
+        let sessions_max = set.get(LogOption::SessionsMax).and_then(|max| u32::try_from(max).ok());
+        let Options { segment_bytes, sessions_max: own, .. } = self.inner.options;
+        logs_max(segment_bytes, sessions_max.unwrap_or(own), self.session_window())
     }
 
     /// Whether this replica leads.
@@ -254,10 +263,11 @@ impl Log {
     pub(crate) fn submit_together(appends: &[(&Self, &Batch)]) -> Result<Vec<Ticket>> {
         let Some((first, _)) = appends.first() else { return Ok(Vec::new()) };
         let invalid = |what: &str| Err(Error::new(ErrorKind::InvalidArgument, what));
-        let mut bytes = TABLE_FIXED_BYTES;
+        let (mut bytes, mut records) = (TABLE_FIXED_BYTES, 0u64);
         for (log, batch) in appends {
             log.check_batch(batch)?;
             bytes += RUN_BYTES + batch.as_bytes().len();
+            records += u64::from(batch.count());
             if !Arc::ptr_eq(&log.inner, &first.inner) || log.view.log.is_none() {
                 return invalid("logs that are appended to together have to be named logs of one group");
             }
@@ -266,11 +276,12 @@ impl Log {
             }
         }
         let max = first.inner.options.block_bytes_max;
-        if bytes > max as usize || appends.len() > RUNS_MAX {
+        if bytes > max as usize || appends.len() > RUNS_MAX || records > u64::from(u32::MAX) {
             let what = format!(
-                "{} batches that take {bytes} bytes together; a block has room for {RUNS_MAX} and {max}: raise \
-                 block_bytes_max, or append less together",
-                appends.len()
+                "{} batches of {records} records take {bytes} bytes together; a block has room for {RUNS_MAX} batches, {} \
+                 records and {max} bytes: raise block_bytes_max, or append less together",
+                appends.len(),
+                u32::MAX
             );
             return Err(Error::new(ErrorKind::TooLarge, what));
         }
@@ -280,11 +291,13 @@ impl Log {
 
     fn check_record(&self, record: &[u8]) -> Result<()> {
         self.check_fork()?;
+        self.view.check_log()?;
         self.check_size("record", record.len(), self.record_bytes_max(), "record_bytes_max")
     }
 
     fn check_batch(&self, batch: &Batch) -> Result<()> {
         self.check_fork()?;
+        self.view.check_log()?;
         let options = &self.inner.options;
         self.check_size("batch", batch.as_bytes().len(), options.batch_bytes_max, "batch_bytes_max")?;
         self.check_size(
@@ -337,9 +350,14 @@ impl Log {
     ///
     /// # Errors
     /// `Diverged`: the follower belongs to another log. `Discarded` or `OutOfRange`: [`FollowFrom::Index`] is beyond
-    /// either end of the log. `Unavailable` while the log is being repaired; `Forked`.
+    /// either end of the log. `InvalidArgument`: this is a named log: its whole group is followed, by the handle of
+    /// [`Logs::groups`](crate::Logs::groups). `Unavailable` while the log is being repaired; `Forked`.
     pub fn follow(&self, from: FollowFrom) -> Result<FollowSource> {
         self.check_fork()?;
+        if !self.view.log.is_none() {
+            let what = "a named log is not followed alone: follow its group";
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
         let Shared { published, view, options, identity, .. } = &**self.inner;
         published.check_held()?;
         let me = match &options.cluster {
@@ -386,6 +404,7 @@ impl Log {
         }
         let log = self.view.log;
         if log.is_none() {
+            self.check_fork()?;
             self.view.check_log()?;
             return self.submit_command(Command::Discard { first });
         }
@@ -404,6 +423,7 @@ impl Log {
 
     /// Opens an exactly-once session durably and returns its id.
     pub(crate) fn new_session(&self) -> Result<SessionId> {
+        self.view.check_log()?;
         let own = || u64::try_from(self.inner.options.session_idle_max.as_millis()).unwrap_or(u64::MAX);
         let idle_max_ms = self.log_options().get(LogOption::SessionIdleMax).unwrap_or_else(own);
         Ok(SessionId(self.command(Command::OpenSession { log: self.view.log, idle_max_ms })?))

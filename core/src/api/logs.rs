@@ -32,7 +32,6 @@ use crate::sync::completion::Appended;
 use crate::types::{Index, LogId, LogNumber, Timestamp};
 use std::fmt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How many named logs are kept: in how many groups, and with which options.
@@ -175,8 +174,6 @@ struct Inner {
     /// The groups of named logs: the first one is group 1. Each handle is that of the group itself.
     groups: Vec<Log>,
     catalogue: Mutex<Catalogue>,
-    /// For each group, the term in which its leader here last dropped what deletes had left; 0: none.
-    tidied: Vec<AtomicU64>,
 }
 
 /// The state of a named log: see [`Logs::list`].
@@ -252,22 +249,39 @@ impl Logs {
         let groups =
             groups.into_iter().zip(1..).map(|(disk, group)| Log::open_on(disk, options.of_group(group)));
         let groups = groups.collect::<Result<Vec<_>>>()?;
-        let tidied = groups.iter().map(|_| AtomicU64::new(0)).collect();
-        let inner = Inner { system, groups, catalogue: Mutex::default(), tidied };
-        let logs = Self { inner: Arc::new(inner) };
+        let logs = Self { inner: Arc::new(Inner { system, groups, catalogue: Mutex::default() }) };
         logs.check_groups()?;
         logs.drop_deleted()?;
         Ok(logs)
     }
 
-    /// Checks that no group holds a log on its own.
+    /// Checks that no group holds a log on its own, and that each is the one that the catalogue knows. Notes new ones, if
+    /// this replica leads.
     fn check_groups(&self) -> Result<()> {
-        let own =
-            self.inner.groups.iter().find(|group| group.last_index() > Index(0) && !group.logs().is_shared());
-        own.map_or(Ok(()), |group| {
-            let what = format!("{} holds one log on its own, and no named logs", group.path().display());
-            Err(Error::new(ErrorKind::InvalidArgument, what))
-        })
+        let system = &self.inner.system;
+        for (number, group) in (1..).zip(&self.inner.groups) {
+            if group.last_index() > Index(0) && !group.logs().is_shared() {
+                let what = format!("{} holds one log on its own, and no named logs", group.path().display());
+                return Err(Error::new(ErrorKind::InvalidArgument, what));
+            }
+            group.logs().reserve();
+            let id = group.log_id();
+            match self.catalogue()?.group(number) {
+                Some(known) if known != id => {
+                    let what = format!(
+                        "{} is not the directory that the catalogue knows as group {number}: it was removed, replaced, or \
+                         is on a disk that is not mounted; put the right one in its place",
+                        group.path().display()
+                    );
+                    return Err(Error::new(ErrorKind::Diverged, what));
+                }
+                None if system.replica_leads() => {
+                    system.append(&CatalogueRecord::Group { group: number, id }.encode()[..])?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     fn group(&self, group: u32) -> Result<&Log> {
@@ -282,8 +296,9 @@ impl Logs {
 
     /// The catalogue, as of the last record that is committed here.
     fn catalogue(&self) -> Result<MutexGuard<'_, Catalogue>> {
-        let mut catalogue = self.inner.catalogue.lock().unwrap_or_else(PoisonError::into_inner);
         let system = &self.inner.system;
+        system.check_fork()?;
+        let mut catalogue = self.inner.catalogue.lock().unwrap_or_else(PoisonError::into_inner);
         if system.last_index() < catalogue.next() {
             return Ok(catalogue);
         }
@@ -318,6 +333,7 @@ impl Logs {
 
     fn create_in(&self, name: &str, group: Option<u32>) -> Result<Log> {
         check_name(name)?;
+        self.may_wait()?;
         self.drop_deleted()?;
         let system = &self.inner.system;
         let exists = || Error::new(ErrorKind::AlreadyExists, format!("log {name:?} exists already"));
@@ -329,7 +345,7 @@ impl Logs {
             let groups = 1..=self.inner.groups.len() as u32;
             let fewest = || groups.min_by_key(|group| catalogue.logs_in(*group)).unwrap_or(1);
             let group = group.unwrap_or_else(fewest);
-            self.check_room(group, catalogue.logs_in(group))?;
+            self.check_room(group)?;
             group
         };
         let id = system.random_id()?;
@@ -343,14 +359,24 @@ impl Logs {
         self.open_entry(&entry)
     }
 
+    /// Checks that this thread may wait for all groups: nothing is half done because it may not.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: this is the writer thread of one.
+    fn may_wait(&self) -> Result<()> {
+        let Inner { system, groups, .. } = &*self.inner;
+        groups.iter().chain([system]).try_for_each(Log::may_wait)
+    }
+
     /// Checks that a group takes one more log, before the catalogue names it.
-    fn check_room(&self, group: u32, count: usize) -> Result<()> {
-        let max = self.group(group)?.options().logs_max();
-        if count < max {
+    fn check_room(&self, number: u32) -> Result<()> {
+        let group = self.group(number)?;
+        let count = group.logs().len();
+        if count < group.logs_max() {
             return Ok(());
         }
         let what = format!(
-            "group {group} has {count} logs, and its segments have room for no more: delete some, or open the \
+            "group {number} has {count} logs, and its segments have room for no more: delete some, or open the \
              directory with more groups"
         );
         Err(Error::new(ErrorKind::Full, what))
@@ -369,20 +395,17 @@ impl Logs {
     /// Opens a log in its group, and before it all older ones that are missing there: after a newer one they could not
     /// be opened any more.
     fn open_up_to(&self, group: &Log, entry: &CatalogueEntry) -> Result<()> {
-        let mut missing: Vec<LogNumber> = {
-            let catalogue = self.catalogue()?;
-            let of_group =
-                catalogue.iter().map(|(_, other)| other).filter(|other| other.group == entry.group);
-            let upto = of_group.map(|other| other.number).filter(|number| *number <= entry.number);
-            upto.filter(|number| group.logs().get(*number).is_none()).collect()
-        };
-        missing.sort_unstable();
+        let missing = self.catalogue()?.missing(entry.group, group.logs().opened(), entry.number);
         for log in missing {
-            let opened = group.command(Command::Log(LogCommand::Open { log, start: Index(1) }));
-            // Another one can have been dropped meanwhile.
-            opened.map(drop).or_else(|error| if log == entry.number { Err(error) } else { Ok(()) })?;
+            match group.command(Command::Log(LogCommand::Open { log, start: Index(1) })) {
+                // Another program has opened it, or a later one, meanwhile; or it was dropped.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                opened => drop(opened?),
+            }
         }
-        Ok(())
+        // Another program can have deleted it meanwhile, and found nothing to drop.
+        let is_deleted = self.catalogue()?.deleted().contains(&(entry.group, entry.number));
+        if is_deleted { drop_in(group, entry.number) } else { Ok(()) }
     }
 
     /// Returns the handle of an existing log.
@@ -406,13 +429,10 @@ impl Logs {
     /// # Errors
     /// `NotFound`. Those of [`Log::append`]; it is safe to retry.
     pub fn delete(&self, name: &str) -> Result<()> {
+        self.may_wait()?;
         let CatalogueEntry { number, id, group } = self.entry(name)?;
         self.inner.system.append(&CatalogueRecord::Delete { number, id }.encode()[..])?;
-        let dropped = self.group(group).and_then(|group| drop_in(group, number));
-        if let (Err(_), Some(tidied)) = (&dropped, self.inner.tidied.get(group as usize - 1)) {
-            tidied.store(0, Ordering::Relaxed); // it is dropped later
-        }
-        dropped
+        drop_in(self.group(group)?, number)
     }
 
     /// Seals a log: it takes no more appends, its records stay. Blocks until that is durable.
@@ -477,21 +497,20 @@ impl Logs {
     }
 
     /// Drops the logs in groups that a delete left there: it was interrupted between its two steps, or the group had its
-    /// leader elsewhere. Once a term, in the groups that this replica leads.
+    /// leader elsewhere. A group that cannot drop its logs now keeps them until a later call.
     fn drop_deleted(&self) -> Result<()> {
-        for (group, tidied) in self.inner.groups.iter().zip(&self.inner.tidied) {
-            let term = group.status().replica.term.get();
-            if !group.replica_leads() || tidied.load(Ordering::Relaxed) == term {
-                continue;
+        let deleted = self.catalogue()?.deleted();
+        for (number, log) in deleted {
+            let Ok(group) = self.group(number) else { continue };
+            if group.logs().get(log).is_some() {
+                if group.replica_leads()
+                    && let Err(error) = drop_in(group, log)
+                {
+                    tracing::warn!(group = number, %log, %error, "a deleted log could not be dropped; it is tried again");
+                }
+            } else if log <= group.logs().opened() {
+                self.catalogue()?.forget(number, log); // no older log can be opened any more
             }
-            let left: Vec<LogNumber> = {
-                let catalogue = self.catalogue()?;
-                let is_deleted =
-                    |log: &LogNumber| *log < catalogue.next_number() && catalogue.by_number(*log).is_none();
-                group.logs().numbers().into_iter().filter(is_deleted).collect()
-            };
-            left.into_iter().try_for_each(|log| drop_in(group, log))?;
-            tidied.store(term, Ordering::Relaxed);
         }
         Ok(())
     }

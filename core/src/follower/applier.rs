@@ -283,7 +283,11 @@ impl Applier {
             let Err(refusal) = self.make_room(entry, reserved) else { return Ok(Ok(())) };
             if self.to_drop.is_empty() && self.is_settled() {
                 let first = kept.min(self.sequencer.end().next);
-                if !self.frees_files(first) || self.roll_from(first, entry.bytes()).is_err() {
+                // A file of a shared group holds records of many logs: the source alone discards them.
+                if self.sequencer.logs().is_shared()
+                    || !self.frees_files(first)
+                    || self.roll_from(first, entry.bytes()).is_err()
+                {
                     return Ok(Err(refusal));
                 }
             }
@@ -516,9 +520,9 @@ impl Applier {
     /// Publishes the logs of a shared group that entries have changed.
     fn publish_logs(&mut self) {
         let changed = self.sequencer.take_changed_logs(&self.logs);
-        if !changed.is_empty() {
-            let logs = &self.sequencer.committed().logs;
-            self.logs.show(changed.into_iter().map(|log| (log, logs.get(log))));
+        let logs = &self.sequencer.committed().logs;
+        if !changed.is_empty() || logs.opened() != self.logs.opened() {
+            self.logs.show(logs.opened(), changed.into_iter().map(|log| (log, logs.get(log))));
         }
     }
 

@@ -13,17 +13,21 @@ use crate::read::positions::Positions;
 use crate::store::format::logs::LogState;
 use crate::types::{Index, LogNumber};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The logs of a group.
 #[derive(Default)]
 pub(crate) struct LogSet {
+    /// The newest log that was ever opened, as far as is committed here. 0: none was.
+    opened: AtomicU32,
+    /// The group is kept for named logs, whether it has any yet or not.
+    reserved: AtomicBool,
     inner: Mutex<Inner>,
 }
 
 #[derive(Default)]
 struct Inner {
-    is_shared: bool,
     logs: HashMap<LogNumber, Known>,
     /// The positions that have moved since the last [`LogSet::wake`].
     moved: Vec<Arc<Positions>>,
@@ -42,18 +46,33 @@ impl LogSet {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the group is shared by named logs.
+    /// Whether the group is shared by named logs, or kept for them.
     pub(crate) fn is_shared(&self) -> bool {
-        self.lock().is_shared
+        !self.opened().is_none() || self.reserved.load(Ordering::Relaxed)
+    }
+
+    /// The newest log that was ever opened; 0 if none was.
+    pub(crate) fn opened(&self) -> LogNumber {
+        LogNumber(self.opened.load(Ordering::Acquire))
+    }
+
+    /// Keeps the group for named logs: it takes no records of its own.
+    pub(crate) fn reserve(&self) {
+        self.reserved.store(true, Ordering::Relaxed);
     }
 
     /// Notes the committed state of logs that have changed. `None`: the log was dropped. Does not wake waiters, so that
-    /// the caller decides the order: see [`Self::wake`]. Returns whether a log has discarded records or was dropped.
-    pub(crate) fn show<'a>(&self, logs: impl Iterator<Item = (LogNumber, Option<&'a LogState>)>) -> bool {
+    /// the caller decides the order: see [`Self::wake`]. `opened`: the newest log that was ever opened. Returns whether a
+    /// log has discarded records or was dropped.
+    pub(crate) fn show<'a>(
+        &self,
+        opened: LogNumber,
+        logs: impl Iterator<Item = (LogNumber, Option<&'a LogState>)>,
+    ) -> bool {
         let mut shrank = false;
         let mut inner = self.lock();
-        let Inner { is_shared, logs: known, moved, dropped, .. } = &mut *inner;
-        *is_shared = true;
+        self.opened.fetch_max(opened.0, Ordering::AcqRel);
+        let Inner { logs: known, moved, dropped, .. } = &mut *inner;
         for (log, state) in logs {
             let Some(state) = state else {
                 shrank = true;
@@ -107,6 +126,11 @@ impl LogSet {
         self.lock().logs.get(&log).map(|known| known.state)
     }
 
+    /// How many logs there are.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().logs.len()
+    }
+
     /// The numbers of all logs.
     pub(crate) fn numbers(&self) -> Vec<LogNumber> {
         self.lock().logs.keys().copied().collect()
@@ -119,6 +143,7 @@ impl LogSet {
             inner.closed = Some(why.clone());
             inner.logs.values().filter_map(|known| known.positions.upgrade()).collect()
         };
+        self.wake(); // logs that were dropped just before
         open.iter().for_each(|positions| positions.close(why.clone()));
     }
 }
@@ -159,18 +184,21 @@ mod tests {
         let set = LogSet::default();
         assert!(!set.is_shared());
         assert_eq!(set.positions(LogNumber(3)).err().unwrap().kind(), ErrorKind::NotFound);
-        set.show([(LogNumber(3), Some(&state(1, 5)))].into_iter());
+        set.show(LogNumber(4), [(LogNumber(3), Some(&state(1, 5)))].into_iter());
         let positions = set.positions(LogNumber(3)).unwrap();
         assert_eq!(positions.range(), (Index(1), Index(4)));
         assert!(Arc::ptr_eq(&positions, &set.positions(LogNumber(3)).unwrap()));
         let (tx, rx) = std::sync::mpsc::channel();
         positions.on_reach(positions.hook_owner(), Index(5), Box::new(move || tx.send(()).unwrap()));
-        set.show([(LogNumber(3), Some(&state(2, 6))), (LogNumber(4), Some(&state(1, 1)))].into_iter());
+        set.show(
+            LogNumber(4),
+            [(LogNumber(3), Some(&state(2, 6))), (LogNumber(4), Some(&state(1, 1)))].into_iter(),
+        );
         assert!(rx.try_recv().is_err());
         set.wake();
         rx.try_recv().unwrap();
         assert_eq!((positions.range(), set.numbers().len()), ((Index(2), Index(5)), 2));
-        set.show([(LogNumber(3), None)].into_iter());
+        set.show(LogNumber(4), [(LogNumber(3), None)].into_iter());
         set.wake();
         let gone = positions.wait(Index(6), Some(Duration::ZERO)).unwrap_err();
         assert_eq!(gone.kind(), ErrorKind::NotFound);

@@ -142,11 +142,12 @@ impl Node {
     pub(super) fn publish_logs(&mut self) {
         let sequencer = &mut self.replica.sequencer;
         let changed = sequencer.take_changed_logs(&self.logs);
-        if changed.is_empty() {
+        let logs = &sequencer.committed().logs;
+        if changed.is_empty() && logs.opened() == self.logs.opened() {
             return;
         }
-        let logs = &sequencer.committed().logs;
-        self.logs_shrank |= self.logs.show(changed.into_iter().map(|log| (log, logs.get(log))));
+        let changed = changed.into_iter().map(|log| (log, logs.get(log)));
+        self.logs_shrank |= self.logs.show(logs.opened(), changed);
     }
 
     /// Logs that the log begins at `first` from now on. Each replica logs it. The leader of that time logs the reason.

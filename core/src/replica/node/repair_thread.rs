@@ -93,6 +93,13 @@ impl Shared {
         self.queue.stop_receiving();
         let why = self.published.poison.get().cloned().unwrap_or_else(closed);
         self.queue.refuse(why.clone());
-        self.sort(self.queue.take(true), &why);
+        // Of a shared group each call takes a part.
+        loop {
+            let work = self.queue.take(true);
+            if work.items.is_empty() && work.events.is_empty() {
+                return;
+            }
+            self.sort(work, &why);
+        }
     }
 }

@@ -57,7 +57,8 @@ impl Shared {
         positions.durable_to(last);
         positions.commit_to(committed.next.previous().min(last));
         if opened.sequencer.logs().is_shared() {
-            self.view.logs.show(committed.logs.iter().map(|(log, state)| (log, Some(state))));
+            let logs = committed.logs.iter().map(|(log, state)| (log, Some(state)));
+            self.view.logs.show(committed.logs.opened(), logs);
         }
         self.queue.recount(self.view.segments.bytes_from(committed.first));
     }

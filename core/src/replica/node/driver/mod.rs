@@ -357,13 +357,19 @@ impl<N: DrivenNode, W: Watch<N>> Driver<N, W> {
 
     /// Fails what was queued before the close and was not written.
     fn refuse_the_rest(&self, why: &Error) {
-        let work = self.queue.take(true);
-        for item in work.items {
-            fail(item, why);
-        }
-        for event in work.events {
-            if let InboxEvent::AdminRequest(_, _, completer) = event {
-                completer.answer(Outcome::Failed(why.clone()));
+        // Of a shared group each call takes a part.
+        loop {
+            let work = self.queue.take(true);
+            if work.items.is_empty() && work.events.is_empty() {
+                return;
+            }
+            for item in work.items {
+                fail(item, why);
+            }
+            for event in work.events {
+                if let InboxEvent::AdminRequest(_, _, completer) = event {
+                    completer.answer(Outcome::Failed(why.clone()));
+                }
             }
         }
     }

@@ -292,7 +292,10 @@ fn logs_that_are_missing_in_an_opening_are_shown_as_dropped() {
     }
     leader.commit_to(leader.end().raft);
     let changed = leader.take_changed_logs(&shown);
-    shown.show(changed.into_iter().map(|log| (log, leader.committed().logs.get(log))));
+    shown.show(
+        leader.committed().logs.opened(),
+        changed.into_iter().map(|log| (log, leader.committed().logs.get(log))),
+    );
     decide(&mut leader, LogCommand::Drop { log: LogNumber(2) }).unwrap();
     let opening = leader.opening();
     let mut restarted = replica(2, FULL_AT).0;
