@@ -104,7 +104,7 @@ pub(crate) fn measure(bench: &Bench, sizes: &Sizes, which: Name) -> Result<Vec<B
         Name::OneVoter => one_voter(bench),
         Name::SmallBatchesReplicated => small_batches_replicated(bench),
         Name::ManyW1 => many_w1(bench),
-        Name::ManyCreate => many_create(bench),
+        Name::ManyCreate => many_create(bench, sizes),
         Name::ManyIdle => many_idle(bench, sizes),
         Name::ManyOpen => many_open(bench, sizes),
         Name::ManyScan => many_scan(bench, sizes),
@@ -376,36 +376,39 @@ fn many_w1(bench: &Bench) -> Result<Vec<Bar>> {
     Ok(bars)
 }
 
-fn many_create(bench: &Bench) -> Result<Vec<Bar>> {
-    const COUNT: usize = 10_000;
+fn many_create(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
     const SECONDS_MAX: f64 = 10.0;
-    let seconds = many::create(bench, COUNT)?.as_secs_f64();
-    let note = "10,000 named logs created by 16 threads; limit: 10 s".to_owned();
+    let seconds = many::create(bench, sizes.logs)?.as_secs_f64();
+    let note = format!("{} named logs created by 16 threads; limit: 10 s", sizes.logs);
     Ok(vec![bar("many_create", (seconds, SECONDS_MAX), "s", seconds / SECONDS_MAX, Side::AtMost(1.0), note)])
 }
 
 fn many_idle(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
-    const COUNT: usize = 10_000;
     const CPU_MICROS_MAX: f64 = 10_000.0;
     const MEMORY_MIB_MAX: f64 = 64.0;
-    let seen = many::idle(bench, COUNT, sizes.idle)?;
+    let seen = many::idle(bench, sizes.logs, sizes.idle)?;
     let (one, all) = seen.threads;
-    let note =
-        format!("10,000 named logs, no reader; threads of the process: {all}, with one named log {one}");
+    let note = format!(
+        "{} named logs, no reader; threads of the process: {all}, with one named log {one}",
+        sizes.logs
+    );
     let values = (seen.cpu_micros, CPU_MICROS_MAX);
     let cpu = bar("many_idle", values, "us/s", values.0 / values.1, Side::AtMost(1.0), note);
     let values = (seen.memory as f64 / MIB, MEMORY_MIB_MAX);
-    let note = "own memory of 10,000 open named logs".to_owned();
+    let note = format!("own memory of {} open named logs", sizes.logs);
     let memory = bar("many_idle_memory", values, "MiB", values.0 / values.1, Side::AtMost(1.0), note);
     Ok(vec![cpu, memory])
 }
 
 fn many_open(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
     let bytes = sizes.scan_bytes + (20 << 20);
-    let seen = many::open(bench, 10_000, bytes, RECORD_BYTES)?;
+    let seen = many::open(bench, sizes.logs, bytes, RECORD_BYTES)?;
     let middle = |values: &[f64]| median(values.iter().copied());
-    let note =
-        format!("10,000 named logs of {} MiB together, cached; limit: one log of as many", bytes >> 20);
+    let note = format!(
+        "{} named logs of {} MiB together, cached; limit: one log of as many",
+        sizes.logs,
+        bytes >> 20
+    );
     let values = (middle(&seen.many), middle(&seen.one));
     Ok(vec![bar("many_open", values, "ms", ratio(&seen.many, &seen.one), Side::AtMost(2.0), note)])
 }

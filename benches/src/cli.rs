@@ -147,6 +147,7 @@ impl Common {
             threads: self.threads.clone(),
             connections: net.map_or_else(|| appends::CONNECTIONS.to_vec(), |net| net.connections.clone()),
             streams: if net.is_some_and(|net| net.shared_streams) { Streams::Shared } else { Streams::Own },
+            logs: if self.quick { 200 } else { 10_000 },
             scan_bytes: self.scan_mib.unwrap_or(scan) << 20,
             open_bytes: self.open_mib.unwrap_or(open) << 20,
             idle: Duration::from_secs(idle),

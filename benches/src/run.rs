@@ -55,6 +55,8 @@ pub(crate) struct Sizes {
     pub(crate) connections: Vec<usize>,
     /// How appenders share a connection there.
     pub(crate) streams: Streams,
+    /// The named logs of the bars about many.
+    pub(crate) logs: usize,
     pub(crate) scan_bytes: u64,
     pub(crate) open_bytes: u64,
     pub(crate) idle: Duration,

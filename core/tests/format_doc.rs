@@ -193,16 +193,19 @@ fn parts_of_an_opening_are_those_of_the_code() {
 #[test]
 fn log_table_and_catalogue_are_those_of_the_code() {
     let table = |log: [u64; 7]| {
-        let mut bytes = 1u64.to_le_bytes().to_vec();
+        let mut bytes = (1u64 | 9 << 32).to_le_bytes().to_vec(); // one log, the newest that was opened was 9
         log.iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
         bytes
     };
     let accepts = |log| fuzzing::logs(&table(log)).is_some();
     let sealed = 1u64 << 32;
     assert!(accepts([7, 1, 1, 0, 0, 0, 0]) && accepts([7 | sealed, 3, 5, 9, 9, 0, 0]));
-    assert_eq!(fuzzing::logs(&[0; 8]).map(|empty| empty.len()), Some(8), "a shared group without logs");
+    let empty = [0, 0, 0, 0, 9, 0, 0, 0];
+    assert_eq!(fuzzing::logs(&empty).map(|empty| empty.len()), Some(8), "a shared group without logs");
+    assert!(fuzzing::logs(&[0; 8]).is_none(), "no log was ever opened");
     for refused in [
         [0, 1, 1, 0, 0, 0, 0],           // number 0
+        [10, 1, 1, 0, 0, 0, 0],          // beyond the newest
         [7 | 2 << 32, 1, 1, 0, 0, 0, 0], // an unknown flag
         [7, 0, 1, 0, 0, 0, 0],           // a first index of 0
         [7, 2, 1, 0, 0, 0, 0],           // its end before its beginning
@@ -217,8 +220,8 @@ fn log_table_and_catalogue_are_those_of_the_code() {
         bytes.extend_from_slice(name.as_bytes());
         fuzzing::catalogue_record(&bytes).is_some_and(|again| again == bytes)
     };
-    assert!(record(1, "orders/12") && record(2, ""));
-    for (change, name) in [(0, "a"), (1, ""), (1, ".."), (1, "a/01"), (2, "a"), (3, "a")] {
+    assert!(record(1, "orders/12") && record(2, "") && record(3, ""));
+    for (change, name) in [(0, "a"), (1, ""), (1, ".."), (1, "a/01"), (2, "a"), (3, "a"), (4, "")] {
         assert!(!record(change, name), "{change} {name:?}");
     }
     assert!(record(1, &"x".repeat(249)) && !record(1, &"x".repeat(250)));

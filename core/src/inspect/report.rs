@@ -176,11 +176,14 @@ pub struct Block<'a> {
 /// Consecutive appends of one log in a block of a shared group.
 ///
 /// ```
-/// # use chiplog::{Logs, LogsOptions, inspect::{Content, Event, Inspector}};
-/// # let dir = tempfile::tempdir()?;
-/// let logs = Logs::open(dir.path(), LogsOptions::default().groups(1))?;
-/// logs.create("orders")?.append(b"x")?;
-/// # Ok::<(), chiplog::Error>(())
+/// use chiplog::inspect::{Block, Content};
+///
+/// fn show(block: &Block<'_>) -> chiplog::Result<()> {
+///     if let Content::Runs(runs) = block.content()? {
+///         runs.iter().for_each(|run| println!("log {}: {} batches from record {}", run.log, run.batches.len(), run.first));
+///     }
+///     Ok(())
+/// }
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]

@@ -8,7 +8,7 @@
 //! - numbers are opened in ascending order, and each once: a segment never holds records of two logs with one number.
 //!   A log's record in the table goes when it is dropped.
 //!
-//! Must not know: blocks, segments, names of logs.
+//! Must not know: blocks, segments.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::read::log_set::unknown;
