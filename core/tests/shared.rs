@@ -41,6 +41,17 @@ fn numbered(log: u64, n: u64) -> Vec<u8> {
     record
 }
 
+/// Appends until that is so, for up to 20 s: files go in steps of the writer, one at a time, and each append makes a step.
+fn append_until(log: &Log, is_so: impl Fn() -> bool) {
+    for _ in 0..4000 {
+        log.append(b"more").unwrap();
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn logs_count_their_own_records_and_survive_restarts() {
     let dir = tempfile::tempdir().unwrap();
@@ -137,14 +148,7 @@ fn discard_moves_one_log_and_files_go_when_all_have_discarded() {
     assert_eq!(a.reader(Start::Index(Index(1))).err().unwrap().kind(), ErrorKind::Discarded);
     assert_eq!(segments(), before, "b has records in all of them");
     b.discard(b.last_index()).unwrap();
-    // The files go in steps of the writer, one at a time; each append makes a step.
-    for _ in 0..4000 {
-        a.append(b"more").unwrap();
-        if segments() <= 2 {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    append_until(&a, || segments() <= 2);
     assert!(segments() <= 2, "{} of {before} segments are left", segments());
     assert_eq!(records(&b).len(), 1);
     logs.close().unwrap();
@@ -169,12 +173,7 @@ fn segments_of_commands_alone_go_with_the_next_ones() {
     a.append(b"end").unwrap();
     let before = segments();
     a.discard(a.last_index()).unwrap();
-    for _ in 0..1000 {
-        a.append(b"more").unwrap();
-        if segments() <= 2 {
-            break;
-        }
-    }
+    append_until(&a, || segments() <= 2);
     assert!(segments() <= 2, "{} of {before} segments are left", segments());
 }
 
@@ -508,12 +507,7 @@ fn segments_without_records_keep_no_others() {
     let end = log.append(b"end").unwrap();
     assert!(segments() > 3);
     log.discard(end).unwrap();
-    for _ in 0..200 {
-        log.append(b"more").unwrap();
-        if segments() <= 2 {
-            break;
-        }
-    }
+    append_until(&log, || segments() <= 2);
     assert!(segments() <= 2, "{} segments are left", segments());
 }
 

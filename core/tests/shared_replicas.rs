@@ -66,8 +66,11 @@ fn numbered(log: &str, n: u64) -> Vec<u8> {
     record
 }
 
+/// What is known of a log, and its records with their indexes.
+type Contents = (LogInfo, Vec<(u64, Vec<u8>)>);
+
 /// All logs of a server, with their records.
-fn contents(logs: &Logs) -> BTreeMap<String, (LogInfo, Vec<(u64, Vec<u8>)>)> {
+fn contents(logs: &Logs) -> BTreeMap<String, Contents> {
     let infos = logs.list().unwrap().into_iter();
     infos
         .map(|info| {
