@@ -144,7 +144,14 @@ fn model(alone: bool, fails: bool, callers: fn(&Arc<ProposalQueue>)) {
 }
 
 fn append(queue: &ProposalQueue) -> Ticket {
-    queue.push_record(b"x", crate::record::batch::Stamp::default(), WaitLimit::None).unwrap()
+    queue
+        .push_record(
+            crate::types::LogNumber::OWN,
+            b"x",
+            crate::record::batch::Stamp::default(),
+            WaitLimit::None,
+        )
+        .unwrap()
 }
 
 /// The second append can be queued while the first one is synced: the other thread has to take it, or be woken for it.
@@ -181,7 +188,12 @@ fn loom_close_of_a_log_on_its_own() {
 fn loom_failed_sync_fails_every_caller() {
     model(false, true, |queue| {
         let first = append(queue);
-        let second = queue.push_record(b"y", crate::record::batch::Stamp::default(), WaitLimit::None);
+        let second = queue.push_record(
+            crate::types::LogNumber::OWN,
+            b"y",
+            crate::record::batch::Stamp::default(),
+            WaitLimit::None,
+        );
         assert!(first.wait().is_err());
         if let Ok(second) = second {
             assert!(second.wait().is_err());
