@@ -68,7 +68,7 @@ impl Run {
         b
     }
 
-    fn parse(b: &[u8; RUN_BYTES]) -> Result<Self, Malformed> {
+    pub(crate) fn parse(b: &[u8; RUN_BYTES]) -> Result<Self, Malformed> {
         let run = Self {
             log: LogNumber(u32_at(b, 0)),
             batches: u32_at(b, 4),

@@ -7,9 +7,7 @@
 use super::window::Window;
 use crate::error::{Error, Result};
 use crate::record::batch::{Malformed, u32_at};
-use crate::store::format::block::{
-    BLOCK_HEADER_BYTES, BlockHeader, check_body, check_list, check_run, table_of,
-};
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, check_body, check_list, check_run};
 use crate::store::format::mixed::{RUN_BYTES, Run, TABLE_FIXED_BYTES};
 use crate::store::segment::batch_offsets::Place;
 use crate::store::segment::{SegmentData, Source};
@@ -192,17 +190,19 @@ impl Blocks {
         self.bytes(at, length, upto)
     }
 
-    /// Returns a run of a found mixed block, and the offset of its batches. The table is checked.
+    /// Returns the entry of a run in the table of a found mixed block. The caller checks it, and the batches against it:
+    /// the rest of the table is not read again.
     ///
     /// # Errors
-    /// `Corrupt`, `Io`.
-    pub(crate) fn find_run(&mut self, block: &Located, number: usize, upto: usize) -> Result<(Run, usize)> {
-        let bytes = self.load_table(block, upto)?;
-        let table = table_of(&block.header, &bytes).map_err(|why| self.corrupt(block.offset, why))?;
-        let run = table.runs().nth(number);
-        let (run, range) =
-            run.ok_or_else(|| self.corrupt(block.offset, "table of a mixed block has changed"))?;
-        Ok((run, block.offset + BLOCK_HEADER_BYTES + range.start))
+    /// `Corrupt`: the entry is outside the block, or impossible; `Io`.
+    pub(crate) fn run_at(&mut self, block: &Located, number: usize, upto: usize) -> Result<Run> {
+        let at = BLOCK_HEADER_BYTES + TABLE_FIXED_BYTES + number * RUN_BYTES;
+        if at + RUN_BYTES > block.header.length as usize {
+            return Err(self.corrupt(block.offset, "table of a mixed block is cut off"));
+        }
+        let bytes = self.bytes(block.offset + at, RUN_BYTES, upto)?;
+        let run = bytes.first_chunk().ok_or("table of a mixed block is cut off").and_then(Run::parse);
+        run.map_err(|why| self.corrupt(block.offset + at, why))
     }
 
     /// Returns the batches of a run at `offset`, with their list checked, but not their payloads.

@@ -70,11 +70,11 @@ impl RunCursor {
     fn find_here(&mut self, next: Index) -> Result<Option<FoundRun>> {
         let Some(Position { directory, blocks }) = &mut self.position else { return Ok(None) };
         let Some(place) = directory.place(blocks.data(), self.log, next)? else { return Ok(None) };
-        let RunPlace { first, block, number } = place;
+        let RunPlace { first, block, number, at } = place;
         let upto = blocks.data().segment.readable();
         blocks.seek(block as usize);
         let Some(block) = blocks.next(upto)? else { return Ok(None) };
-        let (run, offset) = blocks.find_run(&block, number as usize, upto)?;
+        let (run, offset) = (blocks.run_at(&block, number as usize, upto)?, block.offset + at as usize);
         if (run.log, run.first) != (self.log, first) {
             return Err(blocks.corrupt(block.offset, "table of a mixed block has changed"));
         }

@@ -29,6 +29,8 @@ pub(crate) struct RunPlace {
     pub(crate) block: u32,
     /// Its number in the block's table.
     pub(crate) number: u32,
+    /// The offset of its batches in the block.
+    pub(crate) at: u32,
 }
 
 /// The most bytes that the directories keep in memory, except for the one that was used last.
@@ -259,9 +261,10 @@ impl Known {
         let bytes = blocks.load_table(block, upto)?;
         let table = table_of(&block.header, &bytes).map_err(|why| blocks.corrupt(block.offset, why))?;
         let offset = if planted!(77) { blocks.at() } else { block.offset };
-        for (number, (run, _)) in table.runs().enumerate() {
+        for (number, (run, range)) in table.runs().enumerate() {
             // A segment's offsets and a table's runs are 32 bits each.
-            let place = RunPlace { first: run.first, block: offset as u32, number: number as u32 };
+            let at = (BLOCK_HEADER_BYTES + range.start) as u32;
+            let place = RunPlace { first: run.first, block: offset as u32, number: number as u32, at };
             let places = self.logs.entry(run.log).or_default();
             let n = places.partition_point(|known| known.first <= run.first);
             places.insert(n, place);
