@@ -143,7 +143,7 @@ impl LogsOptions {
 }
 
 /// Many named logs in one directory. Each is a [`Log`]: its own indexes from 1, its own readers, sessions and discards.
-/// Appends to all logs of a group are written and synced together, so thousands of logs cost as much as one.
+/// Appends to all logs of a group are written and synced together, so thousands of logs cost little more than one.
 ///
 /// Cheap to clone, `Send + Sync`. The logs are closed by [`Logs::close`], or when the last clone and the last handle of
 /// a log are dropped.
