@@ -66,7 +66,7 @@ fn numbered(log: &str, n: u64) -> Vec<u8> {
     record
 }
 
-/// What is known of a log, and its records with their indexes.
+/// A log as it is listed, and its records with their indexes.
 type Contents = (LogInfo, Vec<(u64, Vec<u8>)>);
 
 /// All logs of a server, with their records.
