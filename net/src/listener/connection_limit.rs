@@ -28,19 +28,9 @@ use std::task::{Context, Poll};
 /// The bits of an IPv6 address that name a network. A host can use all addresses of its network.
 const NETWORK_BITS: u32 = 64;
 
-/// The places of a listener. `Send + Sync`.
-///
-/// ```
-/// use chiplog_net::listener::connection_limit::Places;
-/// use std::task::{Context, Waker};
-/// let places = Places::new(2, usize::MAX);
-/// let take = || places.take([127, 0, 0, 1].into()).map(|(place, _)| place);
-/// let mut open = [take(), take(), take()].into_iter().flatten();
-/// let is_over = open.next().map(|p| p.poll_taken_away(&mut Context::from_waker(Waker::noop())).is_ready());
-/// assert_eq!(is_over, Some(true), "the oldest");
-/// ```
+/// The places of a listener.
 #[derive(Debug)]
-pub struct Places {
+pub(crate) struct Places {
     all_max: usize,
     of_address_max: usize,
     taken: Arc<Mutex<Taken>>,
@@ -91,8 +81,7 @@ pub(crate) fn address(remote: IpAddr) -> IpAddr {
 }
 
 impl Places {
-    /// Creates places: this many, and this many for one address.
-    pub fn new(all_max: usize, of_address_max: usize) -> Self {
+    pub(crate) fn new(all_max: usize, of_address_max: usize) -> Self {
         Self { all_max, of_address_max, taken: Arc::default() }
     }
 
@@ -100,7 +89,7 @@ impl Places {
     ///
     /// # Errors
     /// The limit that is reached.
-    pub fn take(&self, remote: IpAddr) -> Result<(Place, Option<Refusal>), Refusal> {
+    pub(crate) fn take(&self, remote: IpAddr) -> Result<(Place, Option<Refusal>), Refusal> {
         let address = address(remote);
         let mut taken = locked(&self.taken);
         let of_address = taken.of.get(&address).map_or(0, |of| of.count);
@@ -168,9 +157,9 @@ impl Taken {
     }
 }
 
-/// A place, until it is dropped or taken away: see [`Places`].
+/// A place, until it is dropped or taken away.
 #[derive(Debug)]
-pub struct Place {
+pub(crate) struct Place {
     seat: Seat,
 }
 
@@ -189,7 +178,7 @@ impl Place {
     }
 
     /// Ready: it was taken away, and the connection must end.
-    pub fn poll_taken_away(&self, context: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_taken_away(&self, context: &mut Context<'_>) -> Poll<()> {
         let Signal { is_taken, waker, .. } = &*self.seat.signal;
         waker.register(context.waker());
         if is_taken.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }

@@ -15,14 +15,15 @@
 //! Must not know: the requests.
 
 use axum::serve::Listener;
-use chiplog_net::listener::connection_limit::{Place, Places};
+use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 
 /// The maximum number of open connections.
@@ -34,17 +35,46 @@ const TIME_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct ProbeListener {
     listener: TcpListener,
-    places: Places,
+    connections_max: usize,
     time_max: Duration,
+    /// The open connections, oldest first, each with its address. Dropping an entry closes its connection.
+    open: VecDeque<(IpAddr, oneshot::Sender<()>)>,
+}
+
+/// The bits of an IPv6 address that name a network. A host can use every address within one.
+const NETWORK_BITS: u32 = 64;
+
+/// The unit that counts as one address: an IPv4 address, or an IPv6 network.
+fn address(remote: IpAddr) -> IpAddr {
+    match remote.to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> NETWORK_BITS << NETWORK_BITS).into(),
+        ip @ IpAddr::V4(_) => ip,
+    }
 }
 
 impl ProbeListener {
     pub(super) fn new(listener: TcpListener) -> Self {
-        Self::with_limits(listener, CONNECTIONS_MAX, TIME_MAX)
+        Self { listener, connections_max: CONNECTIONS_MAX, time_max: TIME_MAX, open: VecDeque::new() }
     }
 
-    fn with_limits(listener: TcpListener, connections_max: usize, time_max: Duration) -> Self {
-        Self { listener, places: Places::new(connections_max, usize::MAX), time_max }
+    fn admit(&mut self, stream: TcpStream, remote: IpAddr) -> Probe {
+        self.open.retain(|(_, place)| !place.is_closed());
+        let (place, taken) = oneshot::channel();
+        self.open.push_back((address(remote), place));
+        while self.open.len() > self.connections_max {
+            self.make_room();
+        }
+        Probe { stream, time: Box::pin(sleep(self.time_max)), taken }
+    }
+
+    /// Closes the oldest connection of the address that has most; if several have the same number, the oldest
+    /// of all.
+    fn make_room(&mut self) {
+        let mut of: HashMap<IpAddr, usize> = HashMap::new();
+        self.open.iter().for_each(|(from, _)| *of.entry(*from).or_default() += 1);
+        let most = of.values().max().copied().unwrap_or_default();
+        let goes = self.open.iter().position(|(from, _)| of.get(from) == Some(&most));
+        self.open.remove(goes.unwrap_or_default());
     }
 }
 
@@ -53,13 +83,8 @@ impl Listener for ProbeListener {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Probe, SocketAddr) {
-        loop {
-            let (stream, remote) = Listener::accept(&mut self.listener).await; // retries after errors
-            // There is a place for each: no connection proves itself, so the oldest gives way.
-            if let Ok((place, _)) = self.places.take(remote.ip()) {
-                return (Probe { stream, time: Box::pin(sleep(self.time_max)), place }, remote);
-            }
-        }
+        let (stream, remote) = Listener::accept(&mut self.listener).await; // retries after errors
+        (self.admit(stream, remote.ip()), remote)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -72,7 +97,7 @@ impl Listener for ProbeListener {
 pub(super) struct Probe {
     stream: TcpStream,
     time: Pin<Box<Sleep>>,
-    place: Place,
+    taken: oneshot::Receiver<()>,
 }
 
 impl Probe {
@@ -80,7 +105,7 @@ impl Probe {
     fn within<T>(&mut self, context: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         let is_over = done.is_pending()
             && (self.time.as_mut().poll(context).is_ready()
-                || self.place.poll_taken_away(context).is_ready());
+                || Pin::new(&mut self.taken).poll(context).is_ready());
         if is_over {
             let what = "a connection for probes exceeded its time";
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, what)));
@@ -141,10 +166,10 @@ mod tests {
     use axum::Router;
     use axum::routing::get;
     use std::io::{Read as _, Write as _};
-    use std::net::{IpAddr, TcpStream as Client};
-    use std::task::Waker;
+    use std::net::TcpStream as Client;
     use std::time::Instant;
     use tokio::net::TcpSocket;
+    use tokio::sync::oneshot::error::TryRecvError;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -157,8 +182,8 @@ mod tests {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 tell.send(listener.local_addr().unwrap()).unwrap();
                 let router = Router::new().route("/", get(move || async move { "x".repeat(page) }));
-                let listener = ProbeListener::with_limits(listener, connections_max, time_max);
-                axum::serve(listener, router).await.unwrap();
+                let door = ProbeListener { connections_max, time_max, ..ProbeListener::new(listener) };
+                axum::serve(door, router).await.unwrap();
             });
         });
         told.recv().unwrap()
@@ -229,23 +254,30 @@ mod tests {
     async fn client_with_many_connections_displaces_no_others() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
-        let mut listener = ProbeListener::with_limits(listener, 4, TIME_MAX);
+        let mut door = ProbeListener { connections_max: 3, ..ProbeListener::new(listener) };
         let mut came: Vec<(u8, Probe)> = Vec::new();
         let mut dialled = Vec::new();
         for from in [1, 2, 2, 2, 3, 2, 2] {
             let socket = TcpSocket::new_v4().unwrap();
             socket.bind(SocketAddr::from(([127, 0, 0, from], 0))).unwrap();
-            let (dialling, (probe, remote)) =
-                tokio::join!(socket.connect(at), Listener::accept(&mut listener));
+            let (dialling, (probe, remote)) = tokio::join!(socket.connect(at), Listener::accept(&mut door));
             dialled.push(dialling.unwrap());
             assert_eq!(remote.ip(), IpAddr::from([127, 0, 0, from]));
             came.push((from, probe));
         }
-        let is_open = |(from, probe): &mut (u8, Probe)| {
-            let is_over = probe.place.poll_taken_away(&mut Context::from_waker(Waker::noop())).is_ready();
-            (!is_over).then_some(*from)
+        let is_open = |(from, probe): &mut (u8, Probe)| match probe.taken.try_recv() {
+            Err(TryRecvError::Empty) => Some(*from),
+            _ => None,
         };
         let open: Vec<u8> = came.iter_mut().filter_map(is_open).collect();
-        assert_eq!(open, [1, 3, 2, 2], "the newest of the many, and the others");
+        assert_eq!(open, [1, 3, 2], "the newest of the many, and the others");
+    }
+
+    #[test]
+    fn addresses_of_one_host_count_as_one() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert_eq!(address(ip("::ffff:10.0.0.1")), ip("10.0.0.1"));
+        assert_eq!(address(ip("2001:db8:1:2::1")), address(ip("2001:db8:1:2:ffff:ffff:ffff:ffff")));
+        assert_ne!(address(ip("2001:db8:1:2::1")), address(ip("2001:db8:1:3::1")));
     }
 }
