@@ -50,7 +50,7 @@ impl ScratchLogs {
 
     /// The counters of all groups together.
     fn metrics(&self) -> Result<Vec<Metrics>> {
-        Ok(self.logs()?.groups().iter().map(Log::metrics).collect())
+        Ok(self.logs()?.groups().values().map(Log::metrics).collect())
     }
 
     /// Closes the logs; their files are kept.

@@ -74,7 +74,7 @@ fn logs_count_their_own_records_and_survive_restarts() {
         logs.close().unwrap();
     }
     let logs = open(dir.path());
-    assert!(logs.groups().iter().any(|group| group.status().segments > 1), "no segment was ever full");
+    assert!(logs.groups().values().any(|group| group.status().segments > 1), "no segment was ever full");
     let listed: Vec<String> = logs.list().unwrap().into_iter().map(|info| info.name).collect();
     let mut sorted = names;
     sorted.sort();
@@ -137,7 +137,7 @@ fn discard_moves_one_log_and_files_go_when_all_have_discarded() {
     }
     a.append(b"end").unwrap();
     b.append(b"end").unwrap();
-    let segments = || logs.groups()[0].status().segments;
+    let segments = || logs.groups()[&1].status().segments;
     let before = segments();
     assert!(before > 3, "{before}");
     let end = a.last_index();
@@ -161,7 +161,7 @@ fn discard_moves_one_log_and_files_go_when_all_have_discarded() {
 fn segments_of_commands_alone_go_with_the_next_ones() {
     let dir = tempfile::tempdir().unwrap();
     let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
-    let segments = || logs.groups()[0].status().segments;
+    let segments = || logs.groups()[&1].status().segments;
     while segments() < 2 {
         logs.create("a").unwrap();
         logs.delete("a").unwrap();
@@ -249,7 +249,7 @@ fn session_belongs_to_one_log_and_remembers_its_indexes() {
     assert_eq!(b.append(&other).unwrap_err().kind(), ErrorKind::SessionExpired);
     assert_eq!(a.append(&other).unwrap().first, Index(2));
     logs.delete("a").unwrap();
-    assert_eq!(logs.groups()[0].status().sessions, 0, "the session went with its log");
+    assert_eq!(logs.groups()[&1].status().sessions, 0, "the session went with its log");
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn one_log_and_named_logs_do_not_share_a_directory() {
     let dir = tempfile::tempdir().unwrap();
     let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
     logs.create("a").unwrap().append(b"x").unwrap();
-    let group = &logs.groups()[0];
+    let group = &logs.groups()[&1];
     assert_eq!(group.append(b"y").unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert_eq!(group.reader(Start::First).err().unwrap().kind(), ErrorKind::InvalidArgument);
     assert_eq!(group.open_session().err().unwrap().kind(), ErrorKind::InvalidArgument);
@@ -390,7 +390,7 @@ fn options_that_a_shared_group_cannot_follow_are_refused() {
         logs.create(&format!("l{n}")).unwrap();
     }
     let set = |option, value| {
-        let refused = logs.groups()[0].set_log_options(&[(option, Some(value))], Duration::from_secs(5));
+        let refused = logs.groups()[&1].set_log_options(&[(option, Some(value))], Duration::from_secs(5));
         refused.unwrap_err().kind()
     };
     assert_eq!(set(LogOption::RetentionBytes, 1 << 30), ErrorKind::InvalidArgument);
@@ -419,7 +419,7 @@ fn group_refuses_more_logs_than_its_openings_have_room_for() {
         drop(log.submit(&numbered(0, n)[..]).unwrap());
     }
     log.append(b"end").unwrap();
-    assert!(logs.groups()[0].status().segments > 2);
+    assert!(logs.groups()[&1].status().segments > 2);
     logs.delete("l1").unwrap();
     logs.create("one-too-many").unwrap().append(b"x").unwrap();
 }
@@ -434,7 +434,7 @@ fn group_discards_no_records_of_its_logs() {
         drop(log.submit(&numbered(1, n)[..]).unwrap());
     }
     log.append(b"end").unwrap();
-    let refused = logs.groups()[0].discard(Index(1400)).unwrap_err();
+    let refused = logs.groups()[&1].discard(Index(1400)).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
     assert_eq!(records(&log).len(), 1501);
 }
@@ -499,7 +499,7 @@ fn segments_without_records_keep_no_others() {
     tickets.into_iter().for_each(|ticket| {
         ticket.wait().unwrap();
     });
-    let segments = || logs.groups()[0].status().segments;
+    let segments = || logs.groups()[&1].status().segments;
     assert!(segments() > 1, "commands fill a segment");
     for n in 0..2000u64 {
         drop(log.submit(&numbered(0, n)[..]).unwrap());
@@ -536,7 +536,7 @@ fn damage_in_a_block_leaves_the_others_readable() {
         let (log, of) = if n % 2 == 0 { (&a, 0) } else { (&b, 1) };
         log.append(&numbered(of, n)[..]).unwrap();
     }
-    assert!(logs.groups()[0].status().segments > 2);
+    assert!(logs.groups()[&1].status().segments > 2);
     logs.close().unwrap();
     let file = dir.path().join("group-1/00000000000000000001.seg");
     let mut bytes = std::fs::read(&file).unwrap();
@@ -631,7 +631,7 @@ fn another_directory_in_place_of_a_group_is_refused() {
 fn new_group_takes_no_records_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
     let logs = open(dir.path());
-    let group = &logs.groups()[0];
+    let group = &logs.groups()[&1];
     assert_eq!(group.append(b"x").unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert_eq!(group.discard(Index(2)).unwrap_err().kind(), ErrorKind::InvalidArgument);
     let log = logs.create("a").unwrap();

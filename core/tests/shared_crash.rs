@@ -568,7 +568,7 @@ fn check_names(
         // Deleted logs are gone from the group as well.
         let known: Vec<u32> = logs.list().unwrap().iter().map(|info| info.number.get()).collect();
         for n in 1..=6 {
-            let there = logs.groups()[0].named(LogNumber(n)).is_ok();
+            let there = logs.groups()[&1].named(LogNumber(n)).is_ok();
             ensure!(there == known.contains(&n), "log {n}, known {known:?}, is there: {there}");
         }
         logs.close().map_err(|e| e.to_string())?;

@@ -47,8 +47,8 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// The two groups of a server.
-fn both(logs: &Logs) -> [&Log; 2] {
-    [logs.system(), &logs.groups()[0]]
+fn both(logs: &Logs) -> [Log; 2] {
+    [logs.system().clone(), logs.groups()[&1].clone()]
 }
 
 fn records(log: &Log) -> Vec<(u64, Vec<u8>)> {
@@ -74,7 +74,7 @@ fn contents(logs: &Logs) -> BTreeMap<String, Contents> {
     let infos = logs.list().unwrap().into_iter();
     infos
         .map(|info| {
-            let log = logs.groups()[0].named(info.number).unwrap();
+            let log = logs.groups()[&1].named(info.number).unwrap();
             (info.name.clone(), (info, records(&log)))
         })
         .collect()
@@ -85,7 +85,7 @@ impl Trio {
         let networks = [MemoryNetwork::new(), MemoryNetwork::new()];
         let dirs: Vec<TempDir> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
         let first = Logs::open(dirs[0].path(), options(1, &networks, |_| Bootstrap::Init)).unwrap();
-        let ids: [LogId; 2] = both(&first).map(Log::log_id);
+        let ids: [LogId; 2] = both(&first).map(|log| log.log_id());
         let mut logs = vec![Some(first)];
         for node in 2..=3 {
             let joins = options(node, &networks, |n| Bootstrap::Join(ids[n]));
@@ -109,11 +109,11 @@ impl Trio {
     fn lead(&self, node: u64) -> &Logs {
         for n in 0..2 {
             until("the node leads", || {
-                let me = both(self.at(node))[n];
+                let me = both(self.at(node))[n].clone();
                 if me.role() == Role::Leader && me.barrier(Duration::from_secs(2)).is_ok() {
                     return true;
                 }
-                let running = self.logs.iter().flatten().map(|logs| both(logs)[n]);
+                let running = self.logs.iter().flatten().map(|logs| both(logs)[n].clone());
                 if let Some(leader) = running.into_iter().find(|log| log.role() == Role::Leader) {
                     let _ = leader.transfer_leader(NodeId(node), Duration::from_secs(2));
                 }
@@ -218,7 +218,7 @@ fn replicas_have_the_same_logs_through_failures_and_restarts() {
         assert_eq!(records.len() as u64, info.last_index.get() + 1 - info.first_index.get());
     }
     assert_eq!(trio.at(1).get("made-1").unwrap().append(b"x").unwrap_err().kind(), {
-        match trio.at(1).groups()[0].role() {
+        match trio.at(1).groups()[&1].role() {
             Role::Leader => ErrorKind::Sealed,
             _ => ErrorKind::NotLeader,
         }
@@ -244,8 +244,8 @@ fn what_an_isolated_leader_did_to_its_logs_is_undone() {
         .collect();
     let sealed = first.seal("c");
     assert!(sealed.is_err(), "an isolated leader commits nothing");
-    until("another leads", || [2, 3].iter().any(|node| trio.at(*node).groups()[0].role() == Role::Leader));
-    let lead = if trio.at(2).groups()[0].role() == Role::Leader { 2 } else { 3 };
+    until("another leads", || [2, 3].iter().any(|node| trio.at(*node).groups()[&1].role() == Role::Leader));
+    let lead = if trio.at(2).groups()[&1].role() == Role::Leader { 2 } else { 3 };
     let second = trio.lead(lead);
     for name in ["a", "b", "c"] {
         let log = second.get(name).unwrap();
@@ -277,7 +277,7 @@ fn replica_that_was_away_jumps_over_what_all_logs_discarded() {
     }
     trio.assert_same();
     let number = leader.list().unwrap().iter().find(|info| info.name == "gone").unwrap().number;
-    let gone = trio.at(3).groups()[0].named(number).unwrap();
+    let gone = trio.at(3).groups()[&1].named(number).unwrap();
     let waits = gone.reader(Start::Next).unwrap();
     trio.disconnect(3);
     let (a, b) = (leader.get("a").unwrap(), leader.get("b").unwrap());
@@ -293,12 +293,12 @@ fn replica_that_was_away_jumps_over_what_all_logs_discarded() {
     b.discard(Index(1450)).unwrap();
     until("segments are removed", || {
         a.append(&numbered("a", a.last_index().get() + 1)[..]).unwrap();
-        leader.groups()[0].status().segments <= 3
+        leader.groups()[&1].status().segments <= 3
     });
     trio.connect(3);
     trio.assert_same();
     assert_eq!(waits.wait(Some(PATIENCE)).unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(trio.at(3).groups()[0].named(number).err().unwrap().kind(), ErrorKind::NotFound);
+    assert_eq!(trio.at(3).groups()[&1].named(number).err().unwrap().kind(), ErrorKind::NotFound);
     let logs = contents(trio.at(3));
     assert_eq!(logs["b"].1.first().unwrap(), &(1450, numbered("b", 1450)));
     assert_eq!(logs["late"].1, [(1, numbered("late", 1))]);
@@ -352,7 +352,7 @@ fn damaged_blocks_of_a_group_are_repaired_from_other_replicas() {
         trio.start(3);
         until("all records can be read", || {
             wanted.values().all(|(info, records)| {
-                let Ok(log) = trio.at(3).groups()[0].named(info.number) else { return false };
+                let Ok(log) = trio.at(3).groups()[&1].named(info.number) else { return false };
                 records.iter().all(|(index, data)| match log.read(Index(*index)) {
                     Ok(record) => {
                         assert!(record.data == *data, "damaged bytes were returned");
@@ -380,7 +380,7 @@ fn feed(source: &Log, copy: &FollowerLog) {
 fn copy_of_a_group_has_its_logs() {
     let (dir, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let logs = Logs::open(dir.path(), LogsOptions::default().groups(1).options(small())).unwrap();
-    let group = &logs.groups()[0];
+    let group = &logs.groups()[&1];
     for name in ["a", "b", "c"] {
         logs.create(name).unwrap().append(&numbered(name, 1)[..]).unwrap();
     }

@@ -374,7 +374,7 @@ async fn info_watch_discard_and_server_info() {
         assert_eq!((info.first, info.last, info.node, info.leader_node), (3, 3, 1, 1));
         assert_eq!(u128::from_str_radix(&info.log_id, 16).unwrap(), one.log.log_id().get());
     }
-    let told = client.server_info(ServerInfoRequest {}).await.unwrap().into_inner();
+    let told = client.server_info(ServerInfoRequest::default()).await.unwrap().into_inner();
     assert_eq!((told.protocol_min, told.protocol_max, told.node), (1, 1, 1));
     assert_eq!(told.batch_bytes_max, one.log.options().batch_bytes_max);
     let unknown = client.info(InfoRequest { log: "other".into(), ..Default::default() }).await.unwrap_err();
@@ -535,7 +535,7 @@ async fn followers_redirect_appends_and_serve_reads() {
     assert_eq!(read_all(&mut client, request).await.0.len(), 1);
     let info = client.info(InfoRequest::default()).await.unwrap().into_inner();
     assert_eq!((info.last, info.node, info.leader), (index, follower, trio.address(leader)));
-    let told = client.server_info(ServerInfoRequest {}).await.unwrap().into_inner();
+    let told = client.server_info(ServerInfoRequest::default()).await.unwrap().into_inner();
     assert_eq!(told.servers.iter().map(|s| s.address.clone()).collect::<Vec<_>>(), trio.addresses());
     assert_eq!(told.servers.iter().filter(|s| s.leader).map(|s| s.node).collect::<Vec<_>>(), [leader]);
 }

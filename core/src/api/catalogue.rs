@@ -147,6 +147,16 @@ impl Catalogue {
         numbers.filter(|(_, name)| is_of_group(name)).map(|(number, _)| *number).collect()
     }
 
+    /// The newest log of a group that exists; 0 if there is none. Costs a walk over newer logs of other groups.
+    pub(crate) fn newest(&self, group: u32) -> LogNumber {
+        if self.logs_in(group) == 0 {
+            return LogNumber(0);
+        }
+        let is_of_group = |name: &String| self.names.get(name).is_some_and(|entry| entry.group == group);
+        let found = self.by_number.iter().rev().find(|(_, name)| is_of_group(name));
+        found.map_or(LogNumber(0), |(number, _)| *number)
+    }
+
     /// Deleted logs that may still be in their groups.
     pub(crate) fn deleted(&self) -> Vec<(u32, LogNumber)> {
         self.deleted.iter().copied().collect()

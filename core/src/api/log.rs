@@ -118,6 +118,11 @@ impl Log {
         self.of_log(log, self.id)
     }
 
+    /// How many named logs this group holds, as far as is committed here; 0 for a log on its own. Never blocks.
+    pub fn named_logs(&self) -> usize {
+        self.view.logs.len()
+    }
+
     /// The most named logs that this group can hold now.
     pub(crate) fn logs_max(&self) -> usize {
         let set = self.log_options();

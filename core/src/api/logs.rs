@@ -30,9 +30,11 @@ use crate::replica::open::{disk_at, group_dir, open_named_dir, system_dir};
 use crate::replica::queue::proposals::{Command, LogCommand};
 use crate::sync::completion::Appended;
 use crate::types::{Index, LogId, LogNumber, Timestamp};
+use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 /// How many named logs are kept: in how many groups, and with which options.
 ///
@@ -54,10 +56,14 @@ pub struct LogsOptions {
     pub cluster: Option<Arc<dyn Fn(u32) -> ClusterOptions + Send + Sync>>,
 }
 
+/// The group of the system log.
+const SYSTEM_GROUP: u32 = 0;
 /// The most groups.
 const GROUPS_MAX: u32 = 1024;
 /// The size of the system log's segments.
 const SYSTEM_SEGMENT_BYTES: u32 = 1 << 20;
+/// How often [`Logs::find`] looks whether a log has been opened in its group.
+const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
 impl Default for LogsOptions {
     fn default() -> Self {
@@ -123,14 +129,19 @@ impl LogsOptions {
         self.options.check()
     }
 
-    fn of_group(&self, group: u32) -> Options {
+    /// The options with which a group is opened; 0 is that of the system log, whose records are small and few. For a
+    /// program that opens the groups itself: see [`Logs::of`].
+    pub fn of_group(&self, group: u32) -> Options {
+        if group == SYSTEM_GROUP {
+            return self.of_system();
+        }
         Options { cluster: self.cluster.as_ref().map(|cluster| cluster(group)), ..self.options.clone() }
     }
 
-    /// The options of the system log: its records are small and few.
     fn of_system(&self) -> Options {
         let Options { create, read_mode, queue_timeout, .. } = self.options;
-        let (clock, cluster) = (self.options.clock.clone(), self.of_group(0).cluster);
+        let (clock, cluster) =
+            (self.options.clock.clone(), self.cluster.as_ref().map(|cluster| cluster(SYSTEM_GROUP)));
         Options {
             create,
             read_mode,
@@ -171,8 +182,8 @@ pub struct Logs {
 
 struct Inner {
     system: Log,
-    /// The groups of named logs: the first one is group 1. Each handle is that of the group itself.
-    groups: Vec<Log>,
+    /// The groups of named logs that run here. Each handle is that of the group itself.
+    groups: RwLock<BTreeMap<u32, Log>>,
     catalogue: Mutex<Catalogue>,
 }
 
@@ -245,51 +256,102 @@ impl Logs {
                 "named logs need a disk for one group at least",
             ));
         }
-        let system = Log::open_on(system, options.of_system())?;
-        let groups =
-            groups.into_iter().zip(1..).map(|(disk, group)| Log::open_on(disk, options.of_group(group)));
-        let groups = groups.collect::<Result<Vec<_>>>()?;
-        let logs = Self { inner: Arc::new(Inner { system, groups, catalogue: Mutex::default() }) };
-        logs.check_groups()?;
+        let logs = Self::of(Log::open_on(system, options.of_group(SYSTEM_GROUP))?);
+        for (disk, number) in groups.into_iter().zip(1..) {
+            logs.add_group(number, Log::open_on(disk, options.of_group(number))?)?;
+        }
         logs.drop_deleted()?;
         Ok(logs)
     }
 
-    /// Checks that no group holds a log on its own, and that each is the one that the catalogue knows. Notes new ones, if
-    /// this replica leads.
-    fn check_groups(&self) -> Result<()> {
-        let system = &self.inner.system;
-        for (number, group) in (1..).zip(&self.inner.groups) {
-            if group.last_index() > Index(0) && !group.logs().is_shared() {
-                let what = format!("{} holds one log on its own, and no named logs", group.path().display());
-                return Err(Error::new(ErrorKind::InvalidArgument, what));
-            }
-            group.logs().reserve();
-            let id = group.log_id();
-            match self.catalogue()?.group(number) {
-                Some(known) if known != id => {
-                    let what = format!(
-                        "{} is not the directory that the catalogue knows as group {number}: it was removed, replaced, or \
-                         is on a disk that is not mounted; put the right one in its place",
-                        group.path().display()
-                    );
-                    return Err(Error::new(ErrorKind::Diverged, what));
-                }
-                None if system.replica_leads() => {
-                    system.append(&CatalogueRecord::Group { group: number, id }.encode()[..])?;
-                }
-                _ => {}
-            }
+    /// The named logs of a system log that runs already, still without groups. For a program that opens the system log
+    /// and the groups one by one, such as a server whose groups join their clusters at different times. It calls
+    /// [`Logs::add_group`] for each group, and [`Logs::settle`] from time to time: another replica's calls can leave
+    /// work for this one.
+    ///
+    /// ```
+    /// use chiplog::{Log, Logs, LogsOptions};
+    /// let dir = tempfile::tempdir()?;
+    /// let options = LogsOptions::default();
+    /// let open = |number| Log::open(Logs::group_path(dir.path(), number), options.of_group(number));
+    /// let logs = Logs::of(open(0)?);
+    /// logs.add_group(1, open(1)?)?;
+    /// logs.create("orders")?.append(b"x")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn of(system: Log) -> Self {
+        Self { inner: Arc::new(Inner { system, groups: RwLock::default(), catalogue: Mutex::default() }) }
+    }
+
+    /// The directory of a group in a directory of named logs; 0 is that of the system log.
+    pub fn group_path(dir: impl AsRef<Path>, group: u32) -> PathBuf {
+        match group {
+            SYSTEM_GROUP => system_dir(dir.as_ref()),
+            _ => group_dir(dir.as_ref(), group),
         }
+    }
+
+    /// Adds a group that runs here, from 1 on. Notes it in the catalogue if that is new, and if this replica leads the
+    /// system log.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: it holds one log on its own, or the number is out of bounds. `AlreadyExists`: there is a group of
+    /// this number. `Diverged`: the catalogue knows another directory by this number. Those of [`Log::append`].
+    pub fn add_group(&self, number: u32, group: Log) -> Result<()> {
+        let system = &self.inner.system;
+        if !(1..=GROUPS_MAX).contains(&number) {
+            let what = format!("group {number}: groups of named logs have numbers from 1 to {GROUPS_MAX}");
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
+        if group.last_index() > Index(0) && !group.logs().is_shared() {
+            let what = format!("{} holds one log on its own, and no named logs", group.path().display());
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
+        group.logs().reserve();
+        self.note_group(number, &group)?;
+        let mut groups = self.inner.groups.write().unwrap_or_else(PoisonError::into_inner);
+        if groups.contains_key(&number) {
+            return Err(Error::new(ErrorKind::AlreadyExists, format!("group {number} runs here already")));
+        }
+        groups.insert(number, group);
+        tracing::debug!(group = number, of = %system.path().display(), "a group of named logs was added");
         Ok(())
     }
 
-    fn group(&self, group: u32) -> Result<&Log> {
-        let groups = &self.inner.groups;
-        let found = (group as usize).checked_sub(1).and_then(|n| groups.get(n));
-        found.ok_or_else(|| {
+    /// Checks that a group is the one that the catalogue knows, and notes it if it is new and this replica leads.
+    fn note_group(&self, number: u32, group: &Log) -> Result<()> {
+        match self.group_id(number)? {
+            Some(known) => is_known(number, known, group),
+            None if self.inner.system.replica_leads() => self.register_group(number, group),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes a new group in the catalogue, before it is added: of two that are made at the same time the first counts. In
+    /// a cluster the leader of group 0 accepts this.
+    ///
+    /// # Errors
+    /// `Diverged`: the catalogue knows another directory by this number. Those of [`Log::append`].
+    pub fn register_group(&self, number: u32, group: &Log) -> Result<()> {
+        let record = CatalogueRecord::Group { group: number, id: group.log_id() };
+        self.inner.system.append(&record.encode()[..])?;
+        self.group_id(number)?.map_or(Ok(()), |known| is_known(number, known, group))
+    }
+
+    /// The permanent id of a group's own log, as far as the catalogue is known here. `None`: there is no such group yet.
+    ///
+    /// # Errors
+    /// Those of reading the system log.
+    pub fn group_id(&self, number: u32) -> Result<Option<LogId>> {
+        Ok(self.catalogue()?.group(number))
+    }
+
+    /// A group that runs here.
+    fn group(&self, number: u32) -> Result<Log> {
+        let groups = self.inner.groups.read().unwrap_or_else(PoisonError::into_inner);
+        groups.get(&number).cloned().ok_or_else(|| {
             let what =
-                format!("group {group} is missing: there are {}; was its directory removed?", groups.len());
+                format!("group {number} does not run here: {} do; was its directory removed?", groups.len());
             Error::new(ErrorKind::NotFound, what)
         })
     }
@@ -332,7 +394,31 @@ impl Logs {
     }
 
     fn create_in(&self, name: &str, group: Option<u32>) -> Result<Log> {
-        check_name(name)?;
+        let entry = self.add_entry(name, group)?;
+        self.open_entry(&entry)
+    }
+
+    /// The first half of [`Logs::create`]: the log is in the catalogue, and the leader of its group opens it with the
+    /// next [`Logs::settle`]. For a cluster in which another replica leads the group; [`Logs::find`] waits until it is
+    /// open. In a cluster the leader of group 0 accepts this.
+    ///
+    /// # Errors
+    /// As [`Logs::create`].
+    pub fn register(&self, name: &str) -> Result<()> {
+        self.add_entry(name, None).map(drop)
+    }
+
+    /// As [`Logs::register`], in the group of another log.
+    ///
+    /// # Errors
+    /// As [`Logs::create_beside`].
+    pub fn register_beside(&self, name: &str, other: &str) -> Result<()> {
+        let group = self.entry(other)?.group;
+        self.add_entry(name, Some(group)).map(drop)
+    }
+
+    fn add_entry(&self, name: &str, group: Option<u32>) -> Result<CatalogueEntry> {
+        check_new_name(name)?;
         self.may_wait()?;
         self.drop_deleted()?;
         let system = &self.inner.system;
@@ -342,8 +428,8 @@ impl Logs {
             if catalogue.get(name).is_some() {
                 return Err(exists());
             }
-            let groups = 1..=self.inner.groups.len() as u32;
-            let fewest = || groups.min_by_key(|group| catalogue.logs_in(*group)).unwrap_or(1);
+            let groups = self.groups();
+            let fewest = || groups.into_keys().min_by_key(|group| catalogue.logs_in(*group)).unwrap_or(1);
             let group = group.unwrap_or_else(fewest);
             self.check_room(group)?;
             group
@@ -351,12 +437,9 @@ impl Logs {
         let id = system.random_id()?;
         let index =
             system.append(&CatalogueRecord::Create { name: name.to_owned(), id, group }.encode()[..])?;
-        let entry = {
-            let catalogue = self.catalogue()?;
-            debug_assert!(catalogue.next() > index, "an acknowledged record can be read");
-            catalogue.get(name).copied().filter(|entry| entry.id == id).ok_or_else(exists)?
-        };
-        self.open_entry(&entry)
+        let catalogue = self.catalogue()?;
+        debug_assert!(catalogue.next() > index, "an acknowledged record can be read");
+        catalogue.get(name).copied().filter(|entry| entry.id == id).ok_or_else(exists)
     }
 
     /// Checks that this thread may wait for all groups: nothing is half done because it may not.
@@ -364,8 +447,7 @@ impl Logs {
     /// # Errors
     /// `InvalidArgument`: this is the writer thread of one.
     fn may_wait(&self) -> Result<()> {
-        let Inner { system, groups, .. } = &*self.inner;
-        groups.iter().chain([system]).try_for_each(Log::may_wait)
+        self.groups().values().chain([&self.inner.system]).try_for_each(Log::may_wait)
     }
 
     /// Checks that a group takes one more log, before the catalogue names it.
@@ -387,25 +469,93 @@ impl Logs {
     fn open_entry(&self, entry: &CatalogueEntry) -> Result<Log> {
         let group = self.group(entry.group)?;
         if group.logs().get(entry.number).is_none() {
-            self.open_up_to(group, entry)?;
+            self.open_up_to(&group, entry.group, entry.number)?;
         }
         group.of_log(entry.number, entry.id)
     }
 
     /// Opens a log in its group, and before it all older ones that are missing there: after a newer one they could not
     /// be opened any more.
-    fn open_up_to(&self, group: &Log, entry: &CatalogueEntry) -> Result<()> {
-        let missing = self.catalogue()?.missing(entry.group, group.logs().opened(), entry.number);
-        for log in missing {
-            match group.command(Command::Log(LogCommand::Open { log, start: Index(1) })) {
+    fn open_up_to(&self, group: &Log, number: u32, upto: LogNumber) -> Result<()> {
+        let missing = self.catalogue()?.missing(number, group.logs().opened(), upto);
+        for log in &missing {
+            match group.command(Command::Log(LogCommand::Open { log: *log, start: Index(1) })) {
                 // Another program has opened it, or a later one, meanwhile; or it was dropped.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 opened => drop(opened?),
             }
         }
-        // Another program can have deleted it meanwhile, and found nothing to drop.
-        let is_deleted = self.catalogue()?.deleted().contains(&(entry.group, entry.number));
-        if is_deleted { drop_in(group, entry.number) } else { Ok(()) }
+        // Another program can have deleted one meanwhile, and found nothing to drop.
+        let deleted = self.catalogue()?.deleted();
+        for (_, log) in
+            deleted.into_iter().filter(|(of, log)| *of == number && (missing.contains(log) || *log == upto))
+        {
+            drop_in(group, log)?;
+        }
+        Ok(())
+    }
+
+    /// Does what calls at other replicas have left to this one: opens the logs that are missing in the groups that it
+    /// leads, and drops the deleted ones there. Blocks until that is durable; costs little if there is nothing to do. A
+    /// group whose work fails keeps it for a later call.
+    ///
+    /// # Errors
+    /// Those of reading the system log.
+    pub fn settle(&self) -> Result<()> {
+        self.may_wait()?;
+        for (number, group) in self.groups() {
+            let settled = self.note_group(number, &group).and_then(|()| {
+                let newest = self.catalogue()?.newest(number);
+                let behind = newest > group.logs().opened() && group.replica_leads();
+                if behind { self.open_up_to(&group, number, newest) } else { Ok(()) }
+            });
+            if let Err(error) = settled {
+                tracing::warn!(group = number, %error, "a group could not follow the catalogue; it is tried again");
+            }
+        }
+        self.drop_deleted()
+    }
+
+    /// The handle of a log, if it is known here and open. Never blocks, and reads nothing: a log that was created a moment
+    /// ago can be missing. See [`Logs::find`].
+    pub fn peek(&self, name: &str) -> Option<Log> {
+        let entry = self.inner.catalogue.lock().unwrap_or_else(PoisonError::into_inner).get(name).copied()?;
+        self.group(entry.group).ok()?.of_log(entry.number, entry.id).ok()
+    }
+
+    /// Returns the handle of an existing log, and is certain: in a cluster a majority confirms that this replica knows
+    /// all logs that were created before the call, and it waits until the log is open in its group. Blocks for `timeout`
+    /// at the most.
+    ///
+    /// # Errors
+    /// `NotFound`: there is no log of this name. `Unavailable`: no majority answered. `Timeout`: the log was not opened in
+    /// its group. Those of reading the system log.
+    pub fn find(&self, name: &str, timeout: Duration) -> Result<Log> {
+        let deadline = Instant::now() + timeout;
+        if self.catalogue()?.get(name).is_none() {
+            self.inner.system.barrier(timeout)?;
+        }
+        loop {
+            let entry = self.entry(name)?; // again each time: it can be deleted meanwhile
+            let group = self.group(entry.group)?;
+            if group.logs().get(entry.number).is_none() && group.replica_leads() {
+                self.open_up_to(&group, entry.group, entry.number)?;
+            }
+            match group.of_log(entry.number, entry.id) {
+                Err(error) if error.kind() == ErrorKind::NotFound && Instant::now() < deadline => {
+                    std::thread::sleep(LOOK_INTERVAL);
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    let what = format!(
+                        "log {name:?} exists, but was not open in group {} after {timeout:?}: the group has no leader, or \
+                         this replica does not hear from it",
+                        entry.group
+                    );
+                    return Err(Error::new(ErrorKind::Timeout, what));
+                }
+                found => return found,
+            }
+        }
     }
 
     /// Returns the handle of an existing log.
@@ -429,10 +579,25 @@ impl Logs {
     /// # Errors
     /// `NotFound`. Those of [`Log::append`]; it is safe to retry.
     pub fn delete(&self, name: &str) -> Result<()> {
+        let CatalogueEntry { number, group, .. } = self.remove_entry(name)?;
+        drop_in(&self.group(group)?, number)
+    }
+
+    /// The first half of [`Logs::delete`]: the name is gone, and the leader of the log's group drops its records with the
+    /// next [`Logs::settle`]. In a cluster the leader of group 0 accepts this.
+    ///
+    /// # Errors
+    /// As [`Logs::delete`].
+    pub fn unregister(&self, name: &str) -> Result<()> {
+        self.remove_entry(name).map(drop)
+    }
+
+    fn remove_entry(&self, name: &str) -> Result<CatalogueEntry> {
         self.may_wait()?;
-        let CatalogueEntry { number, id, group } = self.entry(name)?;
+        let entry = self.entry(name)?;
+        let CatalogueEntry { number, id, .. } = entry;
         self.inner.system.append(&CatalogueRecord::Delete { number, id }.encode()[..])?;
-        drop_in(self.group(group)?, number)
+        Ok(entry)
     }
 
     /// Seals a log: it takes no more appends, its records stay. Blocks until that is durable.
@@ -478,22 +643,17 @@ impl Logs {
     /// Those of reading the system log.
     pub fn list(&self) -> Result<Vec<LogInfo>> {
         let catalogue = self.catalogue()?;
-        let info = |(name, entry): (&str, &CatalogueEntry)| {
-            let state = self.group(entry.group).ok().and_then(|group| group.logs().get(entry.number));
-            let next = state.map_or(Index(1), |state| state.next);
-            LogInfo {
-                name: name.to_owned(),
-                number: entry.number,
-                log_id: entry.id,
-                group: entry.group,
-                first_index: state.map_or(Index(1), |state| state.first),
-                last_index: next.previous(),
-                bytes_appended: state.map_or(0, |state| state.bytes),
-                last_timestamp: state.map_or(Timestamp(0), |state| state.last_timestamp),
-                sealed: state.is_some_and(|state| state.sealed),
-            }
-        };
-        Ok(catalogue.iter().map(info).collect())
+        let groups = self.groups();
+        Ok(catalogue.iter().map(|(name, entry)| info(name, entry, groups.get(&entry.group))).collect())
+    }
+
+    /// The state of one log, as far as it is committed here.
+    ///
+    /// # Errors
+    /// `NotFound`. Those of reading the system log.
+    pub fn info(&self, name: &str) -> Result<LogInfo> {
+        let entry = self.entry(name)?;
+        Ok(info(name, &entry, self.group(entry.group).ok().as_ref()))
     }
 
     /// Drops the logs in groups that a delete left there: it was interrupted between its two steps, or the group had its
@@ -504,7 +664,7 @@ impl Logs {
             let Ok(group) = self.group(number) else { continue };
             if group.logs().get(log).is_some() {
                 if group.replica_leads()
-                    && let Err(error) = drop_in(group, log)
+                    && let Err(error) = drop_in(&group, log)
                 {
                     tracing::warn!(group = number, %log, %error, "a deleted log could not be dropped; it is tried again");
                 }
@@ -515,10 +675,10 @@ impl Logs {
         Ok(())
     }
 
-    /// The groups: the first one is group 1. For the status, the members and the leader of each. Appends and readers need
+    /// The groups that run here, by number: for the status, the members and the leader of each. Appends and readers need
     /// one of the named logs.
-    pub fn groups(&self) -> &[Log] {
-        &self.inner.groups
+    pub fn groups(&self) -> BTreeMap<u32, Log> {
+        self.inner.groups.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The system log, which is group 0: for its members and its leader in a cluster. Its records are the catalogue: append
@@ -532,16 +692,56 @@ impl Logs {
     /// # Errors
     /// As [`Log::close`]: the first error; all groups are closed.
     pub fn close(&self) -> Result<()> {
-        let Inner { system, groups, .. } = &*self.inner;
-        let closed: Vec<Result<()>> = groups.iter().chain([system]).map(Log::close).collect();
+        let closed: Vec<Result<()>> =
+            self.groups().values().chain([&self.inner.system]).map(Log::close).collect();
         closed.into_iter().collect()
     }
 }
 
 impl fmt::Debug for Logs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Logs").field("groups", &self.inner.groups).finish()
+        f.debug_struct("Logs").field("groups", &self.groups()).finish()
     }
+}
+
+/// Checks that a group has the id that the catalogue knows.
+fn is_known(number: u32, known: LogId, group: &Log) -> Result<()> {
+    if known == group.log_id() {
+        return Ok(());
+    }
+    let what = format!(
+        "{} is not the directory that the catalogue knows as group {number}: it was removed, replaced, or is on a disk \
+         that is not mounted; put the right one in its place",
+        group.path().display()
+    );
+    Err(Error::new(ErrorKind::Diverged, what))
+}
+
+fn info(name: &str, entry: &CatalogueEntry, group: Option<&Log>) -> LogInfo {
+    let state = group.and_then(|group| group.logs().get(entry.number));
+    let next = state.map_or(Index(1), |state| state.next);
+    LogInfo {
+        name: name.to_owned(),
+        number: entry.number,
+        log_id: entry.id,
+        group: entry.group,
+        first_index: state.map_or(Index(1), |state| state.first),
+        last_index: next.previous(),
+        bytes_appended: state.map_or(0, |state| state.bytes),
+        last_timestamp: state.map_or(Timestamp(0), |state| state.last_timestamp),
+        sealed: state.is_some_and(|state| state.sealed),
+    }
+}
+
+/// Checks the name of a log that is to be created.
+fn check_new_name(name: &str) -> Result<()> {
+    check_name(name)?;
+    if name.starts_with('_') {
+        let what =
+            format!("names that begin with '_' are kept for chiplog's own logs: call it other than {name:?}");
+        return Err(Error::new(ErrorKind::InvalidArgument, what));
+    }
+    Ok(())
 }
 
 fn drop_in(group: &Log, log: LogNumber) -> Result<()> {

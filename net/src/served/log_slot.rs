@@ -1,19 +1,30 @@
-//! LogSlot: the log that a server serves, and the state that its services share.
+//! LogSlot: the log that a server serves, its named logs if it keeps any, and the state that its services share.
 
 use crate::served::gauges::Gauges;
 use crate::served::room::Room;
 use crate::wire::address::Address;
 use crate::wire::ids::to_hex;
 use crate::wire::status::{LOG_ID, to_status, without_replica};
-use chiplog::{Error, ErrorKind, Log, NodeId};
+use chiplog::{Error, ErrorKind, Log, Logs, NodeId};
 use http::HeaderMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use tokio::sync::watch;
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
 use tonic::Status;
+use tonic::metadata::MetadataMap;
 
-/// The name of a server's only log.
+/// The name of the log that every server has.
 pub const DEFAULT_LOG: &str = "default";
+/// The name of the system log, whose records are the catalogue of the named logs. For calls about its replicas.
+pub const SYSTEM_LOG: &str = "_system";
+/// The name of a group begins with this; its number follows. For calls about its replicas.
+pub const GROUP: &str = "_group-";
+
+/// How long a call waits until it is certain whether a named log exists, and until it is open.
+pub(crate) const FIND_TIMEOUT: Duration = Duration::from_secs(5);
+/// The limit of calls that wait for that at a time.
+const FINDING_MAX: usize = 64;
 
 /// The log that a server serves, once there is one. `Send + Sync`, shared by all services.
 ///
@@ -26,9 +37,12 @@ pub const DEFAULT_LOG: &str = "default";
 /// assert!(host.log("").is_ok() && host.log("other").is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct LogSlot {
     log: OnceLock<Log>,
+    named: OnceLock<Logs>,
+    /// Calls that look for a named log.
+    finding: Arc<Semaphore>,
     draining: watch::Sender<bool>,
     /// On a follower: whether the server that feeds it is itself up to date.
     fed: AtomicBool,
@@ -78,7 +92,19 @@ impl Drop for Feeding {
 impl LogSlot {
     /// Without a log, every call fails: the server is not part of a cluster yet.
     pub fn new() -> Arc<Self> {
-        Arc::default()
+        Arc::new(Self {
+            log: OnceLock::new(),
+            named: OnceLock::new(),
+            finding: Arc::new(Semaphore::new(FINDING_MAX)),
+            draining: watch::Sender::default(),
+            fed: AtomicBool::default(),
+            copies: AtomicU64::default(),
+            copies_begun: AtomicU64::default(),
+            copies_bytes: AtomicU64::default(),
+            room: Room::default(),
+            gauges: Arc::default(),
+            called_as: AtomicU64::default(),
+        })
     }
 
     /// Serves this log from now on. A second call changes nothing.
@@ -86,7 +112,17 @@ impl LogSlot {
         let _ = self.log.set(log);
     }
 
-    /// The log, whatever its name, also while the server drains. None: the server waits to become part of a cluster.
+    /// Serves these named logs from now on, beside the default one. A second call changes nothing.
+    pub fn open_named(&self, logs: Logs) {
+        let _ = self.named.set(logs);
+    }
+
+    /// The named logs. None: this server keeps none.
+    pub fn named(&self) -> Option<&Logs> {
+        self.named.get()
+    }
+
+    /// The default log, also while the server drains. None: the server waits to become part of a cluster.
     pub fn opened(&self) -> Option<&Log> {
         self.log.get()
     }
@@ -123,63 +159,124 @@ impl LogSlot {
         let _ = self.draining.subscribe().wait_for(|draining| *draining).await;
     }
 
-    /// Checks that a call is for this log, if it names one: another log can be at the address of a server whose
-    /// directory was lost. A server without a log returns its own error later.
+    /// Checks that a call is for a log of this server, if it carries the id of one: another log can be at the address of
+    /// a server whose directory was lost. With named logs only [`Self::find`] knows; a server without a log returns its
+    /// own error later.
     ///
     /// # Errors
     /// FAILED_PRECONDITION, `Diverged`.
     pub(crate) fn check_log_id(&self, headers: &HeaderMap) -> Result<(), Status> {
-        let (Some(meant), Some(log)) = (headers.get(LOG_ID), self.opened()) else { return Ok(()) };
-        let ours = to_hex(log.log_id().get());
-        if meant.as_bytes() == ours.as_bytes() {
-            return Ok(());
+        match (headers.get(LOG_ID), self.opened()) {
+            (Some(meant), Some(log)) if self.named().is_none() => check_meant(meant.as_bytes(), log),
+            _ => Ok(()),
         }
-        let meant = String::from_utf8_lossy(meant.as_bytes());
-        let what = format!(
-            "this server has log {ours}, but the call is for log {meant}: the server belongs to another cluster, or its directory was lost and a new cluster was created"
-        );
-        Err(to_status(&Error::new(ErrorKind::Diverged, what), None))
     }
 
-    /// Checks a log's name in a request.
-    ///
-    /// # Errors
-    /// NOT_FOUND for any name except "default" or the empty one.
-    pub fn check_name(&self, name: &str) -> Result<(), Status> {
-        if name.is_empty() || name == DEFAULT_LOG {
-            return Ok(());
-        }
-        let what = format!("this server has no log {name:?}, only {DEFAULT_LOG:?}");
-        Err(to_status(&Error::new(ErrorKind::NotFound, what), None))
-    }
-
-    /// Returns the log that a request names.
+    /// Returns the default log.
     ///
     /// # Errors
     /// NOT_FOUND for any name except "default" or the empty one; UNAVAILABLE before there is a log, and while the
     /// server is shutting down.
     pub fn log(&self, name: &str) -> Result<&Log, Status> {
-        self.check_name(name)?;
-        let unavailable = |what| to_status(&Error::new(ErrorKind::Unavailable, what), None);
-        if self.is_draining() {
-            return Err(unavailable("this server is shutting down"));
+        if !is_default(name) {
+            let what = format!("this call is for the log {DEFAULT_LOG:?} alone, not for {name:?}");
+            return Err(to_status(&Error::new(ErrorKind::NotFound, what), None));
         }
+        self.check_running()?;
         if let Some(log) = self.log.get() {
             return Ok(log);
         }
-        Err(match self.called_as() {
-            Some(node) => {
-                to_status(&Error::new(ErrorKind::Unavailable, without_replica("this server", node)), None)
+        let what = match self.called_as() {
+            Some(node) => without_replica("this server", node),
+            None => {
+                "this server is not part of a cluster yet; run `chiplog member init`, or add it to a cluster"
+                    .into()
             }
-            None => unavailable(
-                "this server is not part of a cluster yet; run `chiplog member init`, or add it to a cluster",
-            ),
-        })
+        };
+        Err(to_status(&Error::new(ErrorKind::Unavailable, what), None))
     }
 
-    /// Records that an append was rejected; after `Full`, the server's status shows it.
-    pub(crate) fn refused(&self, error: &Error) {
-        if let Some(log) = self.opened() {
+    fn check_running(&self) -> Result<(), Status> {
+        if !self.is_draining() {
+            return Ok(());
+        }
+        Err(to_status(&Error::new(ErrorKind::Unavailable, "this server is shutting down"), None))
+    }
+
+    /// Returns the log that a request names, if that is known without waiting. `meant`: what [`meant`] returned for the
+    /// call. None: [`Self::find`] finds out.
+    ///
+    /// # Errors
+    /// As [`Self::find`].
+    pub(crate) fn peek(&self, name: &str, meant: Option<&[u8]>) -> Option<Result<Log, Status>> {
+        let found = match self.named() {
+            _ if is_default(name) => return Some(self.log(name).and_then(|log| checked(log.clone(), meant))),
+            None => return Some(self.log("").and_then(|_| Err(self.unknown(name)))),
+            Some(logs) => match self.check_running() {
+                Ok(()) => logs.peek(name)?,
+                Err(status) => return Some(Err(status)),
+            },
+        };
+        // Another id: the name can have been created again, and this replica not have heard of it.
+        checked(found, meant).ok().map(Ok)
+    }
+
+    /// Returns the log that a request names. Waits for a majority and for the log's group, if this replica does not know
+    /// the log yet.
+    ///
+    /// # Errors
+    /// NOT_FOUND: there is no such log. FAILED_PRECONDITION, `Diverged`: the call means a log of another id. UNAVAILABLE
+    /// before there is a log, without a majority, and while the server is shutting down. RESOURCE_EXHAUSTED, `Busy`: many
+    /// calls wait already.
+    pub async fn find(&self, name: &str, meant: Option<&[u8]>) -> Result<Log, Status> {
+        if let Some(known) = self.peek(name, meant) {
+            return known;
+        }
+        let Some(logs) = self.named().cloned() else { return Err(self.unknown(name)) };
+        let Ok(permit) = self.finding.clone().try_acquire_owned() else {
+            let what = format!("{FINDING_MAX} calls already wait until they know their log; try again later");
+            return Err(to_status(&Error::new(ErrorKind::Busy, what), None));
+        };
+        let name = name.to_owned();
+        let finding = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            logs.find(&name, FIND_TIMEOUT)
+        });
+        match finding.await {
+            Ok(found) => checked(found.map_err(|e| to_status(&e, None))?, meant),
+            Err(_) => Err(Status::internal("the call was abandoned: the server is shutting down, or failed")),
+        }
+    }
+
+    /// Returns the replica that a call about replicas names: of the default log, of the system log, of a group by its
+    /// number, or of the group of a named log.
+    ///
+    /// # Errors
+    /// As [`Self::find`].
+    pub(crate) async fn replica(&self, name: &str) -> Result<Log, Status> {
+        let Some(logs) = self.named().filter(|_| name.starts_with('_') && !self.is_draining()) else {
+            return self.find(name, None).await;
+        };
+        if name == SYSTEM_LOG {
+            return Ok(logs.system().clone());
+        }
+        let number = name.strip_prefix(GROUP).and_then(|number| number.parse().ok());
+        number.and_then(|number| logs.groups().remove(&number)).ok_or_else(|| self.unknown(name))
+    }
+
+    fn unknown(&self, name: &str) -> Status {
+        let what = match self.named() {
+            Some(_) => format!("this server has no log {name:?}: create it with `chiplog logs create`"),
+            None => format!(
+                "this server has no log {name:?}, only {DEFAULT_LOG:?}: start the servers with `groups` to keep named logs"
+            ),
+        };
+        to_status(&Error::new(ErrorKind::NotFound, what), None)
+    }
+
+    /// Records that an append to the default log was rejected; after `Full`, the server's status shows it.
+    pub(crate) fn refused(&self, log: &Log, error: &Error) {
+        if self.opened().is_some_and(|own| own.log_id() == log.log_id()) {
             self.room.refused(log, error);
         }
     }
@@ -216,19 +313,58 @@ impl LogSlot {
         self.fed.store(fed, Ordering::Relaxed);
     }
 
-    /// The leader's client address, if another replica leads and its address is known: for a caller that was rejected
-    /// here. A leader that is handing over also rejects appends, and callers must not be sent to it. Takes some time:
-    /// must not run for every append.
+    /// As [`another_leader`], of the default log.
     pub fn another_leader(&self) -> Option<String> {
-        let replica = self.log.get()?.status().replica;
-        let leader = replica.leader.filter(|leader| *leader != replica.node)?;
-        let member = replica.members.into_iter().find(|m| m.node == leader)?;
-        member.address.parse().ok().map(|a: Address| a.client)
+        self.log.get().and_then(another_leader)
     }
 
-    /// Converts the log's error into a status, with the leader's address if the caller needs it.
+    /// As [`status_of`], of the default log.
     pub fn status_of(&self, error: &Error) -> Status {
-        let leader = matches!(error.kind(), ErrorKind::NotLeader).then(|| self.another_leader()).flatten();
-        to_status(error, leader.as_deref())
+        match self.log.get() {
+            Some(log) => status_of(log, error),
+            None => to_status(error, None),
+        }
     }
+}
+
+/// The leader's client address, if another replica leads and its address is known: for a caller that was rejected here.
+/// A leader that is handing over also rejects appends, and callers must not be sent to it. Takes some time: must not run
+/// for every append.
+pub fn another_leader(log: &Log) -> Option<String> {
+    let replica = log.status().replica;
+    let leader = replica.leader.filter(|leader| *leader != replica.node)?;
+    let member = replica.members.into_iter().find(|m| m.node == leader)?;
+    member.address.parse().ok().map(|a: Address| a.client)
+}
+
+/// Converts a log's error into a status, with the leader's address if the caller needs it.
+pub fn status_of(log: &Log, error: &Error) -> Status {
+    let leader = matches!(error.kind(), ErrorKind::NotLeader).then(|| another_leader(log)).flatten();
+    to_status(error, leader.as_deref())
+}
+
+/// The id of the log that a call means, in hexadecimal, if it says so.
+pub(crate) fn meant(metadata: &MetadataMap) -> Option<Vec<u8>> {
+    metadata.get(LOG_ID).map(|id| id.as_bytes().to_vec())
+}
+
+fn is_default(name: &str) -> bool {
+    name.is_empty() || name == DEFAULT_LOG
+}
+
+fn checked(log: Log, meant: Option<&[u8]>) -> Result<Log, Status> {
+    meant.map_or(Ok(()), |meant| check_meant(meant, &log)).map(|()| log)
+}
+
+/// Checks that a call means this log.
+fn check_meant(meant: &[u8], log: &Log) -> Result<(), Status> {
+    let ours = to_hex(log.log_id().get());
+    if meant == ours.as_bytes() {
+        return Ok(());
+    }
+    let meant = String::from_utf8_lossy(meant);
+    let what = format!(
+        "this server has log {ours}, but the call is for log {meant}: the log was deleted and created again, the server belongs to another cluster, or its directory was lost and a new cluster was created"
+    );
+    Err(to_status(&Error::new(ErrorKind::Diverged, what), None))
 }

@@ -3,21 +3,24 @@
 //! A server without a replica waits. It gets one by `Init` (a new cluster) or by `Join` (an empty replica of an
 //! existing log, whose leader must add it). Both create it once; a repeated call returns the existing one.
 
-use crate::served::log_slot::LogSlot;
+use crate::served::log_slot::{DEFAULT_LOG, LogSlot, status_of};
+use crate::service::named_logs::NamedLogs;
 use crate::wire::address::Address;
 use crate::wire::ids;
 use crate::wire::proto::v1::admin_server::{Admin, AdminServer};
 use crate::wire::proto::v1::member_change::Change as WireChange;
 use crate::wire::proto::v1::{
-    AddMember, ChangeMembersRequest, ChangeMembersResponse, InitRequest, InitResponse, JoinRequest,
-    JoinResponse, LogOption as WireOption, LogOptionsRequest, LogOptionsResponse, Member, MemberChange,
-    PeerProgress, Role, ScrubRequest, ScrubResponse, SetAddress, SetLogOptionsRequest, SetLogOptionsResponse,
-    StatusRequest, StatusResponse, TransferLeaderRequest, TransferLeaderResponse,
+    AddMember, ChangeMembersRequest, ChangeMembersResponse, CreateLogRequest, CreateLogResponse,
+    DeleteLogRequest, DeleteLogResponse, GroupStatus, InitRequest, InitResponse, JoinRequest, JoinResponse,
+    ListLogsRequest, ListLogsResponse, LogOption as WireOption, LogOptionsRequest, LogOptionsResponse,
+    Member, MemberChange, PeerProgress, Role, ScrubRequest, ScrubResponse, SealLogRequest, SealLogResponse,
+    SetAddress, SetLogOptionsRequest, SetLogOptionsResponse, StatusRequest, StatusResponse,
+    TransferLeaderRequest, TransferLeaderResponse,
 };
 use crate::wire::status::to_status;
 use chiplog::cluster::Change;
 use chiplog::inspect::{Event, Inspector, Report, Severity};
-use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, LogOption, NodeId, Ticket};
+use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, LogOption, Logs, NodeId, Ticket};
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -63,6 +66,7 @@ pub struct AdminService {
     /// Held while the replica is being created.
     founding: Arc<Mutex<()>>,
     scrubs: Arc<Semaphore>,
+    named: NamedLogs,
 }
 
 impl fmt::Debug for AdminService {
@@ -81,6 +85,7 @@ impl AdminService {
         found: Found,
     ) -> AdminServer<Self> {
         AdminServer::new(Self {
+            named: NamedLogs::new(host.clone()),
             host,
             node,
             address,
@@ -111,9 +116,27 @@ impl AdminService {
     }
 
     /// Waits for the log's answer; the log enforces the time limit.
-    async fn answered(&self, asked: chiplog::Result<Ticket<()>>) -> Result<(), Status> {
+    async fn answered(&self, log: &Log, asked: chiplog::Result<Ticket<()>>) -> Result<(), Status> {
         let answer = async { asked?.await };
-        answer.await.map_err(|e| self.host.status_of(&e))
+        answer.await.map_err(|e| status_of(log, &e))
+    }
+
+    /// The status of one of the server's replicas, with what concerns the server itself.
+    fn describe(&self, log: Option<&Log>) -> StatusResponse {
+        let mut response = log.map_or_else(StatusResponse::default, describe);
+        if log.is_none() {
+            (response.role, response.node) = (Role::Waiting.into(), self.node.get());
+            response.called_as = self.host.called_as().map_or(0, NodeId::get);
+        }
+        let Address { peer, client, zone } = self.address.clone();
+        (response.peer_address, response.client_address, response.zone) = (peer, client, zone);
+        response.version.clone_from(&self.version);
+        response.draining = self.host.is_draining();
+        if log.is_some_and(|log| self.host.opened().is_some_and(|own| own.log_id() == log.log_id())) {
+            response.full = self.host.fullness().unwrap_or_default();
+            response.groups = self.host.named().map(groups).unwrap_or_default();
+        }
+        response
     }
 }
 
@@ -177,18 +200,13 @@ impl Admin for AdminService {
     }
 
     async fn status(&self, request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
-        self.host.check_name(&request.get_ref().log)?;
-        let mut response = self.host.opened().map_or_else(StatusResponse::default, describe);
-        if self.host.opened().is_none() {
-            (response.role, response.node) = (Role::Waiting.into(), self.node.get());
-            response.called_as = self.host.called_as().map_or(0, NodeId::get);
-        }
-        let Address { peer, client, zone } = self.address.clone();
-        (response.peer_address, response.client_address, response.zone) = (peer, client, zone);
-        response.version.clone_from(&self.version);
-        response.draining = self.host.is_draining();
-        response.full = self.host.fullness().unwrap_or_default();
-        Ok(Response::new(response))
+        let name = &request.get_ref().log;
+        // A waiting server, or one that shuts down, has a status, too.
+        let log = match &**name {
+            "" | DEFAULT_LOG => self.host.opened().cloned(),
+            name => Some(self.host.replica(name).await?),
+        };
+        Ok(Response::new(self.describe(log.as_ref())))
     }
 
     async fn change_members(
@@ -196,14 +214,14 @@ impl Admin for AdminService {
         request: Request<ChangeMembersRequest>,
     ) -> Result<Response<ChangeMembersResponse>, Status> {
         let ChangeMembersRequest { log, changes, timeout_millis, force } = request.into_inner();
-        let log = self.host.log(&log)?;
+        let log = self.host.replica(&log).await?;
         let changes: Vec<Change> = changes.into_iter().map(change).collect::<Result<_, _>>()?;
         let timeout = timeout(timeout_millis, Duration::from_secs(60));
-        self.answered(match force {
+        let asked = match force {
             false => log.submit_change_members(&changes, timeout),
             true => log.submit_force_members(&changes, timeout),
-        })
-        .await?;
+        };
+        self.answered(&log, asked).await?;
         Ok(Response::new(ChangeMembersResponse { members: members(&log.status().replica) }))
     }
 
@@ -212,9 +230,9 @@ impl Admin for AdminService {
         request: Request<TransferLeaderRequest>,
     ) -> Result<Response<TransferLeaderResponse>, Status> {
         let TransferLeaderRequest { log, to, timeout_millis } = request.into_inner();
-        let log = self.host.log(&log)?;
+        let log = self.host.replica(&log).await?;
         let timeout = timeout(timeout_millis, Duration::from_secs(10));
-        self.answered(log.submit_transfer_leader(NodeId(to), timeout)).await?;
+        self.answered(&log, log.submit_transfer_leader(NodeId(to), timeout)).await?;
         Ok(Response::new(TransferLeaderResponse {}))
     }
 
@@ -222,8 +240,8 @@ impl Admin for AdminService {
         &self,
         request: Request<LogOptionsRequest>,
     ) -> Result<Response<LogOptionsResponse>, Status> {
-        let log = self.host.log(&request.get_ref().log)?;
-        Ok(Response::new(LogOptionsResponse { options: options(log) }))
+        let log = self.host.replica(&request.get_ref().log).await?;
+        Ok(Response::new(LogOptionsResponse { options: options(&log) }))
     }
 
     async fn set_log_options(
@@ -231,28 +249,60 @@ impl Admin for AdminService {
         request: Request<SetLogOptionsRequest>,
     ) -> Result<Response<SetLogOptionsResponse>, Status> {
         let SetLogOptionsRequest { log, changes, timeout_millis } = request.into_inner();
-        let log = self.host.log(&log)?;
+        let log = self.host.replica(&log).await?;
         let changes: Vec<_> = changes.iter().map(option).collect::<Result<_, _>>()?;
         if changes.is_empty() {
             return Err(refusal(ErrorKind::InvalidArgument, "no option was given"));
         }
         let timeout = timeout(timeout_millis, Duration::from_secs(10));
-        self.answered(log.submit_set_log_options(&changes, timeout)).await?;
+        self.answered(&log, log.submit_set_log_options(&changes, timeout)).await?;
         tracing::info!(options = %log.log_options(), "the log's options were set");
-        Ok(Response::new(SetLogOptionsResponse { options: options(log) }))
+        Ok(Response::new(SetLogOptionsResponse { options: options(&log) }))
     }
 
     type ScrubStream = ReceiverStream<Result<ScrubResponse, Status>>;
 
     async fn scrub(&self, request: Request<ScrubRequest>) -> Result<Response<Self::ScrubStream>, Status> {
-        let log = self.host.log(&request.get_ref().log)?;
-        let log = log.clone();
+        let log = self.host.replica(&request.get_ref().log).await?;
         let Ok(permit) = self.scrubs.clone().try_acquire_owned() else {
             return Err(refusal(ErrorKind::Busy, "another scrub of this server is running"));
         };
         let (responses, stream) = mpsc::channel(4);
         tokio::task::spawn_blocking(move || scrub(&log, &responses, permit));
         Ok(Response::new(ReceiverStream::new(stream)))
+    }
+
+    async fn create_log(
+        &self,
+        request: Request<CreateLogRequest>,
+    ) -> Result<Response<CreateLogResponse>, Status> {
+        let log = self.named.create(request.into_inner()).await?;
+        tracing::info!(name = log.name, number = log.number, group = log.group, "created a named log");
+        Ok(Response::new(CreateLogResponse { log: Some(log) }))
+    }
+
+    async fn delete_log(
+        &self,
+        request: Request<DeleteLogRequest>,
+    ) -> Result<Response<DeleteLogResponse>, Status> {
+        let DeleteLogRequest { name } = request.into_inner();
+        self.named.delete(name.clone()).await?;
+        tracing::info!(name, "deleted a named log");
+        Ok(Response::new(DeleteLogResponse {}))
+    }
+
+    async fn seal_log(&self, request: Request<SealLogRequest>) -> Result<Response<SealLogResponse>, Status> {
+        let SealLogRequest { name } = request.into_inner();
+        self.named.seal(name.clone()).await?;
+        tracing::info!(name, "sealed a named log");
+        Ok(Response::new(SealLogResponse {}))
+    }
+
+    async fn list_logs(
+        &self,
+        request: Request<ListLogsRequest>,
+    ) -> Result<Response<ListLogsResponse>, Status> {
+        self.named.list(request.into_inner()).await.map(Response::new)
     }
 }
 
@@ -327,12 +377,8 @@ fn walk(log: &Log, responses: &mpsc::Sender<Result<ScrubResponse, Status>>) -> c
     Ok(())
 }
 
-/// Returns the status of a replica.
-fn describe(log: &Log) -> StatusResponse {
-    let (status, metrics) = (log.status(), log.metrics());
-    let replica = &status.replica;
-    let disk = rustix::fs::statvfs(log.path()).ok();
-    let role = match replica.role {
+fn role(role: chiplog::cluster::Role) -> Role {
+    match role {
         chiplog::cluster::Role::Leader => Role::Leader,
         chiplog::cluster::Role::Follower => Role::Follower,
         chiplog::cluster::Role::Candidate => Role::Candidate,
@@ -340,7 +386,33 @@ fn describe(log: &Log) -> StatusResponse {
         chiplog::cluster::Role::Repairing => Role::Repairing,
         chiplog::cluster::Role::Removed => Role::Removed,
         _ => Role::Unspecified,
+    }
+}
+
+/// The status of the system log and of all groups of named logs.
+fn groups(logs: &Logs) -> Vec<GroupStatus> {
+    let of = |(number, group): (u32, Log)| {
+        let status = group.status();
+        let voters = status.replica.members.iter().filter(|m| m.is_voter() && !m.is_leaving());
+        GroupStatus {
+            number,
+            role: role(status.replica.role).into(),
+            leader_node: status.replica.leader.map_or(0, NodeId::get),
+            term: status.replica.term.get(),
+            logs: group.named_logs() as u64,
+            bytes_used: status.bytes_used,
+            voters: voters.map(|m| m.node.get()).collect(),
+            poison: group.poison_cause().map_or_else(String::new, |cause| cause.to_string()),
+        }
     };
+    std::iter::once((0, logs.system().clone())).chain(logs.groups()).map(of).collect()
+}
+
+/// Returns the status of a replica.
+fn describe(log: &Log) -> StatusResponse {
+    let (status, metrics) = (log.status(), log.metrics());
+    let replica = &status.replica;
+    let disk = rustix::fs::statvfs(log.path()).ok();
     let peer = |p: &chiplog::cluster::PeerStatus| PeerProgress {
         node: p.node.get(),
         matched_raft: p.matched.get(),
@@ -351,7 +423,7 @@ fn describe(log: &Log) -> StatusResponse {
         log_id: ids::to_hex(status.log_id.get()),
         node: replica.node.get(),
         directory: ids::to_hex(status.directory_id.get()),
-        role: role.into(),
+        role: role(replica.role).into(),
         term: replica.term.get(),
         leader_node: replica.leader.map_or(0, NodeId::get),
         first: status.first_index.get(),

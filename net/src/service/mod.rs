@@ -5,5 +5,6 @@ pub(crate) mod blocking_work;
 pub mod follow;
 pub mod log;
 pub mod logspec;
+mod named_logs;
 pub(crate) mod tail;
 pub(crate) mod zero_copy;

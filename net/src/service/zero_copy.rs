@@ -220,11 +220,9 @@ impl<T: EncodeFrame> http_body::Body for Frames<T> {
 }
 
 /// Answers a server-streaming call: reads its one request, and streams the answers that `begin` returns.
-pub(crate) async fn respond<B, Q, T>(
-    request: Request<B>,
-    begin: impl FnOnce(&Q) -> Result<Answers<T>, Status>,
-) -> Response<Body>
+pub(crate) async fn respond<B, Q, T, F>(request: Request<B>, begin: impl FnOnce(Q) -> F) -> Response<Body>
 where
+    F: Future<Output = Result<Answers<T>, Status>>,
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<StdError> + Send + 'static,
     Q: prost::Message + Default + 'static,
@@ -234,7 +232,7 @@ where
     let body = crate::listener::memory_budget::small(Body::new(request.into_body()));
     let mut requests = Streaming::new_request(decoder, body, None, Some(REQUEST_BYTES_MAX));
     let answers = match requests.message().await {
-        Ok(Some(request)) => begin(&request),
+        Ok(Some(request)) => begin(request).await,
         Ok(None) => Err(Status::invalid_argument("the call has no request message")),
         Err(status) => Err(status),
     };

@@ -171,11 +171,14 @@ impl From<Error> for Unfound {
 }
 
 /// Removes the answers of servers that have another log than the chosen one.
-fn leave_usurpers(answers: &mut Vec<Answer>) {
+fn leave_usurpers(answers: &mut Vec<Answer>, name: &str) {
+    let has_log = |info: &ServerInfoResponse| name.is_empty() || info.logs.iter().any(|log| log == name);
     let info = answers.iter().filter_map(|a| Some((a.address.as_str(), a.info.as_ref().ok()?)));
+    let info = info.filter(|(_, info)| has_log(info)); // without the name it is about another log
     let Some(meant) = meant_log(&info.collect::<Vec<_>>()) else { return };
     answers.retain(|answer| {
-        let other = answer.info.as_ref().ok().filter(|t| !t.log_id.is_empty() && t.log_id != meant);
+        let other =
+            answer.info.as_ref().ok().filter(|t| has_log(t) && !t.log_id.is_empty() && t.log_id != meant);
         if let Some(other) = other {
             let (address, log_id) = (&answer.address, &other.log_id);
             tracing::warn!(address, log_id, meant, "ignored a server of another log at a member's address");
@@ -306,7 +309,7 @@ impl Servers {
     /// Asks one server about itself and the others. Returns the leader that it names.
     pub(crate) async fn learn(&self, address: &str) -> Option<String> {
         let mut client = self.client(address).ok()?;
-        let asked = client.server_info(ServerInfoRequest {});
+        let asked = client.server_info(ServerInfoRequest { log: self.options.log.clone() });
         let info = timeout(self.options.probe_timeout, asked).await.ok()?.ok()?.into_inner();
         Some(
             self.judge(Answer { address: address.to_owned(), info: Ok(info), hopeless: false }).ok()??.leader,
@@ -420,7 +423,7 @@ impl Servers {
             while let Some(Ok(answer)) = asked.join_next().await {
                 answers.push(answer);
             }
-            leave_usurpers(&mut answers);
+            leave_usurpers(&mut answers, &self.options.log);
         }
         let hopeless = !answers.is_empty() && answers.iter().all(|answer| answer.hopeless);
         loop {
@@ -481,21 +484,20 @@ impl Servers {
         for address in all {
             let client = self.client(&address);
             let timeout = self.options.probe_timeout;
+            let about = ServerInfoRequest { log: self.options.log.clone() };
             asked.spawn(async move {
                 let mut hopeless = false;
                 let info = match client {
-                    Ok(mut client) => {
-                        match tokio::time::timeout(timeout, client.server_info(ServerInfoRequest {})).await {
-                            Ok(Ok(info)) => Ok(info.into_inner()),
-                            Ok(Err(status)) => {
-                                hopeless = TlsMismatch::of(&status).is_some() || is_stranger(&status);
-                                Err(from_first_status(&status))
-                            }
-                            Err(_) => {
-                                Err(Error::new(ErrorKind::Timeout, format!("no answer within {timeout:?}")))
-                            }
+                    Ok(mut client) => match tokio::time::timeout(timeout, client.server_info(about)).await {
+                        Ok(Ok(info)) => Ok(info.into_inner()),
+                        Ok(Err(status)) => {
+                            hopeless = TlsMismatch::of(&status).is_some() || is_stranger(&status);
+                            Err(from_first_status(&status))
                         }
-                    }
+                        Err(_) => {
+                            Err(Error::new(ErrorKind::Timeout, format!("no answer within {timeout:?}")))
+                        }
+                    },
                     Err(error) => Err(error),
                 };
                 Answer { address, info, hopeless }

@@ -61,8 +61,9 @@ where
         let Self(follow) = self.clone();
         let payer = follow.budget.payer_of(request.extensions());
         Box::pin(async move {
-            let begin =
-                |request: &FollowRequest| source::begin(&follow.host, request, follow.response_bytes, payer);
+            let begin = async |request: FollowRequest| {
+                source::begin(&follow.host, &request, follow.response_bytes, payer).await
+            };
             Ok(respond(request, begin).await)
         })
     }

@@ -14,7 +14,7 @@
 use super::NativeOptions;
 use crate::listener::auth::tokens::Payer;
 use crate::listener::memory_budget::{Held, Ledger, UNPACKED_AT_ONCE_MAX};
-use crate::served::log_slot::LogSlot;
+use crate::served::log_slot::{LogSlot, another_leader};
 use crate::service::blocking_work::run_paced;
 use crate::wire::proto::v1::append_response::Result as Outcome;
 use crate::wire::proto::v1::{AppendRequest, AppendResponse, Appended, Durability, Refused};
@@ -44,6 +44,10 @@ pub struct AppendStream {
     payer: Arc<Payer>,
     /// Named by the first request.
     log: Option<Log>,
+    /// The id of the log that the client means.
+    meant: Option<Vec<u8>>,
+    /// The first request, while this replica finds out whether there is such a log.
+    finding: Option<Finding>,
     pending: VecDeque<Pending>,
     /// Bytes of batches in flight.
     bytes: usize,
@@ -80,6 +84,12 @@ async fn measured(payer: &Arc<Payer>, mut batch: Batch) -> chiplog::Result<Batch
     measuring.await.map_err(gone)?
 }
 
+struct Finding {
+    request: AppendRequest,
+    held: Held,
+    log: Waiting<Result<Log, Status>>,
+}
+
 struct Stalled {
     bytes: usize,
     held: Held,
@@ -94,6 +104,7 @@ impl AppendStream {
         requests: Streaming<AppendRequest>,
         shares: Ledger,
         payer: Arc<Payer>,
+        meant: Option<Vec<u8>>,
     ) -> Self {
         let drained = {
             let host = host.clone();
@@ -107,6 +118,8 @@ impl AppendStream {
             shares,
             payer,
             log: None,
+            meant,
+            finding: None,
             pending: VecDeque::new(),
             bytes: 0,
             bytes_max: options.append_inflight_bytes,
@@ -124,6 +137,17 @@ impl AppendStream {
             self.ended = Some(Some(self.host.status_of(&error)));
         }
         while self.ended.is_none() {
+            if let Some(mut finding) = self.finding.take() {
+                match finding.log.as_mut().poll(context) {
+                    Poll::Pending => return self.finding = Some(finding),
+                    Poll::Ready(Ok(log)) => {
+                        self.log = Some(log);
+                        self.take(finding.request, finding.held);
+                    }
+                    Poll::Ready(Err(status)) => self.ended = Some(Some(status)),
+                }
+                continue;
+            }
             if let Some(mut stalled) = self.stalled.take() {
                 let Poll::Ready(ticket) = stalled.ticket.as_mut().poll(context) else {
                     self.stalled = Some(stalled);
@@ -139,7 +163,7 @@ impl AppendStream {
                 Poll::Pending => return,
                 Poll::Ready(Some(Ok(request))) => {
                     step.made_progress();
-                    let steps = self.take(request) / STEP_BYTES;
+                    let steps = self.begin(request) / STEP_BYTES;
                     let mut proceeds = (0..steps).map(|_| coop::poll_proceed(context));
                     proceeds.all(|step| step.map(|step| step.made_progress()).is_ready());
                 }
@@ -161,18 +185,32 @@ impl AppendStream {
         self.drained.as_mut().poll(context).is_ready()
     }
 
-    /// Accepts a request. Returns about how many bytes this thread had to process.
-    fn take(&mut self, request: AppendRequest) -> usize {
+    /// Accepts a request, the first one once its log is known. Returns about how many bytes this thread had to process.
+    fn begin(&mut self, request: AppendRequest) -> usize {
         let held = self.shares.claim();
-        if self.log.is_none() {
-            match self.host.log(&request.log) {
-                Ok(log) => self.log = Some(log.clone()),
-                Err(status) => {
-                    self.ended = Some(Some(status));
-                    return 0;
-                }
+        if self.log.is_some() {
+            return self.take(request, held);
+        }
+        match self.host.peek(&request.log, self.meant.as_deref()) {
+            Some(Ok(log)) => {
+                self.log = Some(log);
+                self.take(request, held)
+            }
+            Some(Err(status)) => {
+                self.ended = Some(Some(status));
+                0
+            }
+            None => {
+                let (host, name, meant) = (self.host.clone(), request.log.clone(), self.meant.take());
+                let log = Box::pin(async move { host.find(&name, meant.as_deref()).await });
+                self.finding = Some(Finding { request, held, log });
+                0
             }
         }
+    }
+
+    /// Takes a request for the log that is known. Returns as [`Self::begin`].
+    fn take(&mut self, request: AppendRequest, held: Held) -> usize {
         let bytes = request.batch.len();
         if bytes == 0 {
             self.answered(appended(0, 0), held);
@@ -230,12 +268,31 @@ impl AppendStream {
     }
 
     fn refuse(&mut self, error: &Error, held: Held) {
-        let response = refused(&self.host, error, false);
+        let response = self.refused(error, false);
         self.answered(response, held);
     }
 
     fn answered(&mut self, response: AppendResponse, held: Held) {
         self.pending.push_back(Pending::Answered { response, _held: held.answered() });
+    }
+
+    /// `in_doubt`: the batch was submitted, so some errors leave its outcome open.
+    fn refused(&self, error: &Error, in_doubt: bool) -> AppendResponse {
+        let kind = error.kind();
+        let mut refused = Refused {
+            kind: kind.code(),
+            message: error.to_string(),
+            retryable: error.is_retryable(),
+            outcome_unknown: in_doubt && leaves_unknown(kind),
+            leader: String::new(),
+        };
+        if let Some(log) = &self.log {
+            self.host.refused(log, error);
+            if kind == ErrorKind::NotLeader {
+                refused.leader = another_leader(log).unwrap_or_default();
+            }
+        }
+        AppendResponse { result: Some(Outcome::Refused(refused)) }
     }
 
     /// Returns the answer to the oldest request; None: there is no request.
@@ -252,7 +309,7 @@ impl AppendStream {
         Poll::Ready(match (front, settled) {
             (Some(Pending::Answered { response, .. }), _) => Some(response),
             (_, Some(Ok(at))) => Some(appended(at.first.get(), at.count)),
-            (_, Some(Err(error))) => Some(refused(&self.host, &error, true)),
+            (_, Some(Err(error))) => Some(self.refused(&error, true)),
             (_, None) => None,
         })
     }
@@ -282,21 +339,6 @@ fn appended(first: u64, count: u32) -> AppendResponse {
     let durability = if count == 0 { Durability::Unspecified } else { Durability::Majority };
     let appended = Appended { first, count, durability: durability.into() };
     AppendResponse { result: Some(Outcome::Appended(appended)) }
-}
-
-/// `in_doubt`: the batch was submitted, so some errors leave its outcome open.
-fn refused(host: &LogSlot, error: &Error, in_doubt: bool) -> AppendResponse {
-    let kind = error.kind();
-    host.refused(error);
-    let leader = if kind == ErrorKind::NotLeader { host.another_leader() } else { None };
-    let refused = Refused {
-        kind: kind.code(),
-        message: error.to_string(),
-        retryable: error.is_retryable(),
-        outcome_unknown: in_doubt && leaves_unknown(kind),
-        leader: leader.unwrap_or_default(),
-    };
-    AppendResponse { result: Some(Outcome::Refused(refused)) }
 }
 
 #[cfg(test)]
@@ -351,7 +393,7 @@ mod tests {
         let decoder = ProstCodec::<(), AppendRequest>::raw_decoder(Default::default());
         let requests = Streaming::new_request(decoder, body, None, None);
         let payer = options.budget.payer_of(&http::Extensions::new());
-        let stream = AppendStream::new(host, options, requests, Ledger::default(), payer.clone());
+        let stream = AppendStream::new(host, options, requests, Ledger::default(), payer.clone(), None);
         (dir, payer, stream)
     }
 

@@ -1,6 +1,6 @@
 //! Info: the state of the log and of the server, once or at each change.
 
-use crate::served::log_slot::LogSlot;
+use crate::served::log_slot::{LogSlot, status_of};
 use crate::wire::address::Address;
 use crate::wire::ids::to_hex;
 use crate::wire::proto::v1::{InfoResponse, Server, ServerInfoResponse, WatchResponse};
@@ -115,7 +115,7 @@ impl Stream for WatchStream {
             }
             if self.host.is_draining() {
                 let error = Error::new(ErrorKind::Unavailable, "this server is shutting down");
-                return Poll::Ready(Some(Err(self.host.status_of(&error))));
+                return Poll::Ready(Some(Err(status_of(&self.log, &error))));
             }
             let now = info(&self.log);
             if self.sent.as_ref() != Some(&now) {

@@ -22,7 +22,7 @@ mod zero_copy;
 use crate::listener::auth::tokens::Payer;
 use crate::listener::memory_budget::{Budget, Ledger};
 use crate::served::gauges::{Counted, Open};
-use crate::served::log_slot::LogSlot;
+use crate::served::log_slot::{DEFAULT_LOG, LogSlot, meant, status_of};
 use crate::wire::proto::v1::log_server::Log as Service;
 use crate::wire::proto::v1::{
     AppendRequest, CloseSessionRequest, CloseSessionResponse, DiscardRequest, DiscardResponse, InfoRequest,
@@ -37,7 +37,7 @@ pub use service::NativeServer;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 options! {
     /// The limits of a [`LogService`] service.
@@ -121,8 +121,13 @@ impl LogService {
         NativeServer::new(self)
     }
 
-    fn replies(&self, request: &ReadRequest, payer: Arc<Payer>) -> Result<Replies, Status> {
-        let log = self.host.log(&request.log)?.clone();
+    async fn replies(
+        &self,
+        request: &ReadRequest,
+        meant: Option<&[u8]>,
+        payer: Arc<Payer>,
+    ) -> Result<Replies, Status> {
+        let log = self.host.find(&request.log, meant).await?;
         let replies = read::stream(self.host.clone(), log, request, self.options.reply_bytes, payer)?;
         Ok(Box::pin(Counted::new(replies, self.host.gauges(), Open::Reads)))
     }
@@ -130,17 +135,17 @@ impl LogService {
     /// Runs a blocking call on a blocking thread, if there are not too many.
     async fn waiting<T: Send + 'static>(
         &self,
-        log: &str,
+        log: Log,
         work: impl FnOnce(&Log) -> chiplog::Result<T> + Send + 'static,
     ) -> Result<T, Status> {
-        let log = self.host.log(log)?.clone();
         let permit = self.permit()?;
+        let of = log.clone();
         let done = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             work(&log)
         });
         match done.await {
-            Ok(result) => result.map_err(|e| self.host.status_of(&e)),
+            Ok(result) => result.map_err(|e| status_of(&of, &e)),
             Err(_) => Err(Status::internal("the call was abandoned: the server is shutting down, or failed")),
         }
     }
@@ -150,16 +155,22 @@ impl LogService {
     /// Waits for the log's answer without blocking a thread.
     async fn answer(
         &self,
-        log: &str,
+        log: &Log,
         ask: impl FnOnce(&Log) -> chiplog::Result<Ticket<Index>>,
     ) -> Result<Index, Status> {
-        let log = self.host.log(log)?;
         let _permit = self.permit()?;
         let answer = match ask(log) {
             Ok(answer) => answer.await,
             Err(error) => Err(error),
         };
-        answer.map_err(|e| self.host.status_of(&e))
+        answer.map_err(|e| status_of(log, &e))
+    }
+
+    /// The log that a request names, and the request.
+    async fn named<R>(&self, request: Request<R>, name: impl Fn(&R) -> &String) -> Result<(Log, R), Status> {
+        let (metadata, _, request) = request.into_parts();
+        let log = self.host.find(name(&request), meant(&metadata).as_deref()).await?;
+        Ok((log, request))
     }
 
     fn permit(&self) -> Result<OwnedSemaphorePermit, Status> {
@@ -180,37 +191,39 @@ impl Service for LogService {
         &self,
         request: Request<Streaming<AppendRequest>>,
     ) -> Result<Response<Self::AppendStream>, Status> {
-        let (_, extensions, requests) = request.into_parts();
+        let (metadata, extensions, requests) = request.into_parts();
         let held = extensions.get::<Ledger>().cloned().unwrap_or_default();
         let payer = self.options.budget.payer_of(&extensions);
-        let stream = AppendStream::new(self.host.clone(), &self.options, requests, held, payer);
+        let stream =
+            AppendStream::new(self.host.clone(), &self.options, requests, held, payer, meant(&metadata));
         Ok(Response::new(Counted::new(stream, self.host.gauges(), Open::Appends)))
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<ReadStream>, Status> {
         let payer = self.options.budget.payer_of(request.extensions());
-        Ok(Response::new(ReadStream(self.replies(request.get_ref(), payer)?)))
+        let meant = meant(request.metadata());
+        let replies = self.replies(request.get_ref(), meant.as_deref(), payer).await?;
+        Ok(Response::new(ReadStream(replies)))
     }
 
     async fn discard(&self, request: Request<DiscardRequest>) -> Result<Response<DiscardResponse>, Status> {
-        let DiscardRequest { log, first } = request.into_inner();
+        let (log, DiscardRequest { first, .. }) = self.named(request, |request| &request.log).await?;
         self.answer(&log, |log| log.submit_discard(Index(first))).await?;
         Ok(Response::new(DiscardResponse {}))
     }
 
     async fn info(&self, request: Request<InfoRequest>) -> Result<Response<InfoResponse>, Status> {
-        let InfoRequest { log, allow_stale } = request.into_inner();
+        let (log, InfoRequest { allow_stale, .. }) = self.named(request, |request| &request.log).await?;
         if !allow_stale {
             let timeout = self.options.barrier_timeout;
             self.answer(&log, |log| log.submit_barrier(timeout)).await?;
         }
-        Ok(Response::new(info::info(self.host.log(&log)?)))
+        Ok(Response::new(info::info(&log)))
     }
 
     async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let request = request.into_inner();
-        let log = self.host.log(&request.log)?.clone();
-        let stream = info::watch(self.host.clone(), log, request.interval_millis);
+        let (log, WatchRequest { interval_millis, .. }) = self.named(request, |request| &request.log).await?;
+        let stream = info::watch(self.host.clone(), log, interval_millis);
         Ok(Response::new(Counted::new(stream, self.host.gauges(), Open::Watches)))
     }
 
@@ -218,8 +231,8 @@ impl Service for LogService {
         &self,
         request: Request<OpenSessionRequest>,
     ) -> Result<Response<OpenSessionResponse>, Status> {
-        let OpenSessionRequest { log } = request.into_inner();
-        let session = self.waiting(&log, |log| Ok(log.open_session()?.id())).await?;
+        let (log, _) = self.named(request, |request| &request.log).await?;
+        let session = self.waiting(log, |log| Ok(log.open_session()?.id())).await?;
         Ok(Response::new(OpenSessionResponse { session: session.get() }))
     }
 
@@ -227,17 +240,28 @@ impl Service for LogService {
         &self,
         request: Request<CloseSessionRequest>,
     ) -> Result<Response<CloseSessionResponse>, Status> {
-        let CloseSessionRequest { log, session } = request.into_inner();
+        let (log, CloseSessionRequest { session, .. }) = self.named(request, |request| &request.log).await?;
         let session = SessionId(session);
-        self.waiting(&log, move |log| log.resume_session(session, Sequence(1)).close()).await?;
+        self.waiting(log, move |log| log.resume_session(session, Sequence(1)).close()).await?;
         Ok(Response::new(CloseSessionResponse {}))
     }
 
     async fn server_info(
         &self,
-        _: Request<ServerInfoRequest>,
+        request: Request<ServerInfoRequest>,
     ) -> Result<Response<ServerInfoResponse>, Status> {
-        let mut response = info::server_info(self.host.log("").ok());
+        let name = request.into_inner().log;
+        let default = self.host.log("").ok();
+        let named = match &*name {
+            "" | DEFAULT_LOG => None,
+            name if default.is_some() => match self.host.find(name, None).await {
+                Err(status) if status.code() == Code::NotFound => None,
+                found => Some(found?),
+            },
+            _ => None,
+        };
+        let mut response = info::server_info(named.as_ref().or(default));
+        response.logs.extend(named.map(|_| name));
         response.called_as = self.host.called_as().map_or(0, NodeId::get);
         Ok(Response::new(response))
     }

@@ -13,7 +13,7 @@
 //! Must not know: the contents of batches.
 
 use crate::listener::auth::tokens::Payer;
-use crate::served::log_slot::LogSlot;
+use crate::served::log_slot::{LogSlot, status_of};
 use crate::service::blocking_work::run_blocking;
 use crate::service::tail::{CameAt, more};
 use crate::service::zero_copy::{Answers, Memory, SHARED_BYTES_MIN, ahead, pay, settle};
@@ -102,7 +102,7 @@ pub(super) fn stream(
         Some(Asked::Newest(_)) => Start::Next,
         None => {
             let what = "a read needs a start: index, timestamp_nanos, last, oldest or newest";
-            return Err(host.status_of(&Error::new(ErrorKind::InvalidArgument, what)));
+            return Err(status_of(&log, &Error::new(ErrorKind::InvalidArgument, what)));
         }
     };
     let keep_alive = Duration::from_millis(request.keep_alive_millis.into());
@@ -340,7 +340,7 @@ impl Reading {
     }
 
     fn status(&self, error: &Error) -> Status {
-        let mut status = self.host.status_of(error);
+        let mut status = status_of(&self.log, error);
         if error.kind() == ErrorKind::Discarded {
             status.metadata_mut().insert(FIRST, MetadataValue::from(self.log.first_index().get()));
         }

@@ -6,6 +6,7 @@ use crate::listener::memory_budget::Budgeted;
 use crate::service::zero_copy::respond;
 use crate::wire::proto::v1::ReadRequest;
 use crate::wire::proto::v1::log_server::{LogServer, SERVICE_NAME};
+use crate::wire::status::LOG_ID;
 use bytes::Bytes;
 use std::convert::Infallible;
 use std::future::Future;
@@ -74,8 +75,10 @@ where
         }
         let native = self.native.clone();
         let payer = native.options.budget.payer_of(request.extensions());
-        Box::pin(
-            async move { Ok(respond(request, |request: &ReadRequest| native.replies(request, payer)).await) },
-        )
+        let meant = request.headers().get(LOG_ID).map(|id| id.as_bytes().to_vec());
+        Box::pin(async move {
+            let reply = async |request: ReadRequest| native.replies(&request, meant.as_deref(), payer).await;
+            Ok(respond(request, reply).await)
+        })
     }
 }

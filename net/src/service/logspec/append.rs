@@ -278,7 +278,7 @@ impl Answerer {
             Failure::Unknown(error) => return Err(self.service.host.status_of(&error)),
             Failure::Refused(error) => error,
         };
-        self.service.host.refused(&error);
+        self.service.host.refused(&self.log, &error);
         if self.may_be_in_the_log_behind().await {
             let what = format!(
                 "outcome unknown: a later request of the stream may be in the log; this one is not: {error}"

@@ -67,7 +67,7 @@ where
         let logspec = self.logspec.clone();
         let payer = logspec.limits.budget.payer_of(request.extensions());
         Box::pin(async move {
-            Ok(respond(request, |request: &ReadRequest| logspec.replies(request, payer)).await)
+            Ok(respond(request, async |request: ReadRequest| logspec.replies(&request, payer)).await)
         })
     }
 }

@@ -1,0 +1,116 @@
+//! Named logs: the calls that create, delete, seal and list them. They block on the log, so each runs on a blocking thread,
+//! a limited number at a time.
+
+use crate::served::log_slot::{DEFAULT_LOG, FIND_TIMEOUT, LogSlot, status_of};
+use crate::wire::ids;
+use crate::wire::proto::v1::{CreateLogRequest, ListLogsRequest, ListLogsResponse, LogInfo};
+use crate::wire::status::to_status;
+use chiplog::{Error, ErrorKind, Log, Logs};
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use tonic::Status;
+
+/// The limit of calls that run at a time; more are rejected as `Busy`.
+const CALLS_MAX: usize = 64;
+/// The logs in one answer, if the caller sets no limit.
+const LIMIT: u32 = 1000;
+/// The most logs in one answer.
+const LIMIT_MAX: u32 = 10_000;
+const NANOS_PER_MILLI: u64 = 1_000_000;
+
+/// The calls about named logs of one server.
+#[derive(Debug)]
+pub(super) struct NamedLogs {
+    host: Arc<LogSlot>,
+    calls: Arc<Semaphore>,
+}
+
+impl NamedLogs {
+    pub(super) fn new(host: Arc<LogSlot>) -> Self {
+        Self { host, calls: Arc::new(Semaphore::new(CALLS_MAX)) }
+    }
+
+    pub(super) async fn create(&self, request: CreateLogRequest) -> Result<LogInfo, Status> {
+        let CreateLogRequest { name, beside } = request;
+        if name == DEFAULT_LOG {
+            let what = format!("log {DEFAULT_LOG:?} exists on every server");
+            return Err(to_status(&Error::new(ErrorKind::AlreadyExists, what), None));
+        }
+        self.run(system, move |logs| {
+            match &*beside {
+                "" => logs.register(&name)?,
+                other => logs.register_beside(&name, other)?,
+            }
+            logs.find(&name, FIND_TIMEOUT)?;
+            logs.info(&name)
+        })
+        .await
+        .map(info)
+    }
+
+    pub(super) async fn delete(&self, name: String) -> Result<(), Status> {
+        self.run(system, move |logs| {
+            logs.unregister(&name)?;
+            logs.settle()
+        })
+        .await
+    }
+
+    pub(super) async fn seal(&self, name: String) -> Result<(), Status> {
+        let log = self.host.find(&name, None).await?;
+        self.run(move |_| log, move |logs| logs.seal(&name)).await
+    }
+
+    pub(super) async fn list(&self, request: ListLogsRequest) -> Result<ListLogsResponse, Status> {
+        let ListLogsRequest { prefix, after, limit } = request;
+        let limit = if limit == 0 { LIMIT } else { limit.min(LIMIT_MAX) } as usize;
+        let mut logs = self.run(system, Logs::list).await?;
+        logs.retain(|log| log.name.starts_with(&prefix) && log.name > after);
+        let more = logs.len() > limit;
+        logs.truncate(limit);
+        Ok(ListLogsResponse { logs: logs.into_iter().map(info).collect(), more })
+    }
+
+    /// Runs a call. `of`: the log whose leader has to do it.
+    async fn run<T: Send + 'static>(
+        &self,
+        of: impl FnOnce(&Logs) -> Log,
+        call: impl FnOnce(&Logs) -> chiplog::Result<T> + Send + 'static,
+    ) -> Result<T, Status> {
+        self.host.log("")?; // it is running
+        let logs = self.host.named().cloned().ok_or_else(|| {
+            let what = "this server keeps no named logs: start the servers of the cluster with `groups`";
+            to_status(&Error::new(ErrorKind::Unsupported, what), None)
+        })?;
+        let busy = |_| {
+            let what = format!("{CALLS_MAX} calls about named logs run already; try again later");
+            to_status(&Error::new(ErrorKind::Busy, what), None)
+        };
+        let permit = self.calls.clone().try_acquire_owned().map_err(busy)?;
+        let running = logs.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            call(&running)
+        });
+        let done = done.await.map_err(|_| Status::internal("the call panicked"))?;
+        done.map_err(|e| status_of(&of(&logs), &e))
+    }
+}
+
+fn system(logs: &Logs) -> Log {
+    logs.system().clone()
+}
+
+fn info(log: chiplog::LogInfo) -> LogInfo {
+    LogInfo {
+        name: log.name,
+        number: log.number.get(),
+        log_id: ids::to_hex(log.log_id.get()),
+        group: log.group,
+        first: log.first_index.get(),
+        last: log.last_index.get(),
+        bytes_appended: log.bytes_appended,
+        timestamp_nanos: log.last_timestamp.get().saturating_mul(NANOS_PER_MILLI),
+        sealed: log.sealed,
+    }
+}
