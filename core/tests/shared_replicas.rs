@@ -433,3 +433,62 @@ fn copy_of_a_group_has_its_logs() {
         ErrorKind::NotFound
     );
 }
+
+/// The leader of the system log and the leader of a group are different nodes: each does its half.
+#[test]
+fn logs_are_created_and_deleted_by_two_leaders_together() {
+    let trio = Trio::new();
+    trio.lead(1);
+    let group = trio.at(1).groups()[&1].clone();
+    until("node 2 leads the group", || {
+        let _ = group.transfer_leader(NodeId(2), Duration::from_secs(2));
+        trio.at(2).groups()[&1].role() == Role::Leader
+    });
+    let [first, second, third] = [1, 2, 3].map(|node| trio.at(node).clone());
+    until("the system log is led by node 1", || first.system().role() == Role::Leader);
+    assert_eq!(second.register("a").unwrap_err().kind(), ErrorKind::NotLeader);
+    for name in ["a", "b", "c"] {
+        first.register(name).unwrap();
+    }
+    assert_eq!(first.register("b").unwrap_err().kind(), ErrorKind::AlreadyExists);
+    let waited = first.find("c", Duration::from_millis(50)).unwrap_err();
+    assert_eq!(waited.kind(), ErrorKind::Timeout, "nobody has opened it in its group: {waited}");
+    assert!(third.peek("c").is_none());
+    second.find("b", PATIENCE).unwrap().append(b"x").unwrap();
+    second.settle().unwrap();
+    for logs in [&first, &second, &third] {
+        for name in ["a", "b", "c"] {
+            assert_eq!(logs.find(name, PATIENCE).unwrap().log_id(), first.info(name).unwrap().log_id);
+            assert!(logs.peek(name).is_some(), "it is known once it was found");
+        }
+        assert_eq!(logs.find("d", PATIENCE).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+    first.unregister("b").unwrap();
+    assert_eq!(first.find("b", PATIENCE).unwrap_err().kind(), ErrorKind::NotFound);
+    let number = third.info("c").unwrap().number;
+    until("the catalogue has arrived", || second.info("b").is_err());
+    second.settle().unwrap();
+    until("its records are gone everywhere", || {
+        [&first, &second, &third].iter().all(|logs| logs.groups()[&1].named_logs() == 2)
+    });
+    assert!(third.groups()[&1].named(number).is_ok());
+    assert_eq!(first.register("_x").unwrap_err().kind(), ErrorKind::InvalidArgument);
+}
+
+/// Two groups of one number: the first in the catalogue counts, and the other one is refused.
+#[test]
+fn group_that_the_catalogue_does_not_know_is_refused() {
+    let trio = Trio::new();
+    let first = trio.lead(1);
+    let known = first.groups()[&1].log_id();
+    assert_eq!(first.group_id(1).unwrap(), Some(known));
+    let dir = tempfile::tempdir().unwrap();
+    let other = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+    assert_eq!(first.register_group(1, &other).unwrap_err().kind(), ErrorKind::Diverged);
+    assert_eq!(first.add_group(1, other.clone()).unwrap_err().kind(), ErrorKind::Diverged);
+    first.register_group(2, &other).unwrap();
+    first.add_group(2, other.clone()).unwrap();
+    assert_eq!(first.add_group(2, other.clone()).unwrap_err().kind(), ErrorKind::AlreadyExists);
+    assert_eq!(first.add_group(0, other).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(first.groups().len(), 2);
+}

@@ -93,6 +93,7 @@ fn messages_keep_their_bytes() {
                 from_address: "p c z".into(),
                 features: 0,
                 stream: 0,
+                group: 0,
             })),
         },
     );

@@ -162,6 +162,7 @@ async fn connect(shared: &Shared, link: &Link) -> Result<Greeted, Status> {
         from_address: shared.address.clone(),
         features: FEATURES,
         stream: Which::First as u32,
+        group: shared.group,
     };
     let (answers, answer) = dial(shared, link, Which::First, hello.clone()).await?;
     Ok(Greeted { answers, hello, takes_second: answer.features & SECOND_STREAM != 0 })

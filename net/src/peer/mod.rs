@@ -7,6 +7,10 @@
 //!                                                          └──> Inbox of the log
 //! ```
 //!
+//! A server's groups of named logs share the listener, the threads and the certificates with its default log, which is
+//! group 0 here. Each group has its own streams: [`PeerTransport::group`]. Over the same listener, the leader of a group
+//! asks other servers for empty replicas: [`PeerTransport::ask_to_host`].
+//!
 //! Invariants:
 //! - `send` never blocks: messages that a peer does not accept are dropped, within a bound of bytes.
 //! - Each peer has two streams, each over its own connection. Urgent messages use the first and overtake large ones,
@@ -27,11 +31,15 @@
 //!
 //! Must not know: raft, blocks, the contents of messages.
 
+mod group;
+mod host;
 mod link;
 mod queue;
 mod service;
 mod traffic;
 
+pub use group::GroupTransport;
+pub use host::Host;
 pub use traffic::PeerTraffic;
 
 use crate::listener::refusals::Refusals;
@@ -48,8 +56,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Handle};
@@ -71,6 +80,10 @@ const WORKERS_MAX: usize = 2;
 /// How long a ping may wait behind large messages. It does not apply to the dialer of the first stream, which detects
 /// whether the peer is alive. A lost connection is detected sooner: [`Shared::unacknowledged`].
 const SECOND_SILENCE: Duration = Duration::from_secs(30);
+/// The most groups of named logs of a server: each has two connections to each other server.
+pub const GROUPS_MAX: u32 = 16;
+/// The group of the default log.
+const DEFAULT_GROUP: u32 = 0;
 /// How long a call is remembered that arrived while there was no log.
 const CALL_REMEMBERED: Duration = Duration::from_secs(60);
 /// How long a link to a node that is no member stays open without a message.
@@ -166,8 +179,8 @@ pub struct PeerTransport {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// The state that the transport, its links and its service share.
-pub(crate) struct Shared {
+/// The state that all groups share.
+pub(crate) struct Common {
     node: NodeId,
     address: String,
     election_timeout: Duration,
@@ -176,11 +189,31 @@ pub(crate) struct Shared {
     refusals: Arc<Refusals>,
     runtime: Handle,
     closing: watch::Sender<bool>,
-    /// Links that have not ended yet.
+    /// Links that have not ended yet, of all groups.
     links: AtomicUsize,
+    /// Emptied when the transport is closed: each refers to this.
+    groups: RwLock<BTreeMap<u32, Arc<Shared>>>,
+    /// Makes replicas of groups that other servers ask for.
+    host: OnceLock<Host>,
+    /// Held while it does.
+    hosting: tokio::sync::Mutex<()>,
+}
+
+/// The state that the transport of a group, its links and the service share.
+pub(crate) struct Shared {
+    group: u32,
+    common: Arc<Common>,
     state: RwLock<State>,
     /// Messages for nodes without a known address.
     nowhere: AtomicU64,
+}
+
+impl Deref for Shared {
+    type Target = Common;
+
+    fn deref(&self) -> &Common {
+        &self.common
+    }
 }
 
 /// TLS of the transport, in both directions.
@@ -272,7 +305,7 @@ impl PeerTransport {
             .thread_name("chiplog-peer")
             .enable_all()
             .build()?;
-        let shared = Arc::new(Shared {
+        let common = Arc::new(Common {
             node,
             address,
             election_timeout,
@@ -282,14 +315,16 @@ impl PeerTransport {
             runtime: runtime.handle().clone(),
             closing: watch::Sender::new(false),
             links: AtomicUsize::new(0),
-            state: RwLock::default(),
-            nowhere: AtomicU64::new(0),
+            groups: RwLock::default(),
+            host: OnceLock::new(),
+            hosting: tokio::sync::Mutex::default(),
         });
+        let shared = common.group(DEFAULT_GROUP);
         let listener = {
             let _in = runtime.enter();
             tokio::net::TcpListener::from_std(listener)?
         };
-        let serving = service::serve(shared.clone(), listener);
+        let serving = service::serve(common, listener);
         let thread = std::thread::Builder::new().name("chiplog-peer".into()).spawn(move || {
             runtime.block_on(serving);
         })?;
@@ -315,11 +350,45 @@ impl PeerTransport {
         state.called.as_ref().filter(|_| state.me.is_none()).filter(recent).map(|(caller, _)| *caller)
     }
 
-    /// The traffic with each peer.
+    /// The traffic with each peer, of the default log.
     pub fn traffic(&self) -> Vec<PeerTraffic> {
-        let state = self.shared.read();
-        let queued = |node| state.links.get(node).map_or(0, |link| link.queue.bytes());
-        state.counters.iter().map(|(node, counters)| counters.read(*node, queued(node))).collect()
+        self.shared.traffic()
+    }
+
+    /// The transport of another group, from 1 on: both sides have to mean the same by its number. A second call returns
+    /// the same one.
+    ///
+    /// ```
+    /// use chiplog_net::peer::{PeerOptions, PeerTransport};
+    /// let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    /// let transport = PeerTransport::start(PeerOptions::new(chiplog::NodeId(1), listener, "127.0.0.1:7412"))?;
+    /// let group = transport.group(1);
+    /// assert!(group.traffic().is_empty());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn group(&self, group: u32) -> Arc<GroupTransport> {
+        Arc::new(GroupTransport::of(self.shared.common.group(group)))
+    }
+
+    /// Makes replicas of groups that other servers ask for: see [`Self::ask_to_host`]. A second call changes nothing.
+    pub fn on_host(&self, host: Host) {
+        let _ = self.shared.host.set(host);
+    }
+
+    /// Asks a server, `host:port` for peers, to make an empty replica of a group's log, or for the one that it has. Both
+    /// have to be members of the default log. Returns the replica's directory.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Timeout`: it did not answer. Any error that it returned.
+    pub async fn ask_to_host(
+        &self,
+        node: NodeId,
+        address: &str,
+        group: u32,
+        log: LogId,
+        timeout: Duration,
+    ) -> chiplog::Result<DirectoryId> {
+        host::ask(&self.shared, node, address, group, log, timeout).await
     }
 
     /// The number of messages dropped because the receiver's address is unknown.
@@ -350,14 +419,16 @@ impl PeerTransport {
     /// Ends all streams and the threads. Blocks briefly, so that waiting messages can be sent. Nothing is sent or
     /// delivered afterwards.
     pub fn close(&self) {
-        self.shared.forget();
+        let groups = std::mem::take(&mut *self.shared.groups.write().unwrap_or_else(PoisonError::into_inner));
+        let forget = || groups.values().chain([&self.shared]).for_each(|group| group.forget());
+        forget();
         self.shared.closing.send_replace(true);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             if thread.join().is_err() {
                 tracing::error!("the thread of the transport between replicas panicked");
             }
-            self.shared.forget();
+            forget();
         }
     }
 }
@@ -370,21 +441,11 @@ impl Drop for PeerTransport {
 
 impl Transport for PeerTransport {
     fn attach(&self, node: NodeId, inbox: Inbox) {
-        if node != self.shared.node {
-            tracing::error!(%node, of = %self.shared.node, "the transport belongs to another node: no message will arrive");
-            return;
-        }
-        let mut state = self.shared.write();
-        state.detached = false;
-        let earlier = state.inbox.replace(inbox);
-        drop(state);
-        drop(earlier); // may drop the last reference to the previous inbox
+        self.shared.attach(node, inbox);
     }
 
     fn detach(&self, node: NodeId) {
-        if node == self.shared.node {
-            self.shared.forget();
-        }
+        self.shared.detach(node);
     }
 
     fn send(&self, envelope: Envelope) {
@@ -392,7 +453,7 @@ impl Transport for PeerTransport {
     }
 
     fn backlog(&self, to: NodeId) -> usize {
-        self.shared.read().links.get(&to).map_or(0, |link| link.queue.backlog())
+        self.shared.backlog(to)
     }
 
     fn members(&self, members: &[Member]) {
@@ -400,7 +461,96 @@ impl Transport for PeerTransport {
     }
 }
 
+impl Common {
+    /// The state of a group, made at its first use.
+    fn group(self: &Arc<Self>, group: u32) -> Arc<Shared> {
+        let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);
+        let shared = groups.entry(group).or_insert_with(|| {
+            let common = self.clone();
+            Arc::new(Shared { group, common, state: RwLock::default(), nowhere: AtomicU64::new(0) })
+        });
+        shared.clone()
+    }
+
+    /// A group, if it was used here.
+    fn known_group(&self, group: u32) -> Option<Arc<Shared>> {
+        self.groups.read().unwrap_or_else(PoisonError::into_inner).get(&group).cloned()
+    }
+
+    /// Returns an endpoint for one peer only, over connections that [`Self::connector`] makes. A connection that leaves
+    /// a ping unanswered for `silence` is closed.
+    fn endpoint(
+        &self,
+        node: NodeId,
+        address: &str,
+        silence: Duration,
+    ) -> Result<Endpoint, tonic::transport::Error> {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))?
+            .connect_timeout(2 * self.silence()) // TLS included
+            .http2_keep_alive_interval(self.election_timeout / 2)
+            .keep_alive_timeout(silence)
+            .keep_alive_while_idle(true)
+            .initial_connection_window_size(WINDOW_BYTES)
+            .initial_stream_window_size(WINDOW_BYTES);
+        if let Some(secured) = &self.tls {
+            let own = secured.own.read().unwrap_or_else(PoisonError::into_inner).clone();
+            let config = ClientTlsConfig::new()
+                .identity(Identity::from_pem(&own.certificate, &own.key))
+                .ca_certificate(Certificate::from_pem(&own.authority))
+                .domain_name(node_name(node));
+            endpoint = endpoint.tls_config(config)?;
+        }
+        Ok(endpoint)
+    }
+
+    /// Returns the connector for peers.
+    fn connector(&self) -> HttpConnector {
+        tcp::connector(self.election_timeout, self.unacknowledged())
+    }
+
+    /// How long a peer may leave a ping of the first stream unanswered.
+    fn silence(&self) -> Duration {
+        self.election_timeout.max(Duration::from_millis(500))
+    }
+
+    /// How long a peer's kernel may leave bytes of either stream unacknowledged: twice the time after which the first
+    /// stream is closed. If the whole network path is lost, the first stream detects it first. If packets were lost,
+    /// there is more time to send them again.
+    fn unacknowledged(&self) -> Duration {
+        2 * self.silence()
+    }
+}
+
 impl Shared {
+    fn traffic(&self) -> Vec<PeerTraffic> {
+        let state = self.read();
+        let queued = |node| state.links.get(node).map_or(0, |link| link.queue.bytes());
+        state.counters.iter().map(|(node, counters)| counters.read(*node, queued(node))).collect()
+    }
+
+    fn attach(&self, node: NodeId, inbox: Inbox) {
+        if node != self.node {
+            tracing::error!(%node, of = %self.node, "the transport belongs to another node: no message will arrive");
+            return;
+        }
+        let mut state = self.write();
+        state.detached = false;
+        let earlier = state.inbox.replace(inbox);
+        drop(state);
+        drop(earlier); // may drop the last reference to the previous inbox
+    }
+
+    fn detach(&self, node: NodeId) {
+        if node == self.node {
+            self.forget();
+        }
+    }
+
+    fn backlog(&self, to: NodeId) -> usize {
+        self.read().links.get(&to).map_or(0, |link| link.queue.backlog())
+    }
+
     // Nothing panics under the lock.
     fn read(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
@@ -510,50 +660,6 @@ impl Shared {
     fn is_member(&self, node: NodeId) -> bool {
         self.read().members.contains_key(&node)
     }
-
-    /// Returns an endpoint for one peer only, over connections that [`Self::connector`] makes. A connection that leaves
-    /// a ping unanswered for `silence` is closed.
-    fn endpoint(
-        &self,
-        node: NodeId,
-        address: &str,
-        silence: Duration,
-    ) -> Result<Endpoint, tonic::transport::Error> {
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
-        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))?
-            .connect_timeout(2 * self.silence()) // TLS included
-            .http2_keep_alive_interval(self.election_timeout / 2)
-            .keep_alive_timeout(silence)
-            .keep_alive_while_idle(true)
-            .initial_connection_window_size(WINDOW_BYTES)
-            .initial_stream_window_size(WINDOW_BYTES);
-        if let Some(secured) = &self.tls {
-            let own = secured.own.read().unwrap_or_else(PoisonError::into_inner).clone();
-            let config = ClientTlsConfig::new()
-                .identity(Identity::from_pem(&own.certificate, &own.key))
-                .ca_certificate(Certificate::from_pem(&own.authority))
-                .domain_name(node_name(node));
-            endpoint = endpoint.tls_config(config)?;
-        }
-        Ok(endpoint)
-    }
-
-    /// Returns the connector for peers.
-    fn connector(&self) -> HttpConnector {
-        tcp::connector(self.election_timeout, self.unacknowledged())
-    }
-
-    /// How long a peer may leave a ping of the first stream unanswered.
-    fn silence(&self) -> Duration {
-        self.election_timeout.max(Duration::from_millis(500))
-    }
-
-    /// How long a peer's kernel may leave bytes of either stream unacknowledged: twice the time after which the first
-    /// stream is closed. If the whole network path is lost, the first stream detects it first. If packets were lost,
-    /// there is more time to send them again.
-    fn unacknowledged(&self) -> Duration {
-        2 * self.silence()
-    }
 }
 
 /// A second worker thread helps only if a processor is left for it. On a small machine the two only wake each other.
@@ -599,6 +705,6 @@ fn peer_part(address: &str) -> Option<String> {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("node", &self.node).field("address", &self.address).finish()
+        f.debug_struct("Shared").field("node", &self.node).field("group", &self.group).finish()
     }
 }

@@ -3,8 +3,8 @@
 use super::link::{LAST_WORD, LOOK_INTERVAL};
 use super::queue::Which;
 use super::{
-    Arriving, Caller, FEATURES, IDLE, MESSAGE_BYTES_MAX, Me, PROTOCOL, SECOND_SILENCE, Shared, WINDOW_BYTES,
-    peer_part,
+    Arriving, Caller, Common, FEATURES, IDLE, MESSAGE_BYTES_MAX, Me, PROTOCOL, SECOND_SILENCE, Shared,
+    WINDOW_BYTES, host, peer_part,
 };
 use crate::listener;
 use crate::listener::Settings;
@@ -14,7 +14,7 @@ use crate::listener::refusals::Refusal;
 use crate::listener::tls::node_name;
 use crate::wire::ids;
 use crate::wire::proto::v1::peer_server::{Peer, PeerServer};
-use crate::wire::proto::v1::{PeerEnvelope, PeerHello, PeerMessage, peer_message};
+use crate::wire::proto::v1::{HostRequest, HostResponse, PeerEnvelope, PeerHello, PeerMessage, peer_message};
 use crate::wire::status::to_status;
 use chiplog::cluster::MEMBERS_MAX;
 use chiplog::transport::{Envelope, Inbox};
@@ -38,9 +38,9 @@ const STREAMS_MAX: u32 = 8;
 const URGENT_BYTES_MAX: usize = 64 << 10;
 
 /// Accepts streams until the transport is closed.
-pub(super) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
+pub(super) async fn serve(shared: Arc<Common>, listener: TcpListener) {
     let service =
-        PeerServer::new(PeerService { shared: shared.clone() }).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        PeerServer::new(PeerService { common: shared.clone() }).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let service = memory_budget::introduced(service, MESSAGE_BYTES_MAX);
     let mut settings = Settings::default();
     (settings.limits.connections, settings.limits.streams) = (CONNECTIONS_MAX, STREAMS_MAX);
@@ -75,7 +75,7 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
 }
 
 struct PeerService {
-    shared: Arc<Shared>,
+    common: Arc<Common>,
 }
 
 /// A sender whose Hello was accepted.
@@ -103,7 +103,10 @@ impl Peer for PeerService {
         let Some(peer_message::Message::Hello(hello)) = first.and_then(|m| m.message) else {
             return Err(Status::failed_precondition("a stream must begin with a Hello"));
         };
-        let admitted = self.identify(&hello, arrival.as_ref()).and_then(|()| admit(&self.shared, &hello));
+        let not_open = || Status::unavailable("this replica is not open");
+        let shared = self.common.known_group(hello.group).ok_or_else(not_open)?;
+        let admitted = check_node(&self.common, NodeId(hello.from), arrival.as_ref())
+            .and_then(|()| admit(&shared, &hello));
         let sender = admitted.inspect_err(|status| {
             tracing::debug!(from = hello.from, why = status.message(), "rejected a peer");
         })?;
@@ -113,43 +116,47 @@ impl Peer for PeerService {
         let answer = PeerHello {
             protocol: PROTOCOL,
             log_id: hello.log_id,
-            from: self.shared.node.get(),
+            from: shared.node.get(),
             from_directory: ids::to_bytes(sender.me.directory.get()),
             to: hello.from,
             to_directory: hello.from_directory,
-            from_address: self.shared.address.clone(),
+            from_address: shared.address.clone(),
             features: FEATURES,
             stream: hello.stream,
+            group: hello.group,
         };
         let (answers, outgoing) = mpsc::channel(2);
         let _ = answers.try_send(Ok(answer));
-        let shared = self.shared.clone();
         tokio::spawn(async move {
             let status = receive(&shared, sender, incoming).await;
             let _ = answers.try_send(Err(status));
         });
         Ok(Response::new(ReceiverStream::new(outgoing)))
     }
+
+    async fn host(&self, request: Request<HostRequest>) -> Result<Response<HostResponse>, Status> {
+        host::answer(&self.common, request).await.map(Response::new)
+    }
 }
 
-impl PeerService {
-    /// Checks the sender's identity: under TLS, its certificate must name the node of the Hello.
-    ///
-    /// # Errors
-    /// PERMISSION_DENIED.
-    fn identify(&self, hello: &PeerHello, arrival: Option<&ConnectionInfo>) -> Result<(), Status> {
-        let node = NodeId(hello.from);
-        if self.shared.tls.is_none() || arrival.is_some_and(|arrival| arrival.is_node(node)) {
-            return Ok(());
-        }
-        let what =
-            format!("the certificate is not that of node {node}: it does not name {}", node_name(node));
-        let refused = self.shared.refusals.count(Refusal::PermissionDenied);
-        if refused.is_power_of_two() {
-            tracing::warn!(%node, refused, "a peer's certificate does not name the node that the peer claims to be"); // logged again at each attempt
-        }
-        Err(to_status(&Error::new(ErrorKind::PermissionDenied, what), None))
+/// Checks a caller's identity: under TLS, its certificate must name the node that it claims to be.
+///
+/// # Errors
+/// PERMISSION_DENIED.
+pub(super) fn check_node(
+    common: &Common,
+    node: NodeId,
+    arrival: Option<&ConnectionInfo>,
+) -> Result<(), Status> {
+    if common.tls.is_none() || arrival.is_some_and(|arrival| arrival.is_node(node)) {
+        return Ok(());
     }
+    let what = format!("the certificate is not that of node {node}: it does not name {}", node_name(node));
+    let refused = common.refusals.count(Refusal::PermissionDenied);
+    if refused.is_power_of_two() {
+        tracing::warn!(%node, refused, "a peer's certificate does not name the node that the peer claims to be"); // logged again at each attempt
+    }
+    Err(to_status(&Error::new(ErrorKind::PermissionDenied, what), None))
 }
 
 /// Checks a Hello, and ends earlier streams of the same sender. A first stream ends all of them.

@@ -12,7 +12,8 @@ use super::limits::Limits;
 use super::size::Size;
 use crate::common::failure::{Failure, Result};
 use chiplog::cluster::{Bootstrap, ClusterOptions};
-use chiplog::{NodeId, Options, ReadMode};
+use chiplog::{LogsOptions, NodeId, Options, ReadMode};
+use chiplog_net::peer::GROUPS_MAX;
 use chiplog_net::wire::address::{Address, check_host_port};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -39,6 +40,8 @@ pub(crate) struct Config {
     pub(crate) reload_seconds: u64,
     /// The number of threads that serve clients. None: [`crate::common::runtime::threads`].
     pub(crate) threads: Option<u64>,
+    /// The number of groups of named logs. 0: the server keeps no named logs.
+    pub(crate) groups: u32,
     pub(crate) listen: Listen,
     pub(crate) advertise: Advertise,
     pub(crate) log: LogConfig,
@@ -148,6 +151,7 @@ impl Default for Config {
             shutdown_millis: 10_000,
             reload_seconds: 30,
             threads: None,
+            groups: 0,
             listen: Listen::default(),
             advertise: Advertise::default(),
             log: LogConfig::default(),
@@ -297,6 +301,7 @@ impl Config {
             ("shutdown_millis", self.shutdown_millis, 0, 3_600_000),
             ("reload_seconds", self.reload_seconds, 0, 86_400),
             ("threads", self.threads.unwrap_or(1), 1, 1024),
+            ("groups", self.groups.into(), 0, GROUPS_MAX.into()),
             ("cluster.heartbeat_millis", heartbeat_millis, 1, 60_000),
         ] {
             if !(min..=max).contains(&value) {
@@ -378,6 +383,27 @@ impl Config {
             .cluster(cluster))
     }
 
+    /// The options of the groups of named logs. Retention by size and by age is of the default log alone, and each group
+    /// may take the whole capacity.
+    pub(crate) fn groups_options(
+        &self,
+        bootstrap: Bootstrap,
+        transport: Arc<dyn chiplog::transport::Transport>,
+        address: String,
+    ) -> Result<LogsOptions> {
+        let mut options = self.options(bootstrap, transport, address)?;
+        let cluster = options.cluster.take();
+        (options.retention_bytes, options.retention_age) = (None, None);
+        if self.log.sessions_max.is_none() {
+            options.sessions_max = options.sessions_max.div_ceil(2); // small segments need room for the table of logs
+        }
+        let options = LogsOptions::default().options(options);
+        Ok(match cluster {
+            Some(cluster) => options.cluster(move |_| cluster.clone()),
+            None => options,
+        })
+    }
+
     /// The size of the largest message that clients may send.
     pub(crate) fn message_bytes_max(&self) -> Result<usize> {
         let options = self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new())?;
@@ -388,7 +414,8 @@ impl Config {
     pub(crate) fn memory_bytes_max(&self) -> Result<u64> {
         let options = self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new())?;
         let threads = self.threads.unwrap_or(crate::common::runtime::threads() as u64);
-        Ok(self.limits.memory_bytes_max(&options, self.cluster.peer_queue_bytes_max.0, threads))
+        let logs = u64::from(self.groups) + 1;
+        Ok(self.limits.memory_bytes_max(&options, self.cluster.peer_queue_bytes_max.0, threads, logs))
     }
 
     /// The same configuration with every limit filled in.

@@ -155,7 +155,14 @@ impl Limits {
 
     /// The most memory that a server uses with these limits, its log and its cluster. docs/configuration.md
     /// has the formula. The system's file cache does not count.
-    pub(super) fn memory_bytes_max(&self, log: &Options, peer_queue_bytes_max: u64, threads: u64) -> u64 {
+    /// `logs`: the default log, and the groups of named logs.
+    pub(super) fn memory_bytes_max(
+        &self,
+        log: &Options,
+        peer_queue_bytes_max: u64,
+        threads: u64,
+        logs: u64,
+    ) -> u64 {
         // Without mappings each concurrent reader holds a block, and a batch that the budget does not count.
         let reading = match log.read_mode {
             ReadMode::Read => u64::from(log.block_bytes_max) + u64::from(log.batch_bytes_max),
@@ -171,10 +178,10 @@ impl Limits {
             self.connections_max.saturating_mul(CONNECTION_BYTES),
             self.streams_total_max.saturating_mul(STREAM_BYTES),
             windows.saturating_mul(self.window_bytes.0),
-            (log.queue_bytes_max as u64).saturating_mul(2),
+            (log.queue_bytes_max as u64).saturating_mul(2 * logs),
             (turns() as u64).saturating_add(threads).saturating_mul(reading),
             (unpackings() as u64).saturating_mul(2 * u64::from(log.batch_bytes_max)),
-            inbox.saturating_add(peer_queue_bytes_max.saturating_mul(PEERS)),
+            inbox.saturating_add(peer_queue_bytes_max.saturating_mul(PEERS)).saturating_mul(logs),
         ]
         .into_iter()
         .fold(0, u64::saturating_add)
@@ -257,11 +264,11 @@ mod tests {
     #[test]
     fn default_memory_is_bounded_by_four_gibibytes() {
         let mut log = Options::default();
-        let bytes = Limits::default().memory_bytes_max(&log, 64 << 20, 3);
+        let bytes = Limits::default().memory_bytes_max(&log, 64 << 20, 3, 1);
         assert!(bytes <= 4 << 30, "{} MiB", bytes >> 20);
         log.read_mode = ReadMode::Read;
         let reading = (turns() as u64 + 3) * u64::from(log.block_bytes_max + log.batch_bytes_max);
-        assert_eq!(Limits::default().memory_bytes_max(&log, 64 << 20, 3), bytes + reading);
+        assert_eq!(Limits::default().memory_bytes_max(&log, 64 << 20, 3, 1), bytes + reading);
     }
 
     /// Each option sets its own limit and no other.

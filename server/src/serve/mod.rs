@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! listen.client ── tonic ──> services ──┐
-//! listen.http ──── axum ──> probes ─────┼──> LogSlot ──> Log ──> PeerTransport ──> listen.peer of the others
-//! listen.peer ──── PeerTransport (threads of its own) ──> Log
+//! listen.http ──── axum ──> probes ─────┼──> LogSlot ──> Log, Logs ──> PeerTransport ──> listen.peer of the others
+//! listen.peer ──── PeerTransport (threads of its own) ──> Log, Groups
 //! ```
 //!
 //! Invariants:
@@ -20,6 +20,7 @@ pub(crate) mod environment;
 
 pub(crate) mod config;
 pub(crate) mod follower;
+mod groups;
 mod http;
 mod http_listener;
 mod limits;
@@ -47,6 +48,7 @@ use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::service::admin::{AdminService, Founding};
 use chiplog_net::wire::address::Address;
 use chiplog_net::wire::ids::to_hex;
+use groups::Groups;
 use metrics::{Bounds, Figures, Metrics};
 use ready::not_ready;
 use reload::{Reloader, Reloads};
@@ -58,7 +60,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
@@ -83,6 +85,7 @@ pub(crate) struct Server {
     pub(crate) address: Address,
     pub(crate) http: Option<SocketAddr>,
     opener: LogOpener,
+    groups: Groups,
     transport: Arc<PeerTransport>,
     /// Notified to reload certificates and tokens.
     pub(crate) reload: Arc<Notify>,
@@ -211,16 +214,22 @@ impl Server {
             started: Instant::now(),
         };
         let host = LogSlot::new();
+        let groups = Groups::new(config.clone(), &address, transport.clone(), host.clone());
         if let Some(log) = open(&opener, first).await? {
+            let opening = groups.clone();
+            let opened = tokio::task::spawn_blocking(move || opening.open()).await;
+            opened.map_err(|_| Failure::new(ErrorKind::Poisoned, "opening the named logs panicked"))??;
             host.open(log);
         }
         let ending = watch::Sender::new(false);
+        groups.clone().run(ending.subscribe());
         let mut server = Self {
             host,
             config,
             address,
             http: http.as_ref().map(|(_, at)| *at),
             opener,
+            groups,
             transport,
             reload: Arc::default(),
             doors,
@@ -310,10 +319,15 @@ impl Server {
         let deadline = Instant::now() + Duration::from_millis(self.config.shutdown_millis);
         let left = || deadline.saturating_duration_since(Instant::now());
         self.host.drain();
-        let log = self.host.opened().cloned();
-        if let Some(log) = log.clone().filter(|_| others) {
+        let mut replicas = self.groups.replicas();
+        replicas.extend(self.host.opened().cloned());
+        if others {
             let patience = (left() / 3).min(Duration::from_secs(3));
-            let _ = tokio::task::spawn_blocking(move || hand_over(&log, patience)).await;
+            let mut leaving = JoinSet::new();
+            for log in replicas.clone() {
+                leaving.spawn_blocking(move || hand_over(&log, patience));
+            }
+            leaving.join_all().await;
         }
         self.ending.send_replace(true);
         let patience = (left() / 3).min(Duration::from_secs(2));
@@ -326,9 +340,9 @@ impl Server {
         }
         let transport = self.transport;
         let close = tokio::task::spawn_blocking(move || {
-            let closed = log.map_or(Ok(()), |log| log.close());
+            let closed: Vec<chiplog::Result<()>> = replicas.iter().map(Log::close).collect();
             transport.close();
-            closed
+            closed.into_iter().collect::<chiplog::Result<()>>()
         });
         match tokio::time::timeout(left(), close).await {
             Ok(Ok(closed)) => closed.map_err(Failure::from),

@@ -1,0 +1,205 @@
+//! Named logs over the network: beside the default log of a server, each with its own indexes, sessions and discards.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod served;
+
+use chiplog::{ErrorKind, Index, Logs, LogsOptions, Options, Start};
+use chiplog_net::client::{Client, ClientOptions, ProducerOptions};
+use chiplog_net::wire::proto::v1::admin_client::AdminClient;
+use chiplog_net::wire::proto::v1::*;
+use chiplog_net::wire::status::from_status;
+use served::client::{quick, read_to_end};
+use served::{One, PATIENCE};
+use tempfile::TempDir;
+use tonic::transport::Channel;
+
+/// A server with a default log and named logs.
+struct Named {
+    one: One,
+    logs: Logs,
+    _dir: TempDir,
+    admin: AdminClient<Channel>,
+}
+
+impl Named {
+    async fn new() -> Self {
+        let (one, dir) = (One::new(), tempfile::tempdir().unwrap());
+        let options = LogsOptions::default().options(Options::with_segment_bytes(1 << 20).sessions_max(64));
+        let logs = Logs::open(dir.path(), options).unwrap();
+        one.server.host.open_named(logs.clone());
+        let admin = AdminClient::connect(format!("http://{}", one.address())).await.unwrap();
+        Self { one, logs, _dir: dir, admin }
+    }
+
+    async fn create(&mut self, name: &str) -> Result<LogInfo, ErrorKind> {
+        let request = CreateLogRequest { name: name.to_owned(), beside: String::new() };
+        match self.admin.create_log(request).await {
+            Ok(created) => Ok(created.into_inner().log.unwrap()),
+            Err(status) => Err(from_status(&status).kind()),
+        }
+    }
+
+    async fn delete(&mut self, name: &str) {
+        self.admin.delete_log(DeleteLogRequest { name: name.to_owned() }).await.unwrap();
+    }
+
+    fn options(name: &str) -> ClientOptions {
+        quick().log(name.to_owned())
+    }
+
+    async fn client(&self, name: &str) -> Client {
+        Client::connect([self.one.address()], Self::options(name)).await.unwrap()
+    }
+}
+
+async fn append(client: &Client, records: &[&str]) -> u64 {
+    let producer = client.producer(ProducerOptions::default()).await.unwrap();
+    let mut last = 0;
+    for record in records {
+        last = producer.append(record.as_bytes()).await.unwrap().await.unwrap().get();
+    }
+    assert!(producer.close(PATIENCE).await.all_acknowledged());
+    last
+}
+
+#[tokio::test]
+async fn each_log_has_its_own_records_sessions_and_discards() {
+    let mut named = Named::new().await;
+    let (orders, users) = (named.create("orders").await.unwrap(), named.create("users/7").await.unwrap());
+    assert_ne!(orders.log_id, users.log_id);
+    let clients = [named.client("orders").await, named.client("users/7").await, named.client("").await];
+    for (n, client) in clients.iter().enumerate() {
+        let records: Vec<String> = (0..=n).map(|record| format!("{n} {record}")).collect();
+        let records: Vec<&str> = records.iter().map(String::as_str).collect();
+        assert_eq!(append(client, &records).await, n as u64 + 1);
+    }
+    assert_eq!(named.one.log.last_index(), Index(3));
+    clients[1].discard(Index(2)).await.unwrap();
+    for (n, client) in clients.iter().enumerate() {
+        let first = if n == 1 { 2 } else { 1 };
+        let want: Vec<_> =
+            (first..=n as u64 + 1).map(|index| (index, format!("{n} {}", index - 1).into_bytes())).collect();
+        assert_eq!(read_to_end(client, Start::First).await, want);
+        let info = client.info().await.unwrap();
+        assert_eq!((info.first.get(), info.last.get()), (first, n as u64 + 1));
+        assert_eq!(client.info_stale().await.unwrap().last, info.last);
+    }
+}
+
+#[tokio::test]
+async fn unknown_name_is_not_found_and_a_server_without_named_logs_says_how_to_get_them() {
+    let named = Named::new().await;
+    let wrong = Client::connect([named.one.address()], Named::options("none")).await.unwrap_err();
+    assert_eq!(wrong.kind(), ErrorKind::NotFound, "{wrong}");
+    let plain = One::new();
+    let wrong = Client::connect([plain.address()], Named::options("none")).await.unwrap_err();
+    assert_eq!(wrong.kind(), ErrorKind::NotFound, "{wrong}");
+    let mut admin = AdminClient::connect(format!("http://{}", plain.address())).await.unwrap();
+    let refused = admin.list_logs(ListLogsRequest::default()).await.unwrap_err();
+    assert_eq!(from_status(&refused).kind(), ErrorKind::Unsupported);
+    assert!(refused.message().contains("`groups`"), "{refused}");
+}
+
+#[tokio::test]
+async fn names_are_checked_and_exist_once() {
+    let mut named = Named::new().await;
+    assert_eq!(named.create("default").await.unwrap_err(), ErrorKind::AlreadyExists);
+    for wrong in ["", "a b", "_system", "a/b", "a/01", ".", &"x".repeat(250)] {
+        assert_eq!(named.create(wrong).await.unwrap_err(), ErrorKind::InvalidArgument, "{wrong:?}");
+    }
+    named.create("orders").await.unwrap();
+    assert_eq!(named.create("orders").await.unwrap_err(), ErrorKind::AlreadyExists);
+    let beside = CreateLogRequest { name: "lines".into(), beside: "orders".into() };
+    let lines = named.admin.create_log(beside).await.unwrap().into_inner().log.unwrap();
+    assert_eq!(lines.group, named.logs.info("orders").unwrap().group);
+    let beside = CreateLogRequest { name: "more".into(), beside: "none".into() };
+    assert_eq!(from_status(&named.admin.create_log(beside).await.unwrap_err()).kind(), ErrorKind::NotFound);
+}
+
+/// A client of a deleted log never gets records of the log that has its name now.
+#[tokio::test]
+async fn client_of_a_deleted_log_is_refused_by_the_next_log_of_that_name() {
+    let mut named = Named::new().await;
+    named.create("orders").await.unwrap();
+    let old = named.client("orders").await;
+    append(&old, &["first"]).await;
+    named.delete("orders").await;
+    assert_eq!(old.info().await.unwrap_err().kind(), ErrorKind::NotFound);
+    named.create("orders").await.unwrap();
+    assert_eq!(old.info().await.unwrap_err().kind(), ErrorKind::Diverged);
+    let mut reader = old.reader(Start::First, chiplog_net::client::ReadFrom::Any);
+    let refused = tokio::time::timeout(PATIENCE, reader.next_record()).await.unwrap().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Diverged, "{refused}");
+    assert_eq!(append(&named.client("orders").await, &["new"]).await, 1);
+}
+
+#[tokio::test]
+async fn sealed_log_refuses_appends_and_keeps_its_records() {
+    let mut named = Named::new().await;
+    named.create("orders").await.unwrap();
+    let client = named.client("orders").await;
+    let producer = client.producer(ProducerOptions::default()).await.unwrap();
+    producer.append(b"x").await.unwrap().await.unwrap();
+    named.admin.seal_log(SealLogRequest { name: "orders".into() }).await.unwrap();
+    let refused = producer.append(b"y").await.unwrap().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Sealed, "{refused}");
+    assert_eq!(read_to_end(&client, Start::First).await, [(1, b"x".to_vec())]);
+    let missing = named.admin.seal_log(SealLogRequest { name: "none".into() }).await.unwrap_err();
+    assert_eq!(from_status(&missing).kind(), ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn list_comes_in_pages() {
+    let mut named = Named::new().await;
+    for n in 0..7 {
+        named.create(&format!("a-{n}")).await.unwrap();
+    }
+    named.create("b").await.unwrap();
+    let mut request = ListLogsRequest { prefix: "a-".into(), after: String::new(), limit: 3 };
+    let mut pages = Vec::new();
+    loop {
+        let page = named.admin.list_logs(request.clone()).await.unwrap().into_inner();
+        request.after = page.logs.last().unwrap().name.clone();
+        pages.push(page.logs.iter().map(|log| log.name.clone()).collect::<Vec<_>>());
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!(pages, [vec!["a-0", "a-1", "a-2"], vec!["a-3", "a-4", "a-5"], vec!["a-6"]]);
+    let all = named.admin.list_logs(ListLogsRequest::default()).await.unwrap().into_inner();
+    assert_eq!((all.logs.len(), all.more), (8, false));
+}
+
+/// The groups of named logs are part of a server's status, and calls about replicas can name them.
+#[tokio::test]
+async fn status_shows_the_groups() {
+    let mut named = Named::new().await;
+    named.create("orders").await.unwrap();
+    let status = |log: &str| StatusRequest { log: log.to_owned() };
+    let all = named.admin.status(status("")).await.unwrap().into_inner();
+    assert_eq!(
+        all.groups.iter().map(|group| (group.number, group.logs)).collect::<Vec<_>>(),
+        [(0, 0), (1, 1), (2, 0)]
+    );
+    assert!(all.groups.iter().all(|group| group.leader_node == 1 && group.voters == [1]));
+    let group = named.admin.status(status("_group-1")).await.unwrap().into_inner();
+    assert_ne!(group.log_id, all.log_id);
+    assert!(group.groups.is_empty());
+    assert!(named.admin.status(status("_system")).await.is_ok());
+    let wrong = named.admin.status(status("_group-9")).await.unwrap_err();
+    assert_eq!(from_status(&wrong).kind(), ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn one_log_of_a_group_cannot_be_followed_yet() {
+    let mut named = Named::new().await;
+    named.create("orders").await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let options = chiplog_net::follower::FollowerOptions::default().log("orders".to_owned());
+    let address = named.one.address();
+    let opened = tokio::task::spawn_blocking(move || {
+        chiplog_net::follower::Follower::open(dir.path(), [address], Start::First, options).map(drop)
+    });
+    let refused = tokio::time::timeout(PATIENCE, opened).await.unwrap().unwrap();
+    assert!(refused.is_err(), "it has to be refused, not to hang");
+}

@@ -1,0 +1,440 @@
+//! Groups: the named logs of a server, below its data directory. Each group, and the system log, is a replica of its own:
+//! its members follow those of the default log.
+//!
+//! ```text
+//! data/                the default log: its members are the servers of the cluster
+//! data/named/system/   the catalogue
+//! data/named/group-1/  named logs
+//! ```
+//!
+//! - A new cluster makes its groups while it has one member: the first server. The leader of the system log adds groups
+//!   later, if it is configured with more.
+//! - The leader of a group asks each server of the cluster that is no member of the group yet to make an empty replica,
+//!   over the listener for peers, and adds it. It removes members that are no servers of the cluster any more.
+//! - The leader of a group transfers its leadership to the voter whose turn it is, so that the groups' leaders are spread
+//!   evenly.
+//!
+//! Invariants:
+//! - The members of a group change one at a time, by its leader, and only towards those of the default log.
+//! - A group's directory is removed only if the catalogue knows another group by its number: then no record was ever
+//!   acknowledged in it.
+//!
+//! Must not know: services, clients.
+
+use super::config::Config;
+use crate::connect::open_log;
+use chiplog::cluster::{Bootstrap, Change, Member, Role};
+use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, Logs, NodeId};
+use chiplog_net::peer::{GROUPS_MAX, PeerTransport};
+use chiplog_net::served::log_slot::LogSlot;
+use chiplog_net::wire::address::Address;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+/// The directory of the named logs, below the server's data directory.
+const NAMED: &str = "named";
+/// The number of the system log among the groups.
+const SYSTEM: u32 = 0;
+/// How often the members of the groups are compared with those of the default log.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// How long the thread that follows the catalogue waits for its next record.
+const CATALOGUE_WAIT: Duration = Duration::from_millis(200);
+/// The time limit of one change of members.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The time limit of a server's answer to a request to host a replica.
+const HOST_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long another voter has to be in contact and up to date before leadership is transferred to it.
+const STEADY: Duration = Duration::from_secs(10);
+/// Entries that a voter may lack and still get the leadership.
+const LAG_MAX: u64 = 64;
+
+/// The groups of a server. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Groups {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: Config,
+    address: String,
+    transport: Arc<PeerTransport>,
+    slot: Arc<LogSlot>,
+    /// Held while replicas are opened, made or removed.
+    opening: Mutex<()>,
+    /// Since when the voter whose turn it is could lead a group.
+    steady: Mutex<BTreeMap<u32, Instant>>,
+    /// What was last reported about a group.
+    reported: Mutex<BTreeMap<u32, String>>,
+}
+
+impl Groups {
+    /// The groups of this server, none of them open. Other servers can ask for replicas from now on.
+    pub(super) fn new(
+        config: Config,
+        address: &Address,
+        transport: Arc<PeerTransport>,
+        slot: Arc<LogSlot>,
+    ) -> Self {
+        let inner = Inner {
+            config,
+            address: address.to_string(),
+            transport: transport.clone(),
+            slot,
+            opening: Mutex::default(),
+            steady: Mutex::default(),
+            reported: Mutex::default(),
+        };
+        let groups = Self { inner: Arc::new(inner) };
+        let hosting = Arc::downgrade(&groups.inner);
+        transport.on_host(Box::new(move |group, log| {
+            let inner =
+                hosting.upgrade().ok_or_else(|| Error::new(ErrorKind::Unavailable, "the server ends"))?;
+            Self { inner }.host(group - 1, log)
+        }));
+        groups
+    }
+
+    /// Opens the replicas that are there. Blocks during recovery.
+    ///
+    /// # Errors
+    /// A replica cannot be opened.
+    pub(super) fn open(&self) -> chiplog::Result<()> {
+        let _one = self.opening();
+        if open_log::is_log(&self.path(SYSTEM)) {
+            let system = self.start(SYSTEM, Bootstrap::Existing)?;
+            self.serve(SYSTEM, &system)?;
+        }
+        self.open_known()
+    }
+
+    /// Opens the replicas that are there, are groups in the catalogue, and are not open. A directory that the catalogue
+    /// does not know yet waits: it is of a group that was being made, or the catalogue is behind.
+    fn open_known(&self) -> chiplog::Result<()> {
+        let Some(logs) = self.inner.slot.named() else { return Ok(()) };
+        let open = logs.groups();
+        for group in (1..=GROUPS_MAX).filter(|group| !open.contains_key(group)) {
+            if let Some(id) = logs.group_id(group)?
+                && let Some(log) = self.start_existing(group, id)?
+            {
+                self.serve(group, &log)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Renames the directory of a group that the catalogue does not have: this server was making it when another one made
+    /// the group of this number.
+    fn set_aside(&self, group: u32) -> chiplog::Result<()> {
+        let path = self.path(group);
+        let aside = (1..).map(|n| path.with_extension(format!("unused-{n}"))).find(|aside| !aside.exists());
+        let Some(aside) = aside else { return Ok(()) };
+        std::fs::rename(&path, &aside).map_err(|e| {
+            Error::new(ErrorKind::Io, format!("cannot rename {} to {}: {e}", path.display(), aside.display()))
+        })?;
+        tracing::warn!(
+            group,
+            path = %aside.display(),
+            "the catalogue has another group of this number, so the directory was renamed; no log is in it, it can be removed"
+        );
+        Ok(())
+    }
+
+    /// Follows the catalogue and the members of the default log, until the server ends.
+    pub(super) fn run(self, mut ending: watch::Receiver<bool>) {
+        let (following, until) = (self.clone(), ending.clone());
+        let follow = move || {
+            while !*until.borrow() {
+                following.follow_catalogue();
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("chiplog-groups".into()).spawn(follow) {
+            tracing::error!(%error, "no thread for the groups: named logs are created with delay or not at all");
+        }
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    () = tokio::time::sleep(LOOK_INTERVAL) => {}
+                    _ = ending.wait_for(|ending| *ending) => return,
+                }
+                let groups = self.clone();
+                let _ = tokio::task::spawn_blocking(move || groups.look()).await;
+            }
+        });
+    }
+
+    /// The replicas that are open: the system log, then the groups.
+    pub(super) fn replicas(&self) -> Vec<Log> {
+        let logs = self.inner.slot.named();
+        logs.map(|logs| std::iter::once(logs.system().clone()).chain(logs.groups().into_values()).collect())
+            .unwrap_or_default()
+    }
+
+    fn opening(&self) -> MutexGuard<'_, ()> {
+        self.inner.opening.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn path(&self, group: u32) -> PathBuf {
+        Logs::group_path(self.inner.config.data.join(NAMED), group)
+    }
+
+    /// Opens a replica. Called under the lock.
+    fn start(&self, group: u32, bootstrap: Bootstrap) -> chiplog::Result<Log> {
+        let Inner { config, address, transport, .. } = &*self.inner;
+        let transport = transport.group(group + 1);
+        let options = config
+            .groups_options(bootstrap, transport.clone(), address.clone())
+            .map_err(|failure| Error::new(ErrorKind::InvalidArgument, failure.to_string()))?;
+        let log = Log::open(self.path(group), options.of_group(group))?;
+        transport.identify(log.log_id(), log.directory_id());
+        Ok(log)
+    }
+
+    /// Serves a replica from now on. Called under the lock.
+    fn serve(&self, group: u32, log: &Log) -> chiplog::Result<()> {
+        match self.inner.slot.named() {
+            None => self.inner.slot.open_named(Logs::of(log.clone())),
+            Some(logs) => logs.add_group(group, log.clone())?,
+        }
+        tracing::info!(group, path = %log.path().display(), "opened a group of named logs");
+        Ok(())
+    }
+
+    /// Opens the replica that is there, if it is of this log; renames its directory otherwise.
+    fn start_existing(&self, group: u32, wanted: LogId) -> chiplog::Result<Option<Log>> {
+        if !open_log::is_log(&self.path(group)) {
+            return Ok(None);
+        }
+        let log = self.start(group, Bootstrap::Existing)?;
+        if log.log_id() == wanted {
+            return Ok(Some(log));
+        }
+        log.close()?;
+        drop(log);
+        self.set_aside(group)?;
+        Ok(None)
+    }
+
+    /// Makes an empty replica of a group for its leader, or returns the one that is there.
+    fn host(&self, group: u32, log: LogId) -> chiplog::Result<DirectoryId> {
+        let _one = self.opening();
+        let slot = &self.inner.slot;
+        if slot.is_draining() {
+            return Err(Error::new(ErrorKind::Unavailable, "this server is shutting down"));
+        }
+        let there = match (slot.named(), group) {
+            (None, SYSTEM) => None,
+            (None, _) => {
+                let what = "this server has no replica of the system log yet; it has to be added there first";
+                return Err(Error::new(ErrorKind::Unavailable, what));
+            }
+            (Some(logs), SYSTEM) => Some(logs.system().clone()),
+            (Some(logs), group) => logs.groups().remove(&group),
+        };
+        let replica = match there {
+            Some(replica) if replica.log_id() == log => replica,
+            Some(replica) => {
+                let (ours, asked) = (replica.log_id().get(), log.get());
+                let what =
+                    format!("group {group} of this server has log {ours:032x}, and not log {asked:032x}");
+                return Err(Error::new(ErrorKind::Diverged, what));
+            }
+            None => {
+                // One that is there can be of this group: its leader asked before, and was interrupted.
+                let replica = match self.start_existing(group, log)? {
+                    Some(replica) => replica,
+                    None => self.start(group, Bootstrap::Join(log))?,
+                };
+                self.serve(group, &replica)?;
+                replica
+            }
+        };
+        Ok(replica.directory_id())
+    }
+
+    /// Waits a little for the catalogue's next record, then does what it asks this server for.
+    fn follow_catalogue(&self) {
+        let Some(logs) = self.inner.slot.named() else { return std::thread::sleep(CATALOGUE_WAIT) };
+        let next = logs.system().last_index().next();
+        let waited = logs.system().wait_for(next, CATALOGUE_WAIT);
+        if waited.is_err_and(|error| error.kind() != ErrorKind::Timeout) {
+            std::thread::sleep(CATALOGUE_WAIT); // it is closed or poisoned
+        }
+        if let Err(error) = logs.settle() {
+            self.report(SYSTEM, &format!("the catalogue cannot be followed: {error}"));
+        }
+    }
+
+    /// Makes groups that are missing, and compares the members of each group that this server leads.
+    fn look(&self) {
+        let Some(default) = self.inner.slot.opened() else { return };
+        if self.inner.slot.is_draining() {
+            return;
+        }
+        if let Err(error) = self.make_missing(default) {
+            self.report(SYSTEM, &format!("a group of named logs cannot be made: {error}"));
+        }
+        let Some(logs) = self.inner.slot.named() else { return };
+        let servers = default.status().replica;
+        if servers.members.is_empty() || servers.role == Role::Repairing {
+            return;
+        }
+        for (group, replica) in std::iter::once((SYSTEM, logs.system().clone())).chain(logs.groups()) {
+            if replica.role() != Role::Leader {
+                self.inner.steady.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
+                continue;
+            }
+            match self.follow_members(group, &replica, &servers.members) {
+                Ok(true) => self.report(group, ""),
+                Ok(false) => self.even_leaders(group, &replica),
+                Err(error) => self.report(group, &error.to_string()),
+            }
+        }
+    }
+
+    /// Makes the groups that are configured and missing: all of them on the only server of a cluster, otherwise the next
+    /// one on the leader of the system log.
+    fn make_missing(&self, default: &Log) -> chiplog::Result<()> {
+        let wanted = self.inner.config.groups;
+        let _one = self.opening();
+        let Some(logs) = self.inner.slot.named() else {
+            let replica = default.status().replica;
+            let is_alone = replica.members.len() == 1 && replica.role == Role::Leader;
+            if wanted > 0 && is_alone {
+                let system = self.start(SYSTEM, Bootstrap::Init)?;
+                self.serve(SYSTEM, &system)?;
+            }
+            return Ok(());
+        };
+        if logs.system().role() != Role::Leader {
+            return self.open_known();
+        }
+        let open = logs.groups();
+        if (1..=wanted).all(|group| open.contains_key(&group)) {
+            return Ok(());
+        }
+        self.open_known()?;
+        logs.system().barrier(HOST_TIMEOUT)?; // a majority confirms that this is the newest catalogue
+        for group in 1..=wanted {
+            if logs.group_id(group)?.is_none() {
+                let log = self.start(group, Bootstrap::Init)?;
+                logs.register_group(group, &log)?;
+                self.serve(group, &log)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes one change towards the members of the default log, if there is a difference. Returns whether it did.
+    fn follow_members(&self, group: u32, replica: &Log, servers: &[Member]) -> chiplog::Result<bool> {
+        let have = replica.status().replica;
+        let own = have.node;
+        let Some(change) = self.next_change(group, replica, servers, &have.members)? else {
+            return Ok(false);
+        };
+        if change == Change::Remove(own) {
+            // A server that left the cluster gives its groups away; their next leaders remove it.
+            let stays =
+                |m: &&Member| m.node != own && servers.iter().any(|s| s.node == m.node && s.is_voter());
+            if let Some(next) = have.members.iter().find(stays) {
+                replica.transfer_leader(next.node, HOST_TIMEOUT)?;
+            }
+            return Ok(true);
+        }
+        tracing::info!(group, ?change, "a group of named logs follows the members of the cluster");
+        replica.change_members(&[change], CHANGE_TIMEOUT)?;
+        Ok(true)
+    }
+
+    /// The next change of a group's members.
+    fn next_change(
+        &self,
+        group: u32,
+        replica: &Log,
+        servers: &[Member],
+        members: &[Member],
+    ) -> chiplog::Result<Option<Change>> {
+        let mut failed = None;
+        for server in servers.iter().filter(|server| !server.is_leaving()) {
+            let node = server.node;
+            match members.iter().find(|m| m.node == node) {
+                None => match self.ask_to_host(server, group, replica.log_id()) {
+                    Ok(directory) => {
+                        let address = server.address.clone();
+                        return Ok(Some(Change::AddLearner { node, directory, address }));
+                    }
+                    Err(error) => failed = Some(error), // the others first
+                },
+                Some(m) if m.address != server.address => {
+                    return Ok(Some(Change::SetAddress { node, address: server.address.clone() }));
+                }
+                Some(m) if server.is_voter() && !m.is_voter() => return Ok(Some(Change::Promote(node))),
+                Some(m) if !server.is_voter() && m.is_voter() => return Ok(Some(Change::Demote(node))),
+                Some(_) => {}
+            }
+        }
+        let gone = members.iter().find(|m| !servers.iter().any(|server| server.node == m.node));
+        match (gone, failed) {
+            (Some(gone), _) => Ok(Some(Change::Remove(gone.node))),
+            (None, Some(error)) => Err(error),
+            (None, None) => Ok(None),
+        }
+    }
+
+    fn ask_to_host(&self, server: &Member, group: u32, log: LogId) -> chiplog::Result<DirectoryId> {
+        let address: Address = server.address.parse().map_err(|e| {
+            Error::new(ErrorKind::InvalidArgument, format!("the address of node {}: {e}", server.node))
+        })?;
+        let asking =
+            self.inner.transport.ask_to_host(server.node, &address.peer, group + 1, log, HOST_TIMEOUT);
+        Handle::current().block_on(asking)
+    }
+
+    /// Transfers the leadership of a group to the voter whose turn it is, once that has been able to lead for a while.
+    fn even_leaders(&self, group: u32, replica: &Log) {
+        let status = replica.status().replica;
+        let voters: Vec<NodeId> =
+            status.members.iter().filter(|m| m.is_voter() && !m.is_leaving()).map(|m| m.node).collect();
+        let turn = voters.get(group as usize % voters.len().max(1)).copied();
+        let can_lead = |node| status.peers.iter().any(|p| p.node == node && p.active && p.lag <= LAG_MAX);
+        let next = turn.filter(|node| *node != status.node && can_lead(*node));
+        let since = {
+            let mut steady = self.inner.steady.lock().unwrap_or_else(PoisonError::into_inner);
+            if next.is_none() {
+                steady.remove(&group);
+            }
+            next.map(|_| *steady.entry(group).or_insert_with(Instant::now))
+        };
+        let (Some(next), Some(since)) = (next, since) else { return };
+        if since.elapsed() < STEADY {
+            return;
+        }
+        self.inner.steady.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
+        match replica.transfer_leader(next, HOST_TIMEOUT) {
+            Ok(()) => {
+                tracing::info!(group, to = %next, "another server leads a group of named logs: they are spread evenly")
+            }
+            Err(error) => {
+                tracing::info!(group, to = %next, %error, "leadership of a group was not transferred")
+            }
+        }
+    }
+
+    /// Reports what keeps a group from following, once until it changes.
+    fn report(&self, group: u32, what: &str) {
+        let mut reported = self.inner.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        if reported.get(&group).map_or("", String::as_str) != what {
+            reported.insert(group, what.to_owned());
+            if !what.is_empty() {
+                tracing::warn!(
+                    group,
+                    what,
+                    "a group of named logs does not follow the cluster; it is tried again"
+                );
+            }
+        }
+    }
+}
