@@ -5,10 +5,11 @@ use crate::common::exit::Exit;
 use crate::common::failure::Result;
 use crate::common::format;
 use crate::common::output::Ui;
-use crate::connect::cluster::{Asker, Connect, host_port};
+use crate::connect::cluster::{Asker, Connect};
 use crate::connect::cluster_status::{ClusterQuery, Found, Silent, role_name};
 use crate::connect::health;
 use crate::connect::health::{Judged, Place, State};
+use crate::connect::target::Servers;
 use chiplog_net::wire::proto::v1::{Member, Role, StatusResponse};
 use clap::Args;
 use serde::Serialize;
@@ -83,9 +84,10 @@ JSON fields:
 #[command(after_long_help = HELP)]
 pub(crate) struct Status {
     /// Servers, by their address for clients. One running server is enough to find the others. Each server of A,B,C has
-    /// to answer.
-    #[arg(value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', required = true, value_parser = host_port)]
-    servers: Vec<String>,
+    /// to answer. With /LOG after the servers: the replicas of the group that holds this named log; also of
+    /// /_group-N, and of /_system, the log of the names.
+    #[arg(value_name = "HOST:PORT[/LOG]", env = "CHIPLOG_SERVERS", required = true)]
+    servers: Vec<Servers>,
 
     /// The number of raft entries that a replica may lack before it counts as lagging.
     #[arg(long, value_name = "N", default_value_t = 1000)]
@@ -260,7 +262,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
 pub(crate) fn run(args: &Status, ui: &Ui) -> Result<Exit> {
     let asker = Asker::new(&args.connect, ui)?;
-    let mut query = ClusterQuery::new(asker.dialler().clone(), &args.servers);
+    let mut query = ClusterQuery::new(asker.dialler().clone(), &Servers::joined(&args.servers)?);
     let mut found = asker.wait(query.round(PATIENCE));
     for _ in 0..LOOKS {
         if !health::may_pass(&found, &health::judge(&found, args.lag_max)) {
@@ -269,7 +271,7 @@ pub(crate) fn run(args: &Status, ui: &Ui) -> Result<Exit> {
         std::thread::sleep(BETWEEN_LOOKS);
         found = asker.wait(query.round(PATIENCE));
     }
-    if found.silent.iter().any(|s| s.refuses) {
+    if found.silent.iter().any(|s| s.refuses || s.lacks_log) {
         found = found.somebody()?; // there is nothing to show, and waiting does not help
     }
     let judged = health::judge(&found, args.lag_max);

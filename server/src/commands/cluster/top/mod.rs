@@ -11,8 +11,9 @@ use crate::common::failure::Result;
 use crate::common::format;
 use crate::common::output::{Ui, print};
 use crate::common::signals;
-use crate::connect::cluster::{Asker, Connect, host_port};
+use crate::connect::cluster::{Asker, Connect};
 use crate::connect::cluster_status::{ClusterQuery, Found, role_name};
+use crate::connect::target::Servers;
 use chiplog_net::wire::proto::v1::StatusResponse;
 use clap::Args;
 use figures::{Figures, Replica};
@@ -53,9 +54,10 @@ JSON fields, one object per line:
 #[derive(Args, Debug)]
 #[command(after_long_help = HELP)]
 pub(crate) struct Top {
-    /// Servers, by their address for clients. One that runs is enough; A,B,C are tried in turn.
-    #[arg(value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', required = true, value_parser = host_port)]
-    servers: Vec<String>,
+    /// Servers, by their address for clients. One that runs is enough; A,B,C are tried in turn. With /LOG after the
+    /// servers: the replicas of the group that holds this named log.
+    #[arg(value_name = "HOST:PORT[/LOG]", env = "CHIPLOG_SERVERS", required = true)]
+    servers: Vec<Servers>,
 
     /// End after N views.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -212,7 +214,7 @@ impl Drop for Output {
 
 pub(crate) fn run(args: &Top, ui: &Ui) -> Result<Exit> {
     let asker = Asker::new(&args.connect, ui)?;
-    let mut query = ClusterQuery::new(asker.dialler().clone(), &args.servers);
+    let mut query = ClusterQuery::new(asker.dialler().clone(), &Servers::joined(&args.servers)?);
     // Query once before taking the terminal: an error has to be visible on the normal screen.
     let mut began = Instant::now();
     let mut now = asker.wait(query.round(PATIENCE)).somebody()?;
