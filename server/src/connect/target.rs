@@ -180,21 +180,22 @@ impl FromStr for Servers {
     fn from_str(text: &str) -> Result<Self, String> {
         check_no_url(text)?;
         let (list, log) = match text.split_once('/') {
-            Some((_, "")) => {
-                return Err(format!("{text:?} ends with a slash: after it comes the name of a log"));
-            }
-            Some((_, log)) if log.contains([',', ':']) => {
-                return Err(format!(
-                    "{text:?} has a slash before its last server: the log comes after all servers"
-                ));
-            }
-            Some((list, log)) => (list, log),
-            None => (text, ""),
+            Some((list, log)) => (list, Some(log)),
+            None => (text, None),
         };
         let addresses: Vec<_> = list.split(',').map(|address| address.trim().to_owned()).collect();
         for address in &addresses {
             check_host_port(address).map_err(|e| e.to_string())?;
         }
+        let log = match log {
+            Some("") => return Err(format!("{text:?} ends with a slash: after it comes the name of a log")),
+            Some(log) if log.contains([',', ':']) => {
+                return Err(format!(
+                    "{text:?} has a slash before its last server: the log comes after all servers"
+                ));
+            }
+            log => log.unwrap_or_default(),
+        };
         if !log.is_empty() {
             check_log_name(log)?;
         }

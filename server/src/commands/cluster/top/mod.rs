@@ -13,6 +13,7 @@ use crate::common::output::{Ui, print};
 use crate::common::signals;
 use crate::connect::cluster::{Asker, Connect};
 use crate::connect::cluster_status::{ClusterQuery, Found, role_name};
+use crate::connect::groups::groups;
 use crate::connect::target::Servers;
 use chiplog_net::wire::proto::v1::StatusResponse;
 use clap::Args;
@@ -34,10 +35,12 @@ Columns:
   RECORDS/S  records committed, as far as the replica knows
   WRITTEN/S  bytes of blocks that the replica wrote, headers included
   SYNC       median and 99th percentile of all syncs since the server was started
-  appends/s in the first line: batches that the leader accepted
+  records/s and appends/s in the first line: of the default log; appends are batches that its leader
+  accepted
 
 JSON fields, one object per line:
   time (ms), log_id, leader (its node; null: none), appends_per_second, records_per_second,
+  named_logs (their number; null: the servers keep none),
   replicas, for each:
     node, role (as in `chiplog status`), voter, client, zone, term, first, last, lag,
     records_per_second, written_bytes_per_second, bytes_used, bytes_capacity, disk_bytes,
@@ -117,12 +120,14 @@ impl Rounds<'_> {
         });
         let mut replicas: Vec<Replica> = answered.chain(others).chain(silent).collect();
         replicas.sort_by_key(|r| r.node.unwrap_or(u64::MAX));
+        let groups = groups(self.now);
         Figures {
             time,
             log_id: self.now.log_id(),
             leader: leader.map(|l| l.node),
             appends_per_second: leader.and_then(|l| self.rate(l, |s| s.appends)),
             records_per_second: grown.map(|grown| format::rate(grown, self.passed)),
+            named_logs: (!groups.is_empty()).then(|| groups.iter().map(|group| group.logs).sum()),
             replicas,
         }
     }
