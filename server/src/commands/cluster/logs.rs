@@ -22,7 +22,7 @@ Examples:
   chiplog logs create log1:7411 orders users
       Two logs. `chiplog append log1:7411/orders` and `chiplog read log1:7411/orders` use one.
   chiplog logs create log1:7411 account-2 --beside account-1
-      In the same group, so that a program can append to both together: to both or to none.
+      In the same group, so that the same writes and syncs carry appends to both.
   chiplog logs list log1:7411 --prefix orders
   chiplog logs list log1:7411 --json | jq -r 'select(.records == 0).name'
       The logs without records.
@@ -35,9 +35,9 @@ Names:
   of a partition: orders/3.
 
 JSON fields, one object per line:
-  create, list  name, number (no other log of the cluster ever has it), log_id, group, first, last (an
-                empty log has last = first - 1), records, bytes_appended, last_timestamp (ms since
-                1970; null: nothing was appended), last_time (the same as text), sealed
+  create, list  name, number (no other log of the cluster ever has it), log_id, group, first, last
+                (an empty log has last = first - 1), records, bytes_appended, last_timestamp (ms
+                since 1970; null: nothing was appended), last_time (the same as text), sealed
   delete        name, deleted (true)
   seal          name, sealed (true)";
 
