@@ -130,7 +130,7 @@ fn other_voters(found: &Found, voters: &BTreeSet<u64>) -> Option<(GroupState, St
     let expected = voters_of(found);
     let differs = !expected.is_empty() && *voters != expected;
     differs.then(|| {
-        let [own, all] = [voters, &expected].map(|nodes| numbers(nodes));
+        let [own, all] = [voters, &expected].map(numbers);
         let what =
             format!("its voters are {own}, those of the default log {all}: the group follows by itself");
         (GroupState::OtherVoters, what)
