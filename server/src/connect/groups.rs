@@ -115,7 +115,10 @@ fn missing(found: &Found, answers: &Answers<'_>) -> Option<(GroupState, String)>
     let asked = found.answers.iter().map(|(_, status)| status.node).filter(|node| voters.contains(node));
     let without: Vec<u64> = asked.filter(|node| !answers.iter().any(|(runs, _)| runs == node)).collect();
     (!without.is_empty()).then(|| {
-        let what = format!("{} it; was a server started with fewer `groups`?", do_not_run(&without));
+        let what = format!(
+            "{} it: its leader asks them to; the log of the leader's server says what fails",
+            do_not_run(&without)
+        );
         (GroupState::Missing, what)
     })
 }

@@ -10,6 +10,7 @@ use crate::connect::cluster::{Admin, Asker, REPORT_AFTER, failure, waits};
 use crate::connect::cluster_status::{ClusterQuery, Found};
 use crate::connect::target::Servers;
 use chiplog::ErrorKind;
+use chiplog_net::served::log_slot::SYSTEM_LOG;
 use chiplog_net::wire::proto::v1::StatusResponse;
 use chiplog_net::wire::proto::v1::admin_client::AdminClient;
 use chiplog_net::wire::status::{from_status, leader_of};
@@ -22,6 +23,8 @@ const SEARCH: Duration = Duration::from_secs(15);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long other servers have to contradict, once a server says that it leads.
 const GRACE: Duration = Duration::from_secs(1);
+/// How long the servers of a new cluster, or a server that joined one, may take to make their groups of named logs.
+const FOUNDING: Duration = Duration::from_secs(5);
 /// How long a change that can be sent again may take, with all its requests, and one of these requests.
 const INSIST: Duration = Duration::from_secs(30);
 const ONE_REQUEST: Duration = Duration::from_secs(10);
@@ -50,7 +53,8 @@ impl Asker {
             if let Some((server, status)) = found.leading() {
                 return Ok((server.clone(), status.clone()));
             }
-            let refuses = found.silent.iter().any(|s| s.refuses || s.lacks_log);
+            let is_early = servers.log == SYSTEM_LOG && begun.elapsed() < FOUNDING;
+            let refuses = found.silent.iter().any(|s| s.refuses || (s.lacks_log && !is_early));
             let hopeless = !found.silent.is_empty()
                 && found.silent.iter().all(|s| s.mistrusts.is_some() || s.is_stranger);
             if found.answers.is_empty() && (refuses || hopeless) {
@@ -96,8 +100,13 @@ impl Asker {
     }
 
     /// Sends the leader a change until it answers whether it made it. The change is one that has no effect the
-    /// second time.
-    pub(crate) fn insist<T, F>(&self, servers: &Servers, question: impl Fn(Admin) -> F) -> Insisted<T>
+    /// second time. `passes`: an error that a server also returns while it still makes its groups.
+    pub(crate) fn insist<T, F>(
+        &self,
+        servers: &Servers,
+        passes: Option<ErrorKind>,
+        question: impl Fn(Admin) -> F,
+    ) -> Insisted<T>
     where
         F: Future<Output = Result<T, Status>>,
     {
@@ -115,7 +124,9 @@ impl Asker {
             };
             let kind = from_status(&status).kind();
             let was_made = was_sent && may_be_made(kind);
-            let again = was_made || !was_sent || matches!(kind, ErrorKind::NotLeader | ErrorKind::Busy);
+            let may_pass = passes == Some(kind) && begun.elapsed() < FOUNDING;
+            let is_early = matches!(kind, ErrorKind::NotLeader | ErrorKind::Busy) || may_pass;
+            let again = was_made || !was_sent || is_early;
             if !again || begun.elapsed() > INSIST {
                 return Insisted { answer: Err(failure(&leader, &status)), lost: lost || was_made };
             }

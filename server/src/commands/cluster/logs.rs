@@ -251,7 +251,9 @@ impl Cluster {
     /// Creates a log. If the answer to an earlier request was lost, a log that exists counts as created.
     fn create(&self, name: &str, beside: &str, ui: &Ui) -> Result<Shown> {
         let request = CreateLogRequest { name: name.to_owned(), beside: beside.to_owned() };
-        let insisted = self.asker.insist(&self.system(), |mut admin| {
+        // Without `beside` no name can be missing: the group is.
+        let passes = beside.is_empty().then_some(ErrorKind::NotFound);
+        let insisted = self.asker.insist(&self.system(), passes, |mut admin| {
             let request = request.clone();
             async move { admin.create_log(request).await.map(|answer| answer.into_inner().log) }
         });
@@ -268,7 +270,7 @@ impl Cluster {
 
     /// Deletes a log. If the answer to an earlier request was lost, a log that does not exist counts as deleted.
     fn delete(&self, name: &str, ui: &Ui) -> Result<()> {
-        let insisted = self.asker.insist(&self.system(), |mut admin| {
+        let insisted = self.asker.insist(&self.system(), None, |mut admin| {
             let request = DeleteLogRequest { name: name.to_owned() };
             async move { admin.delete_log(request).await.map(drop) }
         });
@@ -283,7 +285,7 @@ impl Cluster {
 
     /// Seals a log. The leader of its group does that.
     fn seal(&self, name: &str) -> Result<()> {
-        let insisted = self.asker.insist(&self.servers.with_log(name), |mut admin| {
+        let insisted = self.asker.insist(&self.servers.with_log(name), None, |mut admin| {
             let request = SealLogRequest { name: name.to_owned() };
             async move { admin.seal_log(request).await.map(drop) }
         });
