@@ -41,7 +41,7 @@ impl NamedLogs {
                 "" => logs.register(&name)?,
                 other => logs.register_beside(&name, other)?,
             }
-            logs.find(&name, FIND_TIMEOUT)?;
+            logs.find(&name, FIND_TIMEOUT).map_err(|e| after_creation(&name, e))?;
             logs.info(&name)
         })
         .await
@@ -94,6 +94,19 @@ impl NamedLogs {
         });
         let done = done.await.map_err(|_| Status::internal("the call panicked"))?;
         done.map_err(|e| status_of(&of(&logs), &e))
+    }
+}
+
+/// The error of a log that has its name already, and is not open yet. `NotLeader` is about its group: the caller would take
+/// it for an answer that nothing was done.
+fn after_creation(name: &str, error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotLeader => {
+            let what =
+                format!("log {name:?} was created, and its group has no leader yet that opens it: {error}");
+            Error::new(ErrorKind::Unavailable, what)
+        }
+        _ => error,
     }
 }
 

@@ -15,7 +15,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 pub(crate) struct Global {
     /// Write results and errors as JSON.
     ///
-    /// Results go to standard output: one object, or one per line for records and dumped blocks. Errors and
+    /// Results go to standard output: one object, or one per line for records, dumped blocks and named logs. Errors and
     /// log events go to standard error, one object per line. Field names are stable.
     #[arg(long, global = true)]
     pub(crate) json: bool,

@@ -58,6 +58,16 @@ impl Ui {
         }
     }
 
+    /// Asks on the terminal whether to go on. False without a terminal, and if the user wants JSON.
+    pub(crate) fn agrees(&self, what: &str) -> bool {
+        let (mut asks, mut answer) = (std::io::stderr(), String::new());
+        if !self.json && std::io::stdin().is_terminal() && asks.is_terminal() {
+            let _ = write!(asks, "chiplog: {what}. Go on? [y/N] ");
+            let _ = std::io::stdin().read_line(&mut answer);
+        }
+        matches!(answer.trim(), "y" | "Y" | "yes")
+    }
+
     /// A progress bar of bytes on standard error (a counter if the total is unknown). Hidden unless standard
     /// error is a terminal and the user wants text.
     pub(crate) fn progress(&self, total: Option<u64>, doing: &'static str) -> ProgressBar {

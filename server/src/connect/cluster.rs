@@ -119,9 +119,14 @@ impl Connect {
     }
 }
 
-/// Parses `host:port`.
+/// Parses `host:port`, for a command that works on no named log.
 pub(crate) fn host_port(text: &str) -> Result<String, String> {
     target::check_no_url(text)?;
+    if let Some((server, log)) = text.split_once('/')
+        && check_host_port(server).is_ok()
+    {
+        return Err(format!("this works on servers, not on their log {log}: give {server}"));
+    }
     check_host_port(text).map(|()| text.to_owned()).map_err(|e| e.to_string())
 }
 

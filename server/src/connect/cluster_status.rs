@@ -12,6 +12,7 @@
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::connect::cluster::{Dialled, Dialler, TOKEN_ADVICE, advice, exit_of, tls_advice};
+use crate::connect::target::Servers;
 use chiplog::ErrorKind;
 use chiplog_net::wire::connect_error::TlsMismatch;
 use chiplog_net::wire::proto::v1::admin_client::AdminClient;
@@ -26,6 +27,8 @@ use tonic::{Code, Status};
 pub(crate) struct ClusterQuery {
     dialler: Dialler,
     seeds: Vec<String>,
+    /// The log whose replicas are meant. Empty: the default one.
+    log: String,
     channels: HashMap<String, Dialled>,
     /// The members according to the last round with an answer.
     members: Vec<Member>,
@@ -60,6 +63,8 @@ pub(crate) struct Silent {
     pub(crate) mistrusts: Option<TlsMismatch>,
     /// Something else than a chiplog server for clients answers there.
     pub(crate) is_stranger: bool,
+    /// It has no log of the name that is meant. Trying again does not help.
+    pub(crate) lacks_log: bool,
 }
 
 impl Found {
@@ -133,12 +138,16 @@ impl Found {
     /// Fails if no server answered.
     ///
     /// # Errors
-    /// `Unavailable`: no server answered. `Unauthenticated`: a server refused the token.
+    /// `Unavailable`: no server answered. `Unauthenticated`: a server refused the token. `NotFound`: a server
+    /// has no log of the name that is meant, and no other one has it.
     pub(crate) fn somebody(self) -> Result<Self> {
         if !self.answers.is_empty() {
             return Ok(self);
         }
         let refuses = self.silent.iter().any(|s| s.refuses);
+        if let Some(silent) = self.silent.iter().find(|s| s.lacks_log) {
+            return Err(Failure::new(ErrorKind::NotFound, format!("{}: {}", silent.server, silent.why)));
+        }
         let mistrusted = self.mistrusted();
         let all: Vec<String> = self.silent.into_iter().map(|s| format!("{}: {}", s.server, s.why)).collect();
         let all = all.join("; ");
@@ -201,15 +210,16 @@ fn stands_at(member: &Member, server: &str, answer: &StatusResponse) -> bool {
 }
 
 impl ClusterQuery {
-    /// The queries to the cluster of these servers.
-    pub(crate) fn new(dialler: Dialler, seeds: &[String]) -> Self {
-        Self { dialler, seeds: seeds.to_vec(), channels: HashMap::new(), members: Vec::new(), grace: None }
+    /// The queries to the cluster of these servers, about the replicas of the log that is meant.
+    pub(crate) fn new(dialler: Dialler, target: &Servers) -> Self {
+        let Servers { addresses: seeds, log } = target.clone();
+        Self { dialler, seeds, log, channels: HashMap::new(), members: Vec::new(), grace: None }
     }
 
     /// Queries that look for the leader: once a leader has answered, the other servers have `grace` to
     /// contradict.
-    pub(crate) fn for_leader(dialler: Dialler, seeds: &[String], grace: Duration) -> Self {
-        Self { grace: Some(grace), ..Self::new(dialler, seeds) }
+    pub(crate) fn for_leader(dialler: Dialler, target: &Servers, grace: Duration) -> Self {
+        Self { grace: Some(grace), ..Self::new(dialler, target) }
     }
 
     /// Queries all servers. Each has `patience` to answer.
@@ -222,10 +232,12 @@ impl ClusterQuery {
             for server in ask.drain(..).filter(|s| !s.is_empty()) {
                 if asked.insert(server.clone()) {
                     let (dialler, channel) = (self.dialler.clone(), self.channels.get(&server).cloned());
+                    let log = self.log.clone();
                     under_way.spawn(async move {
                         let late =
                             |_| Err(Status::deadline_exceeded(format!("no answer within {patience:?}")));
-                        let answer = tokio::time::timeout(patience, status(&dialler, &server, channel)).await;
+                        let answer =
+                            tokio::time::timeout(patience, status(&dialler, &server, channel, log)).await;
                         (server, answer.unwrap_or_else(late))
                     });
                 }
@@ -267,10 +279,12 @@ impl ClusterQuery {
                 // If other servers answer, a silent one is most likely down. That is reported without advice
                 // on the address.
                 let advised = if found.answers.is_empty() { advice(&status) } else { tls_advice(&status) };
-                let why = format!("{}{advised}", from_first_status(&status));
+                let error = from_first_status(&status);
+                let why = format!("{error}{advised}");
+                let lacks_log = error.kind() == ErrorKind::NotFound;
                 let is_stranger = is_stranger(&status);
                 let mistrusts = TlsMismatch::of(&status);
-                found.silent.push(Silent { server, member, why, refuses, mistrusts, is_stranger });
+                found.silent.push(Silent { server, member, why, refuses, mistrusts, is_stranger, lacks_log });
             }
         }
         found.silent.sort_by_key(|s| s.member.as_ref().map_or(u64::MAX, |m| m.node));
@@ -282,12 +296,13 @@ async fn status(
     dialler: &Dialler,
     server: &str,
     channel: Option<Dialled>,
+    log: String,
 ) -> Result<(Dialled, StatusResponse), Status> {
     let channel = match channel {
         Some(channel) => channel,
         None => dialler.dial(server).await?,
     };
-    let status = AdminClient::new(channel.clone()).status(StatusRequest::default()).await?;
+    let status = AdminClient::new(channel.clone()).status(StatusRequest { log }).await?;
     Ok((channel, status.into_inner()))
 }
 

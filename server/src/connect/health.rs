@@ -5,6 +5,7 @@
 use crate::common::exit::Exit;
 use crate::common::format::many;
 use crate::connect::cluster_status::{Found, Silent};
+use crate::connect::groups::{Group, GroupState};
 use chiplog_net::wire::proto::v1::{Member, Role, StatusResponse};
 
 /// The state of a replica. If several apply, the last one in this order is reported.
@@ -141,17 +142,20 @@ pub(crate) fn judge(found: &Found, lag_max: u64) -> Vec<Judged<'_>> {
 }
 
 /// Whether the findings may well have passed a moment later, so that another round is worthwhile.
-pub(crate) fn may_pass(found: &Found, judged: &[Judged<'_>]) -> bool {
-    found.leader().is_some() && judged.iter().any(|j| j.state.is_fleeting())
+pub(crate) fn may_pass(found: &Found, judged: &[Judged<'_>], groups: &[Group]) -> bool {
+    let is_fleeting = |state: GroupState| state.exit() == Exit::Retry;
+    found.leader().is_some()
+        && (judged.iter().any(|j| j.state.is_fleeting()) || groups.iter().any(|g| is_fleeting(g.state)))
 }
 
 /// The exit code of these findings: damage first, then states that need an operator, then states that can
 /// pass.
-pub(crate) fn exit(found: &Found, judged: &[Judged<'_>]) -> Exit {
+pub(crate) fn exit(found: &Found, judged: &[Judged<'_>], groups: &[Group]) -> Exit {
     if found.leader().is_none() {
         return found.mistrusted().unwrap_or(Exit::Retry);
     }
-    let worst = |exit: Exit| judged.iter().any(|j| j.state.exit() == exit).then_some(exit);
+    let exits = || judged.iter().map(|j| j.state.exit()).chain(groups.iter().map(|g| g.state.exit()));
+    let worst = |exit: Exit| exits().any(|found| found == exit).then_some(exit);
     [Exit::Corrupt, Exit::Failure, Exit::Retry].into_iter().find_map(worst).unwrap_or(Exit::Ok)
 }
 
@@ -349,7 +353,7 @@ mod tests {
         let of_third = judged.iter().find(|j| matches!(j.place, Place::Answer(s) if s.node == 3)).unwrap();
         assert_eq!(of_third.why.is_none(), of_third.state == State::Ok);
         assert!(judged.iter().filter(|j| j.state == State::Ok).count() >= 2);
-        (of_third.state, exit(found, &judged))
+        (of_third.state, exit(found, &judged, &[]))
     }
 
     #[test]

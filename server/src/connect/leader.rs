@@ -1,14 +1,18 @@
 //! Leader: finds the leader and queries it.
 //!
 //! Invariants:
-//! - A change is sent again only after an answer that says that it was not made.
+//! - A change is sent again only after an answer that says that it was not made; [`Asker::insist`] is for
+//!   changes that a second request does not make twice.
 //! - A server of another log at the address of a member is not taken for the leader.
 
 use crate::common::failure::{Failure, Result};
 use crate::connect::cluster::{Admin, Asker, REPORT_AFTER, failure, waits};
 use crate::connect::cluster_status::{ClusterQuery, Found};
+use crate::connect::target::Servers;
 use chiplog::ErrorKind;
+use chiplog_net::served::log_slot::SYSTEM_LOG;
 use chiplog_net::wire::proto::v1::StatusResponse;
+use chiplog_net::wire::proto::v1::admin_client::AdminClient;
 use chiplog_net::wire::status::{from_status, leader_of};
 use std::time::{Duration, Instant};
 use tonic::Status;
@@ -19,15 +23,28 @@ const SEARCH: Duration = Duration::from_secs(15);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long other servers have to contradict, once a server says that it leads.
 const GRACE: Duration = Duration::from_secs(1);
+/// How long the servers of a new cluster, or a server that joined one, may take to make their groups of named logs.
+const FOUNDING: Duration = Duration::from_secs(5);
+/// How long a change that can be sent again may take, with all its requests, and one of these requests.
+const INSIST: Duration = Duration::from_secs(30);
+const ONE_REQUEST: Duration = Duration::from_secs(10);
+
+/// The end of a change that can be sent again.
+pub(crate) struct Insisted<T> {
+    pub(crate) answer: Result<T>,
+    /// Whether an earlier request had no answer: perhaps it was carried out.
+    pub(crate) lost: bool,
+}
 
 impl Asker {
-    /// The leader's address and status, found from any of `servers`.
+    /// The leader's address and status, found from any of `servers`: the leader of the group of the log that is
+    /// meant.
     ///
     /// # Errors
     /// `Unavailable`: no leader was found in time, or no server can be used and waiting does not help; the
     /// message says why. `Unauthenticated`: the servers refuse the token. `Membership`: every server that
-    /// answers belongs to another log.
-    pub(crate) fn leader(&self, servers: &[String]) -> Result<(String, StatusResponse)> {
+    /// answers belongs to another log. `NotFound`: there is no log of this name.
+    pub(crate) fn leader(&self, servers: &Servers) -> Result<(String, StatusResponse)> {
         let begun = Instant::now();
         let mut reported = false;
         let mut query = ClusterQuery::for_leader(self.dialler().clone(), servers, GRACE);
@@ -36,7 +53,8 @@ impl Asker {
             if let Some((server, status)) = found.leading() {
                 return Ok((server.clone(), status.clone()));
             }
-            let refuses = found.silent.iter().any(|s| s.refuses);
+            let is_early = servers.log == SYSTEM_LOG && begun.elapsed() < FOUNDING;
+            let refuses = found.silent.iter().any(|s| s.refuses || (s.lacks_log && !is_early));
             let hopeless = !found.silent.is_empty()
                 && found.silent.iter().all(|s| s.mistrusts.is_some() || s.is_stranger);
             if found.answers.is_empty() && (refuses || hopeless) {
@@ -57,7 +75,7 @@ impl Asker {
     /// Queries the leader; tries again if it answers that it does not lead.
     pub(crate) fn ask_leader<T, F>(
         &self,
-        servers: &[String],
+        servers: &Servers,
         patience: Duration,
         mut question: impl FnMut(Admin) -> F,
     ) -> Result<T>
@@ -65,7 +83,7 @@ impl Asker {
         F: Future<Output = Result<T, Status>>,
     {
         let begun = Instant::now();
-        let mut servers = servers.to_vec();
+        let mut servers = servers.clone();
         loop {
             let (leader, _) = self.leader(&servers)?;
             let status = match self.try_ask(&leader, patience, &mut question) {
@@ -76,10 +94,67 @@ impl Asker {
             if !again || begun.elapsed() > SEARCH {
                 return Err(failure(&leader, &status));
             }
-            servers.extend(leader_of(&status).filter(|l| !servers.contains(l)));
+            servers.addresses.extend(leader_of(&status).filter(|new| !servers.addresses.contains(new)));
             std::thread::sleep(Duration::from_millis(100));
         }
     }
+
+    /// Sends the leader a change until it answers whether it made it. The change is one that has no effect the
+    /// second time. `passes`: an error that a server also returns while it still makes its groups.
+    pub(crate) fn insist<T, F>(
+        &self,
+        servers: &Servers,
+        passes: Option<ErrorKind>,
+        question: impl Fn(Admin) -> F,
+    ) -> Insisted<T>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        let begun = Instant::now();
+        let (mut servers, mut lost) = (servers.clone(), false);
+        loop {
+            let leader = match self.leader(&servers) {
+                Ok((leader, _)) => leader,
+                Err(failure) => return Insisted { answer: Err(failure), lost },
+            };
+            let (was_sent, answer) = self.wait(self.send(&leader, &question));
+            let status = match answer {
+                Ok(answer) => return Insisted { answer: Ok(answer), lost },
+                Err(status) => status,
+            };
+            let kind = from_status(&status).kind();
+            let was_made = was_sent && may_be_made(kind);
+            let may_pass = passes == Some(kind) && begun.elapsed() < FOUNDING;
+            let is_early = matches!(kind, ErrorKind::NotLeader | ErrorKind::Busy) || may_pass;
+            let again = was_made || !was_sent || is_early;
+            if !again || begun.elapsed() > INSIST {
+                return Insisted { answer: Err(failure(&leader, &status)), lost: lost || was_made };
+            }
+            lost |= was_made;
+            servers.addresses.extend(leader_of(&status).filter(|new| !servers.addresses.contains(new)));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Sends one request. Also returns whether there was a connection to send it on.
+    async fn send<T, F>(&self, server: &str, question: impl Fn(Admin) -> F) -> (bool, Result<T, Status>)
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        let client = match self.dialler().dial(server).await {
+            Ok(dialled) => AdminClient::new(dialled),
+            Err(status) => return (false, Err(status)),
+        };
+        let late = |_| Status::deadline_exceeded(format!("no answer within {ONE_REQUEST:?}"));
+        let answer = tokio::time::timeout(ONE_REQUEST, question(client)).await.map_err(late);
+        (true, answer.and_then(|answer| answer))
+    }
+}
+
+/// Whether a request that failed like this may have been carried out.
+fn may_be_made(kind: ErrorKind) -> bool {
+    use ErrorKind::{Closed, Io, Poisoned, Timeout, Unavailable};
+    matches!(kind, Closed | Io | Poisoned | Timeout | Unavailable)
 }
 
 /// Explains why there is no leader.

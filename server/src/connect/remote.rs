@@ -1,4 +1,4 @@
-//! Remote: the log of a cluster, for commands that also work on a directory.
+//! Remote: a log of a cluster, for commands that also work on a directory.
 //!
 //! The runtime keeps working while the command waits for something else, such as a slow pipe.
 
@@ -6,6 +6,7 @@ use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::output::Ui;
 use crate::connect::cluster::{Asker, Connect, Dialler, REPORT_AFTER, TOKEN_ADVICE};
+use crate::connect::target::Servers;
 use chiplog::ErrorKind;
 use chiplog_net::client::{Client, RemoteInfo};
 use std::future::{Future, pending};
@@ -33,10 +34,13 @@ impl Remote {
     /// Finds the cluster. If that takes long, reports through `ui` why.
     ///
     /// # Errors
-    /// `Unavailable`: no server answered in time. Errors of the options' files.
-    pub(crate) fn connect(servers: &[String], connect: &Connect, ui: &Ui) -> Result<Self> {
+    /// `Unavailable`: no server answered in time. `NotFound`: they have no log of this name. Errors of the
+    /// options' files.
+    pub(crate) fn connect(target: &Servers, connect: &Connect, ui: &Ui) -> Result<Self> {
+        let servers = &target.addresses;
         let mut options = connect.options()?;
         options.timeout = PATIENCE;
+        options.log.clone_from(&target.log);
         let asker = Asker::new(connect, ui)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -136,6 +140,7 @@ pub(crate) fn failure(error: chiplog::Error) -> Failure {
     let advice = match error.kind() {
         ErrorKind::Full => "; `chiplog discard` makes room",
         ErrorKind::Unauthenticated => TOKEN_ADVICE,
+        ErrorKind::NotFound => "; `chiplog logs list` shows the named logs, `chiplog logs create` makes one",
         ErrorKind::Corrupt => "; `chiplog status` shows the damage that the replicas found",
         _ => "",
     };

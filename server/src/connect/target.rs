@@ -1,4 +1,7 @@
-//! The target of a command: a directory, or servers as `host:port`, several separated by commas.
+//! The target of a command: a directory, or a log at servers.
+//!
+//! Servers are `host:port`, several separated by commas. After the first slash comes the name of one of their
+//! named logs: `a:9000,b:9000/orders`. Without it their default log is meant.
 //!
 //! A name with a colon is a server: `a:9000`. A directory of that name is written `./a:9000`. A name without
 //! colon and slash can mean either, so no command makes such a directory without being told to
@@ -6,6 +9,7 @@
 
 use crate::common::failure::{Failure, Result};
 use chiplog::ErrorKind;
+use chiplog_net::served::log_slot::DEFAULT_LOG;
 use chiplog_net::wire::address::check_host_port;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,8 +20,79 @@ use std::str::FromStr;
 pub(crate) enum Target {
     /// A directory on this machine.
     Directory(PathBuf),
-    /// Servers of one cluster, each `host:port`; at least one.
-    Servers(Vec<String>),
+    /// A log at servers.
+    Servers(Servers),
+}
+
+/// Servers of one cluster, and which of their logs is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Servers {
+    /// Each `host:port`; at least one.
+    pub(crate) addresses: Vec<String>,
+    /// The log's name. Empty: the default log.
+    pub(crate) log: String,
+}
+
+impl Servers {
+    /// The default log of these servers.
+    pub(crate) fn new(addresses: Vec<String>) -> Self {
+        Self { addresses, log: String::new() }
+    }
+
+    /// Another log of the same servers.
+    pub(crate) fn with_log(&self, log: &str) -> Self {
+        Self { addresses: self.addresses.clone(), log: log.to_owned() }
+    }
+
+    /// Several arguments as one list.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: they name different logs, or none is given.
+    pub(crate) fn joined(all: &[Self]) -> Result<Self> {
+        let Some(first) = all.first() else { return Err(Failure::usage("give HOST:PORT of a server")) };
+        if let Some(other) = all.iter().find(|other| other.log != first.log) {
+            return Err(Failure::usage(format!(
+                "{first} and {other} are different logs: give one log, after its servers"
+            )));
+        }
+        let addresses = all.iter().flat_map(|servers| servers.addresses.clone()).collect();
+        Ok(Self { addresses, log: first.log.clone() })
+    }
+
+    /// Whether a log other than the default one is meant.
+    pub(crate) fn is_named(&self) -> bool {
+        !matches!(&*self.log, "" | DEFAULT_LOG)
+    }
+
+    /// Returns the servers, for a command that works on no named log. `why` says so.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: a named log is meant.
+    pub(crate) fn unnamed(&self, why: &str) -> Result<&[String]> {
+        match self.is_named() {
+            false => Ok(&self.addresses),
+            true => {
+                let servers = self.addresses.join(",");
+                Err(Failure::usage(format!("{self} is a named log, but {why}: give {servers}")))
+            }
+        }
+    }
+}
+
+/// Checks the name of a log, as far as the command line has to know it. The servers know the rest.
+///
+/// # Errors
+/// The message says what is wrong.
+pub(crate) fn check_log_name(name: &str) -> Result<(), String> {
+    let (base, partition) = name.split_once('/').unwrap_or((name, "0"));
+    let is_plain = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
+    if !base.is_empty() && base.bytes().all(is_plain) && partition.parse::<u32>().is_ok() {
+        return Ok(());
+    }
+    Err(format!(
+        "{name:?} is not the name of a log: it has the characters A-Z a-z 0-9 . _ -, then perhaps / and a partition's \
+         number"
+    ))
 }
 
 impl Target {
@@ -91,14 +166,47 @@ impl FromStr for Target {
             return Err("give a directory, or host:port".into());
         }
         check_no_url(text)?;
-        let parts: Vec<&str> = text.split(',').map(str::trim).collect();
         if text.starts_with(['/', '.']) || !text.contains(':') {
             return Ok(Self::Directory(text.into()));
         }
-        for part in &parts {
-            check_host_port(part).map_err(|e| format!("{e} (a directory of that name is ./{text})"))?;
+        let servers = text.parse().map_err(|e| format!("{e} (a directory of that name is ./{text})"))?;
+        Ok(Self::Servers(servers))
+    }
+}
+
+impl FromStr for Servers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        check_no_url(text)?;
+        let (list, log) = match text.split_once('/') {
+            Some((list, log)) => (list, Some(log)),
+            None => (text, None),
+        };
+        let addresses: Vec<_> = list.split(',').map(|address| address.trim().to_owned()).collect();
+        for address in &addresses {
+            check_host_port(address).map_err(|e| e.to_string())?;
         }
-        Ok(Self::Servers(parts.into_iter().map(str::to_owned).collect()))
+        let log = match log {
+            Some("") => return Err(format!("{text:?} ends with a slash: after it comes the name of a log")),
+            Some(log) if log.contains([',', ':']) => {
+                return Err(format!(
+                    "{text:?} has a slash before its last server: the log comes after all servers"
+                ));
+            }
+            log => log.unwrap_or_default(),
+        };
+        if !log.is_empty() {
+            check_log_name(log)?;
+        }
+        Ok(Self { addresses, log: log.to_owned() })
+    }
+}
+
+impl fmt::Display for Servers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.addresses.join(","))?;
+        if self.log.is_empty() { Ok(()) } else { write!(f, "/{}", self.log) }
     }
 }
 
@@ -106,7 +214,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Directory(path) => path.display().fmt(f),
-            Self::Servers(servers) => f.write_str(&servers.join(",")),
+            Self::Servers(servers) => servers.fmt(f),
         }
     }
 }
@@ -118,7 +226,9 @@ mod tests {
     #[test]
     fn directories_and_servers_are_distinguished() {
         let directory = |path: &str| Target::Directory(path.into());
-        let servers = |all: &[&str]| Target::Servers(all.iter().map(|s| (*s).to_owned()).collect());
+        let list = |all: &[&str]| Servers::new(all.iter().map(|s| (*s).to_owned()).collect());
+        let servers = |all: &[&str]| Target::Servers(list(all));
+        let named = |all: &[&str], log: &str| Target::Servers(list(all).with_log(log));
         for (text, target) in [
             ("/var/lib/log", directory("/var/lib/log")),
             ("log", directory("log")),
@@ -129,6 +239,10 @@ mod tests {
             ("localhost:9000", servers(&["localhost:9000"])),
             ("[::1]:80", servers(&["[::1]:80"])),
             ("a:1,b:2, c:3", servers(&["a:1", "b:2", "c:3"])),
+            ("a:1/orders", named(&["a:1"], "orders")),
+            ("[::1]:80,b:2/orders/3", named(&["[::1]:80", "b:2"], "orders/3")),
+            ("a:1/_group-1", named(&["a:1"], "_group-1")),
+            ("a:1/default", named(&["a:1"], "default")),
         ] {
             assert_eq!(text.parse(), Ok(target));
         }
@@ -140,12 +254,47 @@ mod tests {
             "a:1,",
             "a:b",
             "a:1/",
+            "a:1/b/",
+            "a:1/b/c",
+            "a:1/b/3/4",
+            "a:1/b c",
+            "a:1/b,c:2/b",
+            "logs/a:1",
             "a:1x",
             "http://host:7411",
             "file:///var/lib/log",
         ] {
             assert!(bad.parse::<Target>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn servers_are_shown_as_they_are_written() {
+        for text in ["a:1", "a:1,b:2", "a:1,b:2/orders", "a:1/orders/3"] {
+            assert_eq!(text.parse::<Servers>().map(|servers| servers.to_string()).as_deref(), Ok(text));
+            assert_eq!(text.parse::<Target>().map(|target| target.to_string()).as_deref(), Ok(text));
+        }
+    }
+
+    #[test]
+    fn named_log_is_refused_where_none_is_possible() {
+        let of = |text: &str| text.parse::<Servers>().unwrap();
+        assert_eq!(of("a:1,b:2/default").unnamed("no").unwrap(), ["a:1", "b:2"]);
+        let failure = of("a:1,b:2/orders").unnamed("this command copies the default log").unwrap_err();
+        let text = failure.to_string();
+        for words in ["a:1,b:2/orders", "this command copies the default log", "give a:1,b:2"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        assert_eq!(failure.exit(), crate::common::exit::Exit::Usage);
+    }
+
+    #[test]
+    fn arguments_are_joined_if_they_mean_one_log() {
+        let all = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<Servers>>();
+        let joined = Servers::joined(&all(&["a:1,b:2/orders", "c:3/orders"])).unwrap();
+        assert_eq!(joined.to_string(), "a:1,b:2,c:3/orders");
+        assert!(Servers::joined(&all(&["a:1", "b:2/orders"])).is_err());
+        assert!(Servers::joined(&[]).is_err());
     }
 
     #[test]

@@ -10,3 +10,4 @@ mod files;
 mod harness;
 mod installed;
 mod named;
+mod targets;

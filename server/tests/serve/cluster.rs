@@ -136,7 +136,7 @@ fn top_shows_rates_and_positions() {
     let first = next();
     assert_eq!(
         keys(&first),
-        ["time", "log_id", "leader", "appends_per_second", "records_per_second", "replicas"]
+        ["time", "log_id", "leader", "appends_per_second", "records_per_second", "named_logs", "replicas"]
     );
     let names = [
         "node",

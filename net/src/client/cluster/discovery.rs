@@ -529,7 +529,7 @@ impl Servers {
         }
         let log = &self.options.log;
         if !log.is_empty() && !info.logs.contains(log) {
-            let what = format!("{address} has no log {log:?}, only {}", info.logs.join(", "));
+            let what = format!("{address} has no log {log:?}");
             return Err(Error::new(ErrorKind::NotFound, what));
         }
         let leads = info.servers.is_empty() || info.servers.iter().any(|s| s.leader && s.node == info.node);

@@ -5,6 +5,7 @@ use crate::common::failure::{Failure, Result};
 use crate::common::output::Ui;
 use crate::connect::cluster::{Asker, Connect, host_port};
 use crate::connect::cluster_status::ClusterQuery;
+use crate::connect::target::Servers;
 use chiplog::ErrorKind;
 use chiplog_net::wire::proto::v1::member_change::Change;
 use chiplog_net::wire::proto::v1::{
@@ -67,6 +68,12 @@ struct Of {
 
     #[command(flatten)]
     connect: Connect,
+}
+
+impl Of {
+    fn servers(&self) -> Servers {
+        Servers::new(self.cluster.clone())
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -166,17 +173,32 @@ const NEW_LEADER: Duration = Duration::from_secs(2);
 const TRANSFER_EXAMPLES: &str = "\
 Examples:
   chiplog transfer-leader --cluster log1:7411      to the voter that lacks least, before a stop
-  chiplog transfer-leader 3 --cluster log1:7411    node 3";
+  chiplog transfer-leader 3 --cluster log1:7411    node 3
+  chiplog transfer-leader --cluster log1:7411/orders
+      of the group that holds the named log orders, and all logs beside it";
 
 /// Transfer leadership to another voter.
+///
+/// Groups of named logs have leaders of their own: give one by a log in it, as /LOG after the servers, or as
+/// /_group-N; /_system is the log of the names.
 #[derive(Args, Debug)]
 #[command(after_long_help = TRANSFER_EXAMPLES)]
 pub(crate) struct TransferLeader {
     /// The number of the new leader. Default: the voter that lacks the fewest entries.
     #[arg(value_parser = node)]
     node: Option<u64>,
+
+    /// Servers of the cluster, by their address for clients. One that runs is enough; A,B,C are tried in
+    /// turn.
+    #[arg(long, value_name = "HOST:PORT[/LOG]", env = "CHIPLOG_SERVERS", required = true)]
+    cluster: Vec<Servers>,
+
+    /// How long to wait, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=600))]
+    timeout: u32,
+
     #[command(flatten)]
-    of: Of,
+    connect: Connect,
 }
 
 pub(crate) fn run(args: &MemberCommand, ui: &Ui) -> Result<Exit> {
@@ -217,7 +239,7 @@ fn check_unlisted(asker: &Asker, server: &str, cluster: &[String]) -> Result<()>
     if !status.log_id.is_empty() {
         return Ok(()); // it knows itself which cluster it belongs to
     }
-    let found = asker.wait(ClusterQuery::new(asker.dialler().clone(), &others).round(PATIENCE));
+    let found = asker.wait(ClusterQuery::new(asker.dialler().clone(), &Servers::new(others)).round(PATIENCE));
     let (Some(member), Some(log)) = (found.member_at(server, &status), found.log_id()) else { return Ok(()) };
     let node = member.node;
     let what = format!(
@@ -228,7 +250,7 @@ fn check_unlisted(asker: &Asker, server: &str, cluster: &[String]) -> Result<()>
 
 fn add(server: &str, promote: bool, of: &Of, ui: &Ui) -> Result<()> {
     let asker = Asker::new(&of.connect, ui)?;
-    let (_, leader) = asker.leader(&of.cluster)?;
+    let (_, leader) = asker.leader(&of.servers())?;
     let waiting = asker.status(server)?;
     if waiting.role() == Role::Waiting && leader.members.iter().any(|m| m.node == waiting.node) {
         let what = format!(
@@ -310,7 +332,7 @@ impl Outcome {
 fn print_members(asker: &Asker, of: &Of, led: u64, mut shown: Value, done: &str, ui: &Ui) -> Result<()> {
     let begun = Instant::now();
     let outcome = loop {
-        let Ok((_, leader)) = asker.leader(&of.cluster) else { break None };
+        let Ok((_, leader)) = asker.leader(&of.servers()) else { break None };
         let outcome = Outcome::of(&leader);
         // A new leader first has to hear from the others.
         if outcome.silent.is_empty() || leader.node == led || begun.elapsed() > NEW_LEADER {
@@ -332,7 +354,7 @@ fn print_members(asker: &Asker, of: &Of, led: u64, mut shown: Value, done: &str,
 /// `peer`, `client` and `zone`: None where they stay as they are.
 fn set_address(node: u64, [peer, client, zone]: [Option<&str>; 3], of: &Of, ui: &Ui) -> Result<()> {
     let asker = Asker::new(&of.connect, ui)?;
-    let (_, leader) = asker.leader(&of.cluster)?;
+    let (_, leader) = asker.leader(&of.servers())?;
     let Some(member) = leader.members.iter().find(|m| m.node == node) else {
         return Err(Failure::new(
             ErrorKind::Membership,
@@ -354,7 +376,7 @@ fn set_address(node: u64, [peer, client, zone]: [Option<&str>; 3], of: &Of, ui: 
 
 fn one(of: &Of, node: u64, what: Change, force: bool, words: &str, ui: &Ui) -> Result<()> {
     let asker = Asker::new(&of.connect, ui)?;
-    let (_, leader) = asker.leader(&of.cluster)?;
+    let (_, leader) = asker.leader(&of.servers())?;
     let member = leader.members.iter().find(|m| m.node == node && !m.leaving);
     let is_done = match what {
         Change::Promote(_) => member.is_some_and(|m| m.voter),
@@ -382,7 +404,7 @@ fn change(asker: &Asker, of: &Of, change: Change, force: bool) -> Result<()> {
     let timeout_millis = of.timeout * 1000;
     // A little longer than the server's own limit, because the server's error says more.
     let patience = Duration::from_secs(u64::from(of.timeout) + 5);
-    let changed = asker.ask_leader(&of.cluster, patience, |mut admin| {
+    let changed = asker.ask_leader(&of.servers(), patience, |mut admin| {
         let changes = vec![MemberChange { change: Some(change.clone()) }];
         let request = ChangeMembersRequest { changes, timeout_millis, force, ..Default::default() };
         async move { admin.change_members(request).await.map(drop) }
@@ -398,11 +420,11 @@ fn change(asker: &Asker, of: &Of, change: Change, force: bool) -> Result<()> {
 }
 
 pub(crate) fn transfer(args: &TransferLeader, ui: &Ui) -> Result<Exit> {
-    let of = &args.of;
-    let asker = Asker::new(&of.connect, ui)?;
+    let servers = Servers::joined(&args.cluster)?;
+    let asker = Asker::new(&args.connect, ui)?;
     let begun = Instant::now();
     let (leader, to) = loop {
-        let (_, leader) = asker.leader(&of.cluster)?;
+        let (_, leader) = asker.leader(&servers)?;
         let votes = |node| leader.members.iter().any(|m| m.node == node && m.voter && !m.leaving);
         let others = leader.peers.iter().filter(|p| p.active && votes(p.node));
         let closest = others.max_by_key(|p| p.matched_raft).map(|p| p.node);
@@ -417,10 +439,10 @@ pub(crate) fn transfer(args: &TransferLeader, ui: &Ui) -> Result<Exit> {
         std::thread::sleep(Duration::from_millis(50));
     };
     if leader.node != to {
-        let timeout_millis = of.timeout * 1000;
-        let patience = Duration::from_secs(u64::from(of.timeout) + 5);
-        asker.ask_leader(&of.cluster, patience, |mut admin| {
-            let request = TransferLeaderRequest { to, timeout_millis, ..Default::default() };
+        let timeout_millis = args.timeout * 1000;
+        let patience = Duration::from_secs(u64::from(args.timeout) + 5);
+        asker.ask_leader(&servers, patience, |mut admin| {
+            let request = TransferLeaderRequest { log: servers.log.clone(), to, timeout_millis };
             async move { admin.transfer_leader(request).await.map(drop) }
         })?;
     }

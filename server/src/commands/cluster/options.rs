@@ -7,14 +7,13 @@ use crate::common::output::Ui;
 use crate::connect::cluster::{Asker, Connect};
 use crate::connect::open_log;
 use crate::connect::remote::Remote;
-use crate::connect::target::Target;
+use crate::connect::target::{Servers, Target};
 use chiplog::limits::SEGMENT_BYTES_MIN;
 use chiplog::{ErrorKind, Index, LogOption, LogOptions, Start, Timestamp};
 use chiplog_net::client::ReaderOptions;
 use chiplog_net::wire::proto::v1::{LogOption as WireOption, LogOptionsRequest, SetLogOptionsRequest};
 use clap::Args;
 use serde_json::{Map, Value, json};
-use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -48,8 +47,10 @@ Keys:
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Options {
-    /// The log's directory, or servers of a cluster: one that runs is enough; A,B,C are tried in turn.
-    #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
+    /// The log's directory, or servers of a cluster: one that runs is enough; A,B,C are tried in turn. With
+    /// /LOG after the servers: the options of the group that holds this named log, which its logs share; also of
+    /// /_group-N, and of /_system, the log of the names.
+    #[arg(value_name = "DIR|HOST:PORT[/LOG]", env = "CHIPLOG_SERVERS")]
     target: Target,
 
     /// Set an option: bytes as a number or like 64MiB, times in seconds or like 90s, 24h, 7d, `none` for no
@@ -227,14 +228,9 @@ fn check_loss(
     if args.yes {
         return Ok(Some(loss));
     }
-    let (mut asks, mut answer) = (std::io::stderr(), String::new());
-    if !ui.json && std::io::stdin().is_terminal() && asks.is_terminal() {
-        let _ = write!(asks, "chiplog: {loss}. Go on? [y/N] ");
-        let _ = std::io::stdin().read_line(&mut answer);
-    }
-    match answer.trim() {
-        "y" | "Y" | "yes" => Ok(None),
-        _ => Err(Failure::usage(format!("{loss}; nothing was changed: pass --yes to allow it"))),
+    match ui.agrees(&loss) {
+        true => Ok(None),
+        false => Err(Failure::usage(format!("{loss}; nothing was changed: pass --yes to allow it"))),
     }
 }
 
@@ -282,7 +278,7 @@ fn local(args: &Options, dir: &Path, changes: &[(LogOption, Option<u64>)], ui: &
 /// When records were written; None where a record cannot be read.
 fn times<const N: usize>(
     args: &Options,
-    servers: &[String],
+    servers: &Servers,
     records: [u64; N],
     ui: &Ui,
 ) -> Result<[Option<Timestamp>; N]> {
@@ -297,7 +293,7 @@ fn times<const N: usize>(
 
 fn remote(
     args: &Options,
-    servers: &[String],
+    servers: &Servers,
     changes: &[(LogOption, Option<u64>)],
     ui: &Ui,
 ) -> Result<LogOptions> {
@@ -307,7 +303,11 @@ fn remote(
         let (_, leader) = asker.leader(servers)?;
         let records = (leader.last + 1).saturating_sub(leader.first);
         let mut held = Held { bytes: leader.bytes_used, records, times: [None; 2], now: now() };
-        if records > 0 && changes.iter().any(|(option, _)| *option == LogOption::RetentionAge) {
+        // The records of a group are those of several logs, and are not read.
+        if records > 0
+            && !servers.is_named()
+            && changes.iter().any(|(option, _)| *option == LogOption::RetentionAge)
+        {
             held.times = times(args, servers, [leader.first, leader.last], ui)?;
         }
         loss = check_loss(args, changes, &held, ui)?;
@@ -319,13 +319,13 @@ fn remote(
         .collect();
     let timeout_millis = args.timeout * 1000;
     let current = asker.ask_leader(servers, patience, |mut admin| {
-        let changes = wire.clone();
+        let (log, changes) = (servers.log.clone(), wire.clone());
         async move {
             if changes.is_empty() {
-                let current = admin.log_options(LogOptionsRequest::default()).await?;
+                let current = admin.log_options(LogOptionsRequest { log }).await?;
                 return Ok(current.into_inner().options);
             }
-            let request = SetLogOptionsRequest { changes, timeout_millis, ..Default::default() };
+            let request = SetLogOptionsRequest { log, changes, timeout_millis };
             Ok(admin.set_log_options(request).await?.into_inner().options)
         }
     });

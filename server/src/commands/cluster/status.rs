@@ -5,10 +5,12 @@ use crate::common::exit::Exit;
 use crate::common::failure::Result;
 use crate::common::format;
 use crate::common::output::Ui;
-use crate::connect::cluster::{Asker, Connect, host_port};
+use crate::connect::cluster::{Asker, Connect};
 use crate::connect::cluster_status::{ClusterQuery, Found, Silent, role_name};
+use crate::connect::groups::{self, SYSTEM, numbers};
 use crate::connect::health;
 use crate::connect::health::{Judged, Place, State};
+use crate::connect::target::Servers;
 use chiplog_net::wire::proto::v1::{Member, Role, StatusResponse};
 use clap::Args;
 use serde::Serialize;
@@ -44,15 +46,22 @@ States:
   If several apply to a replica, the last one in this order is shown. Before a replica is reported
   as lagging, cut_off or no_leader, it is checked again for up to 2 s.
 
+States of a group of named logs, which is shown if the servers have any:
+  ok
+  other_voters  its voters are not those of the default log, which they follow
+  missing       a voter of the cluster does not run it
+  no_leader     no server that answers knows its leader
+  poisoned      a replica takes no appends until its server is started again
+
 Exit status of this command:
-  0  there is a leader, and every replica is ok
+  0  there is a leader, and every replica and every group is ok
   1  an operator has to act: other_version, locked_out, removed, short, full, poisoned, wiped,
      other_log
   2  every server that answers refuses the token, or each is locked_out by the TLS options
      (1 if the reason is the expired certificate of a server)
   3  damaged
   5  no leader, no server answers, or the state can pass by itself: draining, lagging, no_leader,
-     waiting, cut_off, repairing, unreachable
+     waiting, cut_off, repairing, unreachable, and of a group other_voters, missing, no_leader
   If several apply: 5 if there is no leader, else 3, 1, 5 in this order.
 
 JSON fields:
@@ -71,21 +80,26 @@ JSON fields:
                     because there is no leader or the leader hears nothing from it
     bytes_capacity  null: the disk is the limit
     poison          why it takes no appends; null: it does
-    error           why it did not answer; null: it did";
+    error           why it did not answer; null: it did
+  groups    of named logs, for each:
+    number (0: the system log, which has the names), state, why (null: ok), leader (its node; null:
+    none), term, voters, logs, bytes_used";
 
 /// Show a cluster: its replicas, their roles and positions, and whether all is well.
 ///
 /// One server that answers is enough: it names the others, and the command asks them as well. A server that
 /// is given and does not answer is shown as unreachable (status 5), even if the cluster does not list it.
 ///
-/// The status is 0 only if there is a leader and every replica is ok.
+/// The status is 0 only if there is a leader and every replica is ok. If the servers keep named logs, each group
+/// has a line below the replicas, and has to be ok, too.
 #[derive(Args, Debug)]
 #[command(after_long_help = HELP)]
 pub(crate) struct Status {
     /// Servers, by their address for clients. One running server is enough to find the others. Each server of A,B,C has
-    /// to answer.
-    #[arg(value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', required = true, value_parser = host_port)]
-    servers: Vec<String>,
+    /// to answer. With /LOG after the servers: the replicas of the group that holds this named log; also of
+    /// /_group-N, and of /_system, the log of the names.
+    #[arg(value_name = "HOST:PORT[/LOG]", env = "CHIPLOG_SERVERS", required = true)]
+    servers: Vec<Servers>,
 
     /// The number of raft entries that a replica may lack before it counts as lagging.
     #[arg(long, value_name = "N", default_value_t = 1000)]
@@ -101,6 +115,31 @@ struct Shown {
     log_id: Option<String>,
     leader: Option<u64>,
     replicas: Vec<Replica>,
+    groups: Vec<Group>,
+}
+
+/// A group of named logs.
+#[derive(Serialize)]
+struct Group {
+    number: u32,
+    state: &'static str,
+    why: Option<String>,
+    leader: Option<u64>,
+    term: u64,
+    voters: Vec<u64>,
+    logs: u64,
+    bytes_used: u64,
+}
+
+impl Group {
+    fn new(group: groups::Group) -> Self {
+        let groups::Group { number, state, why, leader, term, voters, logs, bytes_used } = group;
+        Self { number, state: state.name(), why, leader, term, voters, logs, bytes_used }
+    }
+
+    fn name(&self) -> String {
+        if self.number == SYSTEM { "system".into() } else { self.number.to_string() }
+    }
 }
 
 #[derive(Default, Serialize)]
@@ -247,6 +286,32 @@ impl Shown {
                 _ = writeln!(out, "{who}: {why}");
             }
         }
+        if !self.groups.is_empty() {
+            _ = write!(out, "\n{}", self.group_words());
+        }
+        out
+    }
+
+    fn group_words(&self) -> String {
+        let mut rows =
+            vec![["GROUP", "STATE", "LEADER", "TERM", "VOTERS", "LOGS", "USED"].map(str::to_owned)];
+        for g in &self.groups {
+            rows.push([
+                g.name(),
+                g.state.to_owned(),
+                number(g.leader),
+                g.term.to_string(),
+                numbers(&g.voters),
+                if g.number == SYSTEM { "-".into() } else { format::count(g.logs) },
+                format::bytes(g.bytes_used),
+            ]);
+        }
+        let mut out = format::table(&rows);
+        for g in &self.groups {
+            if let Some(why) = &g.why {
+                _ = writeln!(out, "group {}: {why}", g.name());
+            }
+        }
         out
     }
 }
@@ -260,24 +325,26 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
 pub(crate) fn run(args: &Status, ui: &Ui) -> Result<Exit> {
     let asker = Asker::new(&args.connect, ui)?;
-    let mut query = ClusterQuery::new(asker.dialler().clone(), &args.servers);
+    let mut query = ClusterQuery::new(asker.dialler().clone(), &Servers::joined(&args.servers)?);
     let mut found = asker.wait(query.round(PATIENCE));
     for _ in 0..LOOKS {
-        if !health::may_pass(&found, &health::judge(&found, args.lag_max)) {
+        if !health::may_pass(&found, &health::judge(&found, args.lag_max), &groups::groups(&found)) {
             break;
         }
         std::thread::sleep(BETWEEN_LOOKS);
         found = asker.wait(query.round(PATIENCE));
     }
-    if found.silent.iter().any(|s| s.refuses) {
+    if found.silent.iter().any(|s| s.refuses || s.lacks_log) {
         found = found.somebody()?; // there is nothing to show, and waiting does not help
     }
     let judged = health::judge(&found, args.lag_max);
-    let exit = health::exit(&found, &judged);
+    let groups = groups::groups(&found);
+    let exit = health::exit(&found, &judged, &groups);
     let mut replicas: Vec<Replica> = judged.iter().map(|j| Replica::new(j, &found)).collect();
     replicas.sort_by_key(|r| r.node.unwrap_or(u64::MAX));
     let (log_id, leader) = (found.log_id(), found.leader().map(|l| l.node));
-    let shown = Shown { ok: exit == Exit::Ok, log_id, leader, replicas };
+    let groups = groups.into_iter().map(Group::new).collect();
+    let shown = Shown { ok: exit == Exit::Ok, log_id, leader, replicas, groups };
     Ui { quiet: false, ..*ui }.result(&shown, Shown::words)?;
     Ok(exit)
 }

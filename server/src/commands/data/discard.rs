@@ -7,7 +7,7 @@ use crate::common::output::Ui;
 use crate::connect::cluster::Connect;
 use crate::connect::open_log;
 use crate::connect::remote::{Remote, failure};
-use crate::connect::target::Target;
+use crate::connect::target::{Servers, Target};
 use chiplog::{Index, Log};
 use clap::Args;
 use serde::Serialize;
@@ -32,8 +32,9 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES, allow_missing_positional = true)]
 pub(crate) struct Discard {
-    /// The log's directory, or servers of a cluster: one that runs is enough; A,B,C are tried in turn.
-    #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
+    /// The log's directory, or servers of a cluster: one that runs is enough; A,B,C are tried in turn. With
+    /// /LOG after the servers: their log of this name (`chiplog logs`).
+    #[arg(value_name = "DIR|HOST:PORT[/LOG]", env = "CHIPLOG_SERVERS")]
     target: Option<Target>,
 
     /// The first record to keep.
@@ -115,7 +116,7 @@ fn local(args: &Discard, dir: &Path) -> Result<[Extent; 2]> {
     Ok([before, after])
 }
 
-fn remote(args: &Discard, servers: &[String], ui: &Ui) -> Result<[Extent; 2]> {
+fn remote(args: &Discard, servers: &Servers, ui: &Ui) -> Result<[Extent; 2]> {
     let remote = Remote::connect(servers, &args.connect, ui)?;
     let extent = || {
         let info = remote.wait_for_leader(remote.client.info()).map_err(failure)?;

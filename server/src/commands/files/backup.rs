@@ -11,7 +11,7 @@ use crate::connect::open_log;
 use crate::connect::remote;
 use crate::connect::remote::Remote;
 use crate::connect::target;
-use crate::connect::target::Target;
+use crate::connect::target::{Servers, Target};
 use chiplog::backup::{Backup, BackupInfo};
 use chiplog::{ErrorKind, Index, Options, Start, Timestamp};
 use chiplog_net::follower::{Follower, FollowerOptions};
@@ -171,10 +171,11 @@ fn directory(dir: &Path, args: &BackUp, ui: &Ui) -> Result<(Backup, u64)> {
 }
 
 /// Backs servers up: a follower copies the log until it has every wanted record, then the copy is sealed.
-fn servers(list: &[String], args: &BackUp, ui: &Ui) -> Result<Backup> {
+fn servers(source: &Servers, args: &BackUp, ui: &Ui) -> Result<Backup> {
+    let list = source.unnamed("only the default log of servers can be backed up")?;
     // Everything confirmed until now. Nothing is made before that is known.
     let otherwise = "; `--stale` backs up what an answering replica has, perhaps without the newest records";
-    let info = Remote::connect(list, &args.connect, ui)?.info_or(args.stale, otherwise)?;
+    let info = Remote::connect(source, &args.connect, ui)?.info_or(args.stale, otherwise)?;
     Backup::begin(&args.dest)?;
     let backup = copy(list, args, info.bytes_used, (!args.stale).then_some(info.last), ui);
     backup.inspect_err(|_| {

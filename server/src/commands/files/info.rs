@@ -9,7 +9,7 @@ use crate::common::output::Ui;
 use crate::connect::cluster::Connect;
 use crate::connect::open_log;
 use crate::connect::remote::Remote;
-use crate::connect::target::Target;
+use crate::connect::target::{Servers, Target};
 use chiplog::{ReadOnlyLog, Start};
 use chiplog_net::client::ReaderOptions;
 use clap::Args;
@@ -50,8 +50,9 @@ JSON fields:
 #[derive(Args, Debug)]
 #[command(after_long_help = HELP)]
 pub(crate) struct Info {
-    /// The log's directory, or servers of a cluster: one that runs is enough; A,B,C are tried in turn.
-    #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
+    /// The log's directory, or servers of a cluster: one that runs is enough; A,B,C are tried in turn. With
+    /// /LOG after the servers: their log of this name (`chiplog logs`).
+    #[arg(value_name = "DIR|HOST:PORT[/LOG]", env = "CHIPLOG_SERVERS")]
     target: Target,
 
     /// For servers: show what the answering replicas know, without a majority.
@@ -222,7 +223,7 @@ fn local(dir: &Path) -> Result<Shown> {
     })
 }
 
-fn remote(servers: &[String], connect: &Connect, stale: bool, ui: &Ui) -> Result<Shown> {
+fn remote(servers: &Servers, connect: &Connect, stale: bool, ui: &Ui) -> Result<Shown> {
     let remote = Remote::connect(servers, connect, ui)?;
     let info = remote.info(stale)?;
     let records = info.last.next().get().saturating_sub(info.first.get());

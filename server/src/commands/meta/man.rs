@@ -133,7 +133,7 @@ mod tests {
         let mut root = cli::command();
         root.build();
         let append = synopsis(root.find_subcommand("append").unwrap());
-        assert_eq!(append, ".SH SYNOPSIS\n.nf\nchiplog append [OPTIONS] <DIR|HOST:PORT>\n.fi\n");
+        assert_eq!(append, ".SH SYNOPSIS\n.nf\nchiplog append [OPTIONS] <DIR|HOST:PORT[/LOG]>\n.fi\n");
         assert!(synopsis(&root).contains("chiplog [OPTIONS] <COMMAND>"), "{}", synopsis(&root));
     }
 

@@ -13,6 +13,8 @@ pub(super) struct Figures {
     pub(super) leader: Option<u64>,
     pub(super) appends_per_second: Option<f64>,
     pub(super) records_per_second: Option<f64>,
+    /// None: the servers keep none.
+    pub(super) named_logs: Option<u64>,
     pub(super) replicas: Vec<Replica>,
 }
 
@@ -98,7 +100,13 @@ impl Figures {
     }
 
     fn rates(&self) -> String {
-        format!("{} records/s, {} appends/s", rate(self.records_per_second), rate(self.appends_per_second))
+        let named = self.named_logs.map(|n| format!("; {}", format::many(n, "named log", "named logs")));
+        format!(
+            "{} records/s, {} appends/s{}",
+            rate(self.records_per_second),
+            rate(self.appends_per_second),
+            named.unwrap_or_default()
+        )
     }
 
     fn below(&self, columns: &[Column]) -> String {

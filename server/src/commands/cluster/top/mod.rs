@@ -11,8 +11,10 @@ use crate::common::failure::Result;
 use crate::common::format;
 use crate::common::output::{Ui, print};
 use crate::common::signals;
-use crate::connect::cluster::{Asker, Connect, host_port};
+use crate::connect::cluster::{Asker, Connect};
 use crate::connect::cluster_status::{ClusterQuery, Found, role_name};
+use crate::connect::groups::groups;
+use crate::connect::target::Servers;
 use chiplog_net::wire::proto::v1::StatusResponse;
 use clap::Args;
 use figures::{Figures, Replica};
@@ -33,10 +35,12 @@ Columns:
   RECORDS/S  records committed, as far as the replica knows
   WRITTEN/S  bytes of blocks that the replica wrote, headers included
   SYNC       median and 99th percentile of all syncs since the server was started
-  appends/s in the first line: batches that the leader accepted
+  records/s and appends/s in the first line: of the default log; appends are batches that its leader
+  accepted
 
 JSON fields, one object per line:
   time (ms), log_id, leader (its node; null: none), appends_per_second, records_per_second,
+  named_logs (their number; null: the servers keep none),
   replicas, for each:
     node, role (as in `chiplog status`), voter, client, zone, term, first, last, lag,
     records_per_second, written_bytes_per_second, bytes_used, bytes_capacity, disk_bytes,
@@ -53,9 +57,10 @@ JSON fields, one object per line:
 #[derive(Args, Debug)]
 #[command(after_long_help = HELP)]
 pub(crate) struct Top {
-    /// Servers, by their address for clients. One that runs is enough; A,B,C are tried in turn.
-    #[arg(value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', required = true, value_parser = host_port)]
-    servers: Vec<String>,
+    /// Servers, by their address for clients. One that runs is enough; A,B,C are tried in turn. With /LOG after the
+    /// servers: the replicas of the group that holds this named log.
+    #[arg(value_name = "HOST:PORT[/LOG]", env = "CHIPLOG_SERVERS", required = true)]
+    servers: Vec<Servers>,
 
     /// End after N views.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -115,12 +120,14 @@ impl Rounds<'_> {
         });
         let mut replicas: Vec<Replica> = answered.chain(others).chain(silent).collect();
         replicas.sort_by_key(|r| r.node.unwrap_or(u64::MAX));
+        let groups = groups(self.now);
         Figures {
             time,
             log_id: self.now.log_id(),
             leader: leader.map(|l| l.node),
             appends_per_second: leader.and_then(|l| self.rate(l, |s| s.appends)),
             records_per_second: grown.map(|grown| format::rate(grown, self.passed)),
+            named_logs: (!groups.is_empty()).then(|| groups.iter().map(|group| group.logs).sum()),
             replicas,
         }
     }
@@ -212,7 +219,7 @@ impl Drop for Output {
 
 pub(crate) fn run(args: &Top, ui: &Ui) -> Result<Exit> {
     let asker = Asker::new(&args.connect, ui)?;
-    let mut query = ClusterQuery::new(asker.dialler().clone(), &args.servers);
+    let mut query = ClusterQuery::new(asker.dialler().clone(), &Servers::joined(&args.servers)?);
     // Query once before taking the terminal: an error has to be visible on the normal screen.
     let mut began = Instant::now();
     let mut now = asker.wait(query.round(PATIENCE)).somebody()?;

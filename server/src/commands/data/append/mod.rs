@@ -78,8 +78,9 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Append {
-    /// The log's directory, or servers of a cluster: one that runs is enough; A,B,C are tried in turn.
-    #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
+    /// The log's directory, or servers of a cluster: one that runs is enough; A,B,C are tried in turn. With
+    /// /LOG after the servers: their log of this name (`chiplog logs`).
+    #[arg(value_name = "DIR|HOST:PORT[/LOG]", env = "CHIPLOG_SERVERS")]
     target: Target,
 
     /// Read lines from FILE instead of standard input ("-").

@@ -64,8 +64,9 @@ Format:
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Read {
-    /// The log's directory, or servers of a cluster: one that runs is enough; A,B,C are tried in turn.
-    #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
+    /// The log's directory, or servers of a cluster: one that runs is enough; A,B,C are tried in turn. With
+    /// /LOG after the servers: their log of this name (`chiplog logs`).
+    #[arg(value_name = "DIR|HOST:PORT[/LOG]", env = "CHIPLOG_SERVERS")]
     target: Target,
 
     /// Start at this index. The record must not be discarded.

@@ -7,6 +7,7 @@ use crate::common::failure::Result;
 use crate::common::output::Ui;
 use crate::connect::cluster::Connect;
 use crate::connect::remote::{Remote, failure};
+use crate::connect::target;
 use chiplog::{Record, RecordBatch, Start};
 use chiplog_net::client::{ReaderOptions, RemoteReader};
 use std::time::Duration;
@@ -21,7 +22,7 @@ pub(super) struct Servers {
 
 impl Servers {
     pub(super) fn open(
-        servers: &[String],
+        servers: &target::Servers,
         connect: &Connect,
         start: Start,
         follow: bool,

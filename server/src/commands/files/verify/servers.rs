@@ -14,6 +14,7 @@ use crate::connect::cluster::{Asker, Connect, Dialler, failure};
 use crate::connect::cluster_status::{ClusterQuery, Found, role_name};
 use crate::connect::remote;
 use crate::connect::remote::Remote;
+use crate::connect::target::Servers;
 use chiplog::{ErrorKind, Start};
 use chiplog_net::client::ReaderOptions;
 use chiplog_net::wire::proto::v1::admin_client::AdminClient;
@@ -69,7 +70,8 @@ struct Verified {
 /// A message from a replica, with its position in the list.
 type ScrubAnswer = (usize, Result<ScrubResponse, Failure>);
 
-pub(super) fn run(servers: &[String], connect: &Connect, records: bool, ui: &Ui) -> Result<Exit> {
+pub(super) fn run(servers: &Servers, connect: &Connect, records: bool, ui: &Ui) -> Result<Exit> {
+    servers.unnamed("only the default log of servers can be verified")?;
     let asker = Asker::new(connect, ui)?;
     let started = Instant::now();
     let found = asker.wait(ClusterQuery::new(asker.dialler().clone(), servers).round(PATIENCE)).somebody()?;

@@ -51,8 +51,8 @@ JSON fields:
 #[derive(Args, Debug)]
 #[command(after_long_help = HELP)]
 pub(crate) struct Bench {
-    /// A directory, or servers as HOST:PORT[,HOST:PORT…].
-    #[arg(value_name = "DIR|HOST:PORT")]
+    /// A directory, or servers as HOST:PORT[,HOST:PORT…]. With /LOG after the servers: their log of this name.
+    #[arg(value_name = "DIR|HOST:PORT[/LOG]")]
     target: Target,
 
     /// Number of concurrent appenders. Default 1,16,128; with --quick 1,16.

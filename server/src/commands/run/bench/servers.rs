@@ -9,6 +9,7 @@ use crate::common::format;
 use crate::common::output::Ui;
 use crate::connect::cluster::Connect;
 use crate::connect::remote::{PATIENCE, failure};
+use crate::connect::target::Servers;
 use chiplog::{ErrorKind, Start};
 use chiplog_net::client::{Client, ClientOptions, Producer, ProducerOptions, ReaderOptions};
 use chiplog_net::wire::ids::to_hex;
@@ -16,14 +17,16 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 pub(super) fn measure(
-    servers: &[String],
+    target: &Servers,
     load: &Load,
     with_records: bool,
     connect: &Connect,
     ui: &Ui,
 ) -> Result<Measured> {
+    let servers = &target.addresses;
     let mut options = connect.options()?;
     options.timeout = PATIENCE;
+    options.log.clone_from(&target.log);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("chiplog-bench")

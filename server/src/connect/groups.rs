@@ -1,0 +1,247 @@
+//! Groups: the groups of named logs as the servers of a cluster see them, and whether each is well. Pure functions.
+//!
+//! The members of groups follow those of the default log, so voters that differ for long are a problem.
+//!
+//! Must not know: how servers are queried, how anything is shown.
+
+use crate::common::exit::Exit;
+use crate::connect::cluster_status::Found;
+use chiplog_net::wire::proto::v1::{GroupStatus, Role};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The number of the system log, which is listed with the groups.
+pub(crate) const SYSTEM: u32 = 0;
+
+/// The state of a group. If several apply, the last one in this order is reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum GroupState {
+    /// Nothing is wrong.
+    #[default]
+    Ok,
+    /// Its voters are not those of the default log.
+    OtherVoters,
+    /// A voter of the cluster does not run it.
+    Missing,
+    /// No server that answers knows its leader.
+    NoLeader,
+    /// A replica takes no appends until its server is started again.
+    Poisoned,
+}
+
+impl GroupState {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::OtherVoters => "other_voters",
+            Self::Missing => "missing",
+            Self::NoLeader => "no_leader",
+            Self::Poisoned => "poisoned",
+        }
+    }
+
+    /// The exit code of a command that found this state.
+    pub(crate) fn exit(self) -> Exit {
+        match self {
+            Self::Ok => Exit::Ok,
+            Self::Poisoned => Exit::Failure,
+            // It can pass by itself.
+            Self::OtherVoters | Self::Missing | Self::NoLeader => Exit::Retry,
+        }
+    }
+}
+
+/// A group as its leader sees it, or else the replica with the latest term.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) number: u32,
+    pub(crate) state: GroupState,
+    /// The explanation. None: nothing is wrong.
+    pub(crate) why: Option<String>,
+    pub(crate) leader: Option<u64>,
+    pub(crate) term: u64,
+    pub(crate) voters: Vec<u64>,
+    pub(crate) logs: u64,
+    pub(crate) bytes_used: u64,
+}
+
+/// The answers about one group: each with the number of its server.
+type Answers<'a> = Vec<(u64, &'a GroupStatus)>;
+
+/// The groups that any server reports, by number.
+pub(crate) fn groups(found: &Found) -> Vec<Group> {
+    let mut reported: BTreeMap<u32, Answers<'_>> = BTreeMap::new();
+    for (_, status) in &found.answers {
+        for group in &status.groups {
+            reported.entry(group.number).or_default().push((status.node, group));
+        }
+    }
+    reported.into_iter().filter_map(|(number, answers)| group(found, number, &answers)).collect()
+}
+
+/// None: there are no answers.
+fn group(found: &Found, number: u32, answers: &Answers<'_>) -> Option<Group> {
+    let leads = |group: &GroupStatus| group.role() == Role::Leader && group.poison.is_empty();
+    let (node, best) = answers.iter().max_by_key(|(_, group)| (leads(group), group.term))?;
+    let leader = if leads(best) { *node } else { best.leader_node };
+    let voters: BTreeSet<u64> = best.voters.iter().copied().collect();
+    let states = [
+        poisoned(answers),
+        (leader == 0).then(|| (GroupState::NoLeader, "no server that answers knows its leader".into())),
+        missing(found, answers),
+        other_voters(found, &voters),
+    ];
+    let worst = states.into_iter().flatten().max_by_key(|(state, _)| *state);
+    let (state, why) = worst.map_or((GroupState::Ok, None), |(state, why)| (state, Some(why)));
+    Some(Group {
+        number,
+        state,
+        why,
+        leader: (leader != 0).then_some(leader),
+        term: best.term,
+        voters: voters.into_iter().collect(),
+        logs: best.logs,
+        bytes_used: best.bytes_used,
+    })
+}
+
+fn poisoned(answers: &Answers<'_>) -> Option<(GroupState, String)> {
+    let (node, group) = answers.iter().find(|(_, group)| !group.poison.is_empty())?;
+    Some((GroupState::Poisoned, format!("node {node} takes no more appends to it: {}", group.poison)))
+}
+
+/// A voter of the cluster that answers and does not report the group.
+fn missing(found: &Found, answers: &Answers<'_>) -> Option<(GroupState, String)> {
+    let voters = voters_of(found);
+    let asked = found.answers.iter().map(|(_, status)| status.node).filter(|node| voters.contains(node));
+    let without: Vec<u64> = asked.filter(|node| !answers.iter().any(|(runs, _)| runs == node)).collect();
+    (!without.is_empty()).then(|| {
+        let what = format!(
+            "{} it: its leader asks them to; the log of the leader's server says what fails",
+            do_not_run(&without)
+        );
+        (GroupState::Missing, what)
+    })
+}
+
+fn do_not_run(nodes: &[u64]) -> String {
+    let verb = if nodes.len() == 1 { "node" } else { "nodes" };
+    let does = if nodes.len() == 1 { "does not run" } else { "do not run" };
+    format!("{verb} {} {does}", numbers(nodes))
+}
+
+fn other_voters(found: &Found, voters: &BTreeSet<u64>) -> Option<(GroupState, String)> {
+    let expected = voters_of(found);
+    let differs = !expected.is_empty() && *voters != expected;
+    differs.then(|| {
+        let [own, all] = [voters, &expected].map(numbers);
+        let what =
+            format!("its voters are {own}, those of the default log {all}: the group follows by itself");
+        (GroupState::OtherVoters, what)
+    })
+}
+
+/// The voters of the default log.
+fn voters_of(found: &Found) -> BTreeSet<u64> {
+    found.members.iter().filter(|m| m.voter && !m.leaving).map(|m| m.node).collect()
+}
+
+/// Numbers as text: `1, 2, 3`; `none`.
+pub(crate) fn numbers<'a>(nodes: impl IntoIterator<Item = &'a u64>) -> String {
+    let all: Vec<String> = nodes.into_iter().map(u64::to_string).collect();
+    if all.is_empty() { "none".into() } else { all.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chiplog_net::wire::proto::v1::{Member, StatusResponse};
+
+    const ALL: [GroupState; 5] = [
+        GroupState::Ok,
+        GroupState::OtherVoters,
+        GroupState::Missing,
+        GroupState::NoLeader,
+        GroupState::Poisoned,
+    ];
+
+    /// Three servers with group 1, which node 2 leads, and a change to what node `n` reports of it.
+    fn found(n: usize, change: impl FnOnce(&mut StatusResponse)) -> Found {
+        let member = |node| Member { node, voter: true, ..Member::default() };
+        let answer = |node: u64| {
+            let role = if node == 2 { Role::Leader } else { Role::Follower };
+            let group = GroupStatus {
+                number: 1,
+                role: role.into(),
+                leader_node: 2,
+                term: 7,
+                logs: node, // the replicas differ, to tell whose view is shown
+                bytes_used: 100,
+                voters: vec![3, 1, 2],
+                poison: String::new(),
+            };
+            (format!("a:{node}"), StatusResponse { node, groups: vec![group], ..StatusResponse::default() })
+        };
+        let mut answers: Vec<_> = (1..=3).map(answer).collect();
+        change(&mut answers[n - 1].1);
+        Found { answers, members: (1..=3).map(member).collect(), ..Found::default() }
+    }
+
+    fn one(found: &Found) -> Group {
+        let mut all = groups(found);
+        assert_eq!(all.len(), 1);
+        let group = all.pop().unwrap();
+        assert_eq!(group.why.is_none(), group.state == GroupState::Ok, "{group:?}");
+        group
+    }
+
+    #[test]
+    fn leader_describes_its_group() {
+        let group = one(&found(1, |_| {}));
+        assert_eq!((group.number, group.state, group.leader, group.term), (1, GroupState::Ok, Some(2), 7));
+        assert_eq!((group.logs, group.bytes_used, &group.voters[..]), (2, 100, &[1, 2, 3][..]));
+        assert!(groups(&Found::default()).is_empty());
+        // An earlier leader that does not know yet.
+        let group = one(&found(3, |status| {
+            (status.groups[0].role, status.groups[0].term) = (Role::Leader.into(), 6);
+        }));
+        assert_eq!(group.leader, Some(2));
+    }
+
+    #[test]
+    fn each_problem_of_a_group_has_a_state_and_an_exit_code() {
+        type Change = fn(&mut StatusResponse);
+        let cases: [(usize, Change, GroupState, Exit, &str); 4] = [
+            (2, |s| s.groups[0].voters = vec![1, 2], GroupState::OtherVoters, Exit::Retry, "are 1, 2, those"),
+            (3, |s| s.groups.clear(), GroupState::Missing, Exit::Retry, "node 3 does not run it"),
+            (
+                2,
+                |s| (s.groups[0].role, s.groups[0].term, s.groups[0].leader_node) = (0, 8, 0),
+                GroupState::NoLeader,
+                Exit::Retry,
+                "leader",
+            ),
+            (
+                3,
+                |s| s.groups[0].poison = "disk".into(),
+                GroupState::Poisoned,
+                Exit::Failure,
+                "node 3 takes no",
+            ),
+        ];
+        for (node, change, state, exit, words) in cases {
+            let group = one(&found(node, change));
+            assert_eq!((group.state, group.state.exit()), (state, exit));
+            assert!(group.why.as_ref().is_some_and(|why| why.contains(words)), "{group:?}");
+        }
+    }
+
+    #[test]
+    fn help_lists_every_state_of_a_group() {
+        let mut help = crate::commands::cli::command();
+        let status = help.find_subcommand_mut("status").unwrap().render_long_help().to_string();
+        for state in ALL {
+            assert!(status.contains(state.name()), "{}", state.name());
+        }
+        assert!(ALL.is_sorted());
+    }
+}
