@@ -240,6 +240,7 @@ fn wrong_hello_is_rejected() {
         from_address: "127.0.0.1:9 127.0.0.1:9".into(),
         features: 0,
         stream: 0,
+        group: 0,
     };
     let hello = |hello: PeerHello| PeerMessage { message: Some(peer_message::Message::Hello(hello)) };
     let answer = greet(replica.address, hello(right.clone())).unwrap();
@@ -549,6 +550,13 @@ struct Earlier {
 #[tonic::async_trait]
 impl Peer for Earlier {
     type MessagesStream = ReceiverStream<Result<PeerHello, Status>>;
+
+    async fn host(
+        &self,
+        _: tonic::Request<chiplog_net::wire::proto::v1::HostRequest>,
+    ) -> Result<tonic::Response<chiplog_net::wire::proto::v1::HostResponse>, tonic::Status> {
+        Err(tonic::Status::unimplemented("an earlier version"))
+    }
 
     async fn messages(
         &self,

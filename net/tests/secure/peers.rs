@@ -91,6 +91,7 @@ fn hello(replica: &Replica, from: u64) -> PeerMessage {
         from_address: "127.0.0.1:9 127.0.0.1:9".into(),
         features: 0,
         stream: 0,
+        group: 0,
     };
     PeerMessage { message: Some(peer_message::Message::Hello(hello)) }
 }
