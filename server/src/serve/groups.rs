@@ -7,8 +7,8 @@
 //! data/named/group-1/  named logs
 //! ```
 //!
-//! - A new cluster makes its groups while it has one member: the first server. The leader of the system log adds groups
-//!   later, if it is configured with more.
+//! - The first server of a new cluster makes the system log, before another server can join. Its leader makes the groups,
+//!   and adds some later, if it is configured with more.
 //! - The leader of a group asks each server of the cluster that is no member of the group yet to make an empty replica,
 //!   over the listener for peers, and adds it. It removes members that are no servers of the cluster any more.
 //! - The leader of a group transfers its leadership to the voter whose turn it is, so that the groups' leaders are spread
@@ -104,11 +104,25 @@ impl Groups {
     /// A replica cannot be opened.
     pub(super) fn open(&self) -> chiplog::Result<()> {
         let _one = self.opening();
-        if open_log::is_log(&self.path(SYSTEM)) {
+        if self.inner.slot.named().is_none() && open_log::is_log(&self.path(SYSTEM)) {
             let system = self.start(SYSTEM, Bootstrap::Existing)?;
             self.serve(SYSTEM, &system)?;
         }
         self.open_known()
+    }
+
+    /// Makes the system log of a new cluster, before its first server answers: another one can join at once, and then no
+    /// server is certain that it alone makes the system log. A failure is reported, and tried again while the server is
+    /// alone.
+    pub(super) fn begin(&self) {
+        let _one = self.opening();
+        if self.inner.config.groups == 0 || self.inner.slot.named().is_some() {
+            return;
+        }
+        let made = self.start(SYSTEM, Bootstrap::Init).and_then(|system| self.serve(SYSTEM, &system));
+        if let Err(error) = made {
+            self.report(SYSTEM, &format!("a group of named logs cannot be made: {error}"));
+        }
     }
 
     /// Opens the replicas that are there, are groups in the catalogue, and are not open. A directory that the catalogue

@@ -109,6 +109,7 @@ struct LogOpener {
     config: Config,
     address: String,
     transport: Arc<PeerTransport>,
+    groups: Groups,
     /// When the server began to listen for other replicas.
     started: Instant,
 }
@@ -122,7 +123,9 @@ impl LogOpener {
                 if !force {
                     self.check_uncalled()?;
                 }
-                self.open(Bootstrap::Init)
+                let log = self.open(Bootstrap::Init)?;
+                self.groups.begin();
+                Ok(log)
             }
             Founding::Join(log) => self.open(Bootstrap::Join(log)),
         }
@@ -207,14 +210,15 @@ impl Server {
         if let Some(used) = peer_tls {
             reloader.watch_peers(tls, NodeId(config.node), used, transport.clone());
         }
+        let host = LogSlot::new();
+        let groups = Groups::new(config.clone(), &address, transport.clone(), host.clone());
         let opener = LogOpener {
             config: config.clone(),
             address: address.to_string(),
             transport: transport.clone(),
+            groups: groups.clone(),
             started: Instant::now(),
         };
-        let host = LogSlot::new();
-        let groups = Groups::new(config.clone(), &address, transport.clone(), host.clone());
         if let Some(log) = open(&opener, first).await? {
             let opening = groups.clone();
             let opened = tokio::task::spawn_blocking(move || opening.open()).await;

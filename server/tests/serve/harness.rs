@@ -381,8 +381,13 @@ pub(crate) fn three(dir: &Path) -> Vec<Server> {
 }
 
 /// Starts these servers and makes one cluster of them.
-pub(crate) fn founded(mut servers: Vec<Server>) -> Vec<Server> {
-    servers.iter_mut().for_each(|server| server.start(&[]));
+pub(crate) fn founded(servers: Vec<Server>) -> Vec<Server> {
+    founded_with(servers, &[])
+}
+
+/// The same, with more arguments for each server.
+pub(crate) fn founded_with(mut servers: Vec<Server>, more: &[&str]) -> Vec<Server> {
+    servers.iter_mut().for_each(|server| server.start(more));
     run(&["member", "init", &servers[0].client]).ok();
     for server in &servers[1..] {
         run(&["member", "add", &server.client, "--cluster", &servers[0].client, "--promote"]).ok();

@@ -13,6 +13,7 @@ mod full;
 mod harness;
 mod logs;
 mod metrics;
+mod named;
 mod network;
 mod notary;
 mod one;

@@ -1,0 +1,310 @@
+//! Named logs of servers, on the command line.
+
+use crate::harness::{Server, chiplog, ended, fed, founded_with, keys, run, started, status, wait};
+use serde_json::Value;
+use std::io::Write as _;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+/// A server that is a cluster of its own, with one group of named logs.
+fn one(dir: &Path) -> Server {
+    let mut server = Server::new(1, dir);
+    server.start(&["--init", "--set", "groups=1"]);
+    server
+}
+
+/// Runs a command that fails with this code.
+#[track_caller]
+fn fails(args: &[&str], code: i32) -> String {
+    let failed = run(args);
+    assert_eq!(failed.code, code, "{args:?}: {}{}", failed.out, failed.err);
+    failed.err
+}
+
+fn objects(out: &str) -> Vec<Value> {
+    out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn list(args: &[&str]) -> Vec<Value> {
+    objects(&run(&[&["logs", "list", "--json"], args].concat()).ok().out)
+}
+
+fn lines(from: u64, to: u64) -> String {
+    (from..=to).map(|n| format!("order {n}\n")).collect()
+}
+
+#[test]
+fn logs_are_created_used_sealed_and_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = one(dir.path());
+    let client = server.client.as_str();
+    let (orders, users) = (format!("{client}/orders"), format!("{client}/users/3"));
+
+    // Just after the start: the command waits for the groups.
+    let made = objects(&run(&["logs", "create", client, "orders", "users/3", "--json"]).ok().out);
+    assert_eq!([&made[0]["name"], &made[1]["name"]], ["orders", "users/3"]);
+    assert_eq!((&made[0]["group"], &made[0]["first"], &made[0]["last"]), (&1.into(), &1.into(), &0.into()));
+    let fields = [
+        "name",
+        "number",
+        "log_id",
+        "group",
+        "first",
+        "last",
+        "records",
+        "bytes_appended",
+        "last_timestamp",
+        "last_time",
+        "sealed",
+    ];
+    assert_eq!(keys(&made[0]), fields);
+    let failed = fails(&["logs", "create", client, "new", "orders", "other"], 2);
+    assert!(failed.contains("exists already") && failed.contains("not tried: other"), "{failed}");
+    let beside = run(&["logs", "create", client, "beside", "--beside", "orders"]).ok();
+    assert_eq!(beside.out, "created beside in group 1\n");
+    assert!(fails(&["logs", "create", client, "x", "--beside", "none"], 4).contains("none"));
+
+    fed(&["append", &orders, "--batch", "10"], &lines(1, 1000)).ok();
+    assert_eq!(run(&["read", &orders]).ok().out, lines(1, 1000));
+    let environment = chiplog().arg("read").args(["--last", "1"]).env("CHIPLOG_SERVERS", &orders).output();
+    assert_eq!(environment.unwrap().stdout, b"order 1000\n");
+    for (target, last) in [(client, 0), (orders.as_str(), 1000), (users.as_str(), 0)] {
+        assert_eq!(run(&["info", target, "--json"]).ok().json()["last"], last, "{target}");
+    }
+    assert_eq!(run(&["info", &orders, "--json"]).ok().json()["log_id"], made[0]["log_id"]);
+    run(&["discard", &orders, "501"]).ok();
+    assert_eq!(run(&["read", &orders, "--limit", "1"]).ok().out, "order 501\n");
+
+    let all = list(&[client]);
+    let names: Vec<_> = all.iter().map(|log| log["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["beside", "new", "orders", "users/3"]);
+    assert_eq!(
+        (&all[2]["first"], &all[2]["records"], &all[2]["sealed"]),
+        (&501.into(), &500.into(), &false.into())
+    );
+    assert!(all[2]["last_timestamp"].is_u64() && all[3]["last_timestamp"].is_null(), "{all:?}");
+    assert_eq!(list(&[client, "--prefix", "u", "--stale"]).len(), 1);
+    let table = run(&["logs", "list", client]).ok().out;
+    assert!(table.starts_with("NAME") && table.lines().count() == 5, "{table}");
+
+    run(&["logs", "seal", client, "orders", "users/3"]).ok();
+    run(&["logs", "seal", client, "orders"]).ok();
+    assert_eq!(list(&[client, "--prefix", "orders"])[0]["sealed"], true);
+    let refused = fed(&["append", &orders], "late\n");
+    assert_eq!(refused.code, 2, "{}", refused.err);
+    assert_eq!(run(&["read", &orders, "--last", "1"]).ok().out, "order 1000\n");
+
+    let asked = fails(&["logs", "delete", client, "orders"], 2);
+    assert!(asked.contains("orders (500 records") && asked.contains("--yes"), "{asked}");
+    assert_eq!(run(&["logs", "delete", client, "orders", "--yes"]).ok().out, "deleted orders\n");
+    fails(&["read", &orders], 4);
+    assert_eq!(list(&[client]).len(), 3);
+    let again = objects(&run(&["logs", "create", client, "orders", "--json"]).ok().out);
+    assert_ne!(again[0]["number"], made[0]["number"]);
+    assert_eq!(run(&["info", &orders, "--json"]).ok().json()["last"], 0);
+}
+
+#[test]
+fn log_that_does_not_exist_is_not_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = one(dir.path());
+    let (client, none) = (server.client.as_str(), format!("{}/none", server.client));
+    run(&["logs", "create", client, "orders"]).ok();
+    for args in [
+        &["read", &none][..],
+        &["info", &none],
+        &["info", &none, "--stale"],
+        &["append", &none],
+        &["discard", &none, "2"],
+        &["status", &none],
+        &["options", &none],
+        &["transfer-leader", "1", "--cluster", &none],
+        &["logs", "seal", client, "none"],
+        &["logs", "delete", client, "none"],
+        &["logs", "delete", client, "none", "--yes"],
+    ] {
+        assert!(fails(args, 4).contains("none"), "{args:?}");
+    }
+    let copy = dir.path().join("copy");
+    fails(&["backup", &format!("{client}/orders"), copy.to_str().unwrap()], 2);
+    assert!(!copy.exists());
+}
+
+#[test]
+fn groups_are_shown_and_addressed() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = one(dir.path());
+    let client = server.client.as_str();
+    run(&["logs", "create", client, "orders", "users"]).ok();
+    let shown = run(&["status", client, "--json"]).ok().json();
+    assert_eq!(shown["ok"], true);
+    let groups = shown["groups"].as_array().unwrap();
+    assert_eq!([&groups[0]["number"], &groups[1]["number"]], [0, 1]);
+    assert_eq!(
+        keys(&groups[1]),
+        ["number", "state", "why", "leader", "term", "voters", "logs", "bytes_used"]
+    );
+    assert_eq!((&groups[1]["leader"], &groups[1]["logs"]), (&1.into(), &2.into()));
+    assert_eq!(groups[1]["voters"], serde_json::json!([1]));
+    let words = run(&["status", client]).ok().out;
+    assert!(words.contains("\nsystem  ok") && words.contains("\n1       ok"), "{words}");
+    let top = run(&["top", client, "--count", "1", "--json"]).ok().json();
+    assert_eq!(top["named_logs"], 2);
+    for log in ["orders", "_group-1", "_system"] {
+        let target = format!("{client}/{log}");
+        let group = run(&["status", &target, "--json"]).ok().json();
+        assert_ne!(group["log_id"], shown["log_id"], "{log}");
+        assert_eq!((&group["leader"], &group["groups"]), (&1.into(), &serde_json::json!([])), "{log}");
+        run(&["transfer-leader", "1", "--cluster", &target]).ok();
+        assert_eq!(
+            run(&["options", &target, "--json"]).ok().json()["options"],
+            serde_json::json!({}),
+            "{log}"
+        );
+    }
+    run(&["options", &format!("{client}/_group-1"), "--set", "session_window=8"]).ok();
+    let of =
+        |log: &str| run(&["options", &format!("{client}/{log}"), "--json"]).ok().json()["options"].clone();
+    assert_eq!(
+        (of("orders"), of("_system")),
+        (serde_json::json!({ "session_window": 8 }), serde_json::json!({}))
+    );
+}
+
+#[test]
+fn servers_without_groups_say_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = crate::harness::one(dir.path());
+    let client = server.client.as_str();
+    for args in [&["logs", "create", client, "orders"][..], &["logs", "list", client]] {
+        assert!(fails(args, 4).contains("`groups`"), "{args:?}");
+    }
+    fails(&["read", &format!("{client}/orders")], 4);
+    assert_eq!(run(&["status", client, "--json"]).ok().json()["groups"], serde_json::json!([]));
+}
+
+/// The node that leads a log's group.
+fn leader(servers: &[&Server], log: &str) -> u64 {
+    let all: Vec<_> = servers.iter().map(|server| server.client.as_str()).collect();
+    let target = format!("{}/{log}", all.join(","));
+    wait("the group has a leader", || run(&["status", &target, "--json"]).json()["leader"].as_u64())
+}
+
+/// Records are appended to a named log while the leader of its group is killed: each is read once.
+#[test]
+fn killed_leader_of_a_group_loses_no_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let groups = ["--set", "groups=1"];
+    let mut servers = founded_with((1..=3).map(|node| Server::new(node, dir.path())).collect(), &groups);
+    // On any server, as soon as it belongs to the cluster.
+    for (n, server) in servers.iter().enumerate() {
+        run(&["logs", "create", &server.client, &format!("log-{n}")]).ok();
+        run(&["logs", "list", &server.client, "--stale"]).ok();
+    }
+    wait("the groups have the servers as voters", || {
+        let shown = status(&servers.iter().collect::<Vec<_>>());
+        (shown["ok"] == true && shown["groups"][1]["voters"] == serde_json::json!([1, 2, 3])).then_some(())
+    });
+    let all: Vec<_> = servers.iter().map(|server| server.client.clone()).collect();
+    let target = format!("{}/log-1", all.join(","));
+
+    let mut append = started(&["append", &target, "--batch", "10", "--json"]);
+    let mut input = append.stdin.take().unwrap();
+    let mut feed = |from: u64, to: u64| input.write_all(lines(from, to).as_bytes()).unwrap();
+    let holds =
+        |n: u64| run(&["info", &target, "--json"]).json()["last"].as_u64().is_some_and(|last| last >= n);
+    feed(1, 2000);
+    wait("appends are acknowledged", || holds(1000).then_some(()));
+    let killed = leader(&servers.iter().collect::<Vec<_>>(), "log-1");
+    feed(2001, 4000);
+    servers[killed as usize - 1].kill();
+    feed(4001, 6000);
+    wait("appends continue", || holds(5000).then_some(()));
+    servers[killed as usize - 1].start(&groups);
+    feed(6001, 8000);
+    drop(input);
+    let appended = ended(append).ok().json();
+    assert_eq!((&appended["records"], &appended["last"]), (&8000.into(), &8000.into()), "{appended}");
+    assert_eq!(run(&["read", &target]).ok().out, lines(1, 8000));
+    let others = list(&[&servers[0].client]);
+    let records: Vec<_> = others.iter().map(|log| log["records"].as_u64().unwrap()).collect();
+    assert_eq!(records[0] + records[2], 0, "the other logs have none: {others:?}");
+
+    // One of three is down: logs are created and deleted all the same.
+    servers[killed as usize - 1].kill();
+    let left = servers.iter().find(|server| server.is_running()).unwrap();
+    run(&["logs", "create", &left.client, "log-9"]).ok();
+    run(&["logs", "delete", &left.client, "log-9", "log-0", "--yes"]).ok();
+    fails(&["read", &format!("{}/log-9", left.client)], 4);
+}
+
+/// Forwards connections to a server. One of them, when told so, gets no answer: its requests are forwarded, and it ends after
+/// a second.
+struct Forwarder {
+    address: String,
+    /// Counts the connections down; at 1 the next one gets no answer.
+    mute: Arc<AtomicI64>,
+}
+
+impl Forwarder {
+    fn new() -> (Self, TcpListener) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        (Self { address, mute: Arc::default() }, listener)
+    }
+
+    fn forward(&self, listener: TcpListener, server: &str) {
+        let (mute, server) = (self.mute.clone(), server.to_owned());
+        std::thread::spawn(move || {
+            while let Ok((client, _)) = listener.accept() {
+                let is_mute = mute.fetch_sub(1, Ordering::Relaxed) == 1;
+                let Ok(server) = TcpStream::connect(&server) else { continue };
+                let (from_client, to_server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                std::thread::spawn(move || copy(from_client, to_server));
+                std::thread::spawn(move || match is_mute {
+                    true => {
+                        std::thread::sleep(Duration::from_secs(1));
+                        let _ = client.shutdown(Shutdown::Both);
+                    }
+                    false => copy(server, client),
+                });
+            }
+        });
+    }
+
+    /// The connection after `n` others gets no answer.
+    fn mute_after(&self, n: i64) {
+        self.mute.store(n + 1, Ordering::Relaxed);
+    }
+}
+
+fn copy(mut from: TcpStream, mut to: TcpStream) {
+    let _ = std::io::copy(&mut from, &mut to);
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+/// The server carries a request out and its answer is lost: the next request finds that it is done.
+#[test]
+fn lost_answer_is_asked_for_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (forwarder, listener) = Forwarder::new();
+    let mut server = Server::new(1, dir.path());
+    forwarder.forward(listener, &server.client);
+    server.start(&["--init", "--set", "groups=1", "--advertise-client", &forwarder.address]);
+    let client = forwarder.address.as_str();
+    run(&["logs", "create", client, "first"]).ok();
+    // One connection asks for the leader, the next one carries the request.
+    forwarder.mute_after(1);
+    let made = run(&["logs", "create", client, "orders"]).ok();
+    assert!(made.err.contains("earlier request"), "{}", made.err);
+    assert_eq!(made.out, "created orders in group 1\n");
+    forwarder.mute_after(1);
+    let deleted = run(&["logs", "delete", client, "orders", "--yes"]).ok();
+    assert!(deleted.err.contains("earlier request"), "{}", deleted.err);
+    assert_eq!(list(&[client]).len(), 1);
+    // Without a lost answer, a name that exists is an error.
+    assert!(!fails(&["logs", "create", client, "first"], 2).contains("earlier request"));
+}
