@@ -3,13 +3,15 @@
 
 mod served;
 
-use chiplog::{ErrorKind, Index, Logs, LogsOptions, Options, Start};
+use chiplog::{ErrorKind, Index, LogNumber, Logs, LogsOptions, Options, Start};
 use chiplog_net::client::{Client, ClientOptions, ProducerOptions};
+use chiplog_net::follower::{Follower, FollowerOptions};
 use chiplog_net::wire::proto::v1::admin_client::AdminClient;
 use chiplog_net::wire::proto::v1::*;
 use chiplog_net::wire::status::from_status;
 use served::client::{quick, read_to_end};
 use served::{One, PATIENCE};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tonic::transport::Channel;
 
@@ -126,10 +128,10 @@ async fn client_of_a_deleted_log_is_refused_by_the_next_log_of_that_name() {
     named.delete("orders").await;
     assert_eq!(old.info().await.unwrap_err().kind(), ErrorKind::NotFound);
     named.create("orders").await.unwrap();
-    assert_eq!(old.info().await.unwrap_err().kind(), ErrorKind::Diverged);
+    assert_eq!(old.info().await.unwrap_err().kind(), ErrorKind::NotFound);
     let mut reader = old.reader(Start::First, chiplog_net::client::ReadFrom::Any);
     let refused = tokio::time::timeout(PATIENCE, reader.next_record()).await.unwrap().unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Diverged, "{refused}");
+    assert_eq!(refused.kind(), ErrorKind::NotFound, "{refused}");
     assert_eq!(append(&named.client("orders").await, &["new"]).await, 1);
 }
 
@@ -190,16 +192,68 @@ async fn status_shows_the_groups() {
     assert_eq!(from_status(&wrong).kind(), ErrorKind::NotFound);
 }
 
+/// A program creates its logs through the client that it has.
 #[tokio::test]
-async fn one_log_of_a_group_cannot_be_followed_yet() {
+async fn client_creates_lists_seals_and_deletes_logs() {
+    let named = Named::new().await;
+    let client = named.client("").await;
+    let created = client.create_log("orders").await.unwrap();
+    assert_eq!(
+        (created.name.as_str(), created.first_index, created.last_index),
+        ("orders", Index(1), Index(0))
+    );
+    assert_eq!(client.create_log("orders").await.unwrap_err().kind(), ErrorKind::AlreadyExists);
+    let lines = client.create_log_beside("lines", "orders").await.unwrap();
+    assert_eq!(lines.group, created.group);
+    let orders = client.of_log("orders").await.unwrap();
+    append(&orders, &["a", "b"]).await;
+    assert_eq!(client.of_log("none").await.unwrap_err().kind(), ErrorKind::NotFound);
+    client.seal_log("lines").await.unwrap();
+    client.seal_log("lines").await.unwrap();
+    let all = client.list_logs("").await.unwrap();
+    let seen: Vec<_> = all.iter().map(|log| (log.name.as_str(), log.last_index.get(), log.sealed)).collect();
+    assert_eq!(seen, [("lines", 0, true), ("orders", 2, false)]);
+    assert_eq!(all[1].log_id, created.log_id);
+    assert_eq!(orders.list_logs("o").await.unwrap().len(), 1, "any client of the servers will do");
+    client.delete_log("orders").await.unwrap();
+    assert_eq!(client.delete_log("orders").await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(client.list_logs("o").await.unwrap(), []);
+    let plain = One::new();
+    let client = Client::connect([plain.address()], quick()).await.unwrap();
+    assert_eq!(client.create_log("x").await.unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+/// A copy in the program's process has the records of all logs of a group; a single log cannot be followed yet.
+#[tokio::test]
+async fn a_group_can_be_followed_and_one_log_of_it_is_refused() {
     let mut named = Named::new().await;
-    named.create("orders").await.unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    let options = chiplog_net::follower::FollowerOptions::default().log("orders".to_owned());
+    let number = named.create("orders").await.unwrap().number;
+    let group = format!("_group-{}", named.logs.info("orders").unwrap().group);
+    append(&named.client("orders").await, &["a", "b"]).await;
     let address = named.one.address();
-    let opened = tokio::task::spawn_blocking(move || {
-        chiplog_net::follower::Follower::open(dir.path(), [address], Start::First, options).map(drop)
-    });
-    let refused = tokio::time::timeout(PATIENCE, opened).await.unwrap().unwrap();
-    assert!(refused.is_err(), "it has to be refused, not to hang");
+    let follow = move |log: &str| {
+        let (dir, log, address) = (tempfile::tempdir().unwrap(), log.to_owned(), address.clone());
+        let options = FollowerOptions::default().log(log);
+        let opened = tokio::task::spawn_blocking(move || {
+            (Follower::open(dir.path(), [address], Start::First, options), dir)
+        });
+        async { tokio::time::timeout(PATIENCE, opened).await.unwrap().unwrap() }
+    };
+    let (refused, _dir) = follow("orders").await;
+    assert_eq!(refused.map(drop).unwrap_err().kind(), ErrorKind::Unsupported);
+    let (copy, _dir) = follow(&group).await;
+    let copy = copy.unwrap();
+    let read = move || {
+        let begun = Instant::now();
+        let log = loop {
+            match copy.log().named(LogNumber(number)) {
+                Ok(log) if log.last_index() == Index(2) => break log,
+                other => assert!(begun.elapsed() < PATIENCE, "the records do not arrive: {other:?}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        assert_eq!(log.read(Index(2)).unwrap().data, "b");
+        copy.close().unwrap();
+    };
+    tokio::task::spawn_blocking(read).await.unwrap();
 }

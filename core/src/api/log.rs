@@ -355,13 +355,13 @@ impl Log {
     ///
     /// # Errors
     /// `Diverged`: the follower belongs to another log. `Discarded` or `OutOfRange`: [`FollowFrom::Index`] is beyond
-    /// either end of the log. `InvalidArgument`: this is a named log: its whole group is followed, by the handle of
+    /// either end of the log. `Unsupported`: this is a named log: its whole group is followed, by the handle of
     /// [`Logs::groups`](crate::Logs::groups). `Unavailable` while the log is being repaired; `Forked`.
     pub fn follow(&self, from: FollowFrom) -> Result<FollowSource> {
         self.check_fork()?;
         if !self.view.log.is_none() {
             let what = "a named log is not followed alone: follow its group";
-            return Err(Error::new(ErrorKind::InvalidArgument, what));
+            return Err(Error::new(ErrorKind::Unsupported, what));
         }
         let Shared { published, view, options, identity, .. } = &**self.inner;
         published.check_held()?;

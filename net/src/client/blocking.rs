@@ -10,7 +10,7 @@ mod reader;
 pub use canceller::Canceller;
 pub use reader::Reader;
 
-use super::{ClientOptions, Closed, ProducerOptions, ReadFrom, ReaderOptions, RemoteInfo};
+use super::{ClientOptions, Closed, ProducerOptions, ReadFrom, ReaderOptions, RemoteInfo, RemoteLogInfo};
 use crate::client::own_thread;
 use crate::client::own_thread::{AtWork, For};
 use chiplog::internal::ForkGuard;
@@ -173,6 +173,55 @@ impl Client {
     /// Those of the async method.
     pub fn discard(&self, first: Index) -> Result<()> {
         self.runtime.wait(self.client.discard(first))
+    }
+
+    /// See [`super::Client::of_log`].
+    ///
+    /// # Errors
+    /// Those of the async method.
+    pub fn of_log(&self, name: &str) -> Result<Self> {
+        let client = self.runtime.wait(self.client.of_log(name))?;
+        Ok(Self { runtime: self.runtime.clone(), client })
+    }
+
+    /// See [`super::Client::create_log`].
+    ///
+    /// # Errors
+    /// Those of the async method.
+    pub fn create_log(&self, name: &str) -> Result<RemoteLogInfo> {
+        self.runtime.wait(self.client.create_log(name))
+    }
+
+    /// See [`super::Client::create_log_beside`].
+    ///
+    /// # Errors
+    /// Those of the async method.
+    pub fn create_log_beside(&self, name: &str, other: &str) -> Result<RemoteLogInfo> {
+        self.runtime.wait(self.client.create_log_beside(name, other))
+    }
+
+    /// See [`super::Client::delete_log`].
+    ///
+    /// # Errors
+    /// Those of the async method.
+    pub fn delete_log(&self, name: &str) -> Result<()> {
+        self.runtime.wait(self.client.delete_log(name))
+    }
+
+    /// See [`super::Client::seal_log`].
+    ///
+    /// # Errors
+    /// Those of the async method.
+    pub fn seal_log(&self, name: &str) -> Result<()> {
+        self.runtime.wait(self.client.seal_log(name))
+    }
+
+    /// See [`super::Client::list_logs`].
+    ///
+    /// # Errors
+    /// Those of the async method.
+    pub fn list_logs(&self, prefix: &str) -> Result<Vec<RemoteLogInfo>> {
+        self.runtime.wait(self.client.list_logs(prefix))
     }
 
     /// See [`super::Client::open_session`].

@@ -16,6 +16,7 @@ pub(crate) mod own_thread;
 pub(crate) mod retry;
 
 pub mod blocking;
+mod named_logs;
 mod producer;
 mod reader;
 
@@ -23,6 +24,7 @@ pub use cluster::watch::{RemoteInfo, Watch};
 pub use credentials::tls::ClientTls;
 pub(crate) use credentials::token::Shown;
 pub use credentials::token::{Bearer, Secret};
+pub use named_logs::RemoteLogInfo;
 pub use producer::Producer;
 pub use producer::close_report::{Closed, Unacknowledged};
 pub use producer::delivery::Delivery;
@@ -41,6 +43,7 @@ use retry::backoff::Backoff;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::{Response, Status};
 
@@ -53,7 +56,7 @@ options! {
     /// ```
     #[derive(Clone, Debug)]
     pub struct ClientOptions {
-        /// The log's name; empty, the default: the server's only log.
+        /// The log's name; empty, the default: the log "default", which every server has. See [`Client::create_log`].
         pub log: String,
         /// The time limit of a call with all its attempts, default 30 s.
         pub timeout: Duration,
@@ -130,6 +133,8 @@ pub struct Client {
 struct Inner {
     options: ClientOptions,
     servers: Servers,
+    /// The client of the system log, once it was needed.
+    system: OnceCell<Box<Client>>,
 }
 
 /// A call in progress.
@@ -150,6 +155,10 @@ impl Client {
         options: ClientOptions,
     ) -> Result<Self> {
         let seeds: Vec<String> = servers.into_iter().map(Into::into).collect();
+        Self::connect_to(seeds, options).await
+    }
+
+    async fn connect_to(seeds: Vec<String>, options: ClientOptions) -> Result<Self> {
         if seeds.is_empty() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
@@ -161,7 +170,7 @@ impl Client {
         }
         options.tls.as_ref().map_or(Ok(()), ClientTls::check)?;
         let servers = Servers::new(seeds, options.clone());
-        let client = Self { inner: Arc::new(Inner { options, servers }) };
+        let client = Self { inner: Arc::new(Inner { options, servers, system: OnceCell::new() }) };
         client.servers().found(client.deadline()).await?;
         Ok(client)
     }
@@ -268,22 +277,27 @@ impl Client {
         .map(drop)
     }
 
-    /// Calls the leader, and any new leader, until one answers or the deadline passes.
+    /// Calls the leader's log service, and that of any new leader, until one answers or the deadline passes.
     async fn at_leader<Q: Clone, A>(
         &self,
         request: Q,
         call: impl Fn(LogClient<Shown>, Q) -> Call<A>,
     ) -> Result<A> {
+        self.call_leader(request, |channel, request| call(LogClient::new(channel), request)).await
+    }
+
+    /// The same over a connection to the leader.
+    async fn call_leader<Q: Clone, A>(&self, request: Q, call: impl Fn(Shown, Q) -> Call<A>) -> Result<A> {
         let deadline = self.deadline();
         let (min, max) = (self.options().backoff_min, self.options().backoff_max);
         let (mut backoff, mut search) = (Backoff::new(min, max), Backoff::searching(min, max));
         loop {
             let leader = self.servers().leader(deadline).await?;
             let until = deadline.min(retry::deadline::within(self.options().attempt_timeout));
-            let client = self.servers().client(&leader)?;
+            let channel = self.servers().call_channel(&leader)?;
             let (asked, mut watchdog) = (Some(leader.clone()), LeaderWatchdog::default());
             let answered = tokio::select! {
-                answered = timeout_at(until, call(client, request.clone())) => answered.ok(),
+                answered = timeout_at(until, call(channel, request.clone())) => answered.ok(),
                 () = watchdog.is_deposition(self, &asked, Instant::now()) => None,
             };
             let mut wait = &mut backoff;

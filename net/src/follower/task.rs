@@ -281,7 +281,7 @@ impl Task {
     fn refusal(&mut self, server: &str, status: &tonic::Status) -> Failure {
         let error = Sources::error(server, status);
         match error.kind() {
-            ErrorKind::Diverged | ErrorKind::NotFound => Failure::Refused(error),
+            ErrorKind::Diverged | ErrorKind::NotFound | ErrorKind::Unsupported => Failure::Refused(error),
             // The record at which a new copy must start.
             ErrorKind::Discarded if self.followed().is_none() => match self.sources.is_gone(server) {
                 true => Failure::Fatal(error),

@@ -225,8 +225,8 @@ impl LogSlot {
     /// the log yet.
     ///
     /// # Errors
-    /// NOT_FOUND: there is no such log. FAILED_PRECONDITION, `Diverged`: the call means a log of another id. UNAVAILABLE
-    /// before there is a log, without a majority, and while the server is shutting down. RESOURCE_EXHAUSTED, `Busy`: many
+    /// NOT_FOUND: there is no such log, or the call means one that was deleted and whose name another log has now.
+    /// FAILED_PRECONDITION, `Diverged`: the default log has another id than the call means. UNAVAILABLE before there is a log, without a majority, and while the server is shutting down. RESOURCE_EXHAUSTED, `Busy`: many
     /// calls wait already.
     pub async fn find(&self, name: &str, meant: Option<&[u8]>) -> Result<Log, Status> {
         if let Some(known) = self.peek(name, meant) {
@@ -243,7 +243,13 @@ impl LogSlot {
             logs.find(&name, FIND_TIMEOUT)
         });
         match finding.await {
-            Ok(found) => checked(found.map_err(|e| to_status(&e, None))?, meant),
+            Ok(found) => {
+                let log = found.map_err(|e| to_status(&e, None))?;
+                checked(log, meant).map_err(|_| {
+                    let what = "the log that the call is for was deleted; another log has its name now";
+                    to_status(&Error::new(ErrorKind::NotFound, what), None)
+                })
+            }
             Err(_) => Err(Status::internal("the call was abandoned: the server is shutting down, or failed")),
         }
     }
@@ -364,7 +370,7 @@ fn check_meant(meant: &[u8], log: &Log) -> Result<(), Status> {
     }
     let meant = String::from_utf8_lossy(meant);
     let what = format!(
-        "this server has log {ours}, but the call is for log {meant}: the log was deleted and created again, the server belongs to another cluster, or its directory was lost and a new cluster was created"
+        "this server has log {ours}, but the call is for log {meant}: the server belongs to another cluster, or its directory was lost and a new cluster was created"
     );
     Err(to_status(&Error::new(ErrorKind::Diverged, what), None))
 }

@@ -6,8 +6,8 @@ use super::Config;
 use super::ready::not_ready;
 use super::reload::Reloads;
 use crate::common::failure::Result;
-use chiplog::Log;
 use chiplog::cluster::Role;
+use chiplog::{Log, Logs};
 use chiplog_net::listener::memory_budget::Budget;
 use chiplog_net::listener::refusals::{Refusal, Refusals};
 use chiplog_net::peer::{PeerTraffic, PeerTransport};
@@ -82,6 +82,9 @@ impl Collector for Figures {
         of_clients(&mut page, self.host.gauges())?;
         if let Some(log) = self.host.opened() {
             of_log(&mut page, log)?;
+        }
+        if let Some(logs) = self.host.named() {
+            of_groups(&mut page, logs)?;
         }
         let copies = self.host.copies();
         page.gauge("copies", "copies of the log that this server sends blocks to", copies.now)?;
@@ -210,6 +213,41 @@ fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
     )?;
     let active = peers(|p| u64::from(p.active));
     page.family("peer_active", "1 if the leader hears from the peer", "node", MetricType::Gauge, &active)
+}
+
+/// The groups of named logs. Labels name groups, not logs: thousands of logs add no series.
+fn of_groups(page: &mut Page<'_>, logs: &Logs) -> fmt::Result {
+    let system = std::iter::once(("system".to_owned(), logs.system().clone()));
+    let groups = logs.groups().into_iter().map(|(number, group)| (number.to_string(), group));
+    let all: Vec<_> =
+        system.chain(groups).map(|(name, log)| (name, log.status(), log.metrics(), log)).collect();
+    type Row = (String, chiplog::Status, chiplog::metrics::Metrics, Log);
+    type Value = fn(&Row) -> u64;
+    let (gauge, counter) = (MetricType::Gauge, MetricType::Counter);
+    let rows: [(&str, &str, MetricType, Value); 9] = [
+        ("group_logs", "named logs of the group", gauge, |(_, _, _, log)| log.named_logs() as u64),
+        ("group_leader", "the node that leads the group; 0: unknown", gauge, |(_, status, _, _)| {
+            status.replica.leader.map_or(0, |node| node.get())
+        }),
+        ("group_term", "raft's term in the group", gauge, |(_, status, _, _)| status.replica.term.get()),
+        ("group_voters", "voters of the group", gauge, |(_, status, _, _)| {
+            status.replica.members.iter().filter(|m| m.is_voter() && !m.is_leaving()).count() as u64
+        }),
+        ("group_used_bytes", "bytes of the group's blocks", gauge, |(_, status, _, _)| status.bytes_used),
+        ("group_queue_bytes", "bytes of appends that wait for the group's writer", gauge, |(_, _, m, _)| {
+            m.queue_bytes
+        }),
+        ("group_poisoned", "1 if a write of the group failed", gauge, |(_, _, _, log)| {
+            u64::from(log.poison_cause().is_some())
+        }),
+        ("group_appends", "batches that the group accepted", counter, |(_, _, m, _)| m.appends),
+        ("group_written_bytes", "bytes of blocks that the group wrote", counter, |(_, _, m, _)| m.bytes),
+    ];
+    for (name, help, kind, value) in rows {
+        let values: Vec<_> = all.iter().map(|row| (row.0.clone(), value(row))).collect();
+        page.family(name, help, "group", kind, &values)?;
+    }
+    Ok(())
 }
 
 fn histograms(page: &mut Page<'_>, metrics: &chiplog::metrics::Metrics) -> fmt::Result {

@@ -1,6 +1,6 @@
 //! Compares the metrics of `/metrics` with docs/metrics.md and with what was done.
 
-use crate::harness::{Server, fed, leader, started, three, wait};
+use crate::harness::{Server, fed, leader, run, started, three, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -67,6 +67,8 @@ fn page_lists_the_metrics_of_a_server() {
     // Only servers with certificates have it: a test of TLS checks it.
     let expires = documented.remove("chiplog_certificate_expires_timestamp_seconds");
     assert_eq!(expires, Some(("gauge".into(), BTreeSet::from(["certificate".into()]))));
+    // Only servers that keep named logs have these: the next test checks them.
+    documented.retain(|name, _| !name.starts_with("chiplog_group_"));
     for (name, metric) in &documented {
         assert_eq!(served.get(name), Some(metric), "{name}: left: server, right: page");
     }
@@ -116,6 +118,34 @@ fn page_lists_the_metrics_of_a_server() {
     let text = follows.page("/metrics").1;
     assert!(value(&text, "chiplog_block_bytes_count") >= 1.0);
     assert_eq!(value(&text, "chiplog_records_total"), 0.0);
+}
+
+/// A series for each group, none for a log.
+#[test]
+fn groups_of_named_logs_have_metrics() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    server.start(&["--init", "--set", "groups=1"]);
+    let series = |name: &str| format!("chiplog_group_{name}{{group=\"1\"}}");
+    wait("the group is there", || server.page("/metrics").1.contains(&series("leader")).then_some(()));
+    let names: Vec<String> = (0..20).map(|n| format!("tenant-{n}")).collect();
+    let create: Vec<&str> =
+        ["logs", "create", &server.client].into_iter().chain(names.iter().map(String::as_str)).collect();
+    run(&create).ok();
+    fed(&["append", &format!("{}/tenant-7", server.client)], "a line\n").ok();
+    let text = server.page("/metrics").1;
+    let own = |metrics: Metrics| -> Metrics {
+        metrics.into_iter().filter(|(name, _)| name.starts_with("chiplog_group_")).collect()
+    };
+    assert_eq!(own(served(&text)), own(documented()));
+    let expected =
+        [("logs", 20.0), ("leader", 1.0), ("voters", 1.0), ("poisoned", 0.0), ("queue_bytes", 0.0)];
+    for (name, want) in expected {
+        assert_eq!(value(&text, &series(name)), want, "{name}");
+    }
+    assert!(value(&text, &series("appends_total")) >= 1.0);
+    assert!(!text.contains("tenant"), "no series of a single log");
+    assert_eq!(text.lines().filter(|line| line.starts_with("chiplog_group_term")).count(), 2);
 }
 
 #[test]

@@ -539,6 +539,9 @@ impl Servers {
             if let Some(id) = info.log_id.parse().ok().filter(|_| !info.log_id.is_empty()) {
                 let _ = self.log.set(id);
             }
+        } else if !log.is_empty() && info.log_id != known.log_id {
+            let what = format!("{address}: log {log:?} was deleted; another log has its name now");
+            return Err(Error::new(ErrorKind::NotFound, what));
         } else if !info.log_id.is_empty() && info.log_id != known.log_id {
             let what = format!(
                 "{address} has log {}, and another given server has log {}; give servers of one cluster",
@@ -577,25 +580,29 @@ impl Servers {
         Ok(Some(Found { term, sure, leader, node }))
     }
 
-    /// Returns a connection for calls to a server.
+    /// Returns the log's service for calls to a server.
     ///
     /// # Errors
     /// `InvalidArgument`: the address is invalid.
     pub(crate) fn client(&self, address: &str) -> Result<Stub> {
-        let known = self.known().channels.get(address).cloned();
-        let channel = match known {
-            Some(channel) => channel,
-            None => {
-                let channel = self.channel(address)?;
-                let mut known = self.known();
-                // The set of servers changes: connections to servers that are no longer listed are dropped.
-                let named: BTreeSet<_> = known.servers.iter().map(|s| s.address.clone()).collect();
-                known.channels.retain(|a, _| named.contains(a) || self.seeds.contains(a));
-                known.channels.insert(address.to_owned(), channel.clone());
-                channel
-            }
-        };
-        Ok(LogClient::new(channel))
+        self.call_channel(address).map(LogClient::new)
+    }
+
+    /// Returns the connection for calls to a server.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: the address is invalid.
+    pub(crate) fn call_channel(&self, address: &str) -> Result<Shown> {
+        if let Some(channel) = self.known().channels.get(address).cloned() {
+            return Ok(channel);
+        }
+        let channel = self.channel(address)?;
+        let mut known = self.known();
+        // The set of servers changes: connections to servers that are no longer listed are dropped.
+        let named: BTreeSet<_> = known.servers.iter().map(|s| s.address.clone()).collect();
+        known.channels.retain(|a, _| named.contains(a) || self.seeds.contains(a));
+        known.channels.insert(address.to_owned(), channel.clone());
+        Ok(channel)
     }
 
     /// Returns a separate connection for a stream.

@@ -67,7 +67,7 @@ pub(super) async fn begin(
     response_bytes: usize,
     payer: Arc<Payer>,
 ) -> Result<Answers<Reply>, Status> {
-    let log = host.find(&request.log, None).await?;
+    let log = host.replica(&request.log).await?;
     let from = from(request, log.log_id()).map_err(|e| status_of(&log, &e))?;
     let feed = log.follow(from).map_err(|e| status_of(&log, &e))?;
     let keep_alive = Duration::from_millis(request.keep_alive_millis.into());

@@ -254,7 +254,7 @@ impl Service for LogService {
         let default = self.host.log("").ok();
         let named = match &*name {
             "" | DEFAULT_LOG => None,
-            name if default.is_some() => match self.host.find(name, None).await {
+            name if default.is_some() => match self.host.replica(name).await {
                 Err(status) if status.code() == Code::NotFound => None,
                 found => Some(found?),
             },
