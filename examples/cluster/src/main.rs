@@ -1,16 +1,18 @@
 //! A cluster of three servers: real processes on this machine. Eight programs append a real text over the network, and
 //! the leader is killed meanwhile. No confirmed record is lost, none is there twice, and the killed server returns and
-//! has all of them.
+//! has all of them. The same servers then keep a thousand named logs, and another leader is killed.
 //!
 //! ```text
 //! servers.rs    processes: started, killed, ended with this program
 //! producers.rs  exactly-once appending over the network
+//! tenants.rs    many named logs
 //! view.rs       a copy of the log in this process, whose reader counts words and checks every record against the promises
 //! text.rs       the records
 //! ```
 
 mod producers;
 mod servers;
+mod tenants;
 mod text;
 mod view;
 
@@ -49,6 +51,9 @@ struct Arguments {
     /// How much to append in total, 1 to 4096
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=4096))]
     mib: u64,
+    /// Named logs, 1 to 10000
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    logs: u64,
     /// The chiplog to run [default: the one beside this program]
     #[arg(long, overrides_with = "chiplog")]
     chiplog: Option<PathBuf>,
@@ -164,6 +169,7 @@ fn run_stages(
     );
     discard_and_come_back(&client, servers, leader, text, &promises, copy)?;
     copy.close()?;
+    tenants::serve_many(&client, servers, arguments.logs)?;
     println!("\nAll checks passed, in {:.1} s.", began.elapsed().as_secs_f64());
     Ok(())
 }

@@ -3,6 +3,7 @@
 //! Invariant: when this program ends in order (normally, by an error, a panic or Ctrl-C), it ends the servers first and
 //! then removes its files.
 
+use crate::tenants::GROUPS;
 use std::error::Error;
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -104,6 +105,7 @@ impl Servers {
             format!("listen.peer={}", place.peer),
             format!("listen.http={}", place.http),
             "log.segment_bytes=4MiB".to_owned(),
+            format!("groups={GROUPS}"),
             format!("cluster.election_timeout_millis={ELECTION_MILLIS}"),
             "cluster.heartbeat_millis=100".to_owned(),
         ];

@@ -54,7 +54,7 @@ fn served(dir: &Path) -> bool {
 #[test]
 fn a_leader_is_killed_and_nothing_is_lost() {
     let dir = tempfile::tempdir().unwrap();
-    let output = run(dir.path(), &["--mib", "4"]);
+    let output = run(dir.path(), &["--mib", "4", "--logs", "60"]);
     let told = String::from_utf8_lossy(&output.stdout);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{told}\n{error}");
@@ -63,6 +63,8 @@ fn a_leader_is_killed_and_nothing_is_lost() {
         "is started again",
         "all three have the same",
         "the copy, at the very next",
+        "which leads group 1",
+        "Each of the 60 logs has its 10 records",
         "All checks passed",
     ] {
         assert!(told.contains(part), "{part:?} is missing in:\n{told}");
