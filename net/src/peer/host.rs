@@ -4,7 +4,6 @@
 //! - Only a member of the default log of the same cluster gets a replica here. Under TLS its certificate names it.
 //! - One replica is made at a time.
 
-use super::service::check_node;
 use super::{Common, DEFAULT_GROUP, PROTOCOL, Shared};
 use crate::listener::connection_info::ConnectionInfo;
 use crate::wire::connect_error::causes;
@@ -78,7 +77,7 @@ pub(super) async fn answer(
 ) -> Result<HostResponse, Status> {
     let arrival = request.extensions().get::<ConnectionInfo>().cloned();
     let request = request.into_inner();
-    check_node(common, NodeId(request.from), arrival.as_ref())?;
+    common.check_node(NodeId(request.from), arrival.as_ref())?;
     let log = check(common, &request).inspect_err(|status| {
         tracing::debug!(
             from = request.from,

@@ -42,14 +42,16 @@ pub use group::GroupTransport;
 pub use host::Host;
 pub use traffic::PeerTraffic;
 
-use crate::listener::refusals::Refusals;
+use crate::listener::connection_info::ConnectionInfo;
+use crate::listener::refusals::{Refusal, Refusals};
 use crate::listener::tls;
 use crate::listener::tls::{ServerTls, node_name};
 use crate::wire::address::{Address, check_host_port};
+use crate::wire::status::to_status;
 use crate::wire::tcp;
 use chiplog::cluster::{MEMBERS_MAX, Member};
 use chiplog::transport::{Envelope, Inbox, Transport};
-use chiplog::{DirectoryId, ErrorKind, LogId, NodeId, options};
+use chiplog::{DirectoryId, Error, ErrorKind, LogId, NodeId, options};
 use hyper_util::client::legacy::connect::HttpConnector;
 use link::Link;
 use std::collections::BTreeMap;
@@ -63,6 +65,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{oneshot, watch};
+use tonic::Status;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use traffic::Counters;
 
@@ -462,6 +465,23 @@ impl Transport for PeerTransport {
 }
 
 impl Common {
+    /// Checks a caller's identity: under TLS, its certificate must name the node that it claims to be.
+    ///
+    /// # Errors
+    /// PERMISSION_DENIED.
+    fn check_node(&self, node: NodeId, arrival: Option<&ConnectionInfo>) -> Result<(), Status> {
+        if self.tls.is_none() || arrival.is_some_and(|arrival| arrival.is_node(node)) {
+            return Ok(());
+        }
+        let what =
+            format!("the certificate is not that of node {node}: it does not name {}", node_name(node));
+        let refused = self.refusals.count(Refusal::PermissionDenied);
+        if refused.is_power_of_two() {
+            tracing::warn!(%node, refused, "a peer's certificate does not name the node that the peer claims to be"); // logged again at each attempt
+        }
+        Err(to_status(&Error::new(ErrorKind::PermissionDenied, what), None))
+    }
+
     /// The state of a group, made at its first use.
     fn group(self: &Arc<Self>, group: u32) -> Arc<Shared> {
         let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);

@@ -69,7 +69,7 @@ struct Inner {
     opening: Mutex<()>,
     /// Since when the voter whose turn it is could lead a group.
     steady: Mutex<BTreeMap<u32, Instant>>,
-    /// What was last reported about a group.
+    /// The last report about a group.
     reported: Mutex<BTreeMap<u32, String>>,
 }
 
