@@ -51,7 +51,7 @@ use crate::wire::status::to_status;
 use crate::wire::tcp;
 use chiplog::cluster::{MEMBERS_MAX, Member};
 use chiplog::transport::{Envelope, Inbox, Transport};
-use chiplog::{DirectoryId, ErrorKind, LogId, NodeId, options};
+use chiplog::{DirectoryId, Error, ErrorKind, LogId, NodeId, options};
 use hyper_util::client::legacy::connect::HttpConnector;
 use link::Link;
 use std::collections::BTreeMap;
@@ -465,6 +465,23 @@ impl Transport for PeerTransport {
 }
 
 impl Common {
+    /// Checks a caller's identity: under TLS, its certificate must name the node that it claims to be.
+    ///
+    /// # Errors
+    /// PERMISSION_DENIED.
+    fn check_node(&self, node: NodeId, arrival: Option<&ConnectionInfo>) -> Result<(), Status> {
+        if self.tls.is_none() || arrival.is_some_and(|arrival| arrival.is_node(node)) {
+            return Ok(());
+        }
+        let what =
+            format!("the certificate is not that of node {node}: it does not name {}", node_name(node));
+        let refused = self.refusals.count(Refusal::PermissionDenied);
+        if refused.is_power_of_two() {
+            tracing::warn!(%node, refused, "a peer's certificate does not name the node that the peer claims to be"); // logged again at each attempt
+        }
+        Err(to_status(&Error::new(ErrorKind::PermissionDenied, what), None))
+    }
+
     /// The state of a group, made at its first use.
     fn group(self: &Arc<Self>, group: u32) -> Arc<Shared> {
         let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);

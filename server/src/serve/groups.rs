@@ -43,6 +43,8 @@ const SYSTEM: u32 = 0;
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// How long the thread that follows the catalogue waits for its next record.
 const CATALOGUE_WAIT: Duration = Duration::from_millis(200);
+/// The limit of changes of a group's members before the other groups have their turn.
+const CHANGES_MAX: usize = 8;
 /// The time limit of one change of members.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time limit of a server's answer to a request to host a replica.
@@ -67,7 +69,7 @@ struct Inner {
     opening: Mutex<()>,
     /// Since when the voter whose turn it is could lead a group.
     steady: Mutex<BTreeMap<u32, Instant>>,
-    /// The last report about each group.
+    /// The last report about a group.
     reported: Mutex<BTreeMap<u32, String>>,
 }
 
@@ -301,7 +303,15 @@ impl Groups {
                 self.inner.steady.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
                 continue;
             }
-            match self.follow_members(group, &replica, &servers.members) {
+            // A new server is added and gets its vote in one look.
+            let mut changed = self.follow_members(group, &replica, &servers.members);
+            for _ in 1..CHANGES_MAX {
+                if !matches!(changed, Ok(true)) || replica.role() != Role::Leader {
+                    break;
+                }
+                changed = self.follow_members(group, &replica, &servers.members);
+            }
+            match changed {
                 Ok(true) => self.report(group, ""),
                 Ok(false) => self.even_leaders(group, &replica),
                 Err(error) => self.report(group, &error.to_string()),

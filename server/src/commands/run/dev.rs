@@ -10,6 +10,7 @@ use crate::connect::target;
 use crate::serve::{Config, First, Server};
 use chiplog::cluster::{Change, Role};
 use chiplog::{ErrorKind, Log, NodeId};
+use chiplog_net::peer::GROUPS_MAX;
 use chiplog_net::service::admin::Founding;
 use clap::Args;
 use serde_json::json;
@@ -44,6 +45,10 @@ pub(crate) struct Dev {
     /// --data.
     #[arg(long, default_value_t = 7411)]
     port: u16,
+
+    /// The number of groups of named logs (`chiplog logs`). 0: the servers keep no named logs.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=i64::from(GROUPS_MAX)))]
+    groups: u32,
 }
 
 const NODES: u16 = 3;
@@ -68,8 +73,8 @@ pub(crate) fn run(args: &Dev, ui: &Ui) -> Result<Exit> {
     let dir = scratch.as_ref().map_or_else(|| args.data.clone().unwrap_or_default(), |s| s.dir().into());
     let runtime = runtime(None)?;
     let ended = runtime.block_on(async {
-        let servers = start(args.port, &dir).await?;
-        announce(&servers, args.data.is_none(), ui)?;
+        let servers = start(args, &dir).await?;
+        announce(&servers, args, ui)?;
         let _ = stopped.await;
         let mut ended = Ok(());
         for server in servers {
@@ -101,13 +106,14 @@ fn are_free(mut ports: Range<u16>) -> Result<()> {
     }
 }
 
-async fn start(port: u16, dir: &Path) -> Result<Vec<Server>> {
+async fn start(args: &Dev, dir: &Path) -> Result<Vec<Server>> {
+    let port = args.port;
     if port > 0 {
         are_free(port..port + 3 * NODES)?;
     }
     let mut servers = Vec::new();
     for n in 0..NODES {
-        let mut config = Config { node: u64::from(n) + 1, ..Config::default() };
+        let mut config = Config { node: u64::from(n) + 1, groups: args.groups, ..Config::default() };
         config.data = dir.join(format!("node{}", n + 1));
         let at = |offset: u16| format!("127.0.0.1:{}", if port == 0 { 0 } else { port + 3 * n + offset });
         (config.listen.client, config.listen.peer, config.listen.http) = (at(0), at(1), at(2));
@@ -171,7 +177,7 @@ async fn take_in(servers: &[Server], server: &Server) -> chiplog::Result<()> {
         .unwrap_or_else(|_| Err(chiplog::Error::new(ErrorKind::Poisoned, "a thread panicked")))
 }
 
-fn announce(servers: &[Server], scratch: bool, ui: &Ui) -> Result<()> {
+fn announce(servers: &[Server], args: &Dev, ui: &Ui) -> Result<()> {
     let log_id = servers.first().and_then(|s| s.host.opened()).map(|log| log.log_id().get());
     let log_id = chiplog_net::wire::ids::to_hex(log_id.unwrap_or(0));
     let list: Vec<_> = servers
@@ -189,10 +195,14 @@ fn announce(servers: &[Server], scratch: bool, ui: &Ui) -> Result<()> {
         }
         let client = servers.first().map_or("", |s| s.address.client.as_str());
         let http = servers.first().and_then(|s| s.http).map_or(String::new(), |at| at.to_string());
+        let named = match args.groups {
+            0 => String::new(),
+            _ => format!("  chiplog logs create {client} orders\n  seq 10 | chiplog append {client}/orders\n"),
+        };
         _ = write!(
             out,
-            "\nTry, in another terminal:\n  chiplog status {client}\n  chiplog transfer-leader --cluster {client}\n  chiplog member demote 3 --cluster {client}\n  curl http://{http}/metrics\n  grpcurl -plaintext {client} list\n\nCtrl-C ends it{}.\n",
-            if scratch { " and removes its data" } else { "" }
+            "\nTry, in another terminal:\n  chiplog status {client}\n{named}  chiplog transfer-leader --cluster {client}\n  chiplog member demote 3 --cluster {client}\n  curl http://{http}/metrics\n  grpcurl -plaintext {client} list\n\nCtrl-C ends it{}.\n",
+            if args.data.is_none() { " and removes its data" } else { "" }
         );
         out
     })
