@@ -497,23 +497,6 @@ impl Common {
         self.groups.read().unwrap_or_else(PoisonError::into_inner).get(&group).cloned()
     }
 
-    /// Checks a caller's identity: under TLS, its certificate must name the node that it claims to be.
-    ///
-    /// # Errors
-    /// PERMISSION_DENIED.
-    fn check_node(&self, node: NodeId, arrival: Option<&ConnectionInfo>) -> Result<(), Status> {
-        if self.tls.is_none() || arrival.is_some_and(|arrival| arrival.is_node(node)) {
-            return Ok(());
-        }
-        let what =
-            format!("the certificate is not that of node {node}: it does not name {}", node_name(node));
-        let refused = self.refusals.count(Refusal::PermissionDenied);
-        if refused.is_power_of_two() {
-            tracing::warn!(%node, refused, "a peer's certificate does not name the node that the peer claims to be"); // logged again at each attempt
-        }
-        Err(to_status(&chiplog::Error::new(ErrorKind::PermissionDenied, what), None))
-    }
-
     /// Returns an endpoint for one peer only, over connections that [`Self::connector`] makes. A connection that leaves
     /// a ping unanswered for `silence` is closed.
     fn endpoint(
