@@ -849,7 +849,7 @@ typedef struct {
    */
   size_t size;
   /**
-   * The name of the log. NULL or empty, the default: the server's only log.
+   * The name of the log. NULL or empty, the default: the log "default".
    */
   const char *log;
   /**
@@ -1054,7 +1054,7 @@ typedef struct {
    */
   const chiplog_log_options_t *files;
   /**
-   * The name of the log. NULL or empty, the default: the servers' only log.
+   * The name of the log. NULL or empty, the default: the log "default".
    */
   const char *log;
   /**
