@@ -451,20 +451,21 @@ fn logs_are_created_and_deleted_by_two_leaders_together() {
         first.register(name).unwrap();
     }
     assert_eq!(first.register("b").unwrap_err().kind(), ErrorKind::AlreadyExists);
-    let waited = first.find("c", Duration::from_millis(50)).unwrap_err();
+    let waited = first.find("c", None, Duration::from_millis(50)).unwrap_err();
     assert_eq!(waited.kind(), ErrorKind::Timeout, "nobody has opened it in its group: {waited}");
     assert!(third.peek("c").is_none());
-    second.find("b", PATIENCE).unwrap().append(b"x").unwrap();
+    second.find("b", None, PATIENCE).unwrap().append(b"x").unwrap();
     second.settle().unwrap();
     for logs in [&first, &second, &third] {
         for name in ["a", "b", "c"] {
-            assert_eq!(logs.find(name, PATIENCE).unwrap().log_id(), first.info(name).unwrap().log_id);
+            assert_eq!(logs.find(name, None, PATIENCE).unwrap().log_id(), first.info(name).unwrap().log_id);
             assert!(logs.peek(name).is_some(), "it is known once it was found");
         }
-        assert_eq!(logs.find("d", PATIENCE).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(logs.find("d", None, PATIENCE).unwrap_err().kind(), ErrorKind::NotFound);
     }
-    first.unregister("b").unwrap();
-    assert_eq!(first.find("b", PATIENCE).unwrap_err().kind(), ErrorKind::NotFound);
+    first.unregister("b", Some(second.info("c").unwrap().log_id)).unwrap_err();
+    first.unregister("b", None).unwrap();
+    assert_eq!(first.find("b", None, PATIENCE).unwrap_err().kind(), ErrorKind::NotFound);
     let number = third.info("c").unwrap().number;
     until("the catalogue has arrived", || second.info("b").is_err());
     second.settle().unwrap();
@@ -491,4 +492,23 @@ fn group_that_the_catalogue_does_not_know_is_refused() {
     assert_eq!(first.add_group(2, other.clone()).unwrap_err().kind(), ErrorKind::AlreadyExists);
     assert_eq!(first.add_group(0, other).unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert_eq!(first.groups().len(), 2);
+}
+
+/// A catalogue that was lost begins to count again: the logs of its groups must not get new names.
+#[test]
+fn group_with_logs_of_a_lost_catalogue_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let options =
+        LogsOptions::default().groups(1).options(Options::with_segment_bytes(1 << 20).sessions_max(64));
+    let logs = Logs::open(dir.path(), options.clone()).unwrap();
+    logs.create("old").unwrap().append(b"of old").unwrap();
+    logs.close().unwrap();
+    drop(logs);
+    std::fs::rename(dir.path().join("system"), dir.path().join("lost")).unwrap();
+    let refused = Logs::open(dir.path(), options.clone()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Diverged, "{refused}");
+    std::fs::remove_dir_all(dir.path().join("system")).unwrap();
+    std::fs::rename(dir.path().join("lost"), dir.path().join("system")).unwrap();
+    let logs = Logs::open(dir.path(), options).unwrap();
+    assert_eq!(logs.get("old").unwrap().read(chiplog::Index(1)).unwrap().data, "of old");
 }

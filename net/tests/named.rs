@@ -42,7 +42,10 @@ impl Named {
     }
 
     async fn delete(&mut self, name: &str) {
-        self.admin.delete_log(DeleteLogRequest { name: name.to_owned() }).await.unwrap();
+        self.admin
+            .delete_log(DeleteLogRequest { name: name.to_owned(), log_id: String::new() })
+            .await
+            .unwrap();
     }
 
     fn options(name: &str) -> ClientOptions {
@@ -142,11 +145,15 @@ async fn sealed_log_refuses_appends_and_keeps_its_records() {
     let client = named.client("orders").await;
     let producer = client.producer(ProducerOptions::default()).await.unwrap();
     producer.append(b"x").await.unwrap().await.unwrap();
-    named.admin.seal_log(SealLogRequest { name: "orders".into() }).await.unwrap();
+    named.admin.seal_log(SealLogRequest { name: "orders".into(), log_id: String::new() }).await.unwrap();
     let refused = producer.append(b"y").await.unwrap().await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Sealed, "{refused}");
     assert_eq!(read_to_end(&client, Start::First).await, [(1, b"x".to_vec())]);
-    let missing = named.admin.seal_log(SealLogRequest { name: "none".into() }).await.unwrap_err();
+    let missing = named
+        .admin
+        .seal_log(SealLogRequest { name: "none".into(), log_id: String::new() })
+        .await
+        .unwrap_err();
     assert_eq!(from_status(&missing).kind(), ErrorKind::NotFound);
 }
 
@@ -256,4 +263,71 @@ async fn a_group_can_be_followed_and_one_log_of_it_is_refused() {
         copy.close().unwrap();
     };
     tokio::task::spawn_blocking(read).await.unwrap();
+}
+
+/// The catalogue needs all its records: once the options of its log discarded some, no server started again.
+#[tokio::test]
+async fn catalogue_cannot_lose_records() {
+    let mut named = Named::new().await;
+    named.create("orders").await.unwrap();
+    let set = |log: &str, name: &str| SetLogOptionsRequest {
+        log: log.to_owned(),
+        changes: vec![LogOption { name: name.to_owned(), value: Some(1 << 40) }],
+        timeout_millis: 1000,
+    };
+    for option in ["retention_bytes", "retention_age", "capacity_bytes"] {
+        let refused = named.admin.set_log_options(set("_system", option)).await.unwrap_err();
+        assert_eq!(from_status(&refused).kind(), ErrorKind::InvalidArgument, "{option}: {refused}");
+    }
+    assert_eq!(named.logs.system().discard(Index(2)).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let discard = chiplog_net::wire::proto::v1::log_client::LogClient::connect(format!(
+        "http://{}",
+        named.one.address()
+    ))
+    .await
+    .unwrap()
+    .discard(DiscardRequest { log: "_system".into(), first: 2 })
+    .await
+    .unwrap_err();
+    assert_eq!(from_status(&discard).kind(), ErrorKind::NotFound);
+}
+
+/// A repeated call whose first answer was lost must not delete the next log of that name.
+#[tokio::test]
+async fn deletion_and_seal_mean_one_log_of_a_name() {
+    let mut named = Named::new().await;
+    let old = named.create("orders").await.unwrap().log_id;
+    named.delete("orders").await;
+    let new = named.create("orders").await.unwrap().log_id;
+    append(&named.client("orders").await, &["x"]).await;
+    let again = DeleteLogRequest { name: "orders".into(), log_id: old.clone() };
+    let refused = named.admin.delete_log(again).await.unwrap_err();
+    assert_eq!(from_status(&refused).kind(), ErrorKind::NotFound);
+    let again = SealLogRequest { name: "orders".into(), log_id: old };
+    assert_eq!(from_status(&named.admin.seal_log(again).await.unwrap_err()).kind(), ErrorKind::NotFound);
+    let info = &named.client("").await.list_logs("orders").await.unwrap()[0];
+    assert_eq!((info.last_index, info.sealed), (Index(1), false));
+    named.admin.seal_log(SealLogRequest { name: "orders".into(), log_id: new.clone() }).await.unwrap();
+    named.admin.delete_log(DeleteLogRequest { name: "orders".into(), log_id: new }).await.unwrap();
+}
+
+/// A stream is of one log: a request for another one was appended to the first.
+#[tokio::test]
+async fn append_stream_is_of_one_log() {
+    let mut named = Named::new().await;
+    named.create("a").await.unwrap();
+    named.create("b").await.unwrap();
+    let batch = chiplog::BatchBuilder::new().push(b"x").unwrap().build().unwrap().as_bytes().clone();
+    let request = |log: &str| AppendRequest { log: log.to_owned(), batch: batch.clone() };
+    let requests = tokio_stream::iter([request("a"), request(""), request("a"), request("b")]);
+    let address = format!("http://{}", named.one.address());
+    let mut client = chiplog_net::wire::proto::v1::log_client::LogClient::connect(address).await.unwrap();
+    let mut answers = client.append(requests).await.unwrap().into_inner();
+    for _ in 0..3 {
+        assert!(answers.message().await.unwrap().is_some());
+    }
+    let refused = answers.message().await.unwrap_err();
+    assert_eq!(from_status(&refused).kind(), ErrorKind::InvalidArgument);
+    assert_eq!(named.logs.info("a").unwrap().last_index, Index(3));
+    assert_eq!(named.logs.info("b").unwrap().last_index, Index(0));
 }

@@ -411,6 +411,7 @@ impl Log {
         if log.is_none() {
             self.check_fork()?;
             self.view.check_log()?;
+            self.check_keeps_all("discard records of it")?;
             return self.submit_command(Command::Discard { first });
         }
         self.submit_command(Command::Log(LogCommand::Discard { log, first }))
@@ -502,7 +503,21 @@ impl Log {
         changes: &[(LogOption, Option<u64>)],
         timeout: Duration,
     ) -> Result<Ticket<()>> {
+        let discards = [LogOption::RetentionBytes, LogOption::RetentionAge, LogOption::CapacityBytes];
+        if changes.iter().any(|(option, set)| set.is_some() && discards.contains(option)) {
+            self.check_keeps_all("limit its size or age")?;
+        }
         self.submit_request(AdminRequest::SetOptions(changes.to_vec()), timeout)
+    }
+
+    /// Checks that this log is not the catalogue of named logs, whose records are all needed.
+    fn check_keeps_all(&self, wish: &str) -> Result<()> {
+        if !self.view.logs.holds_catalogue() {
+            return Ok(());
+        }
+        let what =
+            format!("the log is the catalogue of named logs, which needs all its records: do not {wish}");
+        Err(Error::new(ErrorKind::InvalidArgument, what))
     }
 
     /// The capacity. A copy that follows from outside has its own, whatever is set for the log.

@@ -280,6 +280,7 @@ impl Logs {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn of(system: Log) -> Self {
+        system.logs().hold_catalogue();
         Self { inner: Arc::new(Inner { system, groups: RwLock::default(), catalogue: Mutex::default() }) }
     }
 
@@ -331,8 +332,17 @@ impl Logs {
     /// a cluster the leader of group 0 accepts this.
     ///
     /// # Errors
-    /// `Diverged`: the catalogue knows another directory by this number. Those of [`Log::append`].
+    /// `Diverged`: the catalogue knows another directory by this number, or the group has logs of another catalogue. Those
+    /// of [`Log::append`].
     pub fn register_group(&self, number: u32, group: &Log) -> Result<()> {
+        if !group.logs().opened().is_none() {
+            let what = format!(
+                "{} has named logs, but the catalogue does not know the group: it is of another catalogue, or the \
+                 directory of the catalogue was lost or is on a disk that is not mounted",
+                group.path().display()
+            );
+            return Err(Error::new(ErrorKind::Diverged, what));
+        }
         let record = CatalogueRecord::Group { group: number, id: group.log_id() };
         self.inner.system.append(&record.encode()[..])?;
         self.group_id(number)?.map_or(Ok(()), |known| is_known(number, known, group))
@@ -350,9 +360,11 @@ impl Logs {
     fn group(&self, number: u32) -> Result<Log> {
         let groups = self.inner.groups.read().unwrap_or_else(PoisonError::into_inner);
         groups.get(&number).cloned().ok_or_else(|| {
-            let what =
-                format!("group {number} does not run here: {} do; was its directory removed?", groups.len());
-            Error::new(ErrorKind::NotFound, what)
+            let what = format!(
+                "group {number} does not run here yet: {} do. If that lasts, was its directory removed?",
+                groups.len()
+            );
+            Error::new(ErrorKind::Unavailable, what)
         })
     }
 
@@ -420,6 +432,7 @@ impl Logs {
     fn add_entry(&self, name: &str, group: Option<u32>) -> Result<CatalogueEntry> {
         check_new_name(name)?;
         self.may_wait()?;
+        self.check_leads()?;
         self.drop_deleted()?;
         let system = &self.inner.system;
         let exists = || Error::new(ErrorKind::AlreadyExists, format!("log {name:?} exists already"));
@@ -430,16 +443,29 @@ impl Logs {
             }
             let groups = self.groups();
             let fewest = || groups.into_keys().min_by_key(|group| catalogue.logs_in(*group)).unwrap_or(1);
-            let group = group.unwrap_or_else(fewest);
-            self.check_room(group)?;
-            group
+            group.unwrap_or_else(fewest)
         };
+        self.check_room(group)?;
         let id = system.random_id()?;
         let index =
             system.append(&CatalogueRecord::Create { name: name.to_owned(), id, group }.encode()[..])?;
         let catalogue = self.catalogue()?;
         debug_assert!(catalogue.next() > index, "an acknowledged record can be read");
         catalogue.get(name).copied().filter(|entry| entry.id == id).ok_or_else(exists)
+    }
+
+    /// Checks that this replica leads the system log: only then its catalogue decides.
+    ///
+    /// # Errors
+    /// `NotLeader`.
+    fn check_leads(&self) -> Result<()> {
+        if self.inner.system.replica_leads() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::NotLeader,
+            "another replica leads the system log, which has the names of logs",
+        ))
     }
 
     /// Checks that this thread may wait for all groups: nothing is half done because it may not.
@@ -453,7 +479,7 @@ impl Logs {
     /// Checks that a group takes one more log, before the catalogue names it.
     fn check_room(&self, number: u32) -> Result<()> {
         let group = self.group(number)?;
-        let count = group.logs().len();
+        let count = group.logs().len().max(self.catalogue()?.logs_in(number));
         if count < group.logs_max() {
             return Ok(());
         }
@@ -528,15 +554,21 @@ impl Logs {
     /// to `timeout`.
     ///
     /// # Errors
-    /// `NotFound`: there is no log of this name. `Unavailable`: no majority answered. `Timeout`: the log was not opened in
-    /// its group. Those of reading the system log.
-    pub fn find(&self, name: &str, timeout: Duration) -> Result<Log> {
+    /// `NotFound`: there is no log of this name, or it is not the one with the id that is given. `Unavailable`: no majority
+    /// answered, or the log's group does not run here. `Timeout`: the log was not opened in its group. Those of reading the
+    /// system log.
+    pub fn find(&self, name: &str, id: Option<LogId>, timeout: Duration) -> Result<Log> {
         let deadline = Instant::now() + timeout;
-        if self.catalogue()?.get(name).is_none() {
+        let is_meant = |entry: &CatalogueEntry| id.is_none_or(|id| entry.id == id);
+        if !self.catalogue()?.get(name).is_some_and(is_meant) {
             self.inner.system.barrier(timeout)?;
         }
         loop {
             let entry = self.entry(name)?; // again each time: it can be deleted meanwhile
+            if !is_meant(&entry) {
+                let what = format!("the log that is meant was deleted; another log is called {name:?} now");
+                return Err(Error::new(ErrorKind::NotFound, what));
+            }
             let group = self.group(entry.group)?;
             if group.logs().get(entry.number).is_none() && group.replica_leads() {
                 self.open_up_to(&group, entry.group, entry.number)?;
@@ -579,7 +611,7 @@ impl Logs {
     /// # Errors
     /// `NotFound`. Those of [`Log::append`]; it is safe to retry.
     pub fn delete(&self, name: &str) -> Result<()> {
-        let CatalogueEntry { number, group, .. } = self.remove_entry(name)?;
+        let CatalogueEntry { number, group, .. } = self.remove_entry(name, None)?;
         drop_in(&self.group(group)?, number)
     }
 
@@ -587,14 +619,19 @@ impl Logs {
     /// next [`Logs::settle`]. In a cluster the leader of group 0 accepts this.
     ///
     /// # Errors
-    /// As [`Logs::delete`].
-    pub fn unregister(&self, name: &str) -> Result<()> {
-        self.remove_entry(name).map(drop)
+    /// As [`Logs::delete`]. `NotFound`, too, if `id` is given and the name is that of another log now.
+    pub fn unregister(&self, name: &str, id: Option<LogId>) -> Result<()> {
+        self.remove_entry(name, id).map(drop)
     }
 
-    fn remove_entry(&self, name: &str) -> Result<CatalogueEntry> {
+    fn remove_entry(&self, name: &str, id: Option<LogId>) -> Result<CatalogueEntry> {
         self.may_wait()?;
+        self.check_leads()?;
         let entry = self.entry(name)?;
+        if id.is_some_and(|id| id != entry.id) {
+            let what = format!("the log that is meant was deleted; another log is called {name:?} now");
+            return Err(Error::new(ErrorKind::NotFound, what));
+        }
         let CatalogueEntry { number, id, .. } = entry;
         self.inner.system.append(&CatalogueRecord::Delete { number, id }.encode()[..])?;
         Ok(entry)

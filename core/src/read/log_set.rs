@@ -23,6 +23,8 @@ pub(crate) struct LogSet {
     opened: AtomicU32,
     /// The group is kept for named logs, whether it has any yet or not.
     reserved: AtomicBool,
+    /// The log holds the catalogue of named logs: all its records are needed.
+    catalogue: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -59,6 +61,15 @@ impl LogSet {
     /// Keeps the group for named logs: it takes no records of its own.
     pub(crate) fn reserve(&self) {
         self.reserved.store(true, Ordering::Relaxed);
+    }
+
+    /// The log holds the catalogue of named logs: none of its records may be discarded.
+    pub(crate) fn hold_catalogue(&self) {
+        self.catalogue.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn holds_catalogue(&self) -> bool {
+        self.catalogue.load(Ordering::Relaxed)
     }
 
     /// Notes the committed state of logs that have changed. `None`: the log was dropped. Does not wake waiters, so that

@@ -113,7 +113,9 @@ impl Client {
     /// # Errors
     /// `NotFound`, also if the answer to a first attempt was lost. Otherwise as [`Client::create_log`].
     pub async fn delete_log(&self, name: &str) -> Result<()> {
-        let request = DeleteLogRequest { name: name.to_owned() };
+        // A repeated call must not delete a log that got the name meanwhile.
+        let log_id = self.of_log(name).await?.servers().log_id();
+        let request = DeleteLogRequest { name: name.to_owned(), log_id };
         let deleted = self
             .system()
             .await?
@@ -129,10 +131,9 @@ impl Client {
     /// # Errors
     /// `NotFound`. Otherwise as [`Client::create_log`].
     pub async fn seal_log(&self, name: &str) -> Result<()> {
-        let request = SealLogRequest { name: name.to_owned() };
-        let sealed = self
-            .of_log(name)
-            .await?
+        let log = self.of_log(name).await?;
+        let request = SealLogRequest { name: name.to_owned(), log_id: log.servers().log_id() };
+        let sealed = log
             .call_leader(request, |channel, request| {
                 Box::pin(async move { AdminClient::new(channel).seal_log(request).await })
             })

@@ -4,7 +4,7 @@
 //! - Only a member of the default log of the same cluster gets a replica here. Under TLS its certificate names it.
 //! - One replica is made at a time.
 
-use super::{Common, DEFAULT_GROUP, PROTOCOL, Shared};
+use super::{Common, DEFAULT_GROUP, GROUPS_MAX, PROTOCOL, Shared};
 use crate::listener::connection_info::ConnectionInfo;
 use crate::wire::connect_error::causes;
 use crate::wire::ids;
@@ -89,11 +89,20 @@ pub(super) async fn answer(
     if let Some(arrival) = &arrival {
         arrival.prove();
     }
-    let _one = common.hosting.lock().await;
+    // Held until the replica is made, also if the caller gives up meanwhile.
+    let one = common.hosting.clone().try_lock_owned().map_err(|_| {
+        to_status(
+            &Error::new(ErrorKind::Unavailable, "this server is making a replica already; try again"),
+            None,
+        )
+    })?;
     let (common, group) = (common.clone(), request.group);
-    let made = tokio::task::spawn_blocking(move || match common.host.get() {
-        Some(host) => host(group, log),
-        None => Err(Error::new(ErrorKind::Unsupported, "this server keeps no groups of named logs")),
+    let made = tokio::task::spawn_blocking(move || {
+        let _one = one;
+        match common.host.get() {
+            Some(host) => host(group, log),
+            None => Err(Error::new(ErrorKind::Unsupported, "this server keeps no groups of named logs")),
+        }
     });
     let made = made.await.map_err(|_| Status::internal("making the replica panicked, or the server ends"))?;
     let directory = made.map_err(|e| to_status(&e, None))?;
@@ -116,6 +125,9 @@ fn check(common: &Arc<Common>, request: &HostRequest) -> Result<LogId, Status> {
     }
     if *group == DEFAULT_GROUP {
         return refuse("group 0 is the default log, whose replicas are made by `chiplog member add`".into());
+    }
+    if *group > GROUPS_MAX + 1 {
+        return refuse(format!("group {group} is out of bounds; the largest is {}", GROUPS_MAX + 1));
     }
     let default = common.group(DEFAULT_GROUP);
     let state = default.read();

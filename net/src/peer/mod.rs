@@ -199,7 +199,7 @@ pub(crate) struct Common {
     /// Makes replicas of groups that other servers ask for.
     host: OnceLock<Host>,
     /// Held while it does.
-    hosting: tokio::sync::Mutex<()>,
+    hosting: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The state that the transport of a group, its links and the service share.
@@ -320,7 +320,7 @@ impl PeerTransport {
             links: AtomicUsize::new(0),
             groups: RwLock::default(),
             host: OnceLock::new(),
-            hosting: tokio::sync::Mutex::default(),
+            hosting: Arc::default(),
         });
         let shared = common.group(DEFAULT_GROUP);
         let listener = {

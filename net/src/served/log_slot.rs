@@ -3,9 +3,9 @@
 use crate::served::gauges::Gauges;
 use crate::served::room::Room;
 use crate::wire::address::Address;
-use crate::wire::ids::to_hex;
+use crate::wire::ids::{from_hex, to_hex};
 use crate::wire::status::{LOG_ID, to_status, without_replica};
-use chiplog::{Error, ErrorKind, Log, Logs, NodeId};
+use chiplog::{Error, ErrorKind, Log, LogId, Logs, NodeId};
 use http::HeaderMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -238,18 +238,18 @@ impl LogSlot {
             return Err(to_status(&Error::new(ErrorKind::Busy, what), None));
         };
         let name = name.to_owned();
+        let id =
+            match meant.map(|id| std::str::from_utf8(id).map_or(Err(()), |id| from_hex(id).map_err(drop))) {
+                Some(Err(())) => return Err(self.unknown(&name)),
+                Some(Ok(id)) => Some(LogId(id)),
+                None => None,
+            };
         let finding = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            logs.find(&name, FIND_TIMEOUT)
+            logs.find(&name, id, FIND_TIMEOUT)
         });
         match finding.await {
-            Ok(found) => {
-                let log = found.map_err(|e| to_status(&e, None))?;
-                checked(log, meant).map_err(|_| {
-                    let what = "the log that the call is for was deleted; another log has its name now";
-                    to_status(&Error::new(ErrorKind::NotFound, what), None)
-                })
-            }
+            Ok(found) => found.map_err(|e| to_status(&e, None)),
             Err(_) => Err(Status::internal("the call was abandoned: the server is shutting down, or failed")),
         }
     }

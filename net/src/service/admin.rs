@@ -121,6 +121,38 @@ impl AdminService {
         answer.await.map_err(|e| status_of(log, &e))
     }
 
+    /// Checks that no server leaves the cluster before the groups have followed its other members: a group with fewer
+    /// voters than the cluster can lose its majority with that server.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION, `Membership`.
+    fn check_groups_follow(&self, log: &Log, changes: &[MemberChange]) -> Result<(), Status> {
+        let Some(logs) = self.host.named() else { return Ok(()) };
+        let voters = |log: &Log| -> Vec<NodeId> {
+            let members = log.status().replica.members;
+            members.iter().filter(|m| m.is_voter() && !m.is_leaving()).map(|m| m.node).collect()
+        };
+        let servers = voters(log);
+        let leaves = |change: &MemberChange| match change.change {
+            Some(WireChange::Remove(node) | WireChange::Demote(node)) => servers.contains(&NodeId(node)),
+            _ => false,
+        };
+        if !changes.iter().any(leaves) {
+            return Ok(());
+        }
+        let groups = std::iter::once((0, logs.system().clone())).chain(logs.groups());
+        for (number, group) in groups {
+            let have = voters(&group);
+            if let Some(missing) = servers.iter().find(|node| !have.contains(node)) {
+                let what = format!(
+                    "node {missing} does not vote in group {number} of the named logs yet: wait until `chiplog status` shows the same voters for all groups, so that no group loses its majority"
+                );
+                return Err(refusal(ErrorKind::Membership, what));
+            }
+        }
+        Ok(())
+    }
+
     /// The status of one of the server's replicas, with what concerns the server itself.
     fn describe(&self, log: Option<&Log>) -> StatusResponse {
         let mut response = log.map_or_else(StatusResponse::default, describe);
@@ -214,7 +246,11 @@ impl Admin for AdminService {
         request: Request<ChangeMembersRequest>,
     ) -> Result<Response<ChangeMembersResponse>, Status> {
         let ChangeMembersRequest { log, changes, timeout_millis, force } = request.into_inner();
+        let of_servers = matches!(&*log, "" | DEFAULT_LOG);
         let log = self.host.replica(&log).await?;
+        if of_servers && !force {
+            self.check_groups_follow(&log, &changes)?;
+        }
         let changes: Vec<Change> = changes.into_iter().map(change).collect::<Result<_, _>>()?;
         let timeout = timeout(timeout_millis, Duration::from_secs(60));
         let asked = match force {
@@ -285,15 +321,17 @@ impl Admin for AdminService {
         &self,
         request: Request<DeleteLogRequest>,
     ) -> Result<Response<DeleteLogResponse>, Status> {
-        let DeleteLogRequest { name } = request.into_inner();
-        self.named.delete(name.clone()).await?;
+        let request = request.into_inner();
+        let name = request.name.clone();
+        self.named.delete(request).await?;
         tracing::info!(name, "deleted a named log");
         Ok(Response::new(DeleteLogResponse {}))
     }
 
     async fn seal_log(&self, request: Request<SealLogRequest>) -> Result<Response<SealLogResponse>, Status> {
-        let SealLogRequest { name } = request.into_inner();
-        self.named.seal(name.clone()).await?;
+        let request = request.into_inner();
+        let name = request.name.clone();
+        self.named.seal(request).await?;
         tracing::info!(name, "sealed a named log");
         Ok(Response::new(SealLogResponse {}))
     }

@@ -3,10 +3,13 @@
 
 use crate::served::log_slot::{DEFAULT_LOG, FIND_TIMEOUT, LogSlot, status_of};
 use crate::wire::ids;
-use crate::wire::proto::v1::{CreateLogRequest, ListLogsRequest, ListLogsResponse, LogInfo};
+use crate::wire::proto::v1::{
+    CreateLogRequest, DeleteLogRequest, ListLogsRequest, ListLogsResponse, LogInfo, SealLogRequest,
+};
 use crate::wire::status::to_status;
-use chiplog::{Error, ErrorKind, Log, Logs};
+use chiplog::{Error, ErrorKind, Log, LogId, Logs};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tonic::Status;
 
@@ -16,6 +19,8 @@ const CALLS_MAX: usize = 64;
 const LIMIT: u32 = 1000;
 /// The most logs in one answer.
 const LIMIT_MAX: u32 = 10_000;
+/// How often a deletion looks whether the log is gone.
+const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
 /// The calls about named logs of one server.
@@ -41,24 +46,56 @@ impl NamedLogs {
                 "" => logs.register(&name)?,
                 other => logs.register_beside(&name, other)?,
             }
-            logs.find(&name, FIND_TIMEOUT).map_err(|e| after_creation(&name, e))?;
+            logs.find(&name, None, FIND_TIMEOUT).map_err(|e| after_creation(&name, e))?;
             logs.info(&name)
         })
         .await
         .map(info)
     }
 
-    pub(super) async fn delete(&self, name: String) -> Result<(), Status> {
+    /// Returns once the log is gone from its group, as far as is known here: then no append to it can be acknowledged.
+    pub(super) async fn delete(&self, request: DeleteLogRequest) -> Result<(), Status> {
+        let DeleteLogRequest { name, log_id } = request;
+        let id = parsed(&log_id)?;
         self.run(system, move |logs| {
-            logs.unregister(&name)?;
-            logs.settle()
+            let log = logs.info(&name);
+            logs.unregister(&name, id)?;
+            logs.settle()?;
+            let Ok(log) = log else { return Ok(()) };
+            let is_there = || logs.groups().get(&log.group).is_some_and(|group| group.named(log.number).is_ok());
+            let deadline = Instant::now() + FIND_TIMEOUT;
+            while is_there() {
+                if Instant::now() > deadline {
+                    let what = format!(
+                        "log {name:?} is deleted, but its records were not dropped within {FIND_TIMEOUT:?}: they go once group {} has a leader",
+                        log.group
+                    );
+                    return Err(Error::new(ErrorKind::Timeout, what));
+                }
+                std::thread::sleep(LOOK_INTERVAL);
+            }
+            Ok(())
         })
         .await
     }
 
-    pub(super) async fn seal(&self, name: String) -> Result<(), Status> {
-        let log = self.host.find(&name, None).await?;
-        self.run(move |_| log, move |logs| logs.seal(&name)).await
+    pub(super) async fn seal(&self, request: SealLogRequest) -> Result<(), Status> {
+        let SealLogRequest { name, log_id } = request;
+        let id = parsed(&log_id)?;
+        let log = self.host.find(&name, (!log_id.is_empty()).then_some(log_id.as_bytes())).await?;
+        self.run(
+            move |_| log,
+            move |logs| {
+                if id.is_some_and(|id| logs.info(&name).is_ok_and(|log| log.log_id != id)) {
+                    return Err(Error::new(
+                        ErrorKind::NotFound,
+                        format!("another log is called {name:?} now"),
+                    ));
+                }
+                logs.seal(&name)
+            },
+        )
+        .await
     }
 
     pub(super) async fn list(&self, request: ListLogsRequest) -> Result<ListLogsResponse, Status> {
@@ -107,6 +144,14 @@ fn after_creation(name: &str, error: Error) -> Error {
             Error::new(ErrorKind::Unavailable, what)
         }
         _ => error,
+    }
+}
+
+/// The id in a request. None: it has none.
+fn parsed(log_id: &str) -> Result<Option<LogId>, Status> {
+    match log_id {
+        "" => Ok(None),
+        id => ids::from_hex(id).map(|id| Some(LogId(id))).map_err(|e| to_status(&e, None)),
     }
 }
 

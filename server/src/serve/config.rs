@@ -414,7 +414,7 @@ impl Config {
     pub(crate) fn memory_bytes_max(&self) -> Result<u64> {
         let options = self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new())?;
         let threads = self.threads.unwrap_or(crate::common::runtime::threads() as u64);
-        let logs = u64::from(self.groups) + 1;
+        let logs = u64::from(self.groups) + 1 + u64::from(self.groups > 0); // the system log
         Ok(self.limits.memory_bytes_max(&options, self.cluster.peer_queue_bytes_max.0, threads, logs))
     }
 

@@ -16,8 +16,8 @@
 //!
 //! Invariants:
 //! - The members of a group change one at a time, by its leader, and only towards those of the default log.
-//! - A group's directory is removed only if the catalogue knows another group by its number: then no record was ever
-//!   acknowledged in it.
+//! - Only the server that makes a cluster makes its system log, at that moment: no other state proves that there is none.
+//! - A group's directory is set aside only if the catalogue here knows another group by its number.
 //!
 //! Must not know: services, clients.
 
@@ -30,6 +30,7 @@ use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::wire::address::Address;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -67,6 +68,8 @@ struct Inner {
     slot: Arc<LogSlot>,
     /// Held while replicas are opened, made or removed.
     opening: Mutex<()>,
+    /// This process made the cluster, and the system log is still missing.
+    founds: AtomicBool,
     /// Since when the voter whose turn it is could lead a group.
     steady: Mutex<BTreeMap<u32, Instant>>,
     /// The last report about a group.
@@ -87,6 +90,7 @@ impl Groups {
             transport: transport.clone(),
             slot,
             opening: Mutex::default(),
+            founds: AtomicBool::new(false),
             steady: Mutex::default(),
             reported: Mutex::default(),
         };
@@ -100,46 +104,62 @@ impl Groups {
         groups
     }
 
-    /// Opens the replicas that are there. Blocks during recovery.
-    ///
-    /// # Errors
-    /// A replica cannot be opened.
-    pub(super) fn open(&self) -> chiplog::Result<()> {
+    /// Opens the replicas that are there. Blocks during recovery. A replica that cannot be opened is reported: the default
+    /// log and the other groups do without it.
+    pub(super) fn open(&self) {
         let _one = self.opening();
         if self.inner.slot.named().is_none() && open_log::is_log(&self.path(SYSTEM)) {
-            let system = self.start(SYSTEM, Bootstrap::Existing)?;
-            self.serve(SYSTEM, &system)?;
+            let opened = self.start(SYSTEM, Bootstrap::Existing).and_then(|log| self.serve(SYSTEM, &log));
+            if let Err(error) = opened {
+                self.report(SYSTEM, &format!("the system log cannot be opened: {error}"));
+            }
         }
-        self.open_known()
+        self.open_known();
     }
 
     /// Makes the system log of a new cluster, before its first server answers: another one can join at once, and then no
-    /// server is certain that it alone makes the system log. A failure is reported, and tried again while the server is
-    /// alone.
+    /// server is certain that it alone makes the system log. A failure is reported, and tried again while this process
+    /// runs and the server is alone.
     pub(super) fn begin(&self) {
         let _one = self.opening();
         if self.inner.config.groups == 0 || self.inner.slot.named().is_some() {
             return;
         }
-        let made = self.start(SYSTEM, Bootstrap::Init).and_then(|system| self.serve(SYSTEM, &system));
-        if let Err(error) = made {
-            self.report(SYSTEM, &format!("a group of named logs cannot be made: {error}"));
+        self.inner.founds.store(true, Ordering::Relaxed);
+        if let Err(error) = self.make_system() {
+            self.report(SYSTEM, &format!("the system log cannot be made: {error}"));
         }
+    }
+
+    /// Makes the system log of a new cluster. Called under the lock.
+    fn make_system(&self) -> chiplog::Result<()> {
+        if let Some(group) = (1..=GROUPS_MAX).find(|group| open_log::is_log(&self.path(*group))) {
+            let what = format!(
+                "{} is of an earlier catalogue, whose directory is missing beside it: put that back, or move the groups away",
+                self.path(group).display()
+            );
+            return Err(Error::new(ErrorKind::Diverged, what));
+        }
+        let system = self.start(SYSTEM, Bootstrap::Init)?;
+        self.serve(SYSTEM, &system)?;
+        self.inner.founds.store(false, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Opens the replicas that are there, are groups in the catalogue, and are not open. A directory that the catalogue
     /// does not know yet waits: it is of a group that was being made, or the catalogue is behind.
-    fn open_known(&self) -> chiplog::Result<()> {
-        let Some(logs) = self.inner.slot.named() else { return Ok(()) };
+    fn open_known(&self) {
+        let Some(logs) = self.inner.slot.named() else { return };
         let open = logs.groups();
         for group in (1..=GROUPS_MAX).filter(|group| !open.contains_key(group)) {
-            if let Some(id) = logs.group_id(group)?
-                && let Some(log) = self.start_existing(group, id)?
-            {
-                self.serve(group, &log)?;
+            let opened = logs.group_id(group).and_then(|id| match id {
+                Some(id) => self.start_existing(group, id)?.map_or(Ok(()), |log| self.serve(group, &log)),
+                None => Ok(()),
+            });
+            if let Err(error) = opened {
+                self.report(group, &format!("it cannot be opened: {error}"));
             }
         }
-        Ok(())
     }
 
     /// Renames the directory of a group that the catalogue does not have: this server was making it when another one made
@@ -154,7 +174,7 @@ impl Groups {
         tracing::warn!(
             group,
             path = %aside.display(),
-            "the catalogue has another group of this number, so the directory was renamed; no log is in it, it can be removed"
+            "the catalogue has another group of this number, so the directory was renamed"
         );
         Ok(())
     }
@@ -248,7 +268,12 @@ impl Groups {
                 return Err(Error::new(ErrorKind::Unavailable, what));
             }
             (Some(logs), SYSTEM) => Some(logs.system().clone()),
-            (Some(logs), group) => logs.groups().remove(&group),
+            (Some(logs), group) if logs.group_id(group)? == Some(log) => logs.groups().remove(&group),
+            (Some(_), _) => {
+                let what =
+                    format!("the catalogue of this server does not have group {group} with this log yet");
+                return Err(Error::new(ErrorKind::Unavailable, what));
+            }
         };
         let replica = match there {
             Some(replica) if replica.log_id() == log => replica,
@@ -319,28 +344,30 @@ impl Groups {
         }
     }
 
-    /// Makes the groups that are configured and missing: all of them on the only server of a cluster, otherwise the next
-    /// one on the leader of the system log.
+    /// Makes the groups that are configured and missing, on the leader of the system log.
     fn make_missing(&self, default: &Log) -> chiplog::Result<()> {
         let wanted = self.inner.config.groups;
         let _one = self.opening();
+        if self.inner.slot.is_draining() {
+            return Ok(());
+        }
         let Some(logs) = self.inner.slot.named() else {
             let replica = default.status().replica;
             let is_alone = replica.members.len() == 1 && replica.role == Role::Leader;
+            if is_alone && self.inner.founds.load(Ordering::Relaxed) {
+                return self.make_system();
+            }
             if wanted > 0 && is_alone {
-                let system = self.start(SYSTEM, Bootstrap::Init)?;
-                self.serve(SYSTEM, &system)?;
+                let what = "this cluster was made without named logs, or the directory of its system log is missing: `groups` counts when the first server makes a cluster";
+                self.report(SYSTEM, what);
             }
             return Ok(());
         };
-        if logs.system().role() != Role::Leader {
-            return self.open_known();
-        }
+        self.open_known();
         let open = logs.groups();
-        if (1..=wanted).all(|group| open.contains_key(&group)) {
+        if logs.system().role() != Role::Leader || (1..=wanted).all(|group| open.contains_key(&group)) {
             return Ok(());
         }
-        self.open_known()?;
         logs.system().barrier(HOST_TIMEOUT)?; // a majority confirms that this is the newest catalogue
         for group in 1..=wanted {
             if logs.group_id(group)?.is_none() {
@@ -395,7 +422,11 @@ impl Groups {
                 Some(m) if m.address != server.address => {
                     return Ok(Some(Change::SetAddress { node, address: server.address.clone() }));
                 }
-                Some(m) if server.is_voter() && !m.is_voter() => return Ok(Some(Change::Promote(node))),
+                Some(m) if server.is_voter() && !m.is_voter() => {
+                    if self.is_ready(replica, node) {
+                        return Ok(Some(Change::Promote(node)));
+                    } // else it still has to receive what the others have
+                }
                 Some(m) if !server.is_voter() && m.is_voter() => return Ok(Some(Change::Demote(node))),
                 Some(_) => {}
             }
@@ -406,6 +437,12 @@ impl Groups {
             (None, Some(error)) => Err(error),
             (None, None) => Ok(None),
         }
+    }
+
+    /// Whether a member is in contact and lacks little.
+    fn is_ready(&self, replica: &Log, node: NodeId) -> bool {
+        let peers = replica.status().replica.peers;
+        peers.iter().any(|peer| peer.node == node && peer.active && peer.lag <= LAG_MAX)
     }
 
     fn ask_to_host(&self, server: &Member, group: u32, log: LogId) -> chiplog::Result<DirectoryId> {
@@ -423,7 +460,7 @@ impl Groups {
         let voters: Vec<NodeId> =
             status.members.iter().filter(|m| m.is_voter() && !m.is_leaving()).map(|m| m.node).collect();
         let turn = voters.get(group as usize % voters.len().max(1)).copied();
-        let can_lead = |node| status.peers.iter().any(|p| p.node == node && p.active && p.lag <= LAG_MAX);
+        let can_lead = |node| self.is_ready(replica, node);
         let next = turn.filter(|node| *node != status.node && can_lead(*node));
         let since = {
             let mut steady = self.inner.steady.lock().unwrap_or_else(PoisonError::into_inner);

@@ -222,7 +222,7 @@ impl Server {
         if let Some(log) = open(&opener, first).await? {
             let opening = groups.clone();
             let opened = tokio::task::spawn_blocking(move || opening.open()).await;
-            opened.map_err(|_| Failure::new(ErrorKind::Poisoned, "opening the named logs panicked"))??;
+            opened.map_err(|_| Failure::new(ErrorKind::Poisoned, "opening the named logs panicked"))?;
             host.open(log);
         }
         let ending = watch::Sender::new(false);

@@ -18,7 +18,7 @@ use crate::served::log_slot::{LogSlot, another_leader};
 use crate::service::blocking_work::run_paced;
 use crate::wire::proto::v1::append_response::Result as Outcome;
 use crate::wire::proto::v1::{AppendRequest, AppendResponse, Appended, Durability, Refused};
-use crate::wire::status::leaves_unknown;
+use crate::wire::status::{leaves_unknown, to_status};
 use chiplog::{Batch, Codec, Error, ErrorKind, Log, Ticket};
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -44,6 +44,8 @@ pub struct AppendStream {
     payer: Arc<Payer>,
     /// Named by the first request.
     log: Option<Log>,
+    /// The name in it.
+    name: String,
     /// The id of the log that the client means.
     meant: Option<Vec<u8>>,
     /// The first request, while this replica finds out whether there is such a log.
@@ -118,6 +120,7 @@ impl AppendStream {
             shares,
             payer,
             log: None,
+            name: String::new(),
             meant,
             finding: None,
             pending: VecDeque::new(),
@@ -189,8 +192,15 @@ impl AppendStream {
     fn begin(&mut self, request: AppendRequest) -> usize {
         let held = self.shares.claim();
         if self.log.is_some() {
+            if !request.log.is_empty() && request.log != self.name {
+                let what =
+                    format!("the stream is of log {:?}; open another for log {:?}", self.name, request.log);
+                self.ended = Some(Some(to_status(&Error::new(ErrorKind::InvalidArgument, what), None)));
+                return 0;
+            }
             return self.take(request, held);
         }
+        self.name.clone_from(&request.log);
         match self.host.peek(&request.log, self.meant.as_deref()) {
             Some(Ok(log)) => {
                 self.log = Some(log);

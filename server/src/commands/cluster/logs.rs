@@ -270,8 +270,10 @@ impl Cluster {
 
     /// Deletes a log. If the answer to an earlier request was lost, a log that does not exist counts as deleted.
     fn delete(&self, name: &str, ui: &Ui) -> Result<()> {
+        // A repeated request must not delete a log that got the name meanwhile.
+        let log_id = self.get(name)?.log_id;
         let insisted = self.asker.insist(&self.system(), None, |mut admin| {
-            let request = DeleteLogRequest { name: name.to_owned() };
+            let request = DeleteLogRequest { name: name.to_owned(), log_id: log_id.clone() };
             async move { admin.delete_log(request).await.map(drop) }
         });
         match insisted.answer {
@@ -285,8 +287,9 @@ impl Cluster {
 
     /// Seals a log. The leader of its group does that.
     fn seal(&self, name: &str) -> Result<()> {
+        let log_id = self.get(name)?.log_id;
         let insisted = self.asker.insist(&self.servers.with_log(name), None, |mut admin| {
-            let request = SealLogRequest { name: name.to_owned() };
+            let request = SealLogRequest { name: name.to_owned(), log_id: log_id.clone() };
             async move { admin.seal_log(request).await.map(drop) }
         });
         insisted.answer.map_err(|failure| unknown(failure, insisted.lost))
