@@ -849,7 +849,7 @@ typedef struct {
    */
   size_t size;
   /**
-   * The name of the log. NULL or empty, the default: the server's only log.
+   * The name of the log. NULL or empty, the default: the log "default".
    */
   const char *log;
   /**
@@ -1054,7 +1054,7 @@ typedef struct {
    */
   const chiplog_log_options_t *files;
   /**
-   * The name of the log. NULL or empty, the default: the servers' only log.
+   * The name of the log. NULL or empty, the default: the log "default".
    */
   const char *log;
   /**
@@ -2558,6 +2558,38 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_follower_descriptor(chiplog_follower_t
  */
 chiplog_status_t chiplog_follower_close(chiplog_follower_t *follower,
                                         chiplog_error_t **error);
+
+/**
+ * Creates a named log, and returns once it can be appended to. A client whose options have its name in `log` then
+ * connects to it. A name is 1 to 249 of the characters `A-Z a-z 0-9 . _ -`, does not begin with `_`, and can end with
+ * `/` and a partition's number. `beside`: the name of a log in whose group it is created; NULL: the group with the fewest
+ * logs.
+ * Ownership: borrowed. Any thread. Blocks for up to the client's timeout_ms.
+ * Errors: as chiplog_client_info; ALREADY_EXISTS, also if the answer to a first attempt was lost; INVALID_ARGUMENT (the
+ * name); NOT_FOUND (`beside`); FULL; UNSUPPORTED: the servers keep no named logs; PERMISSION_DENIED.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_client_create_log(const chiplog_client_t *client,
+                                           const char *name,
+                                           const char *beside,
+                                           chiplog_error_t **error);
+
+/**
+ * Deletes a named log with all its records. Its producers and readers get NOT_FOUND.
+ * Ownership: borrowed. Any thread. Blocks for up to the client's timeout_ms.
+ * Errors: NOT_FOUND, also if the answer to a first attempt was lost; otherwise as chiplog_client_create_log.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_client_delete_log(const chiplog_client_t *client,
+                                           const char *name,
+                                           chiplog_error_t **error);
+
+/**
+ * Seals a named log: it takes no more appends, its records stay. Repeating the call does no harm.
+ * Ownership: borrowed. Any thread. Blocks for up to the client's timeout_ms.
+ * Errors: NOT_FOUND; otherwise as chiplog_client_create_log.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_client_seal_log(const chiplog_client_t *client,
+                                         const char *name,
+                                         chiplog_error_t **error);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -3,7 +3,6 @@
 //! Invariant: when this program ends in order (normally, by an error, a panic or Ctrl-C), it ends the servers first and
 //! then removes its files.
 
-use crate::tenants::GROUPS;
 use std::error::Error;
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -21,6 +20,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// After one to two times this long without a message from the leader, the others elect another one.
 pub(crate) const ELECTION_MILLIS: u64 = 500;
+
+/// Groups of named logs: each has a leader of its own.
+pub(crate) const GROUPS: u32 = 2;
 
 /// The addresses and the directory of a server.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Many named logs on the same servers: a log for each tenant, in two groups. The leader of a group is killed while
 //! programs append to all of them; then every log is read and compared.
 
-use crate::servers::{PATIENCE, Servers};
+use crate::servers::{GROUPS, PATIENCE, Servers};
 use crate::{PRODUCERS, count};
 use chiplog::Start;
 use chiplog_net::client::blocking::Client;
@@ -13,8 +13,6 @@ use std::time::{Duration, Instant};
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// Groups of named logs: each has a leader of its own.
-pub(crate) const GROUPS: u32 = 2;
 /// Each program goes over its logs this often, with a producer for each log and round.
 const ROUNDS: u64 = 2;
 /// Records that a producer appends.

@@ -7,7 +7,7 @@ from typing_extensions import Buffer, Self
 
 from ._aio import Pending
 from ._options import ClientOptions, FollowerOptions, Options, ProducerOptions, ReaderOptions, Start
-from ._values import Backlog, Closed, FollowerEvent, FollowerStatus, Info, Member, RemoteInfo, Stats
+from ._values import Backlog, Closed, FollowerEvent, FollowerStatus, Info, Member, NamedLog, RemoteInfo, Stats
 from ._errors import Error
 
 __all__ = [
@@ -772,6 +772,32 @@ class Client:
         """`discard`, to be awaited: gives None once all records below `first`, an index from 1, are discarded.
 
         Raises what `discard` does. Does not block. `RuntimeError`: no event loop runs on this thread."""
+    def create_log(self, name: str, *, beside: str | None = None) -> NamedLog:
+        """Creates a named log on the servers. Returns `NamedLog` once it can be appended to.
+
+        `Client(servers, ClientOptions(log=name))` then connects to it. A name is 1 to 249 of the characters
+        `A-Z a-z 0-9 . _ -`, does not begin with `_`, and can end with `/` and a partition's number. `beside`: a log in
+        whose group it is created. Blocks, without the GIL; Ctrl-C ends the wait.
+
+        Raises `AlreadyExistsError`, also if the answer to a first attempt was lost; `InvalidArgumentError`: the name;
+        `NotFoundError`: `beside`; `FullError`; `UnsupportedError`: the servers keep no named logs; `TimeoutError`,
+        `UnavailableError`, `UnauthenticatedError`, `PermissionDeniedError`, `ClosedError`."""
+    def delete_log(self, name: str) -> None:
+        """Deletes a named log of the servers with all its records. Returns None.
+
+        Its producers and readers get `NotFoundError`. Blocks, without the GIL; Ctrl-C ends the wait.
+
+        Raises `NotFoundError`, also if the answer to a first attempt was lost; otherwise what `create_log` does."""
+    def seal_log(self, name: str) -> None:
+        """Seals a named log of the servers: it takes no more appends, its records stay. Returns None.
+
+        Blocks, without the GIL; Ctrl-C ends the wait. Repeating the call does no harm.
+
+        Raises `NotFoundError`; otherwise what `create_log` does."""
+    def list_logs(self, prefix: str = "") -> list[NamedLog]:
+        """Returns a list of `NamedLog`, by name: the named logs of the servers whose names begin with `prefix`.
+
+        Blocks, without the GIL; Ctrl-C ends the wait. Raises what `create_log` does."""
     def open_session(self) -> int:
         """Opens a session, for a producer that continues in it after a restart. Returns its id.
 

@@ -109,6 +109,22 @@ class RemoteInfo:
 
 @documented
 @dataclass(frozen=True, kw_only=True)
+class NamedLog:
+    """The state of a named log, from a server."""
+
+    name: str = field(metadata=doc("Its name."))
+    number: int = field(metadata=doc("Its number, which no other log of the cluster ever had."))
+    log_id: str | None = field(metadata=doc(f"The log's permanent name. {_ID}"))
+    group: int = field(metadata=doc("The group that holds it."))
+    first_index: int = field(metadata=doc("Index of the first record that is not discarded."))
+    last_index: int = field(metadata=doc("Index of the last committed record; `first_index - 1` if there is none."))
+    bytes_appended: int = field(metadata=doc("Bytes of all batches that were ever appended to it."))
+    last_timestamp: int = field(metadata=doc("When it was last appended to, in milliseconds since 1970; 0: never."))
+    sealed: bool = field(metadata=doc("True: it takes no more appends."))
+
+
+@documented
+@dataclass(frozen=True, kw_only=True)
 class Unacknowledged:
     """A record that was not acknowledged before its producer ended."""
 

@@ -4,7 +4,7 @@ use crate::convert::errors;
 use chiplog::cluster::Member;
 use chiplog::metrics::Metrics;
 use chiplog::{Error, LogOptions, Options, ReadMode, Status};
-use chiplog_net::client::{Closed, RemoteInfo};
+use chiplog_net::client::{Closed, RemoteInfo, RemoteLogInfo};
 use chiplog_net::follower::{FollowerEvent, FollowerStatus};
 use chiplog_net::wire::ids::to_hex;
 use pyo3::prelude::*;
@@ -151,6 +151,21 @@ pub(crate) fn remote_info<'py>(py: Python<'py>, info: &RemoteInfo) -> Value<'py>
         leader_address = info.leader_address.as_deref(),
     );
     make(py, "RemoteInfo", &fields)
+}
+
+pub(crate) fn named_log<'py>(py: Python<'py>, log: &RemoteLogInfo) -> Value<'py> {
+    let fields = fields!(py;
+        name = log.name.as_str(),
+        number = log.number.get(),
+        log_id = id(log.log_id.get()),
+        group = log.group,
+        first_index = log.first_index.get(),
+        last_index = log.last_index.get(),
+        bytes_appended = log.bytes_appended,
+        last_timestamp = log.last_timestamp.get(),
+        sealed = log.sealed,
+    );
+    make(py, "NamedLog", &fields)
 }
 
 pub(crate) fn closed<'py>(py: Python<'py>, closed: &Closed) -> Value<'py> {

@@ -17,7 +17,7 @@ use chiplog::{Error, ErrorKind, Index, Result, Start};
 use chiplog_net::client;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PyList, PyString};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -259,6 +259,61 @@ impl Client {
     ) -> PyResult<Py<PyAny>> {
         let client = self.client()?.clone();
         self.start(py, async move { client.discard(Index(first)).await }, none)
+    }
+
+    /// Creates a named log on the servers. Returns `NamedLog` once it can be appended to.
+    ///
+    /// `Client(servers, ClientOptions(log=name))` then connects to it. A name is 1 to 249 of the characters
+    /// `A-Z a-z 0-9 . _ -`, does not begin with `_`, and can end with `/` and a partition's number. `beside`: a log in
+    /// whose group it is created. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `AlreadyExistsError`, also if the answer to a first attempt was lost; `InvalidArgumentError`: the name;
+    /// `NotFoundError`: `beside`; `FullError`; `UnsupportedError`: the servers keep no named logs; `TimeoutError`,
+    /// `UnavailableError`, `UnauthenticatedError`, `PermissionDeniedError`, `ClosedError`.
+    #[pyo3(signature = (name, *, beside=None))]
+    fn create_log<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        beside: Option<&str>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let client = self.client()?;
+        let created = match beside {
+            Some(other) => self.wait(py, client.create_log_beside(name, other)),
+            None => self.wait(py, client.create_log(name)),
+        };
+        values::named_log(py, &created?)
+    }
+
+    /// Deletes a named log of the servers with all its records. Returns None.
+    ///
+    /// Its producers and readers get `NotFoundError`. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `NotFoundError`, also if the answer to a first attempt was lost; otherwise what `create_log` does.
+    fn delete_log(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        self.wait(py, self.client()?.delete_log(name))
+    }
+
+    /// Seals a named log of the servers: it takes no more appends, its records stay. Returns None.
+    ///
+    /// Blocks, without the GIL; Ctrl-C ends the wait. Repeating the call does no harm.
+    ///
+    /// Raises `NotFoundError`; otherwise what `create_log` does.
+    fn seal_log(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        self.wait(py, self.client()?.seal_log(name))
+    }
+
+    /// Returns a list of `NamedLog`, by name: the named logs of the servers whose names begin with `prefix`.
+    ///
+    /// Blocks, without the GIL; Ctrl-C ends the wait. Raises what `create_log` does.
+    #[pyo3(signature = (prefix=""))]
+    fn list_logs<'py>(&self, py: Python<'py>, prefix: &str) -> PyResult<Bound<'py, PyList>> {
+        let logs = self.wait(py, self.client()?.list_logs(prefix))?;
+        let list = PyList::empty(py);
+        for log in &logs {
+            list.append(values::named_log(py, log)?)?;
+        }
+        Ok(list)
     }
 
     /// Opens a session, for a producer that continues in it after a restart. Returns its id.

@@ -2,5 +2,6 @@
 
 pub(crate) mod calls;
 pub(crate) mod connection;
+pub(crate) mod named_logs;
 pub(crate) mod options;
 pub(crate) mod reader;

@@ -18,7 +18,7 @@ use std::ffi::{c_char, c_void};
 pub struct chiplog_client_options_t {
     /// sizeof(chiplog_client_options_t) as the caller was compiled with it.
     pub size: usize,
-    /// The name of the log. NULL or empty, the default: the server's only log.
+    /// The name of the log. NULL or empty, the default: the log "default".
     pub log: *const c_char,
     /// The token that is sent with every call, if the servers require one. NULL, the default: none.
     pub token: *const c_char,

@@ -299,13 +299,16 @@ mod tests {
     use crate::client::cluster::discovery::Servers;
     use crate::client::{ClientOptions, Inner};
     use std::sync::Arc;
+    use tokio::sync::OnceCell;
 
     /// After a leader change a watch returned fewer records than before: the new leader did not yet know the last
     /// commit.
     #[tokio::test]
     async fn watch_never_goes_back() {
         let servers = Servers::new(vec!["127.0.0.1:1".to_owned()], ClientOptions::default());
-        let client = Client { inner: Arc::new(Inner { options: ClientOptions::default(), servers }) };
+        let client = Client {
+            inner: Arc::new(Inner { options: ClientOptions::default(), servers, system: OnceCell::new() }),
+        };
         let mut watch = Watch::new(client, Duration::ZERO);
         let reported = |node, first, last| {
             let log_id = "1f".to_owned();
