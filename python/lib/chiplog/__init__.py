@@ -64,20 +64,18 @@ from ._errors import (
 from ._options import ClientOptions, FollowerOptions, Options, ProducerOptions, ReaderOptions, Start, Tls
 from . import _close_flag as _close_flag
 from ._values import (
-    Backlog,
     Closed,
     FollowerEvent,
     FollowerStatus,
-    Info,
     Member,
+    Metrics,
     RemoteInfo,
-    Stats,
+    Status,
     Unacknowledged,
 )
 
 __all__ = [
     "AlreadyExistsError",
-    "Backlog",
     "Batch",
     "BusyError",
     "CancelledError",
@@ -95,13 +93,13 @@ __all__ = [
     "FollowerStatus",
     "ForkedError",
     "FullError",
-    "Info",
     "InvalidArgumentError",
     "IoError",
     "LockedError",
     "Log",
     "Member",
     "MembershipError",
+    "Metrics",
     "NotFoundError",
     "NotLeaderError",
     "Options",
@@ -121,7 +119,7 @@ __all__ = [
     "Session",
     "SessionExpiredError",
     "Start",
-    "Stats",
+    "Status",
     "Stream",
     "Ticket",
     "TimeoutError",
