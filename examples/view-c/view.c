@@ -137,12 +137,12 @@ static void tell_events(chiplog_follower_t *copy) {
 static void follow(struct view *view, chiplog_follower_t *copy, uint64_t until) {
     chiplog_error_t *error = NULL;
     chiplog_log_t *log = NULL;
-    chiplog_info_t info;
-    info.size = sizeof info;
+    chiplog_log_status_t now;
+    now.size = sizeof now;
     check(view, chiplog_follower_log(copy, &log, &error), error);
-    check(view, chiplog_log_info(log, &info, &error), error);
+    check(view, chiplog_log_status(log, &now, &error), error);
     chiplog_log_close(log, NULL);
-    if (view->log[0] && strcmp(view->log, info.log_id) != 0) die("the servers have another log than the tables", info.log_id);
+    if (view->log[0] && strcmp(view->log, now.log_id) != 0) die("the servers have another log than the tables", now.log_id);
     uint32_t start = CHIPLOG_START_FIRST;
     uint64_t value = 0;
     if (view->log[0]) {
@@ -150,9 +150,9 @@ static void follow(struct view *view, chiplog_follower_t *copy, uint64_t until) 
         check(view, chiplog_follower_wait_for(copy, view->applied, CHIPLOG_FOREVER, &error), error);
         start = CHIPLOG_START_INDEX;
         value = view->applied + 1;
-    } else if (info.first > 1) {
+    } else if (now.first_index > 1) {
         printf("discarded: records 1 to %llu are gone; this view begins with record %llu\n",
-               (unsigned long long)info.first - 1, (unsigned long long)info.first);
+               (unsigned long long)now.first_index - 1, (unsigned long long)now.first_index);
     }
     chiplog_reader_t *reader = NULL;
     check(view, chiplog_follower_reader(copy, start, value, &reader, &error), error);
@@ -168,7 +168,7 @@ static void follow(struct view *view, chiplog_follower_t *copy, uint64_t until) 
             const chiplog_record_t *record = NULL;
             size_t count = 0;
             check(view, chiplog_records_view(records, &record, &count, &error), error);
-            apply(view, info.log_id, record, count, until);
+            apply(view, now.log_id, record, count, until);
             chiplog_records_close(records);
         }
         tell_events(copy);

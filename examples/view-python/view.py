@@ -66,12 +66,12 @@ class View:
 
 def follow(view: View, copy: chiplog.Follower, until: int) -> None:
     """Applies the records that arrive, up to record `until`."""
-    log = str(copy.info().log_id)
+    log = str(copy.log_status().log_id)
     if view.log is not None and view.log != log:
         raise SystemExit(f"view: the servers have log {log}, and the tables are of log {view.log}")
     if view.log is not None:
         copy.wait_for(view.applied)  # a copy that was made again must catch up with the view first
-    elif (first := copy.info().first) > 1:
+    elif (first := copy.log_status().first_index) > 1:
         print(f"discarded: records 1 to {first - 1} are gone; this view begins with record {first}", flush=True)
     start = chiplog.Start.first() if view.log is None else view.applied + 1
     told, told_at = view.applied, 0.0

@@ -577,21 +577,21 @@ typedef struct {
  */
 typedef struct {
   /**
-   * sizeof(chiplog_info_t) as the caller was compiled with it. Set it first.
+   * sizeof(chiplog_log_status_t) as the caller was compiled with it. Set it first.
    */
   size_t size;
   /**
    * The first record that is not discarded. For an empty log: the first one to be appended.
    */
-  uint64_t first;
+  uint64_t first_index;
   /**
-   * The last committed record. For an empty log: first - 1.
+   * The last committed record. For an empty log: first_index - 1.
    */
-  uint64_t last;
+  uint64_t last_index;
   /**
-   * The last record that is durable here. Over the network: equal to `last`.
+   * The last record that is durable here.
    */
-  uint64_t durable;
+  uint64_t durable_index;
   /**
    * Bytes from the first record on.
    */
@@ -601,37 +601,25 @@ typedef struct {
    */
   uint64_t bytes_capacity;
   /**
-   * The number of segments. Over the network: 0.
+   * The number of segments.
    */
   uint64_t segments;
   /**
-   * The number of open exactly-once sessions. Over the network: 0.
+   * The number of open exactly-once sessions.
    */
   uint64_t sessions;
   /**
-   * When the newest block was written: milliseconds since 1970. Over the network: 0.
+   * When the newest block was written: milliseconds since 1970.
    */
   uint64_t last_timestamp_ms;
   /**
-   * Over the network: the replica that answered, else 0.
-   */
-  uint64_t node;
-  /**
-   * Over the network: the leader. 0: unknown.
-   */
-  uint64_t leader;
-  /**
-   * The log's permanent name: 32 hexadecimal digits and a NUL. Empty: unknown.
+   * The log's permanent name: 32 hexadecimal digits and a NUL.
    */
   char log_id[40];
   /**
-   * This copy's permanent name, in the same form. Over the network: empty.
+   * This copy's permanent name, in the same form.
    */
   char directory_id[40];
-  /**
-   * Over the network: where the leader serves clients, `host:port`. Empty: unknown.
-   */
-  char leader_address[264];
   /**
    * Whether this copy is a follower's: 1 or 0.
    */
@@ -640,14 +628,14 @@ typedef struct {
    * Not used; must be 0.
    */
   uint8_t reserved[7];
-} chiplog_info_t;
+} chiplog_log_status_t;
 
 /**
- * Counters of a log since it was opened.
+ * Counters of a log since it was opened, and the work that waits in it now.
  */
 typedef struct {
   /**
-   * sizeof(chiplog_stats_t) as the caller was compiled with it. Set it first.
+   * sizeof(chiplog_metrics_t) as the caller was compiled with it. Set it first.
    */
   size_t size;
   /**
@@ -714,22 +702,12 @@ typedef struct {
    * Records removed by discards or retention.
    */
   uint64_t discarded_records;
-} chiplog_stats_t;
-
-/**
- * The work that waits in a log now.
- */
-typedef struct {
   /**
-   * sizeof(chiplog_backlog_t) as the caller was compiled with it. Set it first.
-   */
-  size_t size;
-  /**
-   * Appends that wait for the writer.
+   * Appends that wait for the writer now.
    */
   uint64_t queue_appends;
   /**
-   * Their bytes.
+   * Bytes of these appends.
    */
   uint64_t queue_bytes;
   /**
@@ -740,7 +718,7 @@ typedef struct {
    * Bytes that are written and not yet committed.
    */
   uint64_t uncommitted_bytes;
-} chiplog_backlog_t;
+} chiplog_metrics_t;
 
 /**
  * An option of the log to set or to unset.
@@ -989,6 +967,48 @@ typedef struct {
    */
   uint8_t reserved[5];
 } chiplog_producer_options_t;
+
+/**
+ * The state of a log, from a server.
+ */
+typedef struct {
+  /**
+   * sizeof(chiplog_remote_info_t) as the caller was compiled with it. Set it first.
+   */
+  size_t size;
+  /**
+   * The first record that is not discarded. For an empty log: the first one to be appended.
+   */
+  uint64_t first;
+  /**
+   * The last committed record. For an empty log: first - 1.
+   */
+  uint64_t last;
+  /**
+   * Bytes from the first record on.
+   */
+  uint64_t bytes_used;
+  /**
+   * The configured limit of `bytes_used`. 0: none.
+   */
+  uint64_t bytes_capacity;
+  /**
+   * The replica that answered.
+   */
+  uint64_t node;
+  /**
+   * The leader. 0: unknown.
+   */
+  uint64_t leader;
+  /**
+   * The log's permanent name: 32 hexadecimal digits and a NUL. Empty: unknown.
+   */
+  char log_id[40];
+  /**
+   * Where the leader serves clients, `host:port`. Empty: unknown.
+   */
+  char leader_address[264];
+} chiplog_remote_info_t;
 
 /**
  * Where and how a reader reads over the network. Fill it with chiplog_reader_options_init.
@@ -1544,28 +1564,21 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_log_options(const chiplog_log_t *log,
                                      chiplog_error_t **error);
 
 /**
- * Returns the current state of the log. Set `info->size` first.
- * Ownership: `log` borrowed; the caller owns `info`. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
- */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_log_info(const chiplog_log_t *log,
-                                  chiplog_info_t *info,
-                                  chiplog_error_t **error);
-
-/**
- * Returns the counters of the log since it was opened. Set `stats->size` first.
- * Ownership: `log` borrowed; the caller owns `stats`. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
- */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_log_stats(const chiplog_log_t *log,
-                                   chiplog_stats_t *stats,
-                                   chiplog_error_t **error);
-
-/**
- * Returns the work that waits in the log now. Set `backlog->size` first.
- * Ownership: `log` borrowed; the caller owns `backlog`. Any thread. Does not block for long.
+ * Returns the current state of the log. Set `status->size` first.
+ * Ownership: `log` borrowed; the caller owns `status`. Any thread. Never blocks.
  * Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_log_backlog(const chiplog_log_t *log,
-                                     chiplog_backlog_t *backlog,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_status(const chiplog_log_t *log,
+                                    chiplog_log_status_t *status,
+                                    chiplog_error_t **error);
+
+/**
+ * Returns the counters of the log since it was opened, and the work that waits in it now. Set `metrics->size` first.
+ * Ownership: `log` borrowed; the caller owns `metrics`. Any thread. Does not block for long.
+ * Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_metrics(const chiplog_log_t *log,
+                                     chiplog_metrics_t *metrics,
                                      chiplog_error_t **error);
 
 /**
@@ -2137,12 +2150,13 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_read_only_log_read(const chiplog_read_
                                             chiplog_error_t **error);
 
 /**
- * Returns the state of the log, as far as it is proven durable. Set `info->size` first.
- * Ownership: `read_only` borrowed; the caller owns `info`. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+ * Returns the state of the log, as far as it is proven durable. Set `status->size` first.
+ * Ownership: `read_only` borrowed; the caller owns `status`. Any thread. Never blocks.
+ * Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_read_only_log_info(const chiplog_read_only_log_t *read_only,
-                                            chiplog_info_t *info,
-                                            chiplog_error_t **error);
+CHIPLOG_MUST_USE chiplog_status_t chiplog_read_only_log_status(const chiplog_read_only_log_t *read_only,
+                                              chiplog_log_status_t *status,
+                                              chiplog_error_t **error);
 
 /**
  * Returns how many records follow the last visible one that are intact but not proven durable: `*count`.
@@ -2217,7 +2231,7 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_client_producer(const chiplog_client_t
  * Errors: TIMEOUT, UNAVAILABLE: no leader answered; errors of the leader; INVALID_ARGUMENT, CLOSED, FORKED.
  */
 CHIPLOG_MUST_USE chiplog_status_t chiplog_client_info(const chiplog_client_t *client,
-                                     chiplog_info_t *info,
+                                     chiplog_remote_info_t *info,
                                      chiplog_error_t **error);
 
 /**
@@ -2226,7 +2240,7 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_client_info(const chiplog_client_t *cl
  * Ownership and threads as chiplog_client_info. Errors: the same; UNAVAILABLE: no server answered.
  */
 CHIPLOG_MUST_USE chiplog_status_t chiplog_client_info_stale(const chiplog_client_t *client,
-                                           chiplog_info_t *info,
+                                           chiplog_remote_info_t *info,
                                            chiplog_error_t **error);
 
 /**
@@ -2280,7 +2294,7 @@ void chiplog_client_close(chiplog_client_t *client);
  */
 CHIPLOG_MUST_USE chiplog_status_t chiplog_watch_next(chiplog_watch_t *watch,
                                     uint64_t timeout_ms,
-                                    chiplog_info_t *info,
+                                    chiplog_remote_info_t *info,
                                     chiplog_error_t **error);
 
 /**

@@ -134,10 +134,10 @@ pub fn ffi(input: &[u8]) {
             }
             8 => {
                 // SAFETY: all bytes zero are a valid value.
-                let mut info: chiplog_info_t = unsafe { std::mem::zeroed() };
-                info.size = which as usize;
-                let status = call!(log_open || which < 8, chiplog_log_info(log, &raw mut info));
-                assert!(status != CHIPLOG_OK || info.size == which as usize);
+                let mut filled: chiplog_log_status_t = unsafe { std::mem::zeroed() };
+                filled.size = which as usize;
+                let status = call!(log_open || which < 8, chiplog_log_status(log, &raw mut filled));
+                assert!(status != CHIPLOG_OK || filled.size == which as usize);
             }
             9 => {
                 let mut new = ptr::null_mut();

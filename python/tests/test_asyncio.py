@@ -180,7 +180,7 @@ async def one(log: chiplog.Log) -> int:
 def test_without_a_loop(log: chiplog.Log) -> None:
     with pytest.raises(RuntimeError, match="no running event loop"):
         log.append_async(b"x")
-    assert log.info().last == 0
+    assert log.status().last_index == 0
 
 
 def test_a_task_cancelled_at_the_last_moment_has_taken_nothing(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_an_iterable_is_read_up_to_the_batch_limit(tmp_path: Path, client: chipl
         for record in (b"", b"x"):
             with pytest.raises(chiplog.TooLargeError):
                 log.append_batch(itertools.repeat(record))
-        assert log.info().last == 100
+        assert log.status().last_index == 100
 
 
 def test_endless_servers_are_refused(tmp_path: Path) -> None:

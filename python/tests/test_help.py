@@ -142,7 +142,7 @@ def test_numbers_out_of_bounds_are_named(log: chiplog.Log) -> None:
     assert isinstance(chiplog.InvalidArgumentError("x"), ValueError)
     with pytest.raises(chiplog.InvalidArgumentError, match="timeout is -1; it has to be at least 0 seconds"):
         log.append(b"y", timeout=-1)
-    assert log.info().last == 1
+    assert log.status().last_index == 1
 
 
 def test_wrong_types_of_options_are_named(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_log_shows_its_state_and_a_closed_one_is_closed(tmp_path: Path) -> Non
     assert repr(log) == f'<chiplog.Log "{tmp_path}", closed>'
     assert log.path == tmp_path and log.options.create and log.poison_cause() is None
     calls: list[Callable[[], object]] = [
-        log.read, log.tail, log.batches, log.info, log.stats, log.backlog, log.session, log.barrier,
+        log.read, log.tail, log.batches, log.status, log.metrics, log.session, log.barrier,
         lambda: log.get(1), lambda: log.wait_for(1), lambda: log.append(b"z"), lambda: log.discard(1),
         lambda: log.resume_session(1, 1), lambda: log.check_room(1),
     ]

@@ -83,7 +83,7 @@ def test_tail_waits(log: chiplog.Log) -> None:
 def test_discarded_records_are_gone(log: chiplog.Log) -> None:
     log.append_batch([b"x"] * 10)
     log.discard(6)
-    assert log.info().first == 6
+    assert log.status().first_index == 6
     assert [r.index for r in log.read()] == [6, 7, 8, 9, 10]
     with pytest.raises(chiplog.DiscardedError) as error:
         log.read(5)
@@ -109,9 +109,9 @@ def test_sessions_append_once(log: chiplog.Log) -> None:
     assert session.append_batch([b"pay 20", b"pay 30"]) == range(2, 4)
     again = log.resume_session(id, number)
     assert again.append(b"pay 10") == 1 and again.submit_batch([b"pay 20", b"pay 30"]).wait() == 2
-    assert log.info().last == 3 and log.info().sessions == 1
+    assert log.status().last_index == 3 and log.status().sessions == 1
     again.close()
-    assert log.info().sessions == 0
+    assert log.status().sessions == 0
     with pytest.raises(chiplog.ClosedError):
         again.append(b"x")
 
@@ -123,7 +123,7 @@ def test_a_read_only_log_sees_what_another_handle_appends(log: chiplog.Log) -> N
     assert tail.wait(timeout=PATIENCE)
     assert next(tail).decode() == "seen from outside"
     assert viewer.get(1).copy() == b"seen from outside"
-    assert viewer.info().last == 1 and viewer.failure() is None and viewer.members() is None
+    assert viewer.status().last_index == 1 and viewer.failure() is None and viewer.members() is None
 
 
 def test_a_reader_keeps_what_it_reads(tmp_path: Path) -> None:
@@ -142,18 +142,18 @@ def test_a_reader_keeps_what_it_reads(tmp_path: Path) -> None:
         assert seen.wait(timeout=PATIENCE) and next(seen).copy() == b"x" and len(next(batches)) == 1
 
 
-def test_info_stats_and_backlog(log: chiplog.Log) -> None:
+def test_status_and_metrics(log: chiplog.Log) -> None:
     log.append(b"x")
-    info, stats = log.info(), log.stats()
-    assert (info.first, info.last, info.durable, info.follows) == (1, 1, 1, False)
-    assert stats.records == 1 and stats.syncs >= 1 and stats.sync_seconds_p50 <= stats.sync_seconds_p99
-    assert (stats.scrubbed_bytes, stats.damaged, stats.repaired, stats.truncated_records) == (0, 0, 0, 0)
-    assert log.backlog().queue_appends == 0 and log.poison_cause() is None
+    status, metrics = log.status(), log.metrics()
+    assert (status.first_index, status.last_index, status.durable_index, status.follows) == (1, 1, 1, False)
+    assert metrics.records == 1 and metrics.syncs >= 1 and metrics.sync_seconds_p50 <= metrics.sync_seconds_p99
+    assert (metrics.scrubbed_bytes, metrics.damaged, metrics.repaired, metrics.truncated_records) == (0, 0, 0, 0)
+    assert metrics.queue_appends == 0 and log.poison_cause() is None
     assert log.barrier() == 1
     log.wait_for(1)
     with pytest.raises(chiplog.TimeoutError):
         log.wait_for(2, timeout=0)
-    for value in (info, stats, log.backlog()):
+    for value in (status, metrics):
         assert pickle.loads(pickle.dumps(value)) == value
 
 
@@ -212,7 +212,7 @@ def test_invalid_records_are_refused(log: chiplog.Log) -> None:
         log.append(bytes(2 << 20))
     with pytest.raises(ValueError, match="at least 0"):
         log.append(b"x", timeout=-1)
-    assert log.info().last == 0
+    assert log.status().last_index == 0
 
 
 def test_corruption_names_file_and_offset(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_no_space_in_time_is_busy_and_appends_nothing(tmp_path: Path) -> None:
             except chiplog.BusyError:
                 refused += 1
         places = [ticket.wait() for ticket in tickets]
-        assert refused > 0 and places == list(range(1, len(places) + 1)) and log.info().last == len(places)
+        assert refused > 0 and places == list(range(1, len(places) + 1)) and log.status().last_index == len(places)
 
 
 def test_options_of_the_log_are_set_and_unset(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_permanent_damage_is_reported(tmp_path: Path) -> None:
     with chiplog.Log(tmp_path / "log", SMALL) as log:
         log.append_batch([b"x" * 100] * 20)
         log.report_damage(1)
-        assert log.shortage_cause() is None and log.stats().damaged == 0
+        assert log.shortage_cause() is None and log.metrics().damaged == 0
         segment = min((tmp_path / "log").glob("*.seg"))
         data = bytearray(segment.read_bytes())
         at = data.index(b"x" * 100)
@@ -285,6 +285,6 @@ def test_permanent_damage_is_reported(tmp_path: Path) -> None:
             log.get(1)
         assert error.value.lasting
         log.report_damage(1)
-        assert log.stats().damaged == 1
+        assert log.metrics().damaged == 1
         with pytest.raises(chiplog.OutOfRangeError):
             log.report_damage(22)

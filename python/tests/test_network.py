@@ -77,8 +77,8 @@ def test_a_follower_has_the_servers_records(servers: Servers, client: chiplog.Cl
         assert copy.get(index).copy() == b"followed" and next(copy.batches(index)).last == index
         status = copy.status()
         assert status.server in servers.clients and status.last >= index and status.stopped is None
-        assert copy.info().follows and copy.path == tmp_path
-        assert copy.stats().records > 0 and copy.backlog().queue_appends == 0 and copy.poison_cause() is None
+        assert copy.log_status().follows and copy.path == tmp_path
+        assert copy.metrics().records > 0 and copy.metrics().queue_appends == 0 and copy.poison_cause() is None
         assert copy.options.segment_bytes == 4 << 20
         assert pickle.loads(pickle.dumps(status)) == status
         event = copy.next_event(timeout=PATIENCE)
@@ -89,7 +89,7 @@ def test_a_follower_has_the_servers_records(servers: Servers, client: chiplog.Cl
         assert next(tail).index == index
     with pytest.raises(chiplog.ClosedError):
         next(tail)
-    closed: list[Callable[[], object]] = [copy.read, copy.info, copy.stats, lambda: copy.get(index)]
+    closed: list[Callable[[], object]] = [copy.read, copy.log_status, copy.metrics, lambda: copy.get(index)]
     for call in closed:
         with pytest.raises(chiplog.ClosedError, match="the follower was closed"):
             call()

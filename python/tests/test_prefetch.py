@@ -23,7 +23,7 @@ def record(index: int) -> bytes:
 
 
 def fill(log: chiplog.Log, batches: int = BATCHES) -> None:
-    first = log.info().last + 1
+    first = log.status().last_index + 1
     starts = range(first, first + batches * BATCH, BATCH)
     tickets = [log.submit_batch([record(n) for n in range(start, start + BATCH)]) for start in starts]
     tickets[-1].wait()

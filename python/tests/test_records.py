@@ -50,20 +50,20 @@ def test_the_view_of_a_record_is_no_copy_and_holds_it(tmp_path: Path) -> None:
     del record
     for _ in range(20):
         log.append(os.urandom(1 << 17))
-    log.discard(log.info().last)
+    log.discard(log.status().last_index)
     log.close()
     del log
     gc.collect()
     assert view.tobytes() == b"be"
     log = chiplog.Log(tmp_path)
     log.append(b"")
-    assert memoryview(log.get(log.info().last)).nbytes == 0
+    assert memoryview(log.get(log.status().last_index)).nbytes == 0
 
 
 def test_ids_have_the_common_form(log: chiplog.Log, client: chiplog.Client) -> None:
-    for info in (log.info(), chiplog.ReadOnlyLog(log.path).info(), client.info(), client.info(stale=True)):
-        assert isinstance(info.log_id, str) and len(info.log_id) == 32 and int(info.log_id, 16) > 0
-    assert len(log.info().directory) == 32
+    for state in (log.status(), chiplog.ReadOnlyLog(log.path).status(), client.info(), client.info(stale=True)):
+        assert isinstance(state.log_id, str) and len(state.log_id) == 32 and int(state.log_id, 16) > 0
+    assert len(log.status().directory_id) == 32
     assert client.info().log_id == client.info(stale=True).log_id
 
 

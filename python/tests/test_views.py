@@ -70,7 +70,7 @@ def test_a_view_outlives_log_reader_and_segment(tmp_path: Path) -> None:
     array = next(log.batches()).to_arrow()
     for _ in range(40):  # the segment is full, discarded, and its file is free to be used again
         log.append_batch([os.urandom(1 << 16)] * 2)
-    log.discard(log.info().last)
+    log.discard(log.status().last_index)
     for _ in range(40):
         log.append(os.urandom(1 << 17))
     log.close()

@@ -246,7 +246,7 @@ def test_close_wakes_waiting_calls(tmp_path: Path, servers: Servers) -> None:
         seen = viewer.tail()
         closes(*in_thread(lambda: next(seen)), viewer.close)
     with pytest.raises(chiplog.ClosedError):
-        viewer.info()
+        viewer.status()
     log.close()
 
     follower = chiplog.Follower(tmp_path / "copy", servers.clients)
@@ -342,7 +342,7 @@ def test_threads_append_together(log: chiplog.Log) -> None:
     for thread, caught in threads:
         thread.join(PATIENCE)
         assert not caught
-    assert log.info().last == 400
+    assert log.status().last_index == 400
 
 
 def test_a_forked_child_leaves_its_parent_alone(tmp_path: Path, servers: Servers) -> None:

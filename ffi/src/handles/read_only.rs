@@ -7,7 +7,7 @@ use crate::abi::records::chiplog_records_t;
 use crate::abi::values;
 use crate::abi::values::fixed;
 use crate::handles::log::state;
-use crate::handles::log::state::chiplog_info_t;
+use crate::handles::log::state::chiplog_log_status_t;
 use crate::handles::reader::state::chiplog_reader_t;
 use crate::support::handle_table::{Opaque, get, handle, release};
 use crate::support::threads::without_signals;
@@ -99,15 +99,16 @@ pub unsafe extern "C" fn chiplog_read_only_log_read(
     entry_handle(error, records, "records", || get(read_only)?.read(index.into()))
 }
 
-/// Returns the state of the log, as far as it is proven durable. Set `info->size` first.
-/// Ownership: `read_only` borrowed; the caller owns `info`. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+/// Returns the state of the log, as far as it is proven durable. Set `status->size` first.
+/// Ownership: `read_only` borrowed; the caller owns `status`. Any thread. Never blocks.
+/// Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn chiplog_read_only_log_info(
+pub unsafe extern "C" fn chiplog_read_only_log_status(
     read_only: *const chiplog_read_only_log_t,
-    info: *mut chiplog_info_t,
+    status: *mut chiplog_log_status_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    entry_struct(error, info, "info", || Ok(state::info(&get(read_only)?.status())))
+    entry_struct(error, status, "status", || Ok(state::status(&get(read_only)?.status())))
 }
 
 /// Returns how many records follow the last visible one that are intact but not proven durable: `*count`.

@@ -51,7 +51,7 @@ static void *appends_later(void *context) {
 
 /* A reader over the network that starts at the next record. */
 static chiplog_reader_t *tail(void) {
-    chiplog_info_t info;
+    chiplog_remote_info_t info;
     info.size = sizeof info;
     FINE(chiplog_client_info(client, &info, &error));
     chiplog_reader_t *reader = NULL;
@@ -115,7 +115,7 @@ struct others {
 /* On a thread of a client or follower no call may wait, whichever client it uses. */
 static void calls_others(void *context) {
     struct others *others = context;
-    chiplog_info_t info;
+    chiplog_remote_info_t info;
     info.size = sizeof info;
     chiplog_record_t record;
     CHECK(chiplog_client_info(others->client, &info, NULL) == CHIPLOG_INVALID_ARGUMENT);

@@ -57,18 +57,16 @@ static void append_and_read(void) {
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_reader(log, CHIPLOG_START_FIRST, 7, &reader, &error));
     CHECK(reader == NULL);
 
-    chiplog_info_t info;
-    info.size = sizeof info;
-    FINE(chiplog_log_info(log, &info, &error));
-    CHECK(info.first == 1 && info.last == 5 && info.durable == 5 && info.follows == 0 && strlen(info.log_id) == 32);
-    chiplog_stats_t stats;
-    stats.size = sizeof stats;
-    FINE(chiplog_log_stats(log, &stats, &error));
-    CHECK(stats.appends == 3 && stats.records == 5 && stats.syncs > 0);
-    chiplog_backlog_t backlog;
-    backlog.size = sizeof backlog;
-    FINE(chiplog_log_backlog(log, &backlog, &error));
-    CHECK(backlog.queue_appends == 0);
+    chiplog_log_status_t status;
+    status.size = sizeof status;
+    FINE(chiplog_log_status(log, &status, &error));
+    CHECK(status.first_index == 1 && status.last_index == 5 && status.durable_index == 5);
+    CHECK(status.follows == 0 && strlen(status.log_id) == 32 && strlen(status.directory_id) == 32);
+    chiplog_metrics_t metrics;
+    metrics.size = sizeof metrics;
+    FINE(chiplog_log_metrics(log, &metrics, &error));
+    CHECK(metrics.appends == 3 && metrics.records == 5 && metrics.syncs > 0);
+    CHECK(metrics.queue_appends == 0);
     chiplog_log_options_t options;
     options.size = sizeof options;
     FINE(chiplog_log_options(log, &options, &error));
@@ -218,10 +216,10 @@ static void from_outside(void) {
     chiplog_records_t *one = NULL;
     FINE(chiplog_read_only_log_read(read_only, 1, &one, &error));
     chiplog_records_close(one);
-    chiplog_info_t info;
-    info.size = sizeof info;
-    FINE(chiplog_read_only_log_info(read_only, &info, &error));
-    CHECK(info.last == 1);
+    chiplog_log_status_t status;
+    status.size = sizeof status;
+    FINE(chiplog_read_only_log_status(read_only, &status, &error));
+    CHECK(status.last_index == 1);
     uint64_t unproven = 99;
     FINE(chiplog_read_only_log_unproven(read_only, &unproven, &error));
     int members = 0;
@@ -233,7 +231,7 @@ static void from_outside(void) {
     CHECK(cause == NULL);
     chiplog_reader_close(reader);
     chiplog_read_only_log_close(read_only);
-    GIVES(CHIPLOG_CLOSED, chiplog_read_only_log_info(read_only, &info, &error));
+    GIVES(CHIPLOG_CLOSED, chiplog_read_only_log_status(read_only, &status, &error));
     GIVES(CHIPLOG_NOT_FOUND, chiplog_read_only_log_open(below("nothing"), &read_only, &error));
     FINE(chiplog_log_close(log, &error));
 }
@@ -254,14 +252,14 @@ static void structs_that_grow(void) {
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_open(below("longer"), &longer.options, &log, &error));
     struct {
         size_t size;
-        uint64_t first, last, canary;
+        uint64_t first_index, last_index, canary;
     } shorter = {3 * sizeof(uint64_t), 0, 0, 42};
     log = small("shorter");
     append(log, "x", 1);
-    FINE(chiplog_log_info(log, (chiplog_info_t *)(void *)&shorter, &error));
-    CHECK(shorter.first == 1 && shorter.last == 1 && shorter.canary == 42);
+    FINE(chiplog_log_status(log, (chiplog_log_status_t *)(void *)&shorter, &error));
+    CHECK(shorter.first_index == 1 && shorter.last_index == 1 && shorter.canary == 42);
     shorter.size = 0;
-    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_info(log, (chiplog_info_t *)(void *)&shorter, &error));
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_status(log, (chiplog_log_status_t *)(void *)&shorter, &error));
     FINE(chiplog_log_close(log, &error));
 }
 

@@ -15,7 +15,7 @@ static void outcome(void *context, chiplog_status_t status, const chiplog_append
     CHECK(status == wanted && (placed != NULL) == (status == CHIPLOG_OK) && (error == NULL) == (status == CHIPLOG_OK));
     if (error != NULL) return;
     /* On the client's thread a call that would wait returns an error. */
-    chiplog_info_t info;
+    chiplog_remote_info_t info;
     info.size = sizeof info;
     CHECK(chiplog_client_info(client, &info, NULL) == CHIPLOG_INVALID_ARGUMENT);
     CHECK(chiplog_producer_append(producer, "x", 1, NULL, NULL) == CHIPLOG_INVALID_ARGUMENT);
@@ -125,7 +125,7 @@ int main(int argc, char **argv) {
     CHECK(batch == NULL);
     chiplog_reader_close(reader);
 
-    chiplog_info_t info;
+    chiplog_remote_info_t info;
     info.size = sizeof info;
     do FINE(chiplog_watch_next(watch, LONG_MS, &info, &error));
     while (info.last < 8);
@@ -189,8 +189,10 @@ int main(int argc, char **argv) {
     chiplog_log_t *copy = NULL;
     FINE(chiplog_follower_log(follower, &copy, &error));
     GIVES(CHIPLOG_NOT_LEADER, chiplog_log_append(copy, "x", 1, NULL, &error));
-    FINE(chiplog_log_info(copy, &info, &error));
-    CHECK(info.follows == 1 && info.last == 9);
+    chiplog_log_status_t copied;
+    copied.size = sizeof copied;
+    FINE(chiplog_log_status(copy, &copied, &error));
+    CHECK(copied.follows == 1 && copied.last_index == 9);
     FINE(chiplog_log_close(copy, &error));
     FINE(chiplog_follower_reader(follower, CHIPLOG_START_LAST, 1, &reader, &error));
     FINE(chiplog_reader_next_record(reader, LONG_MS, &record, &error));

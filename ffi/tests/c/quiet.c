@@ -86,7 +86,7 @@ int main(int argc, char **argv) {
     puts("now");
     fflush(stdout);
     static char large[100 << 10];
-    chiplog_info_t info;
+    chiplog_remote_info_t info;
     info.size = sizeof info;
     chiplog_status_t status;
     for (int n = 0; n < 50; n++) status = chiplog_producer_try_send(producer, large, sizeof large, NULL);

@@ -29,14 +29,14 @@ static void threads(void) {
     shared = small("threads");
     for (int n = 0; n < THREADS; n++) CHECK(pthread_create(&all[n], NULL, appends, NULL) == 0);
     for (int n = 0; n < THREADS; n++) pthread_join(all[n], NULL);
-    chiplog_info_t info;
-    info.size = sizeof info;
-    FINE(chiplog_log_info(shared, &info, &error));
-    CHECK(info.last == THREADS * 200);
+    chiplog_log_status_t status;
+    status.size = sizeof status;
+    FINE(chiplog_log_status(shared, &status, &error));
+    CHECK(status.last_index == THREADS * 200);
     /* The log is closed while other threads append. */
     for (int n = 0; n < THREADS; n++) CHECK(pthread_create(&all[n], NULL, n % 4 == 3 ? closes : appends, NULL) == 0);
     for (int n = 0; n < THREADS; n++) pthread_join(all[n], NULL);
-    GIVES(CHIPLOG_CLOSED, chiplog_log_info(shared, &info, &error));
+    GIVES(CHIPLOG_CLOSED, chiplog_log_status(shared, &status, &error));
 }
 
 static void a_forked_child(void) {

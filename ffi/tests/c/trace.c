@@ -17,10 +17,10 @@ struct heard {
 
 static void hear(void *context, uint32_t severity, const char *target, const char *text) {
     struct heard *heard = context;
-    chiplog_info_t info;
-    info.size = sizeof info;
+    chiplog_log_status_t status;
+    status.size = sizeof status;
     /* Calls that can fail are refused here, also the one that removes this callback. */
-    int refused = chiplog_log_info(log_of_all, &info, NULL) == CHIPLOG_INVALID_ARGUMENT &&
+    int refused = chiplog_log_status(log_of_all, &status, NULL) == CHIPLOG_INVALID_ARGUMENT &&
                   chiplog_trace(NULL, NULL, 0, NULL) == CHIPLOG_INVALID_ARGUMENT;
     pthread_mutex_lock(&lock);
     heard->calls++;

@@ -64,21 +64,19 @@ from ._errors import (
 from ._options import ClientOptions, FollowerOptions, Options, ProducerOptions, ReaderOptions, Start, Tls
 from . import _close_flag as _close_flag
 from ._values import (
-    Backlog,
     Closed,
     FollowerEvent,
     FollowerStatus,
-    Info,
     Member,
+    Metrics,
     NamedLog,
     RemoteInfo,
-    Stats,
+    Status,
     Unacknowledged,
 )
 
 __all__ = [
     "AlreadyExistsError",
-    "Backlog",
     "Batch",
     "BusyError",
     "CancelledError",
@@ -96,13 +94,13 @@ __all__ = [
     "FollowerStatus",
     "ForkedError",
     "FullError",
-    "Info",
     "InvalidArgumentError",
     "IoError",
     "LockedError",
     "Log",
     "Member",
     "MembershipError",
+    "Metrics",
     "NamedLog",
     "NotFoundError",
     "NotLeaderError",
@@ -123,7 +121,7 @@ __all__ = [
     "Session",
     "SessionExpiredError",
     "Start",
-    "Stats",
+    "Status",
     "Stream",
     "Ticket",
     "TimeoutError",

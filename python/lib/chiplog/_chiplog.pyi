@@ -7,7 +7,7 @@ from typing_extensions import Buffer, Self
 
 from ._aio import Pending
 from ._options import ClientOptions, FollowerOptions, Options, ProducerOptions, ReaderOptions, Start
-from ._values import Backlog, Closed, FollowerEvent, FollowerStatus, Info, Member, NamedLog, RemoteInfo, Stats
+from ._values import Closed, FollowerEvent, FollowerStatus, Member, Metrics, NamedLog, RemoteInfo, Status
 from ._errors import Error
 
 __all__ = [
@@ -397,8 +397,8 @@ class Log:
         """Discards all records below `first`, an index from 1, durably. Returns None.
 
         At or below the first record it does nothing. A `first` beyond the end moves the log's indexes forward for
-        good: the log is empty then, and the next record gets the index `first`. `info().last + 1` empties the log
-        without skipping an index. Blocks, without the GIL; Ctrl-C ends the wait.
+        good: the log is empty then, and the next record gets the index `first`. `status().last_index + 1` empties the
+        log without skipping an index. Blocks, without the GIL; Ctrl-C ends the wait.
 
         Raises `PoisonedError`, `ClosedError`, `FullError`, `BusyError`; `InvalidArgumentError`, `TypeError`:
         `first`. Repeating the call does no harm."""
@@ -445,16 +445,12 @@ class Log:
         log still knows the session: its first append raises `SessionExpiredError` or `SequenceGapError`.
 
         Raises `InvalidArgumentError`, `TypeError`: an argument; `ClosedError`."""
-    def info(self) -> Info:
-        """Returns `Info`: the current state of the log.
+    def status(self) -> Status:
+        """Returns `Status`: the current state of the log.
 
         Does not block. Raises `ClosedError`."""
-    def stats(self) -> Stats:
-        """Returns `Stats`: the log's counters since it was opened.
-
-        Does not block. Raises `ClosedError`."""
-    def backlog(self) -> Backlog:
-        """Returns `Backlog`: the work that waits in the log now.
+    def metrics(self) -> Metrics:
+        """Returns `Metrics`: the log's counters since it was opened, and the work that waits in it now.
 
         Does not block. Raises `ClosedError`."""
     def log_options(self) -> dict[str, int]:
@@ -644,8 +640,8 @@ class ReadOnlyLog:
 
         Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: an
         invalid `start`; `CorruptError`, `IoError`: the files; `ClosedError`."""
-    def info(self) -> Info:
-        """Returns `Info`: the state of the log, as far as it is proven durable.
+    def status(self) -> Status:
+        """Returns `Status`: the state of the log, as far as it is proven durable.
 
         Does not block. Raises `ClosedError`."""
     def unproven(self) -> int:
@@ -1055,8 +1051,8 @@ class Follower:
 
         Raises `ClosedError`, or the error that ended the follower: the record will not arrive;
         `InvalidArgumentError`, `TypeError`: `index`; `RuntimeError`: no event loop runs on this thread."""
-    def info(self) -> Info:
-        """Returns `Info`: the state of the copy, as a log.
+    def log_status(self) -> Status:
+        """Returns `Status`: the state of the copy, as a log.
 
         Does not block. Raises `ClosedError`."""
     def status(self) -> FollowerStatus:
@@ -1076,12 +1072,8 @@ class Follower:
 
         Does not block. A cancelled task has taken no event. Raises `ClosedError`: there will be no more events;
         `RuntimeError`: another task waits, or no event loop runs on this thread."""
-    def stats(self) -> Stats:
-        """Returns `Stats`: the copy's counters since it was opened.
-
-        Does not block. Raises `ClosedError`."""
-    def backlog(self) -> Backlog:
-        """Returns `Backlog`: the work that waits in the copy now.
+    def metrics(self) -> Metrics:
+        """Returns `Metrics`: the copy's counters since it was opened, and the work that waits in it now.
 
         Does not block. Raises `ClosedError`."""
     def poison_cause(self) -> Error | None:

@@ -11,17 +11,17 @@ _ID = "32 hexadecimal digits, as in every language and command."
 
 @documented
 @dataclass(frozen=True, kw_only=True)
-class Info:
+class Status:
     """The state of a log at the time of the call."""
 
     log_id: str = field(metadata=doc(f"The log's permanent name. {_ID}"))
-    directory: str = field(metadata=doc(f"This copy's permanent name. {_ID}"))
+    directory_id: str = field(metadata=doc(f"This copy's permanent name. {_ID}"))
     follows: bool = field(metadata=doc("Whether this copy is a follower's."))
-    first: int = field(
+    first_index: int = field(
         metadata=doc("Index of the first record that is not discarded; for an empty log, of the next one."),
     )
-    last: int = field(metadata=doc("Index of the last committed record; for an empty log `first - 1`."))
-    durable: int = field(metadata=doc("Index of the last record that is durable here."))
+    last_index: int = field(metadata=doc("Index of the last committed record; for an empty log `first_index - 1`."))
+    durable_index: int = field(metadata=doc("Index of the last record that is durable here."))
     bytes_used: int = field(metadata=doc("Bytes from the first record on."))
     bytes_capacity: int | None = field(metadata=doc("The configured limit of `bytes_used`; None: there is none."))
     segments: int = field(metadata=doc("The number of segment files."))
@@ -33,8 +33,8 @@ class Info:
 
 @documented
 @dataclass(frozen=True, kw_only=True)
-class Stats:
-    """Counters of a log since it was opened."""
+class Metrics:
+    """Counters of a log since it was opened, and the work that waits in it now."""
 
     appends: int = field(metadata=doc("Records and batches accepted, including repeats within sessions."))
     records: int = field(metadata=doc("Records written."))
@@ -65,15 +65,8 @@ class Stats:
     syncing_seconds: float = field(
         metadata=doc("How long the current sync has been running, in seconds; 0: there is none.")
     )
-
-
-@documented
-@dataclass(frozen=True, kw_only=True)
-class Backlog:
-    """The work that waits in a log now."""
-
-    queue_appends: int = field(metadata=doc("Appends that wait to be written."))
-    queue_bytes: int = field(metadata=doc("Their bytes."))
+    queue_appends: int = field(metadata=doc("Appends that wait to be written now."))
+    queue_bytes: int = field(metadata=doc("Bytes of these appends."))
     taken_bytes: int = field(metadata=doc("Bytes of appends that the writer has taken and not yet written."))
     uncommitted_bytes: int = field(metadata=doc("Bytes that are written and not yet committed."))
 

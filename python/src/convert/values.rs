@@ -38,21 +38,21 @@ fn id(id: u128) -> Option<String> {
     (id != 0).then(|| to_hex(id))
 }
 
-pub(crate) fn info<'py>(py: Python<'py>, status: &Status) -> Value<'py> {
+pub(crate) fn status<'py>(py: Python<'py>, status: &Status) -> Value<'py> {
     let fields = fields!(py;
         log_id = to_hex(status.log_id.get()),
-        directory = to_hex(status.directory_id.get()),
+        directory_id = to_hex(status.directory_id.get()),
         follows = status.follows,
-        first = status.first_index.get(),
-        last = status.last_index.get(),
-        durable = status.durable_index.get(),
+        first_index = status.first_index.get(),
+        last_index = status.last_index.get(),
+        durable_index = status.durable_index.get(),
         bytes_used = status.bytes_used,
         bytes_capacity = status.bytes_capacity,
         segments = status.segments,
         sessions = status.sessions,
         last_timestamp = status.last_timestamp.get(),
     );
-    make(py, "Info", &fields)
+    make(py, "Status", &fields)
 }
 
 /// The options in force, each with its value.
@@ -107,7 +107,7 @@ pub(crate) fn log_options<'py>(py: Python<'py>, options: &LogOptions) -> PyResul
     Ok(named)
 }
 
-pub(crate) fn stats<'py>(py: Python<'py>, metrics: &Metrics) -> Value<'py> {
+pub(crate) fn metrics<'py>(py: Python<'py>, metrics: &Metrics) -> Value<'py> {
     let fields = fields!(py;
         appends = metrics.appends,
         records = metrics.records,
@@ -125,18 +125,12 @@ pub(crate) fn stats<'py>(py: Python<'py>, metrics: &Metrics) -> Value<'py> {
         truncated_records = metrics.truncated_records,
         discarded_records = metrics.discarded_records,
         syncing_seconds = metrics.syncing.as_secs_f64(),
-    );
-    make(py, "Stats", &fields)
-}
-
-pub(crate) fn backlog<'py>(py: Python<'py>, metrics: &Metrics) -> Value<'py> {
-    let fields = fields!(py;
         queue_appends = metrics.queue_appends,
         queue_bytes = metrics.queue_bytes,
         taken_bytes = metrics.taken_bytes,
         uncommitted_bytes = metrics.uncommitted_bytes,
     );
-    make(py, "Backlog", &fields)
+    make(py, "Metrics", &fields)
 }
 
 pub(crate) fn remote_info<'py>(py: Python<'py>, info: &RemoteInfo) -> Value<'py> {

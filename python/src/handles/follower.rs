@@ -182,11 +182,11 @@ impl Follower {
         drive_result(py, None, there, none)
     }
 
-    /// Returns `Info`: the state of the copy, as a log.
+    /// Returns `Status`: the state of the copy, as a log.
     ///
     /// Does not block. Raises `ClosedError`.
-    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        values::info(py, &self.follower()?.log().status())
+    fn log_status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        values::status(py, &self.follower()?.log().status())
     }
 
     /// Returns `FollowerStatus`: the state of the follower. Also after `close()`.
@@ -220,18 +220,11 @@ impl Follower {
         asyncio_bridge::next(py, NextEvent { follower, waits: self.waits.clone() })
     }
 
-    /// Returns `Stats`: the copy's counters since it was opened.
+    /// Returns `Metrics`: the copy's counters since it was opened, and the work that waits in it now.
     ///
     /// Does not block. Raises `ClosedError`.
-    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        values::stats(py, &self.follower()?.log().metrics())
-    }
-
-    /// Returns `Backlog`: the work that waits in the copy now.
-    ///
-    /// Does not block. Raises `ClosedError`.
-    fn backlog<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        values::backlog(py, &self.follower()?.log().metrics())
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        values::metrics(py, &self.follower()?.log().metrics())
     }
 
     /// Returns why the copy accepts no more records, the `Error` of a failed write or sync; None: it continues.

@@ -233,8 +233,8 @@ impl Log {
     /// Discards all records below `first`, an index from 1, durably. Returns None.
     ///
     /// At or below the first record it does nothing. A `first` beyond the end moves the log's indexes forward for
-    /// good: the log is empty then, and the next record gets the index `first`. `info().last + 1` empties the log
-    /// without skipping an index. Blocks, without the GIL; Ctrl-C ends the wait.
+    /// good: the log is empty then, and the next record gets the index `first`. `status().last_index + 1` empties the
+    /// log without skipping an index. Blocks, without the GIL; Ctrl-C ends the wait.
     ///
     /// Raises `PoisonedError`, `ClosedError`, `FullError`, `BusyError`; `InvalidArgumentError`, `TypeError`:
     /// `first`. Repeating the call does no harm.
@@ -333,25 +333,18 @@ impl Log {
         Session::new(session, log.options().queue_timeout, batch_limit(log.options()))
     }
 
-    /// Returns `Info`: the current state of the log.
+    /// Returns `Status`: the current state of the log.
     ///
     /// Does not block. Raises `ClosedError`.
-    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        values::info(py, &self.log()?.status())
+    fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        values::status(py, &self.log()?.status())
     }
 
-    /// Returns `Stats`: the log's counters since it was opened.
+    /// Returns `Metrics`: the log's counters since it was opened, and the work that waits in it now.
     ///
     /// Does not block. Raises `ClosedError`.
-    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        values::stats(py, &self.log()?.metrics())
-    }
-
-    /// Returns `Backlog`: the work that waits in the log now.
-    ///
-    /// Does not block. Raises `ClosedError`.
-    fn backlog<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        values::backlog(py, &self.log()?.metrics())
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        values::metrics(py, &self.log()?.metrics())
     }
 
     /// Returns the options that are set for the log, a dict of names and values.

@@ -45,11 +45,11 @@ impl ReadOnlyLog {
         Ok(Self { read_only: Kept::new(Mutex::new(Some(read_only))).map_err(raise)? })
     }
 
-    /// Returns `Info`: the state of the log, as far as it is proven durable.
+    /// Returns `Status`: the state of the log, as far as it is proven durable.
     ///
     /// Does not block. Raises `ClosedError`.
-    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        values::info(py, &self.read_only()?.status())
+    fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        values::status(py, &self.read_only()?.status())
     }
 
     /// Returns how many records follow the last visible one that are not proven durable.

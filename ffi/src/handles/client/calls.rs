@@ -2,12 +2,11 @@
 
 use crate::abi::entry::{entry, entry_handle, entry_struct, entry_value};
 use crate::abi::error::{chiplog_error_t, chiplog_status_t};
-use crate::abi::growing::Growing;
+use crate::abi::growing::{Growing, growing};
 use crate::abi::values::{fixed, timeout};
 use crate::handles::client::connection::addresses;
 use crate::handles::client::options;
 use crate::handles::client::options::chiplog_client_options_t;
-use crate::handles::log::state::chiplog_info_t;
 use crate::handles::producer;
 use crate::handles::producer::{chiplog_producer_options_t, chiplog_producer_t};
 use crate::support::handle_table::{Opaque, get, handle, release};
@@ -35,11 +34,36 @@ pub struct chiplog_watch_t {
 
 handle!(chiplog_watch_t is Mutex<Watch>, 11, "watch");
 
-fn shown(info: RemoteInfo) -> chiplog_info_t {
-    chiplog_info_t {
+/// The state of a log, from a server.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct chiplog_remote_info_t {
+    /// sizeof(chiplog_remote_info_t) as the caller was compiled with it. Set it first.
+    pub size: usize,
+    /// The first record that is not discarded. For an empty log: the first one to be appended.
+    pub first: u64,
+    /// The last committed record. For an empty log: first - 1.
+    pub last: u64,
+    /// Bytes from the first record on.
+    pub bytes_used: u64,
+    /// The configured limit of `bytes_used`. 0: none.
+    pub bytes_capacity: u64,
+    /// The replica that answered.
+    pub node: u64,
+    /// The leader. 0: unknown.
+    pub leader: u64,
+    /// The log's permanent name: 32 hexadecimal digits and a NUL. Empty: unknown.
+    pub log_id: [c_char; 40],
+    /// Where the leader serves clients, `host:port`. Empty: unknown.
+    pub leader_address: [c_char; 264],
+}
+
+growing!(chiplog_remote_info_t);
+
+fn shown(info: RemoteInfo) -> chiplog_remote_info_t {
+    chiplog_remote_info_t {
         first: info.first.get(),
         last: info.last.get(),
-        durable: info.last.get(),
         bytes_used: info.bytes_used,
         bytes_capacity: info.bytes_capacity.unwrap_or(0),
         node: info.node.get(),
@@ -93,7 +117,7 @@ pub unsafe extern "C" fn chiplog_client_producer(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_client_info(
     client: *const chiplog_client_t,
-    info: *mut chiplog_info_t,
+    info: *mut chiplog_remote_info_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
     entry_struct(error, info, "info", || {
@@ -108,7 +132,7 @@ pub unsafe extern "C" fn chiplog_client_info(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_client_info_stale(
     client: *const chiplog_client_t,
-    info: *mut chiplog_info_t,
+    info: *mut chiplog_remote_info_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
     entry_struct(error, info, "info", || {
@@ -187,7 +211,7 @@ pub extern "C" fn chiplog_client_close(client: *mut chiplog_client_t) {
 pub unsafe extern "C" fn chiplog_watch_next(
     watch: *mut chiplog_watch_t,
     timeout_ms: u64,
-    info: *mut chiplog_info_t,
+    info: *mut chiplog_remote_info_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
     entry_struct(error, info, "info", || {

@@ -17,46 +17,40 @@ use std::ffi::c_char;
 /// The state of a log.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct chiplog_info_t {
-    /// sizeof(chiplog_info_t) as the caller was compiled with it. Set it first.
+pub struct chiplog_log_status_t {
+    /// sizeof(chiplog_log_status_t) as the caller was compiled with it. Set it first.
     pub size: usize,
     /// The first record that is not discarded. For an empty log: the first one to be appended.
-    pub first: u64,
-    /// The last committed record. For an empty log: first - 1.
-    pub last: u64,
-    /// The last record that is durable here. Over the network: equal to `last`.
-    pub durable: u64,
+    pub first_index: u64,
+    /// The last committed record. For an empty log: first_index - 1.
+    pub last_index: u64,
+    /// The last record that is durable here.
+    pub durable_index: u64,
     /// Bytes from the first record on.
     pub bytes_used: u64,
     /// The configured limit of `bytes_used`. 0: none, or unknown.
     pub bytes_capacity: u64,
-    /// The number of segments. Over the network: 0.
+    /// The number of segments.
     pub segments: u64,
-    /// The number of open exactly-once sessions. Over the network: 0.
+    /// The number of open exactly-once sessions.
     pub sessions: u64,
-    /// When the newest block was written: milliseconds since 1970. Over the network: 0.
+    /// When the newest block was written: milliseconds since 1970.
     pub last_timestamp_ms: u64,
-    /// Over the network: the replica that answered, else 0.
-    pub node: u64,
-    /// Over the network: the leader. 0: unknown.
-    pub leader: u64,
-    /// The log's permanent name: 32 hexadecimal digits and a NUL. Empty: unknown.
+    /// The log's permanent name: 32 hexadecimal digits and a NUL.
     pub log_id: [c_char; 40],
-    /// This copy's permanent name, in the same form. Over the network: empty.
+    /// This copy's permanent name, in the same form.
     pub directory_id: [c_char; 40],
-    /// Over the network: where the leader serves clients, `host:port`. Empty: unknown.
-    pub leader_address: [c_char; 264],
     /// Whether this copy is a follower's: 1 or 0.
     pub follows: u8,
     /// Not used; must be 0.
     pub reserved: [u8; 7],
 }
 
-/// Counters of a log since it was opened.
+/// Counters of a log since it was opened, and the work that waits in it now.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct chiplog_stats_t {
-    /// sizeof(chiplog_stats_t) as the caller was compiled with it. Set it first.
+pub struct chiplog_metrics_t {
+    /// sizeof(chiplog_metrics_t) as the caller was compiled with it. Set it first.
     pub size: usize,
     /// Batches accepted, including duplicates within sessions.
     pub appends: u64,
@@ -90,17 +84,9 @@ pub struct chiplog_stats_t {
     pub truncated_records: u64,
     /// Records removed by discards or retention.
     pub discarded_records: u64,
-}
-
-/// The work that waits in a log now.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct chiplog_backlog_t {
-    /// sizeof(chiplog_backlog_t) as the caller was compiled with it. Set it first.
-    pub size: usize,
-    /// Appends that wait for the writer.
+    /// Appends that wait for the writer now.
     pub queue_appends: u64,
-    /// Their bytes.
+    /// Bytes of these appends.
     pub queue_bytes: u64,
     /// Bytes of appends that the writer has taken and not yet written.
     pub taken_bytes: u64,
@@ -108,27 +94,27 @@ pub struct chiplog_backlog_t {
     pub uncommitted_bytes: u64,
 }
 
-growing!(chiplog_info_t, chiplog_stats_t, chiplog_backlog_t);
+growing!(chiplog_log_status_t, chiplog_metrics_t);
 
-pub(crate) fn info(status: &Status) -> chiplog_info_t {
-    chiplog_info_t {
-        first: status.first_index.get(),
-        last: status.last_index.get(),
-        durable: status.durable_index.get(),
-        bytes_used: status.bytes_used,
-        bytes_capacity: status.bytes_capacity.unwrap_or(0),
-        segments: status.segments,
-        sessions: status.sessions.into(),
-        last_timestamp_ms: status.last_timestamp.get(),
-        log_id: fixed(&to_hex(status.log_id.get())),
-        directory_id: fixed(&to_hex(status.directory_id.get())),
-        follows: status.follows.into(),
+pub(crate) fn status(now: &Status) -> chiplog_log_status_t {
+    chiplog_log_status_t {
+        first_index: now.first_index.get(),
+        last_index: now.last_index.get(),
+        durable_index: now.durable_index.get(),
+        bytes_used: now.bytes_used,
+        bytes_capacity: now.bytes_capacity.unwrap_or(0),
+        segments: now.segments,
+        sessions: now.sessions.into(),
+        last_timestamp_ms: now.last_timestamp.get(),
+        log_id: fixed(&to_hex(now.log_id.get())),
+        directory_id: fixed(&to_hex(now.directory_id.get())),
+        follows: now.follows.into(),
         ..Growing::zeros()
     }
 }
 
-fn stats(now: &Metrics) -> chiplog_stats_t {
-    chiplog_stats_t {
+fn metrics(now: &Metrics) -> chiplog_metrics_t {
+    chiplog_metrics_t {
         appends: now.appends,
         records: now.records,
         blocks: now.blocks,
@@ -145,12 +131,6 @@ fn stats(now: &Metrics) -> chiplog_stats_t {
         syncing_micros: u64::try_from(now.syncing.as_micros()).unwrap_or(u64::MAX),
         truncated_records: now.truncated_records,
         discarded_records: now.discarded_records,
-        ..Growing::zeros()
-    }
-}
-
-fn backlog(now: &Metrics) -> chiplog_backlog_t {
-    chiplog_backlog_t {
         queue_appends: now.queue_appends,
         queue_bytes: now.queue_bytes,
         taken_bytes: now.taken_bytes,
@@ -170,38 +150,28 @@ pub unsafe extern "C" fn chiplog_log_options(
     entry_struct(error, options, "options", || Ok(options::shown(get(log)?.options())))
 }
 
-/// Returns the current state of the log. Set `info->size` first.
-/// Ownership: `log` borrowed; the caller owns `info`. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn chiplog_log_info(
-    log: *const chiplog_log_t,
-    info: *mut chiplog_info_t,
-    error: *mut *mut chiplog_error_t,
-) -> chiplog_status_t {
-    entry_struct(error, info, "info", || Ok(self::info(&get(log)?.status())))
-}
-
-/// Returns the counters of the log since it was opened. Set `stats->size` first.
-/// Ownership: `log` borrowed; the caller owns `stats`. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn chiplog_log_stats(
-    log: *const chiplog_log_t,
-    stats: *mut chiplog_stats_t,
-    error: *mut *mut chiplog_error_t,
-) -> chiplog_status_t {
-    entry_struct(error, stats, "stats", || Ok(self::stats(&get(log)?.metrics())))
-}
-
-/// Returns the work that waits in the log now. Set `backlog->size` first.
-/// Ownership: `log` borrowed; the caller owns `backlog`. Any thread. Does not block for long.
+/// Returns the current state of the log. Set `status->size` first.
+/// Ownership: `log` borrowed; the caller owns `status`. Any thread. Never blocks.
 /// Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn chiplog_log_backlog(
+pub unsafe extern "C" fn chiplog_log_status(
     log: *const chiplog_log_t,
-    backlog: *mut chiplog_backlog_t,
+    status: *mut chiplog_log_status_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    entry_struct(error, backlog, "backlog", || Ok(self::backlog(&get(log)?.metrics())))
+    entry_struct(error, status, "status", || Ok(self::status(&get(log)?.status())))
+}
+
+/// Returns the counters of the log since it was opened, and the work that waits in it now. Set `metrics->size` first.
+/// Ownership: `log` borrowed; the caller owns `metrics`. Any thread. Does not block for long.
+/// Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_log_metrics(
+    log: *const chiplog_log_t,
+    metrics: *mut chiplog_metrics_t,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    entry_struct(error, metrics, "metrics", || Ok(self::metrics(&get(log)?.metrics())))
 }
 
 /// Returns why the log accepts no more appends, if a write or a sync has failed: `*cause`, else NULL.
