@@ -1,6 +1,6 @@
-//! Log turns: what each log of a shared group has in the queue, and so which block its next batch may go into. A block is
-//! a turn of the writer. In each block a log may use a share of the room that is kept for logs with little queued. While
-//! several logs append, turns are short: a quiet log waits for the turn before its own.
+//! Log turns: which block the next batch of a log of a shared group may go into. A block is a turn of the writer. In each
+//! block a log may use a share of the room that is kept for logs with little queued. While several logs append, turns are
+//! short: a quiet log waits for the turn before its own.
 //!
 //! Invariants, of which the callers keep the first two (`admit.rs`, `block_for` and `push_together`):
 //! - no batch of a log goes before the log's last block, so the batches of a log, and of a session, keep their order;
@@ -22,10 +22,10 @@ const SHARE: usize = KEPT_FOR_QUIET_LOGS * 8;
 /// The bytes that logs with more than their share have in a turn, while several logs append. A disk syncs this in nearly
 /// the time of a few bytes.
 const SHORT_TURN_BYTES: usize = 256 << 10;
-/// Turns stay short for so many blocks after the last one that had another log than the block before.
+/// The blocks for which turns stay short after the last one that had another log than the block before.
 const SHORT_TURNS: u64 = 1024;
 
-/// What one log has in the queue.
+/// The batches of one log that are in the queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct Queued {
     /// The number of the last block that holds something of it.

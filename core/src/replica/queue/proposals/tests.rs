@@ -306,7 +306,7 @@ fn logs_that_flood_leave_room_for_a_quiet_one_in_each_block() {
     assert_eq!(blocks.iter().map(|block| count(block, 2)).sum::<usize>(), 200);
 }
 
-/// What comes later goes into blocks that wait, and never before one. So a large batch has its turn.
+/// Later appends go into blocks that wait, and never before one. So a large batch has its turn.
 #[test]
 fn large_batch_is_taken_after_the_blocks_that_were_before_it() {
     let q = large_queue();
@@ -387,7 +387,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever is pushed and taken: each log's batches come out in its order and in a turn that was known when they
+    /// After any pushes and takes: each log's batches come out in its order and in a turn that was known when they
     /// came, blocks keep their bounds, and what is appended together is in one block. Commands keep their place.
     #[test]
     fn batches_of_each_log_come_out_in_order(steps in steps()) {
