@@ -1,6 +1,7 @@
 //! The callers' side of the queue: appends and commands are admitted, wait for room, or are refused.
 
 use super::block_builder::{BlockBuilder, Parts};
+use super::log_turns::{KEPT_FOR_QUIET_LOGS, LogTurns};
 use super::{Command, Inner, Proposal, ProposalQueue, QueueLimits};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::{Batch, BatchHeader, SingleFrame, Stamp};
@@ -22,10 +23,6 @@ const COMMAND_BYTES_STORED: usize = 128;
 /// The maximum number of commands that wait. A caller can give up its wait, so the number of callers does not bound
 /// them.
 pub(super) const COMMANDS_MAX: usize = 64 << 10;
-
-/// The part of a block, and of the queue, that is kept for logs of a shared group that have nothing in the queue: an
-/// eighth.
-const KEPT_FOR_QUIET_LOGS: usize = 8;
 
 /// How long an append waits for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,15 +68,15 @@ impl ProposalQueue {
     ) -> Result<Vec<Ticket>> {
         let bytes = batches.iter().map(|(_, batch)| batch.as_bytes().len()).sum();
         let records = batches.iter().map(|(_, batch)| batch.header().count).sum();
-        let mut inner = self.admit(LogNumber::OWN, bytes, wait_limit)?;
-        let has_room = inner.items.back().is_some_and(|item| match item {
-            Proposal::Data(block) => {
-                block.has_room_together(batches.len(), bytes, records, self.limits.block_bytes)
-            }
-            Proposal::Command(..) => false,
+        let block_bytes = self.limits.block_bytes;
+        let mut inner = self.admit(batches.iter().map(|(log, _)| *log), bytes, wait_limit)?;
+        let first = batches.iter().map(|(log, _)| inner.turns.first_block(*log)).max().unwrap_or(0);
+        let at = Self::first_with_room(&mut inner, first, |turns, number, block| {
+            let most = batches.iter().map(|(log, _)| turns.block_bytes(*log, bytes, number, block_bytes));
+            let most = most.min().unwrap_or(block_bytes);
+            block.has_room_together(batches.len(), bytes, records, most)
         });
-        let at = if has_room { inner.items.len() - 1 } else { Self::new_block(&mut inner) };
-        let last = inner.front + at as u64;
+        let number = inner.front + at as u64;
         let Some(Proposal::Data(block)) = inner.items.get_mut(at) else {
             unreachable!("a block was found or made")
         };
@@ -90,7 +87,9 @@ impl ProposalQueue {
         let added = block.bytes - before;
         inner.bytes += added;
         inner.appends += batches.len();
-        inner.waiting.extend(batches.iter().map(|(log, _)| (*log, last)));
+        for (log, batch) in batches {
+            inner.turns.add(*log, batch.header().length as usize, number);
+        }
         self.signal(inner);
         Ok(tickets)
     }
@@ -99,7 +98,7 @@ impl ProposalQueue {
     /// trying again. It succeeds when the writer next takes appends, and fails when the queue is closed.
     pub(crate) fn push_batch_or_wait(&self, log: LogNumber, batch: &Batch) -> Result<Result<Ticket, Ticket>> {
         let mut inner = self.lock();
-        if !self.is_admitted(&inner, log, batch.header().length as usize)? {
+        if !self.is_admitted(&inner, std::iter::once(log), batch.header().length as usize)? {
             let room = inner.room_hooks.get_or_insert_with(Completer::new);
             return Ok(Err(room.ticket(0, 0, 0)));
         }
@@ -113,7 +112,7 @@ impl ProposalQueue {
         header: &BatchHeader,
         wait_limit: WaitLimit,
     ) -> Result<Ticket> {
-        let inner = self.admit(log, header.length as usize, wait_limit)?;
+        let inner = self.admit(std::iter::once(log), header.length as usize, wait_limit)?;
         Ok(self.place(inner, log, parts, header))
     }
 
@@ -134,33 +133,46 @@ impl ProposalQueue {
         let added = gathering.bytes - before;
         inner.bytes += added;
         if !log.is_none() {
-            let last = inner.front + at as u64;
-            inner.waiting.insert(log, last);
+            let number = inner.front + at as u64;
+            inner.turns.add(log, header.length as usize, number);
         }
         inner.appends += 1;
         self.signal(inner);
         ticket
     }
 
-    /// The item that takes a batch: the last block if that has room, or a new one. For a log of a shared group with
-    /// nothing in the queue: the first block with room, but none before a command.
+    /// The item that takes a batch: the last block if that has room, or a new one. For a log of a shared group: the first
+    /// block with room, but none before the log's last one.
     fn block_for(&self, inner: &mut Inner, log: LogNumber, header: &BatchHeader) -> usize {
         let block_bytes = self.limits.block_bytes;
-        let kept = if log.is_none() { 0 } else { block_bytes / KEPT_FOR_QUIET_LOGS };
-        let is_data = |item: &Proposal| matches!(item, Proposal::Data(_));
-        let takes = |item: &Proposal, bytes: usize| match item {
-            Proposal::Data(block) => block.has_room(log, header, bytes),
-            Proposal::Command(..) => false,
-        };
-        if !log.is_none() && !inner.waiting.contains_key(&log) {
-            let begin = inner.items.iter().rposition(|item| !is_data(item)).map_or(0, |n| n + 1);
-            let found = inner.items.iter().skip(begin).position(|item| takes(item, block_bytes));
-            if let Some(n) = found {
-                return begin + n;
-            }
+        if log.is_none() {
+            let has_room = inner.items.back().is_some_and(|item| match item {
+                Proposal::Data(block) => block.has_room(log, header, block_bytes),
+                Proposal::Command(..) => false,
+            });
+            return if has_room { inner.items.len() - 1 } else { Self::new_block(inner) };
         }
-        let is_last = inner.items.back().is_some_and(|item| takes(item, block_bytes - kept));
-        if is_last { inner.items.len() - 1 } else { Self::new_block(inner) }
+        let first = inner.turns.first_block(log);
+        Self::first_with_room(inner, first, |turns, number, block| {
+            let most = turns.block_bytes(log, header.length as usize, number, block_bytes);
+            block.has_room(log, header, most)
+        })
+    }
+
+    /// The first block that has room, from number `first` on and behind all commands, or a new one.
+    fn first_with_room(
+        inner: &mut Inner,
+        first: u64,
+        has_room: impl Fn(&LogTurns, u64, &BlockBuilder) -> bool,
+    ) -> usize {
+        let first = first.max(inner.behind_commands).max(inner.front);
+        let skipped = (first - inner.front) as usize;
+        let blocks = inner.items.iter().zip(inner.front..).skip(skipped);
+        let found = blocks.into_iter().position(|(item, number)| match item {
+            Proposal::Data(block) => has_room(&inner.turns, number, block),
+            Proposal::Command(..) => false,
+        });
+        found.map_or_else(|| Self::new_block(inner), |n| skipped + n)
     }
 
     /// Adds an empty block, which takes any batch. Returns its number.
@@ -188,6 +200,7 @@ impl ProposalQueue {
         let completer = Completer::new();
         let ticket = completer.ticket(0, 0, 0);
         inner.items.push_back(Proposal::Command(command, completer));
+        inner.behind_commands = inner.front + inner.items.len() as u64;
         self.signal(inner);
         Ok(ticket)
     }
@@ -217,26 +230,39 @@ impl ProposalQueue {
         Err(Error::new(ErrorKind::Full, what))
     }
 
-    /// Whether `length` more bytes may wait. A log of a shared group with nothing in the queue may use what is kept for
-    /// such logs.
-    fn is_admitted(&self, inner: &Inner, log: LogNumber, length: usize) -> Result<bool> {
+    /// Whether `length` more bytes of these logs may wait. Logs of a shared group with little in the queue may use what is
+    /// kept for such logs.
+    fn is_admitted(
+        &self,
+        inner: &Inner,
+        mut logs: impl Iterator<Item = LogNumber>,
+        length: usize,
+    ) -> Result<bool> {
         if let Some(error) = &inner.refused {
             return Err(error.clone());
         }
         self.check_capacity(inner, length)?;
-        let is_quiet = !log.is_none() && !inner.waiting.contains_key(&log);
-        let more = |limit: usize| if is_quiet { limit / KEPT_FOR_QUIET_LOGS } else { 0 };
-        let QueueLimits { bytes, appends, .. } = self.limits;
-        let fits = inner.bytes + length <= bytes + more(bytes) && inner.appends < appends + more(appends);
-        Ok(fits || inner.appends == 0)
+        let QueueLimits { bytes, appends, block_bytes, .. } = self.limits;
+        let fits = |bytes, appends| inner.bytes + length <= bytes && inner.appends < appends;
+        if fits(bytes, appends) || inner.appends == 0 {
+            return Ok(true);
+        }
+        let kept = |limit: usize| limit + limit / KEPT_FOR_QUIET_LOGS;
+        Ok(fits(kept(bytes), kept(appends))
+            && logs.all(|log| !log.is_none() && inner.turns.has_little(log, length, block_bytes)))
     }
 
     /// Blocks until `length` more bytes may wait. Returns with the lock held.
-    fn admit(&self, log: LogNumber, length: usize, wait_limit: WaitLimit) -> Result<MutexGuard<'_, Inner>> {
+    fn admit(
+        &self,
+        logs: impl Iterator<Item = LogNumber> + Clone,
+        length: usize,
+        wait_limit: WaitLimit,
+    ) -> Result<MutexGuard<'_, Inner>> {
         let mut inner = self.lock();
         let mut deadline = None;
         loop {
-            if self.is_admitted(&inner, log, length)? {
+            if self.is_admitted(&inner, logs.clone(), length)? {
                 return Ok(inner);
             }
             let left = match wait_limit {

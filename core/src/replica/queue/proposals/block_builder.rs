@@ -14,9 +14,8 @@ use std::ops::Range;
 pub(crate) struct BlockBuilder {
     /// The headers of the batches, in order. Their bytes are in `pieces`, without gaps.
     pub(crate) batches: Vec<BatchHeader>,
-    /// Their logs: for each stretch of batches of one log, the log and the number of the batch after the stretch.
-    /// Empty in a block of the group's own log.
-    stretches: Vec<(LogNumber, usize)>,
+    /// Their logs, in stretches of batches of one log. Empty in a block of the group's own log.
+    stretches: Vec<Stretch>,
     /// Batches of several logs that are appended together: all of each range, or none.
     together: Vec<Range<usize>>,
     pub(crate) completer: Completer,
@@ -27,6 +26,16 @@ pub(crate) struct BlockBuilder {
     pub(crate) records: u32,
     /// Whether any batch belongs to a session.
     pub(crate) has_sessions: bool,
+}
+
+/// Neighbouring batches of one log.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    log: LogNumber,
+    /// The number of the batch after them.
+    end: usize,
+    /// The bytes of the batches.
+    bytes: usize,
 }
 
 #[derive(Debug)]
@@ -70,16 +79,21 @@ impl BlockBuilder {
 
     /// Whether a batch of this log needs no run of its own.
     fn continues(&self, log: LogNumber) -> bool {
-        log.is_none() || self.stretches.last().is_some_and(|(last, _)| *last == log)
+        log.is_none() || self.stretches.last().is_some_and(|stretch| stretch.log == log)
     }
 
     /// The batches of a mixed block with their logs, in order.
     pub(crate) fn with_logs(&self) -> impl Iterator<Item = (LogNumber, &BatchHeader)> {
         let mut begin = 0;
-        self.stretches.iter().flat_map(move |(log, end)| {
+        self.stretches.iter().flat_map(move |Stretch { log, end, .. }| {
             let batches = &self.batches[std::mem::replace(&mut begin, *end)..*end];
             batches.iter().map(move |batch| (*log, batch))
         })
+    }
+
+    /// The bytes of the batches of each log of a mixed block. A log can be there several times.
+    pub(super) fn bytes_by_log(&self) -> impl Iterator<Item = (LogNumber, usize)> {
+        self.stretches.iter().map(|stretch| (stretch.log, stretch.bytes))
     }
 
     /// Whether batches of `runs` runs, with this many bytes and records in all, can be added to this mixed block.
@@ -110,10 +124,11 @@ impl BlockBuilder {
     pub(super) fn push(&mut self, log: LogNumber, parts: &Parts<'_>, batch: &BatchHeader) -> Ticket {
         if !self.continues(log) {
             self.bytes += if self.is_mixed() { RUN_BYTES } else { TABLE_FIXED_BYTES + RUN_BYTES };
-            self.stretches.push((log, self.batches.len()));
+            self.stretches.push(Stretch { log, end: self.batches.len(), bytes: 0 });
         }
-        if let Some((_, end)) = self.stretches.last_mut() {
-            *end += 1;
+        if let Some(stretch) = self.stretches.last_mut() {
+            stretch.end += 1;
+            stretch.bytes += batch.length as usize;
         }
         let ticket = self.completer.ticket(self.batches.len() as u32, self.records, batch.count);
         match parts {

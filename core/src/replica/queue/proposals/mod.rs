@@ -10,19 +10,22 @@
 //! Checksums are computed before the lock is taken. A small batch is copied into the block's buffer under the lock. A
 //! large one is added as a buffer of its own, so that the lock is never held for long.
 //!
-//! Logs of a shared group are kept fair. A log with nothing in the queue gets into the first block that waits, ahead of
-//! what other logs have queued: each block keeps some room for such logs, and so does the queue. The writer takes a
-//! block of theirs at a time, so that the rest of a backlog stays in the queue. The order within a log never changes,
-//! and no append overtakes a command.
+//! Logs of a shared group are kept fair. A batch gets into the first block with room for its log that is not before the
+//! log's last one, ahead of what other logs have queued. Each block keeps some room for logs that have little there, and
+//! so does the queue (`log_turns.rs`). The writer takes a block of theirs at a time, so that the rest of a backlog stays
+//! in the queue. The order within a log never changes, and no append overtakes a command.
 //!
 //! Invariants:
 //! - at most `queue_bytes_max` bytes and `queue_appends_max` appends wait (one batch may always wait alone);
 //! - no append is admitted that would exceed the capacity, counted with all appends that wait (but without the headers
 //!   of their blocks: some hundred bytes each);
-//! - the writer answers everything that it takes, with a result or an error.
+//! - the writer answers everything that it takes, with a result or an error;
+//! - a batch of a shared group is taken after as many turns of the writer as there were blocks before its own when it
+//!   came: nothing goes before a block that waits.
 
 mod admit;
 mod block_builder;
+mod log_turns;
 
 pub(crate) use admit::WaitLimit;
 pub(crate) use block_builder::BlockBuilder;
@@ -36,9 +39,10 @@ use crate::sync::completion::Outcome;
 use crate::types::{Index, LogNumber, SessionId};
 use atomic::{AtomicU64, Ordering};
 use bytes::{Bytes, BytesMut};
+use log_turns::LogTurns;
 #[cfg(loom)]
 use loom::sync::{Condvar, Mutex, MutexGuard, atomic};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::PoisonError;
 #[cfg(not(loom))]
 use std::sync::{Condvar, Mutex, MutexGuard, atomic};
@@ -141,10 +145,12 @@ struct Inner {
     bytes: usize,
     appends: usize,
     commands: usize,
-    /// For each log of a shared group that has batches in the queue: the number of the last block that holds some.
-    waiting: HashMap<LogNumber, u64>,
+    /// The logs of a shared group that have batches in the queue.
+    turns: LogTurns,
     /// The number of the first item in the queue; the items are numbered in order.
     front: u64,
+    /// The number of the item after the last command.
+    behind_commands: u64,
     /// Bytes that the writer took and that are neither counted in `used` nor refused yet.
     taken: usize,
     /// No awake thread will look at the queue: the next event has to wake one.
@@ -166,23 +172,24 @@ struct Inner {
 }
 
 impl Inner {
-    /// Moves what the writer takes now to `items`: everything, or of a shared group as much as the writer proposes in one
-    /// step.
+    /// Moves what the writer takes now to `items`: everything, or of a shared group as much as is one turn.
     fn take_items(&mut self, items: &mut VecDeque<Proposal>, block_bytes: usize) {
-        if self.waiting.is_empty() {
+        if self.turns.is_empty() {
             self.taken += std::mem::take(&mut self.bytes);
             (self.appends, self.commands) = (0, 0);
             self.front += self.items.len() as u64;
             *items = std::mem::take(&mut self.items);
             return;
         }
+        let most = self.turns.turn_bytes(self.front, block_bytes);
         let mut taken = 0;
         while let Some(item) = self.items.front() {
             match item {
-                Proposal::Data(block) if taken > 0 && taken + block.bytes > block_bytes => break,
+                Proposal::Data(block) if taken > 0 && taken + block.bytes > most => break,
                 Proposal::Data(block) => {
                     taken += block.bytes;
                     self.appends -= block.batches.len();
+                    self.turns.take(block, self.front);
                 }
                 Proposal::Command(..) => self.commands -= 1,
             }
@@ -191,8 +198,6 @@ impl Inner {
         }
         self.bytes -= taken;
         self.taken += taken;
-        let front = self.front;
-        self.waiting.retain(|_, last| *last >= front);
     }
 
     /// Whether the queue holds nothing that the writer takes now.

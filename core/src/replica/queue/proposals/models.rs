@@ -363,6 +363,32 @@ fn loom_one_writer_leaves_more_to_do() {
     }
 }
 
+/// A log of a shared group gets into blocks ahead of a backlog, while the writer takes them: its appends keep their order,
+/// and each is taken once.
+#[test]
+fn loom_quiet_log_beside_a_backlog_and_take() {
+    loom::model(|| {
+        let limits = QueueLimits {
+            block_bytes: 3 * ONE,
+            bytes: 100 * ONE,
+            appends: 10,
+            capacity: None,
+            inbox_bytes: 0,
+        };
+        let queue = Arc::new(ProposalQueue::new(limits, 0));
+        let push = |queue: &ProposalQueue, log, record: u8| {
+            queue.push_record(LogNumber(log), &[record], Stamp::default(), WaitLimit::None).unwrap()
+        };
+        let _backlog = [1, 2, 3].map(|n| push(&queue, 1, n));
+        let caller = caller(&queue, move |queue| [11, 12].map(|n| push(queue, 2, n)));
+        let taken = take(&queue, 5);
+        let (quiet, backlog): (Vec<u8>, Vec<u8>) = taken.iter().partition(|record| **record > 10);
+        assert_eq!((quiet, backlog), (vec![11, 12], vec![1, 2, 3]));
+        drop(caller.join().unwrap());
+        assert_eq!(queue.waiting().0, 0);
+    });
+}
+
 /// During a long sync, the other writer, which was asleep, takes new appends.
 #[test]
 fn loom_one_writer_is_away() {

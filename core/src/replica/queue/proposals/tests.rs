@@ -6,7 +6,9 @@ use super::*;
 use crate::cluster::transport::Envelope;
 use crate::error::ErrorKind;
 use crate::record::batch::{BatchBuilder, BatchHeader, SingleFrame, Stamp};
-use crate::types::{DirectoryId, LogId, NodeId};
+use crate::types::{DirectoryId, LogId, NodeId, Sequence};
+use proptest::prelude::*;
+use std::collections::HashMap;
 
 fn queue(capacity: Option<u64>) -> ProposalQueue {
     ProposalQueue::new(
@@ -254,4 +256,211 @@ fn plain_and_mixed_batches_are_in_blocks_of_their_own() {
     let kinds: Vec<bool> =
         items.iter().map(|item| matches!(item, Proposal::Data(b) if b.is_mixed())).collect();
     assert_eq!(kinds, [false, true, false]);
+}
+
+/// As [`push`], by a session that numbers its batches.
+fn push_numbered(queue: &ProposalQueue, log: u32, number: u64, bytes: usize) -> Result<()> {
+    let stamp = Stamp { session: SessionId(u64::from(log)), sequence: Sequence(number), inflight: 0 };
+    queue.push_record(LogNumber(log), &vec![1; bytes], stamp, WaitLimit::None).map(drop)
+}
+
+/// A queue of many blocks, in which a share of a block is some small batches.
+fn large_queue() -> ProposalQueue {
+    let limits =
+        QueueLimits { block_bytes: 16_000, bytes: 160_000, appends: 10_000, capacity: None, inbox_bytes: 0 };
+    ProposalQueue::new(limits, 0)
+}
+
+/// Only a log with nothing in the queue overtook the backlog: a second append to a quiet log went behind all of it.
+#[test]
+fn second_append_of_a_quiet_log_overtakes_a_backlog() {
+    let q = large_queue();
+    let flood = (0..).take_while(|_| push_sized(&q, 1, 956).is_ok()).count();
+    assert_eq!(flood, 159, "the queue is full");
+    for log in [2, 3, 2, 3] {
+        drop(push_sized(&q, log, 10).unwrap());
+    }
+    let first = logs_of(take(&q));
+    assert_eq!(first[0][first[0].len() - 4..], [2, 3, 2, 3]);
+    drop(push_sized(&q, 2, 10).unwrap());
+    assert_eq!(logs_of(take(&q))[0].last(), Some(&2), "the first block that was not taken yet");
+}
+
+/// A second log that floods uses a share of what each block keeps: a third log still has a turn in the first block.
+#[test]
+fn logs_that_flood_leave_room_for_a_quiet_one_in_each_block() {
+    let q = large_queue();
+    // Ten of these are seven eighths of a block.
+    for _ in 0..100 {
+        drop(push_sized(&q, 1, 1352).unwrap());
+    }
+    for _ in 0..200 {
+        drop(push_sized(&q, 2, 40).unwrap());
+    }
+    drop(push_sized(&q, 3, 1000).unwrap());
+    let turns = std::iter::from_fn(|| Some(logs_of(take(&q))).filter(|blocks| !blocks.is_empty()));
+    let blocks: Vec<Vec<u32>> = turns.flatten().collect();
+    let count = |block: &[u32], log| block.iter().filter(|of| **of == log).count();
+    assert_eq!(count(&blocks[0], 3), 1);
+    assert!(blocks[..10].iter().all(|block| (count(block, 1), count(block, 2)) == (10, 2)), "{blocks:?}");
+    assert_eq!(blocks.iter().map(|block| count(block, 2)).sum::<usize>(), 200);
+}
+
+/// Later appends go into blocks that wait, and never before one. So a large batch has its turn.
+#[test]
+fn large_batch_is_taken_after_the_blocks_that_were_before_it() {
+    let q = large_queue();
+    for _ in 0..30 {
+        drop(push_sized(&q, 1, 956).unwrap());
+    }
+    drop(push_sized(&q, 2, 15_900).unwrap());
+    let batch = BatchBuilder::new().push(&[1; 1000]).unwrap().build().unwrap();
+    let pair = [(LogNumber(1), &batch), (LogNumber(3), &batch)];
+    drop(q.push_together(&pair, WaitLimit::None).unwrap());
+    let mut turns = Vec::new();
+    for turn in 0..20u32 {
+        (100..120).for_each(|log| drop(push_sized(&q, log, 10)));
+        while push_sized(&q, 1, 956).is_ok() {}
+        let logs = logs_of(take(&q)).concat();
+        turns.extend([2, 3].into_iter().filter(|log| logs.contains(log)).map(|log| (log, turn)));
+    }
+    // Three blocks of log 1 were before the batch. The last of them had room for the pair.
+    assert_eq!(turns, [(3, 2), (2, 3)]);
+}
+
+/// A quiet log waits for the turn before its own: while it appends, a flood has short turns. A flood alone has long ones.
+#[test]
+fn turns_are_short_while_several_logs_append() {
+    const MIB: usize = 1 << 20;
+    let limits = QueueLimits {
+        block_bytes: 4 * MIB,
+        bytes: 16 * MIB,
+        appends: 10_000,
+        capacity: None,
+        inbox_bytes: 0,
+    };
+    let q = ProposalQueue::new(limits, 0);
+    let turn = || {
+        let items = take(&q);
+        let bytes = |item| if let Proposal::Data(block) = item { block.bytes } else { 0 };
+        items.into_iter().map(bytes).sum::<usize>()
+    };
+    let flood = |records| (0..records).for_each(|_| drop(push_sized(&q, 1, 2000).unwrap()));
+    flood(4000);
+    assert!((3 * MIB..4 * MIB).contains(&turn()));
+    drop(push_sized(&q, 2, 10).unwrap());
+    while turn() > 0 {}
+    flood(1000);
+    drop(push_sized(&q, 2, 10).unwrap());
+    let turns: Vec<usize> = std::iter::from_fn(|| Some(turn()).filter(|bytes| *bytes > 0)).collect();
+    assert!(turns.len() >= 8 && turns.iter().all(|bytes| *bytes <= 256 << 10), "{turns:?}");
+    for _ in 0..40 {
+        flood(4000);
+        while turn() > 0 {}
+    }
+    flood(4000);
+    assert!((3 * MIB..4 * MIB).contains(&turn()), "the other log is gone");
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Push { log: u32, bytes: usize },
+    Together(Vec<u32>),
+    Command,
+    Take,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let bytes = prop_oneof![8 => 0..100usize, 4 => 100..2000usize, 1 => 2000..20_000usize];
+    // Log 1 floods.
+    let log = prop_oneof![3 => Just(1u32), 2 => 1..12u32];
+    let together = proptest::sample::subsequence((1..8u32).collect::<Vec<_>>(), 1..4);
+    let step = prop_oneof![
+        40 => (log, bytes).prop_map(|(log, bytes)| Step::Push { log, bytes }),
+        3 => together.prop_map(Step::Together),
+        1 => Just(Step::Command),
+        2 => Just(Step::Take),
+    ];
+    proptest::collection::vec(step, 1..500)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// After any pushes and takes: each log's batches come out in its order and in a turn that was known when they
+    /// came, blocks keep their bounds, and what is appended together is in one block. Commands keep their place.
+    #[test]
+    fn batches_of_each_log_come_out_in_order(steps in steps()) {
+        let q = large_queue();
+        let mut next = HashMap::<LogNumber, u64>::new();
+        let mut came = HashMap::<LogNumber, u64>::new();
+        // By log and number: the last block or command that may be before it, and the last command before it.
+        let mut latest = HashMap::new();
+        let (mut commands, mut commands_taken, mut ties, mut ties_taken) = (0, 0, 0, 0);
+        for step in steps.into_iter().chain(vec![Step::Take; 500]) {
+            let end = {
+                let inner = q.lock();
+                inner.front + inner.items.len() as u64
+            };
+            match step {
+                Step::Push { log, bytes } => {
+                    let number = next.get(&LogNumber(log)).copied().unwrap_or(1);
+                    if push_numbered(&q, log, number, bytes).is_ok() {
+                        next.insert(LogNumber(log), number + 1);
+                        latest.insert((LogNumber(log), number), (end, commands));
+                    }
+                }
+                Step::Together(logs) => {
+                    let build = |log: &u32| {
+                        let number = next.get(&LogNumber(*log)).copied().unwrap_or(1);
+                        let mut builder = BatchBuilder::new();
+                        builder.session(SessionId(u64::from(*log)), Sequence(number), 0);
+                        (LogNumber(*log), number, builder.push(&[1; 300]).unwrap().build().unwrap())
+                    };
+                    let batches: Vec<_> = logs.iter().map(build).collect();
+                    let refs: Vec<_> = batches.iter().map(|(log, _, batch)| (*log, batch)).collect();
+                    if q.push_together(&refs, WaitLimit::None).is_ok() {
+                        ties += 1;
+                        for (log, number, _) in batches {
+                            next.insert(log, number + 1);
+                            latest.insert((log, number), (end, commands));
+                        }
+                    }
+                }
+                Step::Command => {
+                    drop(q.push_command(Command::Discard { first: Index(1) }).unwrap());
+                    commands += 1;
+                }
+                Step::Take => {
+                    let mut at = q.lock().front;
+                    for item in take(&q) {
+                        match item {
+                            Proposal::Command(..) => commands_taken += 1,
+                            Proposal::Data(block) => {
+                                let bytes = block.bytes;
+                                prop_assert!(bytes <= 16_000 || block.batches.len() == 1, "{bytes}");
+                                for (log, batch) in block.with_logs() {
+                                    let number = came.entry(log).or_insert(1);
+                                    prop_assert_eq!(batch.stamp.sequence, Sequence(*number));
+                                    let (end, before) = latest[&(log, *number)];
+                                    prop_assert!(at <= end, "it waits for block {at}, not {end}");
+                                    prop_assert!(commands_taken >= before, "it overtook a command");
+                                    *number += 1;
+                                }
+                                ties_taken += (0..block.batches.len())
+                                    .filter(|n| block.together_from(*n).is_some())
+                                    .count();
+                            }
+                        }
+                        at += 1;
+                    }
+                }
+            }
+        }
+        prop_assert_eq!(came, next);
+        prop_assert_eq!((commands_taken, ties_taken), (commands, ties));
+        let inner = q.lock();
+        prop_assert_eq!((inner.bytes, inner.appends, inner.commands), (0, 0, 0));
+        prop_assert!(inner.turns.is_empty());
+    }
 }
