@@ -87,6 +87,7 @@ const VALUES: &[&str] = &[
     "ReaderOptions",
     "Record",
     "RemoteInfo",
+    "RemoteLogInfo",
     "RemoteReader",
     "ReplicaStatus",
     "RestoreOptions",

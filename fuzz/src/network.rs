@@ -66,6 +66,16 @@ const MESSAGES: &[(&str, Look)] = messages![
     v1::LogOptionsResponse,
     v1::SetLogOptionsRequest,
     v1::SetLogOptionsResponse,
+    v1::CreateLogRequest,
+    v1::CreateLogResponse,
+    v1::DeleteLogRequest,
+    v1::DeleteLogResponse,
+    v1::SealLogRequest,
+    v1::SealLogResponse,
+    v1::ListLogsRequest,
+    v1::ListLogsResponse,
+    v1::HostRequest,
+    v1::HostResponse,
 ];
 
 fn look<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) {

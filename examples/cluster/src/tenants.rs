@@ -3,7 +3,7 @@
 
 use crate::servers::{GROUPS, PATIENCE, Servers};
 use crate::{PRODUCERS, count};
-use chiplog::Start;
+use chiplog::{ErrorKind, Start};
 use chiplog_net::client::blocking::Client;
 use chiplog_net::client::{ProducerOptions, ReadFrom, ReaderOptions};
 use std::error::Error;
@@ -38,9 +38,13 @@ pub(crate) fn serve_many(client: &Client, servers: &Servers, tenants: u64) -> Re
     let begun = Instant::now();
     in_parallel(tenants, |program| {
         let client = Client::connect(servers.clients(), Default::default())?;
-        (program..tenants)
-            .step_by(PRODUCERS as usize)
-            .try_for_each(|tenant| client.create_log(&name(tenant)).map(drop).map_err(Into::into))
+        (program..tenants).step_by(PRODUCERS as usize).try_for_each(|tenant| {
+            match client.create_log(&name(tenant)) {
+                // The answer to a first attempt was lost: no other program uses these names.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+                created => created.map(drop).map_err(Into::into),
+            }
+        })
     })?;
     println!(
         "\n6. The same servers keep {} named logs, in {GROUPS} groups that replicate, write and sync for all of their logs: created in\n   \

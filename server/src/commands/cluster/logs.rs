@@ -300,10 +300,12 @@ impl Cluster {
     /// # Errors
     /// `NotFound`.
     fn get(&self, name: &str) -> Result<Shown> {
-        let (leader, _) = self.asker.leader(&self.system())?;
         // The name itself is the first of all that begin with it.
-        let (logs, _) = self.page(&leader, name, "", 1)?;
-        let found = logs.into_iter().next().filter(|log| log.name == name);
+        let listed = self.asker.insist(&self.system(), None, |mut admin| {
+            let request = ListLogsRequest { prefix: name.to_owned(), after: String::new(), limit: 1 };
+            async move { admin.list_logs(request).await.map(|answer| answer.into_inner().logs) }
+        });
+        let found = listed.answer?.into_iter().next().filter(|log| log.name == name);
         found.map(Shown::new).ok_or_else(|| {
             let what = format!("there is no log {name}; `chiplog logs list` shows those there are");
             Failure::new(ErrorKind::NotFound, what)

@@ -432,8 +432,8 @@ proptest! {
                     commands += 1;
                 }
                 Step::Take => {
-                    let mut at = q.lock().front;
-                    for item in take(&q) {
+                    let front = q.lock().front;
+                    for (at, item) in (front..).zip(take(&q)) {
                         match item {
                             Proposal::Command(..) => commands_taken += 1,
                             Proposal::Data(block) => {
@@ -452,7 +452,6 @@ proptest! {
                                     .count();
                             }
                         }
-                        at += 1;
                     }
                 }
             }
