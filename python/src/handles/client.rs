@@ -263,7 +263,7 @@ impl Client {
 
     /// Creates a named log on the servers. Returns `NamedLog` once it can be appended to.
     ///
-    /// `Client(servers, ClientOptions(log=name))` then connects to it. A name is 1 to 249 of the characters
+    /// `Client(servers, ClientOptions(log=name))` then connects to it. `name` is 1 to 249 of the characters
     /// `A-Z a-z 0-9 . _ -`, does not begin with `_`, and can end with `/` and a partition's number. `beside`: a log in
     /// whose group it is created. Blocks, without the GIL; Ctrl-C ends the wait.
     ///
@@ -287,7 +287,7 @@ impl Client {
 
     /// Deletes a named log of the servers with all its records. Returns None.
     ///
-    /// Its producers and readers get `NotFoundError`. Blocks, without the GIL; Ctrl-C ends the wait.
+    /// `name`: the log's name. Its producers and readers get `NotFoundError`. Blocks, without the GIL; Ctrl-C ends the wait.
     ///
     /// Raises `NotFoundError`, also if the answer to a first attempt was lost; otherwise what `create_log` does.
     fn delete_log(&self, py: Python<'_>, name: &str) -> PyResult<()> {
@@ -296,7 +296,7 @@ impl Client {
 
     /// Seals a named log of the servers: it takes no more appends, its records stay. Returns None.
     ///
-    /// Blocks, without the GIL; Ctrl-C ends the wait. Repeating the call does no harm.
+    /// `name`: the log's name. Blocks, without the GIL; Ctrl-C ends the wait. Repeating the call does no harm.
     ///
     /// Raises `NotFoundError`; otherwise what `create_log` does.
     fn seal_log(&self, py: Python<'_>, name: &str) -> PyResult<()> {
