@@ -103,12 +103,18 @@ impl Peer for PeerService {
         let Some(peer_message::Message::Hello(hello)) = first.and_then(|m| m.message) else {
             return Err(Status::failed_precondition("a stream must begin with a Hello"));
         };
-        let not_open = || Status::unavailable("this replica is not open");
-        let shared = self.common.known_group(hello.group).ok_or_else(not_open)?;
-        let admitted = check_node(&self.common, NodeId(hello.from), arrival.as_ref())
-            .and_then(|()| admit(&shared, &hello));
-        let sender = admitted.inspect_err(|status| {
-            tracing::debug!(from = hello.from, why = status.message(), "rejected a peer");
+        let admitted = check_node(&self.common, NodeId(hello.from), arrival.as_ref()).and_then(|()| {
+            let not_open = || Status::unavailable("this replica is not open");
+            let shared = self.common.known_group(hello.group).ok_or_else(not_open)?;
+            admit(&shared, &hello).map(|sender| (shared, sender))
+        });
+        let (shared, sender) = admitted.inspect_err(|status| {
+            tracing::debug!(
+                from = hello.from,
+                group = hello.group,
+                why = status.message(),
+                "rejected a peer"
+            );
         })?;
         if let Some(arrival) = &arrival {
             arrival.prove();
