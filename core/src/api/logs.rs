@@ -524,8 +524,8 @@ impl Logs {
     }
 
     /// Returns the handle of an existing log, and is certain: in a cluster a majority confirms that this replica knows
-    /// all logs that were created before the call, and it waits until the log is open in its group. Blocks for `timeout`
-    /// at the most.
+    /// all logs that were created before the call, and it waits until the log is open in its group. Blocks up to
+    /// `timeout`.
     ///
     /// # Errors
     /// `NotFound`: there is no log of this name. `Unavailable`: no majority answered. `Timeout`: the log was not opened in
