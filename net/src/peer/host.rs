@@ -5,7 +5,7 @@
 //! - One replica is made at a time, also if a caller has stopped waiting for its own.
 //! - A call makes no state for a group: only the callback does, for the numbers that a server's groups can have.
 
-use super::service::check_node;
+use super::certificate::check_node;
 use super::{Common, DEFAULT_GROUP, GROUPS_MAX, PROTOCOL, Shared};
 use crate::listener::connection_info::ConnectionInfo;
 use crate::wire::connect_error::causes;

@@ -31,6 +31,7 @@
 //!
 //! Must not know: raft, blocks, the contents of messages.
 
+mod certificate;
 mod group;
 mod host;
 mod link;
@@ -424,7 +425,8 @@ impl PeerTransport {
     }
 
     /// Ends all streams and the threads. Blocks briefly, so that waiting messages can be sent. Nothing is sent or
-    /// delivered afterwards, by no group. Waits a few seconds at most for a replica that is being made for another server.
+    /// delivered afterwards, by no group. A replica that is being made for another server is
+    /// waited for up to 2 s.
     pub fn close(&self) {
         // First: a link, a group or a callback that is added meanwhile would stay.
         self.shared.closing.send_replace(true);

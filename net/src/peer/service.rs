@@ -1,5 +1,6 @@
 //! Service: receives the streams of the other replicas.
 
+use super::certificate::check_node;
 use super::link::{LAST_WORD, LOOK_INTERVAL};
 use super::queue::Which;
 use super::{
@@ -10,15 +11,12 @@ use crate::listener;
 use crate::listener::Settings;
 use crate::listener::connection_info::ConnectionInfo;
 use crate::listener::memory_budget;
-use crate::listener::refusals::Refusal;
-use crate::listener::tls::node_name;
 use crate::wire::ids;
 use crate::wire::proto::v1::peer_server::{Peer, PeerServer};
 use crate::wire::proto::v1::{HostRequest, HostResponse, PeerEnvelope, PeerHello, PeerMessage, peer_message};
-use crate::wire::status::to_status;
 use chiplog::cluster::MEMBERS_MAX;
 use chiplog::transport::{Envelope, Inbox};
-use chiplog::{DirectoryId, Error, ErrorKind, LogId, NodeId};
+use chiplog::{DirectoryId, LogId, NodeId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -143,26 +141,6 @@ impl Peer for PeerService {
     async fn host(&self, request: Request<HostRequest>) -> Result<Response<HostResponse>, Status> {
         host::answer(&self.common, request).await.map(Response::new)
     }
-}
-
-/// Checks a caller's identity: under TLS, its certificate must name the node that it claims to be.
-///
-/// # Errors
-/// PERMISSION_DENIED.
-pub(super) fn check_node(
-    common: &Common,
-    node: NodeId,
-    arrival: Option<&ConnectionInfo>,
-) -> Result<(), Status> {
-    if common.tls.is_none() || arrival.is_some_and(|arrival| arrival.is_node(node)) {
-        return Ok(());
-    }
-    let what = format!("the certificate is not that of node {node}: it does not name {}", node_name(node));
-    let refused = common.refusals.count(Refusal::PermissionDenied);
-    if refused.is_power_of_two() {
-        tracing::warn!(%node, refused, "a peer's certificate does not name the node that the peer claims to be"); // logged again at each attempt
-    }
-    Err(to_status(&Error::new(ErrorKind::PermissionDenied, what), None))
 }
 
 /// Checks a Hello, and ends earlier streams of the same sender. A first stream ends all of them.

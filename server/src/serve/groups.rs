@@ -16,8 +16,9 @@
 //!
 //! Invariants:
 //! - The members of a group change one at a time, by its leader, and only towards those of the default log.
-//! - A group's directory is removed only if the catalogue knows another group by its number: then no record was ever
-//!   acknowledged in it.
+//! - A group's directory is renamed only if the catalogue knows another log by its number: then no record was ever
+//!   acknowledged in it. A call of another server is no reason. Nothing is removed.
+//! - A member is removed from a group only if a majority confirms that it is no server of the cluster.
 //!
 //! Must not know: services, clients.
 
@@ -67,7 +68,7 @@ struct Inner {
     opening: Mutex<()>,
     /// Since when the voter whose turn it is could lead a group.
     steady: Mutex<BTreeMap<u32, Instant>>,
-    /// What was last reported about a group.
+    /// The last report about a group.
     reported: Mutex<BTreeMap<u32, String>>,
 }
 
@@ -147,7 +148,8 @@ impl Groups {
     pub(super) fn run(self, mut ending: watch::Receiver<bool>) {
         let (following, until) = (self.clone(), ending.clone());
         let follow = move || {
-            while !*until.borrow() {
+            // An error: the server was dropped.
+            while until.has_changed().is_ok() && !*until.borrow() {
                 following.follow_catalogue();
             }
         };
@@ -189,6 +191,10 @@ impl Groups {
             .groups_options(bootstrap, transport.clone(), address.clone())
             .map_err(|failure| Error::new(ErrorKind::InvalidArgument, failure.to_string()))?;
         let log = Log::open(self.path(group), options.of_group(group))?;
+        if self.inner.slot.is_draining() {
+            log.close()?; // the shutdown does not wait for a replica that is being opened
+            return Err(Error::new(ErrorKind::Unavailable, "this server is shutting down"));
+        }
         transport.identify(log.log_id(), log.directory_id());
         Ok(log)
     }
@@ -212,8 +218,19 @@ impl Groups {
         if log.log_id() == wanted {
             return Ok(Some(log));
         }
+        let here = log.log_id().get();
         log.close()?;
         drop(log);
+        if group == SYSTEM {
+            // Nothing says which of the two is right, and this one can have the only catalogue.
+            let (path, wanted) = (self.path(group), wanted.get());
+            let what = format!(
+                "{} has system log {here:032x}, and log {wanted:032x} is wanted: move the directory elsewhere if it is \
+                 of another cluster",
+                path.display()
+            );
+            return Err(Error::new(ErrorKind::Diverged, what));
+        }
         self.set_aside(group)?;
         Ok(None)
     }
@@ -243,6 +260,7 @@ impl Groups {
                 return Err(Error::new(ErrorKind::Diverged, what));
             }
             None => {
+                self.check_known(group, log)?;
                 // One that is there can be of this group: its leader asked before, and was interrupted.
                 let replica = match self.start_existing(group, log)? {
                     Some(replica) => replica,
@@ -253,6 +271,25 @@ impl Groups {
             }
         };
         Ok(replica.directory_id())
+    }
+
+    /// Checks that the catalogue has this log by the number of the group. A directory that is there is set aside for
+    /// another log, and no caller is believed that it is another one.
+    fn check_known(&self, group: u32, log: LogId) -> chiplog::Result<()> {
+        let Some(logs) = self.inner.slot.named() else { return Ok(()) }; // the system log itself
+        match logs.group_id(group)? {
+            Some(known) if known == log => Ok(()),
+            Some(known) => {
+                let (known, asked) = (known.get(), log.get());
+                let what =
+                    format!("the catalogue has log {known:032x} as group {group}, and not log {asked:032x}");
+                Err(Error::new(ErrorKind::Diverged, what))
+            }
+            None => {
+                let what = format!("the catalogue of this server has no group {group} yet; it is behind");
+                Err(Error::new(ErrorKind::Unavailable, what))
+            }
+        }
     }
 
     /// Waits a little for the catalogue's next record, then does what it asks this server for.
@@ -287,7 +324,7 @@ impl Groups {
                 self.inner.steady.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
                 continue;
             }
-            match self.follow_members(group, &replica, &servers.members) {
+            match self.follow_members(group, &replica, default, &servers.members) {
                 Ok(true) => self.report(group, ""),
                 Ok(false) => self.even_leaders(group, &replica),
                 Err(error) => self.report(group, &error.to_string()),
@@ -329,7 +366,13 @@ impl Groups {
     }
 
     /// Makes one change towards the members of the default log, if there is a difference. Returns whether it did.
-    fn follow_members(&self, group: u32, replica: &Log, servers: &[Member]) -> chiplog::Result<bool> {
+    fn follow_members(
+        &self,
+        group: u32,
+        replica: &Log,
+        default: &Log,
+        servers: &[Member],
+    ) -> chiplog::Result<bool> {
         let have = replica.status().replica;
         let own = have.node;
         let Some(change) = self.next_change(group, replica, servers, &have.members)? else {
@@ -343,6 +386,13 @@ impl Groups {
                 replica.transfer_leader(next.node, HOST_TIMEOUT)?;
             }
             return Ok(true);
+        }
+        if let Change::Remove(node) = change {
+            // This replica of the default log can be behind, and not know of a server that was added.
+            default.barrier(HOST_TIMEOUT)?;
+            if default.status().replica.members.iter().any(|server| server.node == node) {
+                return Ok(true); // looks again
+            }
         }
         tracing::info!(group, ?change, "a group of named logs follows the members of the cluster");
         replica.change_members(&[change], CHANGE_TIMEOUT)?;
@@ -436,5 +486,109 @@ impl Groups {
                 );
             }
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::super::size::Size;
+    use super::*;
+    use chiplog_net::peer::PeerOptions;
+    use std::path::Path;
+
+    /// A server's groups with its system log, which it leads. The default log is not needed for that.
+    fn with_system(data: &Path) -> Groups {
+        let mut config = Config { node: 1, groups: 1, data: data.to_owned(), ..Config::default() };
+        config.log.segment_bytes = Some(Size(1 << 20));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let address: Address = format!("{at} {at}").parse().unwrap();
+        let options = PeerOptions::new(NodeId(1), listener, address.to_string());
+        let groups = Groups::new(config, &address, PeerTransport::start(options).unwrap(), LogSlot::new());
+        let system = groups.start(SYSTEM, Bootstrap::Init).unwrap();
+        groups.serve(SYSTEM, &system).unwrap();
+        let begun = Instant::now();
+        while system.role() != Role::Leader {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it does not lead");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        groups
+    }
+
+    fn aside(groups: &Groups, group: u32) -> bool {
+        groups.path(group).with_extension("unused-1").exists()
+    }
+
+    /// A server whose catalogue was behind after a restart renamed a group's directory, with all of its records, because
+    /// a caller named another log.
+    #[test]
+    fn caller_cannot_have_a_directory_set_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let groups = with_system(dir.path());
+        let log = groups.start(1, Bootstrap::Init).unwrap();
+        let (id, directory) = (log.log_id(), log.directory_id());
+        log.close().unwrap();
+        drop(log);
+        let behind = groups.host(1, LogId(7)).unwrap_err();
+        assert_eq!(behind.kind(), ErrorKind::Unavailable, "{behind}");
+        assert!(!aside(&groups, 1));
+
+        let log = groups.start_existing(1, id).unwrap().unwrap();
+        groups.inner.slot.named().unwrap().register_group(1, &log).unwrap();
+        log.close().unwrap();
+        drop(log);
+        let wrong = groups.host(1, LogId(7)).unwrap_err();
+        assert_eq!(wrong.kind(), ErrorKind::Diverged, "{wrong}");
+        assert!(!aside(&groups, 1));
+        assert_eq!(groups.host(1, id).unwrap(), directory);
+        assert_eq!(groups.host(1, id).unwrap(), directory, "again");
+    }
+
+    #[test]
+    fn directory_of_another_log_is_set_aside_for_that_of_the_catalogue() {
+        let dir = tempfile::tempdir().unwrap();
+        let groups = with_system(dir.path());
+        let other = with_system(&dir.path().join("other"));
+        let registered = other.start(1, Bootstrap::Init).unwrap();
+        groups.inner.slot.named().unwrap().register_group(1, &registered).unwrap();
+        let unused = groups.start(1, Bootstrap::Init).unwrap();
+        assert_ne!(unused.log_id(), registered.log_id());
+        unused.close().unwrap();
+        drop(unused);
+        groups.host(1, registered.log_id()).unwrap();
+        assert!(aside(&groups, 1));
+        assert_eq!(groups.replicas()[1].log_id(), registered.log_id());
+    }
+
+    #[test]
+    fn replica_opened_during_a_shutdown_is_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let groups = with_system(dir.path());
+        groups.inner.slot.drain();
+        assert_eq!(groups.start(1, Bootstrap::Init).unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(groups.host(1, LogId(7)).unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(groups.replicas().len(), 1);
+    }
+
+    /// The only system log of a cluster was renamed, with the remark that it could be removed.
+    #[test]
+    fn system_log_is_not_set_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let groups = with_system(dir.path());
+        groups.replicas()[0].close().unwrap();
+        let inner = Inner {
+            config: groups.inner.config.clone(),
+            address: groups.inner.address.clone(),
+            transport: groups.inner.transport.clone(),
+            slot: LogSlot::new(),
+            opening: Mutex::default(),
+            steady: Mutex::default(),
+            reported: Mutex::default(),
+        };
+        let waiting = Groups { inner: Arc::new(inner) };
+        drop(groups);
+        assert_eq!(waiting.host(SYSTEM, LogId(7)).unwrap_err().kind(), ErrorKind::Diverged);
+        assert!(open_log::is_log(&waiting.path(SYSTEM)) && !aside(&waiting, SYSTEM));
     }
 }
