@@ -12,6 +12,10 @@ use std::collections::BTreeSet;
 /// The types whose public methods are operations: their source files and their names in the manifest.
 const TYPES: &[(&str, &str, &str)] = &[
     ("core/src/api/log.rs", "Log", "Log"),
+    ("core/src/api/log/damage.rs", "Log", "Log"),
+    ("core/src/api/log/log_options.rs", "Log", "Log"),
+    ("core/src/api/log/named.rs", "Log", "Log"),
+    ("core/src/api/log/replica.rs", "Log", "Log"),
     ("core/src/api/logs.rs", "Logs", "Logs"),
     ("core/src/api/session.rs", "Log", "Log"),
     ("core/src/api/session.rs", "Session", "Session"),
@@ -87,7 +91,6 @@ const VALUES: &[&str] = &[
     "ReaderOptions",
     "Record",
     "RemoteInfo",
-    "RemoteLogInfo",
     "RemoteReader",
     "ReplicaStatus",
     "RestoreOptions",

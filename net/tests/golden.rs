@@ -101,6 +101,12 @@ fn messages_keep_their_bytes() {
         "080140014801",
         PeerHello { protocol: 1, features: 1, stream: 1, ..PeerHello::default() },
     );
+    held::<v1::PeerHello>("080150ac02", PeerHello { protocol: 1, group: 300, ..PeerHello::default() });
+    held::<v1::HostRequest>(
+        "080112016318022003280532016c",
+        HostRequest { protocol: 1, cluster: "c".into(), from: 2, to: 3, group: 5, log_id: "l".into() },
+    );
+    held::<v1::HostResponse>("0a0164", HostResponse { directory: "d".into() });
     held::<v1::PeerMessage>(
         "120c0a01681201311201321a0174",
         PeerMessage {

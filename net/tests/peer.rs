@@ -5,17 +5,20 @@
 use bytes::Bytes;
 use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::transport::{Envelope, Transport};
-use chiplog::{DirectoryId, ErrorKind, Index, Log, LogId, NodeId, Options, Start};
+use chiplog::{DirectoryId, Error, ErrorKind, Index, Log, LogId, NodeId, Options, Start};
 use chiplog_net::listener::refusals::Refusal;
-use chiplog_net::peer::{PeerOptions, PeerTransport};
+use chiplog_net::peer::{GROUPS_MAX, Host, PeerOptions, PeerTransport};
 use chiplog_net::wire::proto::v1::peer_client::PeerClient;
 use chiplog_net::wire::proto::v1::peer_server::{Peer, PeerServer};
-use chiplog_net::wire::proto::v1::{PeerEnvelope, PeerHello, PeerMessage, peer_message};
+use chiplog_net::wire::proto::v1::{
+    HostRequest, HostResponse, PeerEnvelope, PeerHello, PeerMessage, peer_message,
+};
+use chiplog_net::wire::status::from_status;
 use std::io::{ErrorKind as IoErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -551,11 +554,8 @@ struct Earlier {
 impl Peer for Earlier {
     type MessagesStream = ReceiverStream<Result<PeerHello, Status>>;
 
-    async fn host(
-        &self,
-        _: tonic::Request<chiplog_net::wire::proto::v1::HostRequest>,
-    ) -> Result<tonic::Response<chiplog_net::wire::proto::v1::HostResponse>, tonic::Status> {
-        Err(tonic::Status::unimplemented("an earlier version"))
+    async fn host(&self, _: Request<HostRequest>) -> Result<Response<HostResponse>, Status> {
+        Err(Status::unimplemented("an earlier version"))
     }
 
     async fn messages(
@@ -625,4 +625,338 @@ fn earlier_version_gets_everything_on_one_stream() {
     });
     assert!(place("large") < place("large again"));
     assert_eq!(earlier.streams.load(Ordering::Relaxed), 1);
+}
+
+/// A node with a default log and a replica of group 1, over one transport.
+struct Grouped {
+    node: NodeId,
+    dir: PathBuf,
+    transport: Arc<PeerTransport>,
+    logs: [Log; 2],
+    address: SocketAddr,
+}
+
+/// Long, so that nothing reconnects because a shared machine is slow.
+const CALM: Duration = Duration::from_secs(4);
+
+impl Grouped {
+    fn start(node: u64, dir: &Path, bootstraps: [Bootstrap; 2]) -> Self {
+        let listener = bind(0);
+        let address = listener.local_addr().unwrap();
+        let mut peer = PeerOptions::new(NodeId(node), listener, format!("{address} {address}"));
+        peer.election_timeout = CALM;
+        let transport = PeerTransport::start(peer).unwrap();
+        let dir = dir.join(node.to_string());
+        let [default, named] = bootstraps;
+        let logs = [
+            Self::open(NodeId(node), &dir, &transport, address, 0, default),
+            Self::open(NodeId(node), &dir, &transport, address, 1, named),
+        ];
+        Self { node: NodeId(node), dir, transport, logs, address }
+    }
+
+    fn open(
+        node: NodeId,
+        dir: &Path,
+        transport: &Arc<PeerTransport>,
+        address: SocketAddr,
+        group: u32,
+        bootstrap: Bootstrap,
+    ) -> Log {
+        let of: Arc<dyn Transport> = match group {
+            0 => transport.clone(),
+            _ => transport.group(group),
+        };
+        let mut cluster = ClusterOptions::new(node, bootstrap, of);
+        cluster.address = format!("{address} {address}");
+        let path = dir.join(format!("{group}"));
+        let log = Log::open(path, options(1 << 20, cluster, CALM)).unwrap();
+        match group {
+            0 => transport.identify(log.log_id(), log.directory_id()),
+            _ => transport.group(group).identify(log.log_id(), log.directory_id()),
+        }
+        log
+    }
+
+    /// Closes the replica of group 1, and opens it again.
+    fn restart_group(&mut self, bootstrap: Bootstrap) {
+        self.logs[1].close().unwrap();
+        self.logs[1] = Self::open(self.node, &self.dir, &self.transport, self.address, 1, bootstrap);
+    }
+
+    /// The Hello of another node for one of its groups.
+    fn hello(&self, group: u32, log: LogId) -> PeerMessage {
+        let bytes = |id: u128| Bytes::copy_from_slice(&id.to_be_bytes());
+        PeerMessage {
+            message: Some(peer_message::Message::Hello(PeerHello {
+                protocol: 1,
+                log_id: bytes(log.get()),
+                from: 9,
+                from_directory: bytes(77),
+                to: self.node.get(),
+                from_address: "127.0.0.1:9 127.0.0.1:9".into(),
+                group,
+                ..PeerHello::default()
+            })),
+        }
+    }
+}
+
+fn three_grouped(dir: &Path) -> Vec<Grouped> {
+    let first = Grouped::start(1, dir, [Bootstrap::Init, Bootstrap::Init]);
+    wait("it leads both", || first.logs.iter().all(|log| log.role() == Role::Leader));
+    let ids = first.logs.each_ref().map(Log::log_id);
+    let mut all = vec![first];
+    for node in 2..=3 {
+        let other = Grouped::start(node, dir, ids.map(Bootstrap::Join));
+        for (leader, log) in all[0].logs.iter().zip(&other.logs) {
+            let (node, directory) = (other.node, log.directory_id());
+            let address = format!("{0} {0}", other.address);
+            leader.change_members(&[Change::AddLearner { node, directory, address }], PATIENCE).unwrap();
+            leader.change_members(&[Change::Promote(node)], PATIENCE).unwrap();
+        }
+        all.push(other);
+    }
+    all
+}
+
+#[test]
+fn groups_share_a_listener_and_not_their_streams() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut all = three_grouped(dir.path());
+    let last = |all: &[Grouped], group: usize, record: &[u8]| all[0].logs[group].append(record).unwrap();
+    for n in 0..50_u32 {
+        last(&all, 0, &n.to_le_bytes());
+        last(&all, 1, format!("named {n}").as_bytes());
+    }
+    let ends = [last(&all, 0, b"of the default log"), last(&all, 1, b"of group 1")];
+    let expected = [records(&all[0].logs[0], ends[0]), records(&all[0].logs[1], ends[1])];
+    assert_eq!(expected.each_ref().map(Vec::len), [51, 51]);
+    for node in &all {
+        for group in 0..2 {
+            assert_eq!(records(&node.logs[group], ends[group]), expected[group], "{} {group}", node.node);
+        }
+    }
+    let named = all[0].transport.group(1);
+    assert!(named.traffic().iter().filter(|t| t.connected && t.received > 0).count() == 2);
+
+    // A replica of group 1 restarts: its own streams are opened again, those of the default log stay.
+    let reconnects = |all: &[Grouped]| {
+        all.iter().map(|n| n.transport.traffic().iter().map(|t| t.reconnects).sum::<u64>()).sum::<u64>()
+    };
+    let (before, term) = (reconnects(&all), all[0].logs[0].status().replica.term);
+    let own =
+        |all: &[Grouped]| -> u64 { all[0].transport.group(1).traffic().iter().map(|t| t.reconnects).sum() };
+    let own_before = own(&all);
+    all[2].restart_group(Bootstrap::Existing);
+    let end = last(&all, 1, b"after the restart");
+    assert_eq!(records(&all[2].logs[1], end).len(), 52);
+    wait("its streams are connected again", || own(&all) > own_before);
+    let end = last(&all, 0, b"undisturbed");
+    assert_eq!(records(&all[2].logs[0], end).len(), 52);
+    assert_eq!((reconnects(&all), all[0].logs[0].status().replica.term), (before, term));
+    assert!(all.iter().all(|n| n.transport.traffic().iter().filter(|t| t.connected).count() == 2));
+}
+
+#[test]
+fn hello_reaches_only_the_log_of_its_group() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut node = Grouped::start(1, dir.path(), [Bootstrap::Init, Bootstrap::Init]);
+    let [default, named] = node.logs.each_ref().map(Log::log_id);
+    let answer = |node: &Grouped, group, log| greet(node.address, node.hello(group, log));
+    for (group, right, wrong) in [(0, default, named), (1, named, default)] {
+        assert_eq!(answer(&node, group, right).unwrap().group, group);
+        let refused = answer(&node, group, wrong).unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+        assert!(refused.message().contains("the caller has log"), "{refused}");
+    }
+    for group in [2, 17, 18, u32::MAX] {
+        assert_eq!(
+            answer(&node, group, named).unwrap_err().code(),
+            Code::Unavailable,
+            "nobody opened {group}"
+        );
+    }
+
+    // The replica is closed, and one of another log is opened in the same group.
+    node.logs[1].close().unwrap();
+    assert_eq!(answer(&node, 1, named).unwrap_err().code(), Code::Unavailable);
+    std::fs::remove_dir_all(node.dir.join("1")).unwrap();
+    node.restart_group(Bootstrap::Join(LogId(99)));
+    assert_eq!(answer(&node, 1, named).unwrap_err().code(), Code::FailedPrecondition);
+    assert_eq!(answer(&node, 1, LogId(99)).unwrap().group, 1);
+    assert_eq!(answer(&node, 0, default).unwrap().group, 0);
+}
+
+/// The answer to a request for a replica.
+fn ask(at: SocketAddr, request: HostRequest) -> Result<HostResponse, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut client = PeerClient::connect(format!("http://{at}")).await.unwrap();
+        client.host(request).await.map(Response::into_inner).map_err(|status| from_status(&status))
+    })
+}
+
+/// Node 1, of a cluster with node 2, and a right request of node 2 to it.
+fn hosting(dir: &Path) -> (Replica, HostRequest) {
+    let replica = Replica::start(1, &dir.join("1"), Bootstrap::Init, 1 << 20);
+    wait("it leads", || replica.log.role() == Role::Leader);
+    let address = "127.0.0.1:9 127.0.0.1:9".into();
+    let change = Change::AddLearner { node: NodeId(2), directory: DirectoryId(77), address };
+    replica.log.change_members(&[change], PATIENCE).unwrap();
+    wait("the transport knows", || replica.transport.traffic().iter().any(|t| t.node == NodeId(2)));
+    let bytes = |id: u128| Bytes::copy_from_slice(&id.to_be_bytes());
+    let right = HostRequest {
+        protocol: 1,
+        cluster: bytes(replica.log.log_id().get()),
+        from: 2,
+        to: 1,
+        group: 1,
+        log_id: bytes(5),
+    };
+    (replica, right)
+}
+
+#[test]
+fn only_a_member_of_the_cluster_gets_a_replica() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = bind(0);
+    let at = listener.local_addr().unwrap();
+    let closed = PeerTransport::start(PeerOptions::new(NodeId(1), listener, at.to_string())).unwrap();
+    let (replica, right) = hosting(dir.path());
+    assert_eq!(ask(at, right.clone()).unwrap_err().kind(), ErrorKind::Unavailable, "no default log");
+    closed.close();
+    let without = ask(replica.address, right.clone()).unwrap_err();
+    assert_eq!(without.kind(), ErrorKind::Unsupported, "{without}");
+
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = calls.clone();
+    replica.transport.on_host(Box::new(move |group, log| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        match group {
+            2 => Err(Error::new(ErrorKind::Full, "no room for it")),
+            _ => Ok(DirectoryId(u128::from(group) << 64 | log.get())),
+        }
+    }));
+    let bytes = |id: u128| Bytes::copy_from_slice(&id.to_be_bytes());
+    for (wrong, what) in [
+        (HostRequest { protocol: 2, ..right.clone() }, "protocol 2"),
+        (HostRequest { cluster: bytes(1), ..right.clone() }, "of the cluster of log"),
+        (HostRequest { cluster: Bytes::from_static(b"short"), ..right.clone() }, "16 bytes"),
+        (HostRequest { log_id: bytes(0), ..right.clone() }, "16 bytes"),
+        (HostRequest { from: 9, ..right.clone() }, "no member"),
+        (HostRequest { from: 0, ..right.clone() }, "no member"),
+        (HostRequest { to: 3, ..right.clone() }, "for node 3"),
+        (HostRequest { group: 0, ..right.clone() }, "group 0"),
+        (HostRequest { group: GROUPS_MAX + 2, ..right.clone() }, "groups 1 to"),
+        (HostRequest { group: u32::MAX, ..right.clone() }, "groups 1 to"),
+    ] {
+        let refused = ask(replica.address, wrong).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Membership, "{what}: {refused}");
+        assert!(refused.to_string().contains(what), "{what}: {refused}");
+    }
+    assert_eq!(calls.load(Ordering::Relaxed), 0, "no refused call reaches the callback");
+
+    for group in [1, GROUPS_MAX + 1] {
+        let made = ask(replica.address, HostRequest { group, ..right.clone() }).unwrap();
+        assert_eq!(made.directory, bytes(u128::from(group) << 64 | 5));
+    }
+    let failed = ask(replica.address, HostRequest { group: 2, ..right }).unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::Full);
+    assert!(failed.to_string().contains("no room for it"), "{failed}");
+    assert_eq!(calls.load(Ordering::Relaxed), 3);
+}
+
+#[test]
+fn server_asks_another_one_for_a_replica() {
+    let dir = tempfile::tempdir().unwrap();
+    let replicas = three(dir.path(), 1 << 20);
+    replicas[1].transport.on_host(Box::new(|group, log| match group {
+        1 => Ok(DirectoryId(log.get() + 1)),
+        2 => Ok(DirectoryId(0)),
+        _ => Err(Error::new(ErrorKind::Diverged, "another log is here")),
+    }));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let address = replicas[1].address.to_string();
+    wait("node 2 knows its members", || replicas[1].transport.traffic().len() == 2);
+    let ask = |node, group| {
+        let asked = replicas[2].transport.ask_to_host(NodeId(node), &address, group, LogId(7), PATIENCE);
+        runtime.block_on(asked)
+    };
+    assert_eq!(ask(2, 1).unwrap(), DirectoryId(8));
+    assert_eq!(ask(2, 2).unwrap_err().kind(), ErrorKind::Unavailable, "an answer without a directory");
+    assert_eq!(ask(2, 3).unwrap_err().kind(), ErrorKind::Diverged);
+    assert_eq!(ask(1, 1).unwrap_err().kind(), ErrorKind::Membership, "node 2 is at this address");
+}
+
+/// A callback that says which group it was called for, and returns once it is released.
+fn held() -> (Host, mpsc::Receiver<u32>, mpsc::Sender<()>) {
+    let (called, calls) = mpsc::channel();
+    let (release, released) = mpsc::channel();
+    let released = Mutex::new(released);
+    let host: Host = Box::new(move |group, _| {
+        called.send(group).unwrap();
+        released.lock().unwrap().recv_timeout(2 * PATIENCE).unwrap();
+        Ok(DirectoryId(group.into()))
+    });
+    (host, calls, release)
+}
+
+/// A caller gave up, and the next call made a replica beside the one that was still being made. One slow disk got a
+/// thread for each attempt.
+#[test]
+fn one_replica_is_made_at_a_time_also_after_its_caller_gave_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let (replica, right) = hosting(dir.path());
+    let (host, calls, release) = held();
+    replica.transport.on_host(host);
+    let (address, first) = (replica.address, HostRequest { group: 1, ..right.clone() });
+    let gone = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut client = PeerClient::connect(format!("http://{address}")).await.unwrap();
+            tokio::time::timeout(Duration::from_millis(500), client.host(first)).await.is_err()
+        })
+    });
+    assert_eq!(calls.recv_timeout(PATIENCE).unwrap(), 1);
+    assert!(gone.join().unwrap(), "the caller gave up");
+    let others: Vec<_> = (2..=4)
+        .map(|group| HostRequest { group, ..right.clone() })
+        .map(|request| std::thread::spawn(move || ask(address, request).unwrap().directory))
+        .collect();
+    let mut seen = Vec::new();
+    for _ in 2..=4 {
+        let early = calls.recv_timeout(Duration::from_millis(300));
+        assert!(early.is_err(), "group {early:?} is made beside another one");
+        release.send(()).unwrap();
+        seen.push(calls.recv_timeout(PATIENCE).unwrap());
+    }
+    release.send(()).unwrap();
+    seen.sort_unstable();
+    assert_eq!(seen, [2, 3, 4]);
+    for (group, other) in (2_u128..).zip(others) {
+        assert_eq!(other.join().unwrap(), Bytes::copy_from_slice(&group.to_be_bytes()));
+    }
+}
+
+/// A replica that was being made for another server kept the transport from closing for as long as that took.
+#[test]
+fn transport_closes_while_a_replica_is_being_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let (replica, right) = hosting(dir.path());
+    let (host, calls, release) = held();
+    replica.transport.on_host(host);
+    let address = replica.address;
+    let asking = std::thread::spawn(move || ask(address, right));
+    assert_eq!(calls.recv_timeout(PATIENCE).unwrap(), 1);
+    let transport = replica.transport.clone();
+    let (closed, is_closed) = mpsc::channel();
+    std::thread::spawn(move || {
+        transport.close();
+        closed.send(()).unwrap();
+    });
+    is_closed.recv_timeout(PATIENCE).expect("it closes");
+    assert!(asking.join().unwrap().is_err());
+    drop(release);
+    replica.log.close().unwrap();
 }

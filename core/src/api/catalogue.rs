@@ -127,9 +127,14 @@ impl Catalogue {
         self.names.get(name)
     }
 
-    /// The logs, by name.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &CatalogueEntry)> {
-        self.names.iter().map(|(name, entry)| (name.as_str(), entry))
+    /// The logs whose names begin with `prefix` and come after the name `after`, by name.
+    pub(crate) fn after(&self, prefix: &str, after: &str) -> impl Iterator<Item = (&str, &CatalogueEntry)> {
+        // A name that begins with the prefix is not before it.
+        let from = if after < prefix { Bound::Included(prefix) } else { Bound::Excluded(after) };
+        let names = self.names.range::<str, _>((from, Bound::Unbounded));
+        names
+            .map(|(name, entry)| (name.as_str(), entry))
+            .take_while(move |(name, _)| name.starts_with(prefix))
     }
 
     /// How many logs a group has.

@@ -10,9 +10,14 @@
 //! - one open log per directory, guaranteed by a lock that all threads hold until they end;
 //! - after a `fork` the handle refuses calls in the child, because its threads are in the parent.
 
+mod damage;
+mod log_options;
+mod named;
+mod replica;
+
 use crate::api::payload::{Content, Payload};
 use crate::api::status::Status;
-use crate::cluster::membership::{ALONE, Change};
+use crate::cluster::membership::ALONE;
 use crate::cluster::options::{ReplicaStatus, Role};
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
@@ -20,24 +25,18 @@ use crate::follower::message::FollowFrom;
 use crate::follower::source::FollowSource;
 use crate::metrics::Metrics;
 use crate::options::Options;
-use crate::options::log_options::{LogOption, LogOptions};
-use crate::read::log_set::LogSet;
+use crate::options::log_options::LogOption;
 use crate::read::reader::{LogView, Reader, Start};
 use crate::read::records::OwnedRecord;
 use crate::record::batch::{Batch, BatchBuilder, Stamp};
 use crate::replica::node::runtime::Runtime;
 use crate::replica::node::shared::Shared;
 use crate::replica::open::disk_at;
-use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
 use crate::replica::queue::proposals::{Command, LogCommand, WaitLimit};
 use crate::replica::state::sequencer::Owner;
-use crate::store::format::geometry::logs_max;
-use crate::store::format::mixed::{RUN_BYTES, RUNS_MAX, TABLE_FIXED_BYTES};
-use crate::store::segment::file_name;
-use crate::sync::completer::Completer;
 use crate::sync::completion::Ticket;
 use crate::sync::threads::is_writer_of;
-use crate::types::{DirectoryId, Index, LogId, LogNumber, NodeId, SessionId, Timestamp};
+use crate::types::{DirectoryId, Index, LogId, NodeId, SessionId, Timestamp};
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
@@ -99,54 +98,6 @@ impl Log {
     pub(crate) fn of(runtime: Runtime) -> Self {
         let (view, id) = (runtime.view.clone(), runtime.identity.log);
         Self { inner: Arc::new(runtime), view, id }
-    }
-
-    /// The handle of a log of a shared group, from the group's.
-    ///
-    /// # Errors
-    /// `NotFound`: the group does not have the log.
-    pub(crate) fn of_log(&self, log: LogNumber, id: LogId) -> Result<Self> {
-        Ok(Self { inner: self.inner.clone(), view: self.inner.view.of_log(log)?, id })
-    }
-
-    /// The handle of one of the logs of a shared group, by its number, from the handle of the group. For a copy of a
-    /// group, which has no catalogue: [`Logs`](crate::Logs) gives handles by name.
-    ///
-    /// # Errors
-    /// `NotFound`: the group does not have the log, as far as is known here.
-    pub fn named(&self, log: LogNumber) -> Result<Self> {
-        self.of_log(log, self.id)
-    }
-
-    /// How many named logs this group holds, as far as is committed here; 0 for a log on its own. Never blocks.
-    pub fn named_logs(&self) -> usize {
-        self.view.logs.len()
-    }
-
-    /// The most named logs that this group can hold now.
-    pub(crate) fn logs_max(&self) -> usize {
-        let set = self.log_options();
-        let sessions_max = set.get(LogOption::SessionsMax).and_then(|max| u32::try_from(max).ok());
-        let Options { segment_bytes, sessions_max: own, .. } = self.inner.options;
-        logs_max(segment_bytes, sessions_max.unwrap_or(own), self.session_window())
-    }
-
-    /// Whether this replica leads.
-    pub(crate) fn replica_leads(&self) -> bool {
-        self.role() == Role::Leader
-    }
-
-    /// A new random id for a log.
-    pub(crate) fn random_id(&self) -> Result<LogId> {
-        let mut id = [0; 16];
-        let drawn = self.view.segments.disk().random(&mut id);
-        drawn.map_err(|e| Error::io("draw a random number for", self.path(), e))?;
-        Ok(LogId(u128::from_le_bytes(id)))
-    }
-
-    /// The logs of the group.
-    pub(crate) fn logs(&self) -> &LogSet {
-        &self.view.logs
     }
 
     /// Appends a record or a batch, and blocks until it is durable; in a replica of a cluster, until it is durable on a
@@ -262,36 +213,6 @@ impl Log {
     pub(crate) fn push_batch(&self, batch: &Batch, wait_limit: WaitLimit) -> Result<Ticket> {
         self.check_batch(batch)?;
         self.inner.queue.push_batch(self.view.log, batch, wait_limit)
-    }
-
-    /// Submits batches of several logs of this handle's shared group: all of them are appended, or none.
-    pub(crate) fn submit_together(appends: &[(&Self, &Batch)]) -> Result<Vec<Ticket>> {
-        let Some((first, _)) = appends.first() else { return Ok(Vec::new()) };
-        let invalid = |what: &str| Err(Error::new(ErrorKind::InvalidArgument, what));
-        let (mut bytes, mut records) = (TABLE_FIXED_BYTES, 0u64);
-        for (log, batch) in appends {
-            log.check_batch(batch)?;
-            bytes += RUN_BYTES + batch.as_bytes().len();
-            records += u64::from(batch.count());
-            if !Arc::ptr_eq(&log.inner, &first.inner) || log.view.log.is_none() {
-                return invalid("logs that are appended to together have to be named logs of one group");
-            }
-            if batch.session().is_some() {
-                return invalid("batches that are appended together cannot belong to sessions");
-            }
-        }
-        let max = first.inner.options.block_bytes_max;
-        if bytes > max as usize || appends.len() > RUNS_MAX || records > u64::from(u32::MAX) {
-            let what = format!(
-                "{} batches of {records} records take {bytes} bytes together; a block has room for {RUNS_MAX} batches, {} \
-                 records and {max} bytes: raise block_bytes_max, or append less together",
-                appends.len(),
-                u32::MAX
-            );
-            return Err(Error::new(ErrorKind::TooLarge, what));
-        }
-        let batches: Vec<_> = appends.iter().map(|(log, batch)| (log.view.log, *batch)).collect();
-        first.inner.queue.push_together(&batches, first.wait_limit())
     }
 
     fn check_record(&self, record: &[u8]) -> Result<()> {
@@ -462,64 +383,6 @@ impl Log {
         &self.inner.options
     }
 
-    /// The options that are set for the log, the same on every replica, as far as this replica knows them committed.
-    /// They override the options that a leader was opened with. Never blocks.
-    pub fn log_options(&self) -> LogOptions {
-        self.inner.published.log_options()
-    }
-
-    /// Sets options of the log, or unsets those whose value is `None`; other options keep their values. Only the
-    /// leader accepts this. Blocks until the change is committed; from then on every leader uses the new values. The
-    /// first change makes the log one of format version 2, which earlier versions of chiplog refuse to open: see
-    /// [`pages::format`](crate::pages::format).
-    ///
-    /// ```
-    /// use chiplog::{Log, LogOption, Options};
-    /// # use std::time::Duration;
-    /// let dir = tempfile::tempdir()?;
-    /// let log = Log::open(dir.path(), Options::default())?;
-    /// log.set_log_options(&[(LogOption::RetentionBytes, Some(1 << 30))], Duration::from_secs(5))?;
-    /// assert_eq!(log.log_options().get(LogOption::RetentionBytes), Some(1 << 30));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `InvalidArgument`: the option that is out of bounds, or conflicts with an option that this replica was opened
-    /// with. `Unsupported`: names a member that has not reported support for the log's options; nothing was changed.
-    /// `NotLeader`, `Removed`, `Full`, `Busy`: nothing was changed. `Unavailable`: this replica lost leadership
-    /// meanwhile, and the change may or may not happen. `Poisoned`, `Closed`, `Forked`. It is safe to retry.
-    pub fn set_log_options(&self, changes: &[(LogOption, Option<u64>)], timeout: Duration) -> Result<()> {
-        self.may_wait()?;
-        self.submit_set_log_options(changes, timeout)?.wait()
-    }
-
-    /// As [`Log::set_log_options`], but returns at once. `timeout` limits how long
-    /// the leader waits for members to report support.
-    ///
-    /// # Errors
-    /// As [`Log::set_log_options`].
-    pub fn submit_set_log_options(
-        &self,
-        changes: &[(LogOption, Option<u64>)],
-        timeout: Duration,
-    ) -> Result<Ticket<()>> {
-        let discards = [LogOption::RetentionBytes, LogOption::RetentionAge, LogOption::CapacityBytes];
-        if changes.iter().any(|(option, set)| set.is_some() && discards.contains(option)) {
-            self.check_keeps_all("limit its size or age")?;
-        }
-        self.submit_request(AdminRequest::SetOptions(changes.to_vec()), timeout)
-    }
-
-    /// Checks that this log is not the catalogue of named logs, whose records are all needed.
-    fn check_keeps_all(&self, wish: &str) -> Result<()> {
-        if !self.view.logs.holds_catalogue() {
-            return Ok(());
-        }
-        let what =
-            format!("the log is the catalogue of named logs, which needs all its records: do not {wish}");
-        Err(Error::new(ErrorKind::InvalidArgument, what))
-    }
-
     /// The capacity. A copy that follows from outside has its own, whatever is set for the log.
     fn capacity_bytes(&self) -> Option<u64> {
         let set = self.log_options().get(LogOption::CapacityBytes).filter(|_| !self.inner.identity.follows);
@@ -605,226 +468,6 @@ impl Log {
         match self.inner.published.status(part) {
             Some(part) => part,
             None => unreachable!("a node shows its status before its log is handed out"),
-        }
-    }
-
-    /// Blocks until this replica has committed everything that any replica had committed when the call began. Returns
-    /// the last record that is committed here when the barrier is passed, which can be a later one. Reads after it are
-    /// linearizable. Works on any replica; a majority has to confirm.
-    ///
-    /// # Errors
-    /// `Unavailable`: no majority answered within `timeout`. `Busy`: 16,384 barriers already wait. `Removed`,
-    /// `Poisoned`, `Closed`, `Forked`.
-    pub fn barrier(&self, timeout: Duration) -> Result<Index> {
-        self.may_wait()?;
-        let last = self.submit_barrier(timeout)?.wait()?;
-        if self.view.log.is_none() { Ok(last) } else { Ok(self.view.positions.committed()) }
-    }
-
-    /// As [`Log::barrier`], but returns at once. On a named log the result counts the records of all logs of its group:
-    /// [`Log::last_index`] tells the last record afterwards. Up to 16,384 barriers can be in flight: waiting ones share one round
-    /// trip.
-    ///
-    /// # Errors
-    /// As [`Log::barrier`].
-    pub fn submit_barrier(&self, timeout: Duration) -> Result<Ticket<Index>> {
-        self.submit_request(AdminRequest::Barrier, timeout)
-    }
-
-    /// Blocks until this replica has committed record `index`, or knows that it was discarded. Use it to read here a
-    /// record that was appended at the leader.
-    ///
-    /// # Errors
-    /// `Timeout`: the record was not committed here within `timeout`. `Closed`, `Poisoned`, `Forked`.
-    pub fn wait_for(&self, index: Index, timeout: Duration) -> Result<()> {
-        self.check_fork()?;
-        let positions = &self.view.positions;
-        if positions.wait(index, Some(Duration::ZERO))? {
-            return Ok(());
-        }
-        self.may_wait()?;
-        if positions.wait(index, Some(timeout))? {
-            return Ok(());
-        }
-        let what = format!("record {index} is not committed here within {timeout:?}");
-        Err(Error::new(ErrorKind::Timeout, what))
-    }
-
-    /// Changes the membership of the cluster, one change at a time or several at once through a joint configuration.
-    /// Only the leader accepts this. Blocks until the change is in force and [`Log::status`] shows it. A promotion
-    /// first waits until its learner has caught up.
-    ///
-    /// Two kinds of change are refused. The first is a change after which a majority of the voters would not be
-    /// responding: it would leave the cluster without a leader, perhaps for good. The second removes or demotes a
-    /// responding voter while another voter, which would stay, is not responding: the number is probably mistyped. A
-    /// voter counts as responding if it was heard within the last election time-out. A voter that was not has two
-    /// more election time-outs to respond.
-    ///
-    /// # Errors
-    /// `Membership`: names the change that is wrong, or the voters that do not respond; nothing was changed.
-    /// `NotLeader`. `Timeout`: the message names the replica that lags, or the change may still come into force. `Unavailable`:
-    /// this replica lost leadership meanwhile. Where the change may still come into force, [`Log::status`] shows
-    /// whether it has. It is safe to retry.
-    pub fn change_members(&self, changes: &[Change], timeout: Duration) -> Result<()> {
-        self.may_wait()?;
-        self.submit_change_members(changes, timeout)?.wait()
-    }
-
-    /// As [`Log::change_members`], but returns at once.
-    ///
-    /// # Errors
-    /// As [`Log::change_members`].
-    pub fn submit_change_members(&self, changes: &[Change], timeout: Duration) -> Result<Ticket<()>> {
-        self.submit_request(AdminRequest::Change(changes.to_vec(), false), timeout)
-    }
-
-    /// Transfers leadership to another voter. Only the leader accepts this. Blocks until `to` leads.
-    ///
-    /// # Errors
-    /// `Membership`: `to` is not a voter. `NotLeader`. `Timeout`: neither `to` nor, as far as is known here, another
-    /// replica became leader in time. `Unavailable`: another replica leads now, or a later transfer replaced this one.
-    pub fn transfer_leader(&self, to: NodeId, timeout: Duration) -> Result<()> {
-        self.may_wait()?;
-        self.submit_transfer_leader(to, timeout)?.wait()
-    }
-
-    /// As [`Log::transfer_leader`], but returns at once.
-    ///
-    /// # Errors
-    /// As [`Log::transfer_leader`].
-    pub fn submit_transfer_leader(&self, to: NodeId, timeout: Duration) -> Result<Ticket<()>> {
-        self.submit_request(AdminRequest::Transfer(to), timeout)
-    }
-
-    /// As [`Log::change_members`], but also makes a change that [`Log::change_members`] refuses because voters do not
-    /// respond. The change comes into force once a majority of the resulting voters has received it. Until then no
-    /// other change can be made: as long as no majority of the resulting voters responds, neither happens.
-    ///
-    /// # Errors
-    /// As [`Log::change_members`], except for voters that do not respond.
-    pub fn force_members(&self, changes: &[Change], timeout: Duration) -> Result<()> {
-        self.may_wait()?;
-        self.submit_force_members(changes, timeout)?.wait()
-    }
-
-    /// As [`Log::force_members`], but returns at once.
-    ///
-    /// # Errors
-    /// As [`Log::force_members`].
-    pub fn submit_force_members(&self, changes: &[Change], timeout: Duration) -> Result<Ticket<()>> {
-        self.submit_request(AdminRequest::Change(changes.to_vec(), true), timeout)
-    }
-
-    fn submit_request<T>(&self, request: AdminRequest, timeout: Duration) -> Result<Ticket<T>> {
-        self.check_fork()?;
-        let completer = Completer::new();
-        let ticket = completer.ticket(0, 0, 0);
-        self.inner.queue.push_question(InboxEvent::AdminRequest(request, timeout, completer))?;
-        Ok(ticket.returning())
-    }
-
-    /// Reports that the bytes of a record in this directory are damaged, as a check of the files or a program that
-    /// received the record has found. A replica of a cluster checks the record's segment at once and repairs what it
-    /// finds from other replicas; [`metrics`](Self::metrics) and the program's log show it. A log without other replicas
-    /// counts the damage and logs it. Reads of this handle, and copies that follow it, report damage by themselves.
-    /// Reporting a sound record costs one check of its segment, or of the record alone while its segment is still
-    /// being written. Blocks on the disk, never on the repair.
-    ///
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
-    /// let index = log.append(b"x")?;
-    /// log.report_damage(index)?;
-    /// assert_eq!(log.metrics().damaged, 0); // it is sound
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `Discarded`, `OutOfRange`: there is no record at `index`. `Unavailable` while the whole log is being repaired;
-    /// `Forked`.
-    pub fn report_damage(&self, index: Index) -> Result<()> {
-        self.check_fork()?;
-        self.inner.published.check_held()?;
-        let view = &self.view;
-        view.check(index)?;
-        // The page cache can differ from the disk: the segment is checked whatever the read returns. Where no repair
-        // runs, the read counts the damage that it meets.
-        match view.read(index) {
-            Err(error) if matches!(error.kind(), ErrorKind::Discarded | ErrorKind::OutOfRange) => {
-                return Err(error);
-            }
-            _ => {}
-        }
-        // The segment that is being written would have to end first.
-        let growing = view.segments.snapshot().last().map(|last| last.number);
-        if let Some(segment) = view.segment_holding(index)
-            && Some(segment.number) != growing
-        {
-            view.segments.damage().suspect(segment.number);
-        }
-        self.look_at_damage();
-        Ok(())
-    }
-
-    /// As [`report_damage`](Self::report_damage), by file: with the values of a [`Fault`](crate::inspect::Fault) that
-    /// [`Inspector::walk`](crate::inspect::Inspector::walk) returned. `file` is the name of one of the log's
-    /// segments, `offset` is where the damage begins in it, and `what` describes it for the program's log. A file
-    /// that is not, or no longer, a segment of the log is ignored. Never blocks.
-    ///
-    /// # Errors
-    /// `Forked`.
-    pub fn report_damage_at(&self, file: &str, offset: u64, what: &str) -> Result<()> {
-        self.check_fork()?;
-        let Shared { view, path, .. } = &**self.inner;
-        if view.segments.snapshot().iter().any(|segment| file_name(segment.number) == file) {
-            view.segments.met(Error::corrupt(&path.join(file), offset, what), None);
-            self.look_at_damage();
-        }
-        Ok(())
-    }
-
-    /// Reports that a segment of this log was read completely and is sound, as
-    /// [`Inspector::walk`](crate::inspect::Inspector::walk) does: [`Log::damaged_places`] no longer counts damage
-    /// that was found in it before. `file` is the segment's name; other files are ignored. Never blocks.
-    ///
-    /// # Errors
-    /// `Forked`.
-    pub fn report_sound_at(&self, file: &str) -> Result<()> {
-        self.check_fork()?;
-        let segments = &self.view.segments;
-        if let Some(segment) = segments.snapshot().iter().find(|s| file_name(s.number) == file) {
-            segments.damage().mark_sound(segment.number);
-        }
-        Ok(())
-    }
-
-    /// How many places in the log's files are known to be damaged now. Places that were repaired or found sound since
-    /// are not counted. Places whose records are discarded are not counted either, where their records are known.
-    /// [`Metrics::damaged`] counts all damage that was ever found.
-    ///
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
-    /// assert_eq!(log.damaged_places(), 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn damaged_places(&self) -> u64 {
-        let Shared { view, published, .. } = &**self.inner;
-        if published.check_held().is_err() {
-            let metrics = published.counters.snapshot();
-            return metrics.damaged.saturating_sub(metrics.repaired); // the log is being repaired before it opens
-        }
-        let there = view.segments.snapshot();
-        let is_there = |number| there.iter().any(|segment| segment.number == number);
-        // Records of a log of a shared group are not those that places of damage are counted by.
-        let first = view.positions.first();
-        view.segments.damage().places_now(first, is_there)
-    }
-
-    /// Wakes the node, so that the repair does not wait for the next heartbeat.
-    fn look_at_damage(&self) {
-        if self.view.segments.damage().is_repaired() {
-            self.inner.queue.push_event(InboxEvent::JobEnded);
         }
     }
 

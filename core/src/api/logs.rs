@@ -187,7 +187,7 @@ struct Inner {
     catalogue: Mutex<Catalogue>,
 }
 
-/// The state of a named log: see [`Logs::list`].
+/// The state of a named log, here or on a server: see [`Logs::list`].
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -197,7 +197,7 @@ struct Inner {
 /// assert_eq!((info.name.as_str(), info.last_index.get()), ("orders", 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LogInfo {
     /// Its name.
@@ -446,6 +446,7 @@ impl Logs {
             group.unwrap_or_else(fewest)
         };
         self.check_room(group)?;
+        self.note_group(group, &self.group(group)?)?; // a group is in the catalogue before its logs
         let id = system.random_id()?;
         let index =
             system.append(&CatalogueRecord::Create { name: name.to_owned(), id, group }.encode()[..])?;
@@ -542,16 +543,16 @@ impl Logs {
         self.drop_deleted()
     }
 
-    /// The handle of a log, if it is known here and open. Never blocks, and reads nothing: a log that was created a moment
-    /// ago can be missing. See [`Logs::find`].
+    /// The handle of a log, if it is known here and open. Reads nothing, and waits for no more than a thread that applies new
+    /// records of the catalogue: a log that was created a moment ago can be missing. See [`Logs::find`].
     pub fn peek(&self, name: &str) -> Option<Log> {
         let entry = self.inner.catalogue.lock().unwrap_or_else(PoisonError::into_inner).get(name).copied()?;
         self.group(entry.group).ok()?.of_log(entry.number, entry.id).ok()
     }
 
     /// Returns the handle of an existing log, and is certain: in a cluster a majority confirms that this replica knows
-    /// all logs that were created before the call, and it waits until the log is open in its group. Blocks for up
-    /// to `timeout`.
+    /// all logs that were created before the call, and it waits until the log is open in its group. Blocks up to
+    /// `timeout`.
     ///
     /// # Errors
     /// `NotFound`: there is no log of this name, or it is not the one with the id that is given. `Unavailable`: no majority
@@ -679,9 +680,19 @@ impl Logs {
     /// # Errors
     /// Those of reading the system log.
     pub fn list(&self) -> Result<Vec<LogInfo>> {
+        self.list_after("", "", usize::MAX)
+    }
+
+    /// Up to `limit` logs, by name, as far as they are committed here: those whose names begin with `prefix` and come after
+    /// the name `after`.
+    ///
+    /// # Errors
+    /// Those of reading the system log.
+    pub fn list_after(&self, prefix: &str, after: &str, limit: usize) -> Result<Vec<LogInfo>> {
         let catalogue = self.catalogue()?;
         let groups = self.groups();
-        Ok(catalogue.iter().map(|(name, entry)| info(name, entry, groups.get(&entry.group))).collect())
+        let page = catalogue.after(prefix, after).take(limit);
+        Ok(page.map(|(name, entry)| info(name, entry, groups.get(&entry.group))).collect())
     }
 
     /// The state of one log, as far as it is committed here.

@@ -10,11 +10,11 @@ mod reader;
 pub use canceller::Canceller;
 pub use reader::Reader;
 
-use super::{ClientOptions, Closed, ProducerOptions, ReadFrom, ReaderOptions, RemoteInfo, RemoteLogInfo};
+use super::{ClientOptions, Closed, ProducerOptions, ReadFrom, ReaderOptions, RemoteInfo};
 use crate::client::own_thread;
 use crate::client::own_thread::{AtWork, For};
 use chiplog::internal::ForkGuard;
-use chiplog::{Error, ErrorKind, Index, Result, SessionId, Start};
+use chiplog::{Error, ErrorKind, Index, LogInfo, Result, SessionId, Start};
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
@@ -188,7 +188,7 @@ impl Client {
     ///
     /// # Errors
     /// Those of the async method.
-    pub fn create_log(&self, name: &str) -> Result<RemoteLogInfo> {
+    pub fn create_log(&self, name: &str) -> Result<LogInfo> {
         self.runtime.wait(self.client.create_log(name))
     }
 
@@ -196,7 +196,7 @@ impl Client {
     ///
     /// # Errors
     /// Those of the async method.
-    pub fn create_log_beside(&self, name: &str, other: &str) -> Result<RemoteLogInfo> {
+    pub fn create_log_beside(&self, name: &str, other: &str) -> Result<LogInfo> {
         self.runtime.wait(self.client.create_log_beside(name, other))
     }
 
@@ -220,7 +220,7 @@ impl Client {
     ///
     /// # Errors
     /// Those of the async method.
-    pub fn list_logs(&self, prefix: &str) -> Result<Vec<RemoteLogInfo>> {
+    pub fn list_logs(&self, prefix: &str) -> Result<Vec<LogInfo>> {
         self.runtime.wait(self.client.list_logs(prefix))
     }
 

@@ -24,7 +24,6 @@ pub use cluster::watch::{RemoteInfo, Watch};
 pub use credentials::tls::ClientTls;
 pub(crate) use credentials::token::Shown;
 pub use credentials::token::{Bearer, Secret};
-pub use named_logs::RemoteLogInfo;
 pub use producer::Producer;
 pub use producer::close_report::{Closed, Unacknowledged};
 pub use producer::delivery::Delivery;

@@ -4,9 +4,10 @@
 
 use super::{Client, ClientOptions};
 use crate::wire::ids;
+use crate::wire::proto::v1 as wire;
 use crate::wire::proto::v1::admin_client::AdminClient;
-use crate::wire::proto::v1::{CreateLogRequest, DeleteLogRequest, ListLogsRequest, LogInfo, SealLogRequest};
-use chiplog::{Error, ErrorKind, Index, LogId, LogNumber, Result, Timestamp};
+use crate::wire::proto::v1::{CreateLogRequest, DeleteLogRequest, ListLogsRequest, SealLogRequest};
+use chiplog::{Error, ErrorKind, Index, LogId, LogInfo, LogNumber, Result, Timestamp};
 
 /// The log that holds the catalogue.
 const SYSTEM_LOG: &str = "_system";
@@ -14,53 +15,15 @@ const SYSTEM_LOG: &str = "_system";
 const PAGE: u32 = 1000;
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
-/// The state of a named log, as a server reports it: see [`Client::list_logs`].
-///
-/// ```
-/// # use chiplog_net::client::RemoteLogInfo;
-/// fn records(info: &RemoteLogInfo) -> u64 {
-///     info.last_index.next().get() - info.first_index.get()
-/// }
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RemoteLogInfo {
-    /// Its name.
-    pub name: String,
-    /// Its number, which no other log of the cluster ever had.
-    pub number: LogNumber,
-    /// Its permanent id.
-    pub log_id: LogId,
-    /// The group that holds it.
-    pub group: u32,
-    /// The first record that is not discarded.
-    pub first_index: Index,
-    /// The last committed record that the server knows; `first_index - 1` if there is none.
-    pub last_index: Index,
-    /// Bytes of all batches that were ever appended to it.
-    pub bytes_appended: u64,
-    /// When it was last appended to; 0 if never.
-    pub last_timestamp: Timestamp,
-    /// Whether it takes no more appends.
-    pub sealed: bool,
-}
-
-impl TryFrom<LogInfo> for RemoteLogInfo {
-    type Error = Error;
-
-    fn try_from(info: LogInfo) -> Result<Self> {
-        Ok(Self {
-            name: info.name,
-            number: LogNumber(info.number),
-            log_id: LogId(ids::from_hex(&info.log_id)?),
-            group: info.group,
-            first_index: Index(info.first),
-            last_index: Index(info.last),
-            bytes_appended: info.bytes_appended,
-            last_timestamp: Timestamp(info.timestamp_nanos / NANOS_PER_MILLI),
-            sealed: info.sealed,
-        })
-    }
+/// The state of a log, from a server's answer.
+fn info(told: wire::LogInfo) -> Result<LogInfo> {
+    let mut info = LogInfo::default();
+    info.log_id = LogId(ids::from_hex(&told.log_id)?);
+    (info.name, info.number, info.group) = (told.name, LogNumber(told.number), told.group);
+    (info.first_index, info.last_index) = (Index(told.first), Index(told.last));
+    (info.bytes_appended, info.sealed) = (told.bytes_appended, told.sealed);
+    info.last_timestamp = Timestamp(told.timestamp_nanos / NANOS_PER_MILLI);
+    Ok(info)
 }
 
 impl Client {
@@ -87,7 +50,7 @@ impl Client {
     /// # Errors
     /// `AlreadyExists`, also if the answer to a first attempt was lost. `InvalidArgument`: the name. `Full`: there is no
     /// room for more logs. `Unsupported`: the servers keep no named logs. `PermissionDenied`. As [`Client::info`].
-    pub async fn create_log(&self, name: &str) -> Result<RemoteLogInfo> {
+    pub async fn create_log(&self, name: &str) -> Result<LogInfo> {
         self.create(CreateLogRequest { name: name.to_owned(), beside: String::new() }).await
     }
 
@@ -95,17 +58,17 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::create_log`]. `NotFound`: the other log does not exist.
-    pub async fn create_log_beside(&self, name: &str, other: &str) -> Result<RemoteLogInfo> {
+    pub async fn create_log_beside(&self, name: &str, other: &str) -> Result<LogInfo> {
         self.create(CreateLogRequest { name: name.to_owned(), beside: other.to_owned() }).await
     }
 
-    async fn create(&self, request: CreateLogRequest) -> Result<RemoteLogInfo> {
+    async fn create(&self, request: CreateLogRequest) -> Result<LogInfo> {
         let system = self.system().await?;
         let created = system.call_leader(request, |channel, request| {
             Box::pin(async move { AdminClient::new(channel).create_log(request).await })
         });
-        let info = created.await?.log;
-        info.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the answer has no log"))?.try_into()
+        let log = created.await?.log;
+        info(log.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the answer has no log"))?)
     }
 
     /// Deletes a named log with all its records. Its producers and readers get `NotFound`.
@@ -146,9 +109,9 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::create_log`].
-    pub async fn list_logs(&self, prefix: &str) -> Result<Vec<RemoteLogInfo>> {
+    pub async fn list_logs(&self, prefix: &str) -> Result<Vec<LogInfo>> {
         let system = self.system().await?;
-        let mut logs: Vec<RemoteLogInfo> = Vec::new();
+        let mut logs: Vec<LogInfo> = Vec::new();
         loop {
             let after = logs.last().map_or_else(String::new, |log| log.name.clone());
             let request = ListLogsRequest { prefix: prefix.to_owned(), after, limit: PAGE };
@@ -161,7 +124,7 @@ impl Client {
                 })
                 .await?;
             for log in page.logs {
-                logs.push(log.try_into()?);
+                logs.push(info(log)?);
             }
             if !page.more {
                 return Ok(logs);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// the transport that it is part of.
 #[derive(Debug)]
 pub struct GroupTransport {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl GroupTransport {

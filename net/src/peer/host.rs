@@ -2,8 +2,10 @@
 //!
 //! Invariants:
 //! - Only a member of the default log of the same cluster gets a replica here. Under TLS its certificate names it.
-//! - One replica is made at a time.
+//! - One replica is made at a time, also if a caller has stopped waiting for its own.
+//! - A call makes no state for a group: only the callback does, for the numbers that a server's groups can have.
 
+use super::certificate::check_node;
 use super::{Common, DEFAULT_GROUP, GROUPS_MAX, PROTOCOL, Shared};
 use crate::listener::connection_info::ConnectionInfo;
 use crate::wire::connect_error::causes;
@@ -12,7 +14,7 @@ use crate::wire::proto::v1::peer_client::PeerClient;
 use crate::wire::proto::v1::{HostRequest, HostResponse};
 use crate::wire::status::{from_status, to_status};
 use chiplog::{DirectoryId, Error, ErrorKind, LogId, NodeId};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tonic::{Request, Status};
 
@@ -77,7 +79,7 @@ pub(super) async fn answer(
 ) -> Result<HostResponse, Status> {
     let arrival = request.extensions().get::<ConnectionInfo>().cloned();
     let request = request.into_inner();
-    common.check_node(NodeId(request.from), arrival.as_ref())?;
+    check_node(common, NodeId(request.from), arrival.as_ref())?;
     let log = check(common, &request).inspect_err(|status| {
         tracing::debug!(
             from = request.from,
@@ -89,18 +91,14 @@ pub(super) async fn answer(
     if let Some(arrival) = &arrival {
         arrival.prove();
     }
-    // Held until the replica is made, also if the caller gives up meanwhile.
-    let one = common.hosting.clone().try_lock_owned().map_err(|_| {
-        to_status(
-            &Error::new(ErrorKind::Unavailable, "this server is making a replica already; try again"),
-            None,
-        )
-    })?;
+    let one = common.hosting.clone().lock_owned().await;
     let (common, group) = (common.clone(), request.group);
     let made = tokio::task::spawn_blocking(move || {
-        let _one = one;
-        match common.host.get() {
+        let _one = one; // this goes on if the caller stops waiting
+        let host = common.host.read().unwrap_or_else(PoisonError::into_inner).clone();
+        match host {
             Some(host) => host(group, log),
+            None if common.is_closing() => Err(Error::new(ErrorKind::Unavailable, "this server ends")),
             None => Err(Error::new(ErrorKind::Unsupported, "this server keeps no groups of named logs")),
         }
     });
@@ -113,7 +111,7 @@ pub(super) async fn answer(
 ///
 /// # Errors
 /// FAILED_PRECONDITION with the reason; UNAVAILABLE: the default log is not open, or does not know its members yet.
-fn check(common: &Arc<Common>, request: &HostRequest) -> Result<LogId, Status> {
+pub(super) fn check(common: &Common, request: &HostRequest) -> Result<LogId, Status> {
     let HostRequest { protocol, cluster, from, to, group, log_id } = request;
     let refuse = |what: String| Err(to_status(&Error::new(ErrorKind::Membership, what), None));
     let id = |bytes: &[u8]| ids::from_bytes(bytes).filter(|id| *id != 0);
@@ -127,11 +125,11 @@ fn check(common: &Arc<Common>, request: &HostRequest) -> Result<LogId, Status> {
         return refuse("group 0 is the default log, whose replicas are made by `chiplog member add`".into());
     }
     if *group > GROUPS_MAX + 1 {
-        return refuse(format!("group {group} is out of bounds; the largest is {}", GROUPS_MAX + 1));
+        return refuse(format!("group {group}: a server has the groups 1 to {}", GROUPS_MAX + 1));
     }
-    let default = common.group(DEFAULT_GROUP);
-    let state = default.read();
     let unavailable = |what: &str| to_status(&Error::new(ErrorKind::Unavailable, what), None);
+    let default = common.known_group(DEFAULT_GROUP).ok_or_else(|| unavailable("this server ends"))?;
+    let state = default.read();
     let me = state.me.ok_or_else(|| unavailable("the default log of this server is not open"))?;
     if cluster != me.log.get() {
         let (theirs, ours) = (ids::to_hex(cluster), ids::to_hex(me.log.get()));

@@ -31,6 +31,7 @@
 //!
 //! Must not know: raft, blocks, the contents of messages.
 
+mod certificate;
 mod group;
 mod host;
 mod link;
@@ -42,16 +43,14 @@ pub use group::GroupTransport;
 pub use host::Host;
 pub use traffic::PeerTraffic;
 
-use crate::listener::connection_info::ConnectionInfo;
-use crate::listener::refusals::{Refusal, Refusals};
+use crate::listener::refusals::Refusals;
 use crate::listener::tls;
 use crate::listener::tls::{ServerTls, node_name};
 use crate::wire::address::{Address, check_host_port};
-use crate::wire::status::to_status;
 use crate::wire::tcp;
 use chiplog::cluster::{MEMBERS_MAX, Member};
 use chiplog::transport::{Envelope, Inbox, Transport};
-use chiplog::{DirectoryId, Error, ErrorKind, LogId, NodeId, options};
+use chiplog::{DirectoryId, ErrorKind, LogId, NodeId, options};
 use hyper_util::client::legacy::connect::HttpConnector;
 use link::Link;
 use std::collections::BTreeMap;
@@ -60,12 +59,11 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{oneshot, watch};
-use tonic::Status;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use traffic::Counters;
 
@@ -89,6 +87,8 @@ pub const GROUPS_MAX: u32 = 16;
 const DEFAULT_GROUP: u32 = 0;
 /// How long a call is remembered that arrived while there was no log.
 const CALL_REMEMBERED: Duration = Duration::from_secs(60);
+/// How long closing waits for what blocks a thread: a replica that is being made, the look-up of a host's address.
+const END_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a link to a node that is no member stays open without a message.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -194,11 +194,11 @@ pub(crate) struct Common {
     closing: watch::Sender<bool>,
     /// Links that have not ended yet, of all groups.
     links: AtomicUsize,
-    /// Emptied when the transport is closed: each refers to this.
+    /// Emptied when the transport is closed, and empty from then on: each refers to this.
     groups: RwLock<BTreeMap<u32, Arc<Shared>>>,
-    /// Makes replicas of groups that other servers ask for.
-    host: OnceLock<Host>,
-    /// Held while it does.
+    /// Makes replicas of groups that other servers ask for. None once the transport is closed: it can refer to this.
+    host: RwLock<Option<Arc<Host>>>,
+    /// Held while it does, also if the caller does not wait any longer.
     hosting: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -319,7 +319,7 @@ impl PeerTransport {
             closing: watch::Sender::new(false),
             links: AtomicUsize::new(0),
             groups: RwLock::default(),
-            host: OnceLock::new(),
+            host: RwLock::default(),
             hosting: Arc::default(),
         });
         let shared = common.group(DEFAULT_GROUP);
@@ -330,6 +330,7 @@ impl PeerTransport {
         let serving = service::serve(common, listener);
         let thread = std::thread::Builder::new().name("chiplog-peer".into()).spawn(move || {
             runtime.block_on(serving);
+            runtime.shutdown_timeout(END_PATIENCE);
         })?;
         Ok(Arc::new(Self { shared, local, thread: Mutex::new(Some(thread)) }))
     }
@@ -373,9 +374,13 @@ impl PeerTransport {
         Arc::new(GroupTransport::of(self.shared.common.group(group)))
     }
 
-    /// Makes replicas of groups that other servers ask for: see [`Self::ask_to_host`]. A second call changes nothing.
+    /// Makes replicas of groups that other servers ask for: see [`Self::ask_to_host`]. A second call changes nothing. The
+    /// callback is dropped when the transport is closed; one that holds the transport keeps it from being dropped.
     pub fn on_host(&self, host: Host) {
-        let _ = self.shared.host.set(host);
+        let mut ours = self.shared.host.write().unwrap_or_else(PoisonError::into_inner);
+        if ours.is_none() && !self.shared.is_closing() {
+            *ours = Some(Arc::new(host));
+        }
     }
 
     /// Asks a server, `host:port` for peers, to make an empty replica of a group's log, or for the one that it has. Both
@@ -420,12 +425,16 @@ impl PeerTransport {
     }
 
     /// Ends all streams and the threads. Blocks briefly, so that waiting messages can be sent. Nothing is sent or
-    /// delivered afterwards.
+    /// delivered afterwards, by no group. A replica that is being made for another server is
+    /// waited for up to 2 s.
     pub fn close(&self) {
+        // First: a link, a group or a callback that is added meanwhile would stay.
+        self.shared.closing.send_replace(true);
         let groups = std::mem::take(&mut *self.shared.groups.write().unwrap_or_else(PoisonError::into_inner));
         let forget = || groups.values().chain([&self.shared]).for_each(|group| group.forget());
         forget();
-        self.shared.closing.send_replace(true);
+        let host = self.shared.host.write().unwrap_or_else(PoisonError::into_inner).take();
+        drop(host);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             if thread.join().is_err() {
@@ -465,31 +474,23 @@ impl Transport for PeerTransport {
 }
 
 impl Common {
-    /// Checks a caller's identity: under TLS, its certificate must name the node that it claims to be.
-    ///
-    /// # Errors
-    /// PERMISSION_DENIED.
-    fn check_node(&self, node: NodeId, arrival: Option<&ConnectionInfo>) -> Result<(), Status> {
-        if self.tls.is_none() || arrival.is_some_and(|arrival| arrival.is_node(node)) {
-            return Ok(());
-        }
-        let what =
-            format!("the certificate is not that of node {node}: it does not name {}", node_name(node));
-        let refused = self.refusals.count(Refusal::PermissionDenied);
-        if refused.is_power_of_two() {
-            tracing::warn!(%node, refused, "a peer's certificate does not name the node that the peer claims to be"); // logged again at each attempt
-        }
-        Err(to_status(&Error::new(ErrorKind::PermissionDenied, what), None))
-    }
-
-    /// The state of a group, made at its first use.
+    /// The state of a group, made at its first use. Only for groups that this program names: a caller's are found by
+    /// [`Self::known_group`].
     fn group(self: &Arc<Self>, group: u32) -> Arc<Shared> {
-        let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);
-        let shared = groups.entry(group).or_insert_with(|| {
+        let made = || {
             let common = self.clone();
             Arc::new(Shared { group, common, state: RwLock::default(), nowhere: AtomicU64::new(0) })
-        });
-        shared.clone()
+        };
+        let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);
+        if self.is_closing() {
+            return made(); // not kept: nothing would remove it
+        }
+        groups.entry(group).or_insert_with(made).clone()
+    }
+
+    /// Whether the transport is closed, or about to be.
+    fn is_closing(&self) -> bool {
+        *self.closing.borrow()
     }
 
     /// A group, if it was used here.
@@ -555,6 +556,9 @@ impl Shared {
             return;
         }
         let mut state = self.write();
+        if self.is_closing() {
+            return;
+        }
         state.detached = false;
         let earlier = state.inbox.replace(inbox);
         drop(state);
@@ -591,7 +595,7 @@ impl Shared {
             }
         }
         let mut state = self.write();
-        if state.detached {
+        if state.detached || self.is_closing() {
             return;
         }
         state.me = Some(me);
@@ -618,6 +622,9 @@ impl Shared {
     fn members(self: &Arc<Self>, members: &[Member]) {
         let known = |m: &Member| Known { directory: m.directory, peer: peer_part(&m.address) };
         let mut state = self.write();
+        if self.is_closing() {
+            return;
+        }
         state.detached = false;
         state.members = members.iter().map(|m| (m.node, known(m))).collect();
         // A removed member still gets its last messages; then its link is idle and ends.
@@ -726,5 +733,92 @@ fn peer_part(address: &str) -> Option<String> {
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared").field("node", &self.node).field("group", &self.group).finish()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use crate::wire::ids;
+    use crate::wire::proto::v1::HostRequest;
+    use std::sync::Weak;
+
+    fn start() -> (Arc<PeerTransport>, Weak<Common>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let transport = PeerTransport::start(PeerOptions::new(NodeId(1), listener, "127.0.0.1:9")).unwrap();
+        let common = Arc::downgrade(&transport.shared.common);
+        (transport, common)
+    }
+
+    fn members() -> [Member; 2] {
+        let member = |node: u64| Member::voter(NodeId(node), DirectoryId(node.into()), "127.0.0.1:9");
+        [member(1), member(2)]
+    }
+
+    fn request(group: u32) -> HostRequest {
+        let id = ids::to_bytes(5);
+        HostRequest { protocol: PROTOCOL, cluster: id.clone(), from: 2, to: 1, group, log_id: id }
+    }
+
+    /// A group refers to the transport, which has the list of groups: a group that was made, or looked up for a caller,
+    /// while the transport was closed stayed there for good, and had links on threads that had ended.
+    #[test]
+    fn closed_transport_keeps_no_group_and_opens_no_link() {
+        let (transport, common) = start();
+        let held = common.upgrade().unwrap();
+        let early = transport.group(1);
+        early.members(&members());
+        assert_eq!(early.traffic().len(), 1);
+        transport.close();
+        let late = transport.group(2);
+        for group in [&early, &late] {
+            group.members(&members());
+            assert!(group.shared.read().links.is_empty());
+        }
+        transport.members(&members());
+        assert!(transport.shared.read().links.is_empty());
+        assert_eq!(held.links.load(Ordering::Relaxed), 0);
+        let again = transport.clone();
+        transport.on_host(Box::new(move |_, _| Ok(DirectoryId(again.local_addr().port().into()))));
+        assert!(host::check(&held, &request(1)).is_err());
+        assert!(held.groups.read().unwrap().is_empty());
+        drop((transport, early, late, held));
+        assert!(common.upgrade().is_none(), "something refers to the closed transport");
+    }
+
+    #[test]
+    fn dropped_transport_ends_its_groups() {
+        let (transport, common) = start();
+        let group = transport.group(1);
+        group.members(&members());
+        drop(transport);
+        assert!(group.shared.read().links.is_empty());
+        drop(group);
+        assert!(common.upgrade().is_none(), "something refers to the dropped transport");
+    }
+
+    /// The callback of a server can hold its transport.
+    #[test]
+    fn closing_drops_the_callback() {
+        let (transport, common) = start();
+        let held = transport.clone();
+        transport.on_host(Box::new(move |_, _| Ok(DirectoryId(held.local_addr().port().into()))));
+        transport.close();
+        drop(transport);
+        assert!(common.upgrade().is_none(), "the callback holds the closed transport");
+    }
+
+    #[test]
+    fn calls_of_others_make_no_group() {
+        let (transport, common) = start();
+        let common = common.upgrade().unwrap();
+        transport.identify(LogId(5), DirectoryId(1));
+        transport.members(&members());
+        for group in (1..100).chain([u32::MAX]) {
+            assert_eq!(host::check(&common, &request(group)).is_ok(), group <= GROUPS_MAX + 1, "{group}");
+            assert!(common.known_group(group).is_none());
+        }
+        assert_eq!(common.groups.read().unwrap().len(), 1, "the default log alone");
     }
 }

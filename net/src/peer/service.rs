@@ -1,5 +1,6 @@
 //! Service: receives the streams of the other replicas.
 
+use super::certificate::check_node;
 use super::link::{LAST_WORD, LOOK_INTERVAL};
 use super::queue::Which;
 use super::{
@@ -100,14 +101,18 @@ impl Peer for PeerService {
         let Some(peer_message::Message::Hello(hello)) = first.and_then(|m| m.message) else {
             return Err(Status::failed_precondition("a stream must begin with a Hello"));
         };
-        let not_open = || Status::unavailable("this replica is not open");
-        let shared = self.common.known_group(hello.group).ok_or_else(not_open)?;
-        let admitted = self
-            .common
-            .check_node(NodeId(hello.from), arrival.as_ref())
-            .and_then(|()| admit(&shared, &hello));
-        let sender = admitted.inspect_err(|status| {
-            tracing::debug!(from = hello.from, why = status.message(), "rejected a peer");
+        let admitted = check_node(&self.common, NodeId(hello.from), arrival.as_ref()).and_then(|()| {
+            let not_open = || Status::unavailable("this replica is not open");
+            let shared = self.common.known_group(hello.group).ok_or_else(not_open)?;
+            admit(&shared, &hello).map(|sender| (shared, sender))
+        });
+        let (shared, sender) = admitted.inspect_err(|status| {
+            tracing::debug!(
+                from = hello.from,
+                group = hello.group,
+                why = status.message(),
+                "rejected a peer"
+            );
         })?;
         if let Some(arrival) = &arrival {
             arrival.prove();

@@ -101,8 +101,7 @@ impl NamedLogs {
     pub(super) async fn list(&self, request: ListLogsRequest) -> Result<ListLogsResponse, Status> {
         let ListLogsRequest { prefix, after, limit } = request;
         let limit = if limit == 0 { LIMIT } else { limit.min(LIMIT_MAX) } as usize;
-        let mut logs = self.run(system, Logs::list).await?;
-        logs.retain(|log| log.name.starts_with(&prefix) && log.name > after);
+        let mut logs = self.run(system, move |logs| logs.list_after(&prefix, &after, limit + 1)).await?;
         let more = logs.len() > limit;
         logs.truncate(limit);
         Ok(ListLogsResponse { logs: logs.into_iter().map(info).collect(), more })

@@ -4,11 +4,11 @@ use crate::pki::{Authority, Leaf};
 use crate::support::PATIENCE;
 use bytes::Bytes;
 use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
-use chiplog::{Index, Log, NodeId, Options};
+use chiplog::{DirectoryId, ErrorKind, Index, Log, NodeId, Options};
 use chiplog_net::listener::refusals::Refusal;
 use chiplog_net::peer::{PeerOptions, PeerTls, PeerTransport};
 use chiplog_net::wire::proto::v1::peer_client::PeerClient;
-use chiplog_net::wire::proto::v1::{PeerHello, PeerMessage, peer_message};
+use chiplog_net::wire::proto::v1::{HostRequest, HostResponse, PeerHello, PeerMessage, peer_message};
 use chiplog_net::wire::status::from_status;
 use std::net::TcpListener;
 use std::path::Path;
@@ -141,6 +141,44 @@ fn certificate_of_node_2_cannot_act_as_node_3() {
     }
     assert_eq!(replica.transport.refusals().read(Refusal::PermissionDenied), 3);
     wait("both are counted", || replica.transport.refusals().read(Refusal::Handshake) >= 2);
+}
+
+/// The replica's answer to a server with this certificate that claims to be node `from`, and asks for a replica.
+fn ask(replica: &Replica, authority: &Authority, leaf: &Leaf, from: u64) -> Result<HostResponse, Status> {
+    let bytes = |id: u128| Bytes::copy_from_slice(&id.to_be_bytes());
+    let cluster = bytes(replica.log.log_id().get());
+    let request = HostRequest { protocol: 1, cluster, from, to: 1, group: 1, log_id: bytes(5) };
+    runtime().block_on(async {
+        let channel = connected(replica, authority, leaf).await;
+        PeerClient::new(channel).host(request).await.map(|answer| answer.into_inner())
+    })
+}
+
+/// As for streams: a server that asks for a replica of a group is the node that its certificate names.
+#[test]
+fn certificate_of_node_2_gets_no_replica_as_node_3() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ours, foreign) = (Authority::new(), Authority::new());
+    let replica = Replica::led(dir.path(), peer_tls(&ours, &ours.leaf(&["node-1"])));
+    replica.transport.on_host(Box::new(|group, _| Ok(DirectoryId(group.into()))));
+    let second = ours.leaf(&["node-2"]);
+    let stranger = ask(&replica, &ours, &second, 2).unwrap_err();
+    assert_eq!(from_status(&stranger).kind(), ErrorKind::Membership, "{stranger}");
+    for node in [2, 3] {
+        let address = "127.0.0.1:9 127.0.0.1:9".into();
+        let change =
+            Change::AddLearner { node: NodeId(node), directory: DirectoryId(70 + u128::from(node)), address };
+        replica.log.change_members(&[change], PATIENCE).unwrap();
+    }
+    wait("node 2 is a member", || ask(&replica, &ours, &second, 2).is_ok());
+    wait("node 3 is a member", || ask(&replica, &ours, &ours.leaf(&["node-3"]), 3).is_ok());
+    for (leaf, from) in [(&second, 3), (&ours.leaf(&["127.0.0.1"]), 2), (&ours.leaf(&["node-22"]), 2)] {
+        let refused = ask(&replica, &ours, leaf, from).unwrap_err();
+        assert_eq!(from_status(&refused).kind(), ErrorKind::PermissionDenied, "{refused}");
+        assert!(refused.message().contains(&format!("node-{from}")), "{refused}");
+    }
+    assert_eq!(replica.transport.refusals().read(Refusal::PermissionDenied), 3);
+    assert!(ask(&replica, &ours, &foreign.leaf(&["node-2"]), 2).is_err(), "of another authority");
 }
 
 /// A leader sends its log only to the intended node; as soon as that node has its own certificate, it does.

@@ -3,8 +3,8 @@
 use crate::convert::errors;
 use chiplog::cluster::Member;
 use chiplog::metrics::Metrics;
-use chiplog::{Error, LogOptions, Options, ReadMode, Status};
-use chiplog_net::client::{Closed, RemoteInfo, RemoteLogInfo};
+use chiplog::{Error, LogInfo, LogOptions, Options, ReadMode, Status};
+use chiplog_net::client::{Closed, RemoteInfo};
 use chiplog_net::follower::{FollowerEvent, FollowerStatus};
 use chiplog_net::wire::ids::to_hex;
 use pyo3::prelude::*;
@@ -147,7 +147,7 @@ pub(crate) fn remote_info<'py>(py: Python<'py>, info: &RemoteInfo) -> Value<'py>
     make(py, "RemoteInfo", &fields)
 }
 
-pub(crate) fn named_log<'py>(py: Python<'py>, log: &RemoteLogInfo) -> Value<'py> {
+pub(crate) fn named_log<'py>(py: Python<'py>, log: &LogInfo) -> Value<'py> {
     let fields = fields!(py;
         name = log.name.as_str(),
         number = log.number.get(),

@@ -15,16 +15,18 @@
 //!   evenly.
 //!
 //! Invariants:
-//! - The members of a group change one at a time, by its leader, and only towards those of the default log.
 //! - Only the server that makes a cluster makes its system log, at that moment: no other state proves that there is none.
-//! - A group's directory is set aside only if the catalogue here knows another group by its number.
+//! - A group's directory is renamed only if the catalogue knows another log by its number. A call of another server is no
+//!   reason. Nothing is removed.
 //!
 //! Must not know: services, clients.
 
+mod members;
+
 use super::config::Config;
 use crate::connect::open_log;
-use chiplog::cluster::{Bootstrap, Change, Member, Role};
-use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, Logs, NodeId};
+use chiplog::cluster::{Bootstrap, Role};
+use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, Logs};
 use chiplog_net::peer::{GROUPS_MAX, PeerTransport};
 use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::wire::address::Address;
@@ -33,8 +35,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// The directory of the named logs, below the server's data directory.
 const NAMED: &str = "named";
@@ -46,14 +47,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 const CATALOGUE_WAIT: Duration = Duration::from_millis(200);
 /// The limit of changes of a group's members before the other groups have their turn.
 const CHANGES_MAX: usize = 8;
-/// The time limit of one change of members.
-const CHANGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time limit of a server's answer to a request to host a replica.
 const HOST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long another voter has to be in contact and up to date before leadership is transferred to it.
-const STEADY: Duration = Duration::from_secs(10);
-/// Entries that a voter may lack and still get the leadership.
-const LAG_MAX: u64 = 64;
 
 /// The groups of a server. Cheap to clone.
 #[derive(Clone)]
@@ -68,6 +63,8 @@ struct Inner {
     slot: Arc<LogSlot>,
     /// Held while replicas are opened, made or removed.
     opening: Mutex<()>,
+    /// Notified when the system log is served.
+    serves: Notify,
     /// This process made the cluster, and the system log is still missing.
     founds: AtomicBool,
     /// Since when the voter whose turn it is could lead a group.
@@ -90,6 +87,7 @@ impl Groups {
             transport: transport.clone(),
             slot,
             opening: Mutex::default(),
+            serves: Notify::new(),
             founds: AtomicBool::new(false),
             steady: Mutex::default(),
             reported: Mutex::default(),
@@ -179,18 +177,17 @@ impl Groups {
         Ok(())
     }
 
-    /// Follows the catalogue and the members of the default log, until the server ends.
+    /// Follows the catalogue and the members of the default log, until the server ends. A server without named logs waits
+    /// without waking up.
     pub(super) fn run(self, mut ending: watch::Receiver<bool>) {
-        let (following, until) = (self.clone(), ending.clone());
-        let follow = move || {
-            while !*until.borrow() {
-                following.follow_catalogue();
-            }
-        };
-        if let Err(error) = std::thread::Builder::new().name("chiplog-groups".into()).spawn(follow) {
-            tracing::error!(%error, "no thread for the groups: named logs are created with delay or not at all");
-        }
         tokio::spawn(async move {
+            if self.inner.config.groups == 0 && self.inner.slot.named().is_none() {
+                tokio::select! {
+                    () = self.inner.serves.notified() => {}
+                    _ = ending.wait_for(|ending| *ending) => return,
+                }
+            }
+            self.clone().start_following(ending.clone());
             loop {
                 tokio::select! {
                     () = tokio::time::sleep(LOOK_INTERVAL) => {}
@@ -200,6 +197,18 @@ impl Groups {
                 let _ = tokio::task::spawn_blocking(move || groups.look()).await;
             }
         });
+    }
+
+    fn start_following(self, until: watch::Receiver<bool>) {
+        let follow = move || {
+            // An error: the server was dropped.
+            while until.has_changed().is_ok() && !*until.borrow() {
+                self.follow_catalogue();
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("chiplog-groups".into()).spawn(follow) {
+            tracing::error!(%error, "no thread for the groups: named logs are created with delay or not at all");
+        }
     }
 
     /// The replicas that are open: the system log, then the groups.
@@ -225,6 +234,10 @@ impl Groups {
             .groups_options(bootstrap, transport.clone(), address.clone())
             .map_err(|failure| Error::new(ErrorKind::InvalidArgument, failure.to_string()))?;
         let log = Log::open(self.path(group), options.of_group(group))?;
+        if self.inner.slot.is_draining() {
+            log.close()?; // the shutdown does not wait for a replica that is being opened
+            return Err(Error::new(ErrorKind::Unavailable, "this server is shutting down"));
+        }
         transport.identify(log.log_id(), log.directory_id());
         Ok(log)
     }
@@ -232,7 +245,10 @@ impl Groups {
     /// Serves a replica from now on. Called under the lock.
     fn serve(&self, group: u32, log: &Log) -> chiplog::Result<()> {
         match self.inner.slot.named() {
-            None => self.inner.slot.open_named(Logs::of(log.clone())),
+            None => {
+                self.inner.slot.open_named(Logs::of(log.clone()));
+                self.inner.serves.notify_one();
+            }
             Some(logs) => logs.add_group(group, log.clone())?,
         }
         tracing::info!(group, path = %log.path().display(), "opened a group of named logs");
@@ -248,8 +264,19 @@ impl Groups {
         if log.log_id() == wanted {
             return Ok(Some(log));
         }
+        let here = log.log_id().get();
         log.close()?;
         drop(log);
+        if group == SYSTEM {
+            // Nothing says which of the two is right, and this one can have the only catalogue.
+            let (path, wanted) = (self.path(group), wanted.get());
+            let what = format!(
+                "{} has system log {here:032x}, and log {wanted:032x} is wanted: move the directory elsewhere if it is \
+                 of another cluster",
+                path.display()
+            );
+            return Err(Error::new(ErrorKind::Diverged, what));
+        }
         self.set_aside(group)?;
         Ok(None)
     }
@@ -268,12 +295,7 @@ impl Groups {
                 return Err(Error::new(ErrorKind::Unavailable, what));
             }
             (Some(logs), SYSTEM) => Some(logs.system().clone()),
-            (Some(logs), group) if logs.group_id(group)? == Some(log) => logs.groups().remove(&group),
-            (Some(_), _) => {
-                let what =
-                    format!("the catalogue of this server does not have group {group} with this log yet");
-                return Err(Error::new(ErrorKind::Unavailable, what));
-            }
+            (Some(logs), group) => logs.groups().remove(&group),
         };
         let replica = match there {
             Some(replica) if replica.log_id() == log => replica,
@@ -284,6 +306,7 @@ impl Groups {
                 return Err(Error::new(ErrorKind::Diverged, what));
             }
             None => {
+                self.check_known(group, log)?;
                 // One that is there can be of this group: its leader asked before, and was interrupted.
                 let replica = match self.start_existing(group, log)? {
                     Some(replica) => replica,
@@ -294,6 +317,25 @@ impl Groups {
             }
         };
         Ok(replica.directory_id())
+    }
+
+    /// Checks that the catalogue has this log by the number of the group. A directory that is there is set aside for
+    /// another log, and no caller is believed that it is another one.
+    fn check_known(&self, group: u32, log: LogId) -> chiplog::Result<()> {
+        let Some(logs) = self.inner.slot.named() else { return Ok(()) }; // the system log itself
+        match logs.group_id(group)? {
+            Some(known) if known == log => Ok(()),
+            Some(known) => {
+                let (known, asked) = (known.get(), log.get());
+                let what =
+                    format!("the catalogue has log {known:032x} as group {group}, and not log {asked:032x}");
+                Err(Error::new(ErrorKind::Diverged, what))
+            }
+            None => {
+                let what = format!("the catalogue of this server has no group {group} yet; it is behind");
+                Err(Error::new(ErrorKind::Unavailable, what))
+            }
+        }
     }
 
     /// Waits a little for the catalogue's next record, then does what it asks this server for.
@@ -329,12 +371,12 @@ impl Groups {
                 continue;
             }
             // A new server is added and gets its vote in one look.
-            let mut changed = self.follow_members(group, &replica, &servers.members);
+            let mut changed = self.follow_members(group, &replica, default, &servers.members);
             for _ in 1..CHANGES_MAX {
                 if !matches!(changed, Ok(true)) || replica.role() != Role::Leader {
                     break;
                 }
-                changed = self.follow_members(group, &replica, &servers.members);
+                changed = self.follow_members(group, &replica, default, &servers.members);
             }
             match changed {
                 Ok(true) => self.report(group, ""),
@@ -379,117 +421,6 @@ impl Groups {
         Ok(())
     }
 
-    /// Makes one change towards the members of the default log, if there is a difference. Returns whether it did.
-    fn follow_members(&self, group: u32, replica: &Log, servers: &[Member]) -> chiplog::Result<bool> {
-        let have = replica.status().replica;
-        let own = have.node;
-        let Some(change) = self.next_change(group, replica, servers, &have.members)? else {
-            return Ok(false);
-        };
-        if change == Change::Remove(own) {
-            // A server that left the cluster gives its groups away; their next leaders remove it.
-            let stays =
-                |m: &&Member| m.node != own && servers.iter().any(|s| s.node == m.node && s.is_voter());
-            if let Some(next) = have.members.iter().find(stays) {
-                replica.transfer_leader(next.node, HOST_TIMEOUT)?;
-            }
-            return Ok(true);
-        }
-        // The members here can be old, and a server removed for that could never return: a majority confirms them.
-        let Some(default) = self.inner.slot.opened() else { return Ok(false) };
-        default.barrier(HOST_TIMEOUT)?;
-        if default.status().replica.members != servers {
-            return Ok(false); // the next look compares with the new ones
-        }
-        tracing::info!(group, ?change, "a group of named logs follows the members of the cluster");
-        replica.change_members(&[change], CHANGE_TIMEOUT)?;
-        Ok(true)
-    }
-
-    /// The next change of a group's members.
-    fn next_change(
-        &self,
-        group: u32,
-        replica: &Log,
-        servers: &[Member],
-        members: &[Member],
-    ) -> chiplog::Result<Option<Change>> {
-        let mut failed = None;
-        for server in servers.iter().filter(|server| !server.is_leaving()) {
-            let node = server.node;
-            match members.iter().find(|m| m.node == node) {
-                None => match self.ask_to_host(server, group, replica.log_id()) {
-                    Ok(directory) => {
-                        let address = server.address.clone();
-                        return Ok(Some(Change::AddLearner { node, directory, address }));
-                    }
-                    Err(error) => failed = Some(error), // the others first
-                },
-                Some(m) if m.address != server.address => {
-                    return Ok(Some(Change::SetAddress { node, address: server.address.clone() }));
-                }
-                Some(m) if server.is_voter() && !m.is_voter() => {
-                    if self.is_ready(replica, node) {
-                        return Ok(Some(Change::Promote(node)));
-                    } // else it still has to receive what the others have
-                }
-                Some(m) if !server.is_voter() && m.is_voter() => return Ok(Some(Change::Demote(node))),
-                Some(_) => {}
-            }
-        }
-        let gone = members.iter().find(|m| !servers.iter().any(|server| server.node == m.node));
-        match (gone, failed) {
-            (Some(gone), _) => Ok(Some(Change::Remove(gone.node))),
-            (None, Some(error)) => Err(error),
-            (None, None) => Ok(None),
-        }
-    }
-
-    /// Whether a member is in contact and lacks little.
-    fn is_ready(&self, replica: &Log, node: NodeId) -> bool {
-        let peers = replica.status().replica.peers;
-        peers.iter().any(|peer| peer.node == node && peer.active && peer.lag <= LAG_MAX)
-    }
-
-    fn ask_to_host(&self, server: &Member, group: u32, log: LogId) -> chiplog::Result<DirectoryId> {
-        let address: Address = server.address.parse().map_err(|e| {
-            Error::new(ErrorKind::InvalidArgument, format!("the address of node {}: {e}", server.node))
-        })?;
-        let asking =
-            self.inner.transport.ask_to_host(server.node, &address.peer, group + 1, log, HOST_TIMEOUT);
-        Handle::current().block_on(asking)
-    }
-
-    /// Transfers the leadership of a group to the voter whose turn it is, once that has been able to lead for a while.
-    fn even_leaders(&self, group: u32, replica: &Log) {
-        let status = replica.status().replica;
-        let voters: Vec<NodeId> =
-            status.members.iter().filter(|m| m.is_voter() && !m.is_leaving()).map(|m| m.node).collect();
-        let turn = voters.get(group as usize % voters.len().max(1)).copied();
-        let can_lead = |node| self.is_ready(replica, node);
-        let next = turn.filter(|node| *node != status.node && can_lead(*node));
-        let since = {
-            let mut steady = self.inner.steady.lock().unwrap_or_else(PoisonError::into_inner);
-            if next.is_none() {
-                steady.remove(&group);
-            }
-            next.map(|_| *steady.entry(group).or_insert_with(Instant::now))
-        };
-        let (Some(next), Some(since)) = (next, since) else { return };
-        if since.elapsed() < STEADY {
-            return;
-        }
-        self.inner.steady.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
-        match replica.transfer_leader(next, HOST_TIMEOUT) {
-            Ok(()) => {
-                tracing::info!(group, to = %next, "another server leads a group of named logs: they are spread evenly")
-            }
-            Err(error) => {
-                tracing::info!(group, to = %next, %error, "leadership of a group was not transferred")
-            }
-        }
-    }
-
     /// Reports what keeps a group from following, once until it changes.
     fn report(&self, group: u32, what: &str) {
         let mut reported = self.inner.reported.lock().unwrap_or_else(PoisonError::into_inner);
@@ -503,5 +434,112 @@ impl Groups {
                 );
             }
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::super::size::Size;
+    use super::*;
+    use chiplog::NodeId;
+    use chiplog_net::peer::PeerOptions;
+    use std::path::Path;
+
+    /// A server's groups with its system log, which it leads. The default log is not needed for that.
+    fn with_system(data: &Path) -> Groups {
+        let mut config = Config { node: 1, groups: 1, data: data.to_owned(), ..Config::default() };
+        config.log.segment_bytes = Some(Size(1 << 20));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let address: Address = format!("{at} {at}").parse().unwrap();
+        let options = PeerOptions::new(NodeId(1), listener, address.to_string());
+        let groups = Groups::new(config, &address, PeerTransport::start(options).unwrap(), LogSlot::new());
+        let system = groups.start(SYSTEM, Bootstrap::Init).unwrap();
+        groups.serve(SYSTEM, &system).unwrap();
+        let begun = Instant::now();
+        while system.role() != Role::Leader {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it does not lead");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        groups
+    }
+
+    fn aside(groups: &Groups, group: u32) -> bool {
+        groups.path(group).with_extension("unused-1").exists()
+    }
+
+    /// A server whose catalogue was behind after a restart renamed a group's directory, with all of its records, because
+    /// a caller named another log.
+    #[test]
+    fn caller_cannot_have_a_directory_set_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let groups = with_system(dir.path());
+        let log = groups.start(1, Bootstrap::Init).unwrap();
+        let (id, directory) = (log.log_id(), log.directory_id());
+        log.close().unwrap();
+        drop(log);
+        let behind = groups.host(1, LogId(7)).unwrap_err();
+        assert_eq!(behind.kind(), ErrorKind::Unavailable, "{behind}");
+        assert!(!aside(&groups, 1));
+
+        let log = groups.start_existing(1, id).unwrap().unwrap();
+        groups.inner.slot.named().unwrap().register_group(1, &log).unwrap();
+        log.close().unwrap();
+        drop(log);
+        let wrong = groups.host(1, LogId(7)).unwrap_err();
+        assert_eq!(wrong.kind(), ErrorKind::Diverged, "{wrong}");
+        assert!(!aside(&groups, 1));
+        assert_eq!(groups.host(1, id).unwrap(), directory);
+        assert_eq!(groups.host(1, id).unwrap(), directory, "again");
+    }
+
+    #[test]
+    fn directory_of_another_log_is_set_aside_for_that_of_the_catalogue() {
+        let dir = tempfile::tempdir().unwrap();
+        let groups = with_system(dir.path());
+        let other = with_system(&dir.path().join("other"));
+        let registered = other.start(1, Bootstrap::Init).unwrap();
+        groups.inner.slot.named().unwrap().register_group(1, &registered).unwrap();
+        let unused = groups.start(1, Bootstrap::Init).unwrap();
+        assert_ne!(unused.log_id(), registered.log_id());
+        unused.close().unwrap();
+        drop(unused);
+        groups.host(1, registered.log_id()).unwrap();
+        assert!(aside(&groups, 1));
+        assert_eq!(groups.replicas()[1].log_id(), registered.log_id());
+    }
+
+    #[test]
+    fn replica_opened_during_a_shutdown_is_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let groups = with_system(dir.path());
+        groups.inner.slot.drain();
+        assert_eq!(groups.start(1, Bootstrap::Init).unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(groups.host(1, LogId(7)).unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(groups.replicas().len(), 1);
+    }
+
+    /// The only system log of a cluster was renamed, with the remark that it could be removed.
+    #[test]
+    fn system_log_is_not_set_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let groups = with_system(dir.path());
+        groups.replicas()[0].close().unwrap();
+        let inner = Inner {
+            config: groups.inner.config.clone(),
+            address: groups.inner.address.clone(),
+            transport: groups.inner.transport.clone(),
+            slot: LogSlot::new(),
+            opening: Mutex::default(),
+            serves: Notify::new(),
+            founds: AtomicBool::new(false),
+            steady: Mutex::default(),
+            reported: Mutex::default(),
+        };
+        let waiting = Groups { inner: Arc::new(inner) };
+        drop(groups);
+        assert_eq!(waiting.host(SYSTEM, LogId(7)).unwrap_err().kind(), ErrorKind::Diverged);
+        assert!(open_log::is_log(&waiting.path(SYSTEM)) && !aside(&waiting, SYSTEM));
     }
 }

@@ -342,8 +342,10 @@ impl Server {
                 stop.abort();
             }
         }
-        let transport = self.transport;
+        let (transport, host, groups) = (self.transport, self.host, self.groups);
         let close = tokio::task::spawn_blocking(move || {
+            // Again: one can have been opened for another server meanwhile.
+            let replicas: Vec<Log> = groups.replicas().into_iter().chain(host.opened().cloned()).collect();
             let closed: Vec<chiplog::Result<()>> = replicas.iter().map(Log::close).collect();
             transport.close();
             closed.into_iter().collect::<chiplog::Result<()>>()

@@ -1,0 +1,68 @@
+//! The options that are set in the log itself.
+
+use super::Log;
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::log_options::{LogOption, LogOptions};
+use crate::replica::queue::inbox::AdminRequest;
+use crate::sync::completion::Ticket;
+use std::time::Duration;
+
+impl Log {
+    /// The options that are set for the log, the same on every replica, as far as this replica knows them committed.
+    /// They override the options that a leader was opened with. Never blocks.
+    pub fn log_options(&self) -> LogOptions {
+        self.inner.published.log_options()
+    }
+
+    /// Sets options of the log, or unsets those whose value is `None`; other options keep their values. Only the
+    /// leader accepts this. Blocks until the change is committed; from then on every leader uses the new values. The
+    /// first change makes the log one of format version 2, which earlier versions of chiplog refuse to open: see
+    /// [`pages::format`](crate::pages::format).
+    ///
+    /// ```
+    /// use chiplog::{Log, LogOption, Options};
+    /// # use std::time::Duration;
+    /// let dir = tempfile::tempdir()?;
+    /// let log = Log::open(dir.path(), Options::default())?;
+    /// log.set_log_options(&[(LogOption::RetentionBytes, Some(1 << 30))], Duration::from_secs(5))?;
+    /// assert_eq!(log.log_options().get(LogOption::RetentionBytes), Some(1 << 30));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument`: the option that is out of bounds, or conflicts with an option that this replica was opened
+    /// with. `Unsupported`: names a member that has not reported support for the log's options; nothing was changed.
+    /// `NotLeader`, `Removed`, `Full`, `Busy`: nothing was changed. `Unavailable`: this replica lost leadership
+    /// meanwhile, and the change may or may not happen. `Poisoned`, `Closed`, `Forked`. It is safe to retry.
+    pub fn set_log_options(&self, changes: &[(LogOption, Option<u64>)], timeout: Duration) -> Result<()> {
+        self.may_wait()?;
+        self.submit_set_log_options(changes, timeout)?.wait()
+    }
+
+    /// As [`Log::set_log_options`], but returns at once. `timeout` limits how long
+    /// the leader waits for members to report support.
+    ///
+    /// # Errors
+    /// As [`Log::set_log_options`].
+    pub fn submit_set_log_options(
+        &self,
+        changes: &[(LogOption, Option<u64>)],
+        timeout: Duration,
+    ) -> Result<Ticket<()>> {
+        let discards = [LogOption::RetentionBytes, LogOption::RetentionAge, LogOption::CapacityBytes];
+        if changes.iter().any(|(option, set)| set.is_some() && discards.contains(option)) {
+            self.check_keeps_all("limit its size or age")?;
+        }
+        self.submit_request(AdminRequest::SetOptions(changes.to_vec()), timeout)
+    }
+
+    /// Checks that this log is not the catalogue of named logs, whose records are all needed.
+    pub(super) fn check_keeps_all(&self, wish: &str) -> Result<()> {
+        if !self.view.logs.holds_catalogue() {
+            return Ok(());
+        }
+        let what =
+            format!("the log is the catalogue of named logs, which needs all its records: do not {wish}");
+        Err(Error::new(ErrorKind::InvalidArgument, what))
+    }
+}

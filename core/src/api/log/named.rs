@@ -1,0 +1,94 @@
+//! A log of a shared group, and the group as the holder of such logs.
+
+use super::Log;
+use crate::cluster::options::Role;
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::Options;
+use crate::options::log_options::LogOption;
+use crate::read::log_set::LogSet;
+use crate::record::batch::Batch;
+use crate::store::format::geometry::logs_max;
+use crate::store::format::mixed::{RUN_BYTES, RUNS_MAX, TABLE_FIXED_BYTES};
+use crate::sync::completion::Ticket;
+use crate::types::{LogId, LogNumber};
+use std::sync::Arc;
+
+impl Log {
+    /// The handle of a log of a shared group, from the group's.
+    ///
+    /// # Errors
+    /// `NotFound`: the group does not have the log.
+    pub(crate) fn of_log(&self, log: LogNumber, id: LogId) -> Result<Self> {
+        Ok(Self { inner: self.inner.clone(), view: self.inner.view.of_log(log)?, id })
+    }
+
+    /// The handle of one of the logs of a shared group, by its number, from the handle of the group. For a copy of a
+    /// group, which has no catalogue: [`Logs`](crate::Logs) gives handles by name.
+    ///
+    /// # Errors
+    /// `NotFound`: the group does not have the log, as far as is known here.
+    pub fn named(&self, log: LogNumber) -> Result<Self> {
+        self.of_log(log, self.id)
+    }
+
+    /// How many named logs this group holds, as far as is committed here; 0 for a log on its own. Never blocks.
+    pub fn named_logs(&self) -> usize {
+        self.view.logs.len()
+    }
+
+    /// The most named logs that this group can hold now.
+    pub(crate) fn logs_max(&self) -> usize {
+        let set = self.log_options();
+        let sessions_max = set.get(LogOption::SessionsMax).and_then(|max| u32::try_from(max).ok());
+        let Options { segment_bytes, sessions_max: own, .. } = self.inner.options;
+        logs_max(segment_bytes, sessions_max.unwrap_or(own), self.session_window())
+    }
+
+    /// Whether this replica leads.
+    pub(crate) fn replica_leads(&self) -> bool {
+        self.role() == Role::Leader
+    }
+
+    /// A new random id for a log.
+    pub(crate) fn random_id(&self) -> Result<LogId> {
+        let mut id = [0; 16];
+        let drawn = self.view.segments.disk().random(&mut id);
+        drawn.map_err(|e| Error::io("draw a random number for", self.path(), e))?;
+        Ok(LogId(u128::from_le_bytes(id)))
+    }
+
+    /// The logs of the group.
+    pub(crate) fn logs(&self) -> &LogSet {
+        &self.view.logs
+    }
+
+    /// Submits batches of several logs of this handle's shared group: all of them are appended, or none.
+    pub(crate) fn submit_together(appends: &[(&Self, &Batch)]) -> Result<Vec<Ticket>> {
+        let Some((first, _)) = appends.first() else { return Ok(Vec::new()) };
+        let invalid = |what: &str| Err(Error::new(ErrorKind::InvalidArgument, what));
+        let (mut bytes, mut records) = (TABLE_FIXED_BYTES, 0u64);
+        for (log, batch) in appends {
+            log.check_batch(batch)?;
+            bytes += RUN_BYTES + batch.as_bytes().len();
+            records += u64::from(batch.count());
+            if !Arc::ptr_eq(&log.inner, &first.inner) || log.view.log.is_none() {
+                return invalid("logs that are appended to together have to be named logs of one group");
+            }
+            if batch.session().is_some() {
+                return invalid("batches that are appended together cannot belong to sessions");
+            }
+        }
+        let max = first.inner.options.block_bytes_max;
+        if bytes > max as usize || appends.len() > RUNS_MAX || records > u64::from(u32::MAX) {
+            let what = format!(
+                "{} batches of {records} records take {bytes} bytes together; a block has room for {RUNS_MAX} batches, {} \
+                 records and {max} bytes: raise block_bytes_max, or append less together",
+                appends.len(),
+                u32::MAX
+            );
+            return Err(Error::new(ErrorKind::TooLarge, what));
+        }
+        let batches: Vec<_> = appends.iter().map(|(log, batch)| (log.view.log, *batch)).collect();
+        first.inner.queue.push_together(&batches, first.wait_limit())
+    }
+}
