@@ -133,11 +133,17 @@ pub fn ffi(input: &[u8]) {
                 call!(log_open, chiplog_log_discard(log, which.into()));
             }
             8 => {
-                // SAFETY: all bytes zero are a valid value.
-                let mut filled: chiplog_log_status_t = unsafe { std::mem::zeroed() };
-                filled.size = which as usize;
-                let status = call!(log_open || which < 8, chiplog_log_status(log, &raw mut filled));
-                assert!(status != CHIPLOG_OK || filled.size == which as usize);
+                // A caller's structure can be shorter or longer than the library's.
+                let mut place = [u64::MAX; 32];
+                place[0] = which.into();
+                let filled = place.as_mut_ptr().cast::<chiplog_log_status_t>();
+                let status = call!(log_open || which < 8, chiplog_log_status(log, filled));
+                assert!(status != CHIPLOG_OK || place[0] == which.into());
+                let mut bytes = place.iter().flat_map(|word| word.to_ne_bytes());
+                assert!(
+                    bytes.by_ref().skip(8.max(which.into())).all(|byte| byte == 0xff),
+                    "written past its end"
+                );
             }
             9 => {
                 let mut new = ptr::null_mut();
