@@ -340,7 +340,11 @@ impl Log {
 
     pub(crate) fn submit_command(&self, command: Command) -> Result<Ticket<Index>> {
         self.check_fork()?;
-        self.inner.queue.push_command(command).map(Ticket::returning)
+        let log = match command {
+            Command::Log(change) => change.log(),
+            _ => self.view.log,
+        };
+        self.inner.queue.push_command(log, command).map(Ticket::returning)
     }
 
     pub(crate) fn command(&self, command: Command) -> Result<u64> {

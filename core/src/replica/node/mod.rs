@@ -271,7 +271,7 @@ impl Node {
                         self.queue.account(size, 0);
                     }
                 }
-                Some(Proposal::Command(command, completer)) => {
+                Some(Proposal::Command(_, command, completer)) => {
                     self.replica.command(command, Some(completer), now, &mut self.writer.plan)?;
                 }
                 None => return Ok(()),
@@ -286,7 +286,9 @@ impl Node {
         let (body, purpose) = match self.items.front() {
             _ if !self.replica.is_leader() => return false, // the proposal is refused
             Some(Proposal::Data(gathered)) => (gathered.bytes, Purpose::Data),
-            Some(Proposal::Command(command, _)) => (body_bytes_of(command), self.replica.purpose_of(command)),
+            Some(Proposal::Command(_, command, _)) => {
+                (body_bytes_of(command), self.replica.purpose_of(command))
+            }
             None => return false,
         };
         self.writer.plan.awaits_file(body, purpose)
@@ -555,7 +557,7 @@ pub(crate) fn poisoned(cause: &Error) -> Error {
 pub(crate) fn fail(item: Proposal, error: &Error) {
     let completer: Completer = match item {
         Proposal::Data(gathered) => gathered.into_pieces(None).1,
-        Proposal::Command(_, completer) => completer,
+        Proposal::Command(_, _, completer) => completer,
     };
     completer.answer(Outcome::Failed(error.clone()));
 }

@@ -253,12 +253,14 @@ impl Machine {
         let queue = &self.queue;
         let ask = match request {
             Request::Append(batch) => return queue.push_batch(LogNumber::OWN, &batch, WaitLimit::None),
-            Request::Discard(first) => return queue.push_command(Command::Discard { first }),
+            Request::Discard(first) => return queue.push_command(LogNumber::OWN, Command::Discard { first }),
             Request::OpenSession => {
                 let log = LogNumber::OWN;
-                return queue.push_command(Command::OpenSession { log, idle_max_ms });
+                return queue.push_command(LogNumber::OWN, Command::OpenSession { log, idle_max_ms });
             }
-            Request::CloseSession(id) => return queue.push_command(Command::CloseSession { id }),
+            Request::CloseSession(id) => {
+                return queue.push_command(LogNumber::OWN, Command::CloseSession { id });
+            }
             Request::Barrier => AdminRequest::Barrier,
             // Forced, because membership has to stay correct whatever an operator does to it.
             Request::Change(changes) => AdminRequest::Change(changes, true),

@@ -88,7 +88,7 @@ impl ProposalQueue {
         inner.bytes += added;
         inner.appends += batches.len();
         for (log, batch) in batches {
-            inner.turns.add(*log, batch.header().length as usize, number);
+            inner.turns.add(*log, batch.header().length as usize, number, block_bytes);
         }
         self.signal(inner);
         Ok(tickets)
@@ -134,7 +134,7 @@ impl ProposalQueue {
         inner.bytes += added;
         if !log.is_none() {
             let number = inner.front + at as u64;
-            inner.turns.add(log, header.length as usize, number);
+            inner.turns.add(log, header.length as usize, number, self.limits.block_bytes);
         }
         inner.appends += 1;
         self.signal(inner);
@@ -159,7 +159,7 @@ impl ProposalQueue {
         })
     }
 
-    /// The first block that has room, from number `first` on and behind all commands, or a new one.
+    /// The first block that has room, from number `first` on and behind all commands of the group, or a new one.
     fn first_with_room(
         inner: &mut Inner,
         first: u64,
@@ -167,8 +167,8 @@ impl ProposalQueue {
     ) -> usize {
         let first = first.max(inner.behind_commands).max(inner.front);
         let skipped = (first - inner.front) as usize;
-        let blocks = inner.items.iter().zip(inner.front..).skip(skipped);
-        let found = blocks.into_iter().position(|(item, number)| match item {
+        let mut blocks = inner.items.range(skipped..).zip(first..);
+        let found = blocks.position(|(item, number)| match item {
             Proposal::Data(block) => has_room(&inner.turns, number, block),
             Proposal::Command(..) => false,
         });
@@ -182,9 +182,9 @@ impl ProposalQueue {
         inner.items.len() - 1
     }
 
-    /// Admits a command. Commands keep their order with appends and never wait for room in the queue. A discard needs
-    /// no capacity.
-    pub(crate) fn push_command(&self, command: Command) -> Result<Ticket> {
+    /// Admits a command. It keeps its order with the appends of its log, or of all logs if it is of the group: `log` is
+    /// none then. Commands never wait for room in the queue. A discard needs no capacity.
+    pub(crate) fn push_command(&self, log: LogNumber, command: Command) -> Result<Ticket> {
         let mut inner = self.lock();
         if let Some(error) = &inner.refused {
             return Err(error.clone());
@@ -199,8 +199,13 @@ impl ProposalQueue {
         inner.commands += 1;
         let completer = Completer::new();
         let ticket = completer.ticket(0, 0, 0);
-        inner.items.push_back(Proposal::Command(command, completer));
-        inner.behind_commands = inner.front + inner.items.len() as u64;
+        let at = inner.front + inner.items.len() as u64;
+        inner.items.push_back(Proposal::Command(log, command, completer));
+        if log.is_none() {
+            inner.behind_commands = at + 1;
+        } else {
+            inner.turns.add_command(log, at);
+        }
         self.signal(inner);
         Ok(ticket)
     }

@@ -1,10 +1,10 @@
 //! Log turns: which block the next batch of a log of a shared group may go into. A block is a turn of the writer. In each
-//! block a log may use a share of the room that is kept for logs with little queued. While several logs append, turns are
-//! short: a quiet log waits for the turn before its own.
+//! block a log may use a share of the room that is kept for logs with little queued. While such logs come beside a backlog,
+//! turns are short: a quiet log waits for the turn before its own.
 //!
 //! Invariants, of which the callers keep the first two (`admit.rs`, `block_for` and `push_together`):
 //! - no batch of a log goes before the log's last block, so the batches of a log, and of a session, keep their order;
-//! - no batch goes before a block that the writer has taken, or before a command;
+//! - no batch goes before a block that the writer has taken, or before a command of its log or of the group;
 //! - blocks keep their numbers, so a batch is taken after as many turns as there were blocks before its own when it came;
 //! - a log is here exactly as long as the queue holds something of it.
 //!
@@ -19,13 +19,12 @@ pub(super) const KEPT_FOR_QUIET_LOGS: usize = 8;
 /// The part of a block that one log may use of what is kept. At least eight such logs have a turn in each block.
 const SHARE: usize = KEPT_FOR_QUIET_LOGS * 8;
 
-/// The bytes that logs with more than their share have in a turn, while several logs append. A disk syncs this in nearly
-/// the time of a few bytes.
+/// The bytes that logs with more than their share have in a turn, while logs with little wait beside them.
 const SHORT_TURN_BYTES: usize = 256 << 10;
-/// The blocks for which turns stay short after the last one that had another log than the block before.
+/// The blocks for which turns stay short after a log with little came beside a backlog.
 const SHORT_TURNS: u64 = 1024;
 
-/// The batches of one log that are in the queue.
+/// The batches and commands of one log that are in the queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct Queued {
     /// The number of the last block that holds something of it.
@@ -34,14 +33,15 @@ struct Queued {
     in_last: usize,
     /// The bytes of its batches in all blocks.
     bytes: usize,
+    commands: usize,
 }
 
 /// The logs of a shared group that have something in the queue.
 #[derive(Debug, Default)]
 pub(super) struct LogTurns {
     logs: HashMap<LogNumber, Queued>,
-    /// The log of the batches that the writer took last.
-    taken_last: LogNumber,
+    /// The bytes of the batches of all of them.
+    bytes: usize,
     /// Turns are short in blocks before this number.
     short_until: u64,
 }
@@ -77,8 +77,24 @@ impl LogTurns {
         if block < self.short_until { block_bytes.min(SHORT_TURN_BYTES) } else { block_bytes }
     }
 
+    /// A command of a log went to the end of the queue, as number `at`.
+    pub(super) fn add_command(&mut self, log: LogNumber, at: u64) {
+        let queued = self.logs.entry(log).or_default();
+        (queued.last, queued.in_last) = (at, 0);
+        queued.commands += 1;
+    }
+
+    /// The writer takes a command of a log.
+    pub(super) fn take_command(&mut self, log: LogNumber) {
+        self.taken(log, |queued| queued.commands -= 1);
+    }
+
     /// A batch of `length` bytes went into a block, which is not before [`Self::first_block`].
-    pub(super) fn add(&mut self, log: LogNumber, length: usize, block: u64) {
+    pub(super) fn add(&mut self, log: LogNumber, length: usize, block: u64, block_bytes: usize) {
+        if self.bytes > SHORT_TURN_BYTES && self.has_little(log, length, block_bytes) {
+            self.short_until = block + SHORT_TURNS;
+        }
+        self.bytes += length;
         let queued = self.logs.entry(log).or_default();
         debug_assert!(queued.last <= block, "a batch overtook one of its own log");
         if queued.last != block {
@@ -89,14 +105,19 @@ impl LogTurns {
     }
 
     /// The writer takes a block.
-    pub(super) fn take(&mut self, block: &BlockBuilder, number: u64) {
+    pub(super) fn take(&mut self, block: &BlockBuilder) {
         for (log, bytes) in block.bytes_by_log() {
-            if std::mem::replace(&mut self.taken_last, log) != log {
-                self.short_until = number + SHORT_TURNS;
+            if !log.is_none() {
+                self.bytes -= bytes;
+                self.taken(log, |queued| queued.bytes -= bytes);
             }
-            let Some(queued) = self.logs.get_mut(&log) else { continue };
-            queued.bytes -= bytes;
-            if queued.bytes == 0 {
+        }
+    }
+
+    fn taken(&mut self, log: LogNumber, change: impl FnOnce(&mut Queued)) {
+        if let Some(queued) = self.logs.get_mut(&log) {
+            change(queued);
+            if queued.bytes == 0 && queued.commands == 0 {
                 self.logs.remove(&log);
             }
         }

@@ -1,5 +1,5 @@
 //! Proposal queue: appends wait here for the writer. Callers copy into the block that is being filled; the writer takes
-//! everything that waits.
+//! everything that waits, or of a shared group one turn.
 //!
 //! ```text
 //! caller 1 --\                                  pieces, batch list, one completion
@@ -13,10 +13,11 @@
 //! Logs of a shared group are kept fair. A batch gets into the first block with room for its log that is not before the
 //! log's last one, ahead of what other logs have queued. Each block keeps some room for logs that have little there, and
 //! so does the queue (`log_turns.rs`). The writer takes a block of theirs at a time, so that the rest of a backlog stays
-//! in the queue. The order within a log never changes, and no append overtakes a command.
+//! in the queue. The order within a log never changes, and no append overtakes a command of its log or of the group.
 //!
 //! Invariants:
-//! - at most `queue_bytes_max` bytes and `queue_appends_max` appends wait (one batch may always wait alone);
+//! - at most `queue_bytes_max` bytes and `queue_appends_max` appends wait, and in a shared group an eighth more of logs with
+//!   little there (one batch may always wait alone);
 //! - no append is admitted that would exceed the capacity, counted with all appends that wait (but without the headers
 //!   of their blocks: some hundred bytes each);
 //! - the writer answers everything that it takes, with a result or an error;
@@ -100,10 +101,11 @@ impl LogCommand {
 #[derive(Debug)]
 pub(crate) enum Proposal {
     Data(BlockBuilder),
-    Command(Command, Completer),
+    /// The log that it is of; none if it is of the group.
+    Command(LogNumber, Command, Completer),
 }
 
-/// Everything that waited.
+/// The events that waited, and the proposals of one turn.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     pub(crate) items: VecDeque<Proposal>,
@@ -149,7 +151,7 @@ struct Inner {
     turns: LogTurns,
     /// The number of the first item in the queue; the items are numbered in order.
     front: u64,
-    /// The number of the item after the last command.
+    /// The number of the item after the last command of the group.
     behind_commands: u64,
     /// Bytes that the writer took and that are neither counted in `used` nor refused yet.
     taken: usize,
@@ -189,9 +191,12 @@ impl Inner {
                 Proposal::Data(block) => {
                     taken += block.bytes;
                     self.appends -= block.batches.len();
-                    self.turns.take(block, self.front);
+                    self.turns.take(block);
                 }
-                Proposal::Command(..) => self.commands -= 1,
+                Proposal::Command(log, ..) => {
+                    self.commands -= 1;
+                    self.turns.take_command(*log);
+                }
             }
             self.front += 1;
             items.extend(self.items.pop_front());
@@ -312,7 +317,7 @@ impl ProposalQueue {
         (inner.accepts_proposals, inner.due) = (accepts_proposals, due);
     }
 
-    /// Takes everything that waits; appends and commands only if the argument is true. Never blocks.
+    /// Takes the events that wait, and one turn of appends and commands if the argument is true. Never blocks.
     pub(crate) fn take(&self, accepts_proposals: bool) -> Work {
         let mut inner = self.lock();
         (inner.unattended, inner.accepts_proposals, inner.due) = (false, accepts_proposals, false);

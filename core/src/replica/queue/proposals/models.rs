@@ -121,7 +121,8 @@ fn loom_commands_between_appends_and_take() {
     loom::model(|| {
         let queue = queue(10);
         let caller = caller(&queue, |queue| {
-            let discard = || queue.push_command(Command::Discard { first: Index(1) }).unwrap();
+            let discard =
+                || queue.push_command(LogNumber::OWN, Command::Discard { first: Index(1) }).unwrap();
             let append = |n| push(queue, n, WaitLimit::None).unwrap();
             [append(1), discard(), append(2), discard()]
         });

@@ -64,12 +64,12 @@ fn full_queue_returns_busy_and_full_log_returns_full() {
 fn commands_and_messages_are_bounded() {
     let q = queue(None);
     for _ in 0..COMMANDS_MAX {
-        drop(q.push_command(Command::Discard { first: Index(1) }).unwrap());
+        drop(q.push_command(LogNumber::OWN, Command::Discard { first: Index(1) }).unwrap());
     }
-    let busy = q.push_command(Command::Discard { first: Index(1) });
+    let busy = q.push_command(LogNumber::OWN, Command::Discard { first: Index(1) });
     assert_eq!(busy.unwrap_err().kind(), ErrorKind::Busy);
     assert_eq!(take(&q).len(), COMMANDS_MAX);
-    drop(q.push_command(Command::Discard { first: Index(1) }).unwrap());
+    drop(q.push_command(LogNumber::OWN, Command::Discard { first: Index(1) }).unwrap());
 
     let limits = QueueLimits { block_bytes: 1, bytes: 1, appends: 1, capacity: None, inbox_bytes: 10_000 };
     let q = ProposalQueue::new(limits, 0);
@@ -213,12 +213,29 @@ fn log_with_nothing_in_the_queue_gets_into_the_first_block() {
 }
 
 #[test]
-fn no_append_overtakes_a_command() {
+fn no_append_overtakes_a_command_of_its_log_or_of_the_group() {
     let q = queue(None);
+    let seal = |log| Command::Log(LogCommand::Seal { log });
     let _ticket = push(&q, 1).unwrap();
-    let _command = q.push_command(Command::Log(LogCommand::Seal { log: LogNumber(2) })).unwrap();
-    let _other = push(&q, 2).unwrap();
-    assert_eq!(logs_of(take(&q)), [vec![1], vec![], vec![2]]);
+    let _command = q.push_command(LogNumber(2), seal(LogNumber(2))).unwrap();
+    let _others = [2, 3].map(|log| push(&q, log).unwrap());
+    assert_eq!(logs_of(take(&q)), [vec![1, 3], vec![], vec![2]], "log 3 has nothing to do with it");
+    let _ticket = push(&q, 1).unwrap();
+    let _command = q.push_command(LogNumber::OWN, Command::Discard { first: Index(1) }).unwrap();
+    let _other = push(&q, 3).unwrap();
+    assert_eq!(logs_of(take(&q)), [vec![1], vec![], vec![3]]);
+    assert!(q.lock().turns.is_empty());
+}
+
+/// One tenant's discard put every append of all others behind a whole backlog.
+#[test]
+fn command_of_a_log_keeps_no_other_log_behind_a_backlog() {
+    let q = large_queue();
+    while push_sized(&q, 1, 956).is_ok() {}
+    let log = LogNumber(1);
+    let _command = q.push_command(log, Command::Log(LogCommand::Discard { log, first: Index(1) })).unwrap();
+    drop(push_sized(&q, 2, 10).unwrap());
+    assert!(logs_of(take(&q)).concat().contains(&2), "it has a turn in the first block");
 }
 
 #[test]
@@ -367,6 +384,7 @@ enum Step {
     Push { log: u32, bytes: usize },
     Together(Vec<u32>),
     Command,
+    CommandOf(u32),
     Take,
 }
 
@@ -379,6 +397,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         40 => (log, bytes).prop_map(|(log, bytes)| Step::Push { log, bytes }),
         3 => together.prop_map(Step::Together),
         1 => Just(Step::Command),
+        2 => (1..12u32).prop_map(Step::CommandOf),
         2 => Just(Step::Take),
     ];
     proptest::collection::vec(step, 1..500)
@@ -393,6 +412,8 @@ proptest! {
     fn batches_of_each_log_come_out_in_order(steps in steps()) {
         let q = large_queue();
         let mut next = HashMap::<LogNumber, u64>::new();
+        // For each log the number of its next batch at each of its commands that wait.
+        let mut asked = HashMap::<LogNumber, VecDeque<u64>>::new();
         let mut came = HashMap::<LogNumber, u64>::new();
         // By log and number: the last block or command that may be before it, and the last command before it.
         let mut latest = HashMap::new();
@@ -428,13 +449,22 @@ proptest! {
                     }
                 }
                 Step::Command => {
-                    drop(q.push_command(Command::Discard { first: Index(1) }).unwrap());
+                    drop(q.push_command(LogNumber::OWN, Command::Discard { first: Index(1) }).unwrap());
                     commands += 1;
+                }
+                Step::CommandOf(log) => {
+                    let log = LogNumber(log);
+                    drop(q.push_command(log, Command::Log(LogCommand::Seal { log })).unwrap());
+                    asked.entry(log).or_default().push_back(next.get(&log).copied().unwrap_or(1));
                 }
                 Step::Take => {
                     let front = q.lock().front;
                     for (at, item) in (front..).zip(take(&q)) {
                         match item {
+                            Proposal::Command(log, ..) if !log.is_none() => {
+                                let after = asked.get_mut(&log).and_then(VecDeque::pop_front);
+                                prop_assert_eq!(after, Some(came.get(&log).copied().unwrap_or(1)));
+                            }
                             Proposal::Command(..) => commands_taken += 1,
                             Proposal::Data(block) => {
                                 let bytes = block.bytes;
