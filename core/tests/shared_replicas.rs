@@ -463,7 +463,9 @@ fn logs_are_created_and_deleted_by_two_leaders_together() {
         }
         assert_eq!(logs.find("d", None, PATIENCE).unwrap_err().kind(), ErrorKind::NotFound);
     }
-    first.unregister("b", Some(second.info("c").unwrap().log_id)).unwrap_err();
+    let other = first.unregister("b", Some(second.info("c").unwrap().log_id)).unwrap_err();
+    assert_eq!(other.kind(), ErrorKind::NotFound);
+    let id = first.info("b").unwrap().log_id;
     first.unregister("b", None).unwrap();
     assert_eq!(first.find("b", None, PATIENCE).unwrap_err().kind(), ErrorKind::NotFound);
     let number = third.info("c").unwrap().number;
@@ -473,6 +475,16 @@ fn logs_are_created_and_deleted_by_two_leaders_together() {
         [&first, &second, &third].iter().all(|logs| logs.groups()[&1].named_logs() == 2)
     });
     assert!(third.groups()[&1].named(number).is_ok());
+    first.await_dropped(id, PATIENCE).unwrap();
+    assert!(!first.is_being_dropped(id).unwrap());
+    // One that was never opened is gone for good as well.
+    first.register("never").unwrap();
+    let id = first.info("never").unwrap().log_id;
+    first.unregister("never", Some(id)).unwrap();
+    assert_eq!(first.await_dropped(id, Duration::from_millis(50)).unwrap_err().kind(), ErrorKind::Timeout);
+    until("the catalogue has arrived", || second.system().last_index() == first.system().last_index());
+    second.settle().unwrap();
+    first.await_dropped(id, PATIENCE).unwrap();
     assert_eq!(first.register("_x").unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
 

@@ -19,7 +19,7 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::{Malformed, u32_at};
 use crate::types::{Index, LogId, LogNumber};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 
 /// The number of the first named log.
@@ -96,7 +96,7 @@ pub(crate) struct Catalogue {
     names: BTreeMap<String, CatalogueEntry>,
     by_number: BTreeMap<LogNumber, String>,
     /// Deleted logs that may still be in their groups.
-    deleted: BTreeSet<(u32, LogNumber)>,
+    deleted: BTreeMap<(u32, LogNumber), LogId>,
     /// The ids of the groups.
     groups: BTreeMap<u32, LogId>,
     /// How many logs each group has.
@@ -110,7 +110,7 @@ impl Default for Catalogue {
             next_number: FIRST_NUMBER,
             names: BTreeMap::new(),
             by_number: BTreeMap::new(),
-            deleted: BTreeSet::new(),
+            deleted: BTreeMap::new(),
             groups: BTreeMap::new(),
             sizes: HashMap::new(),
         }
@@ -164,7 +164,12 @@ impl Catalogue {
 
     /// Deleted logs that may still be in their groups.
     pub(crate) fn deleted(&self) -> Vec<(u32, LogNumber)> {
-        self.deleted.iter().copied().collect()
+        self.deleted.keys().copied().collect()
+    }
+
+    /// The place of a deleted log that may still be in its group.
+    pub(crate) fn deleted_log(&self, id: LogId) -> Option<(u32, LogNumber)> {
+        self.deleted.iter().find(|(_, of)| **of == id).map(|(place, _)| *place)
     }
 
     /// The deleted log is not in its group, and never will be.
@@ -213,7 +218,7 @@ impl Catalogue {
                 if let Some(name) = self.by_number.get(&number).filter(|name| is_same(name)).cloned() {
                     self.by_number.remove(&number);
                     if let Some(entry) = self.names.remove(&name) {
-                        self.deleted.insert((entry.group, number));
+                        self.deleted.insert((entry.group, number), id);
                         *self.sizes.entry(entry.group).or_default() -= 1;
                     }
                 }

@@ -62,6 +62,8 @@ const SYSTEM_GROUP: u32 = 0;
 const GROUPS_MAX: u32 = 1024;
 /// The size of the system log's segments.
 const SYSTEM_SEGMENT_BYTES: u32 = 1 << 20;
+/// How long a majority may take to confirm that there is no log of a name.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often [`Logs::find`] looks whether a log has been opened in its group.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
@@ -401,12 +403,11 @@ impl Logs {
     /// # Errors
     /// As [`Logs::create`]. `NotFound`: the other log does not exist.
     pub fn create_beside(&self, name: &str, other: &str) -> Result<Log> {
-        let group = self.entry(other)?.group;
-        self.create_in(name, Some(group))
+        self.create_in(name, Some(other))
     }
 
-    fn create_in(&self, name: &str, group: Option<u32>) -> Result<Log> {
-        let entry = self.add_entry(name, group)?;
+    fn create_in(&self, name: &str, beside: Option<&str>) -> Result<Log> {
+        let entry = self.add_entry(name, beside)?;
         self.open_entry(&entry)
     }
 
@@ -425,15 +426,16 @@ impl Logs {
     /// # Errors
     /// As [`Logs::create_beside`].
     pub fn register_beside(&self, name: &str, other: &str) -> Result<()> {
-        let group = self.entry(other)?.group;
-        self.add_entry(name, Some(group)).map(drop)
+        self.add_entry(name, Some(other)).map(drop)
     }
 
-    fn add_entry(&self, name: &str, group: Option<u32>) -> Result<CatalogueEntry> {
+    fn add_entry(&self, name: &str, beside: Option<&str>) -> Result<CatalogueEntry> {
         check_new_name(name)?;
         self.may_wait()?;
         self.check_leads()?;
         self.drop_deleted()?;
+        let group =
+            beside.map(|other| self.entry_confirmed(other, None)).transpose()?.map(|entry| entry.group);
         let system = &self.inner.system;
         let exists = || Error::new(ErrorKind::AlreadyExists, format!("log {name:?} exists already"));
         let group = {
@@ -479,7 +481,9 @@ impl Logs {
 
     /// Checks that a group takes one more log, before the catalogue names it.
     fn check_room(&self, number: u32) -> Result<()> {
-        let group = self.group(number)?;
+        let group = self
+            .group(number)
+            .map_err(|error| Error::new(ErrorKind::Busy, format!("{error}; try again later")))?;
         let count = group.logs().len().max(self.catalogue()?.logs_in(number));
         if count < group.logs_max() {
             return Ok(());
@@ -505,13 +509,7 @@ impl Logs {
     /// be opened any more.
     fn open_up_to(&self, group: &Log, number: u32, upto: LogNumber) -> Result<()> {
         let missing = self.catalogue()?.missing(number, group.logs().opened(), upto);
-        for log in &missing {
-            match group.command(Command::Log(LogCommand::Open { log: *log, start: Index(1) })) {
-                // Another program has opened it, or a later one, meanwhile; or it was dropped.
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                opened => drop(opened?),
-            }
-        }
+        missing.iter().try_for_each(|log| open_in(group, *log))?;
         // Another program can have deleted one meanwhile, and found nothing to drop.
         let deleted = self.catalogue()?.deleted();
         for (_, log) in
@@ -565,11 +563,7 @@ impl Logs {
             self.inner.system.barrier(timeout)?;
         }
         loop {
-            let entry = self.entry(name)?; // again each time: it can be deleted meanwhile
-            if !is_meant(&entry) {
-                let what = format!("the log that is meant was deleted; another log is called {name:?} now");
-                return Err(Error::new(ErrorKind::NotFound, what));
-            }
+            let entry = meant(name, self.entry(name)?, id)?; // again each time: it can be deleted meanwhile
             let group = self.group(entry.group)?;
             if group.logs().get(entry.number).is_none() && group.replica_leads() {
                 self.open_up_to(&group, entry.group, entry.number)?;
@@ -625,14 +619,56 @@ impl Logs {
         self.remove_entry(name, id).map(drop)
     }
 
+    /// The entry of a name. A majority confirms that there is none, or that it is that of another log than the one with
+    /// this id: a new leader can lack the newest records until its first one is committed.
+    fn entry_confirmed(&self, name: &str, id: Option<LogId>) -> Result<CatalogueEntry> {
+        let found = self.entry(name).and_then(|entry| meant(name, entry, id));
+        if found.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            self.inner.system.barrier(CONFIRM_TIMEOUT)?;
+            return self.entry(name).and_then(|entry| meant(name, entry, id));
+        }
+        found
+    }
+
+    /// Waits until a deleted log is gone from its group: no append to it is acknowledged from then on. Returns at once if
+    /// there is no such log: it is gone, or was never deleted. Blocks for up to `timeout`.
+    ///
+    /// # Errors
+    /// `Timeout`: its group has no leader, or this replica does not hear from it. `Unavailable`: the group does not run
+    /// here. Those of reading the system log.
+    pub fn await_dropped(&self, id: LogId, timeout: Duration) -> Result<()> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let place = self.catalogue()?.deleted_log(id);
+            let Some((number, log)) = place else { return Ok(()) };
+            self.group(number)?;
+            self.drop_deleted()?;
+            if self.catalogue()?.deleted_log(id).is_none() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                let what = format!(
+                    "log {log} is deleted, but was not dropped in group {number} within {timeout:?}: the group has no \
+                     leader, or this replica does not hear from it"
+                );
+                return Err(Error::new(ErrorKind::Timeout, what));
+            }
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+    }
+
+    /// Whether a log was deleted and may still be in its group.
+    ///
+    /// # Errors
+    /// Those of reading the system log.
+    pub fn is_being_dropped(&self, id: LogId) -> Result<bool> {
+        Ok(self.catalogue()?.deleted_log(id).is_some())
+    }
+
     fn remove_entry(&self, name: &str, id: Option<LogId>) -> Result<CatalogueEntry> {
         self.may_wait()?;
         self.check_leads()?;
-        let entry = self.entry(name)?;
-        if id.is_some_and(|id| id != entry.id) {
-            let what = format!("the log that is meant was deleted; another log is called {name:?} now");
-            return Err(Error::new(ErrorKind::NotFound, what));
-        }
+        let entry = self.entry_confirmed(name, id)?;
         let CatalogueEntry { number, id, .. } = entry;
         self.inner.system.append(&CatalogueRecord::Delete { number, id }.encode()[..])?;
         Ok(entry)
@@ -643,7 +679,15 @@ impl Logs {
     /// # Errors
     /// `NotFound`. Those of [`Log::append`]; it is safe to retry.
     pub fn seal(&self, name: &str) -> Result<()> {
-        let CatalogueEntry { number, group, .. } = self.entry(name)?;
+        self.seal_log(name, None)
+    }
+
+    /// As [`Logs::seal`], if the name is that of the log with this id.
+    ///
+    /// # Errors
+    /// As [`Logs::seal`]. `NotFound`, too, if the name is that of another log.
+    pub fn seal_log(&self, name: &str, id: Option<LogId>) -> Result<()> {
+        let CatalogueEntry { number, group, .. } = meant(name, self.entry(name)?, id)?;
         let seal = Command::Log(LogCommand::Seal { log: number });
         self.group(group)?.command(seal).map(drop)
     }
@@ -710,13 +754,17 @@ impl Logs {
         let deleted = self.catalogue()?.deleted();
         for (number, log) in deleted {
             let Ok(group) = self.group(number) else { continue };
-            if group.logs().get(log).is_some() {
-                if group.replica_leads()
-                    && let Err(error) = drop_in(&group, log)
-                {
+            let is_there = group.logs().get(log).is_some();
+            // One that was never opened is opened first: from then on it cannot be opened any more.
+            if (is_there || log > group.logs().opened()) && group.replica_leads() {
+                let older = LogNumber(log.0.saturating_sub(1));
+                let open = || self.open_up_to(&group, number, older).and_then(|()| open_in(&group, log));
+                let dropped = if is_there { Ok(()) } else { open() }.and_then(|()| drop_in(&group, log));
+                if let Err(error) = dropped {
                     tracing::warn!(group = number, %log, %error, "a deleted log could not be dropped; it is tried again");
                 }
-            } else if log <= group.logs().opened() {
+            }
+            if group.logs().get(log).is_none() && log <= group.logs().opened() {
                 self.catalogue()?.forget(number, log); // no older log can be opened any more
             }
         }
@@ -790,6 +838,24 @@ fn check_new_name(name: &str) -> Result<()> {
         return Err(Error::new(ErrorKind::InvalidArgument, what));
     }
     Ok(())
+}
+
+/// Opens a log in its group, if it is not there.
+fn open_in(group: &Log, log: LogNumber) -> Result<()> {
+    match group.command(Command::Log(LogCommand::Open { log, start: Index(1) })) {
+        // Another program has opened it, or a later one, meanwhile; or it was dropped.
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        opened => opened.map(drop),
+    }
+}
+
+/// Checks that an entry is that of the log with this id, if one is given.
+fn meant(name: &str, entry: CatalogueEntry, id: Option<LogId>) -> Result<CatalogueEntry> {
+    if id.is_none_or(|id| id == entry.id) {
+        return Ok(entry);
+    }
+    let what = format!("the log that is meant was deleted; another log is called {name:?} now");
+    Err(Error::new(ErrorKind::NotFound, what))
 }
 
 fn drop_in(group: &Log, log: LogNumber) -> Result<()> {
