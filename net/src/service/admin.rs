@@ -24,13 +24,15 @@ use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, LogOption, Logs, NodeId
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 /// The longest timeout that a caller can set.
 const TIMEOUT_MAX: Duration = Duration::from_secs(600);
+/// How often a removal looks whether the groups of named logs have followed.
+const LOOK_INTERVAL: Duration = Duration::from_millis(30);
 /// The limit of scrub findings sent as text; all are counted.
 const FINDINGS_MAX: u64 = 10_000;
 /// The bytes that a scrub reads between two responses.
@@ -121,36 +123,56 @@ impl AdminService {
         answer.await.map_err(|e| status_of(log, &e))
     }
 
-    /// Checks that no server leaves the cluster before the groups have followed its other members: a group with fewer
-    /// voters than the cluster can lose its majority with that server.
+    /// Before servers leave the cluster: checks that the voters of each group are those of the default log, without the
+    /// servers that leave now. A group that has not followed an earlier change could lose its majority.
     ///
     /// # Errors
     /// FAILED_PRECONDITION, `Membership`.
-    fn check_groups_follow(&self, log: &Log, changes: &[MemberChange]) -> Result<(), Status> {
-        let Some(logs) = self.host.named() else { return Ok(()) };
-        let voters = |log: &Log| -> Vec<NodeId> {
-            let members = log.status().replica.members;
-            members.iter().filter(|m| m.is_voter() && !m.is_leaving()).map(|m| m.node).collect()
+    fn check_groups_follow(&self, log: &Log, leaving: &[NodeId]) -> Result<(), Status> {
+        let stays = |nodes: Vec<NodeId>| -> Vec<NodeId> {
+            nodes.into_iter().filter(|node| !leaving.contains(node)).collect()
         };
-        let servers = voters(log);
-        let leaves = |change: &MemberChange| match change.change {
-            Some(WireChange::Remove(node) | WireChange::Demote(node)) => servers.contains(&NodeId(node)),
-            _ => false,
-        };
-        if !changes.iter().any(leaves) {
-            return Ok(());
-        }
-        let groups = std::iter::once((0, logs.system().clone())).chain(logs.groups());
-        for (number, group) in groups {
-            let have = voters(&group);
-            if let Some(missing) = servers.iter().find(|node| !have.contains(node)) {
+        let servers = stays(voters(log));
+        for (number, group) in self.replicas_of_groups() {
+            let have = stays(voters(&group));
+            let lacks = servers.iter().find(|node| !have.contains(node)).map(|node| (node, "does not vote"));
+            let more = have.iter().find(|node| !servers.contains(node)).map(|node| (node, "still votes"));
+            if let Some((node, what)) = lacks.or(more) {
                 let what = format!(
-                    "node {missing} does not vote in group {number} of the named logs yet: wait until `chiplog status` shows the same voters for all groups, so that no group loses its majority"
+                    "node {node} {what} in group {number} of the named logs: wait until `chiplog status` shows the same voters for all groups, so that no group loses its majority; --force leaves this check out"
                 );
                 return Err(refusal(ErrorKind::Membership, what));
             }
         }
         Ok(())
+    }
+
+    /// After servers have left the cluster: waits until no group counts their votes any more.
+    ///
+    /// # Errors
+    /// DEADLINE_EXCEEDED, `Timeout`: they have left the cluster, and a group has not followed yet.
+    async fn await_groups(&self, leaving: &[NodeId], timeout: Duration) -> Result<(), Status> {
+        let deadline = Instant::now() + timeout;
+        for (number, group) in self.replicas_of_groups() {
+            // A replica that was removed itself learns no more.
+            while group.role() != chiplog::cluster::Role::Removed
+                && let Some(node) = voters(&group).into_iter().find(|node| leaving.contains(node))
+            {
+                if Instant::now() > deadline {
+                    let what = format!(
+                        "node {node} has left the cluster, but still votes in group {number} of the named logs: keep it running until `chiplog status` shows the same voters for all groups"
+                    );
+                    return Err(refusal(ErrorKind::Timeout, what));
+                }
+                tokio::time::sleep(LOOK_INTERVAL).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// The replicas of the system log, which is group 0, and of the groups that run here.
+    fn replicas_of_groups(&self) -> Vec<(u32, Log)> {
+        self.host.named().map(groups_of).unwrap_or_default()
     }
 
     /// The status of one of the server's replicas, with what concerns the server itself.
@@ -248,8 +270,15 @@ impl Admin for AdminService {
         let ChangeMembersRequest { log, changes, timeout_millis, force } = request.into_inner();
         let of_servers = matches!(&*log, "" | DEFAULT_LOG);
         let log = self.host.replica(&log).await?;
-        if of_servers && !force {
-            self.check_groups_follow(&log, &changes)?;
+        let servers = voters(&log);
+        let leaves = |change: &MemberChange| match change.change {
+            Some(WireChange::Remove(node) | WireChange::Demote(node)) => Some(NodeId(node)),
+            _ => None,
+        };
+        let mut leaving: Vec<NodeId> = changes.iter().filter_map(leaves).collect();
+        leaving.retain(|node| of_servers && servers.contains(node));
+        if !leaving.is_empty() && !force {
+            self.check_groups_follow(&log, &leaving)?;
         }
         let changes: Vec<Change> = changes.into_iter().map(change).collect::<Result<_, _>>()?;
         let timeout = timeout(timeout_millis, Duration::from_secs(60));
@@ -258,6 +287,9 @@ impl Admin for AdminService {
             true => log.submit_force_members(&changes, timeout),
         };
         self.answered(&log, asked).await?;
+        if !force {
+            self.await_groups(&leaving, timeout).await?;
+        }
         Ok(Response::new(ChangeMembersResponse { members: members(&log.status().replica) }))
     }
 
@@ -443,7 +475,18 @@ fn groups(logs: &Logs) -> Vec<GroupStatus> {
             poison: group.poison_cause().map_or_else(String::new, |cause| cause.to_string()),
         }
     };
-    std::iter::once((0, logs.system().clone())).chain(logs.groups()).map(of).collect()
+    groups_of(logs).into_iter().map(of).collect()
+}
+
+/// The replicas of the system log, which is group 0, and of the groups.
+fn groups_of(logs: &Logs) -> Vec<(u32, Log)> {
+    std::iter::once((0, logs.system().clone())).chain(logs.groups()).collect()
+}
+
+/// The voters of a log that are not about to leave.
+fn voters(log: &Log) -> Vec<NodeId> {
+    let members = log.status().replica.members;
+    members.iter().filter(|m| m.is_voter() && !m.is_leaving()).map(|m| m.node).collect()
 }
 
 /// Returns the status of a replica.

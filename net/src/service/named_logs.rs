@@ -9,7 +9,6 @@ use crate::wire::proto::v1::{
 use crate::wire::status::to_status;
 use chiplog::{Error, ErrorKind, Log, LogId, Logs};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tonic::Status;
 
@@ -19,8 +18,6 @@ const CALLS_MAX: usize = 64;
 const LIMIT: u32 = 1000;
 /// The most logs in one answer.
 const LIMIT_MAX: u32 = 10_000;
-/// How often a deletion looks whether the log is gone.
-const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
 /// The calls about named logs of one server.
@@ -53,28 +50,22 @@ impl NamedLogs {
         .map(info)
     }
 
-    /// Returns once the log is gone from its group, as far as is known here: then no append to it can be acknowledged.
+    /// Returns once the log is gone from its group, as far as is known here: then no append to it can be acknowledged. So
+    /// does a repeated call with the log's id.
     pub(super) async fn delete(&self, request: DeleteLogRequest) -> Result<(), Status> {
         let DeleteLogRequest { name, log_id } = request;
         let id = parsed(&log_id)?;
         self.run(system, move |logs| {
-            let log = logs.info(&name);
-            logs.unregister(&name, id)?;
-            logs.settle()?;
-            let Ok(log) = log else { return Ok(()) };
-            let is_there = || logs.groups().get(&log.group).is_some_and(|group| group.named(log.number).is_ok());
-            let deadline = Instant::now() + FIND_TIMEOUT;
-            while is_there() {
-                if Instant::now() > deadline {
-                    let what = format!(
-                        "log {name:?} is deleted, but its records were not dropped within {FIND_TIMEOUT:?}: they go once group {} has a leader",
-                        log.group
-                    );
-                    return Err(Error::new(ErrorKind::Timeout, what));
+            let meant = id.map_or_else(|| logs.info(&name).map(|log| log.log_id), Ok);
+            match logs.unregister(&name, id) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    if !id.map_or(Ok(false), |id| logs.is_being_dropped(id))? {
+                        return Err(error);
+                    }
                 }
-                std::thread::sleep(LOOK_INTERVAL);
+                unregistered => unregistered?,
             }
-            Ok(())
+            logs.await_dropped(meant?, FIND_TIMEOUT)
         })
         .await
     }
@@ -83,19 +74,7 @@ impl NamedLogs {
         let SealLogRequest { name, log_id } = request;
         let id = parsed(&log_id)?;
         let log = self.host.find(&name, (!log_id.is_empty()).then_some(log_id.as_bytes())).await?;
-        self.run(
-            move |_| log,
-            move |logs| {
-                if id.is_some_and(|id| logs.info(&name).is_ok_and(|log| log.log_id != id)) {
-                    return Err(Error::new(
-                        ErrorKind::NotFound,
-                        format!("another log is called {name:?} now"),
-                    ));
-                }
-                logs.seal(&name)
-            },
-        )
-        .await
+        self.run(move |_| log, move |logs| logs.seal_log(&name, id)).await
     }
 
     pub(super) async fn list(&self, request: ListLogsRequest) -> Result<ListLogsResponse, Status> {
