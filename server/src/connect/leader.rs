@@ -100,13 +100,8 @@ impl Asker {
     }
 
     /// Sends the leader a change until it answers whether it made it. The change is one that has no effect the
-    /// second time. `passes`: an error that a server also returns while it still makes its groups.
-    pub(crate) fn insist<T, F>(
-        &self,
-        servers: &Servers,
-        passes: Option<ErrorKind>,
-        question: impl Fn(Admin) -> F,
-    ) -> Insisted<T>
+    /// second time.
+    pub(crate) fn insist<T, F>(&self, servers: &Servers, question: impl Fn(Admin) -> F) -> Insisted<T>
     where
         F: Future<Output = Result<T, Status>>,
     {
@@ -124,8 +119,7 @@ impl Asker {
             };
             let kind = from_status(&status).kind();
             let was_made = was_sent && may_be_made(kind);
-            let may_pass = passes == Some(kind) && begun.elapsed() < FOUNDING;
-            let is_early = matches!(kind, ErrorKind::NotLeader | ErrorKind::Busy) || may_pass;
+            let is_early = matches!(kind, ErrorKind::NotLeader | ErrorKind::Busy);
             let again = was_made || !was_sent || is_early;
             if !again || begun.elapsed() > INSIST {
                 return Insisted { answer: Err(failure(&leader, &status)), lost: lost || was_made };

@@ -45,10 +45,23 @@ const SYSTEM: u32 = 0;
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// How long the thread that follows the catalogue waits for its next record.
 const CATALOGUE_WAIT: Duration = Duration::from_millis(200);
+/// How long a group that could not be opened is left alone.
+const OPEN_AGAIN: Duration = Duration::from_secs(30);
+/// Why a cluster of one server makes no groups.
+const WITHOUT: &str = "this cluster was made without named logs, or the directory of its system log is missing: `groups` counts when the first server makes a cluster";
 /// The limit of changes of a group's members before the other groups have their turn.
 const CHANGES_MAX: usize = 8;
 /// The time limit of a server's answer to a request to host a replica.
 const HOST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A piece of work that can fail, for its report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Task {
+    Make,
+    Open,
+    Catalogue,
+    Members,
+}
 
 /// The groups of a server. Cheap to clone.
 #[derive(Clone)]
@@ -69,8 +82,10 @@ struct Inner {
     founds: AtomicBool,
     /// Since when the voter whose turn it is could lead a group.
     steady: Mutex<BTreeMap<u32, Instant>>,
-    /// The last report about a group.
-    reported: Mutex<BTreeMap<u32, String>>,
+    /// The last report about each piece of work on a group.
+    reported: Mutex<BTreeMap<(u32, Task), String>>,
+    /// When a group could not be opened.
+    unopened: Mutex<BTreeMap<u32, Instant>>,
 }
 
 impl Groups {
@@ -91,6 +106,7 @@ impl Groups {
             founds: AtomicBool::new(false),
             steady: Mutex::default(),
             reported: Mutex::default(),
+            unopened: Mutex::default(),
         };
         let groups = Self { inner: Arc::new(inner) };
         let hosting = Arc::downgrade(&groups.inner);
@@ -109,7 +125,7 @@ impl Groups {
         if self.inner.slot.named().is_none() && open_log::is_log(&self.path(SYSTEM)) {
             let opened = self.start(SYSTEM, Bootstrap::Existing).and_then(|log| self.serve(SYSTEM, &log));
             if let Err(error) = opened {
-                self.report(SYSTEM, &format!("the system log cannot be opened: {error}"));
+                self.report(SYSTEM, Task::Open, &format!("the system log cannot be opened: {error}"));
             }
         }
         self.open_known();
@@ -125,7 +141,7 @@ impl Groups {
         }
         self.inner.founds.store(true, Ordering::Relaxed);
         if let Err(error) = self.make_system() {
-            self.report(SYSTEM, &format!("the system log cannot be made: {error}"));
+            self.report(SYSTEM, Task::Make, &format!("the system log cannot be made: {error}"));
         }
     }
 
@@ -150,12 +166,23 @@ impl Groups {
         let Some(logs) = self.inner.slot.named() else { return };
         let open = logs.groups();
         for group in (1..=GROUPS_MAX).filter(|group| !open.contains_key(group)) {
+            let mut unopened = self.inner.unopened.lock().unwrap_or_else(PoisonError::into_inner);
+            if unopened.get(&group).is_some_and(|failed| failed.elapsed() < OPEN_AGAIN) {
+                continue;
+            }
             let opened = logs.group_id(group).and_then(|id| match id {
                 Some(id) => self.start_existing(group, id)?.map_or(Ok(()), |log| self.serve(group, &log)),
                 None => Ok(()),
             });
-            if let Err(error) = opened {
-                self.report(group, &format!("it cannot be opened: {error}"));
+            match opened {
+                Ok(()) => {
+                    unopened.remove(&group);
+                    self.report(group, Task::Open, "");
+                }
+                Err(error) => {
+                    unopened.insert(group, Instant::now());
+                    self.report(group, Task::Open, &format!("it cannot be opened: {error}"));
+                }
             }
         }
     }
@@ -346,9 +373,8 @@ impl Groups {
         if waited.is_err_and(|error| error.kind() != ErrorKind::Timeout) {
             std::thread::sleep(CATALOGUE_WAIT); // it is closed or poisoned
         }
-        if let Err(error) = logs.settle() {
-            self.report(SYSTEM, &format!("the catalogue cannot be followed: {error}"));
-        }
+        let failed = logs.settle().err().map(|error| format!("the catalogue cannot be followed: {error}"));
+        self.report(SYSTEM, Task::Catalogue, &failed.unwrap_or_default());
     }
 
     /// Makes groups that are missing, and compares the members of each group that this server leads.
@@ -357,8 +383,9 @@ impl Groups {
         if self.inner.slot.is_draining() {
             return;
         }
-        if let Err(error) = self.make_missing(default) {
-            self.report(SYSTEM, &format!("a group of named logs cannot be made: {error}"));
+        match self.make_missing(default) {
+            Ok(what) => self.report(SYSTEM, Task::Make, what),
+            Err(error) => self.report(SYSTEM, Task::Make, &format!("it cannot be made: {error}")),
         }
         let Some(logs) = self.inner.slot.named() else { return };
         let servers = default.status().replica;
@@ -379,36 +406,42 @@ impl Groups {
                 changed = self.follow_members(group, &replica, default, &servers.members);
             }
             match changed {
-                Ok(true) => self.report(group, ""),
-                Ok(false) => self.even_leaders(group, &replica),
-                Err(error) => self.report(group, &error.to_string()),
+                Ok(changed) => {
+                    self.report(group, Task::Members, "");
+                    if !changed {
+                        self.even_leaders(group, &replica);
+                    }
+                }
+                Err(error) => self.report(group, Task::Members, &error.to_string()),
             }
         }
     }
 
-    /// Makes the groups that are configured and missing, on the leader of the system log.
-    fn make_missing(&self, default: &Log) -> chiplog::Result<()> {
+    /// Makes the groups that are configured and missing, on the leader of the system log. Returns why there can be none, or
+    /// nothing.
+    fn make_missing(&self, default: &Log) -> chiplog::Result<&'static str> {
         let wanted = self.inner.config.groups;
         let _one = self.opening();
         if self.inner.slot.is_draining() {
-            return Ok(());
+            return Ok("");
         }
         let Some(logs) = self.inner.slot.named() else {
             let replica = default.status().replica;
             let is_alone = replica.members.len() == 1 && replica.role == Role::Leader;
             if is_alone && self.inner.founds.load(Ordering::Relaxed) {
-                return self.make_system();
+                return self.make_system().map(|()| "");
             }
-            if wanted > 0 && is_alone {
-                let what = "this cluster was made without named logs, or the directory of its system log is missing: `groups` counts when the first server makes a cluster";
-                self.report(SYSTEM, what);
-            }
-            return Ok(());
+            return Ok(match wanted > 0 && is_alone {
+                true => WITHOUT,
+                false => "",
+            });
         };
         self.open_known();
         let open = logs.groups();
-        if logs.system().role() != Role::Leader || (1..=wanted).all(|group| open.contains_key(&group)) {
-            return Ok(());
+        let mut missing = (1..=wanted).filter(|group| !open.contains_key(group));
+        let is_new = |group| logs.group_id(group).is_ok_and(|id| id.is_none());
+        if logs.system().role() != Role::Leader || !missing.any(is_new) {
+            return Ok("");
         }
         logs.system().barrier(HOST_TIMEOUT)?; // a majority confirms that this is the newest catalogue
         for group in 1..=wanted {
@@ -418,14 +451,14 @@ impl Groups {
                 self.serve(group, &log)?;
             }
         }
-        Ok(())
+        Ok("")
     }
 
     /// Reports what keeps a group from following, once until it changes.
-    fn report(&self, group: u32, what: &str) {
+    fn report(&self, group: u32, task: Task, what: &str) {
         let mut reported = self.inner.reported.lock().unwrap_or_else(PoisonError::into_inner);
-        if reported.get(&group).map_or("", String::as_str) != what {
-            reported.insert(group, what.to_owned());
+        if reported.get(&(group, task)).map_or("", String::as_str) != what {
+            reported.insert((group, task), what.to_owned());
             if !what.is_empty() {
                 tracing::warn!(
                     group,
@@ -536,6 +569,7 @@ mod tests {
             founds: AtomicBool::new(false),
             steady: Mutex::default(),
             reported: Mutex::default(),
+            unopened: Mutex::default(),
         };
         let waiting = Groups { inner: Arc::new(inner) };
         drop(groups);

@@ -309,3 +309,32 @@ fn lost_answer_is_asked_for_again() {
     // Without a lost answer, a name that exists is an error.
     assert!(!fails(&["logs", "create", client, "first"], 2).contains("earlier request"));
 }
+
+/// The first server leaves a cluster of two and is stopped at once. Its groups had not followed: all named logs were lost,
+/// and the server that was left made a second catalogue.
+#[test]
+fn founder_leaves_and_its_logs_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers = (1..=2).map(|node| Server::new(node, dir.path())).collect::<Vec<_>>();
+    servers[0].start(&["--init", "--set", "groups=1"]);
+    servers[1].start(&["--set", "groups=1"]);
+    let (first, second) = (servers[0].client.clone(), servers[1].client.clone());
+    run(&["logs", "create", &first, "orders"]).ok();
+    fed(&["append", &format!("{first}/orders")], &lines(1, 3)).ok();
+    run(&["member", "add", &second, "--cluster", &first, "--promote"]).ok();
+    // Refused until the groups have the second server's vote; done once they count the first one's no more.
+    wait("the first server may leave", || {
+        let removed = run(&["member", "remove", "1", "--cluster", &second]);
+        assert!(removed.code == 0 || removed.err.contains("named logs"), "{}", removed.err);
+        (removed.code == 0).then_some(())
+    });
+    servers[0].kill();
+    assert_eq!(list(&[&second]).len(), 1);
+    assert_eq!(run(&["read", &format!("{second}/orders")]).ok().out, lines(1, 3));
+    run(&["logs", "create", &second, "users"]).ok();
+    assert_eq!(list(&[&second, "--prefix", "users"])[0]["number"], 2, "the same catalogue goes on");
+    let shown = run(&["status", &second, "--json"]).ok().json();
+    assert!(
+        shown["groups"].as_array().unwrap().iter().all(|group| group["voters"] == serde_json::json!([2]))
+    );
+}

@@ -251,9 +251,7 @@ impl Cluster {
     /// Creates a log. If the answer to an earlier request was lost, a log that exists counts as created.
     fn create(&self, name: &str, beside: &str, ui: &Ui) -> Result<Shown> {
         let request = CreateLogRequest { name: name.to_owned(), beside: beside.to_owned() };
-        // Without `beside` no name can be missing: the group is.
-        let passes = beside.is_empty().then_some(ErrorKind::NotFound);
-        let insisted = self.asker.insist(&self.system(), passes, |mut admin| {
+        let insisted = self.asker.insist(&self.system(), |mut admin| {
             let request = request.clone();
             async move { admin.create_log(request).await.map(|answer| answer.into_inner().log) }
         });
@@ -272,7 +270,7 @@ impl Cluster {
     fn delete(&self, name: &str, ui: &Ui) -> Result<()> {
         // A repeated request must not delete a log that got the name meanwhile.
         let log_id = self.get(name)?.log_id;
-        let insisted = self.asker.insist(&self.system(), None, |mut admin| {
+        let insisted = self.asker.insist(&self.system(), |mut admin| {
             let request = DeleteLogRequest { name: name.to_owned(), log_id: log_id.clone() };
             async move { admin.delete_log(request).await.map(drop) }
         });
@@ -288,7 +286,7 @@ impl Cluster {
     /// Seals a log. The leader of its group does that.
     fn seal(&self, name: &str) -> Result<()> {
         let log_id = self.get(name)?.log_id;
-        let insisted = self.asker.insist(&self.servers.with_log(name), None, |mut admin| {
+        let insisted = self.asker.insist(&self.servers.with_log(name), |mut admin| {
             let request = SealLogRequest { name: name.to_owned(), log_id: log_id.clone() };
             async move { admin.seal_log(request).await.map(drop) }
         });
@@ -301,7 +299,7 @@ impl Cluster {
     /// `NotFound`.
     fn get(&self, name: &str) -> Result<Shown> {
         // The name itself is the first of all that begin with it.
-        let listed = self.asker.insist(&self.system(), None, |mut admin| {
+        let listed = self.asker.insist(&self.system(), |mut admin| {
             let request = ListLogsRequest { prefix: name.to_owned(), after: String::new(), limit: 1 };
             async move { admin.list_logs(request).await.map(|answer| answer.into_inner().logs) }
         });

@@ -33,7 +33,9 @@ Examples:
 /// A change is refused (status 2), and nothing is changed, if the leader would not hear from a majority of
 /// the voters that are left. Example: of three voters one is down. That one can be removed, the other two
 /// cannot. A change is also refused if it takes the vote of a running node while another voter is silent:
-/// probably the silent one was meant. --force makes the change nevertheless.
+/// probably the silent one was meant. On servers with named logs a voter leaves only while all groups have the
+/// voters of the cluster, and the command returns once no group counts its vote any more: keep the server
+/// running until then. --force makes the change nevertheless, and does not wait.
 ///
 /// After a change the command prints which nodes vote, which of them are silent, and how many more may be
 /// lost (with --json: voters, silent, losses_tolerated).

@@ -31,18 +31,18 @@ impl Groups {
     ) -> chiplog::Result<bool> {
         let have = replica.status().replica;
         let own = have.node;
-        let Some(change) = self.next_change(group, replica, servers, &have.members)? else {
-            return Ok(false);
-        };
-        if change == Change::Remove(own) {
-            // A server that left the cluster gives its groups away; their next leaders remove it.
-            let stays =
-                |m: &&Member| m.node != own && servers.iter().any(|s| s.node == m.node && s.is_voter());
+        if !servers.iter().any(|server| server.node == own) {
+            // A server that left the cluster gives its groups away; their next leaders remove it. Its own replica of the
+            // default log learns no more.
+            let stays = |m: &&Member| servers.iter().any(|s| s.node == m.node && s.is_voter());
             if let Some(next) = have.members.iter().find(stays) {
                 replica.transfer_leader(next.node, HOST_TIMEOUT)?;
             }
             return Ok(true);
         }
+        let Some(change) = self.next_change(group, replica, servers, &have.members)? else {
+            return Ok(false);
+        };
         // The members here can be old, and a server removed for that could never return: a majority confirms them.
         default.barrier(HOST_TIMEOUT)?;
         if default.status().replica.members != servers {
