@@ -33,7 +33,7 @@ fn options(node: u64, networks: &[MemoryNetwork; 2], bootstrap: impl Fn(usize) -
         let n = group as usize;
         let mut cluster = ClusterOptions::new(NodeId(node), bootstraps[n], transports[n].clone());
         cluster.heartbeat = Duration::from_millis(30);
-        cluster.election_timeout = Duration::from_millis(300);
+        cluster.election_timeout = Duration::from_secs(1); // longer than a sync takes on a busy machine
         cluster
     })
 }
