@@ -176,7 +176,7 @@ mutants: ## small changes of the consensus state machine, one at a time: a test 
 	CARGO=$(CARGO) nice -n 15 $(PYTHON) tools/mutants.py --count $(MUTANTS) --seed $(MUTANTS_SEED) $(MUTANTS_FLAGS)
 
 # Each part runs even if another one fails.
-NIGHTLY := loom sim-bugs check-alerts model nightly-sim nightly-crash nightly-fuzz mutants attacks soak test-wheel
+NIGHTLY := deny loom sim-bugs check-alerts model nightly-sim nightly-crash nightly-fuzz mutants attacks soak test-wheel
 nightly: ## all that takes too long for `make test`, one after the other
 	@failed=; for part in $(NIGHTLY); do echo "== $$part"; \
 	  $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; done; \
@@ -277,7 +277,8 @@ fmt:
 doc:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --features chiplog/testing
 
-# Licences, sources and duplicates of all dependencies, and known advisories if their list can be fetched.
+# Licences, sources and duplicates of all dependencies, and known advisories if their list can be fetched. The last line records what has
+# passed: the gate builds cargo-deny only if a dependency has changed since.
 deny: export PATH := $(TOOLS)/bin:$(PATH)
 deny:
 	command -v cargo-deny >/dev/null || \
@@ -285,6 +286,7 @@ deny:
 	$(CARGO) deny check --hide-inclusion-graph bans licenses sources
 	if $(CARGO) deny fetch db 2>/dev/null; then $(CARGO) deny check --disable-fetch advisories; \
 	  else echo "advisories NOT checked: their list cannot be fetched from here"; fi
+	sha256sum Cargo.lock deny.toml >tools/deny.sum
 
 # libFuzzer is guided by coverage and needs nightly and cargo-fuzz. Without them the same targets run under a seeded mutator on
 # stable Rust.
@@ -301,10 +303,12 @@ fuzz-short:
 	$(BUILT) chiplog-fuzz
 	$(DEBUG)/chiplog-fuzz --seconds 3
 
-# Every interleaving where callers, the writer and readers meet: the queue, a block's completion, the positions. It has its own
-# target directory because it uses other flags.
+# Every interleaving where callers, the writer and readers meet: the queue, a block's completion, the positions. Only the log's own
+# crate is compiled with cfg(loom), so that nearly all third-party crates are those of all tests.
 loom: ## every interleaving: minutes of processor time
-	RUSTFLAGS="--cfg loom" $(CARGO) test --package chiplog --lib --target-dir target/loom -- loom_
+	program=$$($(CARGO) rustc --package chiplog --features testing --lib --profile test --message-format json-render-diagnostics \
+	  -- --cfg loom | sed -n 's/.*"name":"chiplog".*"executable":"\([^"]*\)".*/\1/p') && \
+	  [ -n "$$program" ] && cd core && "$$program" loom_
 
 # Up to five preemptions in each run; nearly all races need no more than two. Models with a bound of their own keep it.
 loom-short: export LOOM_MAX_PREEMPTIONS := 5

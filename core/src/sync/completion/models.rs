@@ -1,5 +1,5 @@
 //! Explores every interleaving of a few threads, and every value that the memory orderings let a load see:
-//! `RUSTFLAGS="--cfg loom" cargo test -p chiplog --lib --release loom_`. A lost wake-up shows as a deadlock.
+//! `make loom`. A lost wake-up shows as a deadlock.
 
 use super::*;
 use loom::sync::Notify;
