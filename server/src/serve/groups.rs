@@ -96,10 +96,22 @@ impl Groups {
         transport: Arc<PeerTransport>,
         slot: Arc<LogSlot>,
     ) -> Self {
+        let groups = Self::over(config, address.to_string(), transport.clone(), slot);
+        let hosting = Arc::downgrade(&groups.inner);
+        transport.on_host(Box::new(move |group, log| {
+            let inner =
+                hosting.upgrade().ok_or_else(|| Error::new(ErrorKind::Unavailable, "the server ends"))?;
+            Self { inner }.host(group - 1, log)
+        }));
+        groups
+    }
+
+    /// As [`Self::new`], but requests of other servers are not answered yet.
+    fn over(config: Config, address: String, transport: Arc<PeerTransport>, slot: Arc<LogSlot>) -> Self {
         let inner = Inner {
             config,
-            address: address.to_string(),
-            transport: transport.clone(),
+            address,
+            transport,
             slot,
             opening: Mutex::default(),
             serves: Notify::new(),
@@ -108,14 +120,7 @@ impl Groups {
             reported: Mutex::default(),
             unopened: Mutex::default(),
         };
-        let groups = Self { inner: Arc::new(inner) };
-        let hosting = Arc::downgrade(&groups.inner);
-        transport.on_host(Box::new(move |group, log| {
-            let inner =
-                hosting.upgrade().ok_or_else(|| Error::new(ErrorKind::Unavailable, "the server ends"))?;
-            Self { inner }.host(group - 1, log)
-        }));
-        groups
+        Self { inner: Arc::new(inner) }
     }
 
     /// Opens the replicas that are there. Blocks during recovery. A replica that cannot be opened is reported: the default
@@ -559,19 +564,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let groups = with_system(dir.path());
         groups.replicas()[0].close().unwrap();
-        let inner = Inner {
-            config: groups.inner.config.clone(),
-            address: groups.inner.address.clone(),
-            transport: groups.inner.transport.clone(),
-            slot: LogSlot::new(),
-            opening: Mutex::default(),
-            serves: Notify::new(),
-            founds: AtomicBool::new(false),
-            steady: Mutex::default(),
-            reported: Mutex::default(),
-            unopened: Mutex::default(),
-        };
-        let waiting = Groups { inner: Arc::new(inner) };
+        let Inner { config, address, transport, .. } = &*groups.inner;
+        let waiting = Groups::over(config.clone(), address.clone(), transport.clone(), LogSlot::new());
         drop(groups);
         assert_eq!(waiting.host(SYSTEM, LogId(7)).unwrap_err().kind(), ErrorKind::Diverged);
         assert!(open_log::is_log(&waiting.path(SYSTEM)) && !aside(&waiting, SYSTEM));
