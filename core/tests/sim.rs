@@ -107,6 +107,15 @@ fn seed_2446_closes_a_leader_that_nobody_has_answered_yet() {
     assert!(report.violation.is_none(), "{}", report.violation.unwrap());
 }
 
+/// A segment was removed after all its entries had been truncated, and the opening of the next one was damaged: nothing
+/// was left that shows what the removed one held, and the replica refused to start, as documented. The simulator took
+/// that for damage which a log survives.
+#[test]
+fn seed_2229_damages_no_opening_behind_a_removed_segment() {
+    let report = run(2229);
+    assert!(report.violation.is_none(), "{}", report.violation.unwrap());
+}
+
 /// The story that `make sim SEED=n` prints is that of the very run.
 #[test]
 fn listening_changes_nothing() {

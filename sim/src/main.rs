@@ -7,6 +7,7 @@ mod figures;
 mod many;
 
 use anyhow::{Context, Result, bail};
+use chiplog::LogNumber;
 use chiplog::sim::{Plan, Simulation};
 use clap::{Parser, Subcommand};
 use figures::Figures;
@@ -169,10 +170,19 @@ fn export(seeds: Range<u64>, dir: &PathBuf) -> Result<ExitCode> {
         if let Some(violation) = report.violation {
             bail!("{violation}");
         }
-        let file = dir.join(format!("{seed}.jsonl"));
-        let log: Vec<(u64, u64)> = report.log.iter().map(|(index, number)| (index.get(), *number)).collect();
-        let lines = format!("{}{}\n", report.history.json_lines(), serde_json::json!({ "log": log }));
-        std::fs::write(&file, lines).with_context(|| format!("cannot write {}", file.display()))?;
+        // A history is of one log. Those of logs that come and go begin at any index, which porcupine's model does not know.
+        let lasting = |log: &LogNumber| log.0 <= report.plan.logs;
+        for (log, records) in report.logs.iter().filter(|(log, _)| lasting(log)) {
+            let name = if log.is_none() { format!("{seed}.jsonl") } else { format!("{seed}-{log}.jsonl") };
+            let file = dir.join(name);
+            let records: Vec<(u64, u64)> = records.iter().map(|(index, n)| (index.get(), *n)).collect();
+            let lines = format!(
+                "{}{}\n",
+                report.history.of(*log).json_lines(),
+                serde_json::json!({ "log": records })
+            );
+            std::fs::write(&file, lines).with_context(|| format!("cannot write {}", file.display()))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -142,7 +142,7 @@ impl Node {
     pub(super) fn publish_logs(&mut self) {
         let sequencer = &mut self.replica.sequencer;
         let changed = sequencer.take_changed_logs(&self.logs);
-        let logs = &sequencer.committed().logs;
+        let logs = if planted!(82) { sequencer.logs() } else { &sequencer.committed().logs };
         if changed.is_empty() && logs.opened() == self.logs.opened() {
             return;
         }

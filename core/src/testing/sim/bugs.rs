@@ -117,10 +117,14 @@ bugs! {
     72 "a repair gives a vote again that the disk still holds" by "vote_on_the_disk_is_not_cast_again",
     73 "a damaged opening is repaired for a dead end" by "opening_after_a_truncation_is_repaired_for_that_index",
     74 "the options of the log are forgotten at a roll",
-    75 "a run of a mixed block is attributed to another log" by "logs_of_a_group_are_kept_apart",
-    76 "the logs of a group are forgotten at a roll" by "logs_of_a_group_are_kept_apart",
-    77 "runs are looked for one block late" by "logs_of_a_group_are_kept_apart",
-    78 "a segment is removed once one log has discarded its records" by "logs_of_a_group_are_kept_apart",
+    75 "a run of a mixed block is attributed to another log",
+    76 "the logs of a group are forgotten at a roll",
+    77 "runs are looked for one block late",
+    78 "a segment is removed once one log has discarded its records",
+    79 "logs that were dropped stay after a jump",
+    80 "a sealed log takes records",
+    81 "a dropped log stays readable",
+    82 "records of a named log are published before they are committed",
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! Must not know: the network, who feeds it, what it should have.
 
 use super::machine::SetClock;
+use super::readers::Readers;
 use super::threads::Records;
 use crate::api::follower::{Next, State};
 use crate::disk::sim::SimDisk;
@@ -12,14 +13,14 @@ use crate::follower::applier::Applier;
 use crate::follower::message::{FollowFrom, FollowMessage};
 use crate::follower::source::FollowSource;
 use crate::options::Options;
-use crate::read::reader::{LogView, Reader, Start};
+use crate::read::reader::LogView;
 use crate::replica::node::shared::Shared;
 use crate::replica::open::{RecoveredLog, create_followed, open_followed};
 use crate::replica::state::sequencer::Owner;
 use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::writer::SyncOnce;
 use crate::sync::clock::Moment;
-use crate::types::{EntryIndex, Index, LogId};
+use crate::types::{EntryIndex, Index, LogId, LogNumber};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,8 +37,7 @@ pub(super) enum Chore {
 /// The process of a follower.
 pub(super) struct Copy {
     state: State,
-    view: LogView,
-    reader: Reader,
+    readers: Readers,
     options: Options,
     log: LogId,
     job: Option<Arc<SyncOnce>>,
@@ -93,11 +93,10 @@ impl Copy {
         let log = opened.identity.log;
         let shared = Shared::of(Path::new("copy"), options.clone(), &opened);
         let applier = Applier::new(opened, &shared);
-        let view = LogView { prefetch: 0, ..shared.view };
-        let reader = view.reader(Start::First)?;
+        let readers = Readers::new(shared.view);
         let epoch = Instant::now();
         let state = State::new(applier, epoch + Duration::from_nanos(now.0));
-        Ok(Self { state, view, reader, options, log, job: None, epoch })
+        Ok(Self { state, readers, options, log, job: None, epoch })
     }
 
     fn instant(&self, now: Moment) -> Instant {
@@ -110,7 +109,7 @@ impl Copy {
 
     /// The last entry that it has.
     pub(super) fn committed(&self) -> EntryIndex {
-        self.view.positions.entry()
+        self.group().positions.entry()
     }
 
     /// Takes an item of a feed. An outer error ends the process, an inner one refuses the item. True: the log jumped.
@@ -172,23 +171,35 @@ impl Copy {
     /// # Errors
     /// Those of `Log::follow`.
     pub(super) fn follow(&self, from: FollowFrom) -> Result<FollowSource> {
-        FollowSource::new(self.view.clone(), Owner::Follower, self.log, self.options.clone(), from)
+        FollowSource::new(self.group().clone(), Owner::Follower, self.log, self.options.clone(), from)
     }
 
-    /// The first record, and all records that became readable since the last call.
+    /// The records that became readable since the last call.
     ///
     /// # Errors
     /// Those of `Reader::next_record`.
     pub(super) fn fresh(&mut self) -> Result<Records> {
-        super::machine::read_on(&self.view, &mut self.reader)
+        self.readers.fresh()
     }
 
     /// Everything that can be read.
     ///
     /// # Errors
     /// Those of `Reader::next_record`.
-    pub(super) fn all(&mut self) -> Result<(Index, Records)> {
-        self.reader = self.view.reader(Start::First)?;
-        Ok((self.view.positions.first(), self.fresh()?))
+    pub(super) fn all(&mut self) -> Result<Records> {
+        self.readers.all()
+    }
+
+    /// The logs that can be read, each with its first record.
+    ///
+    /// # Errors
+    /// None that a copy can have.
+    pub(super) fn firsts(&self) -> Result<Vec<(LogNumber, Index)>> {
+        let first = |log| Ok((log, self.readers.of_log(log)?.positions.first()));
+        self.readers.logs().into_iter().map(first).collect()
+    }
+
+    fn group(&self) -> &LogView {
+        self.readers.group()
     }
 }

@@ -143,6 +143,10 @@ faults! {
     FollowerChain = "follower_chain",
     /// A follower jumped over discarded entries.
     FollowerJump = "follower_jump",
+    /// A named log was opened, filled and dropped.
+    LogDropped = "log_dropped",
+    /// A named log was sealed.
+    LogSealed = "log_sealed",
     /// The log's options were changed.
     SetOptions = "set_options",
 }

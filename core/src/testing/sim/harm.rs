@@ -3,7 +3,8 @@
 //!
 //! A block is damaged only if a sound block after it proves that it was durable. Otherwise recovery would treat it as
 //! a torn write, and the replica would have lost entries that it acknowledged. An opening is damaged only where an
-//! older segment shows its contents. Hard states are damaged only where the remaining blocks show that each committed
+//! older segment shows its contents, and no file between both is missing: a segment whose entries were all truncated
+//! is removed, and without the opening nothing shows that it held no others. Hard states are damaged only where the remaining blocks show that each committed
 //! command is committed. The reason: files are removed once a durable block says that their discard is committed.
 //! Without that block they count as lost, and a replica refuses to repair them if they were its oldest.
 //!
@@ -14,6 +15,7 @@ use crate::disk::sim::{Image, Rng};
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_body};
 use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::store::format::segment::{HardState, Opening, SegmentHeader};
+use crate::store::segment::{file_name, file_number};
 use crate::types::{EntryIndex, Term};
 
 /// How many of the newest segment's last entries can be damaged.
@@ -50,7 +52,7 @@ pub(super) fn find(image: &Image, kind: Fault, rng: &mut Rng) -> Option<Harm> {
             rng.pick(entries.get(from..)?).copied().into_iter().collect()
         }
         Fault::DamagedOpening => {
-            before.as_ref()?;
+            before.as_ref().filter(|before| is_without_gap(image, before, &last))?;
             last.proven().take(1).collect()
         }
         Fault::DamagedCut => {
@@ -83,6 +85,12 @@ pub(super) fn find(image: &Image, kind: Fault, rng: &mut Rng) -> Option<Harm> {
     let begins_behind = hurt.iter().any(|b| b.header.kind == Kind::Opening).then(|| last.base());
     let bits: Vec<_> = older.into_iter().chain(hurt.iter().map(|b| last.bit(b, rng))).collect();
     (!bits.is_empty()).then_some(Harm { kind, bits, loses_state: left < newest, begins_behind })
+}
+
+/// Whether the files of all segments between these two are there.
+fn is_without_gap(image: &Image, before: &Segment, last: &Segment) -> bool {
+    let (Some(from), Some(to)) = (file_number(&before.name), file_number(&last.name)) else { return false };
+    (from..to).all(|number| image.file(&file_name(number)).is_some())
 }
 
 /// The segments that have begun, newest first.

@@ -5,7 +5,7 @@
 
 use crate::disk::sim::Rng;
 use crate::sync::clock::Moment;
-use crate::types::{Index, Sequence, SessionId};
+use crate::types::{Index, LogNumber, Sequence, SessionId};
 use std::fmt::Write;
 
 /// The length of a record's number, in bytes.
@@ -133,13 +133,16 @@ pub enum Reply {
 /// ```
 /// use chiplog::sim::{self, Call, Moment, Reply, When};
 /// let invoked = When { order: 0, at: Moment(0) };
-/// let call = Call { client: 1, what: sim::What::Info, invoked, returned: None, reply: Reply::Nothing };
+/// let log = chiplog::LogNumber::OWN;
+/// let call = Call { client: 1, log, what: sim::What::Info, invoked, returned: None, reply: Reply::Nothing };
 /// assert!(call.returned.is_none());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     /// The client's number.
     pub client: u32,
+    /// The log: 0, or the named log of a group.
+    pub log: LogNumber,
     /// The request.
     pub what: What,
     /// When the call was made.
@@ -163,9 +166,9 @@ pub struct History {
 }
 
 impl History {
-    pub(super) fn invoke(&mut self, at: Moment, client: u32, what: What) -> usize {
+    pub(super) fn invoke(&mut self, at: Moment, client: u32, log: LogNumber, what: What) -> usize {
         let invoked = self.when(at);
-        self.calls.push(Call { client, what, invoked, returned: None, reply: Reply::Nothing });
+        self.calls.push(Call { client, log, what, invoked, returned: None, reply: Reply::Nothing });
         self.calls.len() - 1
     }
 
@@ -174,6 +177,18 @@ impl History {
         let returned = (reply != Reply::Nothing).then(|| self.when(at));
         self.calls[call].returned = returned;
         self.calls[call].reply = reply;
+    }
+
+    /// The calls of one log.
+    ///
+    /// ```
+    /// let history = chiplog::sim::History::default();
+    /// assert_eq!(history.of(chiplog::LogNumber(1)), history);
+    /// ```
+    #[must_use]
+    pub fn of(&self, log: LogNumber) -> Self {
+        let calls = self.calls.iter().filter(|call| call.log == log).cloned().collect();
+        Self { calls, next_order: self.next_order }
     }
 
     fn when(&mut self, at: Moment) -> When {
@@ -238,8 +253,9 @@ mod tests {
     #[test]
     fn calls_without_an_answer_stay_open() {
         let mut history = History::default();
-        let append = history.invoke(Moment(1), 3, What::Append { records: vec![8, 9], session: None });
-        let read = history.invoke(Moment(1), 4, What::Read { index: Index(2), linear: true });
+        let append =
+            history.invoke(Moment(1), 3, LogNumber::OWN, What::Append { records: vec![8, 9], session: None });
+        let read = history.invoke(Moment(1), 4, LogNumber::OWN, What::Read { index: Index(2), linear: true });
         history.answer(Moment(2), read, Reply::Read(Seen::Record(9)));
         history.answer(Moment(9), append, Reply::Nothing);
         assert_eq!(

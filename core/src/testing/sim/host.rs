@@ -209,6 +209,7 @@ impl Host {
             session_idle_max: plan.session_idle_max,
             sessions_max: plan.sessions_max.map(|n| n + (self.node.0 % 3) as u32), // different on each replica
             queue_bytes_max: plan.queue_bytes_max,
+            shared: plan.logs > 0,
             seed: plan.seed ^ (self.node.0 << 32) ^ u64::from(self.life),
         }
     }

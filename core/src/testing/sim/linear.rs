@@ -306,6 +306,7 @@ fn look(n: usize, call: &Call, before: Shown, known: &Known<'_>) -> Result<(), W
 mod tests {
     use super::*;
     use crate::sync::clock::Moment;
+    use crate::types::LogNumber;
 
     /// A history written by hand: calls are made and answered in the order of the text.
     #[derive(Default)]
@@ -321,7 +322,7 @@ mod tests {
         }
 
         fn invoke(&mut self, what: What) -> usize {
-            self.history.invoke(Moment(0), 0, what)
+            self.history.invoke(Moment(0), 0, LogNumber::OWN, what)
         }
 
         fn record_reply(&mut self, call: usize, reply: Reply) {

@@ -3,6 +3,7 @@
 
 use super::kept::{Kept, Seal};
 use super::outbox::Outbox;
+use super::readers::{Readers, range_of};
 use super::threads::{Dial, Ran, Records, Threads, body_at, header_at};
 use crate::cluster::membership::{Change, Membership};
 use crate::cluster::options::{Bootstrap, ClusterOptions, Role};
@@ -13,19 +14,19 @@ use crate::follower::message::FollowFrom;
 use crate::follower::source::FollowSource;
 use crate::options::log_options::{LogOption, LogOptions};
 use crate::options::{Clock, Options};
-use crate::read::reader::{LogView, Reader, Start};
 use crate::record::batch::Batch;
 use crate::replica::node::Node;
 use crate::replica::node::driver::{DrivenNode as _, Driver, Guarded};
 use crate::replica::node::shared::Shared;
 use crate::replica::open::{RecoveredLog, open};
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
-use crate::replica::queue::proposals::{Command, ProposalQueue, QueueLimits, WaitLimit};
+use crate::replica::queue::proposals::{Command, LogCommand, ProposalQueue, QueueLimits, WaitLimit};
 use crate::replica::state::command::parse_command;
+use crate::replica::state::log_table::LogTable;
 use crate::replica::state::sequencer::Owner;
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;
-use crate::store::format::block::{Batches, BlockHeader, Kind};
+use crate::store::format::block::{Batches, BlockHeader, Kind, table_of};
 use crate::store::format::identity::Identity;
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
@@ -34,6 +35,7 @@ use crate::types::{DirectoryId, EntryIndex, Index, LogId, LogNumber, NodeId, Ses
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType};
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::DerefMut;
 use std::path::Path;
@@ -75,6 +77,8 @@ pub(super) struct Setup {
     pub(super) sessions_max: Option<u32>,
     /// How many bytes may wait for each of the other replicas.
     pub(super) queue_bytes_max: usize,
+    /// The log is a group of named logs.
+    pub(super) shared: bool,
     pub(super) seed: u64,
 }
 
@@ -96,9 +100,11 @@ pub(super) struct Room {
 /// A request to a machine.
 #[derive(Clone, Debug)]
 pub(super) enum Request {
-    Append(Batch),
-    Discard(Index),
-    OpenSession,
+    Append(LogNumber, Batch),
+    Discard(LogNumber, Index),
+    /// Opens, seals or drops a named log.
+    Log(LogCommand),
+    OpenSession(LogNumber),
     CloseSession(SessionId),
     Barrier,
     Change(Vec<Change>),
@@ -139,6 +145,8 @@ pub(super) struct ReplicatedState {
     pub(super) sessions: u64,
     /// A digest of its membership.
     pub(super) members: u64,
+    /// A digest of the ends of its named logs.
+    pub(super) logs: u64,
     /// The options that are set for the log.
     pub(super) options: LogOptions,
     /// The log's time.
@@ -146,15 +154,16 @@ pub(super) struct ReplicatedState {
 }
 
 /// The state that the committed blocks lead to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Settled {
     pub(super) raft: EntryIndex,
     pub(super) next: Index,
     pub(super) first: Index,
     pub(super) members: u64,
+    pub(super) logs: LogEnds,
     pub(super) options: LogOptions,
-    /// The first record that the files can hold.
-    pub(super) base_next: Index,
+    /// The entry before the first one in the files, and the first record that they can hold.
+    pub(super) base: (EntryIndex, Index),
 }
 
 /// A running process.
@@ -166,10 +175,9 @@ pub(super) struct Machine {
     node: NodeId,
     options: Options,
     identity: Identity,
-    view: LogView,
     outbox: Arc<Outbox>,
-    /// Reads the committed records one after another.
-    reader: Reader,
+    /// Read the committed records one after another.
+    readers: Readers,
 }
 
 /// The smallest size of a segment, so that runs use many segments.
@@ -211,13 +219,14 @@ impl Machine {
         };
         let cluster = opened.cluster.clone();
         let shared = Shared::new(Path::new("machine"), identity, options, segments, limits);
+        if setup.shared {
+            shared.view.logs.reserve();
+        }
         shared.begin(&opened);
         let node = Node::new(opened, &shared, setup.seed, now)?;
         let dial = Dial::default();
         let threads = Threads::new(Driver::new(node, cluster, dial.clone(), true), dial.clone());
         let Shared { queue, options, view, .. } = shared;
-        let view = LogView { prefetch: 0, ..view };
-        let reader = view.reader(Start::First)?;
         Ok(Self {
             threads,
             dial,
@@ -226,9 +235,8 @@ impl Machine {
             node: setup.node,
             options,
             identity,
-            view,
             outbox,
-            reader,
+            readers: Readers::new(view),
         })
     }
 
@@ -252,11 +260,16 @@ impl Machine {
     pub(super) fn submit(&self, request: Request, wait_limit: Duration, idle_max_ms: u64) -> Result<Ticket> {
         let queue = &self.queue;
         let ask = match request {
-            Request::Append(batch) => return queue.push_batch(LogNumber::OWN, &batch, WaitLimit::None),
-            Request::Discard(first) => return queue.push_command(LogNumber::OWN, Command::Discard { first }),
-            Request::OpenSession => {
-                let log = LogNumber::OWN;
-                return queue.push_command(LogNumber::OWN, Command::OpenSession { log, idle_max_ms });
+            Request::Append(log, batch) => return queue.push_batch(log, &batch, WaitLimit::None),
+            Request::Discard(LogNumber::OWN, first) => {
+                return queue.push_command(LogNumber::OWN, Command::Discard { first });
+            }
+            Request::Discard(log, first) => {
+                return queue.push_command(log, Command::Log(LogCommand::Discard { log, first }));
+            }
+            Request::Log(command) => return queue.push_command(command.log(), Command::Log(command)),
+            Request::OpenSession(log) => {
+                return queue.push_command(log, Command::OpenSession { log, idle_max_ms });
             }
             Request::CloseSession(id) => {
                 return queue.push_command(LogNumber::OWN, Command::CloseSession { id });
@@ -370,7 +383,7 @@ impl Machine {
     pub(super) fn summary(&self) -> MachineSummary {
         let guarded = self.lock();
         let (replica, writer) = (&guarded.node.replica, &guarded.node.writer);
-        let (first, committed) = self.view.positions.range();
+        let (first, committed) = range_of(self.readers.group());
         MachineSummary {
             role: replica.role(),
             term: replica.term(),
@@ -400,6 +413,7 @@ impl Machine {
             next: end.next,
             sessions: sequencer.sessions().digest(time),
             members: digest_of(sequencer.membership_at_end()),
+            logs: digest_of_logs(&log_ends(sequencer.logs())),
             options: sequencer.options_at_end(),
             time,
         }
@@ -414,8 +428,9 @@ impl Machine {
             next: committed.next,
             first: committed.first,
             members: digest_of(&committed.membership),
+            logs: log_ends(&committed.logs),
             options: committed.options,
-            base_next: guarded.node.writer.archive.first().next,
+            base: (guarded.node.writer.archive.first().raft, guarded.node.writer.archive.first().next),
         }
     }
 
@@ -511,15 +526,33 @@ impl Machine {
     /// # Errors
     /// It cannot be read, or was discarded here.
     pub(super) fn records_of(&self, header: &BlockHeader) -> Result<Records> {
-        if header.kind != Kind::Data {
-            return Ok(Vec::new());
+        let corrupt = |why| Error::new(ErrorKind::Corrupt, why);
+        let records_in = |batches: &[u8]| -> Result<Vec<Vec<u8>>> {
+            let mut records = Vec::new();
+            for batch in Batches::new(batches) {
+                let (_, bytes) = batch.map_err(corrupt)?;
+                records.extend(Batch::decode(Bytes::copy_from_slice(bytes))?.records()?);
+            }
+            Ok(records)
+        };
+        let numbered = |log, first: Index, records: Vec<Vec<u8>>| {
+            records.into_iter().enumerate().map(move |(n, r)| (log, first.plus(n as u64), r))
+        };
+        match header.kind {
+            Kind::Data => {
+                Ok(numbered(LogNumber::OWN, header.first, records_in(&self.body(header)?)?).collect())
+            }
+            Kind::Mixed => {
+                let body = self.body(header)?;
+                let table = table_of(header, &body).map_err(corrupt)?;
+                let mut records = Vec::new();
+                for (run, place) in table.runs() {
+                    records.extend(numbered(run.log, run.first, records_in(&body[place])?));
+                }
+                Ok(records)
+            }
+            _ => Ok(Vec::new()),
         }
-        let mut records = Vec::new();
-        for batch in Batches::new(&self.body(header)?) {
-            let (_, bytes) = batch.map_err(|why| Error::new(ErrorKind::Corrupt, why))?;
-            records.extend(Batch::decode(Bytes::copy_from_slice(bytes))?.records()?);
-        }
-        Ok(records.into_iter().enumerate().map(|(n, r)| (header.first.plus(n as u64), r)).collect())
     }
 
     /// The command in a block; `None`: it holds none.
@@ -546,8 +579,8 @@ impl Machine {
     ///
     /// # Errors
     /// Those of `Log::read`.
-    pub(super) fn read(&self, index: Index) -> Result<Bytes> {
-        Ok(self.view.read(index)?.data)
+    pub(super) fn read(&self, log: LogNumber, index: Index) -> Result<Bytes> {
+        Ok(self.readers.of_log(log)?.read(index)?.data)
     }
 
     /// A feed of its log.
@@ -556,7 +589,7 @@ impl Machine {
     /// Those of `Log::follow`.
     pub(super) fn follow(&self, from: FollowFrom) -> Result<FollowSource> {
         FollowSource::new(
-            self.view.clone(),
+            self.readers.group().clone(),
             Owner::Node(self.node),
             self.identity.log,
             self.options.clone(),
@@ -564,42 +597,33 @@ impl Machine {
         )
     }
 
-    /// The first and the last record that can be read.
-    pub(super) fn range(&self) -> (Index, Index) {
-        self.view.positions.range()
+    /// The first and the last record of a log that can be read.
+    ///
+    /// # Errors
+    /// `NotFound`: there is no such log here.
+    pub(super) fn range(&self, log: LogNumber) -> Result<(Index, Index)> {
+        Ok(range_of(&self.readers.of_log(log)?))
+    }
+
+    /// The logs that can be read.
+    pub(super) fn logs(&self) -> Vec<LogNumber> {
+        self.readers.logs()
     }
 
     /// The records that became readable since the last call.
     ///
     /// # Errors
     /// Those of `Reader::next_record`.
-    pub(super) fn read_on(&mut self) -> Result<Vec<(Index, Vec<u8>)>> {
-        read_on(&self.view, &mut self.reader)
+    pub(super) fn read_on(&mut self) -> Result<Records> {
+        self.readers.fresh()
     }
 
     /// Every record that can be read.
     ///
     /// # Errors
     /// Those of `Reader::next_record`.
-    pub(super) fn read_all(&mut self) -> Result<Vec<(Index, Vec<u8>)>> {
-        self.reader = self.view.reader(Start::First)?;
-        self.read_on()
-    }
-}
-
-/// All records that a reader has not returned yet; from the first record, if that is beyond the reader's position.
-///
-/// # Errors
-/// Those of `Reader::next_record`.
-pub(super) fn read_on(view: &LogView, reader: &mut Reader) -> Result<Vec<(Index, Vec<u8>)>> {
-    let mut fresh = Vec::new();
-    loop {
-        match reader.next_record() {
-            Ok(Some(record)) => fresh.push((record.index, record.data.to_vec())),
-            Ok(None) => return Ok(fresh),
-            Err(e) if e.kind() == ErrorKind::Discarded => *reader = view.reader(Start::First)?,
-            Err(e) => return Err(e),
-        }
+    pub(super) fn read_all(&mut self) -> Result<Records> {
+        self.readers.all()
     }
 }
 
@@ -634,11 +658,15 @@ pub(super) fn options_of(setup: &Setup, outbox: Arc<Outbox>) -> Options {
         ..ClusterOptions::new(setup.node, setup.bootstrap, outbox)
     };
     let options = Options::with_segment_bytes(SEGMENT_BYTES);
+    // Openings of these small segments have room for many sessions or for named logs.
+    let (sessions_max, session_window) =
+        if setup.shared { (16, 16) } else { (options.sessions_max, options.session_window) };
     Options {
         clock: setup.clock.clone(),
         session_idle_max: setup.session_idle_max,
         cluster: Some(cluster),
-        sessions_max: setup.sessions_max.unwrap_or(options.sessions_max),
+        sessions_max: setup.sessions_max.unwrap_or(sessions_max),
+        session_window,
         ..options
     }
 }
@@ -677,5 +705,27 @@ fn digest_of(membership: &Membership) -> u64 {
     for m in membership.members() {
         (m.node.0, m.directory.0, m.is_voter(), m.is_leaving(), &m.address).hash(&mut hasher);
     }
+    hasher.finish()
+}
+
+/// A named log as entries leave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LogEnd {
+    pub(super) first: Index,
+    pub(super) next: Index,
+    pub(super) sealed: bool,
+}
+
+/// The named logs of a group.
+pub(super) type LogEnds = BTreeMap<LogNumber, LogEnd>;
+
+fn log_ends(table: &LogTable) -> LogEnds {
+    table.iter().map(|(log, s)| (log, LogEnd { first: s.first, next: s.next, sealed: s.sealed })).collect()
+}
+
+/// A digest of the ends of named logs. The discards that let a replica jump can come after the jump.
+fn digest_of_logs(logs: &LogEnds) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    logs.iter().for_each(|(log, end)| (log, end.next, end.sealed).hash(&mut hasher));
     hasher.finish()
 }

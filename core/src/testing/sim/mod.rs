@@ -18,7 +18,8 @@
 //! | `patient` | a replica that repairs its log before it takes part |
 //! | `copy` | a follower: it is fed and is no member |
 //! | `world` | the whole simulation, event by event; clients, an operator, the nemesis that injects faults, fail-over drills |
-//! | `oracle`, `kept` | the invariants, checked after every event; the entries on a disk |
+//! | `oracle`, `contents`, `kept` | the invariants, checked after every event; what was ever committed, log by log; the entries on a disk |
+//! | `readers` | read the logs of a directory on |
 //! | `history`, `linear` | the calls of clients and their answers; whether one log can have given these answers |
 //! | `plan`, `run` | the parameters that a seed determines; a run, from building the cluster to the verdict |
 //! | `directed`, `bugs` | scenarios for mistakes that seeds meet too rarely; planted mistakes, and what finds each |
@@ -31,6 +32,7 @@
 #[cfg(feature = "testing")]
 pub mod bugs;
 mod clock;
+mod contents;
 mod copy;
 mod directed;
 mod failover;
@@ -46,6 +48,7 @@ mod oracle;
 mod outbox;
 mod patient;
 mod plan;
+mod readers;
 mod run;
 mod story;
 mod threads;

@@ -5,15 +5,16 @@
 //! | a term has one leader | `look` |
 //! | an entry that is committed at one replica is committed at all, for ever; compared by term and digest | `entry` |
 //! | the records that can be read at a replica are the committed ones, byte for byte | `shows` |
-//! | indexes have no holes except those of discards beyond the end | `commits` |
-//! | a record was proposed, and is in the log once | `commits` |
+//! | indexes of a log have no holes except those of discards beyond the end | [`Contents`] |
+//! | a record was proposed for its log, and is in one log, once | [`Contents`] |
+//! | a named log takes records between its opening and its seal or drop only | [`Contents`] |
 //! | positions and terms never decrease | `look` |
 //! | an acknowledged record is committed, and its entry, by term and digest, durable on a majority of both halves | `acknowledged`, `is_durable` |
 //! | a term and a vote are durable before a message with them is sent | `leaves` |
 //! | a replica remembers each vote that it has sent | `look` |
 //! | a replica whose last vote was lost to damage gives none again | `has_learnt` |
 //! | a replica that has started votes only after another replica's introduction | `leaves` |
-//! | after the same entry all replicas have the same sessions, membership, options of the log, positions and time, live and after a replay or a jump | `stands` |
+//! | after the same entry all replicas have the same sessions, membership, named logs, options of the log, positions and time, live and after a replay or a jump | `stands` |
 //! | a log that opens has at most one change of membership that is not known to be committed | `opens` |
 //! | the number of committed changes that are not in force is bounded | `look` |
 //! | no poison without a fault of the disk | `may_fail` |
@@ -22,11 +23,12 @@
 //!
 //! Must not know: how the replicas do it.
 
-use super::history::number_of;
+use super::contents::Contents;
 use super::host::{Host, Maimed, Voters};
 use super::kept::{Kept, Seal};
-use super::machine::{Machine, ReplicatedState};
+use super::machine::{LogEnd, LogEnds, Machine, ReplicatedState};
 use super::plan::Plan;
+use super::threads::Records;
 use crate::cluster::membership::Membership;
 use crate::cluster::options::Role;
 use crate::cluster::transport::Envelope;
@@ -36,8 +38,9 @@ use crate::replica::queue::proposals::Command;
 use crate::store::format::block::BlockHeader;
 use crate::sync::clock::Moment;
 use crate::sync::completion::Appended;
-use crate::types::{EntryIndex, Index, NodeId, Term};
+use crate::types::{EntryIndex, Index, LogNumber, NodeId, Term};
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 /// The result of a check; the error describes the violation.
 pub(super) type Check<T = ()> = Result<T, String>;
@@ -111,8 +114,8 @@ pub(super) struct Oracle {
     leaders: BTreeMap<Term, NodeId>,
     /// All entries that were ever committed, from the first one on.
     entries: Vec<Seal>,
-    /// The next record and the first one, after each of them.
-    after: Vec<(Index, Index)>,
+    /// The next record and the first one, and the named logs, after each of them.
+    after: Vec<(Index, Index, Rc<LogEnds>)>,
     /// The state after an entry, by its index and term, and the first node that was there.
     replicated_states: BTreeMap<(EntryIndex, Term), (NodeId, ReplicatedState)>,
     /// The committed membership after an entry, and the first node that had it.
@@ -124,28 +127,12 @@ pub(super) struct Oracle {
     /// The excuses, and how often each was used.
     pub(super) excuses: BTreeMap<&'static str, u64>,
     /// All records that were ever committed.
-    log: BTreeMap<Index, u64>,
-    /// The entries with records, by their first record.
-    places: BTreeMap<Index, EntryIndex>,
-    proposed: BTreeSet<u64>,
-    committed: BTreeSet<u64>,
-    /// The largest index of a requested discard.
-    asked: Index,
+    pub(super) contents: Contents,
     pub(super) acknowledged: u64,
     pub(super) leader_changes: u64,
 }
 
 impl Oracle {
-    /// The last committed record that was readable at any replica.
-    pub(super) fn last(&self) -> Index {
-        self.log.last_key_value().map_or(Index(0), |(index, _)| *index)
-    }
-
-    /// All records that were ever committed.
-    pub(super) fn log(&self) -> &BTreeMap<Index, u64> {
-        &self.log
-    }
-
     /// How many entries were ever committed.
     pub(super) fn entries(&self) -> usize {
         self.entries.len()
@@ -153,14 +140,6 @@ impl Oracle {
 
     pub(super) fn excuse(&mut self, why: &'static str) {
         *self.excuses.entry(why).or_default() += 1;
-    }
-
-    pub(super) fn proposed(&mut self, records: &[u64]) {
-        self.proposed.extend(records);
-    }
-
-    pub(super) fn asked_to_discard(&mut self, first: Index) {
-        self.asked = self.asked.max(first);
     }
 
     /// Checks a replica. Returns an event for the story, if there is one.
@@ -248,8 +227,8 @@ impl Oracle {
                 }
                 Ok(fresh) => fresh,
             };
-            for (index, record) in fresh {
-                self.shows(node, index, &record)?;
+            for (log, index, record) in fresh {
+                self.shows(node, log, index, &record)?;
             }
         }
         if summary.committed > summary.written {
@@ -275,14 +254,27 @@ impl Oracle {
             ));
         }
         let settled = machine.settled();
-        let place = settled.raft.0.checked_sub(1).and_then(|n| self.after.get(n as usize));
-        let Some((next, first)) = place.copied() else { return Ok(()) };
+        let after = |raft: EntryIndex| raft.0.checked_sub(1).and_then(|n| self.after.get(n as usize));
+        let Some((next, first, logs)) = after(settled.raft).cloned() else { return Ok(()) };
+        let (base_raft, base_next) = settled.base;
         // The discard that let a replica jump can come after the jump.
-        let first = first.max(settled.base_next);
+        let first = first.max(base_next);
         if (settled.next, settled.first) != (next, first) {
             return Err(format!(
                 "node {node}: after the committed entry {} its log goes from {} to before {}; it is from {first} to before {next}",
                 settled.raft, settled.first, settled.next
+            ));
+        }
+        let begun = after(base_raft).map(|(.., logs)| logs.clone()).unwrap_or_default();
+        let first =
+            |log: &LogNumber, end: &LogEnd| begun.get(log).map_or(end.first, |b| b.next.max(end.first));
+        let logs = logs.iter().map(|(log, end)| (*log, LogEnd { first: first(log, end), ..*end }));
+        if !settled.logs.clone().into_iter().eq(logs.clone()) {
+            return Err(format!(
+                "node {node}: after the committed entry {} its named logs are {:?}; they are {:?}",
+                settled.raft,
+                settled.logs,
+                logs.collect::<LogEnds>()
             ));
         }
         let (other, members) = *self.memberships.entry(settled.raft).or_insert((node, settled.members));
@@ -329,58 +321,28 @@ impl Oracle {
                 self.entries.len()
             )));
         }
-        let (mut next, mut first) = self.after.last().copied().unwrap_or((Index(1), Index(1)));
+        let (mut next, mut first) = self.after.last().map_or((Index(1), Index(1)), |(n, f, _)| (*n, *f));
         next = next.plus(seal.records.into());
-        if let Some(Command::Discard { first: wanted }) =
-            machine.command_of(&header).map_err(Trouble::Unreadable)?
-        {
-            (next, first) = (next.max(wanted), first.max(wanted));
+        let wrong = |why| Trouble::Wrong(format!("node {node}, entry {index}: {why}"));
+        match machine.command_of(&header).map_err(Trouble::Unreadable)? {
+            Some(Command::Discard { first: wanted }) => {
+                (next, first) = (next.max(wanted), first.max(wanted));
+            }
+            Some(Command::Log(command)) => self.contents.changes(command).map_err(wrong)?,
+            _ => {}
         }
+        let records = machine.records_of(&header).map_err(Trouble::Unreadable)?;
         self.entries.push(seal);
-        self.after.push((next, first));
-        if seal.records > 0 {
-            self.places.insert(seal.first, index);
+        for (log, at, record) in records {
+            self.contents.commits(index, log, at, &record).map_err(wrong)?;
         }
-        for (index, record) in machine.records_of(&header).map_err(Trouble::Unreadable)? {
-            self.commits(node, index, &record).map_err(Trouble::Wrong)?;
-        }
-        Ok(())
-    }
-
-    /// Checks a record that is committed for the first time.
-    fn commits(&mut self, node: NodeId, index: Index, record: &[u8]) -> Check {
-        let Some(number) = number_of(record) else {
-            return Err(format!("node {node} has committed bytes at {index} that were never appended"));
-        };
-        let expected = self.last().next();
-        if index < expected || (index > expected && index > self.asked) {
-            return Err(format!(
-                "node {node} has committed record {number} at {index}; the next is {expected}"
-            ));
-        }
-        if !self.proposed.contains(&number) {
-            return Err(format!(
-                "node {node} has committed record {number} at {index}, which was never appended"
-            ));
-        }
-        if !self.committed.insert(number) {
-            return Err(format!(
-                "node {node} has committed record {number} at {index}; it is in the log already"
-            ));
-        }
-        self.log.insert(index, number);
+        self.after.push((next, first, self.contents.ends().clone()));
         Ok(())
     }
 
     /// Checks a record that a replica publishes as committed.
-    pub(super) fn shows(&self, node: NodeId, index: Index, record: &[u8]) -> Check {
-        match (number_of(record), self.log.get(&index)) {
-            (None, _) => Err(format!("node {node} returns bytes at {index} that were never appended")),
-            (Some(number), Some(known)) if *known == number => Ok(()),
-            (Some(number), known) => {
-                Err(format!("node {node} returns record {number} at {index}; committed there: {known:?}"))
-            }
-        }
+    pub(super) fn shows(&self, node: NodeId, log: LogNumber, index: Index, record: &[u8]) -> Check {
+        self.contents.shows(log, index, record).map_err(|why| format!("node {node} {why}"))
     }
 
     /// Checks an entry that is fed to a follower: it is the one that was committed at this index.
@@ -395,21 +357,49 @@ impl Oracle {
         }
     }
 
-    pub(super) fn acknowledged(&mut self, node: NodeId, appended: Appended, records: &[u64]) -> Check {
+    /// Checks everything that a replica, or a follower, returns at the end: these logs, each from its first record on, are
+    /// all that there is.
+    pub(super) fn has_all(&self, node: NodeId, firsts: &[(LogNumber, Index)], all: &Records) -> Check {
+        let logs: Vec<LogNumber> = firsts.iter().map(|(log, _)| *log).collect();
+        if !logs.iter().filter(|log| !log.is_none()).eq(self.contents.ends().keys()) {
+            let named = self.contents.ends();
+            return Err(format!("node {node} has logs {logs:?}, and there are {named:?}"));
+        }
+        for (log, first) in firsts {
+            let has: Vec<Index> = all.iter().filter(|(of, ..)| of == log).map(|(_, i, _)| *i).collect();
+            if !has.iter().eq(self.contents.of(*log).range(first..).map(|(index, _)| index)) {
+                let last = self.contents.last(*log);
+                return Err(format!(
+                    "node {node} returns {has:?} of log {log} from {first} on; committed up to {last}"
+                ));
+            }
+        }
+        all.iter().try_for_each(|(log, index, record)| self.shows(node, *log, *index, record))
+    }
+
+    /// Checks a member at the end, when it has everything: its named logs begin where discards let them begin.
+    pub(super) fn begins_right(&self, node: NodeId, firsts: &[(LogNumber, Index)]) -> Check {
+        for (log, first) in firsts {
+            let wanted = self.contents.ends().get(log).map(|end| end.first);
+            if wanted.is_some_and(|wanted| wanted != *first) {
+                return Err(format!("node {node} has log {log} from {first} on; discards left {wanted:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn acknowledged(
+        &mut self,
+        node: NodeId,
+        log: LogNumber,
+        appended: Appended,
+        records: &[u64],
+    ) -> Check {
         self.acknowledged += 1;
         if appended.count as usize != records.len() {
             return Err(format!("node {node}: {} records were acknowledged as {appended:?}", records.len()));
         }
-        for (n, record) in records.iter().enumerate() {
-            let index = appended.first.plus(n as u64);
-            if self.log.get(&index) != Some(record) {
-                let there = self.log.get(&index);
-                return Err(format!(
-                    "node {node}: acknowledged record {record} at {index}; committed there: {there:?}"
-                ));
-            }
-        }
-        Ok(())
+        self.contents.has(log, appended.first, records).map_err(|why| format!("node {node}: {why}"))
     }
 
     /// Checks that an acknowledged record is on the disks of a majority, whatever the replicas report. A
@@ -417,12 +407,13 @@ impl Oracle {
     /// under the one before.
     pub(super) fn is_durable(
         &mut self,
+        log: LogNumber,
         last: Index,
         leader: &Host,
         hosts: &BTreeMap<NodeId, Host>,
         plan: &Plan,
     ) -> Check {
-        let Some(entry) = self.places.range(..=last).next_back().map(|(_, raft)| *raft) else {
+        let Some(entry) = self.contents.entry_of(log, last) else {
             return Err(format!("record {last} was acknowledged and is in no committed entry"));
         };
         let known = self.entries[entry.0 as usize - 1];

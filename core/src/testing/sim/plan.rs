@@ -25,6 +25,9 @@ pub struct Plan {
     pub learners: u64,
     /// How many copies of the log follow from outside.
     pub followers: u64,
+    /// How many named logs the cluster's group has at the beginning; 0: the group is one log on its own. Further ones
+    /// come and go during the run.
+    pub logs: u32,
     /// How many clients have no session.
     pub plain_clients: u32,
     /// How many clients have a session.
@@ -57,6 +60,12 @@ pub struct Plan {
     pub queue_bytes_max: usize,
 }
 
+/// A fourth of all runs has named logs. From a generator of its own, so that the other parameters of a seed do not change.
+fn named_logs(seed: u64) -> u32 {
+    let mut rng = Rng::new(seed ^ 0x1095);
+    if rng.permille(250) { rng.between(1, 4) as u32 } else { 0 }
+}
+
 /// Sessions do not expire within this: clocks jump by less.
 const IDLE_NEVER: Duration = Duration::from_secs(24 * 3600);
 
@@ -69,7 +78,10 @@ impl Plan {
         let heartbeat = Duration::from_millis([50, 100, 100, 200][rng.below(4)]);
         let election_timeout = heartbeat * [5, 10, 10][rng.below(3)];
         let mut faults = BTreeSet::new();
-        for fault in Fault::ALL.iter().filter(|f| **f != Fault::SetOptions) {
+        for fault in Fault::ALL
+            .iter()
+            .filter(|f| !matches!(f, Fault::SetOptions | Fault::LogDropped | Fault::LogSealed))
+        {
             if rng.permille(550) {
                 faults.insert(*fault);
             }
@@ -87,6 +99,7 @@ impl Plan {
             voters,
             learners,
             followers: Rng::new(seed ^ 0xf0_110e).below(4) as u64,
+            logs: named_logs(seed),
             plain_clients: rng.between(1, 3) as u32,
             session_clients: rng.between(1, 3) as u32,
             trouble: Duration::from_millis(rng.between(10_000, 25_000)),

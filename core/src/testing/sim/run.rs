@@ -12,8 +12,8 @@ use super::story::{Story, Teller};
 use super::world::{Event, Task, World};
 use crate::cluster::options::{Bootstrap, Role};
 use crate::sync::clock::Moment;
-use crate::types::{Index, NodeId};
-use std::collections::BTreeMap;
+use crate::types::{Index, LogNumber, NodeId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -71,8 +71,8 @@ pub struct Report {
     pub acknowledged: u64,
     /// How many records were committed.
     pub records: u64,
-    /// The number of the record at each index that was ever committed, discarded ones included.
-    pub log: BTreeMap<Index, u64>,
+    /// The number of the record at each index that was ever committed, log by log, discarded ones included.
+    pub logs: BTreeMap<LogNumber, BTreeMap<Index, u64>>,
     /// How many leaders there were.
     pub leaders: u64,
     /// The reasons for which checks accepted what they look for, and how often.
@@ -153,8 +153,8 @@ impl Simulation {
             counts: world.counts,
             failovers: world.failovers,
             acknowledged: world.oracle.acknowledged,
-            records: world.oracle.log().len() as u64,
-            log: world.oracle.log().clone(),
+            records: world.oracle.contents.count() as u64,
+            logs: world.oracle.contents.logs().map(|(log, records)| (log, records.clone())).collect(),
             leaders: world.oracle.leader_changes,
             excuses: world.oracle.excuses,
             judged: world.watch.judged,
@@ -184,6 +184,9 @@ impl World {
         self.schedule.after(self.plan.heartbeat, Event::Watch);
         if self.plan.faults.contains(&Fault::SetOptions) {
             self.schedule.after(self.plan.fault_interval / 2, Event::Options);
+        }
+        if self.plan.logs > 0 {
+            self.schedule.after(self.plan.fault_interval / 3, Event::Tenant);
         }
         let end = self.now().plus(self.plan.trouble);
         while self.now() < end {
@@ -218,6 +221,7 @@ impl World {
         if voters.len() != wanted {
             return Err(format!("the plan has {wanted} voters, and the cluster has {voters:?}"));
         }
+        self.open_named_logs()?;
         let now = self.now();
         self.counts = Counts::default();
         self.story.note(now, || format!("the cluster is built: voters {voters:?}; {:?}", self.plan));
@@ -249,6 +253,7 @@ impl World {
 
     fn has_recovered(&mut self) -> bool {
         self.clients.iter().all(super::world::Client::is_idle)
+            && self.tenant.is_idle()
             && self.admin.is_idle()
             && self.stragglers().is_some_and(|s| s.is_empty())
             && self.lagging_followers().is_empty()
@@ -261,7 +266,7 @@ impl World {
     }
 
     /// The members that are not in step with the leader. `None`: there is no leader.
-    fn stragglers(&mut self) -> Option<Vec<NodeId>> {
+    pub(super) fn stragglers(&mut self) -> Option<Vec<NodeId>> {
         let leader = self.leader()?;
         let voters = self.voters();
         let machine = self.machine(leader)?;
@@ -306,21 +311,15 @@ impl World {
         let mut nodes = self.voters();
         nodes.extend(self.machine(leader).map(|m| m.learners()).unwrap_or_default());
         nodes.retain(|n| self.hosts.get(n).is_none_or(|h| h.state != State::Gone));
-        let last = self.oracle.last();
         for node in nodes {
             let Some(machine) = self.machine(node) else { return Err(format!("node {node} does not run")) };
-            let (first, end) = machine.range();
-            let all = machine.read_all().map_err(|e| format!("node {node}: cannot read its log: {e:?}"))?;
-            let wanted = self.oracle.log().range(first..).map(|(index, _)| *index);
-            if !all.iter().map(|(index, _)| *index).eq(wanted) {
-                let has: Vec<Index> = all.iter().map(|(i, _)| *i).collect();
-                return Err(format!(
-                    "node {node} returns {has:?} from {first} to {end}; committed up to {last}"
-                ));
-            }
-            for (index, record) in &all {
-                self.oracle.shows(node, *index, record)?;
-            }
+            let read = |e| format!("node {node}: cannot read its log: {e:?}");
+            let first = |log| Ok((log, machine.range(log)?.0));
+            let firsts: Vec<_> =
+                machine.logs().into_iter().map(first).collect::<Result<_, _>>().map_err(read)?;
+            let all = machine.read_all().map_err(read)?;
+            self.oracle.has_all(node, &firsts, &all)?;
+            self.oracle.begins_right(node, &firsts)?;
         }
         for (node, host) in &self.hosts {
             let left = host.machine.as_ref().filter(|_| host.is_up() && self.left.contains(node));
@@ -329,7 +328,12 @@ impl World {
             }
         }
         self.judge_followers()?;
-        linear::check(&self.history, self.oracle.log())
+        let logs: BTreeSet<LogNumber> = self.history.calls.iter().map(|call| call.log).collect();
+        let check = |log: &LogNumber| {
+            let checked = linear::check(&self.history.of(*log), self.oracle.contents.of(*log));
+            checked.map_err(|why| format!("log {log}: {why}"))
+        };
+        logs.iter().try_for_each(check)
     }
 }
 

@@ -19,7 +19,7 @@ use crate::replica::node::driver::{Driver, Next, SHORT, Watch};
 use crate::replica::writer::SyncOnce;
 use crate::store::format::block::BlockHeader;
 use crate::sync::clock::Moment;
-use crate::types::{EntryIndex, Index};
+use crate::types::{EntryIndex, Index, LogNumber};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::mem;
@@ -44,8 +44,8 @@ pub(super) fn header_at(node: &Node, index: EntryIndex) -> Result<Option<BlockHe
     }
 }
 
-/// Records with their indexes.
-pub(super) type Records = Vec<(Index, Vec<u8>)>;
+/// Records with their logs and indexes.
+pub(super) type Records = Vec<(LogNumber, Index, Vec<u8>)>;
 
 /// The body of an entry; `None` if it was discarded.
 ///

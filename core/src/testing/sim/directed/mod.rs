@@ -2,10 +2,9 @@
 //! fails when the bug is planted beside which [`super::bugs`] names it.
 //!
 //! Scenarios with a cluster run in a [`World`], so its oracle judges them after every event as well. Scenarios with
-//! one replica are in [`one_replica`], and that of a shared group is in [`shared_group`].
+//! one replica are in [`one_replica`].
 
 mod one_replica;
-mod shared_group;
 
 use super::fault::Fault;
 use super::harm;
@@ -25,17 +24,18 @@ use crate::error::ErrorKind;
 use crate::record::batch::{Batch, BatchBuilder};
 #[cfg(test)]
 use crate::store::segment::{file_name, file_number};
-use crate::types::{Index, NodeId};
+use crate::types::{Index, LogNumber, NodeId};
 use one_replica::{
     ELECTION_TIMEOUT, LONG, barrier_is_retried_after_a_jump, body_of_another_term_is_not_sent,
     message_from_another_directory_is_dropped, only_committed_entries_are_sent_as_committed,
     vote_on_the_disk_is_not_cast_again,
 };
-use shared_group::logs_of_a_group_are_kept_apart;
 use std::time::Duration;
 
 /// A scenario: its name, and its function.
 pub(super) type Scenario = (&'static str, fn() -> Check);
+
+const OWN: LogNumber = LogNumber::OWN;
 
 /// All scenarios.
 pub(super) const SCENARIOS: &[Scenario] = &[
@@ -58,7 +58,6 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         opening_after_a_truncation_is_repaired_for_that_index,
     ),
     ("vote_on_the_disk_is_not_cast_again", vote_on_the_disk_is_not_cast_again),
-    ("logs_of_a_group_are_kept_apart", logs_of_a_group_are_kept_apart),
 ];
 
 /// A cluster without clients and without a nemesis.
@@ -78,6 +77,7 @@ impl Stage {
             election_timeout: ELECTION_TIMEOUT,
             delay: Duration::from_millis(1),
             sync_time: Duration::from_micros(200),
+            logs: 0,
             ..Plan::calm(1)
         };
         let mut world = World::new(plan, Story::new(None));
@@ -117,9 +117,9 @@ impl Stage {
     fn append(&mut self) -> Check {
         let leader = self.leader()?;
         let batch = self.batch(0)?;
-        let before = self.world.oracle.last();
-        self.world.submit(Asker::Probe, leader, Request::Append(batch), LONG);
-        self.until("the append is committed", |w| w.oracle.last() > before)
+        let before = self.world.oracle.contents.last(OWN);
+        self.world.submit(Asker::Probe, leader, Request::Append(OWN, batch), LONG);
+        self.until("the append is committed", |w| w.oracle.contents.last(OWN) > before)
     }
 
     /// Appends a large record at the leader. Returns the error if the append is refused.
@@ -130,7 +130,7 @@ impl Stage {
     fn append_one(&mut self, size: u64) -> Check<Option<ErrorKind>> {
         let leader = self.leader()?;
         let batch = self.batch(size)?;
-        self.submit(leader, Request::Append(batch))
+        self.submit(leader, Request::Append(OWN, batch))
     }
 
     /// A batch of the next record, with the size bit `LARGE` or 0.
@@ -139,7 +139,7 @@ impl Stage {
         let record = self.records | size;
         let mut builder = BatchBuilder::new();
         let built = builder.push(&record_of(record)).and_then(BatchBuilder::build);
-        self.world.oracle.proposed(&[record]);
+        self.world.oracle.contents.proposed(OWN, &[record]);
         built.map_err(|e| format!("cannot build a batch: {e}"))
     }
 
@@ -239,7 +239,7 @@ impl Stage {
         self.isolate(cut_off);
         for _ in 0..superseded {
             let batch = self.batch(LARGE)?;
-            drop(self.world.hand(cut_off, Request::Append(batch))?);
+            drop(self.world.hand(cut_off, Request::Append(OWN, batch))?);
         }
         self.until("another node leads", |w| w.leader().is_some_and(|n| n != cut_off))?;
         self.append_many(committed)?;
@@ -397,8 +397,8 @@ fn full_cluster_accepts_a_discard() -> Check {
     stage.append_many(150)?;
     stage.fill_up()?;
     let leader = stage.leader()?;
-    let first = Index(stage.world.oracle.last().0 / 2);
-    if let Some(error) = stage.submit(leader, Request::Discard(first))? {
+    let first = Index(stage.world.oracle.contents.last(OWN).0 / 2);
+    if let Some(error) = stage.submit(leader, Request::Discard(OWN, first))? {
         return Err(format!("a discard on full disks is refused: {error:?}"));
     }
     stage.takes_appends()

@@ -47,6 +47,7 @@ fn setup(bootstrap: Bootstrap) -> Setup {
         session_idle_max: LONG,
         sessions_max: None,
         queue_bytes_max: 1 << 20,
+        shared: false,
         seed: 1,
     }
 }

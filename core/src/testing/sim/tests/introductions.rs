@@ -143,7 +143,7 @@ fn set_back_voter_waits_for_every_voter_that_can_be_reached() {
     let leader = stage.leader_of(&[1, 2]);
     let ticket = stage.append(leader, "behind it");
     assert_eq!(stage.answer(&ticket).unwrap(), last.next());
-    assert_eq!(&stage.machines[&1].read(last).unwrap()[..], b"on 2 and 3");
+    assert_eq!(&stage.machines[&1].read(LogNumber::OWN, last).unwrap()[..], b"on 2 and 3");
 }
 
 /// If the voter that has the record cannot be reached at all, the others continue. When it returns, its committed
@@ -162,7 +162,7 @@ fn voter_whose_committed_entries_were_replaced_takes_no_part() {
     stage.heal();
     stage.advance(LONG);
     assert_eq!(stage.role(2), Role::Removed, "{}", stage.summaries());
-    assert_eq!(&stage.machines[&2].read(last).unwrap()[..], b"on 2 and 3");
+    assert_eq!(&stage.machines[&2].read(LogNumber::OWN, last).unwrap()[..], b"on 2 and 3");
     // The set-back replica has voted. It learns of its loss too late, and two stopped replicas would leave no
     // majority.
     let leader = stage.leader_of(&[1, 3]);

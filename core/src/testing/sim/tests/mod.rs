@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::record::batch::BatchBuilder;
 use crate::sync::clock::Moment;
 use crate::sync::completion::Ticket;
-use crate::types::{Index, LogId, NodeId};
+use crate::types::{Index, LogId, LogNumber, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,6 +74,7 @@ impl Stage {
             session_idle_max: PATIENCE,
             sessions_max: None,
             queue_bytes_max: 1 << 20,
+            shared: false,
             seed: node,
         };
         let disk = self.disks.entry(node).or_default();
@@ -207,7 +208,7 @@ impl Stage {
     fn append(&self, node: u64, text: &str) -> Ticket {
         let mut batch = BatchBuilder::new();
         batch.push(text.as_bytes()).unwrap();
-        self.submit(node, Request::Append(batch.build().unwrap()))
+        self.submit(node, Request::Append(LogNumber::OWN, batch.build().unwrap()))
     }
 
     /// Lets time pass until the ticket is answered.

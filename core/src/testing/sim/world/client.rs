@@ -18,7 +18,7 @@ use crate::testing::sim::fault::Fault;
 use crate::testing::sim::history::{LARGE, Reply, Seen, What, number_of, record_of};
 use crate::testing::sim::machine::Request;
 use crate::testing::sim::plan::Plan;
-use crate::types::{Index, NodeId, Sequence, SessionId};
+use crate::types::{Index, LogNumber, NodeId, Sequence, SessionId};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ const RETRY_DELAY: Duration = Duration::from_millis(30);
 #[derive(Debug)]
 pub(in crate::testing::sim) struct Client {
     id: u32,
+    /// The log that it uses.
+    log: LogNumber,
     rng: Rng,
     think: Duration,
     /// How many appends may be unanswered at a time.
@@ -118,6 +120,7 @@ impl Client {
         let window = if in_session { rng.between(1, 4) } else { rng.between(1, 2) };
         Self {
             id,
+            log: if plan.logs == 0 { LogNumber::OWN } else { LogNumber(1 + id % plan.logs) },
             think: plan.think,
             window: window as usize,
             target: NodeId(1),
@@ -255,7 +258,8 @@ impl World {
                 self.begin(n, Some(call), Want::Look { index: None })
             }
             960..990 => {
-                let last = self.oracle.last().0;
+                let log = self.clients[n].log;
+                let last = self.oracle.contents.last(log).0;
                 let client = &mut self.clients[n];
                 let first = if client.rng.permille(40) {
                     Index(last + client.rng.between(2, 9))
@@ -263,7 +267,9 @@ impl World {
                     Index(client.rng.between(1, last.max(1) * 9 / 10 + 1))
                 };
                 let call = self.invoke(n, What::Discard { first });
-                self.oracle.asked_to_discard(first);
+                if log.is_none() {
+                    self.oracle.contents.asked_to_discard(first);
+                }
                 self.begin(n, Some(call), Want::Discard(first))
             }
             _ => match client.session.take_if(|_| client.ops.is_empty()) {
@@ -274,8 +280,8 @@ impl World {
     }
 
     fn invoke(&mut self, n: usize, what: What) -> usize {
-        let (now, id) = (self.now(), self.clients[n].id);
-        self.history.invoke(now, id, what)
+        let (now, Client { id, log, .. }) = (self.now(), &self.clients[n]);
+        self.history.invoke(now, *id, *log, what)
     }
 
     fn new_append(&mut self, n: usize) -> Check {
@@ -286,7 +292,7 @@ impl World {
             s.next += 1;
             (s.id, sequence)
         });
-        self.oracle.proposed(&records);
+        self.oracle.contents.proposed(self.clients[n].log, &records);
         let call = self.invoke(n, What::Append { records: records.clone(), session });
         self.begin(n, Some(call), Want::Append { batch, records, sequence: session.map(|s| s.1) })
     }
@@ -300,7 +306,7 @@ impl World {
 
     /// A random index in the log, or a little beyond.
     fn some_index(&mut self, n: usize) -> Index {
-        let last = self.oracle.last().0;
+        let last = self.oracle.contents.last(self.clients[n].log).0;
         Index(self.clients[n].rng.between(1, last + 2))
     }
 
@@ -309,7 +315,7 @@ impl World {
         let index = self.some_index(n);
         let node = self.choose_target(n);
         let call = self.invoke(n, What::Read { index, linear: false });
-        match self.read_at(node, index)? {
+        match self.read_at(node, self.clients[n].log, index)? {
             Some(seen) => self.record_reply(call, Reply::Read(seen)),
             None => self.record_reply(call, Reply::Nothing),
         }
@@ -317,17 +323,19 @@ impl World {
     }
 
     /// Reads one record; `None` if no process runs there, or its disk failed.
-    fn read_at(&mut self, node: NodeId, index: Index) -> Check<Option<Seen>> {
+    fn read_at(&mut self, node: NodeId, log: LogNumber, index: Index) -> Check<Option<Seen>> {
         let Some(machine) = self.machine(node) else { return Ok(None) };
-        Ok(Some(match machine.read(index) {
+        Ok(Some(match machine.read(log, index) {
             Ok(record) => match number_of(&record) {
                 Some(number) => Seen::Record(number),
-                None => return Err(format!("node {node} returned damaged bytes at {index}")),
+                None => return Err(format!("node {node} returned damaged bytes at {index} of log {log}")),
             },
             Err(e) if e.kind() == ErrorKind::Discarded => Seen::Discarded,
             Err(e) if e.kind() == ErrorKind::OutOfRange => Seen::Beyond,
             Err(e) if matches!(e.kind(), ErrorKind::Io | ErrorKind::Corrupt) => return Ok(None),
-            Err(e) => return Err(format!("node {node}, reading {index}: {e:?}")),
+            // It has not heard of the log yet.
+            Err(e) if e.kind() == ErrorKind::NotFound && !log.is_none() => return Ok(None),
+            Err(e) => return Err(format!("node {node}, reading {index} of log {log}: {e:?}")),
         }))
     }
 
@@ -350,11 +358,12 @@ impl World {
             Want::Append { .. } if self.clients[n].in_session => self.clients[n].target,
             _ => self.choose_target(n),
         };
+        let log = self.clients[n].log;
         let request = match &self.clients[n].ops[place].want {
-            Want::Append { batch, .. } => Request::Append(batch.clone()),
+            Want::Append { batch, .. } => Request::Append(log, batch.clone()),
             Want::Look { .. } => Request::Barrier,
-            Want::Discard(first) => Request::Discard(*first),
-            Want::Open => Request::OpenSession,
+            Want::Discard(first) => Request::Discard(log, *first),
+            Want::Open => Request::OpenSession(log),
             Want::Close(id) => Request::CloseSession(*id),
         };
         let wait_limit = Duration::from_millis(self.clients[n].rng.between(300, 3000));
@@ -490,9 +499,10 @@ impl World {
     }
 
     fn succeeded(&mut self, n: usize, place: usize, node: NodeId, appended: Appended) -> Check {
+        let log = self.clients[n].log;
         match self.clients[n].ops[place].want.clone() {
             Want::Append { records, .. } => {
-                self.acknowledged(node, appended, &records)?;
+                self.acknowledged(node, log, appended, &records)?;
                 let since = self.clients[n].ops[place].since;
                 if let Some(session) = &mut self.clients[n].session {
                     session.active = session.active.max(Some(since));
@@ -502,14 +512,17 @@ impl World {
             }
             Want::Look { index } => {
                 let Some(machine) = self.machine(node) else { return self.finish(n, place, Reply::Nothing) };
-                let (first, last) = machine.range();
-                if last < appended.first {
-                    let barrier = appended.first;
-                    return Err(format!("node {node}: after a barrier at {barrier} its log ends at {last}"));
+                let (committed, barrier) = (machine.summary().committed, appended.first);
+                if committed < barrier {
+                    return Err(format!(
+                        "node {node}: after a barrier at {barrier} its log ends at {committed}"
+                    ));
                 }
+                let (first, last) =
+                    machine.range(log).map_err(|e| format!("node {node}, after a barrier: {e:?}"))?;
                 let reply = match index {
                     None => Reply::Info(first, last),
-                    Some(index) => self.read_at(node, index)?.map_or(Reply::Nothing, Reply::Read),
+                    Some(index) => self.read_at(node, log, index)?.map_or(Reply::Nothing, Reply::Read),
                 };
                 self.finish(n, place, reply)
             }
@@ -527,16 +540,18 @@ impl World {
     pub(in crate::testing::sim) fn acknowledged(
         &mut self,
         node: NodeId,
+        log: LogNumber,
         appended: Appended,
         records: &[u64],
     ) -> Check {
         let now = self.now();
         self.story.note(now, || {
-            format!("node {node}: acknowledges {} records from {}", records.len(), appended.first)
+            let (count, first) = (records.len(), appended.first);
+            format!("node {node}: acknowledges {count} records from {first} of log {log}")
         });
-        self.oracle.acknowledged(node, appended, records)?;
+        self.oracle.acknowledged(node, log, appended, records)?;
         let Some(leader) = self.hosts.get(&node) else { return Ok(()) };
-        self.oracle.is_durable(appended.last(), leader, &self.hosts, &self.plan)
+        self.oracle.is_durable(log, appended.last(), leader, &self.hosts, &self.plan)
     }
 
     fn finish(&mut self, n: usize, place: usize, reply: Reply) -> Check {

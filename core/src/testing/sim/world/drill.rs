@@ -80,13 +80,14 @@ impl World {
             return Err(format!("node {old} led and was lost; no append was acknowledged within {limit:?}"));
         }
         if let Some(leader) = self.leader().filter(|_| !asking) {
-            let record = self.probe_record();
+            let (record, log) = (self.probe_record(), self.main_log());
             let mut builder = BatchBuilder::new();
             let built = builder.push(&record_of(record)).and_then(BatchBuilder::build);
             let batch = built.map_err(|e| format!("cannot build a batch: {e}"))?;
-            self.oracle.proposed(&[record]);
-            let call = self.history.invoke(now, PROBE, What::Append { records: vec![record], session: None });
-            match self.submit(Asker::Probe, leader, Request::Append(batch), self.plan.election_timeout) {
+            self.oracle.contents.proposed(log, &[record]);
+            let call =
+                self.history.invoke(now, PROBE, log, What::Append { records: vec![record], session: None });
+            match self.submit(Asker::Probe, leader, Request::Append(log, batch), self.plan.election_timeout) {
                 Some(Ok(attempt)) => {
                     if let Some(drill) = &mut self.drill {
                         drill.attempt = Some((attempt, call));
@@ -146,7 +147,7 @@ impl World {
         };
         self.history.answer(now, call, Reply::Appended(Some(appended.first)));
         if let What::Append { records, .. } = self.history.calls[call].what.clone() {
-            self.acknowledged(node, appended, &records)?;
+            self.acknowledged(node, self.main_log(), appended, &records)?;
         }
         if let Some((old, at)) = killed {
             let took = now.since(at);

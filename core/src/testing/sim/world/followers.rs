@@ -231,8 +231,8 @@ impl World {
         let (node, made) = (follower.node, follower.made);
         let Some(copy) = &mut follower.copy else { return Ok(()) };
         let fresh = copy.fresh().map_err(|e| format!("follower {node} cannot read its records: {e:?}"))?;
-        for (index, record) in fresh {
-            self.oracle.shows(node, index, &record)?;
+        for (log, index, record) in fresh {
+            self.oracle.shows(node, log, index, &record)?;
         }
         debug_assert!(made, "a copy that runs was made");
         Ok(())
@@ -528,18 +528,9 @@ impl World {
         for follower in &mut self.followers {
             let node = follower.node;
             let Some(copy) = &mut follower.copy else { return Err(format!("follower {node} has no log")) };
-            let (first, all) =
-                copy.all().map_err(|e| format!("follower {node} cannot read its log: {e:?}"))?;
-            let wanted = self.oracle.log().range(first..).map(|(index, _)| *index);
-            if !all.iter().map(|(index, _)| *index).eq(wanted) {
-                return Err(format!(
-                    "follower {node} has {} records from {first} on, which are not all",
-                    all.len()
-                ));
-            }
-            for (index, record) in &all {
-                self.oracle.shows(node, *index, record)?;
-            }
+            let read = |e| format!("follower {node} cannot read its log: {e:?}");
+            let (firsts, all) = (copy.firsts().map_err(read)?, copy.all().map_err(read)?);
+            self.oracle.has_all(node, &firsts, &all)?;
         }
         Ok(())
     }

@@ -21,6 +21,7 @@ mod leaving;
 mod nemesis;
 mod options;
 mod process;
+mod tenant;
 mod watch;
 
 pub(super) use admin::Task;
@@ -50,6 +51,7 @@ use followers::{Follower, FollowerEvent};
 use nemesis::Nemesis;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use tenant::Tenant;
 use watch::Watch;
 
 #[derive(Debug)]
@@ -91,6 +93,8 @@ pub(super) enum Event {
     Nemesis,
     /// The log's options are changed.
     Options,
+    /// A named log comes, is used, or goes.
+    Tenant,
     /// A lasting fault ends.
     EndTrouble(u64),
     /// The probe of a fail-over sends again.
@@ -109,6 +113,7 @@ pub(super) enum Asker {
     Admin,
     Probe,
     Options,
+    Tenant,
     /// Appends right before a close.
     Closer,
 }
@@ -127,6 +132,7 @@ pub(super) struct World {
     pub(super) rng: Rng,
     /// Chooses the changes of the log's options.
     pub(super) options_rng: Rng,
+    pub(super) tenant: Tenant,
     pub(super) hosts: BTreeMap<NodeId, Host>,
     pub(super) network: Network,
     pub(super) clients: Vec<Client>,
@@ -184,6 +190,7 @@ impl World {
             followers: Vec::new(),
             left: BTreeSet::new(),
             options_rng: Rng::new(plan.seed ^ 0xb710_45e7),
+            tenant: Tenant::new(&plan),
             rng,
             plan,
         }
@@ -325,6 +332,7 @@ impl World {
             Event::Admin => self.admin_wakes()?,
             Event::Nemesis => self.nemesis_wakes()?,
             Event::Options => self.options_wake()?,
+            Event::Tenant => self.tenant_wakes()?,
             Event::EndTrouble(trouble) => self.end_trouble(trouble)?,
             Event::Probe => self.probe()?,
             Event::Retire(node) => self.retire(node)?,
@@ -487,6 +495,7 @@ impl World {
                 self.on_options_result(result.map(|(_, r)| r));
                 Ok(())
             }
+            Asker::Tenant => self.on_tenant_result(attempt, result),
             Asker::Closer => self.on_closer_result(attempt, result),
         }
     }

@@ -76,6 +76,8 @@ impl Nemesis {
                     | Fault::SessionEvicted
                     | Fault::SessionsFull
                     | Fault::SetOptions
+                    | Fault::LogDropped
+                    | Fault::LogSealed
             )
         };
         Self {

@@ -218,15 +218,16 @@ impl World {
 
     /// Submits an append whose answer only the check at the end needs.
     fn hand_in(&mut self, node: NodeId) -> Check {
-        let now = self.now();
+        let (now, log) = (self.now(), self.main_log());
         self.burst.records += 1;
         let record = u64::from(CLOSER) << 40 | self.burst.records;
         let mut builder = BatchBuilder::new();
         let built = builder.push(&record_of(record)).and_then(BatchBuilder::build);
         let batch = built.map_err(|e| format!("cannot build a batch: {e}"))?;
-        self.oracle.proposed(&[record]);
-        let call = self.history.invoke(now, CLOSER, What::Append { records: vec![record], session: None });
-        match self.submit(Asker::Closer, node, Request::Append(batch), Duration::from_secs(60)) {
+        self.oracle.contents.proposed(log, &[record]);
+        let call =
+            self.history.invoke(now, CLOSER, log, What::Append { records: vec![record], session: None });
+        match self.submit(Asker::Closer, node, Request::Append(log, batch), Duration::from_secs(60)) {
             Some(Ok(attempt)) => _ = self.burst.calls.insert(attempt, call),
             _ => self.history.answer(now, call, Reply::Refused),
         }
@@ -246,7 +247,7 @@ impl World {
         };
         self.history.answer(now, call, Reply::Appended(Some(appended.first)));
         if let What::Append { records, .. } = self.history.calls[call].what.clone() {
-            self.acknowledged(node, appended, &records)?;
+            self.acknowledged(node, self.main_log(), appended, &records)?;
         }
         Ok(())
     }

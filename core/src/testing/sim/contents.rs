@@ -1,0 +1,163 @@
+//! Contents: everything that was ever committed, log by log, and the named logs of a group as their entries left them.
+//!
+//! Invariants, checked as entries come:
+//! - a log is opened once, under a number above all earlier ones, and nothing happens to it before or after its life;
+//! - a named log has no holes except those of its own discards beyond the end; it takes nothing while it is sealed;
+//! - a record was proposed for this log, and is in one log, once.
+//!
+//! Must not know: hosts, clients.
+
+use super::history::number_of;
+use super::machine::{LogEnd, LogEnds};
+use crate::replica::queue::proposals::LogCommand;
+use crate::types::{EntryIndex, Index, LogNumber};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// The records that were ever committed to a log, by their indexes.
+pub(super) type Records = BTreeMap<Index, u64>;
+
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    logs: BTreeMap<LogNumber, Records>,
+    /// The entry of each record.
+    places: BTreeMap<(LogNumber, Index), EntryIndex>,
+    /// The named logs after the last entry.
+    ends: Rc<LogEnds>,
+    /// The newest named log that was opened.
+    opened: LogNumber,
+    /// The log that each record was to be appended to.
+    proposed: BTreeMap<u64, LogNumber>,
+    committed: BTreeSet<u64>,
+    /// The largest index of a requested discard of the own log.
+    asked: Index,
+}
+
+impl Contents {
+    /// All records that were ever committed to a log.
+    pub(super) fn of(&self, log: LogNumber) -> &Records {
+        static NONE: Records = Records::new();
+        self.logs.get(&log).unwrap_or(&NONE)
+    }
+
+    /// The logs that ever had records.
+    pub(super) fn logs(&self) -> impl Iterator<Item = (LogNumber, &Records)> {
+        self.logs.iter().map(|(log, records)| (*log, records))
+    }
+
+    /// The last record of a log.
+    pub(super) fn last(&self, log: LogNumber) -> Index {
+        self.of(log).last_key_value().map_or(Index(0), |(index, _)| *index)
+    }
+
+    /// How many records were ever committed.
+    pub(super) fn count(&self) -> usize {
+        self.committed.len()
+    }
+
+    /// The named logs after the last entry.
+    pub(super) fn ends(&self) -> &Rc<LogEnds> {
+        &self.ends
+    }
+
+    /// The entry of the last record up to this one.
+    pub(super) fn entry_of(&self, log: LogNumber, last: Index) -> Option<EntryIndex> {
+        self.places.range((log, Index(0))..=(log, last)).next_back().map(|(_, raft)| *raft)
+    }
+
+    pub(super) fn proposed(&mut self, log: LogNumber, records: &[u64]) {
+        self.proposed.extend(records.iter().map(|record| (*record, log)));
+    }
+
+    pub(super) fn asked_to_discard(&mut self, first: Index) {
+        self.asked = self.asked.max(first);
+    }
+
+    /// A command of a named log is committed.
+    pub(super) fn changes(&mut self, command: LogCommand) -> Result<(), String> {
+        let log = command.log();
+        if let LogCommand::Open { start, .. } = command {
+            if log <= self.opened {
+                return Err(format!("log {log} is opened after log {}", self.opened));
+            }
+            self.opened = log;
+            Rc::make_mut(&mut self.ends).insert(log, LogEnd { first: start, next: start, sealed: false });
+            return Ok(());
+        }
+        let Some(end) = Rc::make_mut(&mut self.ends).get_mut(&log) else {
+            return Err(format!("{command:?} is committed, and there is no such log"));
+        };
+        match command {
+            LogCommand::Seal { .. } => end.sealed = true,
+            LogCommand::Drop { .. } => drop(Rc::make_mut(&mut self.ends).remove(&log)),
+            LogCommand::Discard { first, .. } => {
+                (end.first, end.next) = (end.first.max(first), end.next.max(first));
+            }
+            LogCommand::Open { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// A record is committed for the first time, by entry `raft`.
+    pub(super) fn commits(
+        &mut self,
+        raft: EntryIndex,
+        log: LogNumber,
+        index: Index,
+        record: &[u8],
+    ) -> Result<(), String> {
+        let Some(number) = number_of(record) else {
+            return Err(format!("bytes that were never appended are committed at {index} of log {log}"));
+        };
+        let wrong = |why: String| Err(format!("record {number} is committed at {index} of log {log}; {why}"));
+        if log.is_none() {
+            let expected = self.last(log).next();
+            if index < expected || (index > expected && index > self.asked) {
+                return wrong(format!("the next is {expected}"));
+            }
+        } else {
+            match Rc::make_mut(&mut self.ends).get_mut(&log) {
+                None => return wrong("there is no such log".to_owned()),
+                Some(end) if end.sealed => return wrong("the log is sealed".to_owned()),
+                Some(end) if end.next != index => return wrong(format!("the next is {}", end.next)),
+                Some(end) => end.next = index.next(),
+            }
+        }
+        match self.proposed.get(&number) {
+            None => return wrong("it was never appended".to_owned()),
+            Some(other) if *other != log => return wrong(format!("it was appended to log {other}")),
+            Some(_) => {}
+        }
+        if !self.committed.insert(number) {
+            return wrong("it is committed already".to_owned());
+        }
+        self.logs.entry(log).or_default().insert(index, number);
+        self.places.insert((log, index), raft);
+        Ok(())
+    }
+
+    /// Checks a record that a replica returns.
+    pub(super) fn shows(&self, log: LogNumber, index: Index, record: &[u8]) -> Result<(), String> {
+        match (number_of(record), self.of(log).get(&index)) {
+            (None, _) => Err(format!("returns bytes at {index} of log {log} that were never appended")),
+            (Some(number), Some(known)) if *known == number => Ok(()),
+            (Some(number), known) => {
+                Err(format!("returns record {number} at {index} of log {log}; committed there: {known:?}"))
+            }
+        }
+    }
+
+    /// Checks records that were acknowledged.
+    pub(super) fn has(&self, log: LogNumber, first: Index, records: &[u64]) -> Result<(), String> {
+        for (n, record) in records.iter().enumerate() {
+            let index = first.plus(n as u64);
+            let there = self.of(log).get(&index);
+            if there != Some(record) {
+                return Err(format!(
+                    "acknowledged record {record} at {index} of log {log}; committed there: {there:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}

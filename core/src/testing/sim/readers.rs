@@ -1,0 +1,88 @@
+//! Readers: read the logs of a directory on: its own log, or each named log of a shared group.
+//!
+//! Must not know: what is in the records.
+
+use super::threads::Records;
+use crate::error::{ErrorKind, Result};
+use crate::read::reader::{LogView, Reader, Start};
+use crate::types::{Index, LogNumber};
+use std::collections::BTreeMap;
+
+pub(super) struct Readers {
+    view: LogView,
+    each: BTreeMap<LogNumber, Reader>,
+}
+
+impl Readers {
+    /// Readers that begin at the first record of each log.
+    pub(super) fn new(view: LogView) -> Self {
+        Self { view: LogView { prefetch: 0, ..view }, each: BTreeMap::new() }
+    }
+
+    /// The view of all logs together.
+    pub(super) fn group(&self) -> &LogView {
+        &self.view
+    }
+
+    /// The logs that can be read, ascending.
+    pub(super) fn logs(&self) -> Vec<LogNumber> {
+        if !self.view.logs.is_shared() {
+            return vec![LogNumber::OWN];
+        }
+        let mut numbers = self.view.logs.numbers();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// # Errors
+    /// `NotFound`: there is no such log here.
+    pub(super) fn of_log(&self, log: LogNumber) -> Result<LogView> {
+        if log.is_none() { Ok(self.view.clone()) } else { self.view.of_log(log) }
+    }
+
+    /// The records that became readable since the last call.
+    ///
+    /// # Errors
+    /// Those of `Reader::next_record`.
+    pub(super) fn fresh(&mut self) -> Result<Records> {
+        let logs = self.logs();
+        self.each.retain(|log, _| logs.contains(log));
+        let mut fresh = Vec::new();
+        for log in logs {
+            let view = self.of_log(log)?;
+            let mut reader = match self.each.remove(&log) {
+                Some(reader) => reader,
+                None => view.reader(Start::First)?,
+            };
+            read_on(&view, &mut reader, &mut fresh)?;
+            self.each.insert(log, reader);
+        }
+        Ok(fresh)
+    }
+
+    /// Every record that can be read.
+    ///
+    /// # Errors
+    /// Those of `Reader::next_record`.
+    pub(super) fn all(&mut self) -> Result<Records> {
+        self.each.clear();
+        self.fresh()
+    }
+}
+
+/// All records that a reader has not returned yet; from the first record, if that is beyond the reader's position.
+fn read_on(view: &LogView, reader: &mut Reader, fresh: &mut Records) -> Result<()> {
+    loop {
+        match reader.next_record() {
+            Ok(Some(record)) => fresh.push((view.log, record.index, record.data.to_vec())),
+            Ok(None) => return Ok(()),
+            Err(e) if e.kind() == ErrorKind::Discarded => *reader = view.reader(Start::First)?,
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// The first and the last record of a log that can be read.
+pub(super) fn range_of(view: &LogView) -> (Index, Index) {
+    view.positions.range()
+}

@@ -1,0 +1,241 @@
+//! Tenant: named logs of the group that come and go. One is opened, used for a while, sealed or not, and dropped; then
+//! the next one. It asks the current leader, one request at a time, whatever else happens.
+//!
+//! Checked here: a log that was sealed, or dropped, takes no record after that was answered.
+
+use super::{Asker, Check, Event, World};
+use crate::disk::sim::Rng;
+use crate::error::{ErrorKind, Result as LogResult};
+use crate::record::batch::BatchBuilder;
+use crate::replica::queue::proposals::LogCommand;
+use crate::sync::completion::{Appended, Ticket};
+use crate::testing::sim::fault::Fault;
+use crate::testing::sim::history::{LARGE, Reply, What, record_of};
+use crate::testing::sim::machine::Request;
+use crate::testing::sim::plan::Plan;
+use crate::types::{Index, LogNumber, NodeId};
+use std::time::Duration;
+
+/// The number of the client that it is in the history.
+const TENANT: u32 = 903;
+/// How long a request waits for its answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long opening the first named logs may take.
+const OPENING_MAX: Duration = Duration::from_secs(60);
+
+/// The part of its life that a log is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Opening,
+    /// It takes this many more requests.
+    Used(u64),
+    Sealing,
+    /// The seal was answered.
+    Sealed,
+    Dropping,
+    /// The drop was answered.
+    Dropped,
+}
+
+#[derive(Debug)]
+pub(in crate::testing::sim) struct Tenant {
+    rng: Rng,
+    heavy: bool,
+    stage: Stage,
+    log: LogNumber,
+    /// The index of the log's first record.
+    start: Index,
+    records: u64,
+    /// The running request, and its place in the history if it appends.
+    attempt: Option<(u64, Option<usize>)>,
+}
+
+impl Tenant {
+    pub(super) fn new(plan: &Plan) -> Self {
+        Self {
+            rng: Rng::new(plan.seed ^ 0x7e_4a47),
+            heavy: plan.heavy,
+            stage: Stage::Opening,
+            log: LogNumber(plan.logs + 1),
+            start: Index(1),
+            records: 0,
+            attempt: None,
+        }
+    }
+
+    /// Whether it waits for no answer.
+    pub(in crate::testing::sim) fn is_idle(&self) -> bool {
+        self.attempt.is_none()
+    }
+
+    fn next_record(&mut self) -> u64 {
+        self.records += 1;
+        u64::from(TENANT) << 40 | self.records | if self.heavy { LARGE } else { 0 }
+    }
+
+    /// The next log, once this one is gone.
+    fn next_log(&mut self) {
+        self.log = LogNumber(self.log.0 + self.rng.between(1, 2) as u32);
+        self.start = Index(if self.rng.permille(700) { 1 } else { self.rng.between(2, 1_000) });
+        self.stage = Stage::Opening;
+    }
+}
+
+impl World {
+    /// The log that probes and appends before a close use: it is never dropped.
+    pub(in crate::testing::sim) fn main_log(&self) -> LogNumber {
+        if self.plan.logs == 0 { LogNumber::OWN } else { LogNumber(1) }
+    }
+
+    /// Opens the logs that exist during the whole run.
+    /// Returns when all members have them.
+    pub(in crate::testing::sim) fn open_named_logs(&mut self) -> Check {
+        let Some(leader) = self.leader().filter(|_| self.plan.logs > 0) else { return Ok(()) };
+        let mut tickets = Vec::new();
+        for number in 1..=self.plan.logs {
+            let command = LogCommand::Open { log: LogNumber(number), start: Index(1) };
+            tickets.push(self.hand(leader, Request::Log(command))?);
+        }
+        let limit = self.now().plus(OPENING_MAX);
+        let named = self.plan.logs as usize;
+        while self.oracle.contents.ends().len() < named || self.stragglers().is_none_or(|s| !s.is_empty()) {
+            if self.now() > limit || !self.step()? {
+                let answers: Vec<_> = tickets.iter().map(Ticket::poll).collect();
+                return Err(format!("{named} named logs were not opened in {OPENING_MAX:?}: {answers:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the next request, unless one is running.
+    pub(in crate::testing::sim) fn tenant_wakes(&mut self) -> Check {
+        if self.quiet {
+            return Ok(());
+        }
+        if let Some(leader) = self.leader().filter(|_| self.tenant.is_idle()) {
+            self.ask_for_tenant(leader)?;
+        }
+        let pause = self.plan.think.as_nanos() as u64;
+        let pause = self.tenant.rng.between(pause / 4, pause * 7 / 4);
+        self.schedule.after(Duration::from_nanos(pause), Event::Tenant);
+        Ok(())
+    }
+
+    fn ask_for_tenant(&mut self, leader: NodeId) -> Check {
+        let (log, start) = (self.tenant.log, self.tenant.start);
+        let request = match self.tenant.stage {
+            Stage::Opening => Request::Log(LogCommand::Open { log, start }),
+            Stage::Sealing => Request::Log(LogCommand::Seal { log }),
+            Stage::Dropping => Request::Log(LogCommand::Drop { log }),
+            Stage::Used(_) if self.tenant.rng.permille(150) => {
+                let last = self.oracle.contents.last(log).0.max(start.0);
+                Request::Discard(log, Index(self.tenant.rng.between(start.0, last + 2)))
+            }
+            Stage::Used(_) | Stage::Sealed | Stage::Dropped => return self.append_for_tenant(leader),
+        };
+        match self.submit(Asker::Tenant, leader, request, PATIENCE) {
+            Some(Ok(attempt)) => self.tenant.attempt = Some((attempt, None)),
+            Some(Err(error)) => self.tenant_is_told(leader, None, Some(Err(error)))?,
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn append_for_tenant(&mut self, leader: NodeId) -> Check {
+        let (now, log) = (self.now(), self.tenant.log);
+        let mut builder = BatchBuilder::new();
+        let mut records = Vec::new();
+        for _ in 0..self.tenant.rng.between(1, 3) {
+            let record = self.tenant.next_record();
+            builder.push(&record_of(record)).map_err(|e| format!("cannot build a batch: {e}"))?;
+            records.push(record);
+        }
+        let batch = builder.build().map_err(|e| format!("cannot build a batch: {e}"))?;
+        self.oracle.contents.proposed(log, &records);
+        let call = self.history.invoke(now, TENANT, log, What::Append { records, session: None });
+        match self.submit(Asker::Tenant, leader, Request::Append(log, batch), PATIENCE) {
+            Some(Ok(attempt)) => self.tenant.attempt = Some((attempt, Some(call))),
+            Some(Err(error)) => self.tenant_is_told(leader, Some(call), Some(Err(error)))?,
+            None => self.history.answer(now, call, Reply::Refused),
+        }
+        Ok(())
+    }
+
+    pub(in crate::testing::sim) fn on_tenant_result(
+        &mut self,
+        attempt: u64,
+        result: Option<(NodeId, LogResult<Appended>)>,
+    ) -> Check {
+        let Some((_, call)) = self.tenant.attempt.take_if(|(a, _)| *a == attempt) else { return Ok(()) };
+        let (node, result) = result.map_or((NodeId(0), None), |(node, result)| (node, Some(result)));
+        self.tenant_is_told(node, call, result)
+    }
+
+    /// The answer to a request; `None`: there is none.
+    fn tenant_is_told(
+        &mut self,
+        node: NodeId,
+        call: Option<usize>,
+        result: Option<LogResult<Appended>>,
+    ) -> Check {
+        let (now, log, stage) = (self.now(), self.tenant.log, self.tenant.stage);
+        let kind = match &result {
+            Some(Ok(_)) => None,
+            Some(Err(error)) => Some(error.kind()),
+            None => Some(ErrorKind::Timeout),
+        };
+        let may_be = match (kind, stage) {
+            (Some(ErrorKind::Sealed), Stage::Sealed) | (Some(ErrorKind::NotFound), Stage::Dropped) => true,
+            (Some(kind), _) => is_passing(kind),
+            (None, Stage::Sealed | Stage::Dropped) => false,
+            (None, _) => true,
+        };
+        if !may_be {
+            return Err(format!("node {node} answered a request of log {log}, {stage:?}, with {result:?}"));
+        }
+        if let Some(call) = call {
+            let reply = match (&result, kind) {
+                (Some(Ok(appended)), _) => Reply::Appended(Some(appended.first)),
+                (_, Some(ErrorKind::NotLeader | ErrorKind::Busy | ErrorKind::Full)) => Reply::Refused,
+                (_, Some(ErrorKind::Sealed | ErrorKind::NotFound)) => Reply::Refused,
+                _ => Reply::Nothing,
+            };
+            self.history.answer(now, call, reply);
+            if let (Some(Ok(appended)), What::Append { records, .. }) =
+                (&result, self.history.calls[call].what.clone())
+            {
+                self.acknowledged(node, log, *appended, &records)?;
+            }
+        }
+        let is_done = result.is_some_and(|result| result.is_ok());
+        let rng = &mut self.tenant.rng;
+        self.tenant.stage = match stage {
+            Stage::Opening if is_done => Stage::Used(rng.between(2, 30)),
+            Stage::Used(0) if rng.permille(400) => Stage::Sealing,
+            Stage::Used(0) => Stage::Dropping,
+            Stage::Used(more) => Stage::Used(more - 1),
+            Stage::Sealing if is_done => {
+                self.counts.add(Fault::LogSealed);
+                Stage::Sealed
+            }
+            Stage::Sealed => Stage::Dropping,
+            Stage::Dropping if is_done => {
+                self.counts.add(Fault::LogDropped);
+                self.story.note(now, || format!("log {log} was dropped"));
+                Stage::Dropped
+            }
+            Stage::Dropped => {
+                self.tenant.next_log();
+                return Ok(());
+            }
+            stage => stage,
+        };
+        Ok(())
+    }
+}
+
+/// Whether a later request can succeed.
+fn is_passing(kind: ErrorKind) -> bool {
+    use ErrorKind::{Busy, Closed, Full, Io, NotLeader, Poisoned, Removed, Timeout, Unavailable};
+    matches!(kind, NotLeader | Busy | Full | Timeout | Unavailable | Poisoned | Closed | Removed | Io)
+}
