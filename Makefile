@@ -54,13 +54,10 @@ examples: ## every example on real text, one after the other. RUN_FLAGS="--recor
 	@PYTHON=$(PYTHON) MAKE=$(MAKE) examples/small.sh target/debug
 	@PYTHON=$(PYTHON) target/debug/chiplog-example-run $(if $(FILE),--file "$(FILE)") $(RUN_FLAGS)
 
-# The unit, integration and documentation tests are last, so that the last lines are theirs and how long all parts took.
-TESTS := loom-short fuzz-short sim-bugs test-python unit
-test: ## all tests
-	@begun=$$(date +%s); took=; for part in $(TESTS); do from=$$(date +%s); \
-	  $(MAKE) --no-print-directory $$part || exit 1; took="$$took, $$part $$(($$(date +%s) - from)) s"; \
-	  echo "== $$part took $$(($$(date +%s) - from)) s"; done; \
-	  echo "== make test took $$(($$(date +%s) - begun)) s:$${took#,}"
+# Each part beside the test programs leaves a processor idle at times. The wheel comes first: several parts need it.
+BESIDE := test-python sim-bugs fuzz-short loom-short
+test: wheel-dev ## all tests
+	CARGO=$(CARGO) MAKE=$(MAKE) $(PYTHON) tools/run_tests.py $(BESIDE:%=--beside %) $(TESTED)
 
 TESTED := --workspace --features chiplog/testing
 unit: ## the tests in Rust, C, Go and Java alone, without the wheel's
@@ -94,8 +91,10 @@ test-sdist: sdist ## builds a wheel of the package, installs it into an empty en
 	cd target && $(SDIST_VENV)/bin/python -c 'import chiplog, tempfile; \
 	  log = chiplog.Log(tempfile.mkdtemp()); assert log.append(b"x") == 1; log.close(); print(chiplog.__version__, chiplog.__file__)'
 
+# Moved when it is complete: another test can be installing it.
 wheel-dev: $(MATURIN) ## a wheel for tests, on this machine only: target/wheels-test/
-	cd python && $(MATURIN) build --quiet --profile $(WHEEL_PROFILE) --compatibility linux --out ../target/wheels-test
+	cd python && $(MATURIN) build --quiet --profile $(WHEEL_PROFILE) --compatibility linux --out ../target/wheels-test/new.$$$$ && \
+	  mv ../target/wheels-test/new.$$$$/*.whl ../target/wheels-test/ && rmdir ../target/wheels-test/new.$$$$
 
 # Installs the newest wheel of a directory, and nothing else, into an environment of its own, and runs the READMEs' lines there.
 run-alone = rm -rf $(EMPTY_VENV) && $(PYTHON) -m venv $(EMPTY_VENV) && \

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Runs what `cargo test` would run, three test programs at a time.
+"""Runs what `cargo test` would run, three test programs at a time, and other parts of the tests beside them.
 
-    tools/run_tests.py [arguments of cargo test ...]
+    tools/run_tests.py [--beside PART ...] [arguments of cargo test ...]
 
 Half of the test programs mostly compute (simulations, crash points), the other half mostly waits (servers that start,
 elections, time-outs). `cargo test` runs one program after the other and leaves a processor idle. This script builds the same
-programs, runs one of the first half and two of the other at a time, prints what each has printed once it has ended, then runs
-the documentation tests and lists the slowest programs with the processor time of each. It runs all programs even if one fails;
-the output of the failed ones comes last.
+programs and runs one of the first half and two of the other at a time. The documentation tests count as a program that waits,
+and so does `make PART` for each PART. It prints what each has printed once it has ended, and lists the slowest with the
+processor time of each. It runs all of them even if one fails; the output of the failed ones comes last.
 
 Exit status: 0 if all tests passed, 1 if one failed, cargo's own if the programs could not be built.
-CARGO names the cargo to use, RUST_TEST_THREADS the threads of each program (3).
+CARGO names the cargo to use, MAKE the make, RUST_TEST_THREADS the threads of each program (3).
 """
 
 import json
@@ -20,17 +20,29 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 CARGO = os.environ.get("CARGO", "cargo")
+MAKE = os.environ.get("MAKE", "make")
 # Directories of the packages whose tests mostly compute.
-COMPUTE = {"core", "fuzz", "sim", "tools/model"}
+COMPUTE = {"core", "fuzz", "sim", "tools/model", "make sim-bugs"}
 # Programs that take longest start first, so that none of them runs alone at the end.
-LONGEST = ["sim", "crash", "serve", "runs", "binary", "chiplog-example-run", "follow_crash", "crash_faults", "logspec"]
+LONGEST = ["sim", "serve", "make test-python", "documentation", "binary", "make sim-bugs", "crash", "crash_faults", "runs"]
+
+
+class Program(NamedTuple):
+    """A test program, or a command that counts as one."""
+
+    name: str
+    shown: str
+    package: str
+    home: Path
+    command: list[str]
 
 
 def build(arguments):
-    """Builds the test programs and returns them as (name, source below the package, directory of the package, program)."""
+    """Builds the test programs and returns them."""
     command = [CARGO, "test", *arguments, "--no-run", "--message-format=json-render-diagnostics"]
     programs = []
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
@@ -41,8 +53,9 @@ def build(arguments):
             if not message["profile"]["test"]:
                 continue
             home = Path(message["manifest_path"]).parent
-            source = Path(message["target"]["src_path"]).relative_to(home)
-            programs.append((message["target"]["name"], source, home, message["executable"]))
+            package = home.relative_to(ROOT).as_posix()
+            shown = f"{package}/{Path(message['target']['src_path']).relative_to(home)}"
+            programs.append(Program(message["target"]["name"], shown, package, home, [message["executable"]]))
     if process.returncode:
         sys.exit(process.returncode)
     return programs
@@ -50,8 +63,7 @@ def build(arguments):
 
 def rank(program):
     """Orders programs: the longest first, then as cargo does."""
-    name = program[0]
-    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+    return LONGEST.index(program.name) if program.name in LONGEST else len(LONGEST)
 
 
 class Lanes:
@@ -59,7 +71,7 @@ class Lanes:
 
     def __init__(self, programs):
         programs = sorted(programs, key=rank)
-        compute = [p for p in programs if p[2].relative_to(ROOT).as_posix() in COMPUTE]
+        compute = [p for p in programs if p.package in COMPUTE]
         self._lanes = [compute, [p for p in programs if p not in compute]]
         self._lock = threading.Lock()
         self.times = []
@@ -78,11 +90,12 @@ class Lanes:
         return None
 
     def _run(self, program):
-        _, source, home, executable = program
-        shown = f"{home.relative_to(ROOT)}/{source}"
+        shown = program.shown
         begun = time.monotonic()
-        environment = os.environ | {"CARGO": CARGO, "CARGO_MANIFEST_DIR": str(home)}
-        process = subprocess.Popen([executable], cwd=home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        environment = os.environ | {"CARGO": CARGO, "CARGO_MANIFEST_DIR": str(program.home)}
+        process = subprocess.Popen(
+            program.command, cwd=program.home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
         printed = f"     Running {shown}\n{process.stdout.read().decode(errors='replace')}"
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -99,14 +112,20 @@ class Lanes:
 
 def main():
     """Builds, runs, reports."""
-    arguments = sys.argv[1:]
+    arguments, parts = sys.argv[1:], []
     if arguments in (["-h"], ["--help"]):
         print(__doc__)
         return 0
+    while arguments[:1] == ["--beside"]:
+        parts.append(f"make {arguments[1]}")
+        arguments = arguments[2:]
     os.environ.setdefault("RUST_TEST_THREADS", "3")
     begun = time.monotonic()
-    lanes = Lanes(build(arguments))
+    programs = build(arguments)
     print(f"== building the test programs took {time.monotonic() - begun:.0f} s", flush=True)
+    programs.append(Program("documentation", "documentation tests", "", ROOT, [CARGO, "test", *arguments, "--doc"]))
+    programs += [Program(part, part, part, ROOT, [MAKE, "--no-print-directory", part.split()[1]]) for part in parts]
+    lanes = Lanes(programs)
     begun = time.monotonic()
     # Two of those that wait leave room for one that computes.
     threads = [threading.Thread(target=lanes.work, args=(lane,)) for lane in (0, 1, 1)]
@@ -118,12 +137,6 @@ def main():
     print(f"== running {len(lanes.times)} test programs took {took:.0f} s, of processors {used:.0f} s; the slowest:")
     for took, used, shown in sorted(lanes.times, reverse=True)[:12]:
         print(f"   {took:6.1f} s, of processors {used:6.1f} s  {shown}")
-    begun = time.monotonic()
-    sys.stdout.flush()
-    documented = subprocess.run([CARGO, "test", *arguments, "--doc"], cwd=ROOT).returncode
-    print(f"== documentation tests took {time.monotonic() - begun:.0f} s")
-    if documented:
-        lanes.failed.append(("documentation tests", ""))
     for _, printed in lanes.failed:
         print(printed)
     for shown, _ in lanes.failed:
