@@ -88,14 +88,15 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(LogNumber, Vec<(LogNumber, LogStat
     Ok((opened, logs.collect::<Result<_, _>>()?))
 }
 
-/// The next index of one log, without decoding the others. None: the log is not among them.
-pub(crate) fn next_in(bytes: &[u8], log: LogNumber) -> Result<Option<Index>, Malformed> {
+/// Whether a log has passed record `index` where this table is, so that the record is before it. A log that is not in
+/// the table was dropped before, or is opened later. Does not decode the other logs.
+pub(crate) fn has_passed(bytes: &[u8], log: LogNumber, index: Index) -> Result<bool, Malformed> {
     if bytes.is_empty() {
-        return Ok(None);
+        return Ok(false);
     }
-    let (_, logs) = entries(bytes)?;
+    let (opened, logs) = entries(bytes)?;
     let found = logs.binary_search_by_key(&log.0, |entry| u32_at(entry, 0));
-    Ok(found.ok().map(|n| Index(u64_at(&logs[n], 16))))
+    Ok(found.map_or(log <= opened && !planted!(84), |n| u64_at(&logs[n], 16) > index.0))
 }
 
 /// The newest log that was ever opened, and the logs.
@@ -140,6 +141,7 @@ mod tests {
             encode(opened, wanted.iter().map(|(log, state)| (log, state)).collect::<Vec<_>>().into_iter()),
             bytes
         );
-        assert_eq!(next_in(bytes, LogNumber(7)), Ok(Some(Index(24))));
+        assert_eq!(has_passed(bytes, LogNumber(7), Index(23)), Ok(true));
+        assert_eq!(has_passed(bytes, LogNumber(7), Index(24)), Ok(false));
     }
 }

@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::Malformed;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, Kind, table_of};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
-use crate::store::format::logs::next_in;
+use crate::store::format::logs::has_passed;
 use crate::store::format::segment::Opening;
 use crate::store::segment::{Segment, SegmentData, Segments};
 use crate::types::{Index, LogNumber, SegmentId};
@@ -73,7 +73,7 @@ impl RunDirectories {
     }
 
     /// The segment that contains record `index` of a log, or would contain it: the last one in whose opening the log
-    /// has not passed that record.
+    /// has not passed that record. The log can be missing in the newest opening: the entry that drops it is not committed.
     ///
     /// # Errors
     /// `Corrupt`: a segment's opening is damaged; `Io`; `Closed`: there are no segments.
@@ -83,10 +83,9 @@ impl RunDirectories {
 
     fn look_for(&self, log: LogNumber, index: Index) -> Result<Arc<Segment>> {
         let list = self.segments.snapshot();
-        // A log that an opening does not have was opened later.
         let begins_before = |segment: &Arc<Segment>| {
-            let next = in_opening(&self.segments.open(segment)?, |logs| next_in(logs, log))?;
-            Ok(next.is_none_or(|next| next <= index))
+            let passed = in_opening(&self.segments.open(segment)?, |logs| has_passed(logs, log, index))?;
+            Ok(!passed)
         };
         // A binary search whose steps can fail. Most readers are in the newest segment.
         let (mut low, mut high) = (0, list.len());

@@ -125,6 +125,8 @@ bugs! {
     80 "a sealed log takes records",
     81 "a dropped log stays readable",
     82 "records of a named log are published before they are committed",
+    83 "appends that belong together are decided one by one",
+    84 "a log that an opening does not have counts as opened later",
 }
 
 #[cfg(test)]

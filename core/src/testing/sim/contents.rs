@@ -3,7 +3,8 @@
 //! Invariants, checked as entries come:
 //! - a log is opened once, under a number above all earlier ones, and nothing happens to it before or after its life;
 //! - a named log has no holes except those of its own discards beyond the end; it takes nothing while it is sealed;
-//! - a record was proposed for this log, and is in one log, once.
+//! - a record was proposed for this log, and is in one log, once;
+//! - batches that were appended together are all in one entry, or none of them is anywhere.
 //!
 //! Must not know: hosts, clients.
 
@@ -11,7 +12,7 @@ use super::history::number_of;
 use super::machine::{LogEnd, LogEnds};
 use crate::replica::queue::proposals::LogCommand;
 use crate::types::{EntryIndex, Index, LogNumber};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// The records that were ever committed to a log, by their indexes.
@@ -28,7 +29,9 @@ pub(super) struct Contents {
     opened: LogNumber,
     /// The log that each record was to be appended to.
     proposed: BTreeMap<u64, LogNumber>,
-    committed: BTreeSet<u64>,
+    committed: BTreeMap<u64, EntryIndex>,
+    /// Records that are appended together with each of these.
+    tied: BTreeMap<u64, Rc<[u64]>>,
     /// The largest index of a requested discard of the own log.
     asked: Index,
 }
@@ -67,6 +70,23 @@ impl Contents {
 
     pub(super) fn proposed(&mut self, log: LogNumber, records: &[u64]) {
         self.proposed.extend(records.iter().map(|record| (*record, log)));
+    }
+
+    /// These records, which were proposed before, are appended together.
+    pub(super) fn tie(&mut self, records: &[u64]) {
+        let all: Rc<[u64]> = records.into();
+        self.tied.extend(records.iter().map(|record| (*record, all.clone())));
+    }
+
+    /// All records of entry `raft` were passed to [`Self::commits`].
+    pub(super) fn is_whole(&self, raft: EntryIndex, records: impl Iterator<Item = u64>) -> Result<(), String> {
+        for record in records {
+            let together = self.tied.get(&record).map_or(&[][..], |all| all);
+            if let Some(other) = together.iter().find(|other| self.committed.get(other) != Some(&raft)) {
+                return Err(format!("record {record} is committed without {other}, with which it was appended"));
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn asked_to_discard(&mut self, first: Index) {
@@ -128,7 +148,7 @@ impl Contents {
             Some(other) if *other != log => return wrong(format!("it was appended to log {other}")),
             Some(_) => {}
         }
-        if !self.committed.insert(number) {
+        if self.committed.insert(number, raft).is_some() {
             return wrong("it is committed already".to_owned());
         }
         self.logs.entry(log).or_default().insert(index, number);

@@ -286,6 +286,15 @@ impl Machine {
         Ok(ticket)
     }
 
+    /// Submits batches of named logs that are appended together; later steps answer each.
+    ///
+    /// # Errors
+    /// All are refused at once.
+    pub(super) fn submit_together(&self, batches: &[(LogNumber, Batch)]) -> Result<Vec<Ticket>> {
+        let batches: Vec<_> = batches.iter().map(|(log, batch)| (*log, batch)).collect();
+        self.queue.push_together(&batches, WaitLimit::None)
+    }
+
     /// Runs one of its threads. The second result: whether a sync was carried out inside the step.
     pub(super) fn run(&mut self, thread: usize, now: Moment, linger: bool) -> (Ran, bool) {
         let (syncs, alone) = (self.disk.calls(Some(Call::Sync)), self.lock().node.is_alone());

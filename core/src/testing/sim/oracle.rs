@@ -24,6 +24,7 @@
 //! Must not know: how the replicas do it.
 
 use super::contents::Contents;
+use super::history::number_of;
 use super::host::{Host, Maimed, Voters};
 use super::kept::{Kept, Seal};
 use super::machine::{LogEnd, LogEnds, Machine, ReplicatedState};
@@ -333,9 +334,11 @@ impl Oracle {
         }
         let records = machine.records_of(&header).map_err(Trouble::Unreadable)?;
         self.entries.push(seal);
-        for (log, at, record) in records {
-            self.contents.commits(index, log, at, &record).map_err(wrong)?;
+        for (log, at, record) in &records {
+            self.contents.commits(index, *log, *at, record).map_err(wrong)?;
         }
+        let numbers = records.iter().filter_map(|(.., record)| number_of(record));
+        self.contents.is_whole(index, numbers).map_err(wrong)?;
         self.after.push((next, first, self.contents.ends().clone()));
         Ok(())
     }

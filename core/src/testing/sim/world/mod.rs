@@ -42,9 +42,10 @@ use crate::cluster::options::{Bootstrap, Role};
 use crate::cluster::transport::Envelope;
 use crate::disk::sim::Rng;
 use crate::error::Result as LogResult;
+use crate::record::batch::Batch;
 use crate::sync::clock::Moment;
 use crate::sync::completion::{Appended, Ticket};
-use crate::types::{LogId, NodeId};
+use crate::types::{LogId, LogNumber, NodeId};
 use admin::Admin;
 use drill::Drill;
 use followers::{Follower, FollowerEvent};
@@ -425,15 +426,38 @@ impl World {
             Ok(ticket) => ticket,
             Err(error) => return Some(Err(error)),
         };
+        let attempt = self.awaits_answer(asker, node, ticket, now.plus(wait_limit));
+        self.wake_called(node);
+        Some(Ok(attempt))
+    }
+
+    /// As [`Self::submit`], for batches of named logs that are appended together: an attempt for each.
+    pub(super) fn submit_together(
+        &mut self,
+        asker: Asker,
+        node: NodeId,
+        batches: &[(LogNumber, Batch)],
+        wait_limit: Duration,
+    ) -> Option<LogResult<Vec<u64>>> {
+        let until = self.now().plus(wait_limit);
+        let tickets = match self.machine(node)?.submit_together(batches) {
+            Ok(tickets) => tickets,
+            Err(error) => return Some(Err(error)),
+        };
+        let attempts = tickets.into_iter().map(|ticket| self.awaits_answer(asker, node, ticket, until)).collect();
+        self.wake_called(node);
+        Some(Ok(attempts))
+    }
+
+    fn awaits_answer(&mut self, asker: Asker, node: NodeId, ticket: Ticket, until: Moment) -> u64 {
         let attempt = self.next_attempt;
         self.next_attempt += 1;
         self.attempts.insert(attempt, Attempt { asker, node, ticket });
         if let Some(host) = self.hosts.get_mut(&node) {
             host.attempts.push(attempt);
         }
-        self.schedule.at(now.plus(wait_limit), Event::Expire(attempt));
-        self.wake_called(node);
-        Some(Ok(attempt))
+        self.schedule.at(until, Event::Expire(attempt));
+        attempt
     }
 
     /// Sends a request for a scenario, which polls the ticket itself.

@@ -1,12 +1,13 @@
 //! Tenant: named logs of the group that come and go. One is opened, used for a while, sealed or not, and dropped; then
 //! the next one. It asks the current leader, one request at a time, whatever else happens.
 //!
-//! Checked here: a log that was sealed, or dropped, takes no record after that was answered.
+//! Checked here: a log that was sealed, or dropped, takes no record after that was answered; appends that belong together
+//! are not answered differently.
 
 use super::{Asker, Check, Event, World};
 use crate::disk::sim::Rng;
 use crate::error::{ErrorKind, Result as LogResult};
-use crate::record::batch::BatchBuilder;
+use crate::record::batch::{Batch, BatchBuilder};
 use crate::replica::queue::proposals::LogCommand;
 use crate::sync::completion::{Appended, Ticket};
 use crate::testing::sim::fault::Fault;
@@ -14,6 +15,7 @@ use crate::testing::sim::history::{LARGE, Reply, What, record_of};
 use crate::testing::sim::machine::Request;
 use crate::testing::sim::plan::Plan;
 use crate::types::{Index, LogNumber, NodeId};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The number of the client that it is in the history.
@@ -46,9 +48,14 @@ pub(in crate::testing::sim) struct Tenant {
     /// The index of the log's first record.
     start: Index,
     records: u64,
-    /// The running request, and its place in the history if it appends.
-    attempt: Option<(u64, Option<usize>)>,
+    /// The parts of the running request, and their places in the history if they append.
+    attempts: BTreeMap<u64, Option<usize>>,
+    /// The answers to other parts of it.
+    answers: Vec<Answer>,
 }
+
+/// The answering node, the place in the history, and the answer, if there is one.
+type Answer = (NodeId, Option<usize>, Option<LogResult<Appended>>);
 
 impl Tenant {
     pub(super) fn new(plan: &Plan) -> Self {
@@ -59,13 +66,22 @@ impl Tenant {
             log: LogNumber(plan.logs + 1),
             start: Index(1),
             records: 0,
-            attempt: None,
+            attempts: BTreeMap::new(),
+            answers: Vec::new(),
         }
     }
 
     /// Whether it waits for no answer.
     pub(in crate::testing::sim) fn is_idle(&self) -> bool {
-        self.attempt.is_none()
+        self.attempts.is_empty()
+    }
+
+    /// A batch of new records.
+    fn batch(&mut self) -> LogResult<(Batch, Vec<u64>)> {
+        let mut builder = BatchBuilder::new();
+        let records: Vec<u64> = (0..self.rng.between(1, 3)).map(|_| self.next_record()).collect();
+        records.iter().try_for_each(|record| builder.push(&record_of(*record)).map(drop))?;
+        Ok((builder.build()?, records))
     }
 
     fn next_record(&mut self) -> u64 {
@@ -134,29 +150,39 @@ impl World {
             Stage::Used(_) | Stage::Sealed | Stage::Dropped => return self.append_for_tenant(leader),
         };
         match self.submit(Asker::Tenant, leader, request, PATIENCE) {
-            Some(Ok(attempt)) => self.tenant.attempt = Some((attempt, None)),
-            Some(Err(error)) => self.tenant_is_told(leader, None, Some(Err(error)))?,
+            Some(Ok(attempt)) => _ = self.tenant.attempts.insert(attempt, None),
+            Some(Err(error)) => {
+                self.tenant.answers.push((leader, None, Some(Err(error))));
+                self.tenant_is_told()?;
+            }
             None => {}
         }
         Ok(())
     }
 
+    /// Appends to the log, sometimes together with an append to the main log: both happen or none.
     fn append_for_tenant(&mut self, leader: NodeId) -> Check {
-        let (now, log) = (self.now(), self.tenant.log);
-        let mut builder = BatchBuilder::new();
-        let mut records = Vec::new();
-        for _ in 0..self.tenant.rng.between(1, 3) {
-            let record = self.tenant.next_record();
-            builder.push(&record_of(record)).map_err(|e| format!("cannot build a batch: {e}"))?;
-            records.push(record);
+        let now = self.now();
+        let mut logs = vec![self.tenant.log];
+        if self.tenant.rng.permille(350) {
+            logs.insert(self.tenant.rng.below(2), self.main_log());
         }
-        let batch = builder.build().map_err(|e| format!("cannot build a batch: {e}"))?;
-        self.oracle.contents.proposed(log, &records);
-        let call = self.history.invoke(now, TENANT, log, What::Append { records, session: None });
-        match self.submit(Asker::Tenant, leader, Request::Append(log, batch), PATIENCE) {
-            Some(Ok(attempt)) => self.tenant.attempt = Some((attempt, Some(call))),
-            Some(Err(error)) => self.tenant_is_told(leader, Some(call), Some(Err(error)))?,
-            None => self.history.answer(now, call, Reply::Refused),
+        let (mut batches, mut calls, mut all) = (Vec::new(), Vec::new(), Vec::new());
+        for log in logs {
+            let (batch, records) = self.tenant.batch().map_err(|e| format!("cannot build a batch: {e}"))?;
+            self.oracle.contents.proposed(log, &records);
+            all.extend(&records);
+            calls.push(self.history.invoke(now, TENANT, log, What::Append { records, session: None }));
+            batches.push((log, batch));
+        }
+        self.oracle.contents.tie(&all);
+        match self.submit_together(Asker::Tenant, leader, &batches, PATIENCE) {
+            Some(Ok(attempts)) => self.tenant.attempts = attempts.into_iter().zip(calls.into_iter().map(Some)).collect(),
+            Some(Err(error)) => {
+                self.tenant.answers = calls.iter().map(|call| (leader, Some(*call), Some(Err(error.clone())))).collect();
+                self.tenant_is_told()?;
+            }
+            None => calls.iter().for_each(|call| self.history.answer(now, *call, Reply::Refused)),
         }
         Ok(())
     }
@@ -166,19 +192,59 @@ impl World {
         attempt: u64,
         result: Option<(NodeId, LogResult<Appended>)>,
     ) -> Check {
-        let Some((_, call)) = self.tenant.attempt.take_if(|(a, _)| *a == attempt) else { return Ok(()) };
+        let Some(call) = self.tenant.attempts.remove(&attempt) else { return Ok(()) };
         let (node, result) = result.map_or((NodeId(0), None), |(node, result)| (node, Some(result)));
-        self.tenant_is_told(node, call, result)
+        self.tenant.answers.push((node, call, result));
+        if self.tenant.is_idle() { self.tenant_is_told() } else { Ok(()) }
     }
 
-    /// The answer to a request; `None`: there is none.
-    fn tenant_is_told(
+    /// All parts of a request were answered.
+    fn tenant_is_told(&mut self) -> Check {
+        let answers = std::mem::take(&mut self.tenant.answers);
+        let is_ok = |answer: &Answer| matches!(answer.2, Some(Ok(_)));
+        let is_refused = |answer: &Answer| matches!(&answer.2, Some(Err(e)) if is_refusal(e.kind()));
+        if answers.iter().any(is_ok) && answers.iter().any(is_refused) {
+            return Err(format!("appends that belong together were answered with {answers:?}"));
+        }
+        let is_done = answers.iter().all(is_ok);
+        for (node, call, result) in answers {
+            self.tenant_hears(node, call, result)?;
+        }
+        let now = self.now();
+        let Tenant { rng, stage, log, .. } = &mut self.tenant;
+        *stage = match *stage {
+            Stage::Opening if is_done => Stage::Used(rng.between(2, 30)),
+            Stage::Used(0) if rng.permille(400) => Stage::Sealing,
+            Stage::Used(0) => Stage::Dropping,
+            Stage::Used(more) => Stage::Used(more - 1),
+            Stage::Sealing if is_done => {
+                self.counts.add(Fault::LogSealed);
+                Stage::Sealed
+            }
+            Stage::Sealed => Stage::Dropping,
+            Stage::Dropping if is_done => {
+                self.counts.add(Fault::LogDropped);
+                let log = *log;
+                self.story.note(now, || format!("log {log} was dropped"));
+                Stage::Dropped
+            }
+            Stage::Dropped => {
+                self.tenant.next_log();
+                return Ok(());
+            }
+            stage => stage,
+        };
+        Ok(())
+    }
+
+    /// The answer to a part of a request; `None`: there is none.
+    fn tenant_hears(
         &mut self,
         node: NodeId,
         call: Option<usize>,
         result: Option<LogResult<Appended>>,
     ) -> Check {
-        let (now, log, stage) = (self.now(), self.tenant.log, self.tenant.stage);
+        let (now, stage) = (self.now(), self.tenant.stage);
         let kind = match &result {
             Some(Ok(_)) => None,
             Some(Err(error)) => Some(error.kind()),
@@ -191,47 +257,28 @@ impl World {
             (None, _) => true,
         };
         if !may_be {
+            let log = self.tenant.log;
             return Err(format!("node {node} answered a request of log {log}, {stage:?}, with {result:?}"));
         }
-        if let Some(call) = call {
-            let reply = match (&result, kind) {
-                (Some(Ok(appended)), _) => Reply::Appended(Some(appended.first)),
-                (_, Some(ErrorKind::NotLeader | ErrorKind::Busy | ErrorKind::Full)) => Reply::Refused,
-                (_, Some(ErrorKind::Sealed | ErrorKind::NotFound)) => Reply::Refused,
-                _ => Reply::Nothing,
-            };
-            self.history.answer(now, call, reply);
-            if let (Some(Ok(appended)), What::Append { records, .. }) =
-                (&result, self.history.calls[call].what.clone())
-            {
-                self.acknowledged(node, log, *appended, &records)?;
-            }
-        }
-        let is_done = result.is_some_and(|result| result.is_ok());
-        let rng = &mut self.tenant.rng;
-        self.tenant.stage = match stage {
-            Stage::Opening if is_done => Stage::Used(rng.between(2, 30)),
-            Stage::Used(0) if rng.permille(400) => Stage::Sealing,
-            Stage::Used(0) => Stage::Dropping,
-            Stage::Used(more) => Stage::Used(more - 1),
-            Stage::Sealing if is_done => {
-                self.counts.add(Fault::LogSealed);
-                Stage::Sealed
-            }
-            Stage::Sealed => Stage::Dropping,
-            Stage::Dropping if is_done => {
-                self.counts.add(Fault::LogDropped);
-                self.story.note(now, || format!("log {log} was dropped"));
-                Stage::Dropped
-            }
-            Stage::Dropped => {
-                self.tenant.next_log();
-                return Ok(());
-            }
-            stage => stage,
+        let Some(call) = call else { return Ok(()) };
+        let reply = match (&result, kind) {
+            (Some(Ok(appended)), _) => Reply::Appended(Some(appended.first)),
+            (_, Some(kind)) if is_refusal(kind) => Reply::Refused,
+            _ => Reply::Nothing,
         };
+        self.history.answer(now, call, reply);
+        let (log, what) = (self.history.calls[call].log, self.history.calls[call].what.clone());
+        if let (Some(Ok(appended)), What::Append { records, .. }) = (&result, what) {
+            self.acknowledged(node, log, *appended, &records)?;
+        }
         Ok(())
     }
+}
+
+/// Whether the request did not happen and never will.
+fn is_refusal(kind: ErrorKind) -> bool {
+    use ErrorKind::{Busy, Full, NotFound, NotLeader, Sealed};
+    matches!(kind, NotLeader | Busy | Full | Sealed | NotFound)
 }
 
 /// Whether a later request can succeed.
