@@ -92,7 +92,9 @@ class Lanes:
     def _run(self, program):
         shown = program.shown
         begun = time.monotonic()
-        environment = os.environ | {"CARGO": CARGO, "CARGO_MANIFEST_DIR": str(program.home)}
+        # Without the CARGO_MANIFEST_DIR that cargo sets: a program that builds others would compile ring anew, and all that
+        # depends on it.
+        environment = os.environ | {"CARGO": CARGO}
         process = subprocess.Popen(
             program.command, cwd=program.home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
