@@ -91,10 +91,11 @@ pub trait DiskFile: Debug + Send + Sync {
     /// may have been written.
     fn write_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()>;
 
-    /// Reserves space for `bytes` bytes, where the system supports it: fails at once if there is not enough.
-    fn allocate(&self, bytes: u64) -> io::Result<()> {
+    /// Makes the file at least `bytes` long, with space for all of it, where the system supports that: fails at once if
+    /// there is not enough. False: it does not, and the file is as before.
+    fn allocate(&self, bytes: u64) -> io::Result<bool> {
         let _ = bytes;
-        Ok(())
+        Ok(false)
     }
 
     /// Writes zeros over a range, so that later writes inside it need not change the file's layout on the disk. Not

@@ -159,9 +159,10 @@ impl DiskFile for RealFile {
         Ok(())
     }
 
-    fn allocate(&self, bytes: u64) -> io::Result<()> {
+    fn allocate(&self, bytes: u64) -> io::Result<bool> {
         match fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
-            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP) => Ok(false),
             Err(e) => Err(e.into()),
         }
     }

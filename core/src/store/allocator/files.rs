@@ -15,7 +15,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A new file is filled in pieces of this size; filling stops when the log is closed.
+/// A new file is filled in pieces of this size; filling can stop after each.
 const FILL_BYTES: u64 = 4 << 20;
 impl Allocator {
     /// Makes `number.seg` from an old file or a new one. The error includes the old file if it still exists.
@@ -113,13 +113,23 @@ impl Allocator {
         Ok(true)
     }
 
-    /// Allocates a new file for real. Stops if the log is closed, because the file is not needed then.
+    /// Allocates a new file for real, and fills it with zeros, so that writes into it change nothing but data. Stops
+    /// filling if the log is closed, because the file is not needed then. Also stops once an append waits for the file:
+    /// if a log grows faster than its files are filled, the zeros would compete with its records for the disk. Writes
+    /// into allocated space that was not filled are about a tenth slower.
     fn fill(&self, file: &dyn DiskFile) -> io::Result<()> {
         let bytes = u64::from(self.segment_bytes);
-        file.allocate(bytes)?;
+        let is_allocated = file.allocate(bytes)?;
         for from in (0..bytes).step_by(FILL_BYTES as usize) {
-            if self.lock().ending {
+            let (ending, awaited) = {
+                let state = self.lock();
+                (state.ending, state.awaited)
+            };
+            if ending {
                 return Err(io::Error::other("the log is being closed"));
+            }
+            if is_allocated && awaited {
+                return Ok(());
             }
             file.fill_with_zeros(from..bytes.min(from + FILL_BYTES))?;
         }
