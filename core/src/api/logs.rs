@@ -187,6 +187,8 @@ struct Inner {
     /// The groups of named logs that run here. Each handle is that of the group itself.
     groups: RwLock<BTreeMap<u32, Log>>,
     catalogue: Mutex<Catalogue>,
+    /// The logs that calls are creating now, in each group.
+    reserved: Mutex<BTreeMap<u32, usize>>,
 }
 
 /// The state of a named log, here or on a server: see [`Logs::list`].
@@ -283,7 +285,14 @@ impl Logs {
     /// ```
     pub fn of(system: Log) -> Self {
         system.logs().hold_catalogue();
-        Self { inner: Arc::new(Inner { system, groups: RwLock::default(), catalogue: Mutex::default() }) }
+        Self {
+            inner: Arc::new(Inner {
+                system,
+                groups: RwLock::default(),
+                catalogue: Mutex::default(),
+                reserved: Mutex::default(),
+            }),
+        }
     }
 
     /// The directory of a group in a directory of named logs; 0 is that of the system log.
@@ -413,20 +422,20 @@ impl Logs {
 
     /// The first half of [`Logs::create`]: the log is in the catalogue, and the leader of its group opens it with the
     /// next [`Logs::settle`]. For a cluster in which another replica leads the group; [`Logs::find`] waits until it is
-    /// open. In a cluster the leader of group 0 accepts this.
+    /// open. In a cluster the leader of group 0 accepts this. Returns the log's id.
     ///
     /// # Errors
     /// As [`Logs::create`].
-    pub fn register(&self, name: &str) -> Result<()> {
-        self.add_entry(name, None).map(drop)
+    pub fn register(&self, name: &str) -> Result<LogId> {
+        self.add_entry(name, None).map(|entry| entry.id)
     }
 
     /// As [`Logs::register`], in the group of another log.
     ///
     /// # Errors
     /// As [`Logs::create_beside`].
-    pub fn register_beside(&self, name: &str, other: &str) -> Result<()> {
-        self.add_entry(name, Some(other)).map(drop)
+    pub fn register_beside(&self, name: &str, other: &str) -> Result<LogId> {
+        self.add_entry(name, Some(other)).map(|entry| entry.id)
     }
 
     fn add_entry(&self, name: &str, beside: Option<&str>) -> Result<CatalogueEntry> {
@@ -438,16 +447,19 @@ impl Logs {
             beside.map(|other| self.entry_confirmed(other, None)).transpose()?.map(|entry| entry.group);
         let system = &self.inner.system;
         let exists = || Error::new(ErrorKind::AlreadyExists, format!("log {name:?} exists already"));
+        if self.catalogue()?.get(name).is_some() {
+            match self.entry_confirmed(name, None) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                found => return found.and(Err(exists())),
+            }
+        }
         let group = {
             let catalogue = self.catalogue()?;
-            if catalogue.get(name).is_some() {
-                return Err(exists());
-            }
             let groups = self.groups();
             let fewest = || groups.into_keys().min_by_key(|group| catalogue.logs_in(*group)).unwrap_or(1);
             group.unwrap_or_else(fewest)
         };
-        self.check_room(group)?;
+        let _place = self.reserve(group)?;
         self.note_group(group, &self.group(group)?)?; // a group is in the catalogue before its logs
         let id = system.random_id()?;
         let index =
@@ -479,14 +491,17 @@ impl Logs {
         self.groups().values().chain([&self.inner.system]).try_for_each(Log::may_wait)
     }
 
-    /// Checks that a group takes one more log, before the catalogue names it.
-    fn check_room(&self, number: u32) -> Result<()> {
+    /// Reserves a place for one more log in a group, before the catalogue names it. Other calls create logs meanwhile.
+    fn reserve(&self, number: u32) -> Result<Reserved<'_>> {
         let group = self
             .group(number)
             .map_err(|error| Error::new(ErrorKind::Busy, format!("{error}; try again later")))?;
-        let count = group.logs().len().max(self.catalogue()?.logs_in(number));
+        let mut reserved = self.inner.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = reserved.entry(number).or_default();
+        let count = group.logs().len().max(self.catalogue()?.logs_in(number)) + *others;
         if count < group.logs_max() {
-            return Ok(());
+            *others += 1;
+            return Ok(Reserved { places: &self.inner.reserved, group: number });
         }
         let what = format!(
             "group {number} has {count} logs, and its segments have room for no more: delete some, or open the \
@@ -558,7 +573,7 @@ impl Logs {
     /// system log.
     pub fn find(&self, name: &str, id: Option<LogId>, timeout: Duration) -> Result<Log> {
         let deadline = Instant::now() + timeout;
-        let is_meant = |entry: &CatalogueEntry| id.is_none_or(|id| entry.id == id);
+        let is_meant = |entry: &CatalogueEntry| id == Some(entry.id);
         if !self.catalogue()?.get(name).is_some_and(is_meant) {
             self.inner.system.barrier(timeout)?;
         }
@@ -600,34 +615,38 @@ impl Logs {
         found.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no log {name:?}")))
     }
 
-    /// Deletes a log with all its records. Blocks until that is durable. Its handles and readers get `NotFound` from then
-    /// on; what they hold stays valid. The name can be created again: that is another log, with another number.
+    /// Deletes a log with all its records. Blocks until that is durable. Its handles get `NotFound` from then on, and so do
+    /// its readers behind the last record; what they hold stays valid. The name can be created again: that is another log, with another number.
     ///
     /// # Errors
     /// `NotFound`. Those of [`Log::append`]; it is safe to retry.
     pub fn delete(&self, name: &str) -> Result<()> {
-        let CatalogueEntry { number, group, .. } = self.remove_entry(name, None)?;
-        drop_in(&self.group(group)?, number)
+        let CatalogueEntry { number, id, group, .. } = self.remove_entry(name, None)?;
+        match drop_in(&self.group(group)?, number) {
+            // It is deleted. The leader of its group drops its records.
+            Err(error) if error.kind() == ErrorKind::NotLeader => self.await_dropped(id, CONFIRM_TIMEOUT),
+            dropped => dropped,
+        }
     }
 
     /// The first half of [`Logs::delete`]: the name is gone, and the leader of the log's group drops its records with the
-    /// next [`Logs::settle`]. In a cluster the leader of group 0 accepts this.
+    /// next [`Logs::settle`]. In a cluster the leader of group 0 accepts this. Returns the log's id.
     ///
     /// # Errors
     /// As [`Logs::delete`]. `NotFound`, too, if `id` is given and the name is that of another log now.
-    pub fn unregister(&self, name: &str, id: Option<LogId>) -> Result<()> {
-        self.remove_entry(name, id).map(drop)
+    pub fn unregister(&self, name: &str, id: Option<LogId>) -> Result<LogId> {
+        self.remove_entry(name, id).map(|entry| entry.id)
     }
 
-    /// The entry of a name. A majority confirms that there is none, or that it is that of another log than the one with
-    /// this id: a new leader can lack the newest records until its first one is committed.
+    /// The entry of a name. A majority confirms it, or that there is none, unless it is that of the log with this id: a
+    /// new leader can lack the newest records until its first one is committed, and know an older log of this name.
     fn entry_confirmed(&self, name: &str, id: Option<LogId>) -> Result<CatalogueEntry> {
-        let found = self.entry(name).and_then(|entry| meant(name, entry, id));
-        if found.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-            self.inner.system.barrier(CONFIRM_TIMEOUT)?;
-            return self.entry(name).and_then(|entry| meant(name, entry, id));
-        }
-        found
+        match self.entry(name) {
+            Ok(entry) if id == Some(entry.id) => return Ok(entry),
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => self.inner.system.barrier(CONFIRM_TIMEOUT)?,
+        };
+        self.entry(name).and_then(|entry| meant(name, entry, id))
     }
 
     /// Waits until a deleted log is gone from its group: no append to it is acknowledged from then on. Returns at once if
@@ -791,6 +810,21 @@ impl Logs {
         let closed: Vec<Result<()>> =
             self.groups().values().chain([&self.inner.system]).map(Log::close).collect();
         closed.into_iter().collect()
+    }
+}
+
+/// A place in a group for a log that is being created.
+struct Reserved<'a> {
+    places: &'a Mutex<BTreeMap<u32, usize>>,
+    group: u32,
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = places.get_mut(&self.group) {
+            *count -= 1;
+        }
     }
 }
 

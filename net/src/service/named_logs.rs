@@ -39,11 +39,11 @@ impl NamedLogs {
             return Err(to_status(&Error::new(ErrorKind::AlreadyExists, what), None));
         }
         self.run(system, move |logs| {
-            match &*beside {
+            let id = match &*beside {
                 "" => logs.register(&name)?,
                 other => logs.register_beside(&name, other)?,
-            }
-            logs.find(&name, None, FIND_TIMEOUT).map_err(|e| after_creation(&name, e))?;
+            };
+            logs.find(&name, Some(id), FIND_TIMEOUT).map_err(|e| after_creation(&name, e))?;
             logs.info(&name)
         })
         .await
@@ -56,16 +56,16 @@ impl NamedLogs {
         let DeleteLogRequest { name, log_id } = request;
         let id = parsed(&log_id)?;
         self.run(system, move |logs| {
-            let meant = id.map_or_else(|| logs.info(&name).map(|log| log.log_id), Ok);
-            match logs.unregister(&name, id) {
+            let deleted = match logs.unregister(&name, id) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    if !id.map_or(Ok(false), |id| logs.is_being_dropped(id))? {
+                    let Some(id) = id.filter(|id| logs.is_being_dropped(*id).unwrap_or(false)) else {
                         return Err(error);
-                    }
+                    };
+                    id
                 }
                 unregistered => unregistered?,
-            }
-            logs.await_dropped(meant?, FIND_TIMEOUT)
+            };
+            logs.await_dropped(deleted, FIND_TIMEOUT)
         })
         .await
     }
