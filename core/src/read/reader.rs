@@ -519,7 +519,14 @@ impl Reader {
         if self.next < first {
             return Err(discarded(self.next, first));
         }
-        Ok(self.next <= self.view.positions.committed())
+        if self.next <= self.view.positions.committed() {
+            return Ok(true);
+        }
+        // Records that were committed before can still be read while their files are there.
+        if self.view.positions.is_closed() && self.view.is_dropped() {
+            return Err(unknown(self.view.log));
+        }
+        Ok(false)
     }
 
     /// Returns the result of a read, or a better reason if it failed.

@@ -69,7 +69,7 @@ impl ProposalQueue {
         let bytes = batches.iter().map(|(_, batch)| batch.as_bytes().len()).sum();
         let records = batches.iter().map(|(_, batch)| batch.header().count).sum();
         let block_bytes = self.limits.block_bytes;
-        let mut inner = self.admit(batches.iter().map(|(log, _)| *log), bytes, wait_limit)?;
+        let mut inner = self.admit(batches.iter().map(|(log, _)| *log), batches.len(), bytes, wait_limit)?;
         let first = batches.iter().map(|(log, _)| inner.turns.first_block(*log)).max().unwrap_or(0);
         let at = Self::first_with_room(&mut inner, first, |turns, number, block| {
             let most = batches.iter().map(|(log, _)| turns.block_bytes(*log, bytes, number, block_bytes));
@@ -98,7 +98,7 @@ impl ProposalQueue {
     /// trying again. It succeeds when the writer next takes appends, and fails when the queue is closed.
     pub(crate) fn push_batch_or_wait(&self, log: LogNumber, batch: &Batch) -> Result<Result<Ticket, Ticket>> {
         let mut inner = self.lock();
-        if !self.is_admitted(&inner, std::iter::once(log), batch.header().length as usize)? {
+        if !self.is_admitted(&inner, std::iter::once(log), 1, batch.header().length as usize)? {
             let room = inner.room_hooks.get_or_insert_with(Completer::new);
             return Ok(Err(room.ticket(0, 0, 0)));
         }
@@ -112,7 +112,7 @@ impl ProposalQueue {
         header: &BatchHeader,
         wait_limit: WaitLimit,
     ) -> Result<Ticket> {
-        let inner = self.admit(std::iter::once(log), header.length as usize, wait_limit)?;
+        let inner = self.admit(std::iter::once(log), 1, header.length as usize, wait_limit)?;
         Ok(self.place(inner, log, parts, header))
     }
 
@@ -235,12 +235,13 @@ impl ProposalQueue {
         Err(Error::new(ErrorKind::Full, what))
     }
 
-    /// Whether `length` more bytes of these logs may wait. Logs of a shared group with little in the queue may use what is
+    /// Whether `count` more appends of `length` bytes to these logs may wait. Logs of a shared group with little in the queue may use what is
     /// kept for such logs.
     fn is_admitted(
         &self,
         inner: &Inner,
         mut logs: impl Iterator<Item = LogNumber>,
+        count: usize,
         length: usize,
     ) -> Result<bool> {
         if let Some(error) = &inner.refused {
@@ -248,7 +249,7 @@ impl ProposalQueue {
         }
         self.check_capacity(inner, length)?;
         let QueueLimits { bytes, appends, block_bytes, .. } = self.limits;
-        let fits = |bytes, appends| inner.bytes + length <= bytes && inner.appends < appends;
+        let fits = |bytes, appends| inner.bytes + length <= bytes && inner.appends + count <= appends;
         if fits(bytes, appends) || inner.appends == 0 {
             return Ok(true);
         }
@@ -257,17 +258,18 @@ impl ProposalQueue {
             && logs.all(|log| !log.is_none() && inner.turns.has_little(log, length, block_bytes)))
     }
 
-    /// Blocks until `length` more bytes may wait. Returns with the lock held.
+    /// Blocks until `count` more appends of `length` bytes may wait. Returns with the lock held.
     fn admit(
         &self,
         logs: impl Iterator<Item = LogNumber> + Clone,
+        count: usize,
         length: usize,
         wait_limit: WaitLimit,
     ) -> Result<MutexGuard<'_, Inner>> {
         let mut inner = self.lock();
         let mut deadline = None;
         loop {
-            if self.is_admitted(&inner, logs.clone(), length)? {
+            if self.is_admitted(&inner, logs.clone(), count, length)? {
                 return Ok(inner);
             }
             let left = match wait_limit {

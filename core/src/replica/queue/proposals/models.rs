@@ -8,6 +8,7 @@ use crate::record::batch::{BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES, Stamp};
 use crate::sync::completion::Ticket;
 use loom::thread::{self, JoinHandle};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const FOREVER: WaitLimit = WaitLimit::For(Duration::MAX);
 /// The bytes that a record of one byte takes.
@@ -368,11 +369,14 @@ fn loom_one_writer_leaves_more_to_do() {
 /// and each is taken once.
 #[test]
 fn loom_quiet_log_beside_a_backlog_and_take() {
+    /// More than what a backlog may use of the first block.
+    const BACKLOG: u8 = 17;
+    static OVERTAKEN: AtomicBool = AtomicBool::new(false);
     loom::model(|| {
         let limits = QueueLimits {
-            block_bytes: 3 * ONE,
+            block_bytes: 20 * ONE,
             bytes: 100 * ONE,
-            appends: 10,
+            appends: 30,
             capacity: None,
             inbox_bytes: 0,
         };
@@ -380,14 +384,17 @@ fn loom_quiet_log_beside_a_backlog_and_take() {
         let push = |queue: &ProposalQueue, log, record: u8| {
             queue.push_record(LogNumber(log), &[record], Stamp::default(), WaitLimit::None).unwrap()
         };
-        let _backlog = [1, 2, 3].map(|n| push(&queue, 1, n));
-        let caller = caller(&queue, move |queue| [11, 12].map(|n| push(queue, 2, n)));
-        let taken = take(&queue, 5);
-        let (quiet, backlog): (Vec<u8>, Vec<u8>) = taken.iter().partition(|record| **record > 10);
-        assert_eq!((quiet, backlog), (vec![11, 12], vec![1, 2, 3]));
+        let _backlog: Vec<Ticket> = (1..=BACKLOG).map(|n| push(&queue, 1, n)).collect();
+        let caller = caller(&queue, move |queue| [101, 102].map(|n| push(queue, 2, n)));
+        let taken = take(&queue, usize::from(BACKLOG) + 2);
+        let (quiet, backlog): (Vec<u8>, Vec<u8>) = taken.iter().partition(|record| **record > 100);
+        assert_eq!((quiet, backlog), (vec![101, 102], (1..=BACKLOG).collect()));
+        let at = |wanted| taken.iter().position(|record| *record == wanted);
+        OVERTAKEN.fetch_or(at(101) < at(BACKLOG), Ordering::Relaxed);
         drop(caller.join().unwrap());
         assert_eq!(queue.waiting().0, 0);
     });
+    assert!(OVERTAKEN.load(Ordering::Relaxed), "the quiet log never got ahead of the backlog");
 }
 
 /// During a long sync, the other writer, which was asleep, takes new appends.

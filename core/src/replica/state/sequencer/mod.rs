@@ -530,11 +530,12 @@ impl Sequencer {
         at: Timestamp,
     ) -> Result<(Appended, bool)> {
         // A retry gets its answer even if the log was sealed since.
-        if !batch.stamp.session.is_none()
-            && self.sessions.check_log(&batch.stamp, log).is_ok()
-            && let Ok(Some(earlier)) = self.sessions.check(&batch.stamp, at)
-        {
-            return Ok((earlier, false));
+        if !batch.stamp.session.is_none() && self.sessions.check_log(&batch.stamp, log).is_ok() {
+            match self.sessions.check(&batch.stamp, at) {
+                Ok(Some(earlier)) => return Ok((earlier, false)),
+                Err(error) if error.kind() == ErrorKind::SequenceForgotten => return Err(error),
+                _ => {}
+            }
         }
         let first = self.logs.check_append(log)?.next;
         if let Some(earlier) = self.place(log, &batch.stamp, first, batch.count, at)? {
