@@ -140,6 +140,7 @@ impl LogTable {
             return Ok(Self::default());
         }
         let (opened, logs) = logs::decode(bytes)?;
+        let opened = if planted!(85) { logs.last().map_or(LogNumber::OWN, |(log, _)| *log) } else { opened };
         Ok(Self { opened, logs: logs.into_iter().collect() })
     }
 }

@@ -127,6 +127,7 @@ bugs! {
     82 "records of a named log are published before they are committed",
     83 "appends that belong together are decided one by one",
     84 "a log that an opening does not have counts as opened later",
+    85 "the number of a dropped log is forgotten at a restart",
 }
 
 #[cfg(test)]

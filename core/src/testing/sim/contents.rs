@@ -9,11 +9,28 @@
 //! Must not know: hosts, clients.
 
 use super::history::number_of;
-use super::machine::{LogEnd, LogEnds};
 use crate::replica::queue::proposals::LogCommand;
+use crate::store::format::logs::LogState;
 use crate::types::{EntryIndex, Index, LogNumber};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+
+/// The state of a named log, as far as clients see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LogSummary {
+    pub(super) first: Index,
+    pub(super) next: Index,
+    pub(super) sealed: bool,
+}
+
+impl From<&LogState> for LogSummary {
+    fn from(state: &LogState) -> Self {
+        Self { first: state.first, next: state.next, sealed: state.sealed }
+    }
+}
+
+/// The named logs of a group.
+pub(super) type LogSummaries = BTreeMap<LogNumber, LogSummary>;
 
 /// The records that were ever committed to a log, by their indexes.
 pub(super) type Records = BTreeMap<Index, u64>;
@@ -24,7 +41,7 @@ pub(super) struct Contents {
     /// The entry of each record.
     places: BTreeMap<(LogNumber, Index), EntryIndex>,
     /// The named logs after the last entry.
-    ends: Rc<LogEnds>,
+    summaries: Rc<LogSummaries>,
     /// The newest named log that was opened.
     opened: LogNumber,
     /// The log that each record was to be appended to.
@@ -33,7 +50,7 @@ pub(super) struct Contents {
     /// Records that are appended together with each of these.
     tied: BTreeMap<u64, Rc<[u64]>>,
     /// The largest index of a requested discard of the own log.
-    asked: Index,
+    discard_max: Index,
 }
 
 impl Contents {
@@ -59,8 +76,8 @@ impl Contents {
     }
 
     /// The named logs after the last entry.
-    pub(super) fn ends(&self) -> &Rc<LogEnds> {
-        &self.ends
+    pub(super) fn summaries(&self) -> &Rc<LogSummaries> {
+        &self.summaries
     }
 
     /// The entry of the last record up to this one.
@@ -78,38 +95,45 @@ impl Contents {
         self.tied.extend(records.iter().map(|record| (*record, all.clone())));
     }
 
-    /// All records of entry `raft` were passed to [`Self::commits`].
-    pub(super) fn is_whole(&self, raft: EntryIndex, records: impl Iterator<Item = u64>) -> Result<(), String> {
+    /// All records of entry `raft` were passed to [`Self::add_record`].
+    pub(super) fn is_whole(
+        &self,
+        raft: EntryIndex,
+        records: impl Iterator<Item = u64>,
+    ) -> Result<(), String> {
         for record in records {
             let together = self.tied.get(&record).map_or(&[][..], |all| all);
             if let Some(other) = together.iter().find(|other| self.committed.get(other) != Some(&raft)) {
-                return Err(format!("record {record} is committed without {other}, with which it was appended"));
+                return Err(format!(
+                    "record {record} is committed without {other}, with which it was appended"
+                ));
             }
         }
         Ok(())
     }
 
-    pub(super) fn asked_to_discard(&mut self, first: Index) {
-        self.asked = self.asked.max(first);
+    pub(super) fn note_discard(&mut self, first: Index) {
+        self.discard_max = self.discard_max.max(first);
     }
 
     /// A command of a named log is committed.
-    pub(super) fn changes(&mut self, command: LogCommand) -> Result<(), String> {
+    pub(super) fn apply_command(&mut self, command: LogCommand) -> Result<(), String> {
         let log = command.log();
         if let LogCommand::Open { start, .. } = command {
             if log <= self.opened {
                 return Err(format!("log {log} is opened after log {}", self.opened));
             }
             self.opened = log;
-            Rc::make_mut(&mut self.ends).insert(log, LogEnd { first: start, next: start, sealed: false });
+            Rc::make_mut(&mut self.summaries)
+                .insert(log, LogSummary { first: start, next: start, sealed: false });
             return Ok(());
         }
-        let Some(end) = Rc::make_mut(&mut self.ends).get_mut(&log) else {
+        let Some(end) = Rc::make_mut(&mut self.summaries).get_mut(&log) else {
             return Err(format!("{command:?} is committed, and there is no such log"));
         };
         match command {
             LogCommand::Seal { .. } => end.sealed = true,
-            LogCommand::Drop { .. } => drop(Rc::make_mut(&mut self.ends).remove(&log)),
+            LogCommand::Drop { .. } => drop(Rc::make_mut(&mut self.summaries).remove(&log)),
             LogCommand::Discard { first, .. } => {
                 (end.first, end.next) = (end.first.max(first), end.next.max(first));
             }
@@ -119,7 +143,7 @@ impl Contents {
     }
 
     /// A record is committed for the first time, by entry `raft`.
-    pub(super) fn commits(
+    pub(super) fn add_record(
         &mut self,
         raft: EntryIndex,
         log: LogNumber,
@@ -132,11 +156,11 @@ impl Contents {
         let wrong = |why: String| Err(format!("record {number} is committed at {index} of log {log}; {why}"));
         if log.is_none() {
             let expected = self.last(log).next();
-            if index < expected || (index > expected && index > self.asked) {
+            if index < expected || (index > expected && index > self.discard_max) {
                 return wrong(format!("the next is {expected}"));
             }
         } else {
-            match Rc::make_mut(&mut self.ends).get_mut(&log) {
+            match Rc::make_mut(&mut self.summaries).get_mut(&log) {
                 None => return wrong("there is no such log".to_owned()),
                 Some(end) if end.sealed => return wrong("the log is sealed".to_owned()),
                 Some(end) if end.next != index => return wrong(format!("the next is {}", end.next)),
@@ -157,7 +181,7 @@ impl Contents {
     }
 
     /// Checks a record that a replica returns.
-    pub(super) fn shows(&self, log: LogNumber, index: Index, record: &[u8]) -> Result<(), String> {
+    pub(super) fn check_read(&self, log: LogNumber, index: Index, record: &[u8]) -> Result<(), String> {
         match (number_of(record), self.of(log).get(&index)) {
             (None, _) => Err(format!("returns bytes at {index} of log {log} that were never appended")),
             (Some(number), Some(known)) if *known == number => Ok(()),
@@ -168,7 +192,12 @@ impl Contents {
     }
 
     /// Checks records that were acknowledged.
-    pub(super) fn has(&self, log: LogNumber, first: Index, records: &[u64]) -> Result<(), String> {
+    pub(super) fn check_acknowledged(
+        &self,
+        log: LogNumber,
+        first: Index,
+        records: &[u64],
+    ) -> Result<(), String> {
         for (n, record) in records.iter().enumerate() {
             let index = first.plus(n as u64);
             let there = self.of(log).get(&index);

@@ -126,6 +126,7 @@ impl Copy {
         };
         self.state.has_written(self.instant(now));
         self.state.applier.help();
+        self.group().wake();
         Ok(taken)
     }
 

@@ -1,6 +1,7 @@
 //! Machine: one process of a simulation. It is a [`Node`] over a simulated disk, driven call by call: the steps that
 //! the log's own driver does with threads and clocks are done here when the world calls.
 
+use super::contents::LogSummaries;
 use super::kept::{Kept, Seal};
 use super::outbox::Outbox;
 use super::readers::{Readers, range_of};
@@ -35,7 +36,6 @@ use crate::types::{DirectoryId, EntryIndex, Index, LogId, LogNumber, NodeId, Ses
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType};
-use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::DerefMut;
 use std::path::Path;
@@ -105,7 +105,7 @@ pub(super) enum Request {
     /// Opens, seals or drops a named log.
     Log(LogCommand),
     OpenSession(LogNumber),
-    CloseSession(SessionId),
+    CloseSession(LogNumber, SessionId),
     Barrier,
     Change(Vec<Change>),
     Transfer(NodeId),
@@ -145,7 +145,7 @@ pub(super) struct ReplicatedState {
     pub(super) sessions: u64,
     /// A digest of its membership.
     pub(super) members: u64,
-    /// A digest of the ends of its named logs.
+    /// A digest of its table of named logs.
     pub(super) logs: u64,
     /// The options that are set for the log.
     pub(super) options: LogOptions,
@@ -160,7 +160,9 @@ pub(super) struct Settled {
     pub(super) next: Index,
     pub(super) first: Index,
     pub(super) members: u64,
-    pub(super) logs: LogEnds,
+    pub(super) logs: LogSummaries,
+    /// The same, as readers see them.
+    pub(super) published_logs: LogSummaries,
     pub(super) options: LogOptions,
     /// The entry before the first one in the files, and the first record that they can hold.
     pub(super) base: (EntryIndex, Index),
@@ -179,6 +181,9 @@ pub(super) struct Machine {
     /// Read the committed records one after another.
     readers: Readers,
 }
+
+/// The size of blocks in some runs: two large records fit.
+const BLOCK_BYTES_SMALL: u32 = 10 << 10;
 
 /// The smallest size of a segment, so that runs use many segments.
 pub(super) const SEGMENT_BYTES: u32 = crate::store::format::geometry::SEGMENT_BYTES_MIN;
@@ -271,8 +276,8 @@ impl Machine {
             Request::OpenSession(log) => {
                 return queue.push_command(log, Command::OpenSession { log, idle_max_ms });
             }
-            Request::CloseSession(id) => {
-                return queue.push_command(LogNumber::OWN, Command::CloseSession { id });
+            Request::CloseSession(log, id) => {
+                return queue.push_command(log, Command::CloseSession { id });
             }
             Request::Barrier => AdminRequest::Barrier,
             // Forced, because membership has to stay correct whatever an operator does to it.
@@ -422,7 +427,7 @@ impl Machine {
             next: end.next,
             sessions: sequencer.sessions().digest(time),
             members: digest_of(sequencer.membership_at_end()),
-            logs: digest_of_logs(&log_ends(sequencer.logs())),
+            logs: digest_of_logs(sequencer.logs()),
             options: sequencer.options_at_end(),
             time,
         }
@@ -437,7 +442,8 @@ impl Machine {
             next: committed.next,
             first: committed.first,
             members: digest_of(&committed.membership),
-            logs: log_ends(&committed.logs),
+            logs: summaries(&committed.logs),
+            published_logs: self.readers.published(),
             options: committed.options,
             base: (guarded.node.writer.archive.first().raft, guarded.node.writer.archive.first().next),
         }
@@ -670,7 +676,14 @@ pub(super) fn options_of(setup: &Setup, outbox: Arc<Outbox>) -> Options {
     // Openings of these small segments have room for many sessions or for named logs.
     let (sessions_max, session_window) =
         if setup.shared { (16, 16) } else { (options.sessions_max, options.session_window) };
+    // Small blocks, so that the queue often holds several: a block is a turn of the logs of a group.
+    let block_bytes_max = if setup.shared && setup.seed.is_multiple_of(2) {
+        BLOCK_BYTES_SMALL
+    } else {
+        options.block_bytes_max
+    };
     Options {
+        block_bytes_max,
         clock: setup.clock.clone(),
         session_idle_max: setup.session_idle_max,
         cluster: Some(cluster),
@@ -717,24 +730,16 @@ fn digest_of(membership: &Membership) -> u64 {
     hasher.finish()
 }
 
-/// A named log as entries leave it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LogEnd {
-    pub(super) first: Index,
-    pub(super) next: Index,
-    pub(super) sealed: bool,
+fn summaries(table: &LogTable) -> LogSummaries {
+    table.iter().map(|(log, state)| (log, state.into())).collect()
 }
 
-/// The named logs of a group.
-pub(super) type LogEnds = BTreeMap<LogNumber, LogEnd>;
-
-fn log_ends(table: &LogTable) -> LogEnds {
-    table.iter().map(|(log, s)| (log, LogEnd { first: s.first, next: s.next, sealed: s.sealed })).collect()
-}
-
-/// A digest of the ends of named logs. The discards that let a replica jump can come after the jump.
-fn digest_of_logs(logs: &LogEnds) -> u64 {
+/// A digest of a log table, except for the logs' first records: the discards that let a replica jump can come after the
+/// jump.
+fn digest_of_logs(table: &LogTable) -> u64 {
     let mut hasher = DefaultHasher::new();
-    logs.iter().for_each(|(log, end)| (log, end.next, end.sealed).hash(&mut hasher));
+    table.opened().hash(&mut hasher);
+    let states = table.iter().map(|(log, s)| (log, s.next, s.bytes, s.last_timestamp, s.sealed));
+    states.for_each(|state| state.hash(&mut hasher));
     hasher.finish()
 }

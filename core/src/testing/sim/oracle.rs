@@ -14,7 +14,7 @@
 //! | a replica remembers each vote that it has sent | `look` |
 //! | a replica whose last vote was lost to damage gives none again | `has_learnt` |
 //! | a replica that has started votes only after another replica's introduction | `leaves` |
-//! | after the same entry all replicas have the same sessions, membership, named logs, options of the log, positions and time, live and after a replay or a jump | `stands` |
+//! | after the same entry all replicas have the same sessions, membership, named logs, options of the log, positions and time, live and after a replay or a jump | `check_state` |
 //! | a log that opens has at most one change of membership that is not known to be committed | `opens` |
 //! | the number of committed changes that are not in force is bounded | `look` |
 //! | no poison without a fault of the disk | `may_fail` |
@@ -23,11 +23,11 @@
 //!
 //! Must not know: how the replicas do it.
 
-use super::contents::Contents;
+use super::contents::{Contents, LogSummaries, LogSummary};
 use super::history::number_of;
 use super::host::{Host, Maimed, Voters};
 use super::kept::{Kept, Seal};
-use super::machine::{LogEnd, LogEnds, Machine, ReplicatedState};
+use super::machine::{Machine, ReplicatedState};
 use super::plan::Plan;
 use super::threads::Records;
 use crate::cluster::membership::Membership;
@@ -116,7 +116,7 @@ pub(super) struct Oracle {
     /// All entries that were ever committed, from the first one on.
     entries: Vec<Seal>,
     /// The next record and the first one, and the named logs, after each of them.
-    after: Vec<(Index, Index, Rc<LogEnds>)>,
+    after: Vec<(Index, Index, Rc<LogSummaries>)>,
     /// The state after an entry, by its index and term, and the first node that was there.
     replicated_states: BTreeMap<(EntryIndex, Term), (NodeId, ReplicatedState)>,
     /// The committed membership after an entry, and the first node that had it.
@@ -239,13 +239,13 @@ impl Oracle {
             ));
         }
         let _ = now;
-        self.stands(node, machine)?;
+        self.check_state(node, machine)?;
         Ok(news)
     }
 
     /// Checks that a replica at an entry has the same state as every other one at that entry, live, after a replay
     /// and after a jump.
-    fn stands(&mut self, node: NodeId, machine: &Machine) -> Check {
+    fn check_state(&mut self, node: NodeId, machine: &Machine) -> Check {
         let here = machine.replicated_state();
         let (other, there) = *self.replicated_states.entry(here.end).or_insert((node, here));
         if there != here {
@@ -266,16 +266,22 @@ impl Oracle {
                 settled.raft, settled.first, settled.next
             ));
         }
+        if settled.published_logs != settled.logs {
+            return Err(format!(
+                "node {node}: readers see the named logs {:?}; after the committed entry {} they are {:?}",
+                settled.published_logs, settled.raft, settled.logs
+            ));
+        }
         let begun = after(base_raft).map(|(.., logs)| logs.clone()).unwrap_or_default();
         let first =
-            |log: &LogNumber, end: &LogEnd| begun.get(log).map_or(end.first, |b| b.next.max(end.first));
-        let logs = logs.iter().map(|(log, end)| (*log, LogEnd { first: first(log, end), ..*end }));
+            |log: &LogNumber, end: &LogSummary| begun.get(log).map_or(end.first, |b| b.next.max(end.first));
+        let logs = logs.iter().map(|(log, end)| (*log, LogSummary { first: first(log, end), ..*end }));
         if !settled.logs.clone().into_iter().eq(logs.clone()) {
             return Err(format!(
                 "node {node}: after the committed entry {} its named logs are {:?}; they are {:?}",
                 settled.raft,
                 settled.logs,
-                logs.collect::<LogEnds>()
+                logs.collect::<LogSummaries>()
             ));
         }
         let (other, members) = *self.memberships.entry(settled.raft).or_insert((node, settled.members));
@@ -329,23 +335,23 @@ impl Oracle {
             Some(Command::Discard { first: wanted }) => {
                 (next, first) = (next.max(wanted), first.max(wanted));
             }
-            Some(Command::Log(command)) => self.contents.changes(command).map_err(wrong)?,
+            Some(Command::Log(command)) => self.contents.apply_command(command).map_err(wrong)?,
             _ => {}
         }
         let records = machine.records_of(&header).map_err(Trouble::Unreadable)?;
         self.entries.push(seal);
         for (log, at, record) in &records {
-            self.contents.commits(index, *log, *at, record).map_err(wrong)?;
+            self.contents.add_record(index, *log, *at, record).map_err(wrong)?;
         }
         let numbers = records.iter().filter_map(|(.., record)| number_of(record));
         self.contents.is_whole(index, numbers).map_err(wrong)?;
-        self.after.push((next, first, self.contents.ends().clone()));
+        self.after.push((next, first, self.contents.summaries().clone()));
         Ok(())
     }
 
     /// Checks a record that a replica publishes as committed.
     pub(super) fn shows(&self, node: NodeId, log: LogNumber, index: Index, record: &[u8]) -> Check {
-        self.contents.shows(log, index, record).map_err(|why| format!("node {node} {why}"))
+        self.contents.check_read(log, index, record).map_err(|why| format!("node {node} {why}"))
     }
 
     /// Checks an entry that is fed to a follower: it is the one that was committed at this index.
@@ -364,8 +370,8 @@ impl Oracle {
     /// all that there is.
     pub(super) fn has_all(&self, node: NodeId, firsts: &[(LogNumber, Index)], all: &Records) -> Check {
         let logs: Vec<LogNumber> = firsts.iter().map(|(log, _)| *log).collect();
-        if !logs.iter().filter(|log| !log.is_none()).eq(self.contents.ends().keys()) {
-            let named = self.contents.ends();
+        if !logs.iter().filter(|log| !log.is_none()).eq(self.contents.summaries().keys()) {
+            let named = self.contents.summaries();
             return Err(format!("node {node} has logs {logs:?}, and there are {named:?}"));
         }
         for (log, first) in firsts {
@@ -383,7 +389,7 @@ impl Oracle {
     /// Checks a member at the end, when it has everything: its named logs begin where discards let them begin.
     pub(super) fn begins_right(&self, node: NodeId, firsts: &[(LogNumber, Index)]) -> Check {
         for (log, first) in firsts {
-            let wanted = self.contents.ends().get(log).map(|end| end.first);
+            let wanted = self.contents.summaries().get(log).map(|end| end.first);
             if wanted.is_some_and(|wanted| wanted != *first) {
                 return Err(format!("node {node} has log {log} from {first} on; discards left {wanted:?}"));
             }
@@ -402,7 +408,9 @@ impl Oracle {
         if appended.count as usize != records.len() {
             return Err(format!("node {node}: {} records were acknowledged as {appended:?}", records.len()));
         }
-        self.contents.has(log, appended.first, records).map_err(|why| format!("node {node}: {why}"))
+        self.contents
+            .check_acknowledged(log, appended.first, records)
+            .map_err(|why| format!("node {node}: {why}"))
     }
 
     /// Checks that an acknowledged record is on the disks of a majority, whatever the replicas report. A

@@ -2,8 +2,9 @@
 //!
 //! Must not know: what is in the records.
 
+use super::contents::LogSummaries;
 use super::threads::Records;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::read::reader::{LogView, Reader, Start};
 use crate::types::{Index, LogNumber};
 use std::collections::BTreeMap;
@@ -34,6 +35,12 @@ impl Readers {
         numbers
     }
 
+    /// The named logs as readers see them.
+    pub(super) fn published(&self) -> LogSummaries {
+        let logs = &self.view.logs;
+        logs.numbers().into_iter().filter_map(|log| Some((log, (&logs.get(log)?).into()))).collect()
+    }
+
     /// # Errors
     /// `NotFound`: there is no such log here.
     pub(super) fn of_log(&self, log: LogNumber) -> Result<LogView> {
@@ -46,8 +53,12 @@ impl Readers {
     /// Those of `Reader::next_record`.
     pub(super) fn fresh(&mut self) -> Result<Records> {
         let logs = self.logs();
-        self.each.retain(|log, _| logs.contains(log));
         let mut fresh = Vec::new();
+        let gone = self.each.extract_if(.., |log, _| !log.is_none() && !logs.contains(log));
+        for (log, mut reader) in gone {
+            end_of_dropped(log, &mut reader, &mut fresh)?;
+        }
+        self.each.retain(|log, _| logs.contains(log));
         for log in logs {
             let view = self.of_log(log)?;
             let mut reader = match self.each.remove(&log) {
@@ -77,6 +88,21 @@ fn read_on(view: &LogView, reader: &mut Reader, fresh: &mut Records) -> Result<(
             Ok(Some(record)) => fresh.push((view.log, record.index, record.data.to_vec())),
             Ok(None) => return Ok(()),
             Err(e) if e.kind() == ErrorKind::Discarded => *reader = view.reader(Start::First)?,
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Reads a log that was dropped: what its files still have, and then that it is gone.
+fn end_of_dropped(log: LogNumber, reader: &mut Reader, fresh: &mut Records) -> Result<()> {
+    loop {
+        match reader.next_record() {
+            Ok(Some(record)) => fresh.push((log, record.index, record.data.to_vec())),
+            Ok(None) => {
+                let what = format!("a reader of log {log} waits for more, and the log was dropped");
+                return Err(Error::new(ErrorKind::Diverged, what));
+            }
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Discarded) => return Ok(()),
             Err(e) => return Err(e),
         }
     }

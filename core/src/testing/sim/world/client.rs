@@ -268,7 +268,7 @@ impl World {
                 };
                 let call = self.invoke(n, What::Discard { first });
                 if log.is_none() {
-                    self.oracle.contents.asked_to_discard(first);
+                    self.oracle.contents.note_discard(first);
                 }
                 self.begin(n, Some(call), Want::Discard(first))
             }
@@ -364,7 +364,7 @@ impl World {
             Want::Look { .. } => Request::Barrier,
             Want::Discard(first) => Request::Discard(log, *first),
             Want::Open => Request::OpenSession(log),
-            Want::Close(id) => Request::CloseSession(*id),
+            Want::Close(id) => Request::CloseSession(log, *id),
         };
         let wait_limit = Duration::from_millis(self.clients[n].rng.between(300, 3000));
         match self.submit(Asker::Client(n), node, request, wait_limit) {

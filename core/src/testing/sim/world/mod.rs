@@ -113,7 +113,10 @@ pub(super) enum Asker {
     Client(usize),
     Admin,
     Probe,
-    Options,
+    Options {
+        /// A group of named logs must refuse the change.
+        impossible: bool,
+    },
     Tenant,
     /// Appends right before a close.
     Closer,
@@ -444,7 +447,8 @@ impl World {
             Ok(tickets) => tickets,
             Err(error) => return Some(Err(error)),
         };
-        let attempts = tickets.into_iter().map(|ticket| self.awaits_answer(asker, node, ticket, until)).collect();
+        let attempts =
+            tickets.into_iter().map(|ticket| self.awaits_answer(asker, node, ticket, until)).collect();
         self.wake_called(node);
         Some(Ok(attempts))
     }
@@ -515,10 +519,7 @@ impl World {
             Asker::Client(client) => self.on_client_result(client, attempt, result),
             Asker::Admin => self.on_admin_result(attempt, result.map(|(_, r)| r)),
             Asker::Probe => self.on_probe_result(attempt, result),
-            Asker::Options => {
-                self.on_options_result(result.map(|(_, r)| r));
-                Ok(())
-            }
+            Asker::Options { impossible } => self.on_options_result(impossible, result.map(|(_, r)| r)),
             Asker::Tenant => self.on_tenant_result(attempt, result),
             Asker::Closer => self.on_closer_result(attempt, result),
         }

@@ -42,7 +42,11 @@ impl World {
             let now = self.now();
             self.story.note(now, || format!("the log's options are changed at node {leader}: {changes:?}"));
             // The log shows the outcome.
-            drop(self.submit(Asker::Options, leader, Request::SetOptions(changes), PATIENCE));
+            let retention = [LogOption::RetentionBytes, LogOption::RetentionAge];
+            let last = |wanted| changes.iter().rev().find(|(option, _)| *option == wanted);
+            let retains = retention.into_iter().filter_map(last).any(|(_, value)| value.is_some());
+            let impossible = self.plan.logs > 0 && retains;
+            drop(self.submit(Asker::Options { impossible }, leader, Request::SetOptions(changes), PATIENCE));
         }
         let next = Duration::from_millis(self.options_rng.between(300, 2_500));
         self.schedule.after(next, Event::Options);
@@ -50,9 +54,17 @@ impl World {
     }
 
     /// A change was answered, or never will be.
-    pub(in crate::testing::sim) fn on_options_result(&mut self, result: Option<LogResult<Appended>>) {
+    pub(in crate::testing::sim) fn on_options_result(
+        &mut self,
+        impossible: bool,
+        result: Option<LogResult<Appended>>,
+    ) -> Check {
         if let Some(Ok(_)) = result {
+            if impossible {
+                return Err("a group of named logs has accepted a retention for all of them".to_owned());
+            }
             self.counts.add(Fault::SetOptions);
         }
+        Ok(())
     }
 }

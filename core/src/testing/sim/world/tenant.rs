@@ -1,5 +1,4 @@
-//! Tenant: named logs of the group that come and go. One is opened, used for a while, sealed or not, and dropped; then
-//! the next one. It asks the current leader, one request at a time, whatever else happens.
+//! Tenant: named logs of the group that are opened, used for a while, sealed or not, and dropped, one after the other. It asks the current leader, one request at a time, whatever else happens.
 //!
 //! Checked here: a log that was sealed, or dropped, takes no record after that was answered; appends that belong together
 //! are not answered differently.
@@ -27,7 +26,7 @@ const OPENING_MAX: Duration = Duration::from_secs(60);
 
 /// The part of its life that a log is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum Phase {
     Opening,
     /// It takes this many more requests.
     Used(u64),
@@ -43,7 +42,7 @@ enum Stage {
 pub(in crate::testing::sim) struct Tenant {
     rng: Rng,
     heavy: bool,
-    stage: Stage,
+    phase: Phase,
     log: LogNumber,
     /// The index of the log's first record.
     start: Index,
@@ -62,7 +61,7 @@ impl Tenant {
         Self {
             rng: Rng::new(plan.seed ^ 0x7e_4a47),
             heavy: plan.heavy,
-            stage: Stage::Opening,
+            phase: Phase::Opening,
             log: LogNumber(plan.logs + 1),
             start: Index(1),
             records: 0,
@@ -93,7 +92,7 @@ impl Tenant {
     fn next_log(&mut self) {
         self.log = LogNumber(self.log.0 + self.rng.between(1, 2) as u32);
         self.start = Index(if self.rng.permille(700) { 1 } else { self.rng.between(2, 1_000) });
-        self.stage = Stage::Opening;
+        self.phase = Phase::Opening;
     }
 }
 
@@ -114,7 +113,9 @@ impl World {
         }
         let limit = self.now().plus(OPENING_MAX);
         let named = self.plan.logs as usize;
-        while self.oracle.contents.ends().len() < named || self.stragglers().is_none_or(|s| !s.is_empty()) {
+        while self.oracle.contents.summaries().len() < named
+            || self.stragglers().is_none_or(|s| !s.is_empty())
+        {
             if self.now() > limit || !self.step()? {
                 let answers: Vec<_> = tickets.iter().map(Ticket::poll).collect();
                 return Err(format!("{named} named logs were not opened in {OPENING_MAX:?}: {answers:?}"));
@@ -129,7 +130,7 @@ impl World {
             return Ok(());
         }
         if let Some(leader) = self.leader().filter(|_| self.tenant.is_idle()) {
-            self.ask_for_tenant(leader)?;
+            self.submit_for_tenant(leader)?;
         }
         let pause = self.plan.think.as_nanos() as u64;
         let pause = self.tenant.rng.between(pause / 4, pause * 7 / 4);
@@ -137,23 +138,24 @@ impl World {
         Ok(())
     }
 
-    fn ask_for_tenant(&mut self, leader: NodeId) -> Check {
+    fn submit_for_tenant(&mut self, leader: NodeId) -> Check {
         let (log, start) = (self.tenant.log, self.tenant.start);
-        let request = match self.tenant.stage {
-            Stage::Opening => Request::Log(LogCommand::Open { log, start }),
-            Stage::Sealing => Request::Log(LogCommand::Seal { log }),
-            Stage::Dropping => Request::Log(LogCommand::Drop { log }),
-            Stage::Used(_) if self.tenant.rng.permille(150) => {
+        let request = match self.tenant.phase {
+            Phase::Opening => Request::Log(LogCommand::Open { log, start }),
+            Phase::Sealing => Request::Log(LogCommand::Seal { log }),
+            Phase::Dropping => Request::Log(LogCommand::Drop { log }),
+            Phase::Used(_) if self.tenant.rng.permille(150) => {
                 let last = self.oracle.contents.last(log).0.max(start.0);
                 Request::Discard(log, Index(self.tenant.rng.between(start.0, last + 2)))
             }
-            Stage::Used(_) | Stage::Sealed | Stage::Dropped => return self.append_for_tenant(leader),
+            Phase::Dropped if self.tenant.rng.permille(500) => Request::Log(LogCommand::Open { log, start }),
+            Phase::Used(_) | Phase::Sealed | Phase::Dropped => return self.append_for_tenant(leader),
         };
         match self.submit(Asker::Tenant, leader, request, PATIENCE) {
             Some(Ok(attempt)) => _ = self.tenant.attempts.insert(attempt, None),
             Some(Err(error)) => {
                 self.tenant.answers.push((leader, None, Some(Err(error))));
-                self.tenant_is_told()?;
+                self.on_tenant_answers()?;
             }
             None => {}
         }
@@ -177,10 +179,13 @@ impl World {
         }
         self.oracle.contents.tie(&all);
         match self.submit_together(Asker::Tenant, leader, &batches, PATIENCE) {
-            Some(Ok(attempts)) => self.tenant.attempts = attempts.into_iter().zip(calls.into_iter().map(Some)).collect(),
+            Some(Ok(attempts)) => {
+                self.tenant.attempts = attempts.into_iter().zip(calls.into_iter().map(Some)).collect()
+            }
             Some(Err(error)) => {
-                self.tenant.answers = calls.iter().map(|call| (leader, Some(*call), Some(Err(error.clone())))).collect();
-                self.tenant_is_told()?;
+                self.tenant.answers =
+                    calls.iter().map(|call| (leader, Some(*call), Some(Err(error.clone())))).collect();
+                self.on_tenant_answers()?;
             }
             None => calls.iter().for_each(|call| self.history.answer(now, *call, Reply::Refused)),
         }
@@ -195,11 +200,11 @@ impl World {
         let Some(call) = self.tenant.attempts.remove(&attempt) else { return Ok(()) };
         let (node, result) = result.map_or((NodeId(0), None), |(node, result)| (node, Some(result)));
         self.tenant.answers.push((node, call, result));
-        if self.tenant.is_idle() { self.tenant_is_told() } else { Ok(()) }
+        if self.tenant.is_idle() { self.on_tenant_answers() } else { Ok(()) }
     }
 
     /// All parts of a request were answered.
-    fn tenant_is_told(&mut self) -> Check {
+    fn on_tenant_answers(&mut self) -> Check {
         let answers = std::mem::take(&mut self.tenant.answers);
         let is_ok = |answer: &Answer| matches!(answer.2, Some(Ok(_)));
         let is_refused = |answer: &Answer| matches!(&answer.2, Some(Err(e)) if is_refusal(e.kind()));
@@ -207,58 +212,76 @@ impl World {
             return Err(format!("appends that belong together were answered with {answers:?}"));
         }
         let is_done = answers.iter().all(is_ok);
+        let ends = |kind| matches!(kind, ErrorKind::Sealed | ErrorKind::NotFound);
+        let is_checked = answers.iter().any(|answer| matches!(&answer.2, Some(Err(e)) if ends(e.kind())));
+        if is_done {
+            self.is_carried_out()?;
+        }
         for (node, call, result) in answers {
-            self.tenant_hears(node, call, result)?;
+            self.record_tenant_answer(node, call, result)?;
         }
         let now = self.now();
-        let Tenant { rng, stage, log, .. } = &mut self.tenant;
-        *stage = match *stage {
-            Stage::Opening if is_done => Stage::Used(rng.between(2, 30)),
-            Stage::Used(0) if rng.permille(400) => Stage::Sealing,
-            Stage::Used(0) => Stage::Dropping,
-            Stage::Used(more) => Stage::Used(more - 1),
-            Stage::Sealing if is_done => {
+        let Tenant { rng, phase, log, .. } = &mut self.tenant;
+        *phase = match *phase {
+            Phase::Opening if is_done => Phase::Used(rng.between(2, 30)),
+            Phase::Used(0) if rng.permille(400) => Phase::Sealing,
+            Phase::Used(0) => Phase::Dropping,
+            Phase::Used(more) => Phase::Used(more - 1),
+            Phase::Sealing if is_done => {
                 self.counts.add(Fault::LogSealed);
-                Stage::Sealed
+                Phase::Sealed
             }
-            Stage::Sealed => Stage::Dropping,
-            Stage::Dropping if is_done => {
+            Phase::Sealed if is_checked => Phase::Dropping,
+            Phase::Dropping if is_done => {
                 self.counts.add(Fault::LogDropped);
                 let log = *log;
                 self.story.note(now, || format!("log {log} was dropped"));
-                Stage::Dropped
+                Phase::Dropped
             }
-            Stage::Dropped => {
+            Phase::Dropped if is_checked => {
                 self.tenant.next_log();
                 return Ok(());
             }
-            stage => stage,
+            phase => phase,
         };
         Ok(())
     }
 
+    /// Checks that a command was committed before it was answered.
+    fn is_carried_out(&self) -> Check {
+        let (log, phase) = (self.tenant.log, self.tenant.phase);
+        let found = self.oracle.contents.summaries().get(&log);
+        let is_right = match phase {
+            Phase::Opening | Phase::Used(_) => found.is_some(),
+            Phase::Sealing => found.is_some_and(|log| log.sealed),
+            Phase::Dropping => found.is_none(),
+            Phase::Sealed | Phase::Dropped => true, // nothing is accepted then
+        };
+        if is_right { Ok(()) } else { Err(format!("{phase:?} was acknowledged, and log {log} is {found:?}")) }
+    }
+
     /// The answer to a part of a request; `None`: there is none.
-    fn tenant_hears(
+    fn record_tenant_answer(
         &mut self,
         node: NodeId,
         call: Option<usize>,
         result: Option<LogResult<Appended>>,
     ) -> Check {
-        let (now, stage) = (self.now(), self.tenant.stage);
+        let (now, phase) = (self.now(), self.tenant.phase);
         let kind = match &result {
             Some(Ok(_)) => None,
             Some(Err(error)) => Some(error.kind()),
             None => Some(ErrorKind::Timeout),
         };
-        let may_be = match (kind, stage) {
-            (Some(ErrorKind::Sealed), Stage::Sealed) | (Some(ErrorKind::NotFound), Stage::Dropped) => true,
+        let may_be = match (kind, phase) {
+            (Some(ErrorKind::Sealed), Phase::Sealed) | (Some(ErrorKind::NotFound), Phase::Dropped) => true,
             (Some(kind), _) => is_passing(kind),
-            (None, Stage::Sealed | Stage::Dropped) => false,
+            (None, Phase::Sealed | Phase::Dropped) => false,
             (None, _) => true,
         };
         if !may_be {
             let log = self.tenant.log;
-            return Err(format!("node {node} answered a request of log {log}, {stage:?}, with {result:?}"));
+            return Err(format!("node {node} answered a request of log {log}, {phase:?}, with {result:?}"));
         }
         let Some(call) = call else { return Ok(()) };
         let reply = match (&result, kind) {
