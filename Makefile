@@ -2,7 +2,7 @@
 #
 #   make demo    three servers at work on real text: the leader is killed, nothing is lost (FILE=… for your own)
 #   make examples        every example on real text; the same view in every language, all with the same tables at the end
-#   make test    all tests that a change must pass: up to forty minutes on two cores from nothing
+#   make test    all tests that a change must pass: about 20 minutes on two cores from nothing
 #   make check   format, lints, licences, each file's own tests, a hundred simulated clusters; make lint without the tests
 #   make nightly all that takes hours: many seeds, loom, planted bugs, the model, mutants, long fuzzing, attacks on a server,
 #                a soak of three, the release wheel

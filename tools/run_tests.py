@@ -92,8 +92,8 @@ class Lanes:
     def _run(self, program):
         shown = program.shown
         begun = time.monotonic()
-        # Without the CARGO_MANIFEST_DIR that cargo sets: a program that builds others would compile ring anew, and all that
-        # depends on it.
+        # Without the CARGO_MANIFEST_DIR that cargo sets: a program that builds others would compile ring once more, and all
+        # that depends on it.
         environment = os.environ | {"CARGO": CARGO}
         process = subprocess.Popen(
             program.command, cwd=program.home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

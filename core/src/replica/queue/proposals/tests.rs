@@ -41,6 +41,23 @@ fn appends_fill_blocks_of_bounded_size_in_order() {
     assert!(take(&q).is_empty());
 }
 
+/// They counted as one: a queue had up to 4,095 appends more than it may.
+#[test]
+fn appends_that_belong_together_count_each() {
+    let record = |log, q: &ProposalQueue| {
+        drop(q.push_record(LogNumber(log), &[0; 60], Stamp::default(), WaitLimit::None).unwrap());
+    };
+    let built = || BatchBuilder::new().push(b"x").unwrap().build().unwrap();
+    let (a, b) = (built(), built());
+    let pair = [(LogNumber(1), &a), (LogNumber(2), &b)];
+    for (before, fits) in [(8, true), (9, false)] {
+        let q = queue(None);
+        (0..before).for_each(|n| record(1 + n % 2, &q));
+        let pushed = q.push_together(&pair, WaitLimit::None).map(|tickets| tickets.len());
+        assert_eq!(pushed.map_err(|e| e.kind()), if fits { Ok(2) } else { Err(ErrorKind::Busy) });
+    }
+}
+
 #[test]
 fn full_queue_returns_busy_and_full_log_returns_full() {
     let q = queue(None);
