@@ -9,7 +9,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::Malformed;
 use crate::store::format::block::BlockHeader;
 use crate::types::{Index, LogNumber, Timestamp};
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// The batches of one run. Their list is checked, their payloads are not.
@@ -28,23 +27,6 @@ pub(crate) struct FoundRun {
 struct Position {
     directory: Arc<RunDirectory>,
     blocks: Blocks,
-    /// The places of the next runs, as far as they were looked up.
-    places: VecDeque<RunPlace>,
-}
-
-impl Position {
-    /// The last run that begins at or before `next`. It can end before `next`. `None`: the segment has no such run.
-    ///
-    /// # Errors
-    /// `Corrupt`, `Io`.
-    fn place(&mut self, log: LogNumber, next: Index) -> Result<Option<RunPlace>> {
-        let is_next = |place: &mut RunPlace| place.first == next;
-        if let Some(place) = self.places.pop_front_if(is_next) {
-            return Ok(Some(place));
-        }
-        self.places = self.directory.places_from(self.blocks.data(), log, next)?.into();
-        Ok(self.places.pop_front())
-    }
 }
 
 /// Reads the runs of one log.
@@ -71,11 +53,11 @@ impl RunCursor {
         let segment = self.directories.holding(self.log, next)?;
         let directory = self.directories.of(&segment);
         let blocks = Blocks::new(self.directories.segments().open(&segment)?, 0, WINDOW_BYTES);
-        self.position = Some(Position { directory, blocks, places: VecDeque::new() });
+        self.position = Some(Position { directory, blocks });
         if let Some(found) = self.find_here(next)? {
             return Ok(found);
         }
-        if let Some(Position { directory, blocks, .. }) = &self.position {
+        if let Some(Position { directory, blocks }) = &self.position {
             directory.read_gaps(blocks.data())?;
         }
         self.find_here(next)?.ok_or_else(|| {
@@ -86,10 +68,9 @@ impl RunCursor {
 
     /// Returns the run that contains record `next`, if it is in the current segment.
     fn find_here(&mut self, next: Index) -> Result<Option<FoundRun>> {
-        let Some(position) = &mut self.position else { return Ok(None) };
-        let Some(place) = position.place(self.log, next)? else { return Ok(None) };
+        let Some(Position { directory, blocks }) = &mut self.position else { return Ok(None) };
+        let Some(place) = directory.place(blocks.data(), self.log, next)? else { return Ok(None) };
         let RunPlace { first, block, number, at } = place;
-        let blocks = &mut position.blocks;
         let upto = blocks.data().segment.readable();
         blocks.seek(block as usize);
         let Some(block) = blocks.next(upto)? else { return Ok(None) };

@@ -33,9 +33,6 @@ pub(crate) struct RunPlace {
     pub(crate) at: u32,
 }
 
-/// How many places a reader takes at a time.
-const PLACES_AT_ONCE: usize = 64;
-
 /// The most bytes that the directories keep in memory, except for the one that was used last.
 const DIRECTORIES_BYTES_MAX: usize = 32 << 20;
 
@@ -147,24 +144,23 @@ impl RunDirectory {
         Self { segment, bytes: AtomicUsize::new(0), known: Mutex::new(known) }
     }
 
-    /// The last run of `log` that begins at or before `next`, and those behind it, up to [`PLACES_AT_ONCE`]. The first
-    /// one can end before `next`. Empty: there is no such run in this segment.
+    /// The last run of `log` that begins at or before `next`. It can end before `next`. `None`: there is no such run in
+    /// this segment.
     ///
     /// # Errors
     /// `Corrupt`: a damaged block may contain the run; `Io`.
-    pub(crate) fn places_from(
+    pub(crate) fn place(
         &self,
         data: &Arc<SegmentData>,
         log: LogNumber,
         next: Index,
-    ) -> Result<Vec<RunPlace>> {
+    ) -> Result<Option<RunPlace>> {
         let mut known = self.lock();
-        let places = known.places_from(log, next, false);
-        if !places.is_empty() {
-            return Ok(places.to_vec());
+        if let Some(place) = known.place(log, next, false) {
+            return Ok(Some(place));
         }
         self.extend(&mut known, data)?;
-        Ok(known.places_from(log, next, true).to_vec())
+        Ok(known.place(log, next, true))
     }
 
     /// The places of a log's runs, in order.
@@ -200,18 +196,13 @@ impl RunDirectory {
 }
 
 impl Known {
-    /// The last run that begins at or before `next`, and those behind it. Unless `complete`, only if a later one is
-    /// known: the last run that is known can end before `next`.
-    fn places_from(&self, log: LogNumber, next: Index, complete: bool) -> &[RunPlace] {
-        let Some(places) = self.logs.get(&log) else { return &[] };
+    /// The last run that begins at or before `next`. Unless `complete`, only if a later one is known: the last run that
+    /// is known can end before `next`.
+    fn place(&self, log: LogNumber, next: Index, complete: bool) -> Option<RunPlace> {
+        let places = self.logs.get(&log)?;
         let n = places.partition_point(|place| place.first <= next);
-        let Some((found, from)) = n.checked_sub(1).and_then(|n| Some((places.get(n)?, n))) else {
-            return &[];
-        };
-        if !complete && n == places.len() && found.first != next {
-            return &[];
-        }
-        &places[from..places.len().min(from + PLACES_AT_ONCE)]
+        let found = n.checked_sub(1).and_then(|n| places.get(n))?;
+        (complete || n < places.len() || found.first == next).then_some(*found)
     }
 
     /// Covers the blocks that became readable.
