@@ -4,9 +4,9 @@
  * Generated from the sources by cbindgen: do not edit by hand.
  *
  * THREADS
- *   Any thread may call any function. Many threads at once may use the same log, client, producer, follower, read-only log,
- *   batch, records, ticket or error. A reader, a session, a builder and a watch serve one thread at a time: a second
- *   caller waits until the first call returns. A function's own comment adds to this.
+ *   Any thread may call any function. Many threads at once may use the same log, directory of logs, client, producer,
+ *   follower, read-only log, batch, records, ticket or error. A reader, a session, a builder and a watch serve one thread
+ *   at a time: a second caller waits until the first call returns. A function's own comment adds to this.
  *   chiplog_reader_cancel ends a call that waits with a reader on another thread.
  *   Each function that takes a callback says on which thread the callback runs: a thread of the log or of the client. A
  *   callback must not block, wait for the same log or client, or throw. A callback that blocks holds up every caller, and
@@ -383,6 +383,13 @@ typedef struct chiplog_follower_t chiplog_follower_t;
  * each call returns CHIPLOG_FORKED.
  */
 typedef struct chiplog_log_t chiplog_log_t;
+
+/**
+ * Many named logs in one directory. Each is a chiplog_log_t with indexes from 1, readers, sessions and discards of its
+ * own. Logs are kept in groups; those of a group share its threads, writes and syncs. Many threads may use it at once.
+ * Close it with chiplog_logs_close. In a forked child each call returns CHIPLOG_FORKED.
+ */
+typedef struct chiplog_logs_t chiplog_logs_t;
 
 /**
  * Appends records over the network. It collects them into batches, keeps several in flight, and sends again after a
@@ -816,6 +823,103 @@ typedef struct {
  */
 typedef void (*chiplog_member_fn)(void *context,
                                   const chiplog_member_t *member);
+
+/**
+ * Options for opening a directory of named logs. Fill it with chiplog_logs_options_init, then set the fields that
+ * should differ. They are not stored in the directory.
+ */
+typedef struct {
+  /**
+   * sizeof(chiplog_logs_options_t) as the caller was compiled with it.
+   */
+  size_t size;
+  /**
+   * Options of each group. NULL, the default: the defaults. retention_bytes and retention_age_ms must be 0: discard
+   * records of each named log. Segments have a table of the group's logs: if they are smaller than 8 MiB, lower
+   * sessions_max to make room for it.
+   */
+  const chiplog_log_options_t *options;
+  /**
+   * The number of groups, 1 to 1,024, default 2. A group has two threads and one sync at a time. A directory that is
+   * opened with a larger number gets more groups; a smaller one leaves all there are.
+   */
+  uint32_t groups;
+  /**
+   * Not used; must be 0.
+   */
+  uint32_t reserved;
+} chiplog_logs_options_t;
+
+/**
+ * The state of a named log.
+ */
+typedef struct {
+  /**
+   * sizeof(chiplog_log_info_t) as the caller was compiled with it. Set it first. In chiplog_log_info_fn: as the
+   * library was compiled with it.
+   */
+  size_t size;
+  /**
+   * Its number, which no other log of this directory ever had.
+   */
+  uint32_t number;
+  /**
+   * The group that holds it, from 1.
+   */
+  uint32_t group;
+  /**
+   * The first record that is not discarded.
+   */
+  uint64_t first_index;
+  /**
+   * The last committed record. Without records: first_index - 1.
+   */
+  uint64_t last_index;
+  /**
+   * Bytes of all batches that were ever appended to it.
+   */
+  uint64_t bytes_appended;
+  /**
+   * When it was last appended to: milliseconds since 1970. 0: never.
+   */
+  uint64_t last_timestamp_ms;
+  /**
+   * Whether it takes no more appends: 1 or 0.
+   */
+  uint8_t sealed;
+  /**
+   * Not used; must be 0.
+   */
+  uint8_t reserved[7];
+  /**
+   * Its permanent id: 32 hexadecimal digits and a NUL.
+   */
+  char log_id[40];
+  /**
+   * Its name, up to 260 bytes and a NUL.
+   */
+  char name[264];
+} chiplog_log_info_t;
+
+/**
+ * Called with each log; the state is valid only during the call. The callback must not throw.
+ */
+typedef void (*chiplog_log_info_fn)(void *context,
+                                    const chiplog_log_info_t *info);
+
+/**
+ * A batch, and the named log that it is appended to.
+ */
+typedef struct {
+  /**
+   * The log.
+   */
+  chiplog_log_t *log;
+  /**
+   * The batch.
+   */
+  const chiplog_batch_t *batch;
+} chiplog_append_t;
 
 /**
  * Deadlines and limits of a client. Fill it with chiplog_client_options_init, then set the fields that should
@@ -1360,8 +1464,8 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_log_open(const char *directory,
 
 /**
  * Ends appending, writes what was submitted, makes it durable, unlocks the directory, and closes the handle,
- * whatever the status. Readers and the records they returned stay valid. For a follower's log (chiplog_follower_log)
- * this closes only the handle.
+ * whatever the status. Readers and the records they returned stay valid. For a follower's log (chiplog_follower_log) and
+ * for a named log (chiplog_logs_create, chiplog_logs_get) this closes only the handle.
  * Ownership: takes `log`; NULL: CHIPLOG_OK. Any thread, also while other threads append: their appends are completed
  * first. Blocks for the disk, except in a callback on the log's own thread: there the log closes after the callback.
  * Errors: POISONED: an earlier write or sync failed, and some appends have an unknown outcome; CLOSED: it is already
@@ -1371,7 +1475,7 @@ chiplog_status_t chiplog_log_close(chiplog_log_t *log,
                                    chiplog_error_t **error);
 
 /**
- * Returns the log's directory, as the caller gave it. NULL if `log` is not an open log.
+ * Returns the log's directory, as the caller gave it; for a named log that of its group. NULL if `log` is not an open log.
  * Ownership: `log` borrowed; the text is borrowed until the log is closed. Any thread. Never blocks.
  */
 const char *chiplog_log_path(const chiplog_log_t *log);
@@ -2192,6 +2296,127 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_read_only_log_failure(const chiplog_re
  * Ownership: takes `read_only`. Any thread. Does not block for long.
  */
 void chiplog_read_only_log_close(chiplog_read_only_log_t *read_only);
+
+/**
+ * Fills options with their defaults. `size`: sizeof(chiplog_logs_options_t).
+ * Ownership: the caller owns `options`, which has `size` bytes. Does nothing if it is NULL. Any thread. Never blocks.
+ */
+void chiplog_logs_options_init(chiplog_logs_options_t *options,
+                               size_t size);
+
+/**
+ * Opens the named logs in `directory`, or makes the directory if the options say so. A directory holds named logs, or
+ * one log on its own. `options` may be NULL for the defaults.
+ * Ownership: `directory` and `options` are borrowed for the call, the clock's context until the logs are closed. The
+ * caller owns `*logs` and must close it. Any thread. Blocks while recovery reads the last segment of each group.
+ * Errors: as chiplog_log_open; INVALID_ARGUMENT, too, if the directory holds one log on its own; DIVERGED: a group's
+ * directory was replaced by another one.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_logs_open(const char *directory,
+                                   const chiplog_logs_options_t *options,
+                                   chiplog_logs_t **logs,
+                                   chiplog_error_t **error);
+
+/**
+ * Creates a log, durably. A name is 1 to 249 of the characters `A-Z a-z 0-9 . _ -`, does not begin with `_`, and can
+ * end with `/` and a partition's number. `beside`: the name of a log in whose group it is created, so that both can be
+ * appended to together; NULL or empty: the group with the fewest logs.
+ * `*log` works with all functions of a log. chiplog_log_path, chiplog_log_options, chiplog_log_metrics and the fields of
+ * chiplog_log_status other than log_id and the indexes are those of its group.
+ * Ownership: `logs` and the texts borrowed; the caller owns `*log` and must close it. That closes only the handle; `*log`
+ * can be closed before `logs` or after it. Any thread. Blocks; not in a callback on a thread of the logs.
+ * Errors: ALREADY_EXISTS; INVALID_ARGUMENT (the name; in a callback); NOT_FOUND (`beside`); FULL, also if the group has no
+ * room for more logs; BUSY, POISONED, CLOSED, FORKED. Repeating the call does no harm: a log that was created is then
+ * reported as existing.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_logs_create(chiplog_logs_t *logs,
+                                     const char *name,
+                                     const char *beside,
+                                     chiplog_log_t **log,
+                                     chiplog_error_t **error);
+
+/**
+ * Returns the log of this name. See chiplog_logs_create.
+ * Ownership: `logs` and `name` borrowed; the caller owns `*log` and must close it, which closes only the handle. Any
+ * thread. Blocks only for the disk.
+ * Errors: NOT_FOUND; CORRUPT, IO: the files; INVALID_ARGUMENT, CLOSED, FORKED.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_logs_get(const chiplog_logs_t *logs,
+                                  const char *name,
+                                  chiplog_log_t **log,
+                                  chiplog_error_t **error);
+
+/**
+ * Deletes a log with all its records, durably. Its handles and readers return CHIPLOG_NOT_FOUND from then on; records
+ * that were read stay valid. A new log can have the name.
+ * Ownership: borrowed. Any thread. Blocks; not in a callback on a thread of the logs.
+ * Errors: NOT_FOUND; INVALID_ARGUMENT (in a callback); FULL, BUSY, POISONED, CLOSED, FORKED. Repeating the call does no
+ * harm.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_logs_delete(chiplog_logs_t *logs,
+                                     const char *name,
+                                     chiplog_error_t **error);
+
+/**
+ * Seals a log, durably: it takes no more appends, which fail with CHIPLOG_SEALED; its records stay.
+ * Ownership: borrowed. Any thread. Blocks; not in a callback on a thread of the logs. Errors: as chiplog_logs_delete.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_logs_seal(chiplog_logs_t *logs,
+                                   const char *name,
+                                   chiplog_error_t **error);
+
+/**
+ * Calls `callback` on this thread with up to `limit` logs, by name: those whose names begin with `prefix` and come after
+ * the name `after`, which need not exist. Both may be NULL: all names, from the first. For the next page pass the last
+ * name of this one as `after`. The callback may call functions of the logs.
+ * Ownership: all borrowed for the call. Any thread. Blocks for the disk, and while the callback runs.
+ * Errors: INVALID_ARGUMENT; CORRUPT, IO: the files; CLOSED, FORKED.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_logs_list(const chiplog_logs_t *logs,
+                                   const char *prefix,
+                                   const char *after,
+                                   size_t limit,
+                                   chiplog_log_info_fn callback,
+                                   void *context,
+                                   chiplog_error_t **error);
+
+/**
+ * Returns the state of one log. Set `info->size` first.
+ * Ownership: `logs` and `name` borrowed; the caller owns `info`. Any thread. Blocks only for the disk.
+ * Errors: NOT_FOUND; CORRUPT, IO: the files; INVALID_ARGUMENT, CLOSED, FORKED.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_logs_info(const chiplog_logs_t *logs,
+                                   const char *name,
+                                   chiplog_log_info_t *info,
+                                   chiplog_error_t **error);
+
+/**
+ * Closes all logs: ends appending, writes what was submitted, makes it durable, unlocks the directory, and closes the
+ * handle, whatever the status. Handles of the logs stay open until they are closed; their appends return
+ * CHIPLOG_CLOSED. Readers and the records they returned stay valid.
+ * Ownership: takes `logs`; NULL: CHIPLOG_OK. Any thread, also while other threads append: their appends are completed
+ * first. Blocks for the disk. In a callback on a thread of a group, that group closes after the callback.
+ * Errors: POISONED: an earlier write or sync failed, and some appends have an unknown outcome; CLOSED: it is already
+ * closed; FORKED.
+ */
+chiplog_status_t chiplog_logs_close(chiplog_logs_t *logs,
+                                    chiplog_error_t **error);
+
+/**
+ * Appends `count` batches to named logs of one group, all of them or none, and blocks until they are durable. No crash
+ * and no reader separates them. A log may occur more than once. `placed` (may be NULL) has room for `count` positions,
+ * in the same order.
+ * Ownership: all borrowed; a batch can be appended again. Any thread, many at once. Blocks; not in a callback on a thread
+ * of the group.
+ * Errors: INVALID_ARGUMENT: the logs are of different groups (see `beside` of chiplog_logs_create), a batch belongs to a
+ * session, or in a callback; TOO_LARGE: together they exceed block_bytes_max; NOT_FOUND, SEALED: one of the logs takes no
+ * appends; FULL, BUSY, CLOSED, FORKED: nothing was appended to any of them; POISONED: the outcome is unknown.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_logs_append_together(chiplog_logs_t *logs,
+                                              const chiplog_append_t *appends,
+                                              size_t count,
+                                              chiplog_appended_t *placed,
+                                              chiplog_error_t **error);
 
 /**
  * Fills options with their defaults. `size`: sizeof(chiplog_client_options_t).

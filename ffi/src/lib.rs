@@ -16,6 +16,7 @@
 //! | `abi/records.rs` | records that were read |
 //! | `abi/trace.rs`, `abi/version.rs` | passes notices to a callback; which version this is |
 //! | `handles/log/`, `handles/session.rs`, `handles/read_only.rs` | the embedded log |
+//! | `handles/logs/` | many named logs in one directory |
 //! | `handles/batch.rs`, `handles/ticket.rs` | batches to append, outcomes of appends |
 //! | `handles/reader/` | one reader for all logs: embedded, remote, follower's |
 //! | `handles/client/`, `handles/producer.rs` | the log over the network |
@@ -57,6 +58,10 @@ pub use handles::log::options::*;
 pub use handles::log::read::*;
 pub use handles::log::state::*;
 pub use handles::log::write::*;
+pub use handles::logs::calls::*;
+pub use handles::logs::info::*;
+pub use handles::logs::options::*;
+pub use handles::logs::together::*;
 pub use handles::producer::*;
 pub use handles::read_only::*;
 pub use handles::reader::calls::*;

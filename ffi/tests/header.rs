@@ -14,7 +14,7 @@ fn here() -> PathBuf {
 }
 
 /// The order of the sources for readers of the header. Further ones follow, by name.
-const ORDER: [&str; 25] = [
+const ORDER: [&str; 29] = [
     "abi/version",
     "abi/error",
     "abi/trace",
@@ -32,6 +32,10 @@ const ORDER: [&str; 25] = [
     "abi/records",
     "handles/session",
     "handles/read_only",
+    "handles/logs/options",
+    "handles/logs/info",
+    "handles/logs/calls",
+    "handles/logs/together",
     "handles/client/options",
     "handles/client/calls",
     "handles/client/reader",
@@ -221,6 +225,7 @@ fn functions_that_can_fail_are_marked_or_listed_here() {
         "chiplog_error_status",
         "chiplog_follower_close",
         "chiplog_log_close",
+        "chiplog_logs_close",
         "chiplog_reader_cancel",
         "chiplog_trace",
     ];

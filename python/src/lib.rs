@@ -40,6 +40,8 @@ mod _chiplog {
     #[pymodule_export]
     use crate::handles::log::Log;
     #[pymodule_export]
+    use crate::handles::logs::Logs;
+    #[pymodule_export]
     use crate::handles::producer::Producer;
     #[pymodule_export]
     use crate::handles::read_only::ReadOnlyLog;

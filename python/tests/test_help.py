@@ -67,7 +67,8 @@ def test_a_call_documents_what_a_caller_must_know(cls: type[Any], name: str) -> 
         assert raised or re.search(r"[Rr]aises what|what it raises", whole), "no exceptions"
 
 
-@pytest.mark.parametrize("append", [*APPENDS, chiplog.Producer.append, chiplog.Producer.append_async, chiplog.Ticket.wait])
+@pytest.mark.parametrize("append", [*APPENDS, chiplog.Producer.append, chiplog.Producer.append_async, chiplog.Ticket.wait,
+                                    chiplog.Logs.append_together])
 def test_appends_document_unknown_outcomes(append: object) -> None:
     _, rest = summary_and_rest(append)
     assert re.search(r"`TimeoutError`.*MAY (STILL )?BE", rest)

@@ -77,6 +77,28 @@ pub(crate) unsafe fn bytes_of<'a>(
     Ok(unsafe { slice::from_raw_parts(data.cast(), length) })
 }
 
+/// Reads an array. `name` is the argument that holds it; the argument with the number of its elements is `count`. `what` is
+/// the elements' name in messages.
+///
+/// # Safety
+/// `array` is NULL, or points to `count` elements that do not change during the call.
+pub(crate) unsafe fn array<'a, T>(array: *const T, count: usize, name: &str, what: &str) -> Result<&'a [T]> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if array.is_null() {
+        return Err(invalid(format!("{name} is NULL, and count is {count}, not 0")));
+    }
+    if !array.is_aligned() {
+        return Err(invalid(format!("{name} is {array:?}, which is not aligned for {what}")));
+    }
+    if count > isize::MAX as usize / size_of::<T>().max(1) {
+        return Err(invalid(format!("count is {count}: more {what} than memory can hold")));
+    }
+    // SAFETY: not NULL and aligned, so by this function's condition that many elements.
+    Ok(unsafe { slice::from_raw_parts(array, count) })
+}
+
 /// `name` is the name of the argument that holds the slices; the argument with their number is `count`.
 ///
 /// # Safety
@@ -86,20 +108,8 @@ pub(crate) unsafe fn slices<'a>(
     count: usize,
     name: &str,
 ) -> Result<Vec<&'a [u8]>> {
-    if count == 0 {
-        return Ok(Vec::new());
-    }
-    if slices.is_null() {
-        return Err(invalid(format!("{name} is NULL, and count is {count}, not 0")));
-    }
-    if !slices.is_aligned() {
-        return Err(invalid(format!("{name} is {slices:?}, which is not aligned for chiplog_slice_t")));
-    }
-    if count > isize::MAX as usize / size_of::<chiplog_slice_t>() {
-        return Err(invalid(format!("count is {count}: more slices than memory can hold")));
-    }
-    // SAFETY: not NULL and aligned, so by this function's condition that many slices.
-    let slices = unsafe { slice::from_raw_parts(slices, count) };
+    // SAFETY: this function's condition.
+    let slices = unsafe { array(slices, count, name, "slices") }?;
     let each = slices.iter().enumerate().map(|(n, one)| {
         let names = || (format!("{name}[{n}].data"), format!("{name}[{n}].length"));
         // SAFETY: this function's condition.

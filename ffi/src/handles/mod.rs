@@ -4,6 +4,7 @@ pub(crate) mod batch;
 pub(crate) mod client;
 pub(crate) mod follower;
 pub(crate) mod log;
+pub(crate) mod logs;
 pub(crate) mod producer;
 pub(crate) mod read_only;
 pub(crate) mod reader;

@@ -1,4 +1,4 @@
-"""A durable, replicated log: embedded (`Log`), over the network (`Client`), or as a copy that follows (`Follower`).
+"""A durable, replicated log: embedded (`Log`; many: `Logs`), over the network (`Client`), or as a copy that follows (`Follower`).
 
     import chiplog
 
@@ -17,6 +17,7 @@ from ._chiplog import (
     Client,
     Follower,
     Log,
+    Logs,
     Producer,
     Reader,
     Record,
@@ -98,6 +99,7 @@ __all__ = [
     "IoError",
     "LockedError",
     "Log",
+    "Logs",
     "Member",
     "MembershipError",
     "Metrics",

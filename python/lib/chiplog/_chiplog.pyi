@@ -21,6 +21,7 @@ __all__ = [
     "logging_changed",
     "Follower",
     "Log",
+    "Logs",
     "Producer",
     "Reader",
     "Stream",
@@ -38,6 +39,9 @@ _T = TypeVar("_T")
 _Dir: TypeAlias = str | PathLike[str]
 _Codec: TypeAlias = Literal["none", "lz4", "zstd"]
 _From: TypeAlias = int | Start | None
+# Within class Logs, `list` is its method.
+_NamedLogs: TypeAlias = list[NamedLog]
+_Ranges: TypeAlias = list[range]
 
 @final
 class Record(Buffer):
@@ -276,7 +280,10 @@ class Log:
     Any number of threads may use it. In a forked child each call raises `ForkedError`. `with` and `async with`
     close it.
     After `close()` calls raise `ClosedError`, except for `close`, `path`, `options` and `poison_cause`; readers
-    continue to the end."""
+    continue to the end.
+
+    `Logs` has many named logs in one directory, each a `Log`. Closing one closes only the handle. `path`, `options`,
+    `metrics()`, and of `status()` all but the id and the indexes, are those of its group."""
 
     def __new__(cls, dir: _Dir, options: Options | None = None) -> Self: ...
     def append(self, record: Buffer, timeout: float | None = None) -> int:
@@ -508,7 +515,8 @@ class Log:
 
         Blocks until all is durable and the directory is unlocked, without the GIL; Ctrl-C ends the wait, and
         closing continues. Readers continue to the end; calls that wait there, or in `wait_for`, raise
-        `ClosedError`.
+        `ClosedError`. A log of `Logs` stays open, and so do its waiting calls: only this handle is closed, and that
+        does not block.
 
         Raises `PoisonedError`: an earlier write or sync failed, and some appends have an unknown outcome."""
     def __enter__(self) -> Self: ...
@@ -595,6 +603,109 @@ class Session:
         The log forgets the session. Without this call the session can be resumed.
         Blocks, without the GIL; Ctrl-C ends the wait. Raises `PoisonedError`, `FullError`, `ClosedError` (of the
         log). A second close does nothing."""
+    def __reduce__(self) -> NoReturn: ...
+
+@final
+class Logs:
+    """Many named logs in one directory, each a `Log`: thousands of them cost little more than one.
+
+    `Logs(dir, *, groups=2, options=None)` opens the logs in `dir`, a str or path, or makes the directory. A log has
+    indexes from 1, readers, sessions and discards of its own. Logs are kept in groups: those of a group share its
+    threads, writes and syncs. `groups`: how many there are, from 1 to 1,024; a directory that is opened with a larger
+    number gets more groups, a smaller one leaves all there are. `options`: `Options` of each group, without
+    `retention_bytes` and `retention_age`; None: the defaults. Segments have a table of the group's logs: below 8 MiB,
+    set `sessions_max` to make room for it. Blocks during recovery, without the GIL; Ctrl-C ends the
+    wait, and the logs are closed once they are open.
+
+    Raises `LockedError`: another handle or process has them open; `NotFoundError`: there are none, and `create` is
+    False; `DivergedError`: a group's directory was replaced by another one; `CorruptError`, `UnsupportedError`,
+    `IoError`: the files; `InvalidArgumentError`, `TypeError`: an argument or option, or `dir` holds one log on its own.
+
+    Any number of threads may use it. In a forked child each call raises `ForkedError`. `with` and `async with`
+    close it. After `close()` calls raise `ClosedError`. Logs that are not closed stay open until this handle and those
+    of all its logs are dropped."""
+
+    def __new__(cls, dir: _Dir, *, groups: int = 2, options: Options | None = None) -> Self: ...
+    def create(self, name: str, *, beside: str | None = None) -> Log:
+        """Creates a log, durably. Returns its `Log`.
+
+        `name`: 1 to 249 of the characters `A-Z a-z 0-9 . _ -`, the first not `_`, then perhaps `/` and a partition's
+        number. `beside`: the name of a log in whose group it is created, so that both can be appended to together;
+        None: the group with the fewest logs. Blocks, without the GIL; Ctrl-C ends the wait, and creating continues.
+
+        Raises `AlreadyExistsError`; `InvalidArgumentError`: the name; `NotFoundError`: `beside`; `FullError`: the disk
+        is full, or the group has no room for more logs; `BusyError`, `PoisonedError`, `ClosedError`, `TypeError`.
+        Repeating the call does no harm: a log that was created is then reported as existing."""
+    def get(self, name: str) -> Log:
+        """Returns the `Log` of this `name`. Keep it: each call makes another handle of the same log.
+
+        Blocks only for the disk, without the GIL; Ctrl-C ends the wait. Raises `NotFoundError`: there is none;
+        `CorruptError`, `IoError`: the files; `ClosedError`, `TypeError`."""
+    def delete(self, name: str) -> None:
+        """Deletes the log of this `name` with all its records, durably. Returns None.
+
+        Its handles and readers raise `NotFoundError` from then on; records that were read stay valid. A new log can
+        have the name. Blocks, without the GIL; Ctrl-C ends the wait, and deleting continues.
+
+        Raises `NotFoundError`; `FullError`, `BusyError`, `PoisonedError`, `ClosedError`, `TypeError`. Repeating the
+        call does no harm."""
+    def seal(self, name: str) -> None:
+        """Seals the log of this `name`, durably: its appends raise `SealedError`, its records stay. Returns None.
+
+        Blocks, without the GIL; Ctrl-C ends the wait, and sealing continues. Raises what `delete` does."""
+    def list(self, prefix: str = "", after: str = "", limit: int | None = None) -> _NamedLogs:
+        """Returns a list of `NamedLog`, by name: logs whose names begin with `prefix` and come after the name `after`.
+
+        `limit`: the most that are returned, from 0; None: all. For the next page pass the last name of this one as
+        `after`, which need not exist. Blocks only for the disk, without the GIL.
+
+        Raises `CorruptError`, `IoError`: the files; `InvalidArgumentError`, `TypeError`: an argument; `ClosedError`."""
+    def info(self, name: str) -> NamedLog:
+        """Returns the `NamedLog` of this `name`: the state of one log.
+
+        Blocks only for the disk, without the GIL. Raises `NotFoundError`; `CorruptError`, `IoError`: the files;
+        `ClosedError`, `TypeError`."""
+    def append_together(
+        self, appends: Iterable[tuple[Log, Iterable[Buffer]]], codec: _Codec = "none", timeout: float | None = None
+    ) -> _Ranges:
+        """Appends a batch to each of several logs, all or none, and waits for stable storage. Returns a list of ranges.
+
+        No crash and no reader separates them. `appends`: an iterable of pairs, a `Log` of these and an iterable of
+        records, bytes or objects with a buffer, at least one; a log may occur more than once. The logs are of one group
+        (see `create`), and all records together take up to `options.block_bytes_max` bytes. `codec`: the compression,
+        "none", "lz4" or "zstd". `timeout`: seconds, from 0; None: no limit. The ranges are those of the records'
+        indexes, in the order of `appends`. Blocks, without the GIL; Ctrl-C ends the wait.
+
+        Raises `TimeoutError`, `PoisonedError`: all MAY STILL BE APPENDED, or be in the logs: if you append them again,
+        they can be there twice. The same holds after Ctrl-C. `NotFoundError`, `SealedError`: one of the logs takes no
+        appends; `BusyError`, `FullError`, `TooLargeError`, `ClosedError`, `TypeError`, `InvalidArgumentError` (an
+        argument, or logs of different groups): nothing was appended to any of them."""
+    def append_together_async(
+        self, appends: Iterable[tuple[Log, Iterable[Buffer]]], codec: _Codec = "none"
+    ) -> Pending[_Ranges]:
+        """`append_together`, to be awaited: gives the list of ranges once all records are stored.
+
+        `appends`, `codec`: as for `append_together`. Does not block, except for compression, without the GIL. A
+        cancelled task does not know whether the records are appended.
+
+        Raises what `append_together` does, but never `TimeoutError`. `RuntimeError`: no event loop runs on this thread;
+        then nothing is appended."""
+    def close(self) -> None:
+        """Closes all logs: submitted appends are still written. Returns None. Any thread may call it, more than once.
+
+        Blocks until all is durable and the directory is unlocked, without the GIL; Ctrl-C ends the wait, and closing
+        continues. Appends to the logs raise `ClosedError` from then on. Readers continue to the end; calls that wait
+        there, or in `wait_for`, raise `ClosedError`.
+
+        Raises `PoisonedError`: an earlier write or sync failed, and some appends have an unknown outcome."""
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, _type: type[BaseException] | None, _value: BaseException | None, _traceback: TracebackType | None
+    ) -> None: ...
+    def __aenter__(self) -> Coroutine[Any, Any, Self]: ...
+    def __aexit__(
+        self, _type: type[BaseException] | None, _value: BaseException | None, _traceback: TracebackType | None
+    ) -> Coroutine[Any, Any, None]: ...
     def __reduce__(self) -> NoReturn: ...
 
 @final

@@ -103,10 +103,10 @@ class RemoteInfo:
 @documented
 @dataclass(frozen=True, kw_only=True)
 class NamedLog:
-    """The state of a named log, from a server."""
+    """The state of a named log, in this process or on servers."""
 
     name: str = field(metadata=doc("Its name."))
-    number: int = field(metadata=doc("Its number, which no other log of the cluster ever had."))
+    number: int = field(metadata=doc("Its number, which no other log of the directory or of the cluster ever had."))
     log_id: str | None = field(metadata=doc(f"The log's permanent name. {_ID}"))
     group: int = field(metadata=doc("The group that holds it."))
     first_index: int = field(metadata=doc("Index of the first record that is not discarded."))

@@ -84,6 +84,24 @@ pub(crate) fn bytes(given: &Bound<'_, PyAny>) -> PyResult<usize> {
     Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
+/// The argument `groups`.
+pub(crate) fn groups(given: &Bound<'_, PyAny>) -> PyResult<u32> {
+    let groups = whole(given, "groups", "a number of groups, from 1")?;
+    u32::try_from(groups).map_err(|_| {
+        let what = format!("groups is {groups}; it has to be from 1 to 1024");
+        raise(Error::new(ErrorKind::InvalidArgument, what))
+    })
+}
+
+/// The argument `limit`.
+pub(crate) fn limit(given: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+    if given.is_none() {
+        return Ok(None);
+    }
+    let limit = whole(given, "limit", "None, or a number from 0")?;
+    Ok(usize::try_from(limit).ok())
+}
+
 /// The argument `id` of a session.
 pub(crate) fn session_id(given: &Bound<'_, PyAny>) -> PyResult<u64> {
     whole(given, "id", "a session's id, from 0")

@@ -212,6 +212,14 @@ pub(crate) fn follower_event<'py>(py: Python<'py>, event: &FollowerEvent) -> Val
     make(py, "FollowerEvent", &fields)
 }
 
+pub(crate) fn named_logs<'py>(py: Python<'py>, logs: &[LogInfo]) -> PyResult<Bound<'py, PyList>> {
+    let list = PyList::empty(py);
+    for log in logs {
+        list.append(named_log(py, log)?)?;
+    }
+    Ok(list)
+}
+
 /// The indexes of `count` records from `first` on.
 pub(crate) fn range(py: Python<'_>, first: u64, count: u64) -> PyResult<Py<PyAny>> {
     Ok(py.import("builtins")?.getattr("range")?.call1((first, first + count))?.unbind())

@@ -309,11 +309,7 @@ impl Client {
     #[pyo3(signature = (prefix=""))]
     fn list_logs<'py>(&self, py: Python<'py>, prefix: &str) -> PyResult<Bound<'py, PyList>> {
         let logs = self.wait(py, self.client()?.list_logs(prefix))?;
-        let list = PyList::empty(py);
-        for log in &logs {
-            list.append(values::named_log(py, log)?)?;
-        }
-        Ok(list)
+        values::named_logs(py, &logs)
     }
 
     /// Opens a session, for a producer that continues in it after a restart. Returns its id.

@@ -9,7 +9,7 @@ use crate::handles::options;
 use crate::handles::reads::reads;
 use crate::handles::session::Session;
 use crate::handles::ticket::{Ticket, drive_index, settle};
-use crate::runtime::asyncio_bridge::{drive_on_thread, drive_result, none, running_loop};
+use crate::runtime::asyncio_bridge::{drive_on_thread, drive_result, none, ready, running_loop};
 use crate::runtime::handle::Handle;
 use crate::runtime::notices;
 use crate::runtime::wait;
@@ -32,9 +32,14 @@ use std::path::PathBuf;
 /// close it.
 /// After `close()` calls raise `ClosedError`, except for `close`, `path`, `options` and `poison_cause`; readers
 /// continue to the end.
+///
+/// `Logs` has many named logs in one directory, each a `Log`. Closing one closes only the handle. `path`, `options`,
+/// `metrics()`, and of `status()` all but the id and the indexes, are those of its group.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Log {
     log: Handle<chiplog::Log>,
+    /// The name, if it is one of many in a directory. Closing the handle does not close such a log.
+    name: Option<String>,
 }
 
 /// Builds a batch of these records.
@@ -57,8 +62,19 @@ pub(crate) fn batch_limit(options: &chiplog::Options) -> BatchLimit {
 }
 
 impl Log {
-    fn log(&self) -> PyResult<&chiplog::Log> {
+    /// A log of a directory of named logs.
+    pub(crate) fn named(log: chiplog::Log, name: String) -> PyResult<Self> {
+        Ok(Self { log: Handle::new(log, "log")?, name: Some(name) })
+    }
+
+    pub(crate) fn log(&self) -> PyResult<&chiplog::Log> {
         self.log.get()
+    }
+
+    /// Marks the handle as closed. Returns the log, if it is closed with the handle.
+    fn to_be_closed(&self) -> PyResult<Option<chiplog::Log>> {
+        let log = self.log.to_be_closed()?;
+        Ok(self.name.is_none().then_some(log))
     }
 }
 
@@ -70,7 +86,7 @@ impl Log {
         let options = options::log(options)?;
         notices::ask(py)?;
         let log = wait::on_thread(py, move || chiplog::Log::open(dir, options))?;
-        Ok(Self { log: Handle::new(log, "log")? })
+        Ok(Self { log: Handle::new(log, "log")?, name: None })
     }
 
     /// Appends a record and blocks until it is on stable storage. Returns its index, from 1.
@@ -434,7 +450,8 @@ impl Log {
     ///
     /// Blocks until all is durable and the directory is unlocked, without the GIL; Ctrl-C ends the wait, and
     /// closing continues. Readers continue to the end; calls that wait there, or in `wait_for`, raise
-    /// `ClosedError`.
+    /// `ClosedError`. A log of `Logs` stays open, and so do its waiting calls: only this handle is closed, and that
+    /// does not block.
     ///
     /// Raises `PoisonedError`: an earlier write or sync failed, and some appends have an unknown outcome.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
@@ -449,7 +466,10 @@ impl Log {
             (false, true) => "empty".to_owned(),
             (false, false) => format!("records {} to {}", status.first_index, status.last_index),
         };
-        Ok(format!("<chiplog.Log {:?}, {state}>", log.path()))
+        Ok(match &self.name {
+            Some(name) => format!("<chiplog.Log {name:?} in {:?}, {state}>", log.path()),
+            None => format!("<chiplog.Log {:?}, {state}>", log.path()),
+        })
     }
 }
 
@@ -458,13 +478,14 @@ closes!(Log, "log", "directory and options");
 
 impl Closes for Log {
     fn close_now(&self, py: Python<'_>) -> PyResult<()> {
-        let log = self.log.to_be_closed()?;
-        wait::on_thread(py, move || log.close())
+        self.to_be_closed()?.map_or(Ok(()), |log| wait::on_thread(py, move || log.close()))
     }
 
     fn close_async(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let log = self.log.to_be_closed()?;
-        drive_on_thread(py, move || log.close(), none)
+        match self.to_be_closed()? {
+            Some(log) => drive_on_thread(py, move || log.close(), none),
+            None => ready(py, Ok(py.None())),
+        }
     }
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod client;
 pub(crate) mod closes;
 pub(crate) mod follower;
 pub(crate) mod log;
+pub(crate) mod logs;
 pub(crate) mod options;
 pub(crate) mod producer;
 pub(crate) mod read_only;

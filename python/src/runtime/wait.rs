@@ -212,6 +212,21 @@ pub(crate) fn on_thread<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> PyResult<T> {
-    let done = threads::begin(work).map_err(raise)?;
-    to_the_end(py, None, done)?.map_err(raise)
+    on_thread_within(py, &Limit::none(), "the work had no outcome", work)
+}
+
+/// As [`on_thread`], up to a limit. If the time is up, raises `Timeout` with `what`, and the work continues.
+pub(crate) fn on_thread_within<T: Send + 'static>(
+    py: Python<'_>,
+    limit: &Limit,
+    what: &str,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> PyResult<T> {
+    let begun = Instant::now();
+    let done = block_on(py, limit, None, threads::begin(work).map_err(raise)?)?;
+    let late = || {
+        let within = begun.elapsed().as_secs_f64();
+        raise(Error::new(ErrorKind::Timeout, format!("{what} within {within:.3} s")))
+    };
+    done.ok_or_else(late)?.map_err(raise)
 }

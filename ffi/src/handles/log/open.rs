@@ -19,7 +19,7 @@ pub(crate) struct Opened {
     log: Log,
     /// The text of `chiplog_log_path`.
     path: CString,
-    /// Whether closing the handle closes the log. false for a follower's log.
+    /// Whether closing the handle closes the log. false for a follower's log and for a named one.
     is_own: bool,
 }
 
@@ -64,8 +64,8 @@ pub unsafe extern "C" fn chiplog_log_open(
 }
 
 /// Ends appending, writes what was submitted, makes it durable, unlocks the directory, and closes the handle,
-/// whatever the status. Readers and the records they returned stay valid. For a follower's log (chiplog_follower_log)
-/// this closes only the handle.
+/// whatever the status. Readers and the records they returned stay valid. For a follower's log (chiplog_follower_log) and
+/// for a named log (chiplog_logs_create, chiplog_logs_get) this closes only the handle.
 /// Ownership: takes `log`; NULL: CHIPLOG_OK. Any thread, also while other threads append: their appends are completed
 /// first. Blocks for the disk, except in a callback on the log's own thread: there the log closes after the callback.
 /// Errors: POISONED: an earlier write or sync failed, and some appends have an unknown outcome; CLOSED: it is already
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn chiplog_log_close(
     })
 }
 
-/// Returns the log's directory, as the caller gave it. NULL if `log` is not an open log.
+/// Returns the log's directory, as the caller gave it; for a named log that of its group. NULL if `log` is not an open log.
 /// Ownership: `log` borrowed; the text is borrowed until the log is closed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_log_path(log: *const chiplog_log_t) -> *const c_char {
