@@ -27,6 +27,10 @@ ALONE = (
     "log = chiplog.Log(sys.argv[1], chiplog.Options(segment_bytes=1 << 20, queue_appends_max=1, session_window=1));"
     "session = log.session()"
 )
+NAMED = (
+    "logs = chiplog.Logs(sys.argv[1], groups=1, options=chiplog.Options(segment_bytes=1 << 20, sessions_max=16));"
+    "log = logs.create('a')"
+)
 WAITS = {
     "append": f"{ALONE}; hold(); log.append(b'x')",
     "submit": f"{ALONE}; hold()\nwhile True: log.submit(b'x')",
@@ -37,6 +41,9 @@ WAITS = {
     "session submit_batch": f"{ALONE}; hold(); session.submit(b'x'); session.submit_batch([b'y'])",
     "session queue": f"{ALONE}; hold(); log.submit(b'x'); session.append(b'y')",
     "session close": f"{ALONE}; hold(); session.submit(b'x'); session.close()",
+    "create": f"{NAMED}; hold(); logs.create('b')",
+    "delete": f"{NAMED}; hold(); logs.delete('a')",
+    "append_together": f"{NAMED}; hold(); logs.append_together([(log, [b'x'])])",
     "tail": f"{LOCAL}; ready(); next(log.tail())",
     "tail views": f"{LOCAL}; ready(); next(log.tail().views())",
     "wait": f"{LOCAL}; ready(); log.tail().wait()",
@@ -65,11 +72,12 @@ def hold():
     for thread in os.listdir("/proc/self/task"):
         try:
             with open(f"/proc/self/task/{{thread}}/comm") as name:
-                if name.read() == "chiplog-writer\\n":
-                    print("hold", thread, flush=True)
+                is_writer = name.read() == "chiplog-writer\\n"
         except OSError:
-            pass  # the thread has ended meanwhile
-    sys.stdin.readline()
+            continue  # the thread has ended meanwhile
+        if is_writer:
+            print("hold", thread, flush=True)
+            sys.stdin.readline()
     ready()
 def stopped():
     print("made", flush=True)
@@ -197,6 +205,22 @@ for call in calls:
         assert program.line() == ["TimeoutError", "2"]
         assert [program.line() for _ in range(5)] == [["BusyError", "2"]] * 5
         program.end()
+
+
+def test_appends_together_keep_time_outs_while_the_disk_hangs(tmp_path: Path) -> None:
+    body = f"""{NAMED}; hold()
+try:
+    logs.append_together([(log, [b'x'])], timeout=0.1)
+except chiplog.TimeoutError as error:
+    while log.metrics().queue_appends == 0:
+        time.sleep(0.01)
+    print("may still become durable" in str(error), log.status().last_index, flush=True)
+logs.close()"""
+    with Program(body, str(tmp_path / "logs")) as program:
+        assert program.line() == ["True", "0"]
+        program.end()
+    with chiplog.Logs(tmp_path / "logs", options=chiplog.Options(segment_bytes=1 << 20, sessions_max=16)) as logs:
+        assert logs.info("a").last_index == 1, "it was appended later"
 
 
 def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[BaseException]]:
