@@ -75,7 +75,7 @@ impl Figures {
             late: Vec::new(),
             violations: Vec::new(),
         };
-        many::each(seeds, threads, |report| {
+        many::each(&seeds.collect::<Vec<_>>(), threads, |report| {
             each(&report);
             sum.add(&report);
         });

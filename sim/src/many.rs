@@ -1,8 +1,7 @@
 //! Many runs at once: each is a function of its seed, so the number of threads changes only the time.
 
 use chiplog::sim::{Report, run};
-use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 
@@ -12,16 +11,15 @@ pub(crate) fn processors() -> usize {
 }
 
 /// Runs all seeds and passes on each report, in no order.
-pub(crate) fn each(seeds: Range<u64>, threads: usize, mut take: impl FnMut(Report)) {
-    let next = AtomicU64::new(seeds.start);
+pub(crate) fn each(seeds: &[u64], threads: usize, mut take: impl FnMut(Report)) {
+    let next = AtomicUsize::new(0);
     thread::scope(|scope| {
         let (tx, rx) = channel();
         for _ in 0..threads.max(1) {
             let (tx, next) = (tx.clone(), &next);
             scope.spawn(move || {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end || tx.send(run(seed)).is_err() {
+                while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if tx.send(run(*seed)).is_err() {
                         return;
                     }
                 }
@@ -32,15 +30,15 @@ pub(crate) fn each(seeds: Range<u64>, threads: usize, mut take: impl FnMut(Repor
     });
 }
 
-/// Runs seeds until `found` returns something for one; returns the lowest such seed.
+/// Runs ascending seeds until `found` returns something for one; returns the lowest such seed.
 pub(crate) fn first<T>(
-    seeds: Range<u64>,
+    seeds: &[u64],
     threads: usize,
     found: impl Fn(&Report) -> Option<T>,
 ) -> Option<(u64, T)> {
-    for start in seeds.clone().step_by(threads.max(1)) {
+    for some in seeds.chunks(threads.max(1)) {
         let mut best = None;
-        each(start..seeds.end.min(start + threads as u64), threads, |report| {
+        each(some, threads, |report| {
             let seed = report.plan.seed;
             if let Some(what) = found(&report)
                 && best.as_ref().is_none_or(|(other, _)| *other > seed)

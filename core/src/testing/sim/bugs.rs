@@ -21,6 +21,14 @@ pub struct Bug {
     pub scenario: Option<&'static str>,
 }
 
+/// Bugs from this number on are in the code of named logs: runs without any cannot find them.
+///
+/// ```
+/// use chiplog::sim::bugs::{BUGS, NAMED_LOGS_FROM};
+/// assert!(BUGS.iter().any(|bug| bug.number >= NAMED_LOGS_FROM));
+/// ```
+pub const NAMED_LOGS_FROM: u32 = 75;
+
 /// Makes this mistake from now on, in the whole process; 0: none.
 ///
 /// ```
