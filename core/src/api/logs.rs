@@ -49,7 +49,8 @@ pub struct LogsOptions {
     /// The number of groups, from 1 to 1024. A group has two or three threads and one sync at a time. Opening a
     /// directory with a larger number adds groups; a smaller one leaves all there are. Default 2.
     pub groups: u32,
-    /// The options of each group. Retention by size or age is set for single logs, not here.
+    /// The options of each group. Retention by size or age is set for single logs, not here. Each segment begins with a
+    /// table of the group's logs: with segments below 8 MiB, lower `sessions_max` to make room for it.
     pub options: Options,
     /// Makes each group a replica of a cluster: called with the group's number. Group 0 is that of the catalogue; named
     /// logs are in groups from 1. Each group needs a transport of its own.

@@ -4,9 +4,11 @@
 //! A block is damaged only if a sound block after it proves that it was durable. Otherwise recovery would treat it as
 //! a torn write, and the replica would have lost entries that it acknowledged. An opening is damaged only where an
 //! older segment shows its contents, and no file between both is missing: a segment whose entries were all truncated
-//! is removed, and without the opening nothing shows that it held no others. Hard states are damaged only where the remaining blocks show that each committed
-//! command is committed. The reason: files are removed once a durable block says that their discard is committed.
-//! Without that block they count as lost, and a replica refuses to repair them if they were its oldest.
+//! is removed, and without the opening nothing shows that it held no others.
+//!
+//! Hard states are damaged only where the remaining blocks show that each committed command is committed. The reason:
+//! files are removed once a durable block says that their discard is committed. Without that block they count as lost,
+//! and a replica refuses to repair them if they were its oldest.
 //!
 //! Must not know: who else has what is lost, what a replica does about it.
 

@@ -37,7 +37,6 @@ use crate::error::{Error, ErrorKind};
 use crate::options::log_options::LogOptions;
 use crate::replica::queue::proposals::Command;
 use crate::store::format::block::BlockHeader;
-use crate::sync::clock::Moment;
 use crate::sync::completion::Appended;
 use crate::types::{EntryIndex, Index, LogNumber, NodeId, Term};
 use std::collections::{BTreeMap, BTreeSet};
@@ -144,7 +143,7 @@ impl Oracle {
     }
 
     /// Checks a replica. Returns an event for the story, if there is one.
-    pub(super) fn look(&mut self, host: &mut Host, now: Moment) -> Check<Option<String>> {
+    pub(super) fn look(&mut self, host: &mut Host) -> Check<Option<String>> {
         let node = host.node;
         let Some(machine) = host.machine.as_mut() else { return Ok(None) };
         let summary = machine.summary();
@@ -238,7 +237,6 @@ impl Oracle {
                 summary.committed, summary.written
             ));
         }
-        let _ = now;
         self.check_state(node, machine)?;
         Ok(news)
     }

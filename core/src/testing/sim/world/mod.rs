@@ -400,7 +400,7 @@ impl World {
                     .note(now, || format!("node {node}: jumps from entry {before} to {}", summary.base_raft));
             }
         }
-        let news = self.oracle.look(host, now)?;
+        let news = self.oracle.look(host)?;
         if let Some(line) = news {
             self.story.note(now, || format!("node {node}: {line}"));
         }

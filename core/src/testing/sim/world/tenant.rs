@@ -1,4 +1,5 @@
-//! Tenant: named logs of the group that are opened, used for a while, sealed or not, and dropped, one after the other. It asks the current leader, one request at a time, whatever else happens.
+//! Tenant: named logs of the group that are opened, used for a while, sealed or not, and dropped, one after the other. It
+//! sends requests to the current leader, one at a time, whatever else happens.
 //!
 //! Checked here: a log that was sealed, or dropped, takes no record after that was answered; appends that belong together
 //! are not answered differently.
@@ -102,8 +103,7 @@ impl World {
         if self.plan.logs == 0 { LogNumber::OWN } else { LogNumber(1) }
     }
 
-    /// Opens the logs that exist during the whole run.
-    /// Returns when all members have them.
+    /// Opens the logs that exist during the whole run. Returns when all members have them.
     pub(in crate::testing::sim) fn open_named_logs(&mut self) -> Check {
         let Some(leader) = self.leader().filter(|_| self.plan.logs > 0) else { return Ok(()) };
         let mut tickets = Vec::new();
