@@ -109,8 +109,8 @@ impl Logs {
 
     /// Deletes the log of this `name` with all its records, durably. Returns None.
     ///
-    /// Its handles and readers raise `NotFoundError` from then on; records that were read stay valid. A new log can
-    /// have the name. Blocks, without the GIL; Ctrl-C ends the wait, and deleting continues.
+    /// Its handles raise `NotFoundError` from then on, and so do its readers behind the last record; records that were
+    /// read stay valid. A new log can have the name. Blocks, without the GIL; Ctrl-C ends the wait, and deleting continues.
     ///
     /// Raises `NotFoundError`; `FullError`, `BusyError`, `PoisonedError`, `ClosedError`, `TypeError`. Repeating the
     /// call does no harm.
