@@ -2,4 +2,5 @@
 
 pub mod gauges;
 pub mod log_slot;
+pub mod refusals;
 pub(crate) mod room;

@@ -7,7 +7,7 @@ use chiplog_net::client::{Client, ClientOptions, ProducerOptions, ReadFrom};
 use chiplog_net::listener::Settings;
 use chiplog_net::listener::auth::roles::{Role, digest_of};
 use chiplog_net::listener::memory_budget::{Budget, BudgetLimits};
-use chiplog_net::listener::refusals::Refusal;
+use chiplog_net::served::refusals::Refusal;
 use chiplog_net::service::logspec::AppendRequest;
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
 use chiplog_net::wire::proto::logspec::{InfoRequest, ReadRequest as LogspecRead};

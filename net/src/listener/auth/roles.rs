@@ -15,7 +15,7 @@ pub use crate::listener::auth::methods::{METHODS, Needs, Role};
 use crate::listener::auth::audit::Audit;
 use crate::listener::auth::revocation::{Admitted, Open};
 use crate::listener::connection_info::ConnectionInfo;
-use crate::listener::refusals::{Refusal, Refusals};
+use crate::served::refusals::{Refusal, Refusals};
 use crate::wire::status::to_status;
 use chiplog::{Error, ErrorKind, Result};
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
