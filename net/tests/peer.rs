@@ -6,8 +6,8 @@ use bytes::Bytes;
 use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::transport::{Envelope, Transport};
 use chiplog::{DirectoryId, Error, ErrorKind, Index, Log, LogId, NodeId, Options, Start};
-use chiplog_net::listener::refusals::Refusal;
 use chiplog_net::peer::{GROUPS_MAX, Host, PeerOptions, PeerTransport};
+use chiplog_net::served::refusals::Refusal;
 use chiplog_net::wire::proto::v1::peer_client::PeerClient;
 use chiplog_net::wire::proto::v1::peer_server::{Peer, PeerServer};
 use chiplog_net::wire::proto::v1::{

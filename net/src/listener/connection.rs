@@ -17,8 +17,8 @@
 
 use crate::listener::connection_info::ConnectionInfo;
 use crate::listener::connection_limit::Place;
-use crate::listener::refusals::{Refusal, Refusals};
 use crate::listener::stalled_calls::Verdict;
+use crate::served::refusals::{Refusal, Refusals};
 use chiplog::options;
 use std::io;
 use std::pin::Pin;

@@ -16,8 +16,8 @@
 //!
 //! Must not know: sockets.
 
-use crate::listener::refusals::Refusal;
 use crate::listener::stalled_calls::Calls;
+use crate::served::refusals::Refusal;
 use futures_util::task::AtomicWaker;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};

@@ -17,7 +17,7 @@ use crate::listener::auth::tokens::{Payer, Resource};
 use crate::listener::bill::{Bill, Place};
 use crate::listener::connection_info::ConnectionInfo;
 use crate::listener::memory_budget::{Budget, Paying};
-use crate::listener::refusals::Refusal;
+use crate::served::refusals::Refusal;
 use crate::wire::status::to_status;
 use chiplog::{Error, ErrorKind};
 use http::{Extensions, Request, Response};

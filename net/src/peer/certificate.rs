@@ -2,8 +2,8 @@
 
 use super::Common;
 use crate::listener::connection_info::ConnectionInfo;
-use crate::listener::refusals::Refusal;
 use crate::listener::tls::node_name;
+use crate::served::refusals::Refusal;
 use crate::wire::status::to_status;
 use chiplog::{Error, ErrorKind, NodeId};
 use tonic::Status;

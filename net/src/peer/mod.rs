@@ -43,9 +43,9 @@ pub use group::GroupTransport;
 pub use host::Host;
 pub use traffic::PeerTraffic;
 
-use crate::listener::refusals::Refusals;
 use crate::listener::tls;
 use crate::listener::tls::{ServerTls, node_name};
+use crate::served::refusals::Refusals;
 use crate::wire::address::{Address, check_host_port};
 use crate::wire::tcp;
 use chiplog::cluster::{MEMBERS_MAX, Member};

@@ -1,5 +1,8 @@
 //! LogSlot: the log that a server serves, its named logs if it keeps any, and the state that its services share.
 
+pub use crate::served::log_names::{DEFAULT_LOG, GROUP, SYSTEM_LOG};
+
+use crate::served::caller::Caller;
 use crate::served::gauges::Gauges;
 use crate::served::room::Room;
 use crate::wire::address::Address;
@@ -14,13 +17,6 @@ use tokio::sync::{Semaphore, watch};
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
-/// The name of the log that every server has.
-pub const DEFAULT_LOG: &str = "default";
-/// The name of the system log, whose records are the catalogue of the named logs. For calls about its replicas.
-pub const SYSTEM_LOG: &str = "_system";
-/// The name of a group begins with this; its number follows. For calls about its replicas.
-pub const GROUP: &str = "_group-";
-
 /// How long a call waits until it is certain whether a named log exists, and until it is open.
 pub(crate) const FIND_TIMEOUT: Duration = Duration::from_secs(5);
 /// The limit of calls that wait for that at a time.
@@ -32,9 +28,9 @@ const FINDING_MAX: usize = 64;
 /// use chiplog_net::served::log_slot::LogSlot;
 /// let dir = tempfile::tempdir()?;
 /// let host = LogSlot::new();
-/// assert!(host.log("default").is_err(), "not yet");
+/// assert!(host.default_log().is_err(), "not yet");
 /// host.open(chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?);
-/// assert!(host.log("").is_ok() && host.log("other").is_err());
+/// assert!(host.default_log().is_ok());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -172,16 +168,11 @@ impl LogSlot {
         }
     }
 
-    /// Returns the default log.
+    /// Returns the default log. Not for a log that a request names: see [`Self::find`].
     ///
     /// # Errors
-    /// NOT_FOUND for any name except "default" or the empty one; UNAVAILABLE before there is a log, and while the
-    /// server is shutting down.
-    pub fn log(&self, name: &str) -> Result<&Log, Status> {
-        if !is_default(name) {
-            let what = format!("this call is for the log {DEFAULT_LOG:?} alone, not for {name:?}");
-            return Err(to_status(&Error::new(ErrorKind::NotFound, what), None));
-        }
+    /// UNAVAILABLE before there is a log, and while the server is shutting down.
+    pub fn default_log(&self) -> Result<&Log, Status> {
         self.check_running()?;
         if let Some(log) = self.log.get() {
             return Ok(log);
@@ -208,10 +199,20 @@ impl LogSlot {
     ///
     /// # Errors
     /// As [`Self::find`].
-    pub(crate) fn peek(&self, name: &str, meant: Option<&[u8]>) -> Option<Result<Log, Status>> {
+    pub(crate) fn peek(
+        &self,
+        caller: &Caller,
+        name: &str,
+        meant: Option<&[u8]>,
+    ) -> Option<Result<Log, Status>> {
+        if let Err(status) = caller.claim(name) {
+            return Some(Err(status));
+        }
         let found = match self.named() {
-            _ if is_default(name) => return Some(self.log(name).and_then(|log| checked(log.clone(), meant))),
-            None => return Some(self.log("").and_then(|_| Err(self.unknown(name)))),
+            _ if is_default(name) => {
+                return Some(self.default_log().and_then(|log| checked(log.clone(), meant)));
+            }
+            None => return Some(self.default_log().and_then(|_| Err(self.unknown(name)))),
             Some(logs) => match self.check_running() {
                 Ok(()) => logs.peek(name)?,
                 Err(status) => return Some(Err(status)),
@@ -225,11 +226,17 @@ impl LogSlot {
     /// the log yet.
     ///
     /// # Errors
-    /// NOT_FOUND: there is no such log, or the call means one that was deleted and whose name another log has now.
-    /// FAILED_PRECONDITION, `Diverged`: the default log has another id than the call means. UNAVAILABLE before there is a log, without a majority, and while the server is shutting down. RESOURCE_EXHAUSTED, `Busy`: many
-    /// calls wait already.
-    pub async fn find(&self, name: &str, meant: Option<&[u8]>) -> Result<Log, Status> {
-        if let Some(known) = self.peek(name, meant) {
+    /// PERMISSION_DENIED: the caller may not reach it. NOT_FOUND: there is no such log, or the call means one that was
+    /// deleted and whose name another log has now. FAILED_PRECONDITION, `Diverged`: the default log has another id than the
+    /// call means. UNAVAILABLE before there is a log, without a majority, and while the server is shutting down.
+    /// RESOURCE_EXHAUSTED, `Busy`: many calls wait already.
+    pub(crate) async fn find(
+        &self,
+        caller: &Caller,
+        name: &str,
+        meant: Option<&[u8]>,
+    ) -> Result<Log, Status> {
+        if let Some(known) = self.peek(caller, name, meant) {
             return known;
         }
         let Some(logs) = self.named().cloned() else { return Err(self.unknown(name)) };
@@ -259,10 +266,11 @@ impl LogSlot {
     ///
     /// # Errors
     /// As [`Self::find`].
-    pub(crate) async fn replica(&self, name: &str) -> Result<Log, Status> {
+    pub(crate) async fn replica(&self, caller: &Caller, name: &str) -> Result<Log, Status> {
         let Some(logs) = self.named().filter(|_| name.starts_with('_') && !self.is_draining()) else {
-            return self.find(name, None).await;
+            return self.find(caller, name, None).await;
         };
+        caller.claim(name)?;
         if name == SYSTEM_LOG {
             return Ok(logs.system().clone());
         }

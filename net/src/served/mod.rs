@@ -1,5 +1,9 @@
-//! The log that a process serves, and its open connections and streams.
+//! The log that a process serves, the logs of it that a caller may reach, and its open connections and streams.
 
+pub(crate) mod caller;
 pub mod gauges;
+pub(crate) mod log_names;
 pub mod log_slot;
+pub mod refusals;
 pub(crate) mod room;
+pub(crate) mod scope;

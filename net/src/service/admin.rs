@@ -3,6 +3,7 @@
 //! A server without a replica waits. It gets one by `Init` (a new cluster) or by `Join` (an empty replica of an
 //! existing log, whose leader must add it). Both create it once; a repeated call returns the existing one.
 
+use crate::served::caller::Caller;
 use crate::served::log_slot::{DEFAULT_LOG, LogSlot, status_of};
 use crate::service::named_logs::NamedLogs;
 use crate::wire::address::Address;
@@ -254,22 +255,27 @@ impl Admin for AdminService {
     }
 
     async fn status(&self, request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
-        let name = &request.get_ref().log;
+        let (caller, name) = (Caller::of(request.extensions()), &request.get_ref().log);
         // A waiting server, or one that shuts down, has a status, too.
         let log = match &**name {
-            "" | DEFAULT_LOG => self.host.opened().cloned(),
-            name => Some(self.host.replica(name).await?),
+            "" | DEFAULT_LOG => {
+                caller.claim(name)?;
+                self.host.opened().cloned()
+            }
+            name => Some(self.host.replica(&caller, name).await?),
         };
-        Ok(Response::new(self.describe(log.as_ref())))
+        let status = self.describe(log.as_ref());
+        Ok(Response::new(if caller.may_see_everything() { status } else { servers_of(status) }))
     }
 
     async fn change_members(
         &self,
         request: Request<ChangeMembersRequest>,
     ) -> Result<Response<ChangeMembersResponse>, Status> {
+        let caller = Caller::of(request.extensions());
         let ChangeMembersRequest { log, changes, timeout_millis, force } = request.into_inner();
         let of_servers = matches!(&*log, "" | DEFAULT_LOG);
-        let log = self.host.replica(&log).await?;
+        let log = self.host.replica(&caller, &log).await?;
         let servers = voters(&log);
         let leaves = |change: &MemberChange| match change.change {
             Some(WireChange::Remove(node) | WireChange::Demote(node)) => Some(NodeId(node)),
@@ -297,8 +303,9 @@ impl Admin for AdminService {
         &self,
         request: Request<TransferLeaderRequest>,
     ) -> Result<Response<TransferLeaderResponse>, Status> {
+        let caller = Caller::of(request.extensions());
         let TransferLeaderRequest { log, to, timeout_millis } = request.into_inner();
-        let log = self.host.replica(&log).await?;
+        let log = self.host.replica(&caller, &log).await?;
         let timeout = timeout(timeout_millis, Duration::from_secs(10));
         self.answered(&log, log.submit_transfer_leader(NodeId(to), timeout)).await?;
         Ok(Response::new(TransferLeaderResponse {}))
@@ -308,7 +315,7 @@ impl Admin for AdminService {
         &self,
         request: Request<LogOptionsRequest>,
     ) -> Result<Response<LogOptionsResponse>, Status> {
-        let log = self.host.replica(&request.get_ref().log).await?;
+        let log = self.host.replica(&Caller::of(request.extensions()), &request.get_ref().log).await?;
         Ok(Response::new(LogOptionsResponse { options: options(&log) }))
     }
 
@@ -316,8 +323,9 @@ impl Admin for AdminService {
         &self,
         request: Request<SetLogOptionsRequest>,
     ) -> Result<Response<SetLogOptionsResponse>, Status> {
+        let caller = Caller::of(request.extensions());
         let SetLogOptionsRequest { log, changes, timeout_millis } = request.into_inner();
-        let log = self.host.replica(&log).await?;
+        let log = self.host.replica(&caller, &log).await?;
         let changes: Vec<_> = changes.iter().map(option).collect::<Result<_, _>>()?;
         if changes.is_empty() {
             return Err(refusal(ErrorKind::InvalidArgument, "no option was given"));
@@ -331,7 +339,7 @@ impl Admin for AdminService {
     type ScrubStream = ReceiverStream<Result<ScrubResponse, Status>>;
 
     async fn scrub(&self, request: Request<ScrubRequest>) -> Result<Response<Self::ScrubStream>, Status> {
-        let log = self.host.replica(&request.get_ref().log).await?;
+        let log = self.host.replica(&Caller::of(request.extensions()), &request.get_ref().log).await?;
         let Ok(permit) = self.scrubs.clone().try_acquire_owned() else {
             return Err(refusal(ErrorKind::Busy, "another scrub of this server is running"));
         };
@@ -344,7 +352,7 @@ impl Admin for AdminService {
         &self,
         request: Request<CreateLogRequest>,
     ) -> Result<Response<CreateLogResponse>, Status> {
-        let log = self.named.create(request.into_inner()).await?;
+        let log = self.named.create(&Caller::of(request.extensions()), request.into_inner()).await?;
         tracing::info!(name = log.name, number = log.number, group = log.group, "created a named log");
         Ok(Response::new(CreateLogResponse { log: Some(log) }))
     }
@@ -353,17 +361,17 @@ impl Admin for AdminService {
         &self,
         request: Request<DeleteLogRequest>,
     ) -> Result<Response<DeleteLogResponse>, Status> {
-        let request = request.into_inner();
+        let (caller, request) = (Caller::of(request.extensions()), request.into_inner());
         let name = request.name.clone();
-        self.named.delete(request).await?;
+        self.named.delete(&caller, request).await?;
         tracing::info!(name, "deleted a named log");
         Ok(Response::new(DeleteLogResponse {}))
     }
 
     async fn seal_log(&self, request: Request<SealLogRequest>) -> Result<Response<SealLogResponse>, Status> {
-        let request = request.into_inner();
+        let (caller, request) = (Caller::of(request.extensions()), request.into_inner());
         let name = request.name.clone();
-        self.named.seal(request).await?;
+        self.named.seal(&caller, request).await?;
         tracing::info!(name, "sealed a named log");
         Ok(Response::new(SealLogResponse {}))
     }
@@ -372,7 +380,8 @@ impl Admin for AdminService {
         &self,
         request: Request<ListLogsRequest>,
     ) -> Result<Response<ListLogsResponse>, Status> {
-        self.named.list(request.into_inner()).await.map(Response::new)
+        let caller = Caller::of(request.extensions());
+        self.named.list(&caller, request.into_inner()).await.map(Response::new)
     }
 }
 
@@ -527,6 +536,26 @@ fn describe(log: &Log) -> StatusResponse {
         disk_free_bytes: disk.map_or(0, |d| d.f_bavail.saturating_mul(d.f_frsize)),
         shortage: log.shortage_cause().map_or_else(String::new, |cause| cause.to_string()),
         poison: log.poison_cause().map_or_else(String::new, |cause| cause.to_string()),
+        ..StatusResponse::default()
+    }
+}
+
+/// Of a status only the data with which a client finds the servers and the leader.
+fn servers_of(status: StatusResponse) -> StatusResponse {
+    StatusResponse {
+        log_id: status.log_id,
+        node: status.node,
+        directory: status.directory,
+        role: status.role,
+        term: status.term,
+        leader_node: status.leader_node,
+        members: status.members,
+        version: status.version,
+        peer_address: status.peer_address,
+        client_address: status.client_address,
+        zone: status.zone,
+        draining: status.draining,
+        called_as: status.called_as,
         ..StatusResponse::default()
     }
 }

@@ -1,6 +1,7 @@
 //! Named logs: the calls that create, delete, seal and list them. They block on the log, so each runs on a blocking thread,
 //! a limited number at a time.
 
+use crate::served::caller::Caller;
 use crate::served::log_slot::{DEFAULT_LOG, FIND_TIMEOUT, LogSlot, status_of};
 use crate::wire::ids;
 use crate::wire::proto::v1::{
@@ -32,8 +33,12 @@ impl NamedLogs {
         Self { host, calls: Arc::new(Semaphore::new(CALLS_MAX)) }
     }
 
-    pub(super) async fn create(&self, request: CreateLogRequest) -> Result<LogInfo, Status> {
+    pub(super) async fn create(&self, caller: &Caller, request: CreateLogRequest) -> Result<LogInfo, Status> {
         let CreateLogRequest { name, beside } = request;
+        caller.claim(&name)?;
+        if !beside.is_empty() {
+            caller.claim(&beside)?; // the answer tells whether it exists
+        }
         if name == DEFAULT_LOG {
             let what = format!("log {DEFAULT_LOG:?} exists on every server");
             return Err(to_status(&Error::new(ErrorKind::AlreadyExists, what), None));
@@ -52,8 +57,9 @@ impl NamedLogs {
 
     /// Returns once the log is gone from its group, as far as is known here: then no append to it can be acknowledged. So
     /// does a repeated call with the log's id.
-    pub(super) async fn delete(&self, request: DeleteLogRequest) -> Result<(), Status> {
+    pub(super) async fn delete(&self, caller: &Caller, request: DeleteLogRequest) -> Result<(), Status> {
         let DeleteLogRequest { name, log_id } = request;
+        caller.claim(&name)?;
         let id = parsed(&log_id)?;
         self.run(system, move |logs| {
             let deleted = match logs.unregister(&name, id) {
@@ -70,17 +76,30 @@ impl NamedLogs {
         .await
     }
 
-    pub(super) async fn seal(&self, request: SealLogRequest) -> Result<(), Status> {
+    pub(super) async fn seal(&self, caller: &Caller, request: SealLogRequest) -> Result<(), Status> {
         let SealLogRequest { name, log_id } = request;
         let id = parsed(&log_id)?;
-        let log = self.host.find(&name, (!log_id.is_empty()).then_some(log_id.as_bytes())).await?;
+        let meant = (!log_id.is_empty()).then_some(log_id.as_bytes());
+        let log = self.host.find(caller, &name, meant).await?;
         self.run(move |_| log, move |logs| logs.seal_log(&name, id)).await
     }
 
-    pub(super) async fn list(&self, request: ListLogsRequest) -> Result<ListLogsResponse, Status> {
+    pub(super) async fn list(
+        &self,
+        caller: &Caller,
+        request: ListLogsRequest,
+    ) -> Result<ListLogsResponse, Status> {
         let ListLogsRequest { prefix, after, limit } = request;
+        let prefixes = caller.claim_names(&prefix)?;
         let limit = if limit == 0 { LIMIT } else { limit.min(LIMIT_MAX) } as usize;
-        let mut logs = self.run(system, move |logs| logs.list_after(&prefix, &after, limit + 1)).await?;
+        let list = move |logs: &Logs| {
+            let mut page = Vec::new();
+            for prefix in prefixes {
+                page.extend(logs.list_after(&prefix, &after, limit + 1 - page.len())?);
+            }
+            Ok(page)
+        };
+        let mut logs = self.run(system, list).await?;
         let more = logs.len() > limit;
         logs.truncate(limit);
         Ok(ListLogsResponse { logs: logs.into_iter().map(info).collect(), more })
@@ -92,7 +111,7 @@ impl NamedLogs {
         of: impl FnOnce(&Logs) -> Log,
         call: impl FnOnce(&Logs) -> chiplog::Result<T> + Send + 'static,
     ) -> Result<T, Status> {
-        self.host.log("")?; // it is running
+        self.host.default_log()?; // it is running
         let logs = self.host.named().cloned().ok_or_else(|| {
             let what = "this server keeps no named logs: start the servers of the cluster with `groups`";
             to_status(&Error::new(ErrorKind::Unsupported, what), None)

@@ -2,6 +2,7 @@
 
 use chiplog::ErrorKind;
 use chiplog_net::client::ErrorClass;
+use chiplog_net::listener::auth::roles::{METHODS, Needs, Reach};
 use chiplog_net::wire::status::{FIRST, KIND, LASTING, LEADER, code_of};
 use prost::Message as _;
 use prost_types::FileDescriptorSet;
@@ -39,6 +40,25 @@ fn page_lists_every_call_and_message() {
     assert!(found > 50, "{found}");
     for key in [KIND, LEADER, FIRST, LASTING] {
         assert!(page.contains(&format!("| `{key}` |")), "{key}");
+    }
+}
+
+#[test]
+fn page_has_the_reach_of_every_method() {
+    let page = text("../docs/security.md");
+    for (method, needs) in METHODS.iter().filter(|(method, _)| !method.starts_with("/grpc.")) {
+        let Needs::Role(_, reach) = needs else { panic!("{method} needs no token") };
+        let row = match reach {
+            Reach::Logs => "| logs |",
+            Reach::Leaders => "| leaders |",
+            Reach::Server => "| server |",
+            Reach::NoLog => "| no log |",
+        };
+        let name = method[1..].replace('/', ".");
+        let name = format!("`{}`", name.strip_prefix("chiplog.v1.").unwrap_or(&name));
+        let rows: Vec<&str> =
+            page.lines().filter(|line| line.starts_with("| ") && line.contains(&name)).collect();
+        assert!(rows.len() == 1 && rows[0].starts_with(row), "{name} belongs to {row}: {rows:?}");
     }
 }
 

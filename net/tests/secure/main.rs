@@ -7,5 +7,6 @@ mod limits;
 mod others;
 mod peers;
 mod pki;
+mod scopes;
 mod support;
 mod tokens;

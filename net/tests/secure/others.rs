@@ -7,7 +7,7 @@ use chiplog::{BatchBuilder, Codec};
 use chiplog_net::listener::Settings;
 use chiplog_net::listener::auth::roles::digest_of;
 use chiplog_net::listener::memory_budget::{Budget, BudgetLimits};
-use chiplog_net::listener::refusals::Refusal;
+use chiplog_net::served::refusals::Refusal;
 use chiplog_net::wire::proto::logspec::ReadRequest as LogspecRead;
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
 use chiplog_net::wire::proto::v1::follow_client::FollowClient;

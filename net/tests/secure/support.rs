@@ -1,17 +1,19 @@
 //! A log behind a listener with settings, and clients of it.
 
 use crate::pki::{Authority, Leaf};
-use chiplog::{Log, Options, ReadMode};
+use chiplog::{Error, ErrorKind, Log, NodeId, Options, ReadMode};
 use chiplog_net::listener;
 use chiplog_net::listener::Settings;
 use chiplog_net::listener::auth::roles::{Access, AccessLayer, Tokens};
 use chiplog_net::listener::memory_budget::{Budget, BudgetLimits};
-use chiplog_net::listener::refusals::{Refusal, Refusals};
 use chiplog_net::listener::stream_budget::CallBudgetLayer;
 use chiplog_net::served::log_slot::LogSlot;
+use chiplog_net::served::refusals::{Refusal, Refusals};
+use chiplog_net::service::admin::{AdminService, Found};
 use chiplog_net::service::follow::Follow;
 use chiplog_net::service::log::{LogService, NativeOptions};
 use chiplog_net::service::logspec::{Limits, LogspecService};
+use chiplog_net::wire::address::Address;
 use chiplog_net::wire::proto::logspec::InfoRequest;
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
 use std::sync::Arc;
@@ -29,6 +31,7 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 pub(crate) struct Served {
     pub(crate) address: String,
+    pub(crate) host: Arc<LogSlot>,
     pub(crate) log: Log,
     pub(crate) refusals: Arc<Refusals>,
     pub(crate) access: Arc<Access>,
@@ -94,6 +97,9 @@ impl Served {
         let mut options = NativeOptions::default();
         (options.message_bytes_max, options.budget) = (message_bytes_max, budget.clone());
         let access = Arc::new(Access::new(tokens, refusals.clone()));
+        let own = Address::new(address.as_str(), address.as_str(), "").unwrap();
+        let found: Found = Box::new(|_| Err(Error::new(ErrorKind::Unsupported, "it has its log already")));
+        let admin = AdminService::new(host.clone(), NodeId(1), own, "0", found);
         let (_, health) = tonic_health::server::health_reporter();
         let router = listener::server_with(&settings.limits)
             .layer(AccessLayer::new(access.clone()))
@@ -101,11 +107,12 @@ impl Served {
             .add_service(budget.over(health, MESSAGE_BYTES_MAX))
             .add_service(LogspecService::new(host.clone(), limits).into_server())
             .add_service(LogService::with(host.clone(), options).into_service())
-            .add_service(Follow::new(host).into_service());
+            .add_service(budget.over(admin, MESSAGE_BYTES_MAX))
+            .add_service(Follow::new(host.clone()).into_service());
         let serving = tokio::spawn(async move {
             router.serve_with_incoming(listener::incoming_with(listener, settings)).await.unwrap();
         });
-        Self { address, log, refusals, access, budget, serving, _dir: dir }
+        Self { address, host, log, refusals, access, budget, serving, _dir: dir }
     }
 
     /// Waits until exactly this number is counted.

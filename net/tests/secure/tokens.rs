@@ -7,7 +7,7 @@ use chiplog_net::client::{Client, ClientOptions, ProducerOptions, ReadFrom};
 use chiplog_net::listener::Settings;
 use chiplog_net::listener::auth::roles::{Role, digest_of};
 use chiplog_net::listener::memory_budget::{Budget, BudgetLimits};
-use chiplog_net::listener::refusals::Refusal;
+use chiplog_net::served::refusals::Refusal;
 use chiplog_net::service::logspec::AppendRequest;
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
 use chiplog_net::wire::proto::logspec::{InfoRequest, ReadRequest as LogspecRead};
@@ -31,7 +31,12 @@ async fn served() -> Served {
 
 /// A client whose token is the name of its role.
 async fn client(server: &Served, token: &str) -> chiplog::Result<Client> {
-    let mut options = ClientOptions::default();
+    client_of(server, token, "").await
+}
+
+/// The same for a named log.
+pub(crate) async fn client_of(server: &Served, token: &str, log: &str) -> chiplog::Result<Client> {
+    let mut options = ClientOptions::default().log(log.to_owned());
     options.timeout = PATIENCE;
     options.token = Some(token.into());
     tokio::time::timeout(PATIENCE / 2, Client::connect([&*server.address], options))
@@ -86,18 +91,18 @@ async fn replaced_tokens_apply_at_once() {
     client(&server, "new").await.unwrap().info().await.unwrap();
 }
 
-fn shown<T>(token: &str, request: T) -> Request<T> {
+pub(crate) fn shown<T>(token: &str, request: T) -> Request<T> {
     let mut request = Request::new(request);
     request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
     request
 }
 
-async fn message<T>(stream: &mut Streaming<T>) -> Result<Option<T>, Status> {
+pub(crate) async fn message<T>(stream: &mut Streaming<T>) -> Result<Option<T>, Status> {
     tokio::time::timeout(PATIENCE, stream.message()).await.expect("neither an answer nor the end")
 }
 
 /// The status with which a stream ends.
-async fn end<T>(mut stream: Streaming<T>) -> Code {
+pub(crate) async fn end<T>(mut stream: Streaming<T>) -> Code {
     loop {
         match message(&mut stream).await {
             Ok(Some(_)) => {}

@@ -218,7 +218,7 @@ impl Reloader {
     pub(super) fn access(
         &mut self,
         auth: &Auth,
-        refusals: Arc<chiplog_net::listener::refusals::Refusals>,
+        refusals: Arc<chiplog_net::served::refusals::Refusals>,
     ) -> Result<Arc<Access>> {
         let Some(file) = auth.tokens.clone() else { return Ok(Arc::new(Access::new(None, refusals))) };
         let load = move || {

@@ -1,6 +1,6 @@
 //! Tokens and limits of a server process.
 
-use crate::harness::{PATIENCE, Server, chiplog, run, wait};
+use crate::harness::{PATIENCE, Server, chiplog, keys, run, wait};
 use chiplog_net::service::logspec::AppendRequest;
 use chiplog_net::wire::proto::logspec::ReadRequest;
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
@@ -128,6 +128,100 @@ fn roles_allow_their_calls_and_tokens_reload() {
     assert!(counted("chiplog_refused_total{reason=\"unauthenticated\"}") >= 2.0);
     assert!(counted("chiplog_refused_total{reason=\"permission_denied\"}") >= 2.0);
     assert_eq!(counted("chiplog_reload_broken"), 0.0);
+    assert_eq!(server.stop(), Some(0));
+}
+
+/// A token for some logs: from the command that makes it to the commands that use it.
+#[test]
+fn scoped_token_reaches_its_logs_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = run(&[
+        "token",
+        "--role",
+        "admin",
+        "--logs",
+        "tenant-7/",
+        "--logs",
+        "whole",
+        "--logs",
+        "whole-2",
+        "--json",
+    ]);
+    let made = made.ok().json();
+    assert_eq!(keys(&made), ["role", "token", "line", "logs"]);
+    assert_eq!(made["logs"], serde_json::json!(["tenant-7/", "whole"]));
+    let line = made["line"].as_str().unwrap();
+    assert!(line.starts_with("admin:") && line.ends_with(" logs=tenant-7/,whole"), "{line}");
+    for (prefix, word) in
+        [("", "empty"), ("_group-1", "begins with _"), ("a b", "character"), ("a/b", "number")]
+    {
+        let refused = run(&["token", "--logs", prefix]);
+        assert!(refused.code == 2 && refused.err.contains(word), "{prefix:?}: {}", refused.err);
+    }
+    let file = dir.path().join("scoped.token");
+    fs::write(&file, made["token"].as_str().unwrap()).unwrap();
+    let (free_line, free) = token(dir.path(), "admin");
+    let tokens = dir.path().join("tokens");
+    fs::write(&tokens, format!("{line}  # tenant 7\n{free_line}\n")).unwrap();
+    let mut server = Server::new(1, dir.path());
+    server.spawn(&["--init", "--set", "groups=1", "--set", &format!("auth.tokens={}", tokens.display())]);
+    let with =
+        |token: &Path, args: &[&str]| run(&[args, &["--token-file", token.to_str().unwrap()]].concat());
+    let client = server.client.clone();
+    let named = |name: &str| format!("{client}/{name}");
+    wait("it leads", || (with(&free, &["status", &client, "--json"]).json()["leader"] == 1).then_some(()));
+    with(&free, &["logs", "create", &client, "secret", "whole"]).ok();
+
+    let records = dir.path().join("records");
+    fs::write(&records, "one\ntwo\n").unwrap();
+    let records = records.to_str().unwrap();
+    with(&file, &["logs", "create", &client, "tenant-7/0"]).ok();
+    for name in ["tenant-7/0", "whole"] {
+        with(&file, &["append", &named(name), "--lines", records]).ok();
+        assert_eq!(with(&file, &["read", &named(name)]).ok().out, "one\ntwo\n");
+        assert_eq!(with(&file, &["info", &named(name), "--json"]).ok().json()["last"], 2);
+    }
+    let listed = with(&file, &["logs", "list", &client, "--json"]).ok().out;
+    assert_eq!(listed.lines().count(), 2, "{listed}");
+    assert!(listed.contains("tenant-7/0") && !listed.contains("secret"), "{listed}");
+    with(&file, &["logs", "seal", &client, "tenant-7/0"]).ok();
+    with(&file, &["logs", "delete", &client, "tenant-7/0", "--yes"]).ok();
+
+    let (secret, none) = (named("secret"), named("none"));
+    for (args, word) in [
+        (&["read", &secret][..], "\"secret\""),
+        (&["read", &none], "\"none\""),
+        (&["info", &secret], "\"secret\""),
+        (&["append", &secret, "--lines", records], "\"secret\""),
+        (&["discard", &secret, "1"], "\"secret\""),
+        (&["logs", "create", &client, "other"], "\"other\""),
+        (&["logs", "create", &client, "whole-3", "--beside", "secret"], "\"secret\""),
+        (&["logs", "seal", &client, "secret"], "\"secret\""),
+        (&["logs", "delete", &client, "secret", "--yes"], "\"secret\""),
+        (&["logs", "list", &client, "--prefix", "se"], "\"se\""),
+        (&["read", &client], "\"default\""),
+        (&["append", &client, "--lines", records], "\"default\""),
+        (&["info", &client], "\"default\""),
+        (&["options", &client], "a token without a scope"),
+    ] {
+        let refused = with(&file, args);
+        assert!(
+            refused.code == 2 && refused.err.contains(word),
+            "{args:?}: {} {}",
+            refused.code,
+            refused.err
+        );
+        assert!(refused.err.contains("begin with tenant-7/,whole;"), "{args:?}: {}", refused.err);
+    }
+    // A file with a wrong line changes nothing; then the scope is smaller.
+    fs::write(&tokens, format!("{free_line}\n{line},_x\n")).unwrap();
+    server.hang_up();
+    let word = "tokens: line 2: prefix 3 of the scope begins with _";
+    wait("the log reports it", || server.said().contains(word).then_some(()));
+    with(&file, &["read", &named("whole")]).ok();
+    fs::write(&tokens, format!("{free_line}\n{}\n", line.replace(",whole", ""))).unwrap();
+    server.hang_up();
+    wait("the log is refused", || (with(&file, &["read", &named("whole")]).code == 2).then_some(()));
     assert_eq!(server.stop(), Some(0));
 }
 

@@ -27,7 +27,7 @@ impl Audit {
     /// call is not logged.
     pub(crate) fn of<T>(request: &Request<T>, token: Option<&[u8]>) -> Option<Self> {
         let is_it = |(method, needs): &&(&str, Needs)| {
-            *needs == Needs::Role(Role::Admin) && *method == request.uri().path()
+            matches!(needs, Needs::Role(Role::Admin, _)) && *method == request.uri().path()
         };
         let (method, _) = METHODS.iter().find(is_it)?;
         let remote = request.extensions().get::<ConnectionInfo>().map(ConnectionInfo::remote);

@@ -1,6 +1,6 @@
-//! Methods: the role that each method of the services needs.
+//! Methods: the role that each method of the services needs, and what it reaches.
 //!
-//! The role of a method is defined in [`METHODS`] alone. CONTRIBUTING.md lists the other places of a new method.
+//! Both are defined in [`METHODS`] alone. CONTRIBUTING.md lists the other places of a new method.
 //!
 //! Must not know: tokens, connections.
 
@@ -54,56 +54,86 @@ impl FromStr for Role {
     }
 }
 
+/// The logs and servers that a method reaches: it decides about tokens with a scope, a list of prefixes of log names.
+///
+/// ```
+/// use chiplog_net::listener::auth::roles::{METHODS, Needs, Reach, Role};
+/// let members = METHODS.iter().find(|(name, _)| *name == "/chiplog.v1.Admin/ChangeMembers");
+/// assert_eq!(members.unwrap().1, Needs::Role(Role::Admin, Reach::Server));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// The logs that the request names. The service claims each of them from the caller, which refuses those outside its
+    /// scope.
+    Logs,
+    /// The servers and the leader of the log that the request names. Those of the default log and of the system log can be
+    /// found with every scope.
+    Leaders,
+    /// The server's default log, all of a server or of a group, or the cluster: for tokens without a scope.
+    Server,
+    /// No log: for every token.
+    NoLog,
+}
+
 /// The requirement of a method.
 ///
 /// ```
-/// use chiplog_net::listener::auth::roles::{METHODS, Needs, Role};
+/// use chiplog_net::listener::auth::roles::{METHODS, Needs, Reach, Role};
 /// let needs = |method: &str| METHODS.iter().find(|(name, _)| *name == method).map(|(_, needs)| *needs);
-/// assert_eq!(needs("/logspec.Log/Append"), Some(Needs::Role(Role::Append)));
+/// assert_eq!(needs("/chiplog.v1.Log/Append"), Some(Needs::Role(Role::Append, Reach::Logs)));
 /// assert_eq!(needs("/grpc.health.v1.Health/Check"), Some(Needs::Nothing));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     /// No token: probes have none, and learn only whether the server is healthy.
     Nothing,
-    /// A token of this role.
-    Role(Role),
+    /// A token of this role, whose scope has what the method reaches.
+    Role(Role, Reach),
 }
 
-const READ: Needs = Needs::Role(Role::Read);
-const APPEND: Needs = Needs::Role(Role::Append);
-const ADMIN: Needs = Needs::Role(Role::Admin);
+const fn read(reach: Reach) -> Needs {
+    Needs::Role(Role::Read, reach)
+}
 
-/// The role that each method needs. Discarding destroys data that others rely on: it needs more than appending.
+const fn append(reach: Reach) -> Needs {
+    Needs::Role(Role::Append, reach)
+}
+
+const fn admin(reach: Reach) -> Needs {
+    Needs::Role(Role::Admin, reach)
+}
+
+/// The role that each method needs, and what it reaches. Discarding destroys data that others rely on: it needs more than
+/// appending.
 pub const METHODS: &[(&str, Needs)] = &[
-    ("/logspec.Log/Append", APPEND),
-    ("/logspec.Log/Discard", ADMIN),
-    ("/logspec.Log/Read", READ),
-    ("/logspec.Log/Info", READ),
-    ("/logspec.Log/InfoStream", READ),
-    ("/chiplog.v1.Log/Append", APPEND),
-    ("/chiplog.v1.Log/Read", READ),
-    ("/chiplog.v1.Log/Discard", ADMIN),
-    ("/chiplog.v1.Log/Info", READ),
-    ("/chiplog.v1.Log/Watch", READ),
-    ("/chiplog.v1.Log/OpenSession", APPEND),
-    ("/chiplog.v1.Log/CloseSession", APPEND),
-    ("/chiplog.v1.Log/ServerInfo", READ),
-    ("/chiplog.v1.Follow/Follow", READ),
-    ("/chiplog.v1.Admin/Status", READ),
-    ("/chiplog.v1.Admin/Init", ADMIN),
-    ("/chiplog.v1.Admin/Join", ADMIN),
-    ("/chiplog.v1.Admin/ChangeMembers", ADMIN),
-    ("/chiplog.v1.Admin/TransferLeader", ADMIN),
-    ("/chiplog.v1.Admin/LogOptions", READ),
-    ("/chiplog.v1.Admin/SetLogOptions", ADMIN),
-    ("/chiplog.v1.Admin/Scrub", ADMIN),
-    ("/chiplog.v1.Admin/CreateLog", ADMIN),
-    ("/chiplog.v1.Admin/DeleteLog", ADMIN),
-    ("/chiplog.v1.Admin/SealLog", ADMIN),
-    ("/chiplog.v1.Admin/ListLogs", READ),
-    ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", READ),
-    ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", READ),
+    ("/logspec.Log/Append", append(Reach::Server)),
+    ("/logspec.Log/Discard", admin(Reach::Server)),
+    ("/logspec.Log/Read", read(Reach::Server)),
+    ("/logspec.Log/Info", read(Reach::Server)),
+    ("/logspec.Log/InfoStream", read(Reach::Server)),
+    ("/chiplog.v1.Log/Append", append(Reach::Logs)),
+    ("/chiplog.v1.Log/Read", read(Reach::Logs)),
+    ("/chiplog.v1.Log/Discard", admin(Reach::Logs)),
+    ("/chiplog.v1.Log/Info", read(Reach::Logs)),
+    ("/chiplog.v1.Log/Watch", read(Reach::Logs)),
+    ("/chiplog.v1.Log/OpenSession", append(Reach::Logs)),
+    ("/chiplog.v1.Log/CloseSession", append(Reach::Logs)),
+    ("/chiplog.v1.Log/ServerInfo", read(Reach::Leaders)),
+    ("/chiplog.v1.Follow/Follow", read(Reach::Logs)),
+    ("/chiplog.v1.Admin/Status", read(Reach::Leaders)),
+    ("/chiplog.v1.Admin/Init", admin(Reach::Server)),
+    ("/chiplog.v1.Admin/Join", admin(Reach::Server)),
+    ("/chiplog.v1.Admin/ChangeMembers", admin(Reach::Server)),
+    ("/chiplog.v1.Admin/TransferLeader", admin(Reach::Server)),
+    ("/chiplog.v1.Admin/LogOptions", read(Reach::Server)),
+    ("/chiplog.v1.Admin/SetLogOptions", admin(Reach::Server)),
+    ("/chiplog.v1.Admin/Scrub", admin(Reach::Server)),
+    ("/chiplog.v1.Admin/CreateLog", admin(Reach::Logs)),
+    ("/chiplog.v1.Admin/DeleteLog", admin(Reach::Logs)),
+    ("/chiplog.v1.Admin/SealLog", admin(Reach::Logs)),
+    ("/chiplog.v1.Admin/ListLogs", read(Reach::Logs)),
+    ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", read(Reach::NoLog)),
+    ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", read(Reach::NoLog)),
     ("/grpc.health.v1.Health/Check", Needs::Nothing),
     ("/grpc.health.v1.Health/Watch", Needs::Nothing),
 ];

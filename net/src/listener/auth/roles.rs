@@ -1,153 +1,37 @@
-//! Access: checks each call's permission. Uses bearer tokens with roles, and one table of the role that each method
-//! needs.
+//! Access: checks each call's permission. Uses bearer tokens with roles and scopes, and one table of the role that each
+//! method needs and of what it reaches.
 //!
 //! Invariants:
 //! - With tokens, a method that is not in the table is rejected for every caller.
-//! - Only digests of tokens are stored. A token is compared by its digest, in constant time, with all known ones.
+//! - A token with a scope gets no method that reaches more than the logs of a request. Of the others each call has a
+//!   [`Caller`], without which no service finds a log.
 //! - A call continues as long as its token permits it: when tokens are replaced, open calls are checked again.
 //!
 //! **A new method gets its line in [`METHODS`], and nowhere else.**
 //!
 //! Must not know: files, connections.
 
-pub use crate::listener::auth::methods::{METHODS, Needs, Role};
+pub use crate::listener::auth::methods::{METHODS, Needs, Reach, Role};
+pub use crate::listener::auth::token_file::{Tokens, digest_of, line_of, new_token};
+pub use crate::served::scope::Scope;
 
 use crate::listener::auth::audit::Audit;
 use crate::listener::auth::revocation::{Admitted, Open};
+use crate::listener::auth::token_file::{Digest, sha256};
 use crate::listener::connection_info::ConnectionInfo;
-use crate::listener::refusals::{Refusal, Refusals};
+use crate::served::caller::Caller;
+use crate::served::refusals::{Refusal, Refusals};
 use crate::wire::status::to_status;
-use chiplog::{Error, ErrorKind, Result};
-use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
+use chiplog::{Error, ErrorKind};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, Response};
-use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
-use ring::rand::{SecureRandom as _, SystemRandom};
-use std::fmt;
 use std::pin::Pin;
-use std::str::FromStr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
-use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
 use tower_layer::Layer;
-
-/// Creates a new token: 256 random bits as text.
-///
-/// # Errors
-/// `Io`: the system returned no random numbers.
-///
-/// ```
-/// let token = chiplog_net::listener::auth::roles::new_token()?;
-/// assert!(token.starts_with("chiplog-") && token.len() == 72);
-/// # Ok::<(), chiplog::Error>(())
-/// ```
-pub fn new_token() -> Result<String> {
-    let mut bits = [0; 32];
-    let filled = SystemRandom::new().fill(&mut bits);
-    filled.map_err(|_| Error::new(ErrorKind::Io, "the system returned no random numbers"))?;
-    Ok(format!("chiplog-{}", HEXLOWER.encode(&bits)))
-}
-
-/// A token's digest, which servers store: SHA-256, in hexadecimal.
-///
-/// ```
-/// let digest = chiplog_net::listener::auth::roles::digest_of("secret");
-/// assert!(digest.starts_with("2bb80d537b1da3e3"));
-/// ```
-pub fn digest_of(token: &str) -> String {
-    HEXLOWER.encode(&sha256(token))
-}
-
-/// The tokens of a server, by their digests. `Send + Sync`.
-///
-/// ```
-/// use chiplog_net::listener::auth::roles::{Role, Tokens, digest_of};
-/// let tokens: Tokens = format!("# the owner\nread:{}\n", digest_of("secret")).parse()?;
-/// assert_eq!(tokens.role_of("secret"), Some(Role::Read));
-/// assert_eq!(tokens.role_of("Secret"), None);
-/// # Ok::<(), chiplog::Error>(())
-/// ```
-#[derive(Clone, PartialEq, Eq)]
-pub struct Tokens {
-    known: Vec<(Role, Digest)>,
-}
-
-/// A token's SHA-256.
-type Digest = [u8; SHA256_OUTPUT_LEN];
-
-fn sha256(token: &str) -> Digest {
-    let mut bytes = [0; SHA256_OUTPUT_LEN];
-    bytes.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
-    bytes
-}
-
-impl fmt::Debug for Tokens {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tokens").field("count", &self.known.len()).finish()
-    }
-}
-
-impl Tokens {
-    /// The number of tokens; at least one.
-    #[allow(clippy::len_without_is_empty, reason = "never empty")]
-    pub fn len(&self) -> usize {
-        self.known.len()
-    }
-
-    /// Returns the role of a token; None: it is unknown. Takes the same time for any token of the same length.
-    pub fn role_of(&self, token: &str) -> Option<Role> {
-        self.role_by(&sha256(token))
-    }
-
-    fn role_by(&self, shown: &Digest) -> Option<Role> {
-        let mut found = 0_u8;
-        for (role, known) in &self.known {
-            let same = shown.ct_eq(known);
-            found = u8::conditional_select(&found, &found.max(*role as u8), same);
-        }
-        Role::ALL.into_iter().find(|role| *role as u8 == found)
-    }
-}
-
-impl FromStr for Tokens {
-    type Err = Error;
-
-    /// One token per line: `role:digest`, the digest in 64 hexadecimal digits. Empty lines, and everything after `#`,
-    /// are ignored.
-    fn from_str(text: &str) -> Result<Self> {
-        let mut known = Vec::new();
-        for (n, line) in text.lines().enumerate() {
-            let line = line.split('#').next().unwrap_or_default().trim();
-            if line.is_empty() {
-                continue;
-            }
-            // The error does not repeat the text: it may be a token that was put there by mistake.
-            let wrong =
-                |what: String| Error::new(ErrorKind::InvalidArgument, format!("line {}: {what}", n + 1));
-            let Some((role, digits)) = line.split_once(':') else {
-                return Err(wrong("expected role:digest".into()));
-            };
-            let role = role.trim().parse().map_err(|_| {
-                wrong("the part before the colon must be a role: read, append or admin".into())
-            })?;
-            let bytes = HEXLOWER_PERMISSIVE.decode(digits.trim().as_bytes());
-            let digest = bytes.ok().and_then(|bytes| Digest::try_from(bytes).ok()).ok_or_else(|| {
-                wrong("a digest must have 64 hexadecimal digits; make one with `chiplog token`".into())
-            })?;
-            known.push((role, digest));
-        }
-        if known.is_empty() {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                "the file has no token: every client would be rejected",
-            ));
-        }
-        Ok(Self { known })
-    }
-}
 
 /// The permissions of a listener. Its tokens can be replaced while it runs. `Send + Sync`.
 ///
@@ -183,10 +67,12 @@ enum Way {
 }
 
 /// The credential of a call.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Pass {
     token: Digest,
-    needed: Role,
+    method: &'static str,
+    needs: (Role, Reach),
+    caller: Caller,
 }
 
 impl Access {
@@ -196,54 +82,75 @@ impl Access {
     }
 
     /// Replaces the tokens. An open call ends as UNAUTHENTICATED if its token is gone, or as PERMISSION_DENIED if the
-    /// token's role is now too low. Calls that started while no tokens were configured continue.
+    /// token's role is now too low, or its scope has a log of the call no more. Calls that started while no tokens were
+    /// configured continue.
     pub fn replace(&self, tokens: Tokens) {
         let tokens = Arc::new(tokens);
         *self.tokens.write().unwrap_or_else(PoisonError::into_inner) = Some(tokens.clone());
-        self.open.end(|pass| match tokens.role_by(&pass.token) {
-            None => Some(self.unauthenticated("the token was revoked")),
-            Some(role) if role < pass.needed => {
-                let needed = pass.needed;
-                Some(self.denied(format!(
-                    "the call needs a token of role {needed}; this token now has role {role}"
-                )))
-            }
-            Some(_) => None,
+        self.open.end(|Pass { token, method, needs, caller }| {
+            let scope = self.scope(&tokens, token, method, *needs);
+            scope.and_then(|scope| caller.rescope(scope)).err()
         });
     }
 
-    /// Checks that a call is permitted.
+    /// The logs that a token reaches with a method.
+    ///
+    /// # Errors
+    /// UNAUTHENTICATED: the token is unknown. PERMISSION_DENIED: it has a lesser role, or a scope that the method exceeds.
+    fn scope(
+        &self,
+        tokens: &Tokens,
+        token: &Digest,
+        method: &str,
+        (needed, reach): (Role, Reach),
+    ) -> Result<Scope, Status> {
+        let granted = tokens.granted(token);
+        let Some(role) = granted.role() else {
+            return Err(
+                self.unauthenticated("this server does not know the token: it is wrong, or was revoked")
+            );
+        };
+        let Some(scope) = granted.scope(needed) else {
+            let what = format!("{method} needs a token of role {needed}; this token has role {role}");
+            return Err(self.denied(what));
+        };
+        if reach == Reach::Server && !scope.is_everything() {
+            let what = format!(
+                "{method} reaches more than single named logs, and this token only named logs that begin with {scope}; use a token without a scope"
+            );
+            return Err(self.denied(what));
+        }
+        Ok(scope)
+    }
+
+    /// Checks that a call is permitted, apart from its logs.
     ///
     /// # Errors
     /// UNAUTHENTICATED, PERMISSION_DENIED.
-    pub fn check(&self, path: &str, headers: &HeaderMap) -> std::result::Result<(), Status> {
+    pub fn check(&self, path: &str, headers: &HeaderMap) -> Result<(), Status> {
         self.admit(path, headers).map(drop)
     }
 
     /// Lets a call in.
-    fn admit(&self, path: &str, headers: &HeaderMap) -> std::result::Result<Way, Status> {
+    fn admit(&self, path: &str, headers: &HeaderMap) -> Result<Way, Status> {
         // Held until the call is registered as open: a replacement happens before, or finds the call.
         let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
         let Some(tokens) = &*tokens else { return Ok(Way::Open) };
-        let needs = METHODS.iter().find(|(method, _)| *method == path).map(|(_, needs)| *needs);
-        if needs == Some(Needs::Nothing) {
+        let listed = METHODS.iter().find(|(method, _)| *method == path);
+        if let Some((_, Needs::Nothing)) = listed {
             return Ok(Way::Tokenless);
         }
         let Some(token) = bearer(headers).map(sha256) else {
             return Err(self.unauthenticated("no token was sent; this server requires one"));
         };
-        let Some(role) = tokens.role_by(&token) else {
-            return Err(self.unauthenticated("this server does not know the token"));
+        let Some((method, Needs::Role(role, reach))) = listed.copied() else {
+            // A caller without a token does not even learn that.
+            self.scope(tokens, &token, path, (Role::Read, Reach::NoLog))?;
+            return Err(self.denied(format!("{path} is not allowed for any role")));
         };
-        match needs {
-            Some(Needs::Role(needed)) if role >= needed => {
-                Ok(Way::Token(self.open.begin(Pass { token, needed })))
-            }
-            Some(Needs::Role(needed)) => {
-                Err(self.denied(format!("{path} needs a token of role {needed}; this token has role {role}")))
-            }
-            _ => Err(self.denied(format!("{path} is not allowed for any role"))),
-        }
+        let scope = self.scope(tokens, &token, method, (role, reach))?;
+        let caller = Caller::new(method, scope, reach == Reach::Leaders, self.refusals.clone());
+        Ok(Way::Token(self.open.begin(Pass { token, method, needs: (role, reach), caller })))
     }
 
     fn unauthenticated(&self, what: &str) -> Status {
@@ -306,7 +213,7 @@ pub struct Accessed<S> {
     access: Arc<Access>,
 }
 
-type Answering<E> = Pin<Box<dyn Future<Output = std::result::Result<Response<Body>, E>> + Send>>;
+type Answering<E> = Pin<Box<dyn Future<Output = Result<Response<Body>, E>> + Send>>;
 
 impl<S> Service<Request<Body>> for Accessed<S>
 where
@@ -318,7 +225,7 @@ where
     type Error = S::Error;
     type Future = Answering<S::Error>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<std::result::Result<(), S::Error>> {
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
     }
 
@@ -339,6 +246,7 @@ where
             Ok(Way::Token(call)) => {
                 prove(&request);
                 request.extensions_mut().insert(Bearer(call.by().token));
+                request.extensions_mut().insert(call.by().caller.clone());
                 let audit = Audit::of(&request, Some(&call.by().token));
                 let answering = self.inner.call(request);
                 Box::pin(async move {
@@ -416,7 +324,7 @@ mod tests {
             for role in Role::ALL {
                 let may = match needs {
                     Needs::Nothing => true,
-                    Needs::Role(needed) => role >= *needed,
+                    Needs::Role(needed, _) => role >= *needed,
                 };
                 let checked = access.check(method, &headers(&[&format!("Bearer token of {role}")]));
                 assert_eq!(checked.is_ok(), may, "{role} at {method}");
@@ -428,7 +336,7 @@ mod tests {
         }
         let denied = access.refusals.read(Refusal::PermissionDenied);
         let unreached =
-            |role: &Role| METHODS.iter().filter(|(_, n)| matches!(n, Needs::Role(r) if r > role)).count();
+            |role: &Role| METHODS.iter().filter(|(_, n)| matches!(n, Needs::Role(r, _) if r > role)).count();
         assert_eq!(denied, Role::ALL.iter().map(unreached).sum::<usize>() as u64);
     }
 
@@ -459,25 +367,5 @@ mod tests {
             Access::default().check(nowhere, &headers(&[])).is_ok(),
             "without tokens, the router answers"
         );
-    }
-
-    #[test]
-    fn token_file_errors_do_not_repeat_its_lines() {
-        let digest = digest_of("t");
-        let good: Tokens =
-            format!("\n# people\n read : {digest} # Ann\nadmin:{}\n", digest.to_uppercase()).parse().unwrap();
-        assert_eq!((good.len(), good.role_of("t")), (2, Some(Role::Admin)), "the highest counts");
-        for (bad, word) in [
-            (String::new(), "no token"),
-            ("# nothing".into(), "no token"),
-            (digest.clone(), "role:digest"),
-            (format!("\nroot:{digest}"), "line 2: the part before the colon"),
-            ("read:secret".into(), "64"),
-            (format!("read:{digest}0"), "64"),
-            (format!("read:{}", "+1".repeat(32)), "64"),
-        ] {
-            let error = bad.parse::<Tokens>().unwrap_err().to_string();
-            assert!(error.contains(word) && !error.contains("secret"), "{bad}: {error}");
-        }
     }
 }

@@ -16,7 +16,7 @@ mod ledger;
 use crate::listener::auth::roles::Bearer;
 use crate::listener::auth::tokens::{Accounts, Caps, Payer, RESOURCES, Resource};
 use crate::listener::connection_info::ConnectionInfo;
-use crate::listener::refusals::Refusals;
+use crate::served::refusals::Refusals;
 use chiplog::options;
 use gate::Gate;
 pub(crate) use ledger::{Held, Ledger};

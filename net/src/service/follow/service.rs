@@ -1,6 +1,7 @@
 //! Service: the tonic service `chiplog.v1.Follow`. Not the generated one: answers are sent as they are in the log.
 
 use super::{Follow, source};
+use crate::served::caller::Caller;
 use crate::service::zero_copy::respond;
 use crate::wire::proto::v1::FollowRequest;
 use crate::wire::proto::v1::follow_server::SERVICE_NAME;
@@ -60,9 +61,10 @@ where
         }
         let Self(follow) = self.clone();
         let payer = follow.budget.payer_of(request.extensions());
+        let caller = Caller::of(request.extensions());
         Box::pin(async move {
             let begin = async |request: FollowRequest| {
-                source::begin(&follow.host, &request, follow.response_bytes, payer).await
+                source::begin(&follow.host, &caller, &request, follow.response_bytes, payer).await
             };
             Ok(respond(request, begin).await)
         })

@@ -8,6 +8,7 @@
 //! size; a state that turns out larger is dropped and made again; responses without blocks are sent meanwhile.
 
 use crate::listener::auth::tokens::Payer;
+use crate::served::caller::Caller;
 use crate::served::log_slot::{Feeding as Counted, LogSlot, status_of};
 use crate::service::blocking_work::run_blocking;
 use crate::service::tail::{CameAt, more};
@@ -60,14 +61,15 @@ pub(super) struct Reply {
 ///
 /// # Errors
 /// INVALID_ARGUMENT: no start, or no id. FAILED_PRECONDITION: another log. UNAVAILABLE: temporarily. OUT_OF_RANGE: the
-/// start record is discarded, or does not exist yet.
+/// start record is discarded, or does not exist yet. PERMISSION_DENIED: the caller may not reach the log.
 pub(super) async fn begin(
     host: &Arc<LogSlot>,
+    caller: &Caller,
     request: &FollowRequest,
     response_bytes: usize,
     payer: Arc<Payer>,
 ) -> Result<Answers<Reply>, Status> {
-    let log = host.replica(&request.log).await?;
+    let log = host.replica(caller, &request.log).await?;
     let from = from(request, log.log_id()).map_err(|e| status_of(&log, &e))?;
     let feed = log.follow(from).map_err(|e| status_of(&log, &e))?;
     let keep_alive = Duration::from_millis(request.keep_alive_millis.into());
@@ -394,7 +396,7 @@ mod tests {
         host.open(Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap());
         let payer = Budget::default().payer_of(&http::Extensions::new());
         let request = FollowRequest { start: Some(Asked::Oldest(true)), ..FollowRequest::default() };
-        let mut replies = begin(&host, &request, 1 << 20, payer.clone()).await.unwrap();
+        let mut replies = begin(&host, &Caller::default(), &request, 1 << 20, payer.clone()).await.unwrap();
         assert!(replies.next().await.unwrap().unwrap().frame.is_none());
         frees_its_turn(&payer, replies.next()).await;
         assert!(replies.next().await.unwrap().unwrap().frame.is_some());
@@ -410,7 +412,7 @@ mod tests {
         host.open(log.clone());
         let payer = Budget::default().payer_of(&http::Extensions::new());
         let request = FollowRequest { start: Some(Asked::Newest(true)), ..FollowRequest::default() };
-        let mut replies = begin(&host, &request, 1 << 20, payer.clone()).await.unwrap();
+        let mut replies = begin(&host, &Caller::default(), &request, 1 << 20, payer.clone()).await.unwrap();
         loop {
             log.append(b"x").unwrap();
             match replies.next().await.unwrap().unwrap().frame {
@@ -435,7 +437,7 @@ mod tests {
         host.open(log.clone());
         let payer = Budget::default().payer_of(&http::Extensions::new());
         let request = FollowRequest { start: Some(Asked::Oldest(true)), ..FollowRequest::default() };
-        let mut replies = begin(&host, &request, 1 << 20, payer.clone()).await.unwrap();
+        let mut replies = begin(&host, &Caller::default(), &request, 1 << 20, payer.clone()).await.unwrap();
         assert!(replies.next().await.unwrap().unwrap().frame.is_none());
         assert!(replies.next().now_or_never().is_none(), "it is read on another thread");
         tokio::time::sleep(Duration::from_millis(1100)).await;
@@ -457,7 +459,7 @@ mod tests {
         let budget = Budget::default();
         let payer = budget.payer_of(&http::Extensions::new());
         let request = FollowRequest { start: Some(Asked::Oldest(true)), ..FollowRequest::default() };
-        let mut replies = begin(&host, &request, 1 << 20, payer).await.unwrap();
+        let mut replies = begin(&host, &Caller::default(), &request, 1 << 20, payer).await.unwrap();
         let reply = loop {
             let reply = replies.next().await.unwrap().unwrap();
             if reply.frame.as_ref().is_some_and(|frame| blocks(frame) >= 300) {

@@ -14,6 +14,7 @@
 use super::NativeOptions;
 use crate::listener::auth::tokens::Payer;
 use crate::listener::memory_budget::{Held, Ledger, UNPACKED_AT_ONCE_MAX};
+use crate::served::caller::Caller;
 use crate::served::log_slot::{LogSlot, another_leader};
 use crate::service::blocking_work::run_paced;
 use crate::wire::proto::v1::append_response::Result as Outcome;
@@ -42,6 +43,7 @@ pub struct AppendStream {
     /// The requests' shares of the budget.
     shares: Ledger,
     payer: Arc<Payer>,
+    caller: Caller,
     /// Named by the first request.
     log: Option<Log>,
     /// The name in it.
@@ -106,6 +108,7 @@ impl AppendStream {
         requests: Streaming<AppendRequest>,
         shares: Ledger,
         payer: Arc<Payer>,
+        caller: Caller,
         meant: Option<Vec<u8>>,
     ) -> Self {
         let drained = {
@@ -119,6 +122,7 @@ impl AppendStream {
             requests,
             shares,
             payer,
+            caller,
             log: None,
             name: String::new(),
             meant,
@@ -201,7 +205,7 @@ impl AppendStream {
             return self.take(request, held);
         }
         self.name.clone_from(&request.log);
-        match self.host.peek(&request.log, self.meant.as_deref()) {
+        match self.host.peek(&self.caller, &request.log, self.meant.as_deref()) {
             Some(Ok(log)) => {
                 self.log = Some(log);
                 self.take(request, held)
@@ -211,8 +215,9 @@ impl AppendStream {
                 0
             }
             None => {
-                let (host, name, meant) = (self.host.clone(), request.log.clone(), self.meant.take());
-                let log = Box::pin(async move { host.find(&name, meant.as_deref()).await });
+                let (host, caller) = (self.host.clone(), self.caller.clone());
+                let (name, meant) = (request.log.clone(), self.meant.take());
+                let log = Box::pin(async move { host.find(&caller, &name, meant.as_deref()).await });
                 self.finding = Some(Finding { request, held, log });
                 0
             }
@@ -403,7 +408,8 @@ mod tests {
         let decoder = ProstCodec::<(), AppendRequest>::raw_decoder(Default::default());
         let requests = Streaming::new_request(decoder, body, None, None);
         let payer = options.budget.payer_of(&http::Extensions::new());
-        let stream = AppendStream::new(host, options, requests, Ledger::default(), payer.clone(), None);
+        let (shares, caller) = (Ledger::default(), Caller::default());
+        let stream = AppendStream::new(host, options, requests, shares, payer.clone(), caller, None);
         (dir, payer, stream)
     }
 

@@ -21,6 +21,7 @@ mod zero_copy;
 
 use crate::listener::auth::tokens::Payer;
 use crate::listener::memory_budget::{Budget, Ledger};
+use crate::served::caller::Caller;
 use crate::served::gauges::{Counted, Open};
 use crate::served::log_slot::{DEFAULT_LOG, LogSlot, meant, status_of};
 use crate::wire::proto::v1::log_server::Log as Service;
@@ -124,10 +125,11 @@ impl LogService {
     async fn replies(
         &self,
         request: &ReadRequest,
+        caller: &Caller,
         meant: Option<&[u8]>,
         payer: Arc<Payer>,
     ) -> Result<Replies, Status> {
-        let log = self.host.find(&request.log, meant).await?;
+        let log = self.host.find(caller, &request.log, meant).await?;
         let replies = read::stream(self.host.clone(), log, request, self.options.reply_bytes, payer)?;
         Ok(Box::pin(Counted::new(replies, self.host.gauges(), Open::Reads)))
     }
@@ -168,8 +170,9 @@ impl LogService {
 
     /// The log that a request names, and the request.
     async fn named<R>(&self, request: Request<R>, name: impl Fn(&R) -> &String) -> Result<(Log, R), Status> {
-        let (metadata, _, request) = request.into_parts();
-        let log = self.host.find(name(&request), meant(&metadata).as_deref()).await?;
+        let (metadata, extensions, request) = request.into_parts();
+        let caller = Caller::of(&extensions);
+        let log = self.host.find(&caller, name(&request), meant(&metadata).as_deref()).await?;
         Ok((log, request))
     }
 
@@ -194,15 +197,15 @@ impl Service for LogService {
         let (metadata, extensions, requests) = request.into_parts();
         let held = extensions.get::<Ledger>().cloned().unwrap_or_default();
         let payer = self.options.budget.payer_of(&extensions);
-        let stream =
-            AppendStream::new(self.host.clone(), &self.options, requests, held, payer, meant(&metadata));
+        let (host, caller) = (self.host.clone(), Caller::of(&extensions));
+        let stream = AppendStream::new(host, &self.options, requests, held, payer, caller, meant(&metadata));
         Ok(Response::new(Counted::new(stream, self.host.gauges(), Open::Appends)))
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<ReadStream>, Status> {
         let payer = self.options.budget.payer_of(request.extensions());
-        let meant = meant(request.metadata());
-        let replies = self.replies(request.get_ref(), meant.as_deref(), payer).await?;
+        let (caller, meant) = (Caller::of(request.extensions()), meant(request.metadata()));
+        let replies = self.replies(request.get_ref(), &caller, meant.as_deref(), payer).await?;
         Ok(Response::new(ReadStream(replies)))
     }
 
@@ -250,11 +253,13 @@ impl Service for LogService {
         &self,
         request: Request<ServerInfoRequest>,
     ) -> Result<Response<ServerInfoResponse>, Status> {
+        let caller = Caller::of(request.extensions());
         let name = request.into_inner().log;
-        let default = self.host.log("").ok();
+        caller.claim(&name)?; // also if the answer is about the default log
+        let default = self.host.default_log().ok();
         let named = match &*name {
             "" | DEFAULT_LOG => None,
-            name if default.is_some() => match self.host.replica(name).await {
+            name if default.is_some() => match self.host.replica(&caller, name).await {
                 Err(status) if status.code() == Code::NotFound => None,
                 found => Some(found?),
             },

@@ -3,6 +3,7 @@
 
 use super::LogService;
 use crate::listener::memory_budget::Budgeted;
+use crate::served::caller::Caller;
 use crate::service::zero_copy::respond;
 use crate::wire::proto::v1::ReadRequest;
 use crate::wire::proto::v1::log_server::{LogServer, SERVICE_NAME};
@@ -75,9 +76,11 @@ where
         }
         let native = self.native.clone();
         let payer = native.options.budget.payer_of(request.extensions());
+        let caller = Caller::of(request.extensions());
         let meant = request.headers().get(LOG_ID).map(|id| id.as_bytes().to_vec());
         Box::pin(async move {
-            let reply = async |request: ReadRequest| native.replies(&request, meant.as_deref(), payer).await;
+            let reply =
+                async |request: ReadRequest| native.replies(&request, &caller, meant.as_deref(), payer).await;
             Ok(respond(request, reply).await)
         })
     }

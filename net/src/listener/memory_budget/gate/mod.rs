@@ -17,7 +17,7 @@
 
 use super::{FAR, Held, Ledger, pieces};
 use crate::listener::auth::tokens::{Payer, Resource, Share, Tier};
-use crate::listener::refusals::{Refusal, Refusals};
+use crate::served::refusals::{Refusal, Refusals};
 use crate::wire::status::{KIND, to_status};
 use bytes::Bytes;
 use chiplog::{Error, ErrorKind};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The reason of a rejection or an end.
 ///
 /// ```
-/// use chiplog_net::listener::refusals::{Refusal, Refusals};
+/// use chiplog_net::served::refusals::{Refusal, Refusals};
 /// let refusals = Refusals::default();
 /// refusals.count(Refusal::Idle);
 /// assert_eq!(refusals.read(Refusal::Idle), 1);
@@ -79,7 +79,7 @@ impl Refusal {
 /// The counters of a listener. `Send + Sync`.
 ///
 /// ```
-/// use chiplog_net::listener::refusals::{Refusal, Refusals};
+/// use chiplog_net::served::refusals::{Refusal, Refusals};
 /// let refusals = Refusals::default();
 /// assert!(Refusal::ALL.iter().all(|refusal| refusals.read(*refusal) == 0));
 /// ```
