@@ -4,6 +4,7 @@
 //! errors contain the path; corruption contains the file and the offset.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use std::{fmt, io, sync::Arc};
 
 /// The kind of an error, as a number that is the same in every language and version.
@@ -27,7 +28,8 @@ pub enum ErrorKind {
     Poisoned = 3,
     /// The configured capacity is used up, or the disk is full. Nothing was written. Discard records to make room.
     Full = 4,
-    /// The queue of waiting appends stayed at its limit until the caller's time-out.
+    /// The queue of waiting appends stayed at its limit until the caller's time-out, or the log has used up the bytes that
+    /// may be appended to it in a second: see [`Error::retry_after`].
     Busy = 5,
     /// The time-out passed. A submitted append may still become durable.
     Timeout = 6,
@@ -224,6 +226,8 @@ struct Inner {
     place: Option<(PathBuf, u64)>,
     /// For corruption: it cannot be repaired.
     lasting: bool,
+    /// When a new attempt can succeed.
+    retry_after: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -269,7 +273,7 @@ impl Error {
     }
 
     fn made(kind: ErrorKind, message: String, source: Option<Source>, place: Option<(PathBuf, u64)>) -> Self {
-        Self(Arc::new(Inner { kind, message, source, place, lasting: false }))
+        Self(Arc::new(Inner { kind, message, source, place, lasting: false, retry_after: None }))
     }
 
     /// The same error with another message: the kind and the location are kept.
@@ -281,6 +285,7 @@ impl Error {
             source: Some(Source::Earlier(self.clone())),
             place,
             lasting: self.0.lasting,
+            retry_after: self.0.retry_after,
         }))
     }
 
@@ -295,7 +300,7 @@ impl Error {
         let Inner { kind, message, place, .. } = &*self.0;
         let (kind, message, place) = (*kind, message.clone(), place.clone());
         let source = Some(Source::Earlier(self));
-        Self(Arc::new(Inner { kind, message, source, place, lasting: true }))
+        Self(Arc::new(Inner { kind, message, source, place, lasting: true, retry_after: None }))
     }
 
     /// Whether corruption cannot be repaired, as far as this replica knows: the log has no other replica, is a
@@ -303,6 +308,36 @@ impl Error {
     /// repair is in progress, and for every other kind of error.
     pub fn is_lasting(&self) -> bool {
         self.0.lasting
+    }
+
+    /// The error of a call that can succeed after this time: see [`Self::retry_after`].
+    pub(crate) fn retry_in(kind: ErrorKind, message: String, time: Duration) -> Self {
+        Self(Arc::new(Inner {
+            kind,
+            message,
+            source: None,
+            place: None,
+            lasting: false,
+            retry_after: Some(time),
+        }))
+    }
+
+    /// How long to wait before the call is made again, if that is known: for a log that has used up its
+    /// [`AppendBytesPerSecond`](crate::LogOption::AppendBytesPerSecond). `None` for an error that a server reported.
+    ///
+    /// ```
+    /// use chiplog::{Log, LogOption, Options};
+    /// # use std::time::Duration;
+    /// let dir = tempfile::tempdir()?;
+    /// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20))?;
+    /// log.set_log_options(&[(LogOption::AppendBytesPerSecond, Some(100))], Duration::from_secs(5))?;
+    /// log.append(&[0; 1000])?; // one append of any size may exceed what is left
+    /// let refused = log.try_submit(b"one more").unwrap_err();
+    /// assert!(refused.retry_after().unwrap() > Duration::from_secs(5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after
     }
 
     /// The file and the offset of corruption that was found in a local file. None for corruption that a server

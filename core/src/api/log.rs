@@ -151,7 +151,8 @@ impl Log {
     /// ```
     ///
     /// # Errors
-    /// As [`Log::submit`], but never `Busy`.
+    /// As [`Log::submit`], but `Busy` only if the log has used up its
+    /// [`AppendBytesPerSecond`](LogOption::AppendBytesPerSecond): the message says when to try again.
     pub async fn submit_when_room<P: Payload>(&self, payload: P) -> Result<Ticket<P::Output>> {
         let built;
         let batch = match payload.content() {
@@ -356,7 +357,7 @@ impl Log {
     pub(crate) fn new_session(&self) -> Result<SessionId> {
         self.view.check_log()?;
         let own = || u64::try_from(self.inner.options.session_idle_max.as_millis()).unwrap_or(u64::MAX);
-        let idle_max_ms = self.log_options().get(LogOption::SessionIdleMax).unwrap_or_else(own);
+        let idle_max_ms = self.group_options().get(LogOption::SessionIdleMax).unwrap_or_else(own);
         Ok(SessionId(self.command(Command::OpenSession { log: self.view.log, idle_max_ms })?))
     }
 
@@ -371,7 +372,7 @@ impl Log {
     /// How many of a session's latest batches keep their indexes in the log: the option that is set for the log, or
     /// else the one that it was opened with. Never blocks.
     pub fn session_window(&self) -> u16 {
-        let set = self.log_options().get(LogOption::SessionWindow);
+        let set = self.group_options().get(LogOption::SessionWindow);
         set.and_then(|window| u16::try_from(window).ok()).unwrap_or(self.inner.options.session_window)
     }
 
@@ -389,7 +390,7 @@ impl Log {
 
     /// The capacity. A copy that follows from outside has its own, whatever is set for the log.
     fn capacity_bytes(&self) -> Option<u64> {
-        let set = self.log_options().get(LogOption::CapacityBytes).filter(|_| !self.inner.identity.follows);
+        let set = self.group_options().get(LogOption::CapacityBytes).filter(|_| !self.inner.identity.follows);
         set.map_or(self.inner.options.capacity_bytes, |set| Some(set).filter(|bytes| *bytes < u64::MAX))
     }
 

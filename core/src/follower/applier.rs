@@ -521,8 +521,9 @@ impl Applier {
     fn publish_logs(&mut self) {
         let changed = self.sequencer.take_changed_logs(&self.logs);
         let logs = &self.sequencer.committed().logs;
-        if !changed.is_empty() || logs.opened() != self.logs.opened() {
-            self.logs.show(logs.opened(), changed.into_iter().map(|log| (log, logs.get(log))));
+        if !changed.states.is_empty() || logs.opened() != self.logs.opened() {
+            self.logs.show(logs.opened(), changed.states.into_iter().map(|log| (log, logs.get(log))));
+            changed.options.into_iter().for_each(|log| self.logs.show_options(log, logs.options(log)));
         }
     }
 
@@ -573,7 +574,9 @@ fn makes_room(entry: &FollowEntry) -> bool {
             Some(
                 Command::Discard { .. }
                     | Command::SetOptions(_)
-                    | Command::Log(LogCommand::Drop { .. } | LogCommand::Discard { .. })
+                    | Command::Log(
+                        LogCommand::Drop { .. } | LogCommand::Discard { .. } | LogCommand::SetOptions { .. }
+                    )
             )
         )
 }

@@ -271,6 +271,13 @@ pub enum Content {
         /// The first record that is kept.
         first: Index,
     },
+    /// The options that are set for a log of a shared group from here on; all others are unset.
+    SetLogOptions {
+        /// Its number.
+        log: LogNumber,
+        /// What is set.
+        options: LogOptions,
+    },
     /// The length of a body without meaning here, in bytes.
     Opaque(usize),
 }
@@ -397,6 +404,9 @@ impl Block<'_> {
                 Command::Log(LogCommand::Discard { log, first }) => Content::DiscardLog { log, first },
                 Command::CloseSession { id } => Content::CloseSession { id },
                 Command::SetOptions(options) => Content::SetOptions(options),
+                Command::Log(LogCommand::SetOptions { log, options }) => {
+                    Content::SetLogOptions { log, options }
+                }
             }),
             Kind::NoOp | Kind::Configuration | Kind::Marker => Ok(Content::Opaque(self.body.len())),
         }

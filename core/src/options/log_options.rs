@@ -7,7 +7,7 @@
 //! | offset | bytes | field |
 //! |---|---|---|
 //! | 0 | 4 | tag: the option's number |
-//! | 4 | 4 | 0 |
+//! | 4 | 4 | 0; in a log table the number of the log |
 //! | 8 | 8 | value |
 //!
 //! Invariant: equal sets of options have equal bytes. An option that is not set has no bytes.
@@ -19,19 +19,17 @@ use crate::options::Options;
 use crate::record::batch::{
     BATCH_BYTES_MAX, BATCH_HEADER_BYTES, Malformed, RECORD_OVERHEAD_BYTES, u32_at, u64_at,
 };
-use crate::store::format::geometry::{batch_room, opening_room, session_table_bytes_max};
+use crate::store::format::geometry::{LOG_OPTION_BYTES, batch_room, opening_room, session_table_bytes_max};
 use crate::types::NodeId;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Bytes of one option that is set.
-pub(crate) const LOG_OPTION_BYTES: usize = 16;
 /// The number of options.
 const COUNT: usize = LogOption::ALL.len();
 
 /// An option that can be set for the whole log. It has the name and the meaning of a field of [`Options`], and
-/// overrides that field.
+/// overrides that field, where there is one.
 ///
 /// ```
 /// use chiplog::LogOption;
@@ -55,11 +53,16 @@ pub enum LogOption {
     SessionWindow = 6,
     /// [`Options::session_idle_max`], in milliseconds, from 1. Applies to sessions opened after the change.
     SessionIdleMax = 7,
+    /// How many bytes may be appended to the log in a second, on average: from 1; `u64::MAX`: no limit. No field of
+    /// [`Options`]. Appends beyond it wait for up to `queue_timeout`, then fail with `Busy`, and the message says when to try
+    /// again. A log that was idle may take what it saved in a second at once. The leader applies it to what its callers
+    /// append; a retry within a session counts as well.
+    AppendBytesPerSecond = 8,
 }
 
 impl LogOption {
     /// All options.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::RetentionBytes,
         Self::RetentionAge,
         Self::CapacityBytes,
@@ -67,7 +70,12 @@ impl LogOption {
         Self::SessionsMax,
         Self::SessionWindow,
         Self::SessionIdleMax,
+        Self::AppendBytesPerSecond,
     ];
+
+    /// The options of a single named log. All others hold for its whole group.
+    pub const OF_NAMED_LOGS: [Self; 3] =
+        [Self::RetentionBytes, Self::RetentionAge, Self::AppendBytesPerSecond];
 
     /// The option's name: that of the field of [`Options`].
     pub fn name(self) -> &'static str {
@@ -79,6 +87,7 @@ impl LogOption {
             Self::SessionsMax => "sessions_max",
             Self::SessionWindow => "session_window",
             Self::SessionIdleMax => "session_idle_max",
+            Self::AppendBytesPerSecond => "append_bytes_per_second",
         }
     }
 
@@ -99,7 +108,7 @@ impl LogOption {
     fn bounds(self) -> RangeInclusive<u64> {
         match self {
             Self::RetentionBytes | Self::CapacityBytes => (128 << 10)..=u64::MAX,
-            Self::RetentionAge | Self::SessionIdleMax => 1..=u64::MAX,
+            Self::RetentionAge | Self::SessionIdleMax | Self::AppendBytesPerSecond => 1..=u64::MAX,
             Self::RecordBytesMax => 1..=(BATCH_BYTES_MAX - BATCH_HEADER_BYTES - RECORD_OVERHEAD_BYTES) as u64,
             Self::SessionsMax => 1..=1 << 20,
             Self::SessionWindow => 1..=1024,
@@ -132,6 +141,7 @@ impl LogOption {
             Self::SessionsMax => Some(options.sessions_max.into()),
             Self::SessionWindow => Some(options.session_window.into()),
             Self::SessionIdleMax => Some(millis(options.session_idle_max)),
+            Self::AppendBytesPerSecond => None,
         }
     }
 }
@@ -218,6 +228,7 @@ impl LogOptions {
                     options.session_window = u16::try_from(value).unwrap_or(u16::MAX);
                 }
                 LogOption::SessionIdleMax => options.session_idle_max = Duration::from_millis(value),
+                LogOption::AppendBytesPerSecond => {}
             }
         }
         options
@@ -228,6 +239,11 @@ impl LogOptions {
     /// # Errors
     /// `InvalidArgument`, naming the option, its value and its bounds.
     pub(crate) fn check(&self, own: &Options) -> Result<()> {
+        self.check_bounds()?;
+        self.over(own).check()
+    }
+
+    fn check_bounds(&self) -> Result<()> {
         for (option, value) in self.iter() {
             if !option.bounds().contains(&value) {
                 let (min, max) = option.bounds().into_inner();
@@ -241,7 +257,24 @@ impl LogOptions {
                 return Err(Error::new(ErrorKind::InvalidArgument, what));
             }
         }
-        self.over(own).check()
+        Ok(())
+    }
+
+    /// Checks options that are to be set for one of many named logs.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, naming the option.
+    pub(crate) fn check_of_named_log(&self) -> Result<()> {
+        self.check_bounds()?;
+        let Some((option, _)) = self.iter().find(|(option, _)| !LogOption::OF_NAMED_LOGS.contains(option))
+        else {
+            return Ok(());
+        };
+        let names = LogOption::OF_NAMED_LOGS.map(LogOption::name).join(", ");
+        let what = format!(
+            "option {option} is not one of a single named log: those are {names}; set it for the log's group"
+        );
+        Err(Error::new(ErrorKind::InvalidArgument, what))
     }
 
     /// Checks whether the segments of a member have room for what these options allow: the largest record, and the
@@ -301,6 +334,11 @@ impl LogOptions {
             format!("{option} is {} for the log and {} here", option.words(Some(value)), option.words_of(own))
         };
         self.iter().filter(differs).map(words).collect()
+    }
+
+    /// The number of bytes that [`Self::encode`] returns.
+    pub(crate) fn encoded_bytes(&self) -> usize {
+        self.iter().count() * LOG_OPTION_BYTES
     }
 
     /// Encodes the options for a command or an opening block.
@@ -367,7 +405,7 @@ mod tests {
         let order = "options of the log are out of order";
         let bounds = "an option of the log is out of bounds";
         for (bytes, why) in [
-            (entry(8, 0, 1), newer),
+            (entry(9, 0, 1), newer),
             (entry(u32::MAX, 0, 1), newer),
             (entry(5, 1, 1), newer),
             (entry(0, 0, 1), order),

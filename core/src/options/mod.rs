@@ -6,7 +6,8 @@ use crate::cluster::options::ClusterOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES};
 use crate::store::format::geometry::{
-    SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, batch_room, logs_max, opening_room, session_table_bytes_max,
+    LOG_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, batch_room, logs_room, opening_room,
+    session_table_bytes_max,
 };
 use crate::store::segment::ReadMode;
 use crate::types::Timestamp;
@@ -215,9 +216,10 @@ impl Options {
     }
 
     /// The most named logs that a shared group with these options can hold: openings of segments of `segment_bytes` have
-    /// room for that number beside `sessions_max` sessions.
+    /// room for that number beside `sessions_max` sessions. Options that are set for a log take 16 bytes each of the 56 that
+    /// a log takes there.
     pub fn logs_max(&self) -> usize {
-        logs_max(self.segment_bytes, self.sessions_max, self.session_window)
+        logs_room(self.segment_bytes, self.sessions_max, self.session_window) / LOG_BYTES
     }
 
     /// Checks whether a segment has room for `value`. If not, the error names `segment_bytes` where the caller has set

@@ -1,5 +1,5 @@
-//! The logs of a shared group as readers see them: how far each is committed here, and the positions of those that have
-//! a handle.
+//! The logs of a shared group as readers see them: how far each is committed here, its options, and the positions of
+//! those that have a handle.
 //!
 //! Invariants:
 //! - only the writer changes it, in the order of the entries, and only by what is committed and written here;
@@ -9,6 +9,7 @@
 //! Must not know: files, blocks.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::options::log_options::LogOptions;
 use crate::read::positions::Positions;
 use crate::store::format::logs::LogState;
 use crate::types::{Index, LogNumber};
@@ -31,6 +32,8 @@ pub(crate) struct LogSet {
 #[derive(Default)]
 struct Inner {
     logs: HashMap<LogNumber, Known>,
+    /// Of the logs that have any.
+    options: HashMap<LogNumber, LogOptions>,
     /// The positions that have moved since the last [`LogSet::wake`].
     moved: Vec<Arc<Positions>>,
     /// The positions of logs that were dropped since then.
@@ -103,6 +106,30 @@ impl LogSet {
             }
         }
         shrank
+    }
+
+    /// Notes the options that are set for a log.
+    pub(crate) fn show_options(&self, log: LogNumber, options: LogOptions) {
+        let known = &mut self.lock().options;
+        match options.is_empty() {
+            true => drop(known.remove(&log)),
+            false => drop(known.insert(log, options)),
+        }
+    }
+
+    /// The options that are set for a log.
+    pub(crate) fn options(&self, log: LogNumber) -> LogOptions {
+        self.lock().options.get(&log).copied().unwrap_or_default()
+    }
+
+    /// The numbers of the logs for which options are set.
+    pub(crate) fn with_options(&self) -> Vec<LogNumber> {
+        self.lock().options.keys().copied().collect()
+    }
+
+    /// The bytes that the options of all logs take at the start of a segment.
+    pub(crate) fn options_bytes(&self) -> usize {
+        self.lock().options.values().map(LogOptions::encoded_bytes).sum()
     }
 
     /// Wakes the waiters of logs that have changed since the last call. Runs hooks of the program.

@@ -6,5 +6,6 @@ pub mod follow;
 pub mod log;
 pub mod logspec;
 mod named_logs;
+mod submit;
 pub(crate) mod tail;
 pub(crate) mod zero_copy;

@@ -9,8 +9,16 @@ use std::time::Duration;
 
 impl Log {
     /// The options that are set for the log, the same on every replica, as far as this replica knows them committed.
-    /// They override the options that a leader was opened with. Never blocks.
+    /// They override the options that a leader was opened with. Of a named log: its own ones. Never blocks.
     pub fn log_options(&self) -> LogOptions {
+        match self.view.log.is_none() {
+            true => self.group_options(),
+            false => self.view.logs.options(self.view.log),
+        }
+    }
+
+    /// The options that are set for the whole group of a named log.
+    pub(crate) fn group_options(&self) -> LogOptions {
         self.inner.published.log_options()
     }
 
@@ -18,6 +26,11 @@ impl Log {
     /// leader accepts this. Blocks until the change is committed; from then on every leader uses the new values. The
     /// first change makes the log one of format version 2, which earlier versions of chiplog refuse to open: see
     /// [`pages::format`](crate::pages::format).
+    ///
+    /// A named log has the options [`LogOption::OF_NAMED_LOGS`] of its own; all others are set for its group, by the handle
+    /// of [`Logs::groups`](crate::Logs::groups). Retention of a named log counts whole segments of its group: the part of
+    /// a segment is discarded once the log has more than `retention_bytes` from that segment on, or once the segment's
+    /// last record is older than `retention_age`.
     ///
     /// ```
     /// use chiplog::{Log, LogOption, Options};
@@ -31,7 +44,7 @@ impl Log {
     ///
     /// # Errors
     /// `InvalidArgument`: the option that is out of bounds, or conflicts with an option that this replica was opened
-    /// with. `Unsupported`: names a member that has not reported support for the log's options; nothing was changed.
+    /// with. `NotFound`: the named log was deleted. `Unsupported`: names a member that has not reported support for the log's options; nothing was changed.
     /// `NotLeader`, `Removed`, `Full`, `Busy`: nothing was changed. `Unavailable`: this replica lost leadership
     /// meanwhile, and the change may or may not happen. `Poisoned`, `Closed`, `Forked`. It is safe to retry.
     pub fn set_log_options(&self, changes: &[(LogOption, Option<u64>)], timeout: Duration) -> Result<()> {
@@ -53,7 +66,7 @@ impl Log {
         if changes.iter().any(|(option, set)| set.is_some() && discards.contains(option)) {
             self.check_keeps_all("limit its size or age")?;
         }
-        self.submit_request(AdminRequest::SetOptions(changes.to_vec()), timeout)
+        self.submit_request(AdminRequest::SetOptions(self.view.log, changes.to_vec()), timeout)
     }
 
     /// Checks that this log is not the catalogue of named logs, whose records are all needed.

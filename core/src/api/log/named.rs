@@ -7,7 +7,7 @@ use crate::options::Options;
 use crate::options::log_options::LogOption;
 use crate::read::log_set::LogSet;
 use crate::record::batch::Batch;
-use crate::store::format::geometry::logs_max;
+use crate::store::format::geometry::{LOG_BYTES, logs_room};
 use crate::store::format::mixed::{RUN_BYTES, RUNS_MAX, TABLE_FIXED_BYTES};
 use crate::sync::completion::Ticket;
 use crate::types::{LogId, LogNumber};
@@ -38,10 +38,11 @@ impl Log {
 
     /// The most named logs that this group can hold now.
     pub(crate) fn logs_max(&self) -> usize {
-        let set = self.log_options();
+        let set = self.group_options();
         let sessions_max = set.get(LogOption::SessionsMax).and_then(|max| u32::try_from(max).ok());
         let Options { segment_bytes, sessions_max: own, .. } = self.inner.options;
-        logs_max(segment_bytes, sessions_max.unwrap_or(own), self.session_window())
+        let room = logs_room(segment_bytes, sessions_max.unwrap_or(own), self.session_window());
+        room.saturating_sub(self.view.logs.options_bytes()) / LOG_BYTES
     }
 
     /// Whether this replica leads.

@@ -19,6 +19,7 @@
 //!   it led, the replica that may lead next.
 
 pub(crate) mod driver;
+mod log_retention;
 mod publish;
 mod repair_thread;
 mod retention;
@@ -34,6 +35,7 @@ use crate::options::Options;
 use crate::options::log_options::LogOptions;
 use crate::read::log_set::LogSet;
 use crate::read::positions::{Positions, closed};
+use crate::replica::node::log_retention::LogRetention;
 use crate::replica::node::slow_disk::SlowDisk;
 use crate::replica::open::RecoveredLog;
 use crate::replica::queue::inbox::InboxEvent;
@@ -75,6 +77,8 @@ pub(crate) struct Node {
     logs: Arc<LogSet>,
     /// A log of the group has discarded records, or was dropped: a segment may be without records now.
     logs_shrank: bool,
+    /// The limits of single logs of the group.
+    log_retention: LogRetention,
     pub(crate) published: Arc<Published>,
     /// Proposals that were taken from the queue and are not proposed yet.
     items: VecDeque<Proposal>,
@@ -142,6 +146,7 @@ impl Node {
             positions,
             logs,
             logs_shrank: true,
+            log_retention: LogRetention::default(),
             published,
             items: VecDeque::new(),
             awaits_file: false,
@@ -483,9 +488,8 @@ impl DrivenNode for Node {
         }
         // Only a leader can discard, and not before the files of the last discard are removed.
         let retains = self.replica.is_leader() && self.to_drop.is_none();
-        let retain = self.aging().filter(|_| retains).map(|(oldest, age)| {
-            let due = oldest.last_timestamp().0.saturating_add(age).saturating_add(1);
-            let left = Duration::from_millis(due.saturating_sub(self.replica.time(now).0));
+        let retain = self.retention_due().filter(|_| retains).map(|due| {
+            let left = Duration::from_millis(due.0.saturating_sub(self.replica.time(now).0));
             now.plus(left).max(self.retain_at)
         });
         [self.replica.deadline(), self.prove_at, retain, self.scrubber.deadline(now)]

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::metrics::Counters;
 use crate::options::log_options::{LogOption, LogOptions};
 use crate::sync::clock::Moment;
-use crate::types::{EntryIndex, Index, NodeId, Term};
+use crate::types::{EntryIndex, Index, LogNumber, NodeId, Term};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -143,11 +143,17 @@ impl Node {
         let sequencer = &mut self.replica.sequencer;
         let changed = sequencer.take_changed_logs(&self.logs);
         let logs = if planted!(82) { sequencer.logs() } else { &sequencer.committed().logs };
-        if changed.is_empty() && logs.opened() == self.logs.opened() {
+        if changed.states.is_empty() && logs.opened() == self.logs.opened() {
             return;
         }
-        let changed = changed.into_iter().map(|log| (log, logs.get(log)));
-        self.logs_shrank |= self.logs.show(logs.opened(), changed);
+        let states = changed.states.into_iter().map(|log| (log, logs.get(log)));
+        self.logs_shrank |= self.logs.show(logs.opened(), states);
+        for log in changed.options {
+            let options = logs.options(log);
+            self.logs.show_options(log, options);
+            self.queue.set_rate(log, options.get(LogOption::AppendBytesPerSecond));
+            self.log_retention.restart();
+        }
     }
 
     /// Logs that the log begins at `first` from now on. Each replica logs it. The leader of that time logs the reason.
@@ -166,6 +172,7 @@ impl Node {
         self.set = set;
         self.effective = set.over(&self.options);
         self.queue.set_capacity(counted_capacity(&self.effective));
+        self.queue.set_rate(LogNumber::OWN, set.get(LogOption::AppendBytesPerSecond));
         self.published.show_log_options(set);
         self.retain_at = Moment::default();
         let node = self.cluster.node;

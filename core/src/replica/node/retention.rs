@@ -2,10 +2,11 @@
 //!
 //! Invariant: files are removed only once a durable block records that the discard is committed.
 
+use super::log_retention::Surroundings;
 use super::{MARKER_DELAY, Node};
 use crate::error::Result;
 use crate::options::log_options::LogOption;
-use crate::replica::queue::proposals::Command;
+use crate::replica::queue::proposals::{Command, LogCommand};
 use crate::replica::raft::body_bytes_of;
 use crate::replica::state::log_table::LogTable;
 use crate::replica::writer::plan::Room;
@@ -18,6 +19,8 @@ use crate::types::{EntryIndex, Index, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How many logs of a shared group discard records in one step.
+const DISCARDS_A_STEP: usize = 64;
 /// Retention that found no room for its discard retries after this time.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
@@ -67,6 +70,9 @@ impl Node {
         if now < self.retain_at || self.to_drop.is_some() || !self.replica.is_leader() {
             return Ok(());
         }
+        if self.replica.sequencer.logs().is_shared() {
+            self.retain_logs(now)?;
+        }
         let Some((first, why)) = self.beyond_retention(now) else {
             if self.is_too_old(now) {
                 self.retain_at = now.plus(RETRY_DELAY); // not possible yet: it is not committed, or holds no records
@@ -89,8 +95,53 @@ impl Node {
         self.finish(now)
     }
 
+    /// Discards records of single logs of a shared group that are beyond their limits, a few logs a step.
+    fn retain_logs(&mut self, now: Moment) -> Result<()> {
+        let committed = self.replica.sequencer.committed();
+        let around = Surroundings {
+            segments: &self.writer.store.segments,
+            logs: &committed.logs,
+            committed: committed.raft,
+            term: self.replica.term(),
+            now: self.replica.time(now),
+        };
+        if let Err(error) = self.log_retention.step(&around) {
+            tracing::debug!(%error, "retention of named logs stops at a segment until the next one is full");
+        }
+        let mut discarded = 0;
+        for _ in 0..DISCARDS_A_STEP {
+            // A leader that hands over, or has no room, proposes nothing: what was found waits.
+            if !self.replica.is_leader() || self.replica.refusal().is_some() {
+                break;
+            }
+            let Some((log, first)) = self.log_retention.next() else { break };
+            let command = Command::Log(LogCommand::Discard { log, first });
+            let sequencer = &mut self.replica.sequencer;
+            if self.writer.plan.make_room(body_bytes_of(&command), Purpose::Metadata, sequencer).is_err() {
+                self.log_retention.put_back((log, first));
+                self.retain_at = now.plus(RETRY_DELAY); // no file is available
+                break;
+            }
+            self.replica.command(command, None, now, &mut self.writer.plan)?;
+            tracing::debug!(node = %self.cluster.node, %log, %first, "discards records beyond the retention of a log");
+            discarded += 1;
+        }
+        if discarded > 0 { self.finish(now) } else { Ok(()) }
+    }
+
+    /// When retention has to look at the oldest segment next, by the log's time. `None`: when something else happens.
+    pub(super) fn retention_due(&self) -> Option<Timestamp> {
+        if self.log_retention.is_busy() {
+            return Some(Timestamp(0));
+        }
+        let of_segment = |(oldest, age): (Arc<Segment>, u64)| {
+            Timestamp(oldest.last_timestamp().0.saturating_add(age).saturating_add(1))
+        };
+        [self.aging().map(of_segment), self.log_retention.due()].into_iter().flatten().min()
+    }
+
     /// The oldest segment and the age limit of its records. None: it is not full, or there is no limit.
-    pub(super) fn aging(&self) -> Option<(Arc<Segment>, u64)> {
+    fn aging(&self) -> Option<(Arc<Segment>, u64)> {
         let age = self.effective.retention_age?;
         let oldest = self.writer.store.segments.oldest_full()?;
         Some((oldest, u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))

@@ -59,6 +59,10 @@ impl Shared {
         if opened.sequencer.logs().is_shared() {
             let logs = committed.logs.iter().map(|(log, state)| (log, Some(state)));
             self.view.logs.show(committed.logs.opened(), logs);
+            committed
+                .logs
+                .with_options()
+                .for_each(|(log, options)| self.view.logs.show_options(log, *options));
         }
         self.queue.recount(self.view.segments.bytes_from(committed.first));
     }

@@ -6,7 +6,7 @@ use crate::cluster::membership::Change;
 use crate::cluster::transport::Envelope;
 use crate::options::log_options::LogOption;
 use crate::sync::completer::Completer;
-use crate::types::NodeId;
+use crate::types::{LogNumber, NodeId};
 use std::time::Duration;
 
 /// One event.
@@ -34,6 +34,6 @@ pub(crate) enum AdminRequest {
     Change(Vec<Change>, Forced),
     /// Transfer leadership to this node; leader only.
     Transfer(NodeId),
-    /// Set options of the log, or (None) unset them; leader only.
-    SetOptions(Vec<(LogOption, Option<u64>)>),
+    /// Set options of a log, or (None) unset them; leader only. Log 0: the directory's own, or the whole group.
+    SetOptions(LogNumber, Vec<(LogOption, Option<u64>)>),
 }

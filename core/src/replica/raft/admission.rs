@@ -329,7 +329,9 @@ fn makes_room(header: &BlockHeader, body: &[bytes::Bytes]) -> bool {
             Some(
                 Command::Discard { .. }
                     | Command::SetOptions(_)
-                    | Command::Log(LogCommand::Drop { .. } | LogCommand::Discard { .. })
+                    | Command::Log(
+                        LogCommand::Drop { .. } | LogCommand::Discard { .. } | LogCommand::SetOptions { .. }
+                    )
             )
         )
 }

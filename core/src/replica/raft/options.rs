@@ -25,7 +25,7 @@ use super::Replica;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::log_options::{LogOption, LogOptions};
 use crate::record::batch::Malformed;
-use crate::replica::queue::proposals::Command;
+use crate::replica::queue::proposals::{Command, LogCommand};
 use crate::replica::raft::propose::body_bytes_of;
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;
@@ -33,7 +33,7 @@ use crate::replica::writer::plan::Plan;
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
 use crate::sync::completion::Outcome;
-use crate::types::NodeId;
+use crate::types::{LogNumber, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The version of the format that introduced options of the log.
@@ -51,7 +51,7 @@ type SegmentBytes = u32;
 /// Changes of the log's options that wait for the members' answers.
 #[derive(Debug, Default)]
 pub(super) struct OptionChanges {
-    pending: Vec<Pending>,
+    pending: Vec<OptionChange>,
     /// The answers of members that know the log's options.
     know: BTreeMap<NodeId, SegmentBytes>,
     /// When the members were first asked, and when last.
@@ -69,29 +69,30 @@ pub(super) struct Newcomers {
     again: Moment,
 }
 
+/// A change that waits.
 #[derive(Debug)]
-struct Pending {
-    changes: Vec<(LogOption, Option<u64>)>,
-    until: Moment,
-    completer: Completer,
+pub(super) struct OptionChange {
+    /// 0: the directory's own log, or the whole group.
+    pub(super) log: LogNumber,
+    pub(super) changes: Vec<(LogOption, Option<u64>)>,
+    pub(super) until: Moment,
+    pub(super) completer: Completer,
 }
 
 impl Replica {
     /// Takes a request to change options of the log.
     pub(super) fn request_options(
         &mut self,
-        changes: Vec<(LogOption, Option<u64>)>,
-        until: Moment,
-        completer: Completer,
+        change: OptionChange,
         now: Moment,
         plan: &mut Plan,
     ) -> Result<()> {
         if self.option_changes.pending.len() >= CHANGES_MAX {
             let what = format!("{CHANGES_MAX} changes of the log's options already wait; try again");
-            completer.answer(Outcome::Failed(Error::new(ErrorKind::Busy, what)));
+            change.completer.answer(Outcome::Failed(Error::new(ErrorKind::Busy, what)));
             return Ok(());
         }
-        self.option_changes.pending.push(Pending { changes, until, completer });
+        self.option_changes.pending.push(change);
         self.set_options_once_known(now, plan)
     }
 
@@ -150,23 +151,41 @@ impl Replica {
             self.lockstep(now, plan)?;
             // This lockstep may have refused the changes: leadership may have been lost.
             let Some(pending) = self.option_changes.pending.first() else { break };
-            let set = self.sequencer.options_at_end().with(&pending.changes);
-            let command = Command::SetOptions(set);
+            let (log, before) = (pending.log, self.options_of(pending.log));
+            let set = before.with(&pending.changes);
+            let command = match log.is_none() {
+                true => Command::SetOptions(set),
+                false => Command::Log(LogCommand::SetOptions { log, options: set }),
+            };
             if plan.awaits_file(body_bytes_of(&command), self.purpose_of(&command)) {
                 // The helper thread notifies the node when the file is ready.
                 self.give_up_options(now, ErrorKind::Timeout, NO_FILE);
                 return Ok(());
             }
-            let Pending { changes, completer, .. } = self.option_changes.pending.remove(0);
+            let OptionChange { changes, completer, .. } = self.option_changes.pending.remove(0);
             let changed: Vec<LogOption> = changes.iter().map(|(option, _)| *option).collect();
-            let checked = set.check(&self.options).and_then(|()| self.sequencer.check_for_logs(&set));
-            match checked.and_then(|()| self.check_room_of_members(&set, &changed)) {
+            let checked = match log.is_none() {
+                true => set
+                    .check(&self.options)
+                    .and_then(|()| self.sequencer.check_for_logs(&set))
+                    .and_then(|()| self.check_room_of_members(&set, &changed)),
+                false => self.sequencer.check_options_of(log, &set),
+            };
+            match checked {
                 Ok(()) => self.command(command, Some(completer), now, plan)?,
                 Err(refusal) => completer.answer(Outcome::Failed(refusal)),
             }
         }
         self.rest_when_done();
         Ok(())
+    }
+
+    /// The options that are set for a log after the last entry.
+    pub(super) fn options_of(&self, log: LogNumber) -> LogOptions {
+        match log.is_none() {
+            true => self.sequencer.options_at_end(),
+            false => self.sequencer.logs().options(log),
+        }
     }
 
     /// Checks that every other member's segments have room for the records that these options allow.

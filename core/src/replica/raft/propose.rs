@@ -5,7 +5,7 @@
 
 use super::Replica;
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::log_options::{LOG_OPTION_BYTES, LogOption};
+use crate::options::log_options::{LogOption, LogOptions};
 use crate::read::reader::shared_group;
 use crate::replica::queue::proposals::{BlockBuilder, Command, LogCommand};
 use crate::replica::state::command::SET_OPTIONS_BYTES;
@@ -13,12 +13,13 @@ use crate::replica::state::sequencer::{Decision, SequencedBlock};
 use crate::replica::wire::raft_message;
 use crate::replica::writer::plan::Plan;
 use crate::store::allocator::Purpose;
+use crate::store::format::geometry::LOG_OPTION_BYTES;
 use crate::store::format::segment::HARD_STATE_BYTES;
 use crate::store::{NewBlock, block_bytes};
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
 use crate::sync::completion::Outcome;
-use crate::types::{EntryIndex, Timestamp};
+use crate::types::{EntryIndex, LogNumber, Timestamp};
 use bytes::Bytes;
 use raft::eraftpb::{Entry, Message, MessageType};
 
@@ -36,8 +37,8 @@ pub(crate) fn body_bytes_of(command: &Command) -> usize {
         Command::Log(LogCommand::Drop { .. } | LogCommand::Discard { .. }) => {
             COMMAND_BODY_BYTES + block_bytes(HARD_STATE_BYTES)
         }
+        Command::SetOptions(_) | Command::Log(LogCommand::SetOptions { .. }) => OPTIONS_BODY_BYTES,
         Command::CloseSession { .. } | Command::Log(_) => COMMAND_BODY_BYTES,
-        Command::SetOptions(_) => OPTIONS_BODY_BYTES,
     }
 }
 
@@ -79,16 +80,13 @@ impl Replica {
     /// The purpose of the room for a command. The reserve is for commands that can make room. Other commands do not use
     /// it, because without it nothing could be discarded from a full log.
     pub(crate) fn purpose_of(&self, command: &Command) -> Purpose {
-        use LogOption::{CapacityBytes, RetentionAge, RetentionBytes};
         match command {
             Command::Discard { .. } | Command::Log(LogCommand::Drop { .. } | LogCommand::Discard { .. }) => {
                 Purpose::Metadata
             }
-            Command::SetOptions(set) => {
-                let before = self.sequencer.options_at_end();
-                let differs = |option: &LogOption| set.get(*option) != before.get(*option);
-                let makes_room = [RetentionBytes, RetentionAge, CapacityBytes].iter().any(differs);
-                if makes_room { Purpose::Metadata } else { Purpose::Data }
+            Command::SetOptions(set) => may_make_room(set, &self.options_of(LogNumber::OWN)),
+            Command::Log(LogCommand::SetOptions { log, options }) => {
+                may_make_room(options, &self.options_of(*log))
             }
             Command::OpenSession { .. } | Command::CloseSession { .. } | Command::Log(_) => Purpose::Data,
         }
@@ -261,6 +259,17 @@ impl Replica {
             }
             w.completer.answer(Outcome::Failed(unknown_outcome()));
         }
+    }
+}
+
+/// The purpose of the room for a change of options: other retention can make room.
+fn may_make_room(set: &LogOptions, before: &LogOptions) -> Purpose {
+    use LogOption::{CapacityBytes, RetentionAge, RetentionBytes};
+    let differs = |option: &LogOption| set.get(*option) != before.get(*option);
+    if [RetentionBytes, RetentionAge, CapacityBytes].iter().any(differs) {
+        Purpose::Metadata
+    } else {
+        Purpose::Data
     }
 }
 

@@ -17,6 +17,7 @@ mod membership;
 mod transfer;
 
 use super::Replica;
+use super::options::OptionChange;
 use crate::cluster::membership::Change;
 use crate::error::{Error, ErrorKind, Result};
 use crate::replica::queue::inbox::{AdminRequest, Forced};
@@ -243,8 +244,8 @@ impl Replica {
                 }
             }
             AdminRequest::Transfer(to) => self.transfer(to, until, completer),
-            AdminRequest::SetOptions(changes) => {
-                self.request_options(changes, until, completer, now, plan)?
+            AdminRequest::SetOptions(log, changes) => {
+                self.request_options(OptionChange { log, changes, until, completer }, now, plan)?
             }
         }
         self.process(now, plan)

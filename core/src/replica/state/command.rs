@@ -2,16 +2,17 @@
 //!
 //! Must not know: the effects of a command.
 
-use crate::options::log_options::{LOG_OPTION_BYTES, LogOptions};
+use crate::options::log_options::LogOptions;
 use crate::record::batch::{Malformed, u64_at};
 use crate::replica::queue::proposals::{Command, LogCommand};
+use crate::store::format::geometry::LOG_OPTION_BYTES;
 use crate::types::{Index, LogNumber, SessionId};
 
 /// The size of the body of a command that the format's first version has, in bytes.
 pub(crate) const COMMAND_BYTES: usize = 16;
-/// The bytes before the options in the body of a command that sets the log's options.
+/// The bytes before the options in the body of a command that sets options.
 pub(crate) const SET_OPTIONS_BYTES: usize = 24;
-/// The code of the command that sets the log's options.
+/// The code of the command that sets options of a log.
 const SET_OPTIONS: u64 = 11;
 /// The size of the body of a command that has two operands, in bytes.
 pub(crate) const LONG_COMMAND_BYTES: usize = 24;
@@ -27,15 +28,17 @@ pub(crate) fn encode_command(command: Command) -> Vec<u8> {
         Command::Log(LogCommand::Seal { log }) => (5, log.0.into()),
         Command::Log(LogCommand::Drop { log }) => (6, log.0.into()),
         Command::Log(LogCommand::Discard { log, first }) => return long(7, log.0.into(), first.0),
-        Command::SetOptions(options) => {
-            let options = options.encode();
-            let count = (options.len() / LOG_OPTION_BYTES) as u64;
-            // The last word is reserved.
-            let words = [SET_OPTIONS, count, 0].map(u64::to_le_bytes);
-            return [words.as_flattened(), &options].concat();
-        }
+        Command::SetOptions(options) => return set_options(LogNumber::OWN, &options),
+        Command::Log(LogCommand::SetOptions { log, options }) => return set_options(log, &options),
     };
     [op, operand].map(u64::to_le_bytes).concat()
+}
+
+fn set_options(log: LogNumber, options: &LogOptions) -> Vec<u8> {
+    let options = options.encode();
+    let count = (options.len() / LOG_OPTION_BYTES) as u64;
+    let words = [SET_OPTIONS, count, log.0.into()].map(u64::to_le_bytes);
+    [words.as_flattened(), &options].concat()
 }
 
 fn long(op: u64, first: u64, second: u64) -> Vec<u8> {
@@ -47,10 +50,14 @@ pub(crate) fn parse_command(body: &[u8]) -> Result<Command, Malformed> {
     if let Some((fixed, options)) = body.split_at_checked(SET_OPTIONS_BYTES)
         && u64_at(fixed, 0) == SET_OPTIONS
     {
-        if u64_at(fixed, 8) != (options.len() / LOG_OPTION_BYTES) as u64 || u64_at(fixed, 16) != 0 {
+        if u64_at(fixed, 8) != (options.len() / LOG_OPTION_BYTES) as u64 {
             return Err("command that sets options is of a newer format, or cut off");
         }
-        return Ok(Command::SetOptions(LogOptions::decode(options)?));
+        let (log, options) = (log_number(u64_at(fixed, 16))?, LogOptions::decode(options)?);
+        return Ok(match log.is_none() {
+            true => Command::SetOptions(options),
+            false => Command::Log(LogCommand::SetOptions { log, options }),
+        });
     }
     if let Ok(body) = <&[u8; LONG_COMMAND_BYTES]>::try_from(body) {
         return match [0, 8, 16].map(|at| u64_at(body, at)) {

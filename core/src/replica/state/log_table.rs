@@ -1,16 +1,18 @@
-//! Log table: the logs of a shared group, and how far each is. A log is opened, appended to, discarded from the front,
-//! sealed and dropped by entries alone. Pure: no clock, no I/O, no threads.
+//! Log table: the logs of a shared group, how far each is, and the options that are set for it. A log is opened,
+//! appended to, discarded from the front, sealed and dropped by entries alone. Pure: no clock, no I/O, no threads.
 //!
 //! Every segment's opening block holds the table: its bytes are in `store/format/logs.rs`.
 //!
 //! Invariants:
 //! - the indexes of a log are dense: each run begins at the log's next index;
+//! - options are those of logs that exist;
 //! - numbers are opened in ascending order, and each once: a segment never holds records of two logs with one number.
 //!   A log's record in the table goes when it is dropped.
 //!
 //! Must not know: blocks, segments.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::options::log_options::LogOptions;
 use crate::read::log_set::unknown;
 use crate::record::batch::Malformed;
 use crate::replica::queue::proposals::LogCommand;
@@ -28,6 +30,8 @@ pub(crate) struct LogTable {
     /// The newest log that was ever opened. 0: the directory holds one log, without a number.
     opened: LogNumber,
     logs: BTreeMap<LogNumber, LogState>,
+    /// Of the logs that have any.
+    options: BTreeMap<LogNumber, LogOptions>,
 }
 
 impl LogTable {
@@ -47,6 +51,16 @@ impl LogTable {
 
     pub(crate) fn get(&self, log: LogNumber) -> Option<&LogState> {
         self.logs.get(&log)
+    }
+
+    /// The options that are set for a log.
+    pub(crate) fn options(&self, log: LogNumber) -> LogOptions {
+        self.options.get(&log).copied().unwrap_or_default()
+    }
+
+    /// The logs for which options are set, ascending by number.
+    pub(crate) fn with_options(&self) -> impl Iterator<Item = (LogNumber, &LogOptions)> {
+        self.options.iter().map(|(log, options)| (*log, options))
     }
 
     /// The logs, ascending by number.
@@ -94,6 +108,14 @@ impl LogTable {
             LogCommand::Seal { log } => self.logs.get_mut(&log).ok_or(UNKNOWN)?.sealed = true,
             LogCommand::Drop { log } => {
                 self.logs.remove(&log).ok_or(UNKNOWN)?;
+                self.options.remove(&log);
+            }
+            LogCommand::SetOptions { log, options } => {
+                self.logs.get(&log).ok_or(UNKNOWN)?;
+                match options.is_empty() {
+                    true => drop(self.options.remove(&log)),
+                    false => drop(self.options.insert(log, options)),
+                }
             }
             LogCommand::Discard { log, first } => {
                 let state = self.logs.get_mut(&log).ok_or(UNKNOWN)?;
@@ -126,12 +148,24 @@ impl LogTable {
 
     /// The number of bytes that `encode` returns; 0 for a group that is not shared.
     pub(crate) fn encoded_bytes(&self) -> usize {
-        if self.is_shared() { LOGS_HEADER_BYTES + self.logs.len() * LOG_BYTES } else { 0 }
+        if !self.is_shared() {
+            return 0;
+        }
+        LOGS_HEADER_BYTES + self.logs.len() * LOG_BYTES + self.options_bytes()
+    }
+
+    /// The bytes of the options in what `encode` returns.
+    pub(crate) fn options_bytes(&self) -> usize {
+        self.options.values().map(LogOptions::encoded_bytes).sum()
     }
 
     /// The table as bytes; none for a group that is not shared. Equal tables have equal bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        if self.is_shared() { logs::encode(self.opened, self.logs.iter()) } else { Vec::new() }
+        if !self.is_shared() {
+            return Vec::new();
+        }
+        let options = self.options.iter().filter(|_| !planted!(86));
+        logs::encode(self.opened, self.logs.iter(), options.map(|(log, options)| (log, options.encode())))
     }
 
     /// The reverse of [`Self::encode`].
@@ -139,15 +173,21 @@ impl LogTable {
         if bytes.is_empty() {
             return Ok(Self::default());
         }
-        let (opened, logs) = logs::decode(bytes)?;
+        let logs::Decoded { opened, logs, options } = logs::decode(bytes)?;
         let opened = if planted!(85) { logs.last().map_or(LogNumber::OWN, |(log, _)| *log) } else { opened };
-        Ok(Self { opened, logs: logs.into_iter().collect() })
+        let options = options.iter().map(|(log, bytes)| Ok((*log, LogOptions::decode(bytes)?)));
+        Ok(Self {
+            opened,
+            logs: logs.into_iter().collect(),
+            options: options.collect::<Result<_, Malformed>>()?,
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::log_options::LogOption;
     use crate::store::format::logs::has_passed;
 
     fn run(log: u32, first: u64) -> Run {
@@ -161,7 +201,15 @@ mod tests {
         table.append(&run(7, 1), Timestamp(5)).unwrap();
         table.apply(LogCommand::Discard { log: LogNumber(7), first: Index(2) }).unwrap();
         table.apply(LogCommand::Seal { log: LogNumber(2) }).unwrap();
+        table.apply(LogCommand::SetOptions { log: LogNumber(7), options: options(3) }).unwrap();
         table
+    }
+
+    fn options(age: u64) -> LogOptions {
+        let mut options = LogOptions::default();
+        options.set(LogOption::RetentionAge, Some(age));
+        options.set(LogOption::AppendBytesPerSecond, Some(1000));
+        options
     }
 
     #[test]
@@ -173,7 +221,8 @@ mod tests {
         for cut in 1..bytes.len() {
             assert!(LogTable::decode(&bytes[..cut]).is_err(), "{cut}");
         }
-        for at in (13..16).chain(48..64) {
+        // Flags, reserved words, the tag of an option, the number of its log.
+        for at in (13..16).chain(48..64).chain([121, 125]) {
             let mut newer = bytes.clone();
             newer[at] |= 2;
             assert!(LogTable::decode(&newer).is_err(), "byte {at}");
@@ -201,6 +250,7 @@ mod tests {
             LogCommand::Seal { log: LogNumber(3) },
             LogCommand::Drop { log: LogNumber(3) },
             LogCommand::Discard { log: LogNumber(3), first: Index(1) },
+            LogCommand::SetOptions { log: LogNumber(3), options: options(3) },
         ];
         for command in commands {
             let mut after = before.clone();
@@ -232,6 +282,20 @@ mod tests {
         let mut table = LogTable::decode(&table.encode()).unwrap();
         assert!(table.apply(LogCommand::Open { log: LogNumber(7), start: Index(1) }).is_err());
         table.apply(LogCommand::Open { log: LogNumber(8), start: Index(1) }).unwrap();
+    }
+
+    #[test]
+    fn options_go_with_their_log() {
+        let mut table = table();
+        assert_eq!(table.options(LogNumber(7)), options(3));
+        table.apply(LogCommand::SetOptions { log: LogNumber(2), options: options(4) }).unwrap();
+        let (bytes, count) = (table.encode(), table.with_options().count());
+        assert_eq!((bytes.len(), count), (table.encoded_bytes(), 2));
+        assert_eq!(LogTable::decode(&bytes).unwrap().options(LogNumber(2)), options(4));
+        table.apply(LogCommand::Drop { log: LogNumber(7) }).unwrap();
+        table.apply(LogCommand::SetOptions { log: LogNumber(2), options: LogOptions::default() }).unwrap();
+        assert_eq!(table.with_options().count(), 0);
+        assert_eq!(table.options(LogNumber(7)), LogOptions::default());
     }
 
     #[test]

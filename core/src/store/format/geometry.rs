@@ -34,6 +34,8 @@ pub(crate) const REMEMBERED_MAX: u16 = 1024;
 pub(crate) const LOGS_HEADER_BYTES: usize = 8;
 /// Bytes of one log in the log table.
 pub(crate) const LOG_BYTES: usize = 56;
+/// Bytes of one option that is set for a log.
+pub(crate) const LOG_OPTION_BYTES: usize = 16;
 
 /// Bytes reserved at a segment's end for its index and footer.
 pub(crate) const fn tail_reserve(segment_bytes: usize) -> usize {
@@ -67,10 +69,9 @@ pub(crate) const fn session_table_bytes_max(sessions_max: u32, window: u16) -> u
     TABLE_HEADER_BYTES + sessions_max as usize * (SESSION_BYTES + window as usize * REMEMBERED_BYTES)
 }
 
-/// The most logs of a shared group whose table fits into an opening block beside such a session table. Some bytes are
-/// kept for the other parts.
-pub(crate) const fn logs_max(segment_bytes: u32, sessions_max: u32, window: u16) -> usize {
+/// The room for the logs of a shared group and their options in an opening block, beside such a session table. Some bytes
+/// are kept for the other parts.
+pub(crate) const fn logs_room(segment_bytes: u32, sessions_max: u32, window: u16) -> usize {
     let sessions = session_table_bytes_max(sessions_max, window);
     opening_room(segment_bytes).saturating_sub(sessions + LOGS_HEADER_BYTES + 4 * BLOCK_HEADER_BYTES)
-        / LOG_BYTES
 }

@@ -136,6 +136,8 @@ bugs! {
     83 "appends that belong together are decided one by one",
     84 "a log that an opening does not have counts as opened later",
     85 "the number of a dropped log is forgotten at a restart",
+    86 "the options of named logs are forgotten at a roll",
+    87 "retention of a named log discards records that are not old enough",
 }
 
 #[cfg(test)]

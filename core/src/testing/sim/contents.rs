@@ -4,14 +4,16 @@
 //! - a log is opened once, under a number above all earlier ones, and nothing happens to it before or after its life;
 //! - a named log has no holes except those of its own discards beyond the end; it takes nothing while it is sealed;
 //! - a record was proposed for this log, and is in one log, once;
-//! - batches that were appended together are all in one entry, or none of them is anywhere.
+//! - batches that were appended together are all in one entry, or none of them is anywhere;
+//! - records of a named log are discarded on request, or because they are older than the log's retention allows.
 //!
 //! Must not know: hosts, clients.
 
 use super::history::number_of;
+use crate::options::log_options::{LogOption, LogOptions};
 use crate::replica::queue::proposals::LogCommand;
 use crate::store::format::logs::LogState;
-use crate::types::{EntryIndex, Index, LogNumber};
+use crate::types::{EntryIndex, Index, LogNumber, Timestamp};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -38,8 +40,12 @@ pub(super) type Records = BTreeMap<Index, u64>;
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     logs: BTreeMap<LogNumber, Records>,
-    /// The entry of each record.
-    places: BTreeMap<(LogNumber, Index), EntryIndex>,
+    /// The entry of each record, and its time.
+    places: BTreeMap<(LogNumber, Index), (EntryIndex, Timestamp)>,
+    /// The options of the named logs that have any.
+    options: BTreeMap<LogNumber, LogOptions>,
+    /// How many discards retention has made.
+    retained: u64,
     /// The named logs after the last entry.
     summaries: Rc<LogSummaries>,
     /// The newest named log that was opened.
@@ -49,8 +55,8 @@ pub(super) struct Contents {
     committed: BTreeMap<u64, EntryIndex>,
     /// Records that are appended together with each of these.
     tied: BTreeMap<u64, Rc<[u64]>>,
-    /// The largest index of a requested discard of the own log.
-    discard_max: Index,
+    /// The largest index of a requested discard of each log.
+    discard_max: BTreeMap<LogNumber, Index>,
 }
 
 impl Contents {
@@ -82,7 +88,7 @@ impl Contents {
 
     /// The entry of the last record up to this one.
     pub(super) fn entry_of(&self, log: LogNumber, last: Index) -> Option<EntryIndex> {
-        self.places.range((log, Index(0))..=(log, last)).next_back().map(|(_, raft)| *raft)
+        self.places.range((log, Index(0))..=(log, last)).next_back().map(|(_, (raft, _))| *raft)
     }
 
     pub(super) fn proposed(&mut self, log: LogNumber, records: &[u64]) {
@@ -112,13 +118,22 @@ impl Contents {
         Ok(())
     }
 
-    pub(super) fn note_discard(&mut self, first: Index) {
-        self.discard_max = self.discard_max.max(first);
+    pub(super) fn note_discard(&mut self, log: LogNumber, first: Index) {
+        let max = self.discard_max.entry(log).or_default();
+        *max = first.max(*max);
     }
 
-    /// A command of a named log is committed.
-    pub(super) fn apply_command(&mut self, command: LogCommand) -> Result<(), String> {
+    /// How many discards retention has made.
+    pub(super) fn retained(&self) -> u64 {
+        self.retained
+    }
+
+    /// A command of a named log is committed, at this time of the log.
+    pub(super) fn apply_command(&mut self, command: LogCommand, at: Timestamp) -> Result<(), String> {
         let log = command.log();
+        if let LogCommand::Discard { first, .. } = command {
+            self.is_requested_or_old(log, first, at)?;
+        }
         if let LogCommand::Open { start, .. } = command {
             if log <= self.opened {
                 return Err(format!("log {log} is opened after log {}", self.opened));
@@ -133,7 +148,11 @@ impl Contents {
         };
         match command {
             LogCommand::Seal { .. } => end.sealed = true,
-            LogCommand::Drop { .. } => drop(Rc::make_mut(&mut self.summaries).remove(&log)),
+            LogCommand::Drop { .. } => {
+                Rc::make_mut(&mut self.summaries).remove(&log);
+                self.options.remove(&log);
+            }
+            LogCommand::SetOptions { options, .. } => drop(self.options.insert(log, options)),
             LogCommand::Discard { first, .. } => {
                 (end.first, end.next) = (end.first.max(first), end.next.max(first));
             }
@@ -142,10 +161,28 @@ impl Contents {
         Ok(())
     }
 
+    /// Checks a discard: it was requested, or all that it removes is older than the log's retention.
+    fn is_requested_or_old(&mut self, log: LogNumber, first: Index, at: Timestamp) -> Result<(), String> {
+        if self.discard_max.get(&log).is_some_and(|max| first <= *max) {
+            return Ok(());
+        }
+        let age = self.options.get(&log).and_then(|options| options.get(LogOption::RetentionAge));
+        let newest = self.places.range((log, Index(0))..(log, first)).next_back();
+        let newest = newest.map_or(Timestamp(0), |(_, (_, time))| *time);
+        if age.is_some_and(|age| newest.0.saturating_add(age) < at.0) && first <= self.last(log).next() {
+            self.retained += 1;
+            return Ok(());
+        }
+        Err(format!(
+            "log {log} is discarded up to {first} at {at:?}: nobody requested that, its retention is {age:?} ms, and the \
+             newest of these records is of {newest:?}"
+        ))
+    }
+
     /// A record is committed for the first time, by entry `raft`.
     pub(super) fn add_record(
         &mut self,
-        raft: EntryIndex,
+        (raft, time): (EntryIndex, Timestamp),
         log: LogNumber,
         index: Index,
         record: &[u8],
@@ -156,7 +193,8 @@ impl Contents {
         let wrong = |why: String| Err(format!("record {number} is committed at {index} of log {log}; {why}"));
         if log.is_none() {
             let expected = self.last(log).next();
-            if index < expected || (index > expected && index > self.discard_max) {
+            let discard_max = self.discard_max.get(&log).copied().unwrap_or_default();
+            if index < expected || (index > expected && index > discard_max) {
                 return wrong(format!("the next is {expected}"));
             }
         } else {
@@ -176,7 +214,7 @@ impl Contents {
             return wrong("it is committed already".to_owned());
         }
         self.logs.entry(log).or_default().insert(index, number);
-        self.places.insert((log, index), raft);
+        self.places.insert((log, index), (raft, time));
         Ok(())
     }
 

@@ -147,6 +147,8 @@ faults! {
     LogDropped = "log_dropped",
     /// A named log was sealed.
     LogSealed = "log_sealed",
+    /// Retention of a named log has discarded records.
+    LogRetained = "log_retained",
     /// The log's options were changed.
     SetOptions = "set_options",
 }

@@ -109,7 +109,7 @@ pub(super) enum Request {
     Barrier,
     Change(Vec<Change>),
     Transfer(NodeId),
-    SetOptions(Vec<(LogOption, Option<u64>)>),
+    SetOptions(LogNumber, Vec<(LogOption, Option<u64>)>),
 }
 
 /// A summary of a machine's state.
@@ -283,7 +283,7 @@ impl Machine {
             // Forced, because membership has to stay correct whatever an operator does to it.
             Request::Change(changes) => AdminRequest::Change(changes, true),
             Request::Transfer(to) => AdminRequest::Transfer(to),
-            Request::SetOptions(changes) => AdminRequest::SetOptions(changes),
+            Request::SetOptions(log, changes) => AdminRequest::SetOptions(log, changes),
         };
         let completer = Completer::new();
         let ticket = completer.ticket(0, 0, 0);
@@ -741,5 +741,6 @@ fn digest_of_logs(table: &LogTable) -> u64 {
     table.opened().hash(&mut hasher);
     let states = table.iter().map(|(log, s)| (log, s.next, s.bytes, s.last_timestamp, s.sealed));
     states.for_each(|state| state.hash(&mut hasher));
+    table.with_options().for_each(|(log, options)| (log, options.encode()).hash(&mut hasher));
     hasher.finish()
 }

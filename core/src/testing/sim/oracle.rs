@@ -333,13 +333,15 @@ impl Oracle {
             Some(Command::Discard { first: wanted }) => {
                 (next, first) = (next.max(wanted), first.max(wanted));
             }
-            Some(Command::Log(command)) => self.contents.apply_command(command).map_err(wrong)?,
+            Some(Command::Log(command)) => {
+                self.contents.apply_command(command, header.timestamp).map_err(wrong)?;
+            }
             _ => {}
         }
         let records = machine.records_of(&header).map_err(Trouble::Unreadable)?;
         self.entries.push(seal);
         for (log, at, record) in &records {
-            self.contents.add_record(index, *log, *at, record).map_err(wrong)?;
+            self.contents.add_record((index, header.timestamp), *log, *at, record).map_err(wrong)?;
         }
         let numbers = records.iter().filter_map(|(.., record)| number_of(record));
         self.contents.is_whole(index, numbers).map_err(wrong)?;

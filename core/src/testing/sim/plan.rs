@@ -78,10 +78,10 @@ impl Plan {
         let heartbeat = Duration::from_millis([50, 100, 100, 200][rng.below(4)]);
         let election_timeout = heartbeat * [5, 10, 10][rng.below(3)];
         let mut faults = BTreeSet::new();
-        for fault in Fault::ALL
-            .iter()
-            .filter(|f| !matches!(f, Fault::SetOptions | Fault::LogDropped | Fault::LogSealed))
-        {
+        for fault in Fault::ALL.iter().filter(|f| {
+            use Fault::{LogDropped, LogRetained, LogSealed, SetOptions};
+            !matches!(f, SetOptions | LogDropped | LogSealed | LogRetained)
+        }) {
             if rng.permille(550) {
                 faults.insert(*fault);
             }

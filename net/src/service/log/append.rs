@@ -17,6 +17,7 @@ use crate::listener::memory_budget::{Held, Ledger, UNPACKED_AT_ONCE_MAX};
 use crate::served::caller::Caller;
 use crate::served::log_slot::{LogSlot, another_leader};
 use crate::service::blocking_work::run_paced;
+use crate::service::submit::submit_when_allowed;
 use crate::wire::proto::v1::append_response::Result as Outcome;
 use crate::wire::proto::v1::{AppendRequest, AppendResponse, Appended, Durability, Refused};
 use crate::wire::status::{leaves_unknown, to_status};
@@ -258,7 +259,7 @@ impl AppendStream {
         let (log, payer, patience) = (log.clone(), self.payer.clone(), self.room_timeout);
         let submitting = async move {
             let batch = if is_large { measured(&payer, batch).await? } else { batch };
-            log.submit_when_room(&batch).await
+            submit_when_allowed(&log, &batch, patience).await
         };
         let ticket = async move { timeout(patience, submitting).await.ok() };
         self.stalled = Some(Stalled { bytes, held, ticket: Box::pin(ticket) });

@@ -17,6 +17,7 @@
 use super::leader::{Answered, leads};
 use super::{AppendRequest, LogspecService, Replies};
 use crate::listener::memory_budget;
+use crate::service::submit::submit_when_allowed;
 use crate::wire::proto::logspec::AppendReply;
 use crate::wire::proto::logspec::append_reply::{Ok as Durable, Reply};
 use crate::wire::status::leaves_unknown;
@@ -162,7 +163,8 @@ impl Taker {
         let options = self.log.options();
         let mut tickets = Vec::new();
         for batch in request.batches(options.batch_bytes_max) {
-            let submitting = async { self.log.submit_when_room(&batch?).await };
+            let patience = options.queue_timeout;
+            let submitting = async { submit_when_allowed(&self.log, &batch?, patience).await };
             let submitted = timeout(options.queue_timeout, submitting).await;
             let submitted =
                 submitted.unwrap_or_else(|_| Err(no_room(options.queue_timeout, tickets.is_empty())));

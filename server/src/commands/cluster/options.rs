@@ -28,10 +28,20 @@ Examples:
   chiplog options log1:7411 --unset retention_bytes
       Let the leader's file apply again.
 
+  chiplog options log1:7411/orders --set retention_seconds=7d --set append_bytes_per_second=10MiB
+      Limits of the named log `orders` alone.
+
 Keys:
   retention_bytes, retention_seconds, capacity_bytes, record_bytes_max, sessions_max,
   session_window, session_idle_max_seconds
-  Each means the same as log.KEY in a server's file.";
+      Each means the same as log.KEY in a server's file.
+  append_bytes_per_second
+      How many bytes may be appended to the log in a second, on average. Appends beyond it wait, then fail
+      with status 5 (busy); clients retry them.
+  A named log has retention_bytes, retention_seconds and append_bytes_per_second of its own; the other keys
+  are those of its group, /_group-N. Its retention goes by whole segments of the group: at least
+  retention_bytes of its newest records stay, and the part of a segment goes once the segment's last record
+  is older than retention_seconds.";
 
 /// Show or change the options that are set in the log itself.
 ///
@@ -48,8 +58,8 @@ Keys:
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Options {
     /// The log's directory, or servers of a cluster: one that runs is enough; A,B,C are tried in turn. With
-    /// /LOG after the servers: the options of the group that holds this named log, which its logs share; also of
-    /// /_group-N, and of /_system, the log of the names.
+    /// /LOG after the servers: the options of this named log; also of /_group-N, a whole group of them, and of
+    /// /_system, the log of the names.
     #[arg(value_name = "DIR|HOST:PORT[/LOG]", env = "CHIPLOG_SERVERS")]
     target: Target,
 
@@ -95,15 +105,18 @@ fn key(text: &str) -> Result<LogOption, String> {
 fn setting(text: &str) -> Result<(LogOption, u64), String> {
     let (name, value) = text.split_once('=').ok_or("give KEY=VALUE")?;
     let option = key(name)?;
-    let has_none =
-        matches!(option, LogOption::RetentionBytes | LogOption::RetentionAge | LogOption::CapacityBytes);
+    let has_none = matches!(
+        option,
+        LogOption::RetentionBytes
+            | LogOption::RetentionAge
+            | LogOption::CapacityBytes
+            | LogOption::AppendBytesPerSecond
+    );
     if value == "none" && has_none {
         return Ok((option, u64::MAX));
     }
-    let is_bytes =
-        matches!(option, LogOption::RetentionBytes | LogOption::CapacityBytes | LogOption::RecordBytesMax);
     let number = match option {
-        _ if is_bytes => format::parse_bytes(value)?,
+        _ if is_bytes(option) => format::parse_bytes(value)?,
         LogOption::RetentionAge | LogOption::SessionIdleMax => format::parse_seconds(value)?,
         _ => value.parse().map_err(|_| format!("{name} has to be a number, not {value}"))?,
     };
@@ -121,13 +134,17 @@ fn shown(option: LogOption, value: u64) -> Value {
     }
 }
 
+/// Whether it is a number of bytes, alone or in a second.
+fn is_bytes(option: LogOption) -> bool {
+    use LogOption::{AppendBytesPerSecond, CapacityBytes, RecordBytesMax, RetentionBytes};
+    matches!(option, RetentionBytes | CapacityBytes | RecordBytesMax | AppendBytesPerSecond)
+}
+
 fn words(option: LogOption, value: u64) -> String {
     let (key, _) = key_of(option);
-    let is_bytes =
-        matches!(option, LogOption::RetentionBytes | LogOption::CapacityBytes | LogOption::RecordBytesMax);
     match shown(option, value) {
         Value::String(none) => format!("{key} = {none}"),
-        number if is_bytes => format!("{key} = {number}  ({})", format::bytes(value)),
+        number if is_bytes(option) => format!("{key} = {number}  ({})", format::bytes(value)),
         number => format!("{key} = {number}"),
     }
 }
@@ -144,7 +161,11 @@ fn check_bounds(changes: &[(LogOption, Option<u64>)]) -> Result<()> {
             LogOption::RetentionBytes | LogOption::CapacityBytes if value < bytes_min => {
                 format!("{} ({bytes_min}), two of the smallest segments", format::bytes(bytes_min))
             }
-            LogOption::RetentionAge | LogOption::SessionIdleMax if value == 0 => "1".to_owned(),
+            LogOption::RetentionAge | LogOption::SessionIdleMax | LogOption::AppendBytesPerSecond
+                if value == 0 =>
+            {
+                "1".to_owned()
+            }
             _ => continue,
         };
         return Err(Failure::usage(format!("{key} is {value}; it has to be at least {least}")));
@@ -154,6 +175,8 @@ fn check_bounds(changes: &[(LogOption, Option<u64>)]) -> Result<()> {
 
 /// The contents of a log at present.
 struct Held {
+    /// It is one of the logs of a group, which has no options in a server's file, and whose bytes are not known.
+    is_named: bool,
     bytes: u64,
     records: u64,
     /// When its first and its last record were written, if known.
@@ -169,7 +192,8 @@ fn loss(changes: &[(LogOption, Option<u64>)], held: &Held) -> Option<String> {
     let is_taken_back = |(option, value): &(LogOption, Option<u64>)| {
         matches!(option, LogOption::RetentionBytes | LogOption::RetentionAge) && value.is_none()
     };
-    let taken_back = changes.iter().find(|change| held.records > 0 && is_taken_back(change)).map(|(option, _)| {
+    let can_lose = held.records > 0 && !held.is_named;
+    let taken_back = changes.iter().find(|change| can_lose && is_taken_back(change)).map(|(option, _)| {
         let key = key_of(*option).0;
         format!("without {key} in the log the leader's own {key} applies, which can discard records at once, for good")
     });
@@ -178,9 +202,18 @@ fn loss(changes: &[(LogOption, Option<u64>)], held: &Held) -> Option<String> {
 }
 
 fn loss_by_bytes(limit: u64, held: &Held) -> Option<String> {
+    let records = format::many(held.records, "record", "records");
+    if held.is_named {
+        return (held.records > 0 && limit < u64::MAX).then(|| {
+            format!(
+                "the log holds {records}: with retention_bytes of {} those in older segments than its newest {} are discarded, for good",
+                format::bytes(limit),
+                format::bytes(limit)
+            )
+        });
+    }
     let beyond = held.bytes.checked_sub(limit).filter(|beyond| *beyond > 0)?;
     let part = u128::from(held.records) * u128::from(beyond) / u128::from(held.bytes);
-    let records = format::many(held.records, "record", "records");
     Some(format!(
         "the log holds {records} ({}): with retention_bytes of {} about {} of the oldest ({}) are discarded at once, for good",
         format::bytes(held.bytes),
@@ -263,7 +296,7 @@ fn local(args: &Options, dir: &Path, changes: &[(LogOption, Option<u64>)], ui: &
     let records = status.last_index.next().get().saturating_sub(status.first_index.get());
     let times = [status.first_index, status.last_index]
         .map(|index| log.read(index).ok().map(|record| record.timestamp));
-    let held = Held { bytes: status.bytes_used, records, times, now: now() };
+    let held = Held { is_named: false, bytes: status.bytes_used, records, times, now: now() };
     let loss = check_loss(args, changes, &held, ui)?;
     let timeout = Duration::from_secs(args.timeout.into());
     log.set_log_options(changes, timeout).map_err(|e| refused(e.into(), args))?;
@@ -302,12 +335,11 @@ fn remote(
     if shortens(changes) {
         let (_, leader) = asker.leader(servers)?;
         let records = (leader.last + 1).saturating_sub(leader.first);
-        let mut held = Held { bytes: leader.bytes_used, records, times: [None; 2], now: now() };
+        let is_group = servers.log.starts_with('_');
+        let is_named = servers.is_named() && !is_group;
+        let mut held = Held { is_named, bytes: leader.bytes_used, records, times: [None; 2], now: now() };
         // The records of a group are those of several logs, and are not read.
-        if records > 0
-            && !servers.is_named()
-            && changes.iter().any(|(option, _)| *option == LogOption::RetentionAge)
-        {
+        if records > 0 && !is_group && changes.iter().any(|(option, _)| *option == LogOption::RetentionAge) {
             held.times = times(args, servers, [leader.first, leader.last], ui)?;
         }
         loss = check_loss(args, changes, &held, ui)?;
@@ -366,6 +398,9 @@ pub(crate) fn run(args: &Options, ui: &Ui) -> Result<Exit> {
     ui.result(&json!({ "options": values }), |_| {
         if options.is_empty() {
             return match args.target {
+                Target::Servers(servers) if servers.is_named() && !servers.log.starts_with('_') => {
+                    "no option is set for the log: it keeps everything, at any rate"
+                }
                 Target::Servers(_) => "no option is set for the log: the leader's file applies",
                 Target::Directory(_) => {
                     "no option is set for the log: the options of the program that opens it apply"
@@ -384,7 +419,8 @@ mod tests {
 
     #[test]
     fn size_limit_warns_about_discarded_records() {
-        let held = Held { bytes: 10 << 20, records: 700, times: [None; 2], now: Timestamp(0) };
+        let held =
+            Held { is_named: false, bytes: 10 << 20, records: 700, times: [None; 2], now: Timestamp(0) };
         let of = |value| loss(&[(LogOption::RetentionBytes, value)], &held);
         let text = of(Some(8 << 20)).unwrap();
         for word in ["700 records", "10.0 MiB", "about 140 of the oldest (2.0 MiB)"] {
@@ -398,13 +434,17 @@ mod tests {
         assert_eq!(loss(&[(LogOption::RetentionBytes, None)], &empty), None);
         let held = Held { bytes: 10 << 20, records: 700, ..empty };
         assert_eq!(loss(&[(LogOption::CapacityBytes, Some(1))], &held), None);
+        let named = Held { is_named: true, ..held };
+        let of = |value| loss(&[(LogOption::RetentionBytes, value)], &named);
+        assert!(of(Some(1 << 30)).unwrap().contains("older segments than its newest 1.0 GiB"));
+        assert_eq!((of(None), of(Some(u64::MAX))), (None, None));
     }
 
     /// A limit on age was set without a question: 38 MiB of a log were gone within two seconds.
     #[test]
     fn age_limit_warns_about_discarded_records() {
         let day = |n: u64| Timestamp(n * 86_400_000);
-        let held = |times| Held { bytes: 10 << 20, records: 700, times, now: day(30) };
+        let held = |times| Held { is_named: false, bytes: 10 << 20, records: 700, times, now: day(30) };
         let of = |seconds: u64, held| loss(&[(LogOption::RetentionAge, Some(seconds * 1000))], &held);
         let times = [Some(day(10)), Some(day(29))];
         let text = of(7 * 86_400, held(times)).unwrap();
@@ -429,6 +469,7 @@ mod tests {
         for (option, value, text) in [
             (LogOption::RetentionBytes, 1, "retention_bytes is 1; it has to be at least 128.0 KiB (131072)"),
             (LogOption::RetentionAge, 0, "retention_seconds is 0; it has to be at least 1"),
+            (LogOption::AppendBytesPerSecond, 0, "append_bytes_per_second is 0; it has to be at least 1"),
         ] {
             let failure = check_bounds(&[(option, Some(value))]).unwrap_err();
             assert!(failure.to_string().starts_with(text), "{failure}");
@@ -445,6 +486,8 @@ mod tests {
             ("session_window=7", LogOption::SessionWindow, 7),
             ("retention_seconds=7d", LogOption::RetentionAge, 604_800_000),
             ("session_idle_max_seconds=24h", LogOption::SessionIdleMax, 86_400_000),
+            ("append_bytes_per_second=10MiB", LogOption::AppendBytesPerSecond, 10 << 20),
+            ("append_bytes_per_second=none", LogOption::AppendBytesPerSecond, u64::MAX),
             ("capacity_bytes=10GiB", LogOption::CapacityBytes, 10 << 30),
             ("session_idle_max_seconds=1", LogOption::SessionIdleMax, 1000),
         ] {

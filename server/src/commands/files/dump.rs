@@ -222,6 +222,9 @@ fn describe(content: &Content) -> Option<Value> {
         Content::SetOptions(options) => {
             Some(json!({ "command": "set_options", "options": option_values(options) }))
         }
+        Content::SetLogOptions { log, options } => {
+            Some(json!({ "command": "set_log_options", "log": log.get(), "options": option_values(options) }))
+        }
         _ => None,
     }
 }

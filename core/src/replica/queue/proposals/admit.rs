@@ -90,15 +90,26 @@ impl ProposalQueue {
         for (log, batch) in batches {
             inner.turns.add(*log, batch.header().length as usize, number, block_bytes);
         }
+        for (log, batch) in batches {
+            inner.rates.spend(*log, batch.as_bytes().len());
+        }
         self.signal(inner);
         Ok(tickets)
     }
 
     /// As [`Self::push_batch`], for callers that must not block. The inner `Err` is a ticket to wait for before
     /// trying again. It succeeds when the writer next takes appends, and fails when the queue is closed.
+    ///
+    /// # Errors
+    /// `Busy`: the log has used up its rate.
     pub(crate) fn push_batch_or_wait(&self, log: LogNumber, batch: &Batch) -> Result<Result<Ticket, Ticket>> {
         let mut inner = self.lock();
-        if !self.is_admitted(&inner, std::iter::once(log), 1, batch.header().length as usize)? {
+        let is_admitted =
+            self.is_admitted(&inner, std::iter::once(log), 1, batch.header().length as usize)?;
+        if let Some(limited) = inner.rates.limit(std::iter::once(log)) {
+            return Err(limited.error());
+        }
+        if !is_admitted {
             let room = inner.room_hooks.get_or_insert_with(Completer::new);
             return Ok(Err(room.ticket(0, 0, 0)));
         }
@@ -137,6 +148,7 @@ impl ProposalQueue {
             inner.turns.add(log, header.length as usize, number, self.limits.block_bytes);
         }
         inner.appends += 1;
+        inner.rates.spend(log, header.length as usize);
         self.signal(inner);
         ticket
     }
@@ -258,7 +270,8 @@ impl ProposalQueue {
             && logs.all(|log| !log.is_none() && inner.turns.has_little(log, length, block_bytes)))
     }
 
-    /// Blocks until `count` more appends of `length` bytes may wait. Returns with the lock held.
+    /// Blocks until `count` more appends of `length` bytes may wait, and the rates of their logs allow them. Returns with the
+    /// lock held.
     fn admit(
         &self,
         logs: impl Iterator<Item = LogNumber> + Clone,
@@ -269,7 +282,9 @@ impl ProposalQueue {
         let mut inner = self.lock();
         let mut deadline = None;
         loop {
-            if self.is_admitted(&inner, logs.clone(), count, length)? {
+            let is_admitted = self.is_admitted(&inner, logs.clone(), count, length)?;
+            let limited = inner.rates.limit(logs.clone());
+            if is_admitted && limited.is_none() {
                 return Ok(inner);
             }
             let left = match wait_limit {
@@ -280,6 +295,10 @@ impl ProposalQueue {
                     end.map_or(Duration::MAX, |end| end.saturating_duration_since(now))
                 }
             };
+            // Waiting is pointless if the time is not enough.
+            if let Some(limited) = limited.as_ref().filter(|limited| limited.wait >= left) {
+                return Err(limited.error());
+            }
             if left.is_zero() {
                 let what = format!(
                     "the queue of appends is full ({} appends, {} bytes); try again, or raise queue_bytes_max or queue_appends_max",
@@ -288,7 +307,8 @@ impl ProposalQueue {
                 return Err(Error::new(ErrorKind::Busy, what));
             }
             inner.room_waiters += 1;
-            let (guard, _) = self.room.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner);
+            let pause = limited.map_or(left, |limited| limited.wait);
+            let (guard, _) = self.room.wait_timeout(inner, pause).unwrap_or_else(PoisonError::into_inner);
             inner = guard;
             inner.room_waiters -= 1;
         }

@@ -18,6 +18,7 @@
 //! Invariants:
 //! - at most `queue_bytes_max` bytes and `queue_appends_max` appends wait, and in a shared group an eighth more of logs with
 //!   little there (one batch may always wait alone);
+//! - no append is admitted while its log has used up its rate;
 //! - no append is admitted that would exceed the capacity, counted with all appends that wait (but without the headers
 //!   of their blocks: some hundred bytes each);
 //! - the writer answers everything that it takes, with a result or an error;
@@ -27,6 +28,7 @@
 mod admit;
 mod block_builder;
 mod log_turns;
+mod rates;
 
 pub(crate) use admit::WaitLimit;
 pub(crate) use block_builder::BlockBuilder;
@@ -43,11 +45,12 @@ use bytes::{Bytes, BytesMut};
 use log_turns::LogTurns;
 #[cfg(loom)]
 use loom::sync::{Condvar, Mutex, MutexGuard, atomic};
+use rates::Rates;
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 #[cfg(not(loom))]
 use std::sync::{Condvar, Mutex, MutexGuard, atomic};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes that a message counts for in addition to its own, so that empty messages are bounded too.
 const EVENT_BYTES_EACH: usize = 64;
@@ -68,6 +71,7 @@ pub(crate) enum Command {
     /// Closes the session: it will not be used again.
     CloseSession { id: SessionId },
     /// From now on these are the options that are set for the log, and no others.
+    /// Of the directory's own log, or of the whole group.
     SetOptions(LogOptions),
     /// Changes a log of a shared group.
     Log(LogCommand),
@@ -84,15 +88,19 @@ pub(crate) enum LogCommand {
     Drop { log: LogNumber },
     /// Records below `first` are no longer needed. Beyond the end: the log continues at `first`.
     Discard { log: LogNumber, first: Index },
+    /// From now on these are the options that are set for the log, and no others.
+    SetOptions { log: LogNumber, options: LogOptions },
 }
 
 impl LogCommand {
     /// The log that it changes.
     pub(crate) fn log(self) -> LogNumber {
         match self {
-            Self::Open { log, .. } | Self::Seal { log } | Self::Drop { log } | Self::Discard { log, .. } => {
-                log
-            }
+            Self::Open { log, .. }
+            | Self::Seal { log }
+            | Self::Drop { log }
+            | Self::Discard { log, .. }
+            | Self::SetOptions { log, .. } => log,
         }
     }
 }
@@ -149,6 +157,8 @@ struct Inner {
     commands: usize,
     /// The logs of a shared group that have batches in the queue.
     turns: LogTurns,
+    /// The logs whose rates are limited.
+    rates: Rates,
     /// The number of the first item in the queue; the items are numbered in order.
     front: u64,
     /// The number of the item after the last command of the group.
@@ -353,6 +363,12 @@ impl ProposalQueue {
     /// Replaces the capacity; None: no limit.
     pub(crate) fn set_capacity(&self, capacity: Option<u64>) {
         self.capacity.store(capacity.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Limits the bytes that are appended to a log in a second; 0 is the directory's own. `None`: no limit.
+    pub(crate) fn set_rate(&self, log: LogNumber, bytes_per_second: Option<u64>) {
+        self.lock().rates.set(log, bytes_per_second, Instant::now());
+        self.room.notify_all(); // some may have to wait no longer
     }
 
     /// Bytes of retained blocks.

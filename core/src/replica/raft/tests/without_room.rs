@@ -7,6 +7,7 @@ use crate::replica::wire::raft_message::Arrived;
 use crate::store::block_bytes;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::segment::{HARD_STATE_BYTES, digest_of_bytes};
+use crate::types::LogNumber;
 
 /// Node 2, the only voter, with node 3 as a learner that was never heard.
 fn sole_voter(disk: &SimDisk) -> Node {
@@ -72,7 +73,7 @@ fn held_sole_voter_keeps_no_messages() {
 fn set_option(node: &mut Node, option: LogOption, value: u64) -> Option<Result<(), ErrorKind>> {
     let completer = Completer::new();
     let ticket = completer.ticket(0, 0, 0);
-    let ask = AdminRequest::SetOptions(vec![(option, Some(value))]);
+    let ask = AdminRequest::SetOptions(LogNumber::OWN, vec![(option, Some(value))]);
     node.replica
         .handle_request(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer.plan)
         .unwrap();
@@ -102,7 +103,7 @@ fn change_of_options_waits_for_the_file_of_a_ready() {
     node.replica.short = Some(None);
     let completer = Completer::new();
     let ticket = completer.ticket(0, 0, 0);
-    let ask = AdminRequest::SetOptions(vec![(LogOption::SessionsMax, Some(3))]);
+    let ask = AdminRequest::SetOptions(LogNumber::OWN, vec![(LogOption::SessionsMax, Some(3))]);
     node.replica
         .handle_request(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer.plan)
         .unwrap();

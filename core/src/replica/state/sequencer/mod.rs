@@ -40,7 +40,7 @@ use crate::replica::state::session_table::Sessions;
 use crate::replica::wire::raft_message;
 use crate::store::NewBlock;
 use crate::store::format::block::{BlockHeader, Kind, digest_of_batches};
-use crate::store::format::geometry::logs_max;
+use crate::store::format::geometry::{LOG_BYTES, LOGS_HEADER_BYTES, logs_room};
 use crate::store::format::identity::Identity;
 use crate::store::format::mixed::{Run, TableBuilder};
 use crate::store::format::segment::{HardState, LENGTH_BYTES, OPENING_FIXED_BYTES, Opening, digest_of_bytes};
@@ -93,8 +93,8 @@ pub(crate) struct Sequencer {
     sessions: Sessions,
     /// The logs of a shared group.
     logs: LogTable,
-    /// The logs that committed entries have changed since they were last taken; with repetitions.
-    changed_logs: Vec<LogNumber>,
+    /// What committed entries have changed since it was last taken.
+    changed_logs: ChangedLogs,
     /// The committed logs were replaced since then, because entries were skipped: any log can have changed.
     replaced_logs: bool,
     /// The limits of the session table that apply if the log sets none: `sessions_max` and `session_window`.
@@ -129,6 +129,22 @@ struct Pending {
     raft: EntryIndex,
     next: Index,
     effect: Option<Effect>,
+}
+
+/// The logs of a shared group whose states, or options, have changed; with repetitions.
+#[derive(Debug, Default)]
+pub(crate) struct ChangedLogs {
+    pub(crate) states: Vec<LogNumber>,
+    pub(crate) options: Vec<LogNumber>,
+}
+
+impl ChangedLogs {
+    fn all_of(table: &LogTable) -> Self {
+        Self {
+            states: table.iter().map(|(log, _)| log).collect(),
+            options: table.with_options().map(|(log, _)| log).collect(),
+        }
+    }
 }
 
 /// The effect of an entry once it is committed, other than adding records.
@@ -172,7 +188,7 @@ impl Sequencer {
             last_timestamp: Timestamp(0),
             sessions: Sessions::new(options.sessions_max, options.session_window),
             logs: LogTable::default(),
-            changed_logs: Vec::new(),
+            changed_logs: ChangedLogs::default(),
             replaced_logs: false,
             own_limits: (options.sessions_max, options.session_window),
             segment_bytes: options.segment_bytes,
@@ -228,12 +244,12 @@ impl Sequencer {
         &self.logs
     }
 
-    /// The logs that committed entries have changed since the last call, and that `shown` does not show yet;
-    /// with repetitions.
-    pub(crate) fn take_changed_logs(&mut self, shown: &LogSet) -> Vec<LogNumber> {
+    /// The logs that committed entries have changed since the last call, and that `shown` does not show yet.
+    pub(crate) fn take_changed_logs(&mut self, shown: &LogSet) -> ChangedLogs {
         let mut changed = std::mem::take(&mut self.changed_logs);
         if std::mem::take(&mut self.replaced_logs) {
-            changed.extend(shown.numbers()); // some may have been dropped by entries that were skipped
+            changed.states.extend(shown.numbers()); // some may have been dropped by entries that were skipped
+            changed.options.extend(shown.with_options());
         }
         changed
     }
@@ -301,15 +317,18 @@ impl Sequencer {
         let logs = &mut self.committed.logs;
         let applied = match effect {
             Effect::Runs(runs, at) => runs.iter().try_for_each(|run| {
-                self.changed_logs.push(run.log);
+                self.changed_logs.states.push(run.log);
                 logs.append(run, at)
             }),
             Effect::Log(command) => {
-                self.changed_logs.push(command.log());
+                if let LogCommand::SetOptions { log, .. } | LogCommand::Drop { log } = command {
+                    self.changed_logs.options.push(log);
+                }
+                self.changed_logs.states.push(command.log());
                 logs.apply(command)
             }
             Effect::Logs(table) => {
-                self.changed_logs.extend(table.iter().map(|(log, _)| log));
+                self.changed_logs = ChangedLogs::all_of(&table);
                 self.replaced_logs = true;
                 *logs = table;
                 Ok(())
@@ -604,6 +623,9 @@ impl Sequencer {
             (LogCommand::Open { .. }, None) => Decision::Refused(self.check_open_log(log).err()?),
             (LogCommand::Drop { .. }, None) => Decision::Done(Index(0)),
             (LogCommand::Seal { .. }, Some(state)) if state.sealed => Decision::Done(state.next),
+            (LogCommand::SetOptions { options, .. }, Some(_)) if options == self.logs.options(log) => {
+                Decision::Done(Index(0))
+            }
             (LogCommand::Discard { first, .. }, Some(state)) if first <= state.first => {
                 Decision::Done(state.first)
             }
@@ -631,20 +653,52 @@ impl Sequencer {
         if log <= self.logs.opened() {
             return Err(unknown(log)); // it was dropped: its number must not get other records
         }
-        let (sessions_max, window) = limits_of_sessions(&self.options_at_end(), self.own_limits);
-        if self.logs.len() >= logs_max(self.segment_bytes, sessions_max, window) {
-            let what = format!(
-                "the group has {} logs, and its segments have no room for more; drop some, or use more groups or \
-                 larger segments",
-                self.logs.len()
-            );
-            return Err(Error::new(ErrorKind::Full, what));
+        if self.logs_bytes() + LOG_BYTES > self.logs_room(&self.options_at_end()) {
+            return Err(self.no_room_for_logs("more"));
         }
         Ok(())
     }
 
-    /// Checks options that are to be set for a shared group: its logs still have to fit beside the sessions, and records
-    /// are discarded log by log.
+    /// The bytes of the logs and their options in the opening of a segment.
+    fn logs_bytes(&self) -> usize {
+        self.logs.encoded_bytes().saturating_sub(LOGS_HEADER_BYTES)
+    }
+
+    /// The bytes that the openings of this replica's segments have for them, with these options of the group.
+    fn logs_room(&self, options: &LogOptions) -> usize {
+        let (sessions_max, window) = limits_of_sessions(options, self.own_limits);
+        logs_room(self.segment_bytes, sessions_max, window)
+    }
+
+    fn no_room_for_logs(&self, what: &str) -> Error {
+        let what = format!(
+            "the group has {} logs, {} of them with options, and its segments have no room for {what}; drop some, or use \
+             more groups or larger segments",
+            self.logs.len(),
+            self.logs.with_options().count()
+        );
+        Error::new(ErrorKind::Full, what)
+    }
+
+    /// Checks options that are to be set for one log of a shared group.
+    ///
+    /// # Errors
+    /// `NotFound`: there is no such log. `InvalidArgument`: an option is out of bounds, or not one of a single log. `Full`:
+    /// the openings of its segments have no room for more options.
+    pub(crate) fn check_options_of(&self, log: LogNumber, options: &LogOptions) -> Result<()> {
+        self.logs.get(log).ok_or_else(|| unknown(log))?;
+        options.check_of_named_log()?;
+        let bytes = self.logs_bytes() + options.encoded_bytes() - self.logs.options(log).encoded_bytes();
+        if options.encoded_bytes() > self.logs.options(log).encoded_bytes()
+            && bytes > self.logs_room(&self.options_at_end())
+        {
+            return Err(self.no_room_for_logs("more options"));
+        }
+        Ok(())
+    }
+
+    /// Checks options that are to be set for a whole shared group: its logs still have to fit beside the sessions, and each
+    /// has limits of its own.
     ///
     /// # Errors
     /// `InvalidArgument`.
@@ -652,20 +706,21 @@ impl Sequencer {
         if !self.logs.is_shared() {
             return Ok(());
         }
-        let retention = [LogOption::RetentionBytes, LogOption::RetentionAge];
-        if let Some(option) = retention.into_iter().find(|option| options.get(*option).is_some()) {
-            let what =
-                format!("option {option} is of a log on its own; discard records of each named log instead");
+        if let Some(option) =
+            LogOption::OF_NAMED_LOGS.into_iter().find(|option| options.get(*option).is_some())
+        {
+            let what = format!("option {option} is not one of a whole group: set it for each named log");
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
-        let (sessions_max, window) = limits_of_sessions(options, self.own_limits);
-        let max = logs_max(self.segment_bytes, sessions_max, window);
-        if self.logs.len() <= max {
+        let (room, bytes) = (self.logs_room(options), self.logs_bytes());
+        if bytes <= room {
             return Ok(());
         }
+        let (sessions_max, window) = limits_of_sessions(options, self.own_limits);
         let what = format!(
-            "{sessions_max} sessions that remember {window} batches each leave room for {max} logs at the start of a \
-             segment, and the group has {}; lower sessions_max or session_window",
+            "{sessions_max} sessions that remember {window} batches each leave room for {room} bytes of logs at the start \
+             of a segment, and the group has {} logs of {bytes} bytes with their options; lower sessions_max or \
+             session_window",
             self.logs.len()
         );
         Err(Error::new(ErrorKind::InvalidArgument, what))

@@ -1,7 +1,7 @@
 //! Replay: the state from blocks that exist already: sent by a leader, or read from the files. Checks that each block
 //! follows the one before. An opening block sets the whole state.
 
-use super::{Committed, Effect, Owner, Pending, Sequencer, limits_of_sessions};
+use super::{ChangedLogs, Committed, Effect, Owner, Pending, Sequencer, limits_of_sessions};
 use crate::cluster::membership::Membership;
 use crate::error::Result;
 use crate::options::Options;
@@ -209,7 +209,7 @@ impl Sequencer {
             pending.push_back(Pending { raft: end.raft, next: end.next, effect });
             (next, committed_logs) = (opening.log_first, LogTable::default());
         }
-        let changed_logs = committed_logs.iter().map(|(log, _)| log).collect();
+        let changed_logs = ChangedLogs::all_of(&committed_logs);
         *self = Self {
             me: self.me,
             end,
@@ -266,7 +266,7 @@ impl Sequencer {
         }
         self.logs.begin_at_ends();
         self.committed.logs = self.logs.clone();
-        self.changed_logs = self.logs.iter().map(|(log, _)| log).collect();
+        self.changed_logs = ChangedLogs::all_of(&self.logs);
         self.replaced_logs = !planted!(79);
         if planted!(17) {
             self.sessions = Sessions::new(options.sessions_max, options.session_window);

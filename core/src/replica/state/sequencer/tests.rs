@@ -1,9 +1,9 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use super::*;
-use crate::options::log_options::LOG_OPTION_BYTES;
 use crate::replica::queue::proposals::{Proposal, ProposalQueue, QueueLimits, WaitLimit};
 use crate::replica::state::command::{COMMAND_BYTES, SET_OPTIONS_BYTES, parse_command};
+use crate::store::format::geometry::LOG_OPTION_BYTES;
 use crate::types::Sequence;
 use proptest::prelude::*;
 
@@ -294,16 +294,16 @@ fn logs_that_are_missing_in_an_opening_are_shown_as_dropped() {
     let changed = leader.take_changed_logs(&shown);
     shown.show(
         leader.committed().logs.opened(),
-        changed.into_iter().map(|log| (log, leader.committed().logs.get(log))),
+        changed.states.into_iter().map(|log| (log, leader.committed().logs.get(log))),
     );
     decide(&mut leader, LogCommand::Drop { log: LogNumber(2) }).unwrap();
     let opening = leader.opening();
     let mut restarted = replica(2, FULL_AT).0;
     restarted.replay(&opening.header, &body_of(&opening), &options).unwrap();
-    assert!(restarted.take_changed_logs(&shown).is_empty(), "nothing is known to be committed");
+    assert!(restarted.take_changed_logs(&shown).states.is_empty(), "nothing is known to be committed");
     restarted.commit_to(opening.header.raft_index);
     let changed = restarted.take_changed_logs(&shown);
-    assert!((1..=3).all(|n| changed.contains(&LogNumber(n))), "{changed:?}");
+    assert!((1..=3).all(|n| changed.states.contains(&LogNumber(n))), "{changed:?}");
     assert_eq!(restarted.committed().logs.get(LogNumber(2)), None);
 }
 

@@ -267,9 +267,7 @@ impl World {
                     Index(client.rng.between(1, last.max(1) * 9 / 10 + 1))
                 };
                 let call = self.invoke(n, What::Discard { first });
-                if log.is_none() {
-                    self.oracle.contents.note_discard(first);
-                }
+                self.oracle.contents.note_discard(log, first);
                 self.begin(n, Some(call), Want::Discard(first))
             }
             _ => match client.session.take_if(|_| client.ops.is_empty()) {

@@ -78,6 +78,7 @@ impl Nemesis {
                     | Fault::SetOptions
                     | Fault::LogDropped
                     | Fault::LogSealed
+                    | Fault::LogRetained
             )
         };
         Self {

@@ -9,6 +9,7 @@ use crate::options::log_options::LogOption;
 use crate::sync::completion::Appended;
 use crate::testing::sim::fault::Fault;
 use crate::testing::sim::machine::Request;
+use crate::types::LogNumber;
 use std::time::Duration;
 
 /// How long a change waits for the members.
@@ -39,14 +40,20 @@ impl World {
                     (option, self.options_rng.permille(750).then_some(value))
                 })
                 .collect();
+            // Of a group: its own options, or those of one of its lasting logs.
+            let log = LogNumber(self.options_rng.below(self.plan.logs as usize + 1) as u32);
             let now = self.now();
-            self.story.note(now, || format!("the log's options are changed at node {leader}: {changes:?}"));
+            self.story
+                .note(now, || format!("options of log {log} are changed at node {leader}: {changes:?}"));
             // The log shows the outcome.
             let retention = [LogOption::RetentionBytes, LogOption::RetentionAge];
             let last = |wanted| changes.iter().rev().find(|(option, _)| *option == wanted);
             let retains = retention.into_iter().filter_map(last).any(|(_, value)| value.is_some());
-            let impossible = self.plan.logs > 0 && retains;
-            drop(self.submit(Asker::Options { impossible }, leader, Request::SetOptions(changes), PATIENCE));
+            let is_of_group = |option| !LogOption::OF_NAMED_LOGS.contains(&option);
+            let is_foreign = changes.iter().any(|(option, value)| is_of_group(*option) && value.is_some());
+            let impossible = if log.is_none() { self.plan.logs > 0 && retains } else { is_foreign };
+            let request = Request::SetOptions(log, changes);
+            drop(self.submit(Asker::Options { impossible }, leader, request, PATIENCE));
         }
         let next = Duration::from_millis(self.options_rng.between(300, 2_500));
         self.schedule.after(next, Event::Options);
@@ -61,7 +68,10 @@ impl World {
     ) -> Check {
         if let Some(Ok(_)) = result {
             if impossible {
-                return Err("a group of named logs has accepted a retention for all of them".to_owned());
+                return Err(
+                    "a group of named logs, or one of them, has accepted an option that it cannot have"
+                        .to_owned(),
+                );
             }
             self.counts.add(Fault::SetOptions);
         }

@@ -7,6 +7,7 @@
 use super::{Asker, Check, Event, World};
 use crate::disk::sim::Rng;
 use crate::error::{ErrorKind, Result as LogResult};
+use crate::options::log_options::LogOption;
 use crate::record::batch::{Batch, BatchBuilder};
 use crate::replica::queue::proposals::LogCommand;
 use crate::sync::completion::{Appended, Ticket};
@@ -22,6 +23,8 @@ use std::time::Duration;
 const TENANT: u32 = 903;
 /// How long a request waits for its answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The bounds of the retention of a log.
+const RETENTION_MS: (u64, u64) = (20, 3_000);
 /// How long opening the first named logs may take.
 const OPENING_MAX: Duration = Duration::from_secs(60);
 
@@ -48,6 +51,8 @@ pub(in crate::testing::sim) struct Tenant {
     /// The index of the log's first record.
     start: Index,
     records: u64,
+    /// The discards that retention had made when it was last counted.
+    retained: u64,
     /// The parts of the running request, and their places in the history if they append.
     attempts: BTreeMap<u64, Option<usize>>,
     /// The answers to other parts of it.
@@ -66,6 +71,7 @@ impl Tenant {
             log: LogNumber(plan.logs + 1),
             start: Index(1),
             records: 0,
+            retained: 0,
             attempts: BTreeMap::new(),
             answers: Vec::new(),
         }
@@ -129,6 +135,10 @@ impl World {
         if self.quiet {
             return Ok(());
         }
+        let retained = self.oracle.contents.retained();
+        for _ in std::mem::replace(&mut self.tenant.retained, retained)..retained {
+            self.counts.add(Fault::LogRetained);
+        }
         if let Some(leader) = self.leader().filter(|_| self.tenant.is_idle()) {
             self.submit_for_tenant(leader)?;
         }
@@ -146,7 +156,14 @@ impl World {
             Phase::Dropping => Request::Log(LogCommand::Drop { log }),
             Phase::Used(_) if self.tenant.rng.permille(150) => {
                 let last = self.oracle.contents.last(log).0.max(start.0);
-                Request::Discard(log, Index(self.tenant.rng.between(start.0, last + 2)))
+                let first = Index(self.tenant.rng.between(start.0, last + 2));
+                self.oracle.contents.note_discard(log, first);
+                Request::Discard(log, first)
+            }
+            Phase::Used(_) if self.tenant.rng.permille(120) => {
+                let age = self.tenant.rng.between(RETENTION_MS.0, RETENTION_MS.1);
+                let age = self.tenant.rng.permille(850).then_some(age);
+                Request::SetOptions(log, vec![(LogOption::RetentionAge, age)])
             }
             Phase::Dropped if self.tenant.rng.permille(500) => Request::Log(LogCommand::Open { log, start }),
             Phase::Used(_) | Phase::Sealed | Phase::Dropped => return self.append_for_tenant(leader),
@@ -300,12 +317,18 @@ impl World {
 
 /// Whether the request did not happen and never will.
 fn is_refusal(kind: ErrorKind) -> bool {
-    use ErrorKind::{Busy, Full, NotFound, NotLeader, Sealed};
-    matches!(kind, NotLeader | Busy | Full | Sealed | NotFound)
+    use ErrorKind::{Busy, Full, NotFound, NotLeader, Sealed, Unsupported};
+    matches!(kind, NotLeader | Busy | Full | Sealed | NotFound | Unsupported)
 }
 
 /// Whether a later request can succeed.
 fn is_passing(kind: ErrorKind) -> bool {
-    use ErrorKind::{Busy, Closed, Full, Io, NotLeader, Poisoned, Removed, Timeout, Unavailable};
-    matches!(kind, NotLeader | Busy | Full | Timeout | Unavailable | Poisoned | Closed | Removed | Io)
+    use ErrorKind::{
+        Busy, Closed, Full, Io, NotLeader, Poisoned, Removed, Timeout, Unavailable, Unsupported,
+    };
+    // Unsupported: a member has not said that it knows options.
+    matches!(
+        kind,
+        NotLeader | Busy | Full | Timeout | Unavailable | Unsupported | Poisoned | Closed | Removed | Io
+    )
 }

@@ -1,0 +1,227 @@
+//! Options of single named logs: how long their records are kept, and how fast they may be appended to.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use chiplog::{
+    Batch, BatchBuilder, Clock, ErrorKind, Index, Log, LogOption, LogOptions, Logs, LogsOptions, Options,
+    Start, Timestamp,
+};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const SEGMENT_BYTES: u32 = 256 << 10;
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Of records whose retention is tested.
+const RECORD_BYTES: usize = 10_000;
+
+fn options() -> Options {
+    Options::with_segment_bytes(SEGMENT_BYTES).sessions_max(16)
+}
+
+/// All logs in one group.
+fn open(dir: &Path, options: Options) -> Logs {
+    Logs::open(dir, LogsOptions::default().groups(1).options(options)).unwrap()
+}
+
+fn set(log: &Log, option: LogOption, value: u64) {
+    log.set_log_options(&[(option, Some(value))], PATIENCE).unwrap();
+}
+
+fn fill(log: &Log, records: usize) {
+    for _ in 0..records {
+        log.append(&[7; RECORD_BYTES]).unwrap();
+    }
+}
+
+/// Waits until that is so; retention goes in steps of the writer.
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn options_of_a_log_survive_restarts_and_rolls_and_end_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path(), options());
+    let (one, other) = (logs.create("one").unwrap(), logs.create("other").unwrap());
+    let changes =
+        [(LogOption::RetentionAge, Some(60_000)), (LogOption::AppendBytesPerSecond, Some(u64::MAX - 1))];
+    one.set_log_options(&changes, PATIENCE).unwrap();
+    let mut wanted = LogOptions::default();
+    changes.iter().for_each(|(option, value)| wanted.set(*option, *value));
+    assert_eq!((one.log_options(), other.log_options()), (wanted, LogOptions::default()));
+    fill(&other, 60); // three segments: the openings have the options
+    logs.close().unwrap();
+    let logs = open(dir.path(), options());
+    let one = logs.get("one").unwrap();
+    assert_eq!(one.log_options(), wanted);
+    one.set_log_options(&[(LogOption::RetentionAge, None)], PATIENCE).unwrap();
+    wanted.set(LogOption::RetentionAge, None);
+    assert_eq!(one.log_options(), wanted, "the other option stays");
+    logs.delete("one").unwrap();
+    let gone = one.set_log_options(&changes, PATIENCE).unwrap_err();
+    assert_eq!(gone.kind(), ErrorKind::NotFound, "{gone}");
+    assert_eq!(logs.create("one").unwrap().log_options(), LogOptions::default());
+}
+
+#[test]
+fn retention_bytes_keeps_the_newest_bytes_of_one_log_and_touches_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path(), options());
+    let names = ["kept", "limited", "quiet"];
+    let [kept, limited, quiet] = names.map(|name| logs.create(name).unwrap());
+    let most = 300_000u64;
+    set(&limited, LogOption::RetentionBytes, most);
+    set(&quiet, LogOption::RetentionBytes, most);
+    fill(&quiet, 5);
+    for _ in 0..100 {
+        fill(&limited, 1);
+        fill(&kept, 1);
+    }
+    let held = |log: &Log| (log.last_index().get() + 1 - log.first_index().get()) * RECORD_BYTES as u64;
+    // A segment has half of its bytes of each log: with what the newest ones hold it is less than twice the limit.
+    wait_until("the limited log keeps too much", || held(&limited) < 2 * most);
+    assert!(held(&limited) >= most, "{} bytes are kept", held(&limited));
+    assert_eq!((kept.first_index(), quiet.first_index()), (Index(1), Index(1)));
+    let mut reader = limited.reader(Start::First).unwrap();
+    while let Some(record) = reader.next_record().unwrap() {
+        assert_eq!(record.data.len(), RECORD_BYTES);
+    }
+    // Records of the other logs keep the files. Without them, the files go.
+    let before = logs.groups()[&1].status().segments;
+    kept.discard(Index(100)).unwrap();
+    quiet.discard(Index(6)).unwrap();
+    wait_until("files stay", || {
+        fill(&limited, 1);
+        logs.groups()[&1].status().segments < before
+    });
+}
+
+/// A clock that the test moves.
+#[derive(Debug)]
+struct Hand(AtomicU64);
+
+impl Clock for Hand {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.0.load(Ordering::Relaxed))
+    }
+}
+
+#[test]
+fn retention_age_discards_segment_by_segment() {
+    let hand = Arc::new(Hand(AtomicU64::new(1_000_000)));
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path(), options().clock(hand.clone()));
+    let (short, long) = (logs.create("short").unwrap(), logs.create("long").unwrap());
+    set(&short, LogOption::RetentionAge, 300);
+    set(&long, LogOption::RetentionAge, 86_400_000);
+    fill(&short, 30);
+    fill(&long, 30);
+    let old = short.last_index();
+    // The log's time does not jump: it goes on with the monotonic clock.
+    std::thread::sleep(Duration::from_millis(400));
+    hand.0.fetch_add(400, Ordering::Relaxed);
+    wait_until("old records stay in an idle group", || short.first_index() > Index(10));
+    fill(&short, 30);
+    wait_until("old records stay", || short.first_index() > old);
+    assert_eq!(long.first_index(), Index(1));
+    assert!(short.last_index() >= Index(60));
+}
+
+#[test]
+fn append_beyond_the_rate_waits_or_is_refused_and_other_logs_are_not_slower() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path(), options().queue_timeout(Duration::from_millis(50)));
+    let (slow, fast) = (logs.create("slow").unwrap(), logs.create_beside("fast", "slow").unwrap());
+    set(&slow, LogOption::AppendBytesPerSecond, 1000);
+    slow.append(&[0; 500_000]).unwrap(); // of any size, once
+    for refused in [
+        slow.append(b"x").unwrap_err(),
+        slow.try_submit(b"x").unwrap_err(),
+        logs.append_together(&[(&fast, &batch()), (&slow, &batch())]).unwrap_err(),
+    ] {
+        assert_eq!(refused.kind(), ErrorKind::Busy);
+        let wait = refused.retry_after().unwrap();
+        assert!(wait > Duration::from_secs(1) && wait < Duration::from_secs(500), "{wait:?}");
+        assert!(refused.to_string().contains("takes 1000 bytes a second"), "{refused}");
+    }
+    assert_eq!((slow.last_index(), fast.last_index()), (Index(1), Index(0)), "nothing was appended");
+    for _ in 0..100 {
+        fast.append(&[0; 1000]).unwrap();
+    }
+    slow.set_log_options(&[(LogOption::AppendBytesPerSecond, None)], PATIENCE).unwrap();
+    slow.append(&[0; 5000]).unwrap();
+    // A wait that is short enough is waited for.
+    drop((slow, fast));
+    logs.close().unwrap();
+    let logs = open(dir.path(), options().queue_timeout(PATIENCE));
+    let slow = logs.get("slow").unwrap();
+    set(&slow, LogOption::AppendBytesPerSecond, 10_000);
+    let begun = Instant::now();
+    for _ in 0..3 {
+        slow.append(&[0; 10_000]).unwrap();
+    }
+    assert!(begun.elapsed() >= Duration::from_millis(900), "{:?}", begun.elapsed());
+}
+
+fn batch() -> Batch {
+    BatchBuilder::new().push(b"x").unwrap().build().unwrap()
+}
+
+#[test]
+fn log_on_its_own_can_be_limited_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), options().queue_timeout(Duration::ZERO)).unwrap();
+    set(&log, LogOption::AppendBytesPerSecond, 100);
+    log.append(&[0; 1000]).unwrap();
+    assert!(log.append(b"x").unwrap_err().to_string().contains("the log takes 100 bytes a second"));
+    log.close().unwrap();
+    let log = Log::open(dir.path(), options()).unwrap();
+    assert_eq!(log.log_options().get(LogOption::AppendBytesPerSecond), Some(100), "after a restart");
+}
+
+#[test]
+fn options_that_a_log_or_its_group_cannot_have_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path(), options());
+    let log = logs.create("log").unwrap();
+    let group = &logs.groups()[&1];
+    for option in LogOption::ALL {
+        let of_log = log.set_log_options(&[(option, Some(200_000))], PATIENCE);
+        let is_of_log = LogOption::OF_NAMED_LOGS.contains(&option);
+        assert_eq!(of_log.is_ok(), is_of_log, "{option}: {of_log:?}");
+        if is_of_log {
+            let of_group = group.set_log_options(&[(option, Some(200_000))], PATIENCE).unwrap_err();
+            assert_eq!(of_group.kind(), ErrorKind::InvalidArgument, "{of_group}");
+        }
+    }
+    let low = log.set_log_options(&[(LogOption::RetentionBytes, Some(1))], PATIENCE).unwrap_err();
+    assert!(low.to_string().contains("at least 131072"), "{low}");
+}
+
+#[test]
+fn options_have_no_more_room_than_an_opening() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path(), options());
+    let max = options().logs_max();
+    let names: Vec<String> = (0..max).map(|n| format!("log-{n}")).collect();
+    let all: Vec<Log> = names.iter().map(|name| logs.create(name).unwrap()).collect();
+    let limit = [(LogOption::RetentionAge, Some(1000))];
+    // What is left of the last log's room may be enough for a few.
+    let full = all.iter().find_map(|log| log.set_log_options(&limit, PATIENCE).err()).unwrap();
+    assert_eq!(full.kind(), ErrorKind::Full, "{full}");
+    for name in &names[..5] {
+        logs.delete(name).unwrap();
+    }
+    all[7].set_log_options(&limit, PATIENCE).unwrap();
+    let other = logs.create("another").unwrap();
+    fill(&other, 60); // the opening of the next segment has room for all
+    logs.close().unwrap();
+    let logs = open(dir.path(), options());
+    assert_eq!(logs.get("log-7").unwrap().log_options().get(LogOption::RetentionAge), Some(1000));
+}
