@@ -14,7 +14,9 @@
 //! segments a step, so that the writer is not kept from appends.
 //!
 //! Invariants:
-//! - only committed options count, and only segments all of whose entries are committed;
+//! - only committed options count, and none while a change of them is not committed: a discard that is proposed behind a
+//!   change obeys it;
+//! - only segments count all of whose entries are committed;
 //! - `retention_bytes` of the newest bytes of a log are never discarded because of that limit;
 //! - a log without limits is never touched.
 //!
@@ -61,9 +63,12 @@ pub(super) struct Surroundings<'a> {
 }
 
 impl LogRetention {
-    /// Options have changed: begins a round with the next step.
-    pub(super) fn restart(&mut self) {
+    /// The options of a log have changed: the next step begins a round, and looks at all segments for this log.
+    pub(super) fn restart(&mut self, log: LogNumber) {
         self.seen = None;
+        self.passed.remove(&log);
+        self.open.remove(&log);
+        self.found.retain(|(found, _)| *found != log);
     }
 
     /// Whether a round is running, or something found is not yet discarded.
@@ -76,9 +81,16 @@ impl LogRetention {
         self.due
     }
 
-    /// The next log with records beyond its limits, and its first index without them.
-    pub(super) fn next(&mut self) -> Option<(LogNumber, Index)> {
-        self.found.pop_front()
+    /// The next log with records beyond its limits, and its first index without them. `at_end`: the logs after the last
+    /// entry, committed or not.
+    pub(super) fn next(&mut self, committed: &LogTable, at_end: &LogTable) -> Option<(LogNumber, Index)> {
+        loop {
+            let (log, first) = self.found.pop_front()?;
+            // A change of its options is not committed yet: once it is, a round looks at the log again.
+            if committed.options(log) == at_end.options(log) || planted!(88) {
+                return Some((log, first));
+            }
+        }
     }
 
     /// Returns what [`Self::next`] has returned: it was not discarded.

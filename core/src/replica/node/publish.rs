@@ -152,7 +152,7 @@ impl Node {
             let options = logs.options(log);
             self.logs.show_options(log, options);
             self.queue.set_rate(log, options.get(LogOption::AppendBytesPerSecond));
-            self.log_retention.restart();
+            self.log_retention.restart(log);
         }
     }
 

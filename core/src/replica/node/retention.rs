@@ -114,7 +114,9 @@ impl Node {
             if !self.replica.is_leader() || self.replica.refusal().is_some() {
                 break;
             }
-            let Some((log, first)) = self.log_retention.next() else { break };
+            let sequencer = &self.replica.sequencer;
+            let next = self.log_retention.next(&sequencer.committed().logs, sequencer.logs());
+            let Some((log, first)) = next else { break };
             let command = Command::Log(LogCommand::Discard { log, first });
             let sequencer = &mut self.replica.sequencer;
             if self.writer.plan.make_room(body_bytes_of(&command), Purpose::Metadata, sequencer).is_err() {

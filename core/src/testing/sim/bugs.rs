@@ -138,6 +138,7 @@ bugs! {
     85 "the number of a dropped log is forgotten at a restart",
     86 "the options of named logs are forgotten at a roll",
     87 "retention of a named log discards records that are not old enough",
+    88 "retention obeys options that are about to change",
 }
 
 #[cfg(test)]

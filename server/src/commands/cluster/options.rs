@@ -397,7 +397,7 @@ pub(crate) fn run(args: &Options, ui: &Ui) -> Result<Exit> {
         options.iter().map(|(option, value)| (key_of(option).0.to_owned(), shown(option, value))).collect();
     ui.result(&json!({ "options": values }), |_| {
         if options.is_empty() {
-            return match args.target {
+            return match &args.target {
                 Target::Servers(servers) if servers.is_named() && !servers.log.starts_with('_') => {
                     "no option is set for the log: it keeps everything, at any rate"
                 }

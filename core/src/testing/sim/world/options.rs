@@ -50,7 +50,11 @@ impl World {
             let last = |wanted| changes.iter().rev().find(|(option, _)| *option == wanted);
             let retains = retention.into_iter().filter_map(last).any(|(_, value)| value.is_some());
             let is_of_group = |option| !LogOption::OF_NAMED_LOGS.contains(&option);
-            let is_foreign = changes.iter().any(|(option, value)| is_of_group(*option) && value.is_some());
+            let is_foreign = LogOption::ALL
+                .into_iter()
+                .filter(|option| is_of_group(*option))
+                .filter_map(last)
+                .any(|(_, value)| value.is_some());
             let impossible = if log.is_none() { self.plan.logs > 0 && retains } else { is_foreign };
             let request = Request::SetOptions(log, changes);
             drop(self.submit(Asker::Options { impossible }, leader, request, PATIENCE));
