@@ -733,11 +733,12 @@ typedef struct {
 typedef struct {
   /**
    * The name: "retention_bytes", "retention_age" (ms), "capacity_bytes", "record_bytes_max", "sessions_max",
-   * "session_window" or "session_idle_max" (ms).
+   * "session_window", "session_idle_max" (ms) or "append_bytes_per_second". A named log has "retention_bytes",
+   * "retention_age" and "append_bytes_per_second" of its own; the others are set for its group.
    */
   const char *name;
   /**
-   * The value, in bytes, milliseconds or a count. UINT64_MAX means no limit, for the first three options.
+   * The value, in bytes, milliseconds or a count. UINT64_MAX means no limit, for the first three options and the last.
    */
   uint64_t value;
   /**

@@ -375,9 +375,11 @@ impl Log {
     /// Sets options of the log, on the leader, and waits until that is committed. Returns None.
     ///
     /// `changes`: a mapping of names to values: `retention_bytes`, `capacity_bytes`, `record_bytes_max`, in bytes;
-    /// `retention_age`, `session_idle_max`, in milliseconds; `sessions_max`, `session_window`. A value of None
-    /// unsets the option: the leader's own applies then. 2**64 - 1: no limit, for retention and capacity. Options
-    /// that are not named do not change. `timeout`: seconds, from 0: how long to wait for members that have not yet
+    /// `retention_age`, `session_idle_max`, in milliseconds; `sessions_max`, `session_window`;
+    /// `append_bytes_per_second`. A value of None
+    /// unsets the option: the leader's own applies then. 2**64 - 1: no limit, for retention, capacity and rate. Options
+    /// that are not named do not change. A named log has `retention_bytes`, `retention_age` and
+    /// `append_bytes_per_second` of its own; the others are set for its group. `timeout`: seconds, from 0: how long to wait for members that have not yet
     /// confirmed that they support options of the log. Blocks, without the GIL; Ctrl-C ends the wait.
     ///
     /// Raises `InvalidArgumentError`, `TypeError`: an option or its value; `UnsupportedError`: a member runs an

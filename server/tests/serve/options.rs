@@ -2,6 +2,7 @@
 
 use crate::harness::{Server, fed, founded, run, wait};
 use serde_json::json;
+use std::time::{Duration, Instant};
 
 fn set_of(at: &str, more: &[&str]) -> serde_json::Value {
     run(&[&["options", at, "--json"], more].concat()).ok().json()["options"].clone()
@@ -138,4 +139,45 @@ fn server_whose_file_differs_warns_and_obeys_the_log() {
         (info["first"].as_u64()? > 1).then_some(())
     });
     assert!(servers[1].said().contains("beyond retention_bytes of the log"), "{}", servers[1].said());
+}
+
+#[test]
+fn options_of_a_named_log_are_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    server.start(&["--init", "--set", "groups=1"]);
+    let client = server.client.clone();
+    run(&["logs", "create", &client, "orders", "users"]).ok();
+    let (orders, users) = (format!("{client}/orders"), format!("{client}/users"));
+    let group = format!("{client}/_group-1");
+    assert!(run(&["options", &orders]).ok().out.contains("it keeps everything"));
+    fed(&["append", &orders], "one\ntwo\n").ok();
+    let limits = ["--set", "retention_bytes=1MiB", "--set", "append_bytes_per_second=1000"];
+    let refused = run(&[&["options", &orders][..], &limits].concat());
+    assert!(refused.code == 2 && refused.err.contains("the log holds 2 records"), "{}", refused.err);
+    let shown = set_of(&orders, &[&limits[..], &["--yes"]].concat());
+    assert_eq!(shown, json!({ "retention_bytes": 1 << 20, "append_bytes_per_second": 1000 }));
+    assert_eq!((set_of(&users, &[]), set_of(&group, &[])), (json!({}), json!({})));
+    for (at, option, hint) in [
+        (&orders, "sessions_max=5", "set it for the log's group"),
+        (&group, "append_bytes_per_second=5", "set it for each named log"),
+    ] {
+        let refused = run(&["options", at, "--set", option]);
+        assert!(refused.code == 2 && refused.err.contains(hint), "{}", refused.err);
+    }
+    set_of(&group, &["--set", "sessions_max=5"]);
+    // The second append waits until the first one is paid for.
+    fed(&["append", &orders], &format!("{}\n", "x".repeat(3000))).ok();
+    let begun = Instant::now();
+    fed(&["append", &orders], "three\n").ok();
+    assert!(begun.elapsed() > Duration::from_secs(1), "{:?}", begun.elapsed());
+    server.kill();
+    server.start(&[]);
+    wait("the options of the log", || {
+        let shown = run(&["options", &orders, "--json"]);
+        (shown.code == 0 && shown.json()["options"]["append_bytes_per_second"] == 1000).then_some(())
+    });
+    let files = server.data.join("named/group-1");
+    let dumped = run(&["dump", files.to_str().unwrap_or_default(), "--json"]).ok().out;
+    assert!(dumped.contains("set_log_options"), "{dumped}");
 }
