@@ -68,6 +68,7 @@ fn fields_have_no_gaps_and_fill_their_structure() {
         "",
         "LOGS_HEADER_BYTES",
         "LOG_BYTES",
+        "LOG_OPTION_BYTES",
         "MEMBERSHIP_BYTES",
         "MEMBER_BYTES",
         "TABLE_HEADER_BYTES",
@@ -155,7 +156,9 @@ fn operations_of_commands_are_those_of_the_code() {
     let no_options = [11u64, 0, 0].map(u64::to_le_bytes).concat();
     assert!(fuzzing::command(&no_options).is_some());
     let of_a_log = [11u64, 0, 7].map(u64::to_le_bytes).concat();
-    assert!(fuzzing::command(&of_a_log).is_none(), "the last word of operation 11 is reserved");
+    assert!(fuzzing::command(&of_a_log).is_some(), "options of one log of a group");
+    let of_no_log = [11u64, 0, 1 << 32].map(u64::to_le_bytes).concat();
+    assert!(fuzzing::command(&of_no_log).is_none(), "an impossible number of a log");
     for (operation, number) in [(4u64, 1u64 << 32), (5, 1 << 32), (2, 0)] {
         let body = match operation {
             2 => vec![2, 60_000, number],

@@ -139,7 +139,7 @@ fn append_beyond_the_rate_waits_or_is_refused_and_other_logs_are_not_slower() {
     let logs = open(dir.path(), options().queue_timeout(Duration::from_millis(50)));
     let (slow, fast) = (logs.create("slow").unwrap(), logs.create_beside("fast", "slow").unwrap());
     set(&slow, LogOption::AppendBytesPerSecond, 1000);
-    slow.append(&[0; 500_000]).unwrap(); // of any size, once
+    slow.append(&[0; 200_000]).unwrap(); // of any size, once
     for refused in [
         slow.append(b"x").unwrap_err(),
         slow.try_submit(b"x").unwrap_err(),
@@ -212,7 +212,7 @@ fn options_have_no_more_room_than_an_opening() {
     let names: Vec<String> = (0..max).map(|n| format!("log-{n}")).collect();
     let all: Vec<Log> = names.iter().map(|name| logs.create(name).unwrap()).collect();
     let limit = [(LogOption::RetentionAge, Some(1000))];
-    // What is left of the last log's room may be enough for a few.
+    // The rest of the room, too little for another log, may be enough for the options of a few.
     let full = all.iter().find_map(|log| log.set_log_options(&limit, PATIENCE).err()).unwrap();
     assert_eq!(full.kind(), ErrorKind::Full, "{full}");
     for name in &names[..5] {

@@ -114,7 +114,7 @@ impl Log {
     }
 
     /// Submits a record or a batch and returns at once with a ticket for the outcome. Makes one copy of the bytes; a
-    /// large batch is not copied. Blocks only while the queue is full, for up to `options.queue_timeout`; in a callback
+    /// large batch is not copied. Blocks only while the queue is full or the log has used up its `append_bytes_per_second`, for up to `options.queue_timeout`; in a callback
     /// of this log it never blocks.
     ///
     /// # Errors
@@ -128,7 +128,7 @@ impl Log {
     /// As [`Log::submit`], but never blocks.
     ///
     /// # Errors
-    /// As [`Log::submit`]; `Busy` when the queue is full.
+    /// As [`Log::submit`]; `Busy` when the queue is full or the log has used up its rate.
     pub fn try_submit<P: Payload>(&self, payload: P) -> Result<Ticket<P::Output>> {
         self.push(payload, WaitLimit::None)
     }

@@ -275,7 +275,7 @@ pub enum Content {
     SetLogOptions {
         /// Its number.
         log: LogNumber,
-        /// What is set.
+        /// All that are set.
         options: LogOptions,
     },
     /// The length of a body without meaning here, in bytes.

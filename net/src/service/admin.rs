@@ -324,15 +324,16 @@ impl Admin for AdminService {
         request: Request<SetLogOptionsRequest>,
     ) -> Result<Response<SetLogOptionsResponse>, Status> {
         let caller = Caller::of(request.extensions());
-        let SetLogOptionsRequest { log, changes, timeout_millis } = request.into_inner();
-        let log = self.host.replica(&caller, &log).await?;
+        let SetLogOptionsRequest { log: name, changes, timeout_millis } = request.into_inner();
+        let log = self.host.replica(&caller, &name).await?;
         let changes: Vec<_> = changes.iter().map(option).collect::<Result<_, _>>()?;
         if changes.is_empty() {
             return Err(refusal(ErrorKind::InvalidArgument, "no option was given"));
         }
         let timeout = timeout(timeout_millis, Duration::from_secs(10));
         self.answered(&log, log.submit_set_log_options(&changes, timeout)).await?;
-        tracing::info!(options = %log.log_options(), "the log's options were set");
+        let shown = if name.is_empty() { DEFAULT_LOG } else { &name };
+        tracing::info!(log = shown, options = %log.log_options(), "the log's options were set");
         Ok(Response::new(SetLogOptionsResponse { options: options(&log) }))
     }
 

@@ -28,9 +28,10 @@ impl Log {
     /// [`pages::format`](crate::pages::format).
     ///
     /// A named log has the options [`LogOption::OF_NAMED_LOGS`] of its own; all others are set for its group, by the handle
-    /// of [`Logs::groups`](crate::Logs::groups). Retention of a named log counts whole segments of its group: the part of
-    /// a segment is discarded once the log has more than `retention_bytes` from that segment on, or once the segment's
-    /// last record is older than `retention_age`.
+    /// of [`Logs::groups`](crate::Logs::groups). Retention of a named log goes by whole segments of its group, when a
+    /// segment has become full: the log's part of a segment is discarded once the segments behind it hold at least
+    /// `retention_bytes` of the log, or once the segment's last record is older than `retention_age`. So a named log keeps at
+    /// least `retention_bytes`, where a log on its own keeps at most that.
     ///
     /// ```
     /// use chiplog::{Log, LogOption, Options};

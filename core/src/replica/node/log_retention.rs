@@ -9,9 +9,10 @@
 //!                       ^ its next index and its bytes up to here are in the opening of segment 3
 //! ```
 //!
-//! A round walks over the segments from the oldest, and finds for each log the last segment whose part it may discard. It
-//! begins when a segment has become full, when options have changed, and when a segment becomes too old. It goes a few
-//! segments a step, so that the writer is not kept from appends.
+//! A round finds for each log the last segment whose part it may discard, by binary search: if a segment's part is beyond
+//! the limits, so are those before it. The logs are searched for together, because an opening has all of them. A round
+//! begins when a segment has become full, when limits have changed, and when a segment becomes too old. It reads a few
+//! openings a step, so that the writer is not kept from appends.
 //!
 //! Invariants:
 //! - only committed options count, and none while a change of them is not committed: a discard that is proposed behind a
@@ -29,30 +30,40 @@ use crate::store::format::logs::end_of;
 use crate::store::read::run_directory::in_opening;
 use crate::store::segment::{Segment, Segments};
 use crate::types::{EntryIndex, Index, LogNumber, SegmentId, Term, Timestamp};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// How many openings a step reads.
 const OPENINGS_A_STEP: usize = 4;
+/// When a round is tried again that could not read an opening, in milliseconds.
+const RETRY_MS: u64 = 10_000;
 
 /// The limits of the logs of a group, as far as they were applied.
 #[derive(Debug, Default)]
 pub(super) struct LogRetention {
     /// The term in which this replica leads.
     term: Term,
-    /// For each log the last entry of the last segment whose part was discarded.
-    passed: BTreeMap<LogNumber, EntryIndex>,
     /// The newest full segment at the begin of the last round.
     seen: Option<SegmentId>,
-    /// The logs that the running round still looks at, with what they discard so far.
-    open: BTreeMap<LogNumber, Option<Index>>,
-    /// What is to be discarded.
+    /// The searches of the running round that have not ended.
+    searches: Vec<Search>,
+    /// The logs that have records to discard, and their first indexes without them.
     found: VecDeque<(LogNumber, Index)>,
     /// The earliest time at which a segment is too old for a log, of those that the last round has seen.
     due: Option<Timestamp>,
 }
 
-/// What a round looks at.
+/// Logs whose last segment beyond their limits is among those that end behind entry `from` and before entry `to`, or the
+/// one that ends at `from`.
+#[derive(Debug)]
+struct Search {
+    from: EntryIndex,
+    to: EntryIndex,
+    /// Each with its first index without the parts that were found to be beyond its limits.
+    logs: Vec<(LogNumber, Option<Index>)>,
+}
+
+/// The state that a round reads.
 pub(super) struct Surroundings<'a> {
     pub(super) segments: &'a Segments,
     /// The logs after the last committed entry, and that entry.
@@ -63,17 +74,23 @@ pub(super) struct Surroundings<'a> {
 }
 
 impl LogRetention {
-    /// The options of a log have changed: the next step begins a round, and looks at all segments for this log.
+    /// The limits of a log have changed: the next step begins a round.
     pub(super) fn restart(&mut self, log: LogNumber) {
         self.seen = None;
-        self.passed.remove(&log);
-        self.open.remove(&log);
+        for search in &mut self.searches {
+            search.logs.retain(|(other, _)| *other != log);
+        }
         self.found.retain(|(found, _)| *found != log);
     }
 
     /// Whether a round is running, or something found is not yet discarded.
     pub(super) fn is_busy(&self) -> bool {
-        !self.open.is_empty() || !self.found.is_empty()
+        !self.searches.is_empty() || !self.found.is_empty()
+    }
+
+    /// Whether something found is not yet discarded.
+    pub(super) fn has_found(&self) -> bool {
+        !self.found.is_empty()
     }
 
     /// When a segment will be too old for a log.
@@ -101,95 +118,100 @@ impl LogRetention {
     /// Makes a step of the running round, or begins one if there is a reason.
     ///
     /// # Errors
-    /// `Corrupt`, `Io`: an opening cannot be read. The round has ended.
+    /// `Corrupt`, `Io`: an opening cannot be read. The round has ended, and is tried again later.
     pub(super) fn step(&mut self, around: &Surroundings<'_>) -> Result<()> {
         if self.term != around.term {
-            // What another leader discarded is not known, nor whether discards of this one took effect.
+            // Discards of this replica that were found before may never have been committed.
             *self = Self { term: around.term, ..Self::default() };
+        }
+        if self.searches.is_empty() && !self.begins(around) {
+            return Ok(());
         }
         let list = around.segments.snapshot();
         let full: Vec<_> = list.windows(2).filter(|pair| pair[0].end().raft <= around.committed).collect();
-        if self.open.is_empty() && self.begins(full.last().map(|pair| pair[0].id), around.now) {
-            let limited = |(_, options): &(LogNumber, &LogOptions)| Limits::of(options).is_some();
-            self.open = around.logs.with_options().filter(limited).map(|(log, _)| (log, None)).collect();
-            self.passed.retain(|log, _| self.open.contains_key(log));
-        }
-        for _ in 0..OPENINGS_A_STEP {
-            if self.open.is_empty() {
-                break;
+        let position = |entry: EntryIndex| full.partition_point(|pair| pair[0].end().raft <= entry);
+        let mut opened = 0;
+        while opened < OPENINGS_A_STEP
+            && let Some(search) = self.searches.pop()
+        {
+            let to = EntryIndex(search.to.0.saturating_sub(1));
+            let (from, to) = (position(search.from), position(to));
+            if from >= to {
+                self.end(search.logs, around.logs);
+                continue;
             }
-            let passed = self.open.keys().map(|log| self.passed.get(log).copied().unwrap_or_default()).min();
-            let passed = passed.unwrap_or_default();
-            match full.get(full.partition_point(|pair| pair[0].end().raft <= passed)) {
-                None => self.end_round(around.logs),
-                Some(pair) => {
-                    if let Err(error) = self.look_at(pair, around) {
-                        self.end_round(around.logs);
-                        return Err(error);
-                    }
-                }
+            opened += 1;
+            if let Err(error) = self.look_at(full[from.midpoint(to)], search, around) {
+                self.searches.clear();
+                self.due = Some(Timestamp(around.now.0.saturating_add(RETRY_MS)));
+                return Err(error);
             }
         }
         Ok(())
     }
 
-    /// Whether there is a reason for a new round. Notes it.
-    fn begins(&mut self, newest: Option<SegmentId>, now: Timestamp) -> bool {
-        let is_due = self.due.is_some_and(|due| due <= now);
-        if newest.is_none() || (newest == self.seen && !is_due) {
+    /// Begins a round if there is a reason and a log with limits.
+    fn begins(&mut self, around: &Surroundings<'_>) -> bool {
+        let newest = around.segments.newest_full().filter(|full| full.end().raft <= around.committed);
+        let newest = newest.map(|full| full.id);
+        let is_due = self.due.is_some_and(|due| due <= around.now);
+        if newest == self.seen && !is_due {
             return false;
         }
         (self.seen, self.due) = (newest, None);
+        let limited = |(_, options): &(LogNumber, &LogOptions)| Limits::of(options).is_some();
+        let logs: Vec<_> = around.logs.with_options().filter(limited).map(|(log, _)| (log, None)).collect();
+        if newest.is_none() || logs.is_empty() {
+            return false;
+        }
+        self.searches.push(Search { from: EntryIndex(0), to: EntryIndex(u64::MAX), logs });
         true
     }
 
-    /// Looks at the part of each open log in a full segment: `pair` is that segment and the next one.
-    fn look_at(&mut self, pair: &[Arc<Segment>], around: &Surroundings<'_>) -> Result<()> {
+    /// Looks at the part of each log in a full segment, and divides the search. `pair` is that segment and the next one.
+    fn look_at(&mut self, pair: &[Arc<Segment>], search: Search, around: &Surroundings<'_>) -> Result<()> {
         let (end, last) = (pair[0].end().raft, pair[0].last_timestamp());
-        let logs = &self.open;
         let data = around.segments.open(&pair[1])?;
         let ends = in_opening(&data, |table| {
-            logs.keys()
-                .map(|log| Ok((*log, end_of(table, *log)?)))
-                .collect::<std::result::Result<Vec<_>, _>>()
+            search.logs.iter().map(|(log, _)| end_of(table, *log)).collect::<std::result::Result<Vec<_>, _>>()
         })?;
-        for (log, end_of_log) in ends {
-            if self.passed.get(&log).is_some_and(|passed| *passed >= end) {
-                continue;
-            }
+        let (mut beyond, mut within) = (Vec::new(), Vec::new());
+        for ((log, target), end_of_log) in search.logs.into_iter().zip(ends) {
             let (Some(state), Some(limits)) = (around.logs.get(log), Limits::of(&around.logs.options(log)))
             else {
-                self.open.remove(&log); // dropped, or unlimited since the round began
-                continue;
+                continue; // dropped, or unlimited since the round began
             };
             // Without an end there it was opened later, and has no part in this segment.
-            let (next, bytes) = end_of_log.unwrap_or((Index(0), 0));
+            let Some((next, bytes)) = end_of_log else {
+                beyond.push((log, target));
+                continue;
+            };
             let is_beyond = limits.bytes.is_some_and(|most| state.bytes.saturating_sub(bytes) >= most)
                 || limits.age.is_some_and(|age| last < Timestamp(around.now.0.saturating_sub(age)));
-            if is_beyond || end_of_log.is_none() || planted!(87) {
-                self.passed.insert(log, end);
-                self.open.insert(log, Some(next.min(state.next)));
+            if is_beyond || planted!(87) {
+                beyond.push((log, Some(next.min(state.next))));
                 continue;
             }
             if let Some(age) = limits.age {
                 let due = Timestamp(last.0.saturating_add(age).saturating_add(1));
                 self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
             }
-            let target = self.open.remove(&log).flatten();
-            self.note(log, target, around.logs);
+            within.push((log, target));
+        }
+        let Search { from, to, .. } = search;
+        for half in [Search { from: end, to, logs: beyond }, Search { from, to: end, logs: within }] {
+            if !half.logs.is_empty() {
+                self.searches.push(half);
+            }
         }
         Ok(())
     }
 
-    fn end_round(&mut self, logs: &LogTable) {
-        for (log, target) in std::mem::take(&mut self.open) {
-            self.note(log, target, logs);
-        }
-    }
-
-    fn note(&mut self, log: LogNumber, target: Option<Index>, logs: &LogTable) {
-        if let Some(first) = target.filter(|first| logs.get(log).is_some_and(|state| *first > state.first)) {
-            self.found.push_back((log, first));
+    /// The search for these logs has ended.
+    fn end(&mut self, logs: Vec<(LogNumber, Option<Index>)>, table: &LogTable) {
+        for (log, target) in logs {
+            let is_new = |first: &Index| table.get(log).is_some_and(|state| *first > state.first);
+            self.found.extend(target.filter(is_new).map(|first| (log, first)));
         }
     }
 }

@@ -39,7 +39,7 @@ use crate::replica::node::log_retention::LogRetention;
 use crate::replica::node::slow_disk::SlowDisk;
 use crate::replica::open::RecoveredLog;
 use crate::replica::queue::inbox::InboxEvent;
-use crate::replica::queue::proposals::{Proposal, ProposalQueue, Work};
+use crate::replica::queue::proposals::{Command, Proposal, ProposalQueue, Work};
 use crate::replica::raft::{Replica, body_bytes_of};
 use crate::replica::repair::scrubber::Scrubber;
 use crate::replica::writer::{SyncOnce, Writer};
@@ -275,6 +275,13 @@ impl Node {
                     } else {
                         self.queue.account(size, 0);
                     }
+                }
+                // A session that is not of the log that the caller has named: it has none of that number.
+                Some(Proposal::Command(log, Command::CloseSession { id }, completer))
+                    if self.replica.is_leader()
+                        && self.replica.sequencer.sessions().log_of(id).is_some_and(|of| of != log) =>
+                {
+                    completer.answer(Outcome::Placed { first: Index(0) });
                 }
                 Some(Proposal::Command(_, command, completer)) => {
                     self.replica.command(command, Some(completer), now, &mut self.writer.plan)?;

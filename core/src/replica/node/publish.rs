@@ -149,10 +149,13 @@ impl Node {
         let states = changed.states.into_iter().map(|log| (log, logs.get(log)));
         self.logs_shrank |= self.logs.show(logs.opened(), states);
         for log in changed.options {
-            let options = logs.options(log);
+            let (before, options) = (self.logs.options(log), logs.options(log));
             self.logs.show_options(log, options);
             self.queue.set_rate(log, options.get(LogOption::AppendBytesPerSecond));
-            self.log_retention.restart(log);
+            let retention = [LogOption::RetentionBytes, LogOption::RetentionAge];
+            if retention.into_iter().any(|option| before.get(option) != options.get(option)) {
+                self.log_retention.restart(log);
+            }
         }
     }
 
@@ -196,6 +199,7 @@ impl Node {
             self.shortage = shortage.map(Error::kind);
             self.published.show_shortage(shortage);
         }
+        self.queue.set_leads(self.replica.is_leader());
         let published = &self.published;
         let sequencer = &self.replica.sequencer;
         published.sessions.store(sequencer.sessions().len() as u32, Ordering::Relaxed);

@@ -106,20 +106,26 @@ impl Node {
             now: self.replica.time(now),
         };
         if let Err(error) = self.log_retention.step(&around) {
-            tracing::debug!(%error, "retention of named logs stops at a segment until the next one is full");
+            tracing::warn!(%error, "retention of named logs cannot read where a segment ends; it is tried again");
         }
         let mut discarded = 0;
         for _ in 0..DISCARDS_A_STEP {
             // A leader that hands over, or has no room, proposes nothing: what was found waits.
-            if !self.replica.is_leader() || self.replica.refusal().is_some() {
+            if !self.replica.is_leader() || self.replica.refusal().is_some() || !self.has_uncommitted_room() {
+                if self.log_retention.has_found() {
+                    self.retain_at = now.plus(RETRY_DELAY);
+                }
                 break;
             }
             let sequencer = &self.replica.sequencer;
             let next = self.log_retention.next(&sequencer.committed().logs, sequencer.logs());
             let Some((log, first)) = next else { break };
             let command = Command::Log(LogCommand::Discard { log, first });
-            let sequencer = &mut self.replica.sequencer;
-            if self.writer.plan.make_room(body_bytes_of(&command), Purpose::Metadata, sequencer).is_err() {
+            let (body, sequencer) = (body_bytes_of(&command), &mut self.replica.sequencer);
+            // This thread sends heartbeats, and does not wait for a file.
+            if self.writer.plan.awaits_file(body, Purpose::Metadata)
+                || self.writer.plan.make_room(body, Purpose::Metadata, sequencer).is_err()
+            {
                 self.log_retention.put_back((log, first));
                 self.retain_at = now.plus(RETRY_DELAY); // no file is available
                 break;

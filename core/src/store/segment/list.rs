@@ -125,6 +125,11 @@ impl Segments {
         dropped
     }
 
+    /// The newest segment that another one follows.
+    pub(crate) fn newest_full(&self) -> Option<Arc<Segment>> {
+        self.read(|list| list.len().checked_sub(2).and_then(|n| list.get(n)).cloned())
+    }
+
     /// The oldest segment, unless it still grows.
     pub(crate) fn oldest_full(&self) -> Option<Arc<Segment>> {
         self.read(|list| if list.len() > 1 { list.front().cloned() } else { None })

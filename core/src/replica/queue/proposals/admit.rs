@@ -2,6 +2,7 @@
 
 use super::block_builder::{BlockBuilder, Parts};
 use super::log_turns::{KEPT_FOR_QUIET_LOGS, LogTurns};
+use super::rates::Limited;
 use super::{Command, Inner, Proposal, ProposalQueue, QueueLimits};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::{Batch, BatchHeader, SingleFrame, Stamp};
@@ -91,7 +92,7 @@ impl ProposalQueue {
             inner.turns.add(*log, batch.header().length as usize, number, block_bytes);
         }
         for (log, batch) in batches {
-            inner.rates.spend(*log, batch.as_bytes().len());
+            self.spend(&mut inner, *log, batch.as_bytes().len());
         }
         self.signal(inner);
         Ok(tickets)
@@ -106,7 +107,7 @@ impl ProposalQueue {
         let mut inner = self.lock();
         let is_admitted =
             self.is_admitted(&inner, std::iter::once(log), 1, batch.header().length as usize)?;
-        if let Some(limited) = inner.rates.limit(std::iter::once(log)) {
+        if let Some(limited) = self.limit(&inner, std::iter::once(log)) {
             return Err(limited.error());
         }
         if !is_admitted {
@@ -148,7 +149,7 @@ impl ProposalQueue {
             inner.turns.add(log, header.length as usize, number, self.limits.block_bytes);
         }
         inner.appends += 1;
-        inner.rates.spend(log, header.length as usize);
+        self.spend(&mut inner, log, header.length as usize);
         self.signal(inner);
         ticket
     }
@@ -270,6 +271,17 @@ impl ProposalQueue {
             && logs.all(|log| !log.is_none() && inner.turns.has_little(log, length, block_bytes)))
     }
 
+    /// Of these logs one that has used up its rate.
+    fn limit(&self, inner: &Inner, logs: impl Iterator<Item = LogNumber>) -> Option<Limited> {
+        inner.rates.limit(logs).filter(|_| self.leads.load(Ordering::Relaxed))
+    }
+
+    fn spend(&self, inner: &mut Inner, log: LogNumber, bytes: usize) {
+        if self.leads.load(Ordering::Relaxed) {
+            inner.rates.spend(log, bytes);
+        }
+    }
+
     /// Blocks until `count` more appends of `length` bytes may wait, and the rates of their logs allow them. Returns with the
     /// lock held.
     fn admit(
@@ -283,7 +295,7 @@ impl ProposalQueue {
         let mut deadline = None;
         loop {
             let is_admitted = self.is_admitted(&inner, logs.clone(), count, length)?;
-            let limited = inner.rates.limit(logs.clone());
+            let limited = self.limit(&inner, logs.clone());
             if is_admitted && limited.is_none() {
                 return Ok(inner);
             }
@@ -306,9 +318,13 @@ impl ProposalQueue {
                 );
                 return Err(Error::new(ErrorKind::Busy, what));
             }
+            if let Some(limited) = limited.filter(|_| is_admitted) {
+                let waited = self.rate.wait_timeout(inner, limited.wait);
+                inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
             inner.room_waiters += 1;
-            let pause = limited.map_or(left, |limited| limited.wait);
-            let (guard, _) = self.room.wait_timeout(inner, pause).unwrap_or_else(PoisonError::into_inner);
+            let (guard, _) = self.room.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner);
             inner = guard;
             inner.room_waiters -= 1;
         }

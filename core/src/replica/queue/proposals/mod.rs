@@ -40,7 +40,7 @@ use crate::replica::queue::inbox::InboxEvent;
 use crate::sync::completer::Completer;
 use crate::sync::completion::Outcome;
 use crate::types::{Index, LogNumber, SessionId};
-use atomic::{AtomicU64, Ordering};
+use atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::{Bytes, BytesMut};
 use log_turns::LogTurns;
 #[cfg(loom)]
@@ -145,6 +145,10 @@ pub(crate) struct ProposalQueue {
     inner: Mutex<Inner>,
     work: Condvar,
     room: Condvar,
+    /// Where callers wait until the rate of their log allows an append.
+    rate: Condvar,
+    /// Whether this replica leads: rates are the leader's.
+    leads: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -237,6 +241,8 @@ impl ProposalQueue {
             inner: Mutex::default(),
             work: Condvar::new(),
             room: Condvar::new(),
+            rate: Condvar::new(),
+            leads: AtomicBool::new(true),
         }
     }
 
@@ -368,7 +374,17 @@ impl ProposalQueue {
     /// Limits the bytes that are appended to a log in a second; 0 is the directory's own. `None`: no limit.
     pub(crate) fn set_rate(&self, log: LogNumber, bytes_per_second: Option<u64>) {
         self.lock().rates.set(log, bytes_per_second, Instant::now());
-        self.room.notify_all(); // some may have to wait no longer
+        self.rate.notify_all(); // some may have to wait no longer
+    }
+
+    /// Whether this replica leads. Only then the rates of logs hold. A new leader begins with what a second allows.
+    pub(crate) fn set_leads(&self, leads: bool) {
+        if self.leads.load(Ordering::Relaxed) != leads {
+            let mut inner = self.lock();
+            self.leads.store(leads, Ordering::Relaxed);
+            inner.rates.forgive(Instant::now());
+            self.rate.notify_all();
+        }
     }
 
     /// Bytes of retained blocks.
@@ -422,6 +438,7 @@ impl ProposalQueue {
         drop(inner);
         self.work.notify_all();
         self.room.notify_all();
+        self.rate.notify_all();
         if let Some(room) = room {
             room.answer(Outcome::Failed(error));
         }

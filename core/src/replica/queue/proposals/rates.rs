@@ -43,9 +43,18 @@ impl Rates {
             None => drop(self.logs.remove(&log)),
             Some(limit) => {
                 let rate = self.logs.entry(log).or_insert(Rate { bytes_per_second: limit, paid: now });
-                rate.bytes_per_second = limit;
+                // The rest that is not paid for yet, at the new rate.
+                let debt = rate.paid.saturating_duration_since(now).as_nanos();
+                let debt = debt.saturating_mul(rate.bytes_per_second.into()) / u128::from(limit);
+                let debt = Duration::from_nanos(u64::try_from(debt).unwrap_or(u64::MAX));
+                *rate = Rate { bytes_per_second: limit, paid: now.checked_add(debt).unwrap_or(rate.paid) };
             }
         }
+    }
+
+    /// All that was appended is paid for: another leader has counted it.
+    pub(super) fn forgive(&mut self, now: Instant) {
+        self.logs.values_mut().for_each(|rate| rate.paid = now);
     }
 
     /// Of these logs the one that has to wait longest, if one has to wait.
@@ -145,9 +154,17 @@ mod tests {
         assert_eq!((limited.log, limited.wait), (LOG, Duration::from_secs(4)));
         assert_eq!(
             limited.error().to_string(),
-            "busy: log 7 takes 1 bytes a second (its option append_bytes_per_second), and they are used up: try again in \
+            "log 7 takes 1 bytes a second (its option append_bytes_per_second), and they are used up: try again in \
              4001 ms, or raise the option"
         );
+        rates.set(LOG, Some(2), start);
+        assert_eq!(
+            wait(&rates, LOG).unwrap().wait,
+            Duration::from_millis(1500),
+            "a higher rate helps at once"
+        );
+        rates.forgive(start);
+        assert_eq!(wait(&rates, LOG), None);
         rates.set(LOG, Some(u64::MAX), start);
         assert_eq!(wait(&rates, LOG), None);
         rates.set(LOG, Some(1), start);

@@ -76,6 +76,26 @@ fn full_queue_returns_busy_and_full_log_returns_full() {
     assert_eq!(full.unwrap_err().kind(), ErrorKind::Full);
 }
 
+/// Before, a replica that did not lead counted what it refused, and was busy for its callers, and as the next leader.
+#[test]
+fn rate_holds_for_the_leader_alone() {
+    let q = queue(None);
+    let push = || q.push_record(LogNumber(1), &[0; 200], Stamp::default(), WaitLimit::None);
+    q.set_rate(LogNumber(1), Some(10));
+    q.set_leads(false);
+    for _ in 0..3 {
+        drop(push().unwrap());
+    }
+    take(&q);
+    q.set_leads(true);
+    drop(push().unwrap());
+    let limited = push().unwrap_err();
+    assert!(limited.retry_after().is_some(), "{limited}");
+    q.set_leads(false);
+    q.set_leads(true);
+    drop(push().unwrap());
+}
+
 /// A caller can give up its wait, so the number of callers does not bound what it left in the queue.
 #[test]
 fn commands_and_messages_are_bounded() {

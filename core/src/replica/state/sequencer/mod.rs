@@ -93,7 +93,7 @@ pub(crate) struct Sequencer {
     sessions: Sessions,
     /// The logs of a shared group.
     logs: LogTable,
-    /// What committed entries have changed since it was last taken.
+    /// The logs that committed entries have changed since this was last taken.
     changed_logs: ChangedLogs,
     /// The committed logs were replaced since then, because entries were skipped: any log can have changed.
     replaced_logs: bool,
@@ -709,7 +709,9 @@ impl Sequencer {
         if let Some(option) =
             LogOption::OF_NAMED_LOGS.into_iter().find(|option| options.get(*option).is_some())
         {
-            let what = format!("option {option} is not one of a whole group: set it for each named log");
+            let what = format!(
+                "option {option} is not one of a whole group: unset it here, and set it for each named log"
+            );
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
         let (room, bytes) = (self.logs_room(options), self.logs_bytes());

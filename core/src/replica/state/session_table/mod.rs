@@ -185,6 +185,11 @@ impl Sessions {
     }
 
     /// Removes a session. An unknown session was removed already.
+    /// The log that a session appends to. `None`: there is no such session.
+    pub(crate) fn log_of(&self, id: SessionId) -> Option<LogNumber> {
+        self.sessions.get(&id).map(|session| session.log)
+    }
+
     pub(crate) fn close(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.remove(&id) {
             self.remembered -= session.remembered.len();
