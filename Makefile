@@ -10,6 +10,8 @@
 #   make sim     simulated clusters: SEED=7 shows one run, SEEDS=0..2000 runs many and prints figures
 #   make wheel   the Python wheel, into target/wheels/;  make sdist   its sources;  make test-python   its tests alone;
 #                make test-wheel, test-sdist   before a release
+#   make install-server  the server below PREFIX=/usr/local; its configuration is /etc/chiplog/chiplog.toml, below DESTDIR if that is set
+#   make lib     the C library, into target/c/;  make install-lib   below PREFIX=;  make install   the C library and the server
 #   make deb     the server as a Debian package, into target/deb/;  make static   as one static program, into target/static/
 #   make bench   measures this machine's disk and the log on it;  make bars   the bars of docs/performance.md
 

@@ -139,7 +139,7 @@ impl Client {
             connected.map(Box::new).map_err(|error| match error.kind() {
                 ErrorKind::NotFound => Error::new(
                     ErrorKind::Unsupported,
-                    "the servers keep no named logs: start the servers of the cluster with `groups`",
+                    "the servers keep no named logs: restart the server with `groups` if it is the only one of its cluster; a cluster of several servers cannot get them",
                 ),
                 _ => error,
             })

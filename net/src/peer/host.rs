@@ -31,10 +31,14 @@ pub(super) async fn ask(
     log: LogId,
     timeout: Duration,
 ) -> chiplog::Result<DirectoryId> {
+    let of = match group - DEFAULT_GROUP {
+        1 => "the system log".to_owned(),
+        number => format!("group {}", number.saturating_sub(1)), // as commands and files number the groups
+    };
     let unavailable = |why: String| {
         Error::new(
             ErrorKind::Unavailable,
-            format!("node {node} at {address} makes no replica of group {group}: {why}"),
+            format!("node {node} at {address} makes no replica of {of}: {why}"),
         )
     };
     let Some(me) = shared.read().me else {
@@ -55,14 +59,11 @@ pub(super) async fn ask(
         let mut client = PeerClient::new(channel.map_err(|e| unavailable(causes(&e)))?);
         client.host(request).await.map_err(|status| {
             let error = from_status(&status);
-            Error::new(
-                error.kind(),
-                format!("node {node} at {address} makes no replica of group {group}: {error}"),
-            )
+            Error::new(error.kind(), format!("node {node} at {address} makes no replica of {of}: {error}"))
         })
     };
     let late = |_| {
-        let what = format!("node {node} at {address} made no replica of group {group} within {timeout:?}");
+        let what = format!("node {node} at {address} made no replica of {of} within {timeout:?}");
         Error::new(ErrorKind::Timeout, what)
     };
     let HostResponse { directory } = tokio::time::timeout(timeout, asking).await.map_err(late)??.into_inner();

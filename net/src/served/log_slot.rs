@@ -282,7 +282,7 @@ impl LogSlot {
         let what = match self.named() {
             Some(_) => format!("this server has no log {name:?}: create it with `chiplog logs create`"),
             None => format!(
-                "this server has no log {name:?}, only {DEFAULT_LOG:?}: start the servers with `groups` to keep named logs"
+                "this server has no log {name:?}, only {DEFAULT_LOG:?}: `groups` of its configuration is for named logs"
             ),
         };
         to_status(&Error::new(ErrorKind::NotFound, what), None)

@@ -39,7 +39,7 @@ pub(crate) fn command() -> clap::Command {
         let own = command.get_after_long_help().map(|help| format!("{help}\n\n")).unwrap_or_default();
         command.after_long_help(format!("{own}{ENVIRONMENT}\n\n{}", exit::TABLE))
     }
-    with_tables(Cli::command()).mut_subcommands(with_tables)
+    with_tables(Cli::command()).mut_subcommands(|command| with_tables(command).mut_subcommands(with_tables))
 }
 
 #[cfg(test)]
@@ -56,6 +56,12 @@ mod tests {
             let name = command.get_name();
             assert!(help.contains("Examples:"), "{name} has no examples");
             assert!(help.contains("Exit status:"), "{name} has no exit status");
+            let its = command.get_subcommands().filter(|of_it| of_it.get_name() != "help").cloned();
+            for mut of_it in its.collect::<Vec<_>>() {
+                let help = of_it.render_long_help().to_string();
+                assert!(help.contains("Exit status:"), "{name} {} has no exit status", of_it.get_name());
+                assert!(name != "logs" || help.contains("Examples:"), "{} has no examples", of_it.get_name());
+            }
         }
     }
 }

@@ -5,6 +5,7 @@
 //!   changes that a second request does not make twice.
 //! - A server of another log at the address of a member is not taken for the leader.
 
+use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::connect::cluster::{Admin, Asker, REPORT_AFTER, failure, waits};
 use crate::connect::cluster_status::{ClusterQuery, Found};
@@ -37,24 +38,43 @@ pub(crate) struct Insisted<T> {
 }
 
 impl Asker {
-    /// The leader's address and status, found from any of `servers`: the leader of the group of the log that is
+    /// The leader's address and status, found from any of `given`: the leader of the group of the log that is
     /// meant.
     ///
     /// # Errors
     /// `Unavailable`: no leader was found in time, or no server can be used and waiting does not help; the
     /// message says why. `Unauthenticated`: the servers refuse the token. `Membership`: every server that
     /// answers belongs to another log. `NotFound`: there is no log of this name.
-    pub(crate) fn leader(&self, servers: &Servers) -> Result<(String, StatusResponse)> {
+    /// `Unsupported`: there are no named logs.
+    pub(crate) fn leader(&self, given: &Servers) -> Result<(String, StatusResponse)> {
         let begun = Instant::now();
+        let mut servers = given.clone();
         let mut reported = false;
-        let mut query = ClusterQuery::for_leader(self.dialler().clone(), servers, GRACE);
+        let mut query = ClusterQuery::for_leader(self.dialler().clone(), &servers, GRACE);
         loop {
             let found = self.wait(query.round(PATIENCE));
             if let Some((server, status)) = found.leading() {
                 return Ok((server.clone(), status.clone()));
             }
-            let is_early = servers.log == SYSTEM_LOG && begun.elapsed() < FOUNDING;
-            let refuses = found.silent.iter().any(|s| s.refuses || (s.lacks_log && !is_early));
+            let lacks_log = found.silent.iter().any(|s| s.lacks_log);
+            if servers.log == SYSTEM_LOG && lacks_log && found.answers.is_empty() {
+                let members = self.members(&servers);
+                let all = servers.addresses.len();
+                let is_new = |address: &String| !servers.addresses.contains(address);
+                let new: Vec<_> = members.iter().filter(|address| is_new(address)).cloned().collect();
+                servers.addresses.extend(new);
+                if servers.addresses.len() > all && begun.elapsed() < SEARCH {
+                    query = ClusterQuery::for_leader(self.dialler().clone(), &servers, GRACE);
+                    continue;
+                }
+                // A server that joined may get its replica of the system log soon. The only one of a cluster has it at once.
+                if members.len() == 1 || begun.elapsed() > FOUNDING {
+                    return Err(without_named_logs(given, &found, members.len()));
+                }
+                std::thread::sleep(Duration::from_millis(200));
+                continue;
+            }
+            let refuses = found.silent.iter().any(|s| s.refuses || s.lacks_log);
             let hopeless = !found.silent.is_empty()
                 && found.silent.iter().all(|s| s.mistrusts.is_some() || s.is_stranger);
             if found.answers.is_empty() && (refuses || hopeless) {
@@ -70,6 +90,13 @@ impl Asker {
             }
             std::thread::sleep(Duration::from_millis(200));
         }
+    }
+
+    /// The addresses of the members of the default log. None: no server reports them.
+    fn members(&self, servers: &Servers) -> Vec<String> {
+        let mut query = ClusterQuery::for_leader(self.dialler().clone(), &servers.with_log(""), GRACE);
+        let found = self.wait(query.round(PATIENCE));
+        found.members.into_iter().map(|member| member.client_address).collect()
     }
 
     /// Queries the leader; tries again if it answers that it does not lead.
@@ -149,6 +176,24 @@ impl Asker {
 fn may_be_made(kind: ErrorKind) -> bool {
     use ErrorKind::{Closed, Io, Poisoned, Timeout, Unavailable};
     matches!(kind, Closed | Io | Poisoned | Timeout | Unavailable)
+}
+
+/// The failure of a command about named logs at servers that keep none.
+fn without_named_logs(servers: &Servers, found: &Found, members: usize) -> Failure {
+    let all = servers.addresses.join(",");
+    let lack = found.silent.iter().filter(|s| s.lacks_log).count();
+    let what = match members {
+        count if count > lack => format!(
+            "{all}: no server that answers keeps named logs, and {lack} of {count} answer: start the others, or see in the servers' logs why they have no system log"
+        ),
+        count if count > 1 => format!(
+            "{all} keep no named logs, and a cluster of several servers cannot get them: remove all servers but one (`chiplog member remove`), restart that one with `groups` (`chiplog serve --set groups=2`), then add servers with new numbers and empty directories, with the same `groups`"
+        ),
+        _ => format!(
+            "{all} keeps no named logs: restart it with `groups`, as in `chiplog serve --set groups=2`, or `groups = 2` in its configuration file; if it has them already, its log says why it keeps none"
+        ),
+    };
+    Failure::new(ErrorKind::Unsupported, what).with_exit(Exit::Usage)
 }
 
 /// Explains why there is no leader.

@@ -5,22 +5,26 @@
 //! data/                the default log: its members are the servers of the cluster
 //! data/named/system/   the catalogue
 //! data/named/group-1/  named logs
+//! data/chiplog.named   an empty file: there was a system log here, or another server asked for one
 //! ```
 //!
-//! - The first server of a new cluster makes the system log, before another server can join. Its leader makes the groups,
-//!   and adds some later, if it is configured with more.
+//! - The first server of a new cluster makes the system log, before another server can join. So does a server that is its
+//!   cluster alone, at a start with `groups`, if the cluster never had named logs. The leader of the system log makes the
+//!   groups, and adds some later, if it is configured with more.
 //! - The leader of a group asks each server of the cluster that is no member of the group yet to make an empty replica,
 //!   over the listener for peers, and adds it. It removes members that are no servers of the cluster any more.
 //! - The leader of a group transfers its leadership to the voter whose turn it is, so that the groups' leaders are spread
 //!   evenly.
 //!
 //! Invariants:
-//! - Only the server that makes a cluster makes its system log, at that moment: no other state proves that there is none.
+//! - Only a server that is its cluster alone makes a system log, before clients and other servers can change the members.
+//!   Nothing in its directory may tell of an earlier one.
 //! - A group's directory is renamed only if the catalogue knows another log by its number. A call of another server is no
 //!   reason. Nothing is removed.
 //!
 //! Must not know: services, clients.
 
+mod late;
 mod members;
 
 use super::config::Config;
@@ -30,6 +34,7 @@ use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, Logs};
 use chiplog_net::peer::{GROUPS_MAX, PeerTransport};
 use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::wire::address::Address;
+use late::is_alone;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,7 +53,12 @@ const CATALOGUE_WAIT: Duration = Duration::from_millis(200);
 /// How long a group that could not be opened is left alone.
 const OPEN_AGAIN: Duration = Duration::from_secs(30);
 /// Why a cluster of one server makes no groups.
-const WITHOUT: &str = "this cluster was made without named logs, or the directory of its system log is missing: `groups` counts when the first server makes a cluster";
+const ALONE: &str =
+    "this server has no system log: restart it with `groups` while it is the only server of its cluster";
+/// Why a cluster of several servers makes no groups.
+const SEVERAL: &str = "this server has no system log, and several servers make none: if one of them has `named/system` in its data directory, start it. If none ever had it, remove all servers but one (`chiplog member remove`), restart that one with `groups`, then add servers with new numbers and empty directories";
+/// How long the members of a group may differ from those of the cluster before that is a warning.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// The limit of changes of a group's members before the other groups have their turn.
 const CHANGES_MAX: usize = 8;
 /// The time limit of a server's answer to a request to host a replica.
@@ -61,6 +71,25 @@ enum Task {
     Open,
     Catalogue,
     Members,
+    /// Getting the system log from another server.
+    Wait,
+}
+
+impl Task {
+    /// How long it may fail before that is a warning.
+    fn patience(self) -> Duration {
+        match self {
+            Self::Members | Self::Wait => PATIENCE,
+            Self::Make | Self::Open | Self::Catalogue => Duration::ZERO,
+        }
+    }
+}
+
+/// The last report about a piece of work that fails.
+struct Report {
+    since: Instant,
+    what: String,
+    is_warning: bool,
 }
 
 /// The groups of a server. Cheap to clone.
@@ -78,12 +107,14 @@ struct Inner {
     opening: Mutex<()>,
     /// Notified when the system log is served.
     serves: Notify,
-    /// This process made the cluster, and the system log is still missing.
+    /// This process makes the system log, which is still missing.
     founds: AtomicBool,
+    /// Why it makes none.
+    refusal: Mutex<Option<String>>,
     /// Since when the voter whose turn it is could lead a group.
     steady: Mutex<BTreeMap<u32, Instant>>,
     /// The last report about each piece of work on a group.
-    reported: Mutex<BTreeMap<(u32, Task), String>>,
+    reported: Mutex<BTreeMap<(u32, Task), Report>>,
     /// When a group could not be opened.
     unopened: Mutex<BTreeMap<u32, Instant>>,
 }
@@ -116,6 +147,7 @@ impl Groups {
             opening: Mutex::default(),
             serves: Notify::new(),
             founds: AtomicBool::new(false),
+            refusal: Mutex::default(),
             steady: Mutex::default(),
             reported: Mutex::default(),
             unopened: Mutex::default(),
@@ -123,9 +155,11 @@ impl Groups {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Opens the replicas that are there. Blocks during recovery. A replica that cannot be opened is reported: the default
-    /// log and the other groups do without it.
-    pub(super) fn open(&self) {
+    /// Opens the replicas that are there, or makes the system log that a cluster of this server alone never had. Blocks
+    /// during recovery, and before the system log is made until this server leads the default log. Called before the
+    /// default log is served, so that its members stay. A replica that cannot be opened is reported: the default log and
+    /// the other groups do without it.
+    pub(super) fn open(&self, default: &Log) {
         let _one = self.opening();
         if self.inner.slot.named().is_none() && open_log::is_log(&self.path(SYSTEM)) {
             let opened = self.start(SYSTEM, Bootstrap::Existing).and_then(|log| self.serve(SYSTEM, &log));
@@ -134,6 +168,13 @@ impl Groups {
             }
         }
         self.open_known();
+        if self.inner.config.groups > 0
+            && self.inner.slot.named().is_none()
+            && !self.inner.founds.load(Ordering::Relaxed)
+            && is_alone(default)
+        {
+            self.begin_late(default);
+        }
     }
 
     /// Makes the system log of a new cluster, before its first server answers: another one can join at once, and then no
@@ -202,7 +243,7 @@ impl Groups {
             Error::new(ErrorKind::Io, format!("cannot rename {} to {}: {e}", path.display(), aside.display()))
         })?;
         tracing::warn!(
-            group,
+            group = %label(group),
             path = %aside.display(),
             "the catalogue has another group of this number, so the directory was renamed"
         );
@@ -278,12 +319,13 @@ impl Groups {
     fn serve(&self, group: u32, log: &Log) -> chiplog::Result<()> {
         match self.inner.slot.named() {
             None => {
+                self.mark()?;
                 self.inner.slot.open_named(Logs::of(log.clone()));
                 self.inner.serves.notify_one();
             }
             Some(logs) => logs.add_group(group, log.clone())?,
         }
-        tracing::info!(group, path = %log.path().display(), "opened a group of named logs");
+        tracing::info!(group = %label(group), path = %log.path().display(), "opened a group of named logs");
         Ok(())
     }
 
@@ -339,6 +381,9 @@ impl Groups {
             }
             None => {
                 self.check_known(group, log)?;
+                if group == SYSTEM {
+                    self.mark()?; // this cluster has a system log, even if making the replica fails
+                }
                 // One that is there can be of this group: its leader asked before, and was interrupted.
                 let replica = match self.start_existing(group, log)? {
                     Some(replica) => replica,
@@ -389,8 +434,8 @@ impl Groups {
             return;
         }
         match self.make_missing(default) {
-            Ok(what) => self.report(SYSTEM, Task::Make, what),
-            Err(error) => self.report(SYSTEM, Task::Make, &format!("it cannot be made: {error}")),
+            Ok(()) => self.report(SYSTEM, Task::Make, ""),
+            Err(error) => self.report(SYSTEM, Task::Make, &unmade(&error)),
         }
         let Some(logs) = self.inner.slot.named() else { return };
         let servers = default.status().replica;
@@ -422,31 +467,40 @@ impl Groups {
         }
     }
 
-    /// Makes the groups that are configured and missing, on the leader of the system log. Returns why there can be none, or
-    /// nothing.
-    fn make_missing(&self, default: &Log) -> chiplog::Result<&'static str> {
+    /// Makes the groups that are configured and missing, on the leader of the system log.
+    ///
+    /// # Errors
+    /// They cannot be made, or not without a system log.
+    fn make_missing(&self, default: &Log) -> chiplog::Result<()> {
         let wanted = self.inner.config.groups;
         let _one = self.opening();
         if self.inner.slot.is_draining() {
-            return Ok("");
+            return Ok(());
         }
         let Some(logs) = self.inner.slot.named() else {
-            let replica = default.status().replica;
-            let is_alone = replica.members.len() == 1 && replica.role == Role::Leader;
-            if is_alone && self.inner.founds.load(Ordering::Relaxed) {
-                return self.make_system().map(|()| "");
+            let (is_alone, leads) = (is_alone(default), default.role() == Role::Leader);
+            if is_alone && leads && self.inner.founds.load(Ordering::Relaxed) {
+                return self.make_system();
             }
-            return Ok(match wanted > 0 && is_alone {
-                true => WITHOUT,
-                false => "",
-            });
+            let lasting = match wanted > 0 && leads && !is_alone {
+                true => self.check_never_had().map_or_else(|error| error.to_string(), |()| SEVERAL.into()),
+                false => String::new(),
+            };
+            self.report(SYSTEM, Task::Wait, &lasting);
+            if wanted > 0 && leads && is_alone {
+                let refusal = self.inner.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let what = refusal.unwrap_or_else(|| ALONE.into());
+                return Err(Error::new(ErrorKind::Diverged, what));
+            }
+            return Ok(());
         };
+        self.report(SYSTEM, Task::Wait, "");
         self.open_known();
         let open = logs.groups();
         let mut missing = (1..=wanted).filter(|group| !open.contains_key(group));
         let is_new = |group| logs.group_id(group).is_ok_and(|id| id.is_none());
         if logs.system().role() != Role::Leader || !missing.any(is_new) {
-            return Ok("");
+            return Ok(());
         }
         logs.system().barrier(HOST_TIMEOUT)?; // a majority confirms that this is the newest catalogue
         for group in 1..=wanted {
@@ -456,22 +510,45 @@ impl Groups {
                 self.serve(group, &log)?;
             }
         }
-        Ok("")
+        Ok(())
     }
 
-    /// Reports what keeps a group from following, once until it changes.
+    /// Reports what keeps a group from following, once until it changes. A failure of a kind that passes by itself is a
+    /// warning only once it lasts.
     fn report(&self, group: u32, task: Task, what: &str) {
         let mut reported = self.inner.reported.lock().unwrap_or_else(PoisonError::into_inner);
-        if reported.get(&(group, task)).map_or("", String::as_str) != what {
-            reported.insert((group, task), what.to_owned());
-            if !what.is_empty() {
-                tracing::warn!(
-                    group,
-                    what,
-                    "a group of named logs does not follow the cluster; it is tried again"
-                );
+        if what.is_empty() {
+            reported.remove(&(group, task));
+            return;
+        }
+        let last = reported.get(&(group, task));
+        let since = last.map_or_else(Instant::now, |last| last.since);
+        let is_warning = since.elapsed() >= task.patience();
+        if last.is_some_and(|last| last.what == what && last.is_warning == is_warning) {
+            return;
+        }
+        reported.insert((group, task), Report { since, what: what.to_owned(), is_warning });
+        match is_warning {
+            true => {
+                tracing::warn!(group = %label(group), what, "the named logs do not follow the cluster yet")
+            }
+            false => {
+                tracing::debug!(group = %label(group), what, "the named logs do not follow the cluster yet")
             }
         }
+    }
+}
+
+/// The report of a failure to make the system log or a group.
+fn unmade(error: &Error) -> String {
+    format!("named logs cannot be kept: {error}")
+}
+
+/// A group in the server's log, named as `chiplog status` names it.
+fn label(group: u32) -> String {
+    match group {
+        SYSTEM => "system".into(),
+        group => group.to_string(),
     }
 }
 

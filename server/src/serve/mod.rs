@@ -220,8 +220,8 @@ impl Server {
             started: Instant::now(),
         };
         if let Some(log) = open(&opener, first).await? {
-            let opening = groups.clone();
-            let opened = tokio::task::spawn_blocking(move || opening.open()).await;
+            let (opening, default) = (groups.clone(), log.clone());
+            let opened = tokio::task::spawn_blocking(move || opening.open(&default)).await;
             opened.map_err(|_| Failure::new(ErrorKind::Poisoned, "opening the named logs panicked"))?;
             host.open(log);
         }

@@ -7,7 +7,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A server that is a cluster of its own, with one group of named logs.
 fn one(dir: &Path) -> Server {
@@ -179,8 +179,17 @@ fn servers_without_groups_say_so() {
     let dir = tempfile::tempdir().unwrap();
     let server = crate::harness::one(dir.path());
     let client = server.client.as_str();
-    for args in [&["logs", "create", client, "orders"][..], &["logs", "list", client]] {
-        assert!(fails(args, 4).contains("`groups`"), "{args:?}");
+    for args in [
+        &["logs", "create", client, "orders"][..],
+        &["logs", "list", client],
+        &["logs", "seal", client, "orders"],
+        &["logs", "delete", client, "orders", "--yes"],
+    ] {
+        let begun = Instant::now();
+        let failed = fails(args, 2);
+        assert!(failed.contains("--set groups=2") && !failed.contains("_system"), "{args:?}: {failed}");
+        assert!(!failed.contains("waiting up to"), "{failed}");
+        assert!(begun.elapsed() < Duration::from_secs(4), "nothing to wait for: {:?}", begun.elapsed());
     }
     fails(&["read", &format!("{client}/orders")], 4);
     assert_eq!(run(&["status", client, "--json"]).ok().json()["groups"], serde_json::json!([]));
@@ -337,4 +346,63 @@ fn founder_leaves_and_its_logs_stay() {
     assert!(
         shown["groups"].as_array().unwrap().iter().all(|group| group["voters"] == serde_json::json!([2]))
     );
+}
+
+/// A server that was started as the README said could never have named logs.
+#[test]
+fn only_server_of_a_cluster_gets_named_logs_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    server.start(&["--init"]);
+    let client = server.client.clone();
+    fed(&["append", &client], &lines(1, 3)).ok();
+    server.kill();
+    // A crash interrupted the making of the system log: there is no identity yet.
+    let system = server.data.join("named/system");
+    std::fs::create_dir_all(&system).unwrap();
+    std::fs::write(system.join("chiplog.id"), "").unwrap();
+
+    let groups = ["--init", "--set", "groups=2"];
+    server.start(&groups);
+    run(&["logs", "create", &client, "orders"]).ok();
+    fed(&["append", &format!("{client}/orders")], &lines(1, 5)).ok();
+    server.kill();
+    server.start(&groups);
+    assert_eq!(list(&[&client]).len(), 1);
+    assert_eq!(run(&["read", &format!("{client}/orders")]).ok().out, lines(1, 5));
+    assert_eq!(run(&["read", &client]).ok().out, lines(1, 3));
+
+    // Its catalogue is lost: no second one is made, also when nothing is left of the groups.
+    for lost in ["named/system", "named"] {
+        server.kill();
+        std::fs::rename(server.data.join(lost), dir.path().join("lost")).unwrap();
+        let said = server.said().len();
+        server.start(&groups);
+        wait("the server says so", || server.said()[said..].contains("there were named logs").then_some(()));
+        assert!(!system.join("chiplog.id").exists(), "{lost}");
+        fails(&["logs", "list", &client], 2);
+        let _ = std::fs::remove_dir_all(server.data.join(lost));
+        std::fs::rename(dir.path().join("lost"), server.data.join(lost)).unwrap();
+        server.kill();
+        server.start(&groups);
+        assert_eq!(list(&[&client]).len(), 1, "its directory is back");
+    }
+}
+
+#[test]
+fn several_servers_without_named_logs_get_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers = founded_with((1..=3).map(|node| Server::new(node, dir.path())).collect(), &[]);
+    for server in &mut servers {
+        assert_eq!(server.stop(), Some(0));
+    }
+    for server in &mut servers {
+        server.spawn(&["--set", "groups=1"]);
+    }
+    wait("the leader says so", || {
+        servers.iter().any(|server| server.said().contains("member remove")).then_some(())
+    });
+    assert!(servers.iter().all(|server| !server.data.join("named/system").exists()));
+    let failed = fails(&["logs", "create", &servers[0].client, "orders"], 2);
+    assert!(failed.contains("several servers"), "{failed}");
 }

@@ -41,10 +41,30 @@ JSON fields, one object per line:
   delete        name, deleted (true)
   seal          name, sealed (true)";
 
+const CREATE_EXAMPLES: &str = "\
+Examples:
+  chiplog logs create log1:7411 orders users
+  chiplog logs create log1:7411 account-2 --beside account-1";
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  chiplog logs list log1:7411 --prefix orders
+  chiplog logs list log1:7411 --json | jq -r 'select(.records == 0).name'";
+
+const DELETE_EXAMPLES: &str = "\
+Examples:
+  chiplog logs delete log1:7411 orders           asks first
+  chiplog logs delete log1:7411 orders users --yes";
+
+const SEAL_EXAMPLES: &str = "\
+Examples:
+  chiplog logs seal log1:7411 orders";
+
 /// Create, list, delete and seal the named logs of servers.
 ///
-/// Servers keep named logs beside their default log if they are started with `groups` (`chiplog serve`). Each
-/// named log has its own records from 1, its own readers and its own discards. The logs of a group share its
+/// Servers keep named logs beside their default log if `groups` is set in their configuration, as by
+/// `chiplog serve --set groups=2`. It is 0 by default. The only server of a cluster can be restarted with it at
+/// any time. Several servers that never had named logs cannot get them (status 2). Each named log has its own records from 1, its own readers and its own discards. The logs of a group share its
 /// files and its syncs, so thousands of logs cost little more than one.
 ///
 /// Other commands take the name after the servers: HOST:PORT/NAME.
@@ -60,8 +80,10 @@ pub(crate) struct LogsCommand {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Create logs. A name that exists is an error (status 2).
-    #[command(allow_missing_positional = true)]
+    /// Create logs. A name that exists is an error: status 2.
+    ///
+    /// Servers without `groups` keep no named logs: see `chiplog logs --help`.
+    #[command(allow_missing_positional = true, after_long_help = CREATE_EXAMPLES)]
     Create {
         #[command(flatten)]
         of: Of,
@@ -70,6 +92,7 @@ enum Action {
         beside: Option<String>,
     },
     /// List the logs by name.
+    #[command(after_long_help = LIST_EXAMPLES)]
     List {
         /// Servers of the cluster, by their address for clients. One that runs is enough; A,B,C are tried in
         /// turn.
@@ -88,7 +111,7 @@ enum Action {
     ///
     /// On a terminal the command asks first; elsewhere it needs --yes (status 2 without it). Readers and appends
     /// of a deleted log fail. The name can be created again: that is another log.
-    #[command(allow_missing_positional = true)]
+    #[command(allow_missing_positional = true, after_long_help = DELETE_EXAMPLES)]
     Delete {
         #[command(flatten)]
         of: Of,
@@ -97,7 +120,7 @@ enum Action {
         yes: bool,
     },
     /// Seal logs: they take no more appends, their records stay. For good.
-    #[command(allow_missing_positional = true)]
+    #[command(allow_missing_positional = true, after_long_help = SEAL_EXAMPLES)]
     Seal {
         #[command(flatten)]
         of: Of,

@@ -29,7 +29,7 @@ JSON fields:
   log_id, first, last (an empty log has last = first - 1), records, durable, bytes_used
   directory       null for servers
   bytes_capacity  null: unknown here, because it is an option of the writer
-  segments        null for servers
+  segments        files with records; `chiplog verify` counts prepared ones too; null for servers
   sessions        null for servers
   last_timestamp  ms since 1970, of the newest block; null: none
   last_time       the same as text

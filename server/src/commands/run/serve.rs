@@ -27,6 +27,8 @@ const LEARNS: Duration = Duration::from_secs(5);
 const EXAMPLES: &str = "\
 Examples:
   chiplog serve --node 1 --data ./1 --init           a new cluster of one server, on this machine
+  chiplog serve --node 1 --data ./1 --init --set groups=2
+                                                     the same with named logs (`chiplog logs`)
   chiplog serve --config /etc/chiplog.toml           continue with the replica, or wait for
                                                      `chiplog member add`
   chiplog serve --config chiplog.toml --set log.segment_bytes=128MiB
@@ -41,6 +43,10 @@ Examples:
 /// If the directory holds a replica, the server continues with it. If it is empty, the server waits until
 /// `chiplog member init` makes it the first server of a cluster or `chiplog member add` adds it to one.
 /// --init and --join do that at once.
+///
+/// The key `groups` is for named logs (`chiplog logs`): --set groups=2 keeps them in two groups. It is 0 by
+/// default, which keeps none. Use the same number on all servers. The only server of a cluster makes the groups
+/// at its next start; several servers that never had groups cannot get them.
 ///
 /// SIGTERM and Ctrl-C end the server in order: it is no longer ready, accepts no new calls, transfers
 /// leadership, ends its streams and closes the log (status 0). A second signal ends it at once; no confirmed

@@ -5,7 +5,7 @@
 //! - A majority confirms the members of the default log before a member of a group changes.
 //! - A learner votes only once it lacks little of what the leader has.
 
-use super::{Groups, HOST_TIMEOUT};
+use super::{Groups, HOST_TIMEOUT, label};
 use chiplog::cluster::{Change, Member};
 use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, NodeId};
 use chiplog_net::wire::address::Address;
@@ -48,7 +48,7 @@ impl Groups {
         if default.status().replica.members != servers {
             return Ok(false); // the next look compares with the new ones
         }
-        tracing::info!(group, ?change, "a group of named logs follows the members of the cluster");
+        tracing::info!(group = %label(group), ?change, "a group of named logs follows the members of the cluster");
         replica.change_members(&[change], CHANGE_TIMEOUT)?;
         Ok(true)
     }
@@ -129,10 +129,10 @@ impl Groups {
         self.inner.steady.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
         match replica.transfer_leader(next, HOST_TIMEOUT) {
             Ok(()) => {
-                tracing::info!(group, to = %next, "another server leads a group of named logs: they are spread evenly")
+                tracing::info!(group = %label(group), to = %next, "another server leads a group of named logs: they are spread evenly")
             }
             Err(error) => {
-                tracing::info!(group, to = %next, %error, "leadership of a group was not transferred")
+                tracing::info!(group = %label(group), to = %next, %error, "leadership of a group was not transferred")
             }
         }
     }
