@@ -169,8 +169,8 @@ fn groups_are_shown_and_addressed() {
     let of =
         |log: &str| run(&["options", &format!("{client}/{log}"), "--json"]).ok().json()["options"].clone();
     assert_eq!(
-        (of("orders"), of("_system")),
-        (serde_json::json!({ "session_window": 8 }), serde_json::json!({}))
+        (of("_group-1"), of("orders"), of("_system")),
+        (serde_json::json!({ "session_window": 8 }), serde_json::json!({}), serde_json::json!({}))
     );
 }
 
