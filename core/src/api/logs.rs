@@ -18,143 +18,33 @@
 //!
 //! Must not know: blocks, segments.
 
-use crate::api::catalogue::{Catalogue, CatalogueEntry, CatalogueRecord, check_name};
+mod groups;
+mod names;
+mod options;
+
+pub use options::LogsOptions;
+
+use crate::api::catalogue::{Catalogue, CatalogueEntry, CatalogueRecord};
 use crate::api::log::Log;
-use crate::cluster::options::ClusterOptions;
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::Options;
 use crate::read::reader::Start;
 use crate::record::batch::Batch;
 use crate::replica::open::{disk_at, group_dir, open_named_dir, system_dir};
 use crate::replica::queue::proposals::{Command, LogCommand};
 use crate::sync::completion::Appended;
 use crate::types::{Index, LogId, LogNumber, Timestamp};
+use options::{GROUPS_MAX, SYSTEM_GROUP};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// How many named logs are kept: in how many groups, and with which options.
-///
-/// ```
-/// use chiplog::{LogsOptions, Options};
-/// let options = LogsOptions::default().groups(4).options(Options::with_segment_bytes(16 << 20));
-/// assert_eq!(options.groups, 4);
-/// ```
-#[derive(Clone)]
-#[non_exhaustive]
-pub struct LogsOptions {
-    /// The number of groups, from 1 to 1024. A group has two or three threads and one sync at a time. Opening a
-    /// directory with a larger number adds groups; a smaller one leaves all there are. Default 2.
-    pub groups: u32,
-    /// The options of each group. Retention by size or age is set for single logs, not here. Each segment begins with a
-    /// table of the group's logs: with segments below 8 MiB, lower `sessions_max` to make room for it.
-    pub options: Options,
-    /// Makes each group a replica of a cluster: called with the group's number. Group 0 is that of the catalogue; named
-    /// logs are in groups from 1. Each group needs a transport of its own.
-    pub cluster: Option<Arc<dyn Fn(u32) -> ClusterOptions + Send + Sync>>,
-}
-
-/// The group of the system log.
-const SYSTEM_GROUP: u32 = 0;
-/// The most groups.
-const GROUPS_MAX: u32 = 1024;
-/// The size of the system log's segments.
-const SYSTEM_SEGMENT_BYTES: u32 = 1 << 20;
 /// How long a majority may take to confirm that there is no log of a name.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often [`Logs::find`] looks whether a log has been opened in its group.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
-
-impl Default for LogsOptions {
-    fn default() -> Self {
-        Self { groups: 2, options: Options::default(), cluster: None }
-    }
-}
-
-impl fmt::Debug for LogsOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { groups, options, cluster } = self;
-        f.debug_struct("LogsOptions")
-            .field("groups", groups)
-            .field("options", options)
-            .field("cluster", &cluster.is_some())
-            .finish()
-    }
-}
-
-impl LogsOptions {
-    /// Sets [`Self::groups`].
-    #[must_use]
-    pub fn groups(mut self, groups: u32) -> Self {
-        self.groups = groups;
-        self
-    }
-
-    /// Sets [`Self::options`].
-    #[must_use]
-    pub fn options(mut self, options: Options) -> Self {
-        self.options = options;
-        self
-    }
-
-    /// Sets [`Self::cluster`].
-    #[must_use]
-    pub fn cluster(mut self, cluster: impl Fn(u32) -> ClusterOptions + Send + Sync + 'static) -> Self {
-        self.cluster = Some(Arc::new(cluster));
-        self
-    }
-
-    fn check(&self) -> Result<()> {
-        let invalid = |what: String| Err(Error::new(ErrorKind::InvalidArgument, what));
-        if !(1..=GROUPS_MAX).contains(&self.groups) {
-            return invalid(format!("option groups is {}; it has to be from 1 to {GROUPS_MAX}", self.groups));
-        }
-        if self.options.cluster.is_some() {
-            return invalid(
-                "each group needs options of a cluster of its own: set LogsOptions::cluster".into(),
-            );
-        }
-        if self.options.retention_bytes.is_some() || self.options.retention_age.is_some() {
-            return invalid(
-                "retention_bytes and retention_age are of a log on its own: discard records of each named log".into(),
-            );
-        }
-        if self.options.logs_max() == 0 {
-            return invalid(format!(
-                "segments of {} bytes have no room for a table of logs beside {} sessions: raise segment_bytes, or \
-                 lower sessions_max",
-                self.options.segment_bytes, self.options.sessions_max
-            ));
-        }
-        self.options.check()
-    }
-
-    /// The options with which a group is opened; 0 is that of the system log, whose records are small and few. For a
-    /// program that opens the groups itself: see [`Logs::of`].
-    pub fn of_group(&self, group: u32) -> Options {
-        if group == SYSTEM_GROUP {
-            return self.of_system();
-        }
-        Options { cluster: self.cluster.as_ref().map(|cluster| cluster(group)), ..self.options.clone() }
-    }
-
-    fn of_system(&self) -> Options {
-        let Options { create, read_mode, queue_timeout, .. } = self.options;
-        let (clock, cluster) =
-            (self.options.clock.clone(), self.cluster.as_ref().map(|cluster| cluster(SYSTEM_GROUP)));
-        Options {
-            create,
-            read_mode,
-            queue_timeout,
-            clock,
-            cluster,
-            ..Options::with_segment_bytes(SYSTEM_SEGMENT_BYTES)
-        }
-    }
-}
 
 /// Many named logs in one directory. Each is a [`Log`]: its own indexes from 1, its own readers, sessions and discards.
 /// Appends to all logs of a group are written and synced together, so thousands of logs cost little more than one.
@@ -304,82 +194,6 @@ impl Logs {
         }
     }
 
-    /// Adds a group that runs here, from 1 on. Notes it in the catalogue if that is new, and if this replica leads the
-    /// system log.
-    ///
-    /// # Errors
-    /// `InvalidArgument`: it holds one log on its own, or the number is out of bounds. `AlreadyExists`: there is a group of
-    /// this number. `Diverged`: the catalogue knows another directory by this number. Those of [`Log::append`].
-    pub fn add_group(&self, number: u32, group: Log) -> Result<()> {
-        let system = &self.inner.system;
-        if !(1..=GROUPS_MAX).contains(&number) {
-            let what = format!("group {number}: groups of named logs have numbers from 1 to {GROUPS_MAX}");
-            return Err(Error::new(ErrorKind::InvalidArgument, what));
-        }
-        if group.last_index() > Index(0) && !group.logs().is_shared() {
-            let what = format!("{} holds one log on its own, and no named logs", group.path().display());
-            return Err(Error::new(ErrorKind::InvalidArgument, what));
-        }
-        group.logs().reserve();
-        self.note_group(number, &group)?;
-        let mut groups = self.inner.groups.write().unwrap_or_else(PoisonError::into_inner);
-        if groups.contains_key(&number) {
-            return Err(Error::new(ErrorKind::AlreadyExists, format!("group {number} runs here already")));
-        }
-        groups.insert(number, group);
-        tracing::debug!(group = number, of = %system.path().display(), "a group of named logs was added");
-        Ok(())
-    }
-
-    /// Checks that a group is the one that the catalogue knows, and notes it if it is new and this replica leads.
-    fn note_group(&self, number: u32, group: &Log) -> Result<()> {
-        match self.group_id(number)? {
-            Some(known) => is_known(number, known, group),
-            None if self.inner.system.replica_leads() => self.register_group(number, group),
-            None => Ok(()),
-        }
-    }
-
-    /// Notes a new group in the catalogue, before it is added: of two that are made at the same time the first counts. In
-    /// a cluster the leader of group 0 accepts this.
-    ///
-    /// # Errors
-    /// `Diverged`: the catalogue knows another directory by this number, or the group has logs of another catalogue. Those
-    /// of [`Log::append`].
-    pub fn register_group(&self, number: u32, group: &Log) -> Result<()> {
-        if !group.logs().opened().is_none() {
-            let what = format!(
-                "{} has named logs, but the catalogue does not know the group: it is of another catalogue, or the \
-                 directory of the catalogue was lost or is on a disk that is not mounted",
-                group.path().display()
-            );
-            return Err(Error::new(ErrorKind::Diverged, what));
-        }
-        let record = CatalogueRecord::Group { group: number, id: group.log_id() };
-        self.inner.system.append(&record.encode()[..])?;
-        self.group_id(number)?.map_or(Ok(()), |known| is_known(number, known, group))
-    }
-
-    /// The permanent id of a group's own log, as far as the catalogue is known here. `None`: there is no such group yet.
-    ///
-    /// # Errors
-    /// Those of reading the system log.
-    pub fn group_id(&self, number: u32) -> Result<Option<LogId>> {
-        Ok(self.catalogue()?.group(number))
-    }
-
-    /// A group that runs here.
-    fn group(&self, number: u32) -> Result<Log> {
-        let groups = self.inner.groups.read().unwrap_or_else(PoisonError::into_inner);
-        groups.get(&number).cloned().ok_or_else(|| {
-            let what = format!(
-                "group {number} does not run here yet: {} do. If that lasts, was its directory removed?",
-                groups.len()
-            );
-            Error::new(ErrorKind::Unavailable, what)
-        })
-    }
-
     /// The catalogue, as of the last record that is committed here.
     fn catalogue(&self) -> Result<MutexGuard<'_, Catalogue>> {
         let system = &self.inner.system;
@@ -396,119 +210,6 @@ impl Logs {
             catalogue.apply(parsed);
         }
         Ok(catalogue)
-    }
-
-    /// Creates a log. Blocks until that is durable. In a cluster the leaders of group 0 and of the log's group accept
-    /// this.
-    ///
-    /// # Errors
-    /// `AlreadyExists`. `InvalidArgument`: the name is not allowed. `Full`: the group has no room for more logs. Those of
-    /// [`Log::append`]; it is safe to retry, and a log that was created is then reported as existing.
-    pub fn create(&self, name: &str) -> Result<Log> {
-        self.create_in(name, None)
-    }
-
-    /// As [`Logs::create`], in the group of another log: so that both can be appended to together.
-    ///
-    /// # Errors
-    /// As [`Logs::create`]. `NotFound`: the other log does not exist.
-    pub fn create_beside(&self, name: &str, other: &str) -> Result<Log> {
-        self.create_in(name, Some(other))
-    }
-
-    fn create_in(&self, name: &str, beside: Option<&str>) -> Result<Log> {
-        let entry = self.add_entry(name, beside)?;
-        self.open_entry(&entry)
-    }
-
-    /// The first half of [`Logs::create`]: the log is in the catalogue, and the leader of its group opens it with the
-    /// next [`Logs::settle`]. For a cluster in which another replica leads the group; [`Logs::find`] waits until it is
-    /// open. In a cluster the leader of group 0 accepts this. Returns the log's id.
-    ///
-    /// # Errors
-    /// As [`Logs::create`].
-    pub fn register(&self, name: &str) -> Result<LogId> {
-        self.add_entry(name, None).map(|entry| entry.id)
-    }
-
-    /// As [`Logs::register`], in the group of another log.
-    ///
-    /// # Errors
-    /// As [`Logs::create_beside`].
-    pub fn register_beside(&self, name: &str, other: &str) -> Result<LogId> {
-        self.add_entry(name, Some(other)).map(|entry| entry.id)
-    }
-
-    fn add_entry(&self, name: &str, beside: Option<&str>) -> Result<CatalogueEntry> {
-        check_new_name(name)?;
-        self.may_wait()?;
-        self.check_leads()?;
-        self.drop_deleted()?;
-        let group =
-            beside.map(|other| self.entry_confirmed(other, None)).transpose()?.map(|entry| entry.group);
-        let system = &self.inner.system;
-        let exists = || Error::new(ErrorKind::AlreadyExists, format!("log {name:?} exists already"));
-        if self.catalogue()?.get(name).is_some() {
-            match self.entry_confirmed(name, None) {
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                found => return found.and(Err(exists())),
-            }
-        }
-        let group = {
-            let catalogue = self.catalogue()?;
-            let groups = self.groups();
-            let fewest = || groups.into_keys().min_by_key(|group| catalogue.logs_in(*group)).unwrap_or(1);
-            group.unwrap_or_else(fewest)
-        };
-        let _place = self.reserve(group)?;
-        self.note_group(group, &self.group(group)?)?; // a group is in the catalogue before its logs
-        let id = system.random_id()?;
-        let index =
-            system.append(&CatalogueRecord::Create { name: name.to_owned(), id, group }.encode()[..])?;
-        let catalogue = self.catalogue()?;
-        debug_assert!(catalogue.next() > index, "an acknowledged record can be read");
-        catalogue.get(name).copied().filter(|entry| entry.id == id).ok_or_else(exists)
-    }
-
-    /// Checks that this replica leads the system log: only then its catalogue decides.
-    ///
-    /// # Errors
-    /// `NotLeader`.
-    fn check_leads(&self) -> Result<()> {
-        if self.inner.system.replica_leads() {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::NotLeader,
-            "another replica leads the system log, which has the names of logs",
-        ))
-    }
-
-    /// Checks that this thread may wait for all groups: nothing is half done because it may not.
-    ///
-    /// # Errors
-    /// `InvalidArgument`: this is the writer thread of one.
-    fn may_wait(&self) -> Result<()> {
-        self.groups().values().chain([&self.inner.system]).try_for_each(Log::may_wait)
-    }
-
-    /// Reserves a place for one more log in a group, before the catalogue names it. Other calls create logs meanwhile.
-    fn reserve(&self, number: u32) -> Result<Reserved<'_>> {
-        let group = self
-            .group(number)
-            .map_err(|error| Error::new(ErrorKind::Busy, format!("{error}; try again later")))?;
-        let mut reserved = self.inner.reserved.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = reserved.entry(number).or_default();
-        let count = group.logs().len().max(self.catalogue()?.logs_in(number)) + *others;
-        if count < group.logs_max() {
-            *others += 1;
-            return Ok(Reserved { places: &self.inner.reserved, group: number });
-        }
-        let what = format!(
-            "group {number} has {count} logs, and its segments have room for no more: delete some, or open the \
-             directory with more groups"
-        );
-        Err(Error::new(ErrorKind::Full, what))
     }
 
     /// The handle of a log that the catalogue has. It can be missing in its group: after a crash, or at a replica that
@@ -616,84 +317,6 @@ impl Logs {
         found.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no log {name:?}")))
     }
 
-    /// Deletes a log with all its records. Blocks until that is durable. Its handles get `NotFound` from then on, and so do
-    /// its readers behind the last record; what they hold stays valid. The name can be created again: that is another log, with another number.
-    ///
-    /// # Errors
-    /// `NotFound`. Those of [`Log::append`]; it is safe to retry.
-    pub fn delete(&self, name: &str) -> Result<()> {
-        let CatalogueEntry { number, id, group, .. } = self.remove_entry(name, None)?;
-        match drop_in(&self.group(group)?, number) {
-            // It is deleted. The leader of its group drops its records.
-            Err(error) if error.kind() == ErrorKind::NotLeader => self.await_dropped(id, CONFIRM_TIMEOUT),
-            dropped => dropped,
-        }
-    }
-
-    /// The first half of [`Logs::delete`]: the name is gone, and the leader of the log's group drops its records with the
-    /// next [`Logs::settle`]. In a cluster the leader of group 0 accepts this. Returns the log's id.
-    ///
-    /// # Errors
-    /// As [`Logs::delete`]. `NotFound`, too, if `id` is given and the name is that of another log now.
-    pub fn unregister(&self, name: &str, id: Option<LogId>) -> Result<LogId> {
-        self.remove_entry(name, id).map(|entry| entry.id)
-    }
-
-    /// The entry of a name. A majority confirms it, or that there is none, unless it is that of the log with this id: a
-    /// new leader can lack the newest records until its first one is committed, and know an older log of this name.
-    fn entry_confirmed(&self, name: &str, id: Option<LogId>) -> Result<CatalogueEntry> {
-        match self.entry(name) {
-            Ok(entry) if id == Some(entry.id) => return Ok(entry),
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => self.inner.system.barrier(CONFIRM_TIMEOUT)?,
-        };
-        self.entry(name).and_then(|entry| meant(name, entry, id))
-    }
-
-    /// Waits until a deleted log is gone from its group: no append to it is acknowledged from then on. Returns at once if
-    /// there is no such log: it is gone, or was never deleted. Blocks for up to `timeout`.
-    ///
-    /// # Errors
-    /// `Timeout`: its group has no leader, or this replica does not hear from it. `Unavailable`: the group does not run
-    /// here. Those of reading the system log.
-    pub fn await_dropped(&self, id: LogId, timeout: Duration) -> Result<()> {
-        let deadline = Instant::now() + timeout;
-        loop {
-            let place = self.catalogue()?.deleted_log(id);
-            let Some((number, log)) = place else { return Ok(()) };
-            self.group(number)?;
-            self.drop_deleted()?;
-            if self.catalogue()?.deleted_log(id).is_none() {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                let what = format!(
-                    "log {log} is deleted, but was not dropped in group {number} within {timeout:?}: the group has no \
-                     leader, or this replica does not hear from it"
-                );
-                return Err(Error::new(ErrorKind::Timeout, what));
-            }
-            std::thread::sleep(LOOK_INTERVAL);
-        }
-    }
-
-    /// Whether a log was deleted and may still be in its group.
-    ///
-    /// # Errors
-    /// Those of reading the system log.
-    pub fn is_being_dropped(&self, id: LogId) -> Result<bool> {
-        Ok(self.catalogue()?.deleted_log(id).is_some())
-    }
-
-    fn remove_entry(&self, name: &str, id: Option<LogId>) -> Result<CatalogueEntry> {
-        self.may_wait()?;
-        self.check_leads()?;
-        let entry = self.entry_confirmed(name, id)?;
-        let CatalogueEntry { number, id, .. } = entry;
-        self.inner.system.append(&CatalogueRecord::Delete { number, id }.encode()[..])?;
-        Ok(entry)
-    }
-
     /// Seals a log: it takes no more appends, its records stay. Blocks until that is durable.
     ///
     /// # Errors
@@ -768,35 +391,6 @@ impl Logs {
         Ok(info(name, &entry, self.group(entry.group).ok().as_ref()))
     }
 
-    /// Drops the logs in groups that a delete left there: it was interrupted between its two steps, or the group had its
-    /// leader elsewhere. A group that cannot drop its logs now keeps them until a later call.
-    fn drop_deleted(&self) -> Result<()> {
-        let deleted = self.catalogue()?.deleted();
-        for (number, log) in deleted {
-            let Ok(group) = self.group(number) else { continue };
-            let is_there = group.logs().get(log).is_some();
-            // One that was never opened is opened first: from then on it cannot be opened any more.
-            if (is_there || log > group.logs().opened()) && group.replica_leads() {
-                let older = LogNumber(log.0.saturating_sub(1));
-                let open = || self.open_up_to(&group, number, older).and_then(|()| open_in(&group, log));
-                let dropped = if is_there { Ok(()) } else { open() }.and_then(|()| drop_in(&group, log));
-                if let Err(error) = dropped {
-                    tracing::warn!(group = number, %log, %error, "a deleted log could not be dropped; it is tried again");
-                }
-            }
-            if group.logs().get(log).is_none() && log <= group.logs().opened() {
-                self.catalogue()?.forget(number, log); // no older log can be opened any more
-            }
-        }
-        Ok(())
-    }
-
-    /// The groups that run here, by number: for the status, the members and the leader of each. Appends and readers need
-    /// one of the named logs.
-    pub fn groups(&self) -> BTreeMap<u32, Log> {
-        self.inner.groups.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     /// The system log, which is group 0: for its members and its leader in a cluster. Its records are the catalogue: append
     /// none, and discard none.
     pub fn system(&self) -> &Log {
@@ -814,38 +408,10 @@ impl Logs {
     }
 }
 
-/// A place in a group for a log that is being created.
-struct Reserved<'a> {
-    places: &'a Mutex<BTreeMap<u32, usize>>,
-    group: u32,
-}
-
-impl Drop for Reserved<'_> {
-    fn drop(&mut self) {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = places.get_mut(&self.group) {
-            *count -= 1;
-        }
-    }
-}
-
 impl fmt::Debug for Logs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Logs").field("groups", &self.groups()).finish()
     }
-}
-
-/// Checks that a group has the id that the catalogue knows.
-fn is_known(number: u32, known: LogId, group: &Log) -> Result<()> {
-    if known == group.log_id() {
-        return Ok(());
-    }
-    let what = format!(
-        "{} is not the directory that the catalogue knows as group {number}: it was removed, replaced, or is on a disk \
-         that is not mounted; put the right one in its place",
-        group.path().display()
-    );
-    Err(Error::new(ErrorKind::Diverged, what))
 }
 
 fn info(name: &str, entry: &CatalogueEntry, group: Option<&Log>) -> LogInfo {
@@ -862,17 +428,6 @@ fn info(name: &str, entry: &CatalogueEntry, group: Option<&Log>) -> LogInfo {
         last_timestamp: state.map_or(Timestamp(0), |state| state.last_timestamp),
         sealed: state.is_some_and(|state| state.sealed),
     }
-}
-
-/// Checks the name of a log that is to be created.
-fn check_new_name(name: &str) -> Result<()> {
-    check_name(name)?;
-    if name.starts_with('_') {
-        let what =
-            format!("names that begin with '_' are kept for chiplog's own logs: call it other than {name:?}");
-        return Err(Error::new(ErrorKind::InvalidArgument, what));
-    }
-    Ok(())
 }
 
 /// Opens a log in its group, if it is not there.

@@ -1,0 +1,256 @@
+//! Names: logs are created and deleted, in the catalogue first, then in their groups.
+//!
+//! Invariants:
+//! - a name decides only once a majority has confirmed it: a new leader can lack the newest records of the catalogue;
+//! - creations beside each other get no more places than a group has.
+
+use super::{CONFIRM_TIMEOUT, LOOK_INTERVAL, Logs, drop_in, meant, open_in};
+use crate::api::catalogue::{CatalogueEntry, CatalogueRecord, check_name};
+use crate::api::log::Log;
+use crate::error::{Error, ErrorKind, Result};
+use crate::types::{LogId, LogNumber};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+impl Logs {
+    /// Creates a log. Blocks until that is durable. In a cluster the leaders of group 0 and of the log's group accept
+    /// this.
+    ///
+    /// # Errors
+    /// `AlreadyExists`. `InvalidArgument`: the name is not allowed. `Full`: the group has no room for more logs. Those of
+    /// [`Log::append`]; it is safe to retry, and a log that was created is then reported as existing.
+    pub fn create(&self, name: &str) -> Result<Log> {
+        self.create_in(name, None)
+    }
+
+    /// As [`Logs::create`], in the group of another log: so that both can be appended to together.
+    ///
+    /// # Errors
+    /// As [`Logs::create`]. `NotFound`: the other log does not exist.
+    pub fn create_beside(&self, name: &str, other: &str) -> Result<Log> {
+        self.create_in(name, Some(other))
+    }
+
+    fn create_in(&self, name: &str, beside: Option<&str>) -> Result<Log> {
+        let entry = self.add_entry(name, beside)?;
+        self.open_entry(&entry)
+    }
+
+    /// The first half of [`Logs::create`]: the log is in the catalogue, and the leader of its group opens it with the
+    /// next [`Logs::settle`]. For a cluster in which another replica leads the group; [`Logs::find`] waits until it is
+    /// open. In a cluster the leader of group 0 accepts this. Returns the log's id.
+    ///
+    /// # Errors
+    /// As [`Logs::create`].
+    pub fn register(&self, name: &str) -> Result<LogId> {
+        self.add_entry(name, None).map(|entry| entry.id)
+    }
+
+    /// As [`Logs::register`], in the group of another log.
+    ///
+    /// # Errors
+    /// As [`Logs::create_beside`].
+    pub fn register_beside(&self, name: &str, other: &str) -> Result<LogId> {
+        self.add_entry(name, Some(other)).map(|entry| entry.id)
+    }
+
+    fn add_entry(&self, name: &str, beside: Option<&str>) -> Result<CatalogueEntry> {
+        check_new_name(name)?;
+        self.may_wait()?;
+        self.check_leads()?;
+        self.drop_deleted()?;
+        let group =
+            beside.map(|other| self.entry_confirmed(other, None)).transpose()?.map(|entry| entry.group);
+        let system = &self.inner.system;
+        let exists = || Error::new(ErrorKind::AlreadyExists, format!("log {name:?} exists already"));
+        if self.catalogue()?.get(name).is_some() {
+            match self.entry_confirmed(name, None) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                found => return found.and(Err(exists())),
+            }
+        }
+        let group = {
+            let catalogue = self.catalogue()?;
+            let groups = self.groups();
+            let fewest = || groups.into_keys().min_by_key(|group| catalogue.logs_in(*group)).unwrap_or(1);
+            group.unwrap_or_else(fewest)
+        };
+        let _place = self.reserve(group)?;
+        self.note_group(group, &self.group(group)?)?; // a group is in the catalogue before its logs
+        let id = system.random_id()?;
+        let index =
+            system.append(&CatalogueRecord::Create { name: name.to_owned(), id, group }.encode()[..])?;
+        let catalogue = self.catalogue()?;
+        debug_assert!(catalogue.next() > index, "an acknowledged record can be read");
+        catalogue.get(name).copied().filter(|entry| entry.id == id).ok_or_else(exists)
+    }
+
+    /// Checks that this replica leads the system log: only then its catalogue decides.
+    ///
+    /// # Errors
+    /// `NotLeader`.
+    fn check_leads(&self) -> Result<()> {
+        if self.inner.system.replica_leads() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::NotLeader,
+            "another replica leads the system log, which has the names of logs",
+        ))
+    }
+
+    /// Checks that this thread may wait for all groups: nothing is half done because it may not.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: this is the writer thread of one.
+    pub(super) fn may_wait(&self) -> Result<()> {
+        self.groups().values().chain([&self.inner.system]).try_for_each(Log::may_wait)
+    }
+
+    /// Reserves a place for one more log in a group, before the catalogue names it. Other calls create logs meanwhile.
+    pub(super) fn reserve(&self, number: u32) -> Result<Reserved<'_>> {
+        let group = self
+            .group(number)
+            .map_err(|error| Error::new(ErrorKind::Busy, format!("{error}; try again later")))?;
+        let mut reserved = self.inner.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = reserved.entry(number).or_default();
+        let count = group.logs().len().max(self.catalogue()?.logs_in(number)) + *others;
+        if count < group.logs_max() {
+            *others += 1;
+            return Ok(Reserved { places: &self.inner.reserved, group: number });
+        }
+        let what = format!(
+            "group {number} has {count} logs, and its segments have room for no more: delete some, or open the \
+             directory with more groups"
+        );
+        Err(Error::new(ErrorKind::Full, what))
+    }
+
+    /// Deletes a log with all its records. Blocks until that is durable. Its handles get `NotFound` from then on, and so do
+    /// its readers behind the last record; what they hold stays valid. The name can be created again: that is another log, with another number.
+    ///
+    /// # Errors
+    /// `NotFound`. Those of [`Log::append`]; it is safe to retry.
+    pub fn delete(&self, name: &str) -> Result<()> {
+        let CatalogueEntry { number, id, group, .. } = self.remove_entry(name, None)?;
+        match drop_in(&self.group(group)?, number) {
+            // It is deleted. The leader of its group drops its records.
+            Err(error) if error.kind() == ErrorKind::NotLeader => self.await_dropped(id, CONFIRM_TIMEOUT),
+            dropped => dropped,
+        }
+    }
+
+    /// The first half of [`Logs::delete`]: the name is gone, and the leader of the log's group drops its records with the
+    /// next [`Logs::settle`]. In a cluster the leader of group 0 accepts this. Returns the log's id.
+    ///
+    /// # Errors
+    /// As [`Logs::delete`]. `NotFound`, too, if `id` is given and the name is that of another log now.
+    pub fn unregister(&self, name: &str, id: Option<LogId>) -> Result<LogId> {
+        self.remove_entry(name, id).map(|entry| entry.id)
+    }
+
+    /// The entry of a name. A majority confirms it, or that there is none, unless it is that of the log with this id: a
+    /// new leader can lack the newest records until its first one is committed, and know an older log of this name.
+    fn entry_confirmed(&self, name: &str, id: Option<LogId>) -> Result<CatalogueEntry> {
+        match self.entry(name) {
+            Ok(entry) if id == Some(entry.id) => return Ok(entry),
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => self.inner.system.barrier(CONFIRM_TIMEOUT)?,
+        };
+        self.entry(name).and_then(|entry| meant(name, entry, id))
+    }
+
+    /// Waits until a deleted log is gone from its group: no append to it is acknowledged from then on. Returns at once if
+    /// there is no such log: it is gone, or was never deleted. Blocks for up to `timeout`.
+    ///
+    /// # Errors
+    /// `Timeout`: its group has no leader, or this replica does not hear from it. `Unavailable`: the group does not run
+    /// here. Those of reading the system log.
+    pub fn await_dropped(&self, id: LogId, timeout: Duration) -> Result<()> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let place = self.catalogue()?.deleted_log(id);
+            let Some((number, log)) = place else { return Ok(()) };
+            self.group(number)?;
+            self.drop_deleted()?;
+            if self.catalogue()?.deleted_log(id).is_none() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                let what = format!(
+                    "log {log} is deleted, but was not dropped in group {number} within {timeout:?}: the group has no \
+                     leader, or this replica does not hear from it"
+                );
+                return Err(Error::new(ErrorKind::Timeout, what));
+            }
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+    }
+
+    /// Whether a log was deleted and may still be in its group.
+    ///
+    /// # Errors
+    /// Those of reading the system log.
+    pub fn is_being_dropped(&self, id: LogId) -> Result<bool> {
+        Ok(self.catalogue()?.deleted_log(id).is_some())
+    }
+
+    fn remove_entry(&self, name: &str, id: Option<LogId>) -> Result<CatalogueEntry> {
+        self.may_wait()?;
+        self.check_leads()?;
+        let entry = self.entry_confirmed(name, id)?;
+        let CatalogueEntry { number, id, .. } = entry;
+        self.inner.system.append(&CatalogueRecord::Delete { number, id }.encode()[..])?;
+        Ok(entry)
+    }
+
+    /// Drops the logs in groups that a delete left there: it was interrupted between its two steps, or the group had its
+    /// leader elsewhere. A group that cannot drop its logs now keeps them until a later call.
+    pub(super) fn drop_deleted(&self) -> Result<()> {
+        let deleted = self.catalogue()?.deleted();
+        for (number, log) in deleted {
+            let Ok(group) = self.group(number) else { continue };
+            let is_there = group.logs().get(log).is_some();
+            // One that was never opened is opened first: from then on it cannot be opened any more.
+            if (is_there || log > group.logs().opened()) && group.replica_leads() {
+                let older = LogNumber(log.0.saturating_sub(1));
+                let open = || self.open_up_to(&group, number, older).and_then(|()| open_in(&group, log));
+                let dropped = if is_there { Ok(()) } else { open() }.and_then(|()| drop_in(&group, log));
+                if let Err(error) = dropped {
+                    tracing::warn!(group = number, %log, %error, "a deleted log could not be dropped; it is tried again");
+                }
+            }
+            if group.logs().get(log).is_none() && log <= group.logs().opened() {
+                self.catalogue()?.forget(number, log); // no older log can be opened any more
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A place in a group for a log that is being created.
+struct Reserved<'a> {
+    places: &'a Mutex<BTreeMap<u32, usize>>,
+    group: u32,
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = places.get_mut(&self.group) {
+            *count -= 1;
+        }
+    }
+}
+
+/// Checks the name of a log that is to be created.
+fn check_new_name(name: &str) -> Result<()> {
+    check_name(name)?;
+    if name.starts_with('_') {
+        let what =
+            format!("names that begin with '_' are kept for chiplog's own logs: call it other than {name:?}");
+        return Err(Error::new(ErrorKind::InvalidArgument, what));
+    }
+    Ok(())
+}

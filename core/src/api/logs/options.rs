@@ -1,0 +1,125 @@
+//! How many named logs are kept: in how many groups, with which options.
+
+use crate::cluster::options::ClusterOptions;
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::Options;
+use std::fmt;
+use std::sync::Arc;
+
+/// How many named logs are kept: in how many groups, and with which options.
+///
+/// ```
+/// use chiplog::{LogsOptions, Options};
+/// let options = LogsOptions::default().groups(4).options(Options::with_segment_bytes(16 << 20));
+/// assert_eq!(options.groups, 4);
+/// ```
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct LogsOptions {
+    /// The number of groups, from 1 to 1024. A group has two or three threads and one sync at a time. Opening a
+    /// directory with a larger number adds groups; a smaller one leaves all there are. Default 2.
+    pub groups: u32,
+    /// The options of each group. Retention by size or age is set for single logs, not here. Each segment begins with a
+    /// table of the group's logs: with segments below 8 MiB, lower `sessions_max` to make room for it.
+    pub options: Options,
+    /// Makes each group a replica of a cluster: called with the group's number. Group 0 is that of the catalogue; named
+    /// logs are in groups from 1. Each group needs a transport of its own.
+    pub cluster: Option<Arc<dyn Fn(u32) -> ClusterOptions + Send + Sync>>,
+}
+
+/// The group of the system log.
+pub(super) const SYSTEM_GROUP: u32 = 0;
+
+/// The most groups.
+pub(super) const GROUPS_MAX: u32 = 1024;
+
+/// The size of the system log's segments.
+pub(super) const SYSTEM_SEGMENT_BYTES: u32 = 1 << 20;
+
+impl Default for LogsOptions {
+    fn default() -> Self {
+        Self { groups: 2, options: Options::default(), cluster: None }
+    }
+}
+
+impl fmt::Debug for LogsOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { groups, options, cluster } = self;
+        f.debug_struct("LogsOptions")
+            .field("groups", groups)
+            .field("options", options)
+            .field("cluster", &cluster.is_some())
+            .finish()
+    }
+}
+
+impl LogsOptions {
+    /// Sets [`Self::groups`].
+    #[must_use]
+    pub fn groups(mut self, groups: u32) -> Self {
+        self.groups = groups;
+        self
+    }
+
+    /// Sets [`Self::options`].
+    #[must_use]
+    pub fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Sets [`Self::cluster`].
+    #[must_use]
+    pub fn cluster(mut self, cluster: impl Fn(u32) -> ClusterOptions + Send + Sync + 'static) -> Self {
+        self.cluster = Some(Arc::new(cluster));
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        let invalid = |what: String| Err(Error::new(ErrorKind::InvalidArgument, what));
+        if !(1..=GROUPS_MAX).contains(&self.groups) {
+            return invalid(format!("option groups is {}; it has to be from 1 to {GROUPS_MAX}", self.groups));
+        }
+        if self.options.cluster.is_some() {
+            return invalid(
+                "each group needs options of a cluster of its own: set LogsOptions::cluster".into(),
+            );
+        }
+        if self.options.retention_bytes.is_some() || self.options.retention_age.is_some() {
+            return invalid(
+                "retention_bytes and retention_age are of a log on its own: discard records of each named log".into(),
+            );
+        }
+        if self.options.logs_max() == 0 {
+            return invalid(format!(
+                "segments of {} bytes have no room for a table of logs beside {} sessions: raise segment_bytes, or \
+                 lower sessions_max",
+                self.options.segment_bytes, self.options.sessions_max
+            ));
+        }
+        self.options.check()
+    }
+
+    /// The options with which a group is opened; 0 is that of the system log, whose records are small and few. For a
+    /// program that opens the groups itself: see [`Logs::of`].
+    pub fn of_group(&self, group: u32) -> Options {
+        if group == SYSTEM_GROUP {
+            return self.of_system();
+        }
+        Options { cluster: self.cluster.as_ref().map(|cluster| cluster(group)), ..self.options.clone() }
+    }
+
+    pub(super) fn of_system(&self) -> Options {
+        let Options { create, read_mode, queue_timeout, .. } = self.options;
+        let (clock, cluster) =
+            (self.options.clock.clone(), self.cluster.as_ref().map(|cluster| cluster(SYSTEM_GROUP)));
+        Options {
+            create,
+            read_mode,
+            queue_timeout,
+            clock,
+            cluster,
+            ..Options::with_segment_bytes(SYSTEM_SEGMENT_BYTES)
+        }
+    }
+}
