@@ -109,7 +109,7 @@ impl Logs {
     }
 
     /// Reserves a place for one more log in a group, before the catalogue names it. Other calls create logs meanwhile.
-    pub(super) fn reserve(&self, number: u32) -> Result<Reserved<'_>> {
+    fn reserve(&self, number: u32) -> Result<Reserved<'_>> {
         let group = self
             .group(number)
             .map_err(|error| Error::new(ErrorKind::Busy, format!("{error}; try again later")))?;

@@ -217,7 +217,7 @@ impl Node {
         };
         if self.shown.as_ref().is_none_or(stale) {
             if self.shown.as_ref().and_then(|shown| shown.lead.2) != lead.2 {
-                log_leader(self.cluster.node, lead.1, lead.2);
+                self.log_leader(lead.1, lead.2);
             }
             self.shown = Some(Shown { lead, membership: replica.membership().clone(), upto, at: now });
             let status = self.status(now);
@@ -242,6 +242,16 @@ impl Node {
         }
     }
 
+    /// Logs a change of leader. The path says of which log, or group of named logs.
+    fn log_leader(&self, term: Term, leader: Option<NodeId>) {
+        let (node, path) = (self.cluster.node, self.writer.store.segments.disk().path().display());
+        match leader {
+            Some(leader) if leader == node => tracing::info!(%node, %term, %path, "this replica leads"),
+            Some(leader) => tracing::info!(%node, %term, %leader, %path, "another replica leads"),
+            None => tracing::info!(%node, %term, %path, "no leader is known"),
+        }
+    }
+
     /// Publishes the final status: this replica leads no more, and knows no leader.
     pub(super) fn show_end(&self) {
         let mut status = self.status(Moment::default());
@@ -250,14 +260,5 @@ impl Node {
         }
         (status.leader, status.peers) = (None, Vec::new());
         self.published.show(status);
-    }
-}
-
-/// Logs a change of leader.
-fn log_leader(node: NodeId, term: Term, leader: Option<NodeId>) {
-    match leader {
-        Some(leader) if leader == node => tracing::info!(%node, %term, "this replica leads"),
-        Some(leader) => tracing::info!(%node, %term, %leader, "another replica leads"),
-        None => tracing::info!(%node, %term, "no leader is known"),
     }
 }
