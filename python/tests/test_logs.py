@@ -337,3 +337,18 @@ print("well")
     command = [sys.executable, "-c", program, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout == "well\n", done.stderr
+
+
+def test_a_log_has_limits_of_its_own(logs: chiplog.Logs) -> None:
+    log, other = logs.create("limited"), logs.create("other")
+    log.set_log_options({"retention_age": 60_000, "append_bytes_per_second": 1})
+    assert log.log_options() == {"retention_age": 60_000, "append_bytes_per_second": 1}
+    assert other.log_options() == {}
+    assert log.append(b"of any size, once") == 1
+    with pytest.raises(chiplog.BusyError, match="takes 1 bytes a second"):
+        log.try_submit(b"x")
+    assert other.append(b"x") == 1
+    with pytest.raises(chiplog.InvalidArgumentError, match="set it for the log's group"):
+        log.set_log_options({"sessions_max": 5})
+    log.set_log_options({"append_bytes_per_second": None})
+    assert log.append(b"y") == 2

@@ -277,6 +277,31 @@ struct called {
 };
 
 /* In a callback on a group's own thread, calls that wait are refused; closing is not. */
+static void limits(void) {
+    chiplog_logs_t *logs = small_logs("limits", 1);
+    chiplog_log_t *limited = create(logs, "limited", NULL), *other = create(logs, "other", NULL);
+    chiplog_log_option_t changes[] = {
+        {.name = "retention_bytes", .value = 1 << 20, .is_set = 1},
+        {.name = "append_bytes_per_second", .value = 1, .is_set = 1},
+    };
+    FINE(chiplog_log_set_log_options(limited, changes, 2, 5000, &error));
+    uint64_t value = 0;
+    uint8_t is_set = 0;
+    FINE(chiplog_log_log_option(limited, "retention_bytes", &value, &is_set, &error));
+    CHECK(value == 1 << 20 && is_set == 1);
+    FINE(chiplog_log_log_option(other, "retention_bytes", &value, &is_set, &error));
+    CHECK(is_set == 0);
+    append(limited, "of any size, once", 1);
+    chiplog_ticket_t *ticket = NULL;
+    GIVES(CHIPLOG_BUSY, chiplog_log_try_submit(limited, "x", 1, &ticket, &error));
+    append(other, "x", 1);
+    chiplog_log_option_t of_group = {.name = "sessions_max", .value = 5, .is_set = 1};
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_set_log_options(limited, &of_group, 1, 5000, &error));
+    FINE(chiplog_log_close(limited, &error));
+    FINE(chiplog_log_close(other, &error));
+    FINE(chiplog_logs_close(logs, &error));
+}
+
 static void in_callback(void *context, chiplog_status_t status, const chiplog_appended_t *placed, const chiplog_error_t *error) {
     struct called *called = context;
     chiplog_log_t *log = NULL;
@@ -355,6 +380,7 @@ int main(int argc, char **argv) {
     names_end();
     pages();
     together();
+    limits();
     callbacks();
     if (argc < 4 || strcmp(argv[argc - 1], "no-fork") != 0) forked();
     puts("all is well");

@@ -56,7 +56,7 @@ const OPEN_AGAIN: Duration = Duration::from_secs(30);
 const ALONE: &str =
     "this server has no system log: restart it with `groups` while it is the only server of its cluster";
 /// Why a cluster of several servers makes no groups.
-const SEVERAL: &str = "this server has no system log, and several servers make none: if one of them has `named/system` in its data directory, start it. If none ever had it, remove all servers but one (`chiplog member remove`), restart that one with `groups`, then add servers with new numbers and empty directories";
+const SEVERAL: &str = "this server has no system log, and several servers make none: if one of them has `named/system` in its data directory, start it. If none ever had it, remove all servers but the one that founded the cluster (`chiplog member remove`; another one needs its file `chiplog.named` removed), restart that one with `groups`, then add servers with new numbers and empty directories";
 /// How long the members of a group may differ from those of the cluster before that is a warning.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The limit of changes of a group's members before the other groups have their turn.

@@ -127,7 +127,11 @@ impl LogOpener {
                 self.groups.begin();
                 Ok(log)
             }
-            Founding::Join(log) => self.open(Bootstrap::Join(log)),
+            Founding::Join(log) => {
+                // The cluster may have named logs, of which this server never hears.
+                self.groups.mark()?;
+                self.open(Bootstrap::Join(log))
+            }
         }
     }
 

@@ -74,9 +74,9 @@ pub(super) struct Surroundings<'a> {
 }
 
 impl LogRetention {
-    /// The limits of a log have changed: the next step begins a round.
+    /// Options of a log have changed: a round begins, after the one that is running.
     pub(super) fn restart(&mut self, log: LogNumber) {
-        self.seen = None;
+        (self.seen, self.due) = (None, Some(Timestamp(0)));
         for search in &mut self.searches {
             search.logs.retain(|(other, _)| *other != log);
         }
@@ -118,7 +118,7 @@ impl LogRetention {
     /// Makes a step of the running round, or begins one if there is a reason.
     ///
     /// # Errors
-    /// `Corrupt`, `Io`: an opening cannot be read. The round has ended, and is tried again later.
+    /// `Corrupt`, `Io`: an opening cannot be read. The round goes on before it, and is tried again later.
     pub(super) fn step(&mut self, around: &Surroundings<'_>) -> Result<()> {
         if self.term != around.term {
             // Discards of this replica that were found before may never have been committed.
@@ -141,19 +141,30 @@ impl LogRetention {
                 continue;
             }
             opened += 1;
-            if let Err(error) = self.look_at(full[from.midpoint(to)], search, around) {
-                self.searches.clear();
-                self.due = Some(Timestamp(around.now.0.saturating_add(RETRY_MS)));
-                return Err(error);
+            let pair = full[from.midpoint(to)];
+            match ends_in(pair, &search, around) {
+                Ok(ends) => self.divide(pair, search, &ends, around),
+                Err(error) => {
+                    // As if no part of this segment were beyond the limits: less is discarded.
+                    self.searches.push(Search { to: pair[0].end().raft, ..search });
+                    self.due_at(Timestamp(around.now.0.saturating_add(RETRY_MS)));
+                    return Err(error);
+                }
             }
+        }
+        if self.searches.is_empty() && newest(around) != self.seen {
+            self.due = Some(Timestamp(0));
         }
         Ok(())
     }
 
+    fn due_at(&mut self, due: Timestamp) {
+        self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
+    }
+
     /// Begins a round if there is a reason and a log with limits.
     fn begins(&mut self, around: &Surroundings<'_>) -> bool {
-        let newest = around.segments.newest_full().filter(|full| full.end().raft <= around.committed);
-        let newest = newest.map(|full| full.id);
+        let newest = newest(around);
         let is_due = self.due.is_some_and(|due| due <= around.now);
         if newest == self.seen && !is_due {
             return false;
@@ -168,13 +179,15 @@ impl LogRetention {
         true
     }
 
-    /// Looks at the part of each log in a full segment, and divides the search. `pair` is that segment and the next one.
-    fn look_at(&mut self, pair: &[Arc<Segment>], search: Search, around: &Surroundings<'_>) -> Result<()> {
+    /// Divides a search by what [`ends_in`] says of a segment.
+    fn divide(
+        &mut self,
+        pair: &[Arc<Segment>],
+        search: Search,
+        ends: &[Option<(Index, u64)>],
+        around: &Surroundings<'_>,
+    ) {
         let (end, last) = (pair[0].end().raft, pair[0].last_timestamp());
-        let data = around.segments.open(&pair[1])?;
-        let ends = in_opening(&data, |table| {
-            search.logs.iter().map(|(log, _)| end_of(table, *log)).collect::<std::result::Result<Vec<_>, _>>()
-        })?;
         let (mut beyond, mut within) = (Vec::new(), Vec::new());
         for ((log, target), end_of_log) in search.logs.into_iter().zip(ends) {
             let (Some(state), Some(limits)) = (around.logs.get(log), Limits::of(&around.logs.options(log)))
@@ -182,7 +195,7 @@ impl LogRetention {
                 continue; // dropped, or unlimited since the round began
             };
             // Without an end there it was opened later, and has no part in this segment.
-            let Some((next, bytes)) = end_of_log else {
+            let Some((next, bytes)) = *end_of_log else {
                 beyond.push((log, target));
                 continue;
             };
@@ -193,8 +206,7 @@ impl LogRetention {
                 continue;
             }
             if let Some(age) = limits.age {
-                let due = Timestamp(last.0.saturating_add(age).saturating_add(1));
-                self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
+                self.due_at(Timestamp(last.0.saturating_add(age).saturating_add(1)));
             }
             within.push((log, target));
         }
@@ -204,7 +216,6 @@ impl LogRetention {
                 self.searches.push(half);
             }
         }
-        Ok(())
     }
 
     /// The search for these logs has ended.
@@ -214,6 +225,23 @@ impl LogRetention {
             self.found.extend(target.filter(is_new).map(|first| (log, first)));
         }
     }
+}
+
+/// The newest full segment, if all its entries are committed.
+fn newest(around: &Surroundings<'_>) -> Option<SegmentId> {
+    let full = around.segments.newest_full().filter(|full| full.end().raft <= around.committed);
+    full.map(|full| full.id)
+}
+
+/// Where each log of a search ends at the end of a segment: its next index, and its bytes up to there. `pair` is that
+/// segment and the next one, whose opening says it.
+fn ends_in(
+    pair: &[Arc<Segment>],
+    search: &Search,
+    around: &Surroundings<'_>,
+) -> Result<Vec<Option<(Index, u64)>>> {
+    let data = around.segments.open(&pair[1])?;
+    in_opening(&data, |table| search.logs.iter().map(|(log, _)| end_of(table, *log)).collect())
 }
 
 /// The limits of one log.

@@ -149,13 +149,10 @@ impl Node {
         let states = changed.states.into_iter().map(|log| (log, logs.get(log)));
         self.logs_shrank |= self.logs.show(logs.opened(), states);
         for log in changed.options {
-            let (before, options) = (self.logs.options(log), logs.options(log));
+            let options = logs.options(log);
             self.logs.show_options(log, options);
             self.queue.set_rate(log, options.get(LogOption::AppendBytesPerSecond));
-            let retention = [LogOption::RetentionBytes, LogOption::RetentionAge];
-            if retention.into_iter().any(|option| before.get(option) != options.get(option)) {
-                self.log_retention.restart(log);
-            }
+            self.log_retention.restart(log);
         }
     }
 

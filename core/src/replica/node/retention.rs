@@ -70,6 +70,11 @@ impl Node {
         if now < self.retain_at || self.to_drop.is_some() || !self.replica.is_leader() {
             return Ok(());
         }
+        // A leader that hands over, or has no room, proposes nothing.
+        if self.replica.refusal().is_some() {
+            self.retain_at = now.plus(RETRY_DELAY);
+            return Ok(());
+        }
         if self.replica.sequencer.logs().is_shared() {
             self.retain_logs(now)?;
         }
@@ -106,11 +111,12 @@ impl Node {
             now: self.replica.time(now),
         };
         if let Err(error) = self.log_retention.step(&around) {
+            let error = self.writer.store.segments.met(error, None);
             tracing::warn!(%error, "retention of named logs cannot read where a segment ends; it is tried again");
         }
         let mut discarded = 0;
         for _ in 0..DISCARDS_A_STEP {
-            // A leader that hands over, or has no room, proposes nothing: what was found waits.
+            // What was found waits: this replica was deposed, or has too much that is not committed.
             if !self.replica.is_leader() || self.replica.refusal().is_some() || !self.has_uncommitted_room() {
                 if self.log_retention.has_found() {
                     self.retain_at = now.plus(RETRY_DELAY);
@@ -181,8 +187,8 @@ impl Node {
         }
         // The end of each log in this segment stands in the opening of the next one.
         let next = segments.beginning_before(oldest.end().raft)?;
-        let data = segments.open(&next).ok()?;
-        let ends = in_opening(&data, LogTable::decode).ok()?;
+        let read = segments.open(&next).and_then(|data| in_opening(&data, LogTable::decode));
+        let ends = read.map_err(|error| segments.met(error, None)).ok()?;
         let is_gone = |log, end| committed.logs.get(log).is_none_or(|now| now.first >= end);
         let mut ends = ends.iter();
         let is_dead = match planted!(78) {

@@ -13,9 +13,11 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// An empty file in the server's data directory, made before the system log is used: if the directory of the system log is
-/// lost, no second one is made.
+/// An empty file in the server's data directory: if the directory of the system log is lost, no second one is made. Made
+/// before the system log is used, and by a server that joins a cluster, which may have one already.
 const MARKER: &str = "chiplog.named";
+/// The directories of groups begin with this.
+const GROUP: &str = "group-";
 
 impl Groups {
     /// Makes the system log of a cluster that has no other server and never had named logs. Called under the lock.
@@ -24,9 +26,13 @@ impl Groups {
             self.inner.founds.store(true, Ordering::Relaxed);
             self.make_system()
         });
-        if let Err(error) = made {
-            self.report(SYSTEM, Task::Make, &unmade(&error));
-            *self.inner.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+        match made {
+            // A restored backup has no named logs either, and its operator may expect some.
+            Ok(()) => tracing::warn!("this cluster has a new catalogue of named logs, and none in it yet"),
+            Err(error) => {
+                self.report(SYSTEM, Task::Make, &unmade(&error));
+                *self.inner.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+            }
         }
     }
 
@@ -71,7 +77,9 @@ impl Groups {
             Ok(entries) => {
                 for entry in entries {
                     let path = entry.map_err(|e| io(&named, e))?.path();
-                    if path != system {
+                    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                    // Not what a file system puts there, such as lost+found.
+                    if path != system && (name.starts_with(GROUP) || open_log::is_log(&path)) {
                         sign = Some(path);
                     }
                 }
@@ -81,7 +89,7 @@ impl Groups {
         }
         let Some(sign) = sign else { return Ok(()) };
         let what = format!(
-            "{} shows that there were named logs, and {} has no system log that opens: put that directory back, or replace this server if others have it. To give up all named logs of a cluster of one server, move {} and {} away, and restart the server",
+            "{} shows that there were named logs, or that this server joined a cluster that may have some, and {} has no system log that opens: put that directory back, or replace this server if others have it. If the cluster never had named logs, or to give up all of them on its only server, move {} and {} away, and restart the server",
             sign.display(),
             system.display(),
             named.display(),
@@ -91,12 +99,8 @@ impl Groups {
     }
 
     /// Notes for later starts that there is a system log.
-    pub(super) fn mark(&self) -> chiplog::Result<()> {
-        let marker = self.marker();
-        if marker.exists() {
-            return Ok(());
-        }
-        let data = &self.inner.config.data;
+    pub(in crate::serve) fn mark(&self) -> chiplog::Result<()> {
+        let (marker, data) = (self.marker(), &self.inner.config.data);
         let made = std::fs::File::create(&marker).and_then(|file| file.sync_all());
         made.and_then(|()| std::fs::File::open(data)?.sync_all())
             .map_err(|e| Error::new(ErrorKind::Io, format!("cannot make {}: {e}", marker.display())))
