@@ -116,7 +116,7 @@ impl Node {
         }
         let mut discarded = 0;
         for _ in 0..DISCARDS_A_STEP {
-            // What was found waits: this replica was deposed, or has too much that is not committed.
+            // The rest waits: this replica was deposed, or has too much that is not committed.
             if !self.replica.is_leader() || self.replica.refusal().is_some() || !self.has_uncommitted_room() {
                 if self.log_retention.has_found() {
                     self.retain_at = now.plus(RETRY_DELAY);
