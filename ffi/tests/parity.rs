@@ -17,6 +17,8 @@ const TYPES: &[(&str, &str, &str)] = &[
     ("core/src/api/log/named.rs", "Log", "Log"),
     ("core/src/api/log/replica.rs", "Log", "Log"),
     ("core/src/api/logs.rs", "Logs", "Logs"),
+    ("core/src/api/logs/groups.rs", "Logs", "Logs"),
+    ("core/src/api/logs/names.rs", "Logs", "Logs"),
     ("core/src/api/session.rs", "Log", "Log"),
     ("core/src/api/session.rs", "Session", "Session"),
     ("core/src/record/batch.rs", "BatchBuilder", "BatchBuilder"),
