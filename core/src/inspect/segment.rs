@@ -164,8 +164,13 @@ impl Walk<'_, '_, '_> {
         let footer = footer.filter(|f| !self.is_outdated(f));
         // A segment that a writer has begun since the survey follows entries that were written after the walk over
         // the one before.
+        // Looked at last, and read again: a read beside the writer can see later pages of its write without the first.
+        let has_begun = self.has_begun(window, footer.as_ref(), length);
+        if self.unbegun {
+            window.refresh();
+        }
         let is_new = self.unbegun && self.header_at(window, SEGMENT_HEADER_BYTES as u64, length).is_ok();
-        let begun = !is_new && self.has_begun(window, footer.as_ref(), length);
+        let begun = has_begun && !is_new;
         let state = match (&footer, begun) {
             _ if self.dead => SegmentState::Dead,
             _ if is_new => SegmentState::Prepared,
