@@ -5,7 +5,7 @@
 //! data/                the default log: its members are the servers of the cluster
 //! data/named/system/   the catalogue
 //! data/named/group-1/  named logs
-//! data/chiplog.named   an empty file: there was a system log here, or another server asked for one
+//! data/chiplog.named   an empty file: there was a system log here, another server asked for one, or this one joined
 //! ```
 //!
 //! - The first server of a new cluster makes the system log, before another server can join. So does a server that is its

@@ -70,8 +70,7 @@ pub(crate) enum Command {
     OpenSession { log: LogNumber, idle_max_ms: u64 },
     /// Closes the session: it will not be used again.
     CloseSession { id: SessionId },
-    /// From now on these are the options that are set for the log, and no others.
-    /// Of the directory's own log, or of the whole group.
+    /// From now on these are the options that are set for the directory's own log, or for the whole group, and no others.
     SetOptions(LogOptions),
     /// Changes a log of a shared group.
     Log(LogCommand),
