@@ -1,7 +1,8 @@
 //! Group: the transport of one of a server's groups, over the listener, the threads and the certificates of its
 //! [`PeerTransport`](super::PeerTransport).
 
-use super::{Me, PeerTraffic, Shared};
+use super::PeerTraffic;
+use super::shared::{Me, Shared};
 use chiplog::cluster::Member;
 use chiplog::transport::{Envelope, Inbox, Transport};
 use chiplog::{DirectoryId, LogId, NodeId};
