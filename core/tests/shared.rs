@@ -360,6 +360,10 @@ fn batches_are_appended_together_or_not_at_all() {
     let large: Vec<_> = (0..8).map(|_| (&a, &large)).collect();
     assert_eq!(logs.append_together(&large).unwrap_err().kind(), ErrorKind::TooLarge);
     assert!(logs.append_together(&[]).unwrap().is_empty());
+    let strangers = tempfile::tempdir().unwrap();
+    let strangers = Logs::open(strangers.path(), options()).unwrap();
+    let refused = strangers.append_together(&[(&a, &batch)]).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
 }
 
 /// The appends of a log with a long backlog keep their order; those of a quiet log overtake them.

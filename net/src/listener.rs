@@ -23,7 +23,7 @@ pub mod tls;
 
 use crate::listener::authority::CheckedAuthority;
 use crate::listener::connection::{Connection, ConnectionLimits, Wire};
-use crate::listener::connection_info::{CallLayer, ConnectionInfo};
+use crate::listener::connection_info::{CallLayer, ConnectionInfo, LogPort};
 use crate::listener::connection_limit::{Place, Places};
 use crate::listener::tls::ServerTls;
 use crate::served::refusals::{Refusal, Refusals};
@@ -142,7 +142,9 @@ pub fn server_with(limits: &ConnectionLimits) -> Server<Stack<CallLayer, Identit
 /// ```
 #[derive(Debug)]
 pub struct Incoming<T> {
-    listener: TcpListener,
+    listeners: Vec<(TcpListener, Option<Arc<LogPort>>)>,
+    /// The listener that is asked first.
+    turn: usize,
     limits: Arc<ConnectionLimits>,
     tls: Option<Arc<ServerTls>>,
     refusals: Arc<Refusals>,
@@ -164,7 +166,8 @@ impl<T: Send + 'static> Incoming<T> {
         let limits = Arc::new(limits);
         let handshakes = JoinSet::new();
         Self {
-            listener,
+            listeners: vec![(listener, None)],
+            turn: 0,
             limits,
             tls,
             refusals,
@@ -177,6 +180,40 @@ impl<T: Send + 'static> Incoming<T> {
         }
     }
 
+    /// Accepts connections at this listener as well, within the same limits: calls of `logspec.Log` on them are about this
+    /// named log. Clients are redirected to the listener's port at the server that leads the log, so all servers need the
+    /// same one.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// use chiplog_net::listener::incoming;
+    /// let clients = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    /// let orders = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    /// let connections = incoming(clients).also(orders, "orders")?;
+    /// # drop(connections);
+    /// # Ok::<(), std::io::Error>(()) })?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The listener's address cannot be read.
+    pub fn also(mut self, listener: TcpListener, log: &str) -> io::Result<Self> {
+        let port = listener.local_addr()?.port();
+        self.listeners.push((listener, Some(Arc::new(LogPort { log: log.to_owned(), port }))));
+        Ok(self)
+    }
+
+    /// Accepts a connection at any of the listeners, in turn.
+    fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr, usize)>> {
+        for n in (0..self.listeners.len()).map(|n| (self.turn + n) % self.listeners.len()) {
+            if let Poll::Ready(accepted) = self.listeners[n].0.poll_accept(context) {
+                self.turn = n + 1;
+                return Poll::Ready(accepted.map(|(stream, remote)| (stream, remote, n)));
+            }
+        }
+        Poll::Pending
+    }
+
     /// Counts a connection above a limit from this address.
     fn count(&mut self, limit: Refusal, remote: SocketAddr, what: &str) {
         let refused = self.refusals.count(limit);
@@ -187,7 +224,12 @@ impl<T: Send + 'static> Incoming<T> {
     }
 
     /// Accepts a connection, if there is a place for it. Some: it is ready.
-    fn admit(&mut self, stream: TcpStream, remote: SocketAddr) -> Option<Connection<T>> {
+    fn admit(
+        &mut self,
+        stream: TcpStream,
+        remote: SocketAddr,
+        port: Option<Arc<LogPort>>,
+    ) -> Option<Connection<T>> {
         let place = match self.places.take(remote.ip()) {
             Ok((place, limit)) => {
                 if let Some(limit) = limit {
@@ -206,7 +248,7 @@ impl<T: Send + 'static> Incoming<T> {
         }
         let deadline = Instant::now() + self.limits.handshake.min(FAR);
         let Some(tls) = &self.tls else {
-            let arrival = ConnectionInfo::new(remote, false, None, place.seat());
+            let arrival = ConnectionInfo::new(remote, false, None, place.seat(), port);
             return Some(self.connection(Wire::Plain(stream), arrival, deadline, place));
         };
         let acceptor = TlsAcceptor::from(tls.current());
@@ -221,7 +263,7 @@ impl<T: Send + 'static> Incoming<T> {
                 Ok(Ok(stream)) => {
                     let shown = stream.get_ref().1.peer_certificates().and_then(|all| all.first());
                     let shown = shown.map(|c| c.clone().into_owned());
-                    let arrival = ConnectionInfo::new(remote, true, shown, place.seat());
+                    let arrival = ConnectionInfo::new(remote, true, shown, place.seat(), port);
                     let io = wrap(Wire::Tls(Box::new(stream)));
                     return Some(Connection::new(io, arrival, limits, refusals, deadline, place));
                 }
@@ -281,9 +323,10 @@ impl<T: Send + Unpin + 'static> Stream for Incoming<T> {
                 ready!(pause.as_mut().poll(context));
                 this.pause = None;
             }
-            match ready!(this.listener.poll_accept(context)) {
-                Ok((stream, remote)) => {
-                    if let Some(connection) = this.admit(stream, remote) {
+            match ready!(this.poll_accept(context)) {
+                Ok((stream, remote, n)) => {
+                    let port = this.listeners[n].1.clone();
+                    if let Some(connection) = this.admit(stream, remote, port) {
                         return Poll::Ready(Some(Ok(connection)));
                     }
                 }

@@ -345,7 +345,7 @@ mod tests {
         let remote = ([127, 0, 0, 1], 1).into();
         let (place, _) = Places::new(1, 1).take([127, 0, 0, 1].into()).unwrap();
         let refusals = Arc::<Refusals>::default();
-        let arrival = ConnectionInfo::new(remote, false, None, place.seat());
+        let arrival = ConnectionInfo::new(remote, false, None, place.seat(), None);
         let deadline = Instant::now() + limits.handshake;
         let connection = Connection::new(io, arrival, limits.into(), refusals.clone(), deadline, place);
         (connection, refusals)

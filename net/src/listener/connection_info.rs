@@ -33,9 +33,19 @@ pub struct ConnectionInfo {
     inner: Arc<Inner>,
 }
 
+/// A listener that is for one named log, as far as `logspec.Log` is concerned.
+#[derive(Debug)]
+pub(crate) struct LogPort {
+    /// The log's name.
+    pub(crate) log: String,
+    /// Its port.
+    pub(crate) port: u16,
+}
+
 #[derive(Debug)]
 struct Inner {
     remote: SocketAddr,
+    log_port: Option<Arc<LogPort>>,
     secret: bool,
     certificate: Option<CertificateDer<'static>>,
     calls: Arc<Calls>,
@@ -46,12 +56,13 @@ struct Inner {
 }
 
 impl ConnectionInfo {
-    /// `secret`: over TLS. `certificate`: the client's, verified.
+    /// `secret`: over TLS. `certificate`: the client's, verified. `log_port`: None at the listener for all clients.
     pub(crate) fn new(
         remote: SocketAddr,
         secret: bool,
         certificate: Option<CertificateDer<'static>>,
         seat: Seat,
+        log_port: Option<Arc<LogPort>>,
     ) -> Self {
         let calls = Calls::new();
         seat.of_calls(&calls);
@@ -59,13 +70,18 @@ impl ConnectionInfo {
             seat.prove();
         }
         let (payer, tokens) = (OnceLock::new(), Mutex::default());
-        let inner = Inner { remote, secret, certificate, calls, payer, tokens, seat };
+        let inner = Inner { remote, log_port, secret, certificate, calls, payer, tokens, seat };
         Self { inner: Arc::new(inner) }
     }
 
     /// The client's address.
     pub fn remote(&self) -> SocketAddr {
         self.inner.remote
+    }
+
+    /// The listener, if it is for one named log.
+    pub(crate) fn log_port(&self) -> Option<&Arc<LogPort>> {
+        self.inner.log_port.as_ref()
     }
 
     /// Whether it is over TLS.
@@ -209,7 +225,7 @@ mod tests {
     #[tokio::test]
     async fn rejected_health_calls_leave_no_count() {
         let (place, _) = Places::new(1, 1).take([127, 0, 0, 1].into()).unwrap();
-        let arrival = ConnectionInfo::new("127.0.0.1:1".parse().unwrap(), false, None, place.seat());
+        let arrival = ConnectionInfo::new("127.0.0.1:1".parse().unwrap(), false, None, place.seat(), None);
         for method in ["/grpc.health.v1.Health/Check", WATCH] {
             let call = arrival.calls().begin(Bill::default(), weight_of(method));
             arrival.refused(method);

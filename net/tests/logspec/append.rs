@@ -1,6 +1,6 @@
 //! Append: order, sequence numbers, sizes, capacity, and clients that disconnect.
 
-use crate::support::{Appender, PATIENCE, info, one, small};
+use crate::support::{Appender, PATIENCE, both, info, one, small};
 use chiplog::{Index, Options, Start};
 use chiplog_net::listener::memory_budget::{Budget, BudgetLimits};
 use chiplog_net::service::logspec::{AppendRequest, Limits};
@@ -12,52 +12,55 @@ use tonic::Code;
 
 #[tokio::test]
 async fn pipelined_requests_are_answered_in_order_with_an_index_for_each_proposal() {
-    let server = small().await;
-    let mut appender = server.appender().await;
-    for n in 0..200 {
-        appender.send((0..n % 5).map(|k| format!("record {n}.{k}"))).await;
+    for server in both().await {
+        let mut appender = server.appender().await;
+        for n in 0..200 {
+            appender.send((0..n % 5).map(|k| format!("record {n}.{k}"))).await;
+        }
+        let mut next = 1;
+        for n in 0..200 {
+            let ok = appender.ok().await;
+            assert_eq!(ok.sequence, n + 1);
+            assert_eq!(ok.indexes, (next..next + n % 5).collect::<Vec<_>>());
+            next += n % 5;
+            assert!(server.log.durable_index() >= Index(next - 1), "ok before it was durable");
+        }
+        let mut rest = appender.half_close();
+        assert!(rest.message().await.unwrap().is_none(), "the stream ends when everything is answered");
+        assert_eq!(server.log.read(Index(2)).unwrap().data, "record 2.0");
     }
-    let mut next = 1;
-    for n in 0..200 {
-        let ok = appender.ok().await;
-        assert_eq!(ok.sequence, n + 1);
-        assert_eq!(ok.indexes, (next..next + n % 5).collect::<Vec<_>>());
-        next += n % 5;
-        assert!(server.log.durable_index() >= Index(next - 1), "ok before it was durable");
-    }
-    let mut rest = appender.half_close();
-    assert!(rest.message().await.unwrap().is_none(), "the stream ends when everything is answered");
-    assert_eq!(server.log.read(Index(2)).unwrap().data, "record 2.0");
 }
 
 #[tokio::test]
 async fn wrong_sequence_number_is_an_error_after_earlier_answers() {
-    let server = small().await;
-    for (sent, wanted) in [(7, 3), (2, 3), (0, 3)] {
-        let mut appender = server.appender().await;
-        appender.send(["one"]).await;
-        appender.send(["two"]).await;
-        appender.send_as(sent, ["wrong"]).await;
-        assert_eq!((appender.ok().await.sequence, appender.ok().await.sequence), (1, 2));
-        let status = appender.reply().await.unwrap_err();
-        assert_eq!(status.code(), Code::InvalidArgument);
-        let (found, expected) = (format!("sequence {sent} "), format!("{wanted} was expected"));
-        assert!(status.message().contains(&found) && status.message().contains(&expected), "{status:?}");
+    for server in both().await {
+        for (sent, wanted) in [(7, 3), (2, 3), (0, 3)] {
+            let mut appender = server.appender().await;
+            appender.send(["one"]).await;
+            appender.send(["two"]).await;
+            appender.send_as(sent, ["wrong"]).await;
+            assert_eq!((appender.ok().await.sequence, appender.ok().await.sequence), (1, 2));
+            let status = appender.reply().await.unwrap_err();
+            assert_eq!(status.code(), Code::InvalidArgument);
+            let (found, expected) = (format!("sequence {sent} "), format!("{wanted} was expected"));
+            assert!(status.message().contains(&found) && status.message().contains(&expected), "{status:?}");
+        }
+        assert_eq!(server.log.last_index(), Index(6));
     }
-    assert_eq!(server.log.last_index(), Index(6));
 }
 
 #[tokio::test]
 async fn probe_is_answered_in_order() {
-    let server = small().await;
-    let mut appender = server.appender().await;
-    appender.send(["x"]).await;
-    appender.send([""; 0]).await;
-    appender.send([""]).await;
-    assert_eq!(appender.ok().await.indexes, [1]);
-    let probe = appender.ok().await;
-    assert_eq!((probe.sequence, probe.indexes.len()), (2, 0));
-    assert_eq!(appender.ok().await.indexes, [2], "an empty proposal is one");
+    for server in both().await {
+        let mut appender = server.appender().await;
+        appender.send(["x"]).await;
+        appender.send([""; 0]).await;
+        appender.send([""]).await;
+        assert_eq!(appender.ok().await.indexes, [1]);
+        let probe = appender.ok().await;
+        assert_eq!((probe.sequence, probe.indexes.len()), (2, 0));
+        assert_eq!(appender.ok().await.indexes, [2], "an empty proposal is one");
+    }
 }
 
 #[tokio::test]
@@ -189,17 +192,18 @@ async fn memory_is_shared_by_all_streams() {
 
 #[tokio::test]
 async fn disconnecting_clients_do_not_affect_others() {
-    let server = small().await;
-    for n in 0..50 {
-        let mut appender = server.appender().await;
-        for _ in 0..n % 7 {
-            appender.send([vec![0; 10_000]]).await;
+    for server in both().await {
+        for n in 0..50 {
+            let mut appender = server.appender().await;
+            for _ in 0..n % 7 {
+                appender.send([vec![0; 10_000]]).await;
+            }
+            if n % 2 == 0 {
+                appender.ok_or_nothing().await;
+            }
         }
-        if n % 2 == 0 {
-            appender.ok_or_nothing().await;
-        }
+        assert_eq!(server.appender().await.append(["still here"]).await.len(), 1);
     }
-    assert_eq!(server.appender().await.append(["still here"]).await.len(), 1);
 }
 
 impl Appender {

@@ -1,6 +1,6 @@
 //! Three served replicas: redirects, held requests, reads from any of them.
 
-use crate::support::{Appender, PATIENCE, Served, info, serve};
+use crate::support::{Appender, PATIENCE, Served, info, serve, serve_at_port_of};
 use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::transport::MemoryNetwork;
 use chiplog::{Log, NodeId, Options};
@@ -102,6 +102,17 @@ async fn followers_redirect_to_the_leader_and_send_nothing_more() {
     let Some(discard_reply::Reply::Redirect(redirect)) = reply.into_inner().reply else { panic!() };
     assert_eq!(redirect.host, leader);
     assert_eq!(trio.leader().appender().await.append(["first"]).await, [1]);
+}
+
+/// All servers have the same port for a log.
+#[tokio::test]
+async fn redirect_from_the_port_of_a_log_names_that_port() {
+    let trio = Trio::new().await;
+    let served = serve_at_port_of("default", trio.follower().log.clone(), None).await;
+    let mut appender = served.appender().await;
+    appender.send(["x"]).await;
+    let Some(Reply::Redirect(redirect)) = appender.reply().await.unwrap() else { panic!() };
+    assert_eq!(redirect.host, served.address, "all are on 127.0.0.1 here");
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ mod cluster;
 mod discard;
 mod go;
 mod info;
+mod named;
 mod read;
 mod support;
 mod wire;

@@ -1,6 +1,6 @@
 //! Read.
 
-use crate::support::{PATIENCE, Served, info, one, small};
+use crate::support::{PATIENCE, Served, both, info, one};
 use chiplog::Options;
 use chiplog_net::service::logspec::Limits;
 use chiplog_net::wire::proto::logspec::read_reply::Reply;
@@ -59,52 +59,55 @@ async fn reads_from_an_index_with_many_entries_per_reply() {
 
 #[tokio::test]
 async fn tail_waits_and_continues_at_once() {
-    let server = small().await;
-    let mut appender = server.appender().await;
-    let mut tail = Tail::new(&server, 1).await;
-    tail.has_nothing().await;
-    for n in 1..=50 {
-        appender.append([format!("{n}")]).await;
-        let appended = Instant::now();
-        let entries = tail.entries().await;
-        assert!(appended.elapsed() < Duration::from_secs(1), "delayed");
-        assert_eq!(entries.iter().map(|e| e.index).collect::<Vec<_>>(), [n]);
-        assert_eq!(entries[0].data, format!("{n}"));
+    for server in both().await {
+        let mut appender = server.appender().await;
+        let mut tail = Tail::new(&server, 1).await;
+        tail.has_nothing().await;
+        for n in 1..=50 {
+            appender.append([format!("{n}")]).await;
+            let appended = Instant::now();
+            let entries = tail.entries().await;
+            assert!(appended.elapsed() < Duration::from_secs(1), "delayed");
+            assert_eq!(entries.iter().map(|e| e.index).collect::<Vec<_>>(), [n]);
+            assert_eq!(entries[0].data, format!("{n}"));
+        }
     }
 }
 
 #[tokio::test]
 async fn read_beyond_the_end_waits_for_its_index() {
-    let server = small().await;
-    let mut appender = server.appender().await;
-    appender.append(["1", "2"]).await;
-    let mut tail = Tail::new(&server, 5).await;
-    for value in ["3", "4"] {
-        appender.append([value]).await;
-        tail.has_nothing().await;
+    for server in both().await {
+        let mut appender = server.appender().await;
+        appender.append(["1", "2"]).await;
+        let mut tail = Tail::new(&server, 5).await;
+        for value in ["3", "4"] {
+            appender.append([value]).await;
+            tail.has_nothing().await;
+        }
+        appender.append(["5"]).await;
+        assert_eq!(tail.entries().await[0].index, 5);
     }
-    appender.append(["5"]).await;
-    assert_eq!(tail.entries().await[0].index, 5);
 }
 
 #[tokio::test]
 async fn read_below_the_first_index_is_truncated() {
-    let server = small().await;
-    let mut client = server.client().await;
-    server.appender().await.append(["1", "2", "3"]).await;
-    let mut waiting = Tail::new(&server, 4).await;
-    waiting.has_nothing().await;
-    client.discard(DiscardRequest { first_index: 3 }).await.unwrap();
-    for next in [0, 1, 2] {
-        let mut tail = Tail::new(&server, next).await;
-        assert_eq!(tail.next().await, Some(Reply::Truncated(true)));
-        assert_eq!(tail.next().await, None);
+    for server in both().await {
+        let mut client = server.client().await;
+        server.appender().await.append(["1", "2", "3"]).await;
+        let mut waiting = Tail::new(&server, 4).await;
+        waiting.has_nothing().await;
+        client.discard(DiscardRequest { first_index: 3 }).await.unwrap();
+        for next in [0, 1, 2] {
+            let mut tail = Tail::new(&server, next).await;
+            assert_eq!(tail.next().await, Some(Reply::Truncated(true)));
+            assert_eq!(tail.next().await, None);
+        }
+        assert_eq!(Tail::new(&server, 3).await.entries().await[0].data, "3");
+        // The log continues beyond the position where a tail waits.
+        client.discard(DiscardRequest { first_index: 100 }).await.unwrap();
+        assert_eq!(waiting.next().await, Some(Reply::Truncated(true)));
+        assert_eq!(waiting.next().await, None);
     }
-    assert_eq!(Tail::new(&server, 3).await.entries().await[0].data, "3");
-    // The log continues beyond the position where a tail waits.
-    client.discard(DiscardRequest { first_index: 100 }).await.unwrap();
-    assert_eq!(waiting.next().await, Some(Reply::Truncated(true)));
-    assert_eq!(waiting.next().await, None);
 }
 
 #[tokio::test]

@@ -1,7 +1,10 @@
 //! A served log, and a client of it.
 
-use chiplog::{Log, Options};
+use chiplog::{Log, Logs, LogsOptions, Options};
 use chiplog_net::listener;
+use chiplog_net::listener::Incoming;
+use chiplog_net::listener::authority::CheckedAuthority;
+use chiplog_net::listener::connection::Wire;
 use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::service::logspec::{AppendRequest, Limits, LogspecService};
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
@@ -33,10 +36,19 @@ pub(crate) fn serve(listener: TcpListener, log: Log, limits: Limits) -> Served {
     let host: Arc<LogSlot> = LogSlot::new();
     host.open(log.clone());
     let address = listener.local_addr().unwrap().to_string();
+    serve_connections(address, listener::incoming(listener), host, log, limits)
+}
+
+fn serve_connections(
+    address: String,
+    connections: Incoming<CheckedAuthority<Wire>>,
+    host: Arc<LogSlot>,
+    log: Log,
+    limits: Limits,
+) -> Served {
     let (stop, stopped) = oneshot::channel::<()>();
     let service = LogspecService::new(host, limits).into_server();
     let serving = tokio::spawn(async move {
-        let connections = listener::incoming(listener);
         let server = listener::server().add_service(service);
         server.serve_with_incoming_shutdown(connections, async { drop(stopped.await) }).await.unwrap();
     });
@@ -54,6 +66,34 @@ pub(crate) async fn one(options: Options, limits: Limits) -> Served {
 /// A log with segments of 1 MiB.
 pub(crate) async fn small() -> Served {
     one(Options::with_segment_bytes(1 << 20), Limits::default()).await
+}
+
+/// A server with a default log and named ones, at the address of a named log that does not exist yet.
+pub(crate) async fn with_port_of(name: &str) -> (Served, Logs) {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path().join("default"), Options::with_segment_bytes(1 << 20)).unwrap();
+    let logs = Logs::open(dir.path().join("named"), LogsOptions::default().groups(1)).unwrap();
+    let served = serve_at_port_of(name, log, Some(logs.clone())).await;
+    (Served { _dir: Some(dir), ..served }, logs)
+}
+
+/// Serves `log` as the default log, and listens at a port of its own for the log of this name.
+pub(crate) async fn serve_at_port_of(name: &str, log: Log, logs: Option<Logs>) -> Served {
+    let host: Arc<LogSlot> = LogSlot::new();
+    host.open(log.clone());
+    logs.into_iter().for_each(|logs| host.open_named(logs));
+    let clients = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let own = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = own.local_addr().unwrap().to_string();
+    let connections = listener::incoming(clients).also(own, name).unwrap();
+    serve_connections(address, connections, host, log, Limits::default())
+}
+
+/// A log with segments of 1 MiB, and a named log at a port of its own.
+pub(crate) async fn both() -> [Served; 2] {
+    let (served, logs) = with_port_of("orders").await;
+    let log = logs.create("orders").unwrap();
+    [small().await, Served { log, ..served }]
 }
 
 impl Served {

@@ -51,6 +51,7 @@ fn page_has_the_reach_of_every_method() {
         let row = match reach {
             Reach::Logs => "| logs |",
             Reach::Leaders => "| leaders |",
+            Reach::Port => "| port |",
             Reach::Server => "| server |",
             Reach::NoLog => "| no log |",
         };

@@ -16,6 +16,7 @@ use chiplog_net::service::logspec::{Limits, LogspecService};
 use chiplog_net::wire::address::Address;
 use chiplog_net::wire::proto::logspec::InfoRequest;
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -31,6 +32,8 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 pub(crate) struct Served {
     pub(crate) address: String,
+    /// The ports of named logs for `logspec.Log`.
+    pub(crate) ports: BTreeMap<&'static str, String>,
     pub(crate) host: Arc<LogSlot>,
     pub(crate) log: Log,
     pub(crate) refusals: Arc<Refusals>,
@@ -109,10 +112,15 @@ impl Served {
             .add_service(LogService::with(host.clone(), options).into_service())
             .add_service(budget.over(admin, MESSAGE_BYTES_MAX))
             .add_service(Follow::new(host.clone()).into_service());
-        let serving = tokio::spawn(async move {
-            router.serve_with_incoming(listener::incoming_with(listener, settings)).await.unwrap();
-        });
-        Self { address, host, log, refusals, access, budget, serving, _dir: dir }
+        let mut incoming = listener::incoming_with(listener, settings);
+        let mut ports = BTreeMap::new();
+        for name in ["tenant-7/0", "secret"] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            ports.insert(name, listener.local_addr().unwrap().to_string());
+            incoming = incoming.also(listener, name).unwrap();
+        }
+        let serving = tokio::spawn(async move { router.serve_with_incoming(incoming).await.unwrap() });
+        Self { address, ports, host, log, refusals, access, budget, serving, _dir: dir }
     }
 
     /// Waits until exactly this number is counted.

@@ -12,7 +12,7 @@ use super::limits::Limits;
 use super::size::Size;
 use crate::common::failure::{Failure, Result};
 use chiplog::cluster::{Bootstrap, ClusterOptions};
-use chiplog::{LogsOptions, NodeId, Options, ReadMode};
+use chiplog::{Logs, LogsOptions, NodeId, Options, ReadMode};
 use chiplog_net::peer::GROUPS_MAX;
 use chiplog_net::wire::address::{Address, check_host_port};
 use serde::{Deserialize, Serialize};
@@ -61,6 +61,33 @@ pub(crate) struct Listen {
     pub(crate) peer: String,
     /// For probes and metrics, plain HTTP. Empty: none.
     pub(crate) http: String,
+    /// For clients of `logspec.Log`, whose requests name no log.
+    pub(crate) logspec: Vec<LogAt>,
+}
+
+/// A named log and the address of its own listener, `NAME@host:port`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct LogAt {
+    pub(crate) log: String,
+    pub(crate) place: String,
+}
+
+impl TryFrom<String> for LogAt {
+    type Error = String;
+
+    fn try_from(text: String) -> std::result::Result<Self, String> {
+        match text.split_once('@') {
+            Some((log, place)) => Ok(Self { log: log.to_owned(), place: place.to_owned() }),
+            None => Err(format!("{text:?} is not a log and an address, such as orders@127.0.0.1:7431")),
+        }
+    }
+}
+
+impl From<LogAt> for String {
+    fn from(at: LogAt) -> Self {
+        format!("{}@{}", at.log, at.place)
+    }
 }
 
 /// The addresses at which others reach the server. Empty: those it listens at.
@@ -166,7 +193,7 @@ impl Default for Config {
 impl Default for Listen {
     fn default() -> Self {
         let at = |port: u16| format!("127.0.0.1:{port}");
-        Self { client: at(7411), peer: at(7412), http: at(7413) }
+        Self { client: at(7411), peer: at(7412), http: at(7413), logspec: Vec::new() }
     }
 }
 
@@ -250,7 +277,7 @@ impl Config {
 
     /// The mistakes in addresses and the zone.
     fn check_places(&self) -> Vec<String> {
-        let Listen { client, peer, http } = &self.listen;
+        let Listen { client, peer, http, logspec } = &self.listen;
         let mut wrong = Vec::new();
         let mut places = vec![("listen.client", client), ("listen.peer", peer)];
         places.extend([("listen.http", http)].into_iter().filter(|(_, v)| !v.is_empty()));
@@ -261,6 +288,7 @@ impl Config {
                 check_host_port(any.as_deref().unwrap_or(place)).err().map(|e| format!("{key}: {e}")),
             );
         }
+        wrong.extend(logspec.iter().filter_map(|at| self.check_logspec(at).err()));
         let advertised =
             [("advertise.client", &self.advertise.client), ("advertise.peer", &self.advertise.peer)];
         for (key, place) in advertised.into_iter().filter(|(_, place)| !place.is_empty()) {
@@ -268,6 +296,24 @@ impl Config {
         }
         wrong.extend(Address::new("a:1", "a:1", self.zone.as_str()).err().map(|e| e.to_string()));
         wrong
+    }
+
+    /// Checks a listener of a named log.
+    fn check_logspec(&self, at: &LogAt) -> std::result::Result<(), String> {
+        let wrong = |what: &str| Err(format!("listen.logspec {:?}: {what}", String::from(at.clone())));
+        if let Err(e) = Logs::check_name(&at.log) {
+            return wrong(&e.to_string());
+        }
+        if let Err(e) = check_host_port(&at.place) {
+            return wrong(&e.to_string());
+        }
+        if self.listen.logspec.iter().filter(|other| other.log == at.log).count() > 1 {
+            return wrong("the log is listed twice, and clients are redirected to one port");
+        }
+        match self.groups {
+            0 => wrong("the server keeps no named logs: set groups"),
+            _ => Ok(()),
+        }
     }
 
     /// The mistakes in names of files.
@@ -530,6 +576,11 @@ mod tests {
             ("[log]\nsegment_bytes = \"8 parsecs\"", None, "segment_bytes"),
             ("", Some(("listen.cilent", "a:1")), "cilent"),
             ("", Some(("listen.client", "a")), "listen.client"),
+            ("groups = 1", Some(("listen.logspec", "[\"orders\"]")), "such as orders@127.0.0.1:7431"),
+            ("groups = 1", Some(("listen.logspec", "[\"_a@h:1\"]")), "kept for chiplog's own logs"),
+            ("groups = 1", Some(("listen.logspec", "[\"a@h:0\"]")), "listen.logspec \"a@h:0\""),
+            ("groups = 1", Some(("listen.logspec", "[\"a@h:1\", \"a@h:2\"]")), "listed twice"),
+            ("", Some(("listen.logspec", "[\"a@h:1\"]")), "set groups"),
             ("", Some(("node.x.y", "1")), "node"),
             ("", Some(("", "1")), "not a key"),
             ("", Some(("cluster.heartbeat_millis", "900")), "heartbeat"),

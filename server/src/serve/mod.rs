@@ -31,6 +31,7 @@ mod services;
 pub(crate) mod size;
 
 pub(crate) use config::Config;
+use config::LogAt;
 
 use crate::common::failure::{Failure, Result};
 use crate::connect::open_log;
@@ -200,6 +201,7 @@ impl Server {
         let (client, client_at) = bind("listen.client", &config.listen.client)?;
         let (peer, peer_at) = bind("listen.peer", &config.listen.peer)?;
         let address = reachable_address(&config, client_at, peer_at)?;
+        let logspec = bind_logspec(&config)?;
         let mut reloader = Reloader::default();
         let doors = doors(&config, &mut reloader)?;
         if let Err(why) = check_host_named(&config.tls, &address.client) {
@@ -251,7 +253,7 @@ impl Server {
         let every = server.config.reload_seconds;
         let every = (every > 0).then(|| Duration::from_secs(every));
         tokio::spawn(reloader.run(every, server.reload.clone(), server.ending.subscribe()));
-        server.serve_clients(client)?;
+        server.serve_clients(client, logspec)?;
         if let Some((listener, _)) = http {
             server.serve_http(listener)?;
         }
@@ -265,7 +267,7 @@ impl Server {
         Ok(log)
     }
 
-    fn serve_clients(&mut self, listener: TcpListener) -> Result<()> {
+    fn serve_clients(&mut self, listener: TcpListener, logspec: Vec<(String, TcpListener)>) -> Result<()> {
         let opener = self.opener.clone();
         let node = NodeId(self.config.node);
         let found = Box::new(move |founding| opener.found(founding));
@@ -281,13 +283,17 @@ impl Server {
             .http2_keepalive_interval(Some(Duration::from_secs(10)))
             .http2_keepalive_timeout(Some(Duration::from_secs(20)));
         let settings = settings.clone();
-        let listener = listening(listener)?;
+        let mut incoming = listener::incoming_with(listening(listener)?, settings);
+        for (log, listener) in logspec {
+            let also = incoming.also(listening(listener)?, &log);
+            incoming = also.map_err(|e| Failure::new(ErrorKind::Io, format!("listen.logspec {log}: {e}")))?;
+        }
         let mut ending = self.ending.subscribe();
         let until = async move { _ = ending.wait_for(|e| *e).await };
         let gauges = self.host.gauges().clone();
         self.services.push(tokio::spawn(async move {
             let router = server.add_routes(routes);
-            let connections = gauges::connections(listener::incoming_with(listener, settings), gauges);
+            let connections = gauges::connections(incoming, gauges);
             if let Err(error) = router.serve_with_incoming_shutdown(connections, until).await {
                 tracing::error!(%error, "the listener for clients ended");
             }
@@ -588,18 +594,8 @@ fn check_places(config: &Config) -> Result<()> {
 /// Other machines could reach it without TLS, or it is unknown how others reach it.
 fn reachable_address(config: &Config, client_at: SocketAddr, peer_at: SocketAddr) -> Result<Address> {
     let tls = &config.tls;
-    for (key, at, safe) in
-        [("listen.client", client_at, tls.key.is_some()), ("listen.peer", peer_at, tls.peer_key.is_some())]
-    {
-        if !safe && !at.ip().is_loopback() && !config.insecure {
-            let tokens =
-                if config.auth.tokens.is_some() { ", and tokens could be read on the network" } else { "" };
-            let what = format!(
-                "{key} {at} is open to other machines without TLS{tokens}: configure tls, or pass --insecure"
-            );
-            return Err(Failure::usage(what));
-        }
-    }
+    check_safe(config, "listen.client", client_at, tls.key.is_some())?;
+    check_safe(config, "listen.peer", peer_at, tls.peer_key.is_some())?;
     let advertise = &config.advertise;
     Address::new(
         reached("advertise.peer", &advertise.peer, peer_at)?,
@@ -607,6 +603,34 @@ fn reachable_address(config: &Config, client_at: SocketAddr, peer_at: SocketAddr
         config.zone.as_str(),
     )
     .map_err(|e| Failure::usage(e.to_string()))
+}
+
+/// Checks that a listener is not open to other machines without TLS, unless the configuration permits that.
+///
+/// # Errors
+/// `InvalidArgument`.
+fn check_safe(config: &Config, key: &str, at: SocketAddr, is_safe: bool) -> Result<()> {
+    if is_safe || at.ip().is_loopback() || config.insecure {
+        return Ok(());
+    }
+    let tokens = if config.auth.tokens.is_some() { ", and tokens could be read on the network" } else { "" };
+    let what = format!(
+        "{key} {at} is open to other machines without TLS{tokens}: configure tls, or pass --insecure"
+    );
+    Err(Failure::usage(what))
+}
+
+/// Listens for clients of `logspec.Log` that use a named log.
+///
+/// # Errors
+/// An address cannot be used, or other machines could reach it without TLS.
+fn bind_logspec(config: &Config) -> Result<Vec<(String, TcpListener)>> {
+    let bound = config.listen.logspec.iter().map(|LogAt { log, place }| {
+        let (listener, at) = bind("listen.logspec", place)?;
+        check_safe(config, "listen.logspec", at, config.tls.key.is_some())?;
+        Ok((log.clone(), listener))
+    });
+    bound.collect()
 }
 
 /// Warns of a data directory that every user of this machine can list. The files in it are still private.

@@ -1,6 +1,9 @@
 //! Named logs of servers, on the command line.
 
-use crate::harness::{Server, chiplog, ended, fed, founded_with, keys, run, started, status, wait};
+use crate::harness::{Server, chiplog, ended, fed, founded_with, keys, run, runtime, started, status, wait};
+use chiplog_net::service::logspec::AppendRequest;
+use chiplog_net::wire::proto::logspec::append_reply::Reply;
+use chiplog_net::wire::proto::logspec::log_client::LogClient;
 use serde_json::Value;
 use std::io::Write as _;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -14,6 +17,11 @@ fn one(dir: &Path) -> Server {
     let mut server = Server::new(1, dir);
     server.start(&["--init", "--set", "groups=1"]);
     server
+}
+
+/// A port that nothing listened at just now.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Runs a command that fails with this code.
@@ -105,6 +113,32 @@ fn logs_are_created_used_sealed_and_deleted() {
     let again = objects(&run(&["logs", "create", client, "orders", "--json"]).ok().out);
     assert_ne!(again[0]["number"], made[0]["number"]);
     assert_eq!(run(&["info", &orders, "--json"]).ok().json()["last"], 0);
+}
+
+/// Clients of `logspec.Log` name no log: a port does.
+#[test]
+fn port_of_its_own_serves_a_log_to_older_clients() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (free_port(), free_port());
+    let place = |log: &str, host: &str, port: u16| format!("{log}@{host}:{port}");
+    let ports = format!(
+        "listen.logspec=[\"{}\", \"{}\"]",
+        place("orders", "127.0.0.1", a),
+        place("users/3", "127.0.0.1", b)
+    );
+    let mut first = Server::new(1, dir.path());
+    first.start(&["--init", "--set", "groups=1", "--set", &ports]);
+    run(&["logs", "create", &first.client, "orders", "users/3"]).ok();
+    let appended = runtime().block_on(async {
+        let mut client = LogClient::connect(format!("http://127.0.0.1:{a}")).await.unwrap();
+        let request = tokio_stream::iter([AppendRequest::new(1, vec!["x", "y"])]);
+        let mut replies = client.append(request).await.unwrap().into_inner();
+        replies.message().await.unwrap().unwrap().reply.unwrap()
+    });
+    assert!(matches!(appended, Reply::Ok(ok) if ok.indexes == [1, 2]));
+    assert_eq!(run(&["read", &format!("{}/orders", first.client)]).ok().out, "x\ny\n");
+    assert_eq!(run(&["info", &format!("{}/users/3", first.client), "--json"]).ok().json()["last"], 0);
+    assert_eq!(first.stop(), Some(0));
 }
 
 #[test]

@@ -63,6 +63,11 @@ impl Log {
         &self.view.logs
     }
 
+    /// Whether both are views of one group.
+    pub(crate) fn is_of_one_group_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// Submits batches of several logs of this handle's shared group: all of them are appended, or none.
     pub(crate) fn submit_together(appends: &[(&Self, &Batch)]) -> Result<Vec<Ticket>> {
         let Some((first, _)) = appends.first() else { return Ok(Vec::new()) };
@@ -72,7 +77,7 @@ impl Log {
             log.check_batch(batch)?;
             bytes += RUN_BYTES + batch.as_bytes().len();
             records += u64::from(batch.count());
-            if !Arc::ptr_eq(&log.inner, &first.inner) || log.view.log.is_none() {
+            if !log.is_of_one_group_with(first) || log.view.log.is_none() {
                 return invalid("logs that are appended to together have to be named logs of one group");
             }
             if batch.session().is_some() {

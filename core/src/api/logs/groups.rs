@@ -91,6 +91,22 @@ impl Logs {
     pub fn groups(&self) -> BTreeMap<u32, Log> {
         self.inner.groups.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
+
+    /// Checks that a named log is of one of the groups that run here.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub(super) fn check_is_here(&self, log: &Log) -> Result<()> {
+        let groups = self.inner.groups.read().unwrap_or_else(PoisonError::into_inner);
+        if groups.values().any(|group| group.is_of_one_group_with(log)) {
+            return Ok(());
+        }
+        let of = log.path().display();
+        let what = format!(
+            "the log is of the group in {of}, which these Logs do not run: append by those that it came from"
+        );
+        Err(Error::new(ErrorKind::InvalidArgument, what))
+    }
 }
 
 /// Checks that a group has the id that the catalogue knows.

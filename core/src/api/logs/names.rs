@@ -24,6 +24,20 @@ impl Logs {
         self.create_in(name, None)
     }
 
+    /// Checks a name before there is a log of that name: 1 to 249 of the characters `A-Z a-z 0-9 . _ -`, then perhaps `/`
+    /// and a partition's number; names that begin with `_` are reserved.
+    ///
+    /// ```
+    /// assert!(chiplog::Logs::check_name("orders/3").is_ok());
+    /// assert!(chiplog::Logs::check_name("two words").is_err());
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn check_name(name: &str) -> Result<()> {
+        check_new_name(name)
+    }
+
     /// As [`Logs::create`], in the group of another log: so that both can be appended to together.
     ///
     /// # Errors

@@ -69,7 +69,9 @@ pub enum Reach {
     /// The servers and the leader of the log that the request names. Those of the default log and of the system log can be
     /// found with every scope.
     Leaders,
-    /// The server's default log, all of a server or of a group, or the cluster: for tokens without a scope.
+    /// The log of the listener, which the service claims: the default log, which is in no scope, or a named log.
+    Port,
+    /// All of a server or of a group, or the cluster: for tokens without a scope.
     Server,
     /// No log: for every token.
     NoLog,
@@ -106,11 +108,11 @@ const fn admin(reach: Reach) -> Needs {
 /// The role that each method needs, and what it reaches. Discarding destroys data that others rely on: it needs more than
 /// appending.
 pub const METHODS: &[(&str, Needs)] = &[
-    ("/logspec.Log/Append", append(Reach::Server)),
-    ("/logspec.Log/Discard", admin(Reach::Server)),
-    ("/logspec.Log/Read", read(Reach::Server)),
-    ("/logspec.Log/Info", read(Reach::Server)),
-    ("/logspec.Log/InfoStream", read(Reach::Server)),
+    ("/logspec.Log/Append", append(Reach::Port)),
+    ("/logspec.Log/Discard", admin(Reach::Port)),
+    ("/logspec.Log/Read", read(Reach::Port)),
+    ("/logspec.Log/Info", read(Reach::Port)),
+    ("/logspec.Log/InfoStream", read(Reach::Port)),
     ("/chiplog.v1.Log/Append", append(Reach::Logs)),
     ("/chiplog.v1.Log/Read", read(Reach::Logs)),
     ("/chiplog.v1.Log/Discard", admin(Reach::Logs)),

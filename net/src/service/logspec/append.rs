@@ -15,8 +15,9 @@
 //! - the log finishes everything that was submitted, whether or not a client still waits for the answer.
 
 use super::leader::{Answered, leads};
-use super::{AppendRequest, LogspecService, Replies};
+use super::{AppendRequest, LogspecService, Replies, ServedLog};
 use crate::listener::memory_budget;
+use crate::served::log_slot::status_of;
 use crate::service::submit::submit_when_allowed;
 use crate::wire::proto::logspec::AppendReply;
 use crate::wire::proto::logspec::append_reply::{Ok as Durable, Reply};
@@ -66,7 +67,7 @@ enum Failure {
 /// Returns the stream of answers.
 pub(super) fn answers(
     service: LogspecService,
-    log: Log,
+    log: ServedLog,
     request: Request<Streaming<AppendRequest>>,
 ) -> Replies<AppendReply> {
     let (line, pending_replies) = mpsc::channel(service.limits.stream_requests_max.max(1));
@@ -94,7 +95,7 @@ pub(super) fn answers(
 /// Accepts requests.
 struct Taker {
     service: LogspecService,
-    log: Log,
+    log: ServedLog,
     line: mpsc::Sender<PendingReply>,
     /// The limit of bytes in flight.
     pieces: usize,
@@ -230,7 +231,7 @@ async fn end_of(log: &Log) -> Error {
 /// Answers the requests in line.
 struct Answerer {
     service: LogspecService,
-    log: Log,
+    log: ServedLog,
     pending_replies: mpsc::Receiver<PendingReply>,
     taker: JoinHandle<()>,
     /// The last request of which anything was submitted.
@@ -254,7 +255,7 @@ impl Answerer {
                         if let Failure::Refused(error) = &failure
                             && error.kind() == ErrorKind::Full
                         {
-                            self.service.fullness.disk_is_full(); // the capacity had room, so it was the disk
+                            self.service.fullness.disk_is_full(&self.log); // the capacity had room, so it was the disk
                         }
                         failure
                     }
@@ -277,7 +278,7 @@ impl Answerer {
 
     async fn answer_to(&mut self, failure: Failure) -> Result<AppendReply, Status> {
         let error = match failure {
-            Failure::Unknown(error) => return Err(self.service.host.status_of(&error)),
+            Failure::Unknown(error) => return Err(status_of(&self.log, &error)),
             Failure::Refused(error) => error,
         };
         self.service.host.refused(&self.log, &error);
@@ -285,7 +286,7 @@ impl Answerer {
             let what = format!(
                 "outcome unknown: a later request of the stream may be in the log; this one is not: {error}"
             );
-            return Err(self.service.host.status_of(&Error::new(ErrorKind::Unavailable, what)));
+            return Err(status_of(&self.log, &Error::new(ErrorKind::Unavailable, what)));
         }
         let reply = match self.service.answer_to(&self.log, &error).await {
             Answered::Redirect(redirect) => Reply::Redirect(redirect),
@@ -411,6 +412,7 @@ mod tests {
         for pending in behind {
             line.send(pending).await.unwrap();
         }
+        let log = ServedLog { log, port: None };
         let (taker, submitted) = (tokio::spawn(async move { drop(line) }), Arc::new(submitted.into()));
         let mut answerer =
             Answerer { service, log, pending_replies, taker, submitted, settled: 1, over: false };

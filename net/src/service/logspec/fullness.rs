@@ -1,7 +1,8 @@
 //! Fullness: the last rejections of a full log. A rejected client probes for room and sends again at once when there is
 //! some: the answer must be about the request that it wants to send.
 
-use chiplog::{Error, ErrorKind, Log, Result};
+use chiplog::{Error, ErrorKind, Log, LogId, Result};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,9 +11,9 @@ const DISK_MEMORY: Duration = Duration::from_secs(1);
 /// A probe never waits for more than this part of the capacity.
 const CAPACITY_SHARE: u64 = 4;
 
-/// The last rejections. Shared by all streams of a service.
+/// The last rejections, by log. Shared by all streams of a service.
 #[derive(Debug, Default)]
-pub(super) struct Fullness(Mutex<Refused>);
+pub(super) struct Fullness(Mutex<BTreeMap<LogId, Refused>>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Refused {
@@ -30,14 +31,14 @@ impl Fullness {
     pub(super) fn check(&self, log: &Log, bytes: usize) -> Result<()> {
         let checked = log.check_room(bytes);
         if checked.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full) {
-            self.change(|refused| refused.bytes = bytes);
+            self.change(log, |refused| refused.bytes = bytes);
         }
         checked
     }
 
     /// The log rejected a request that had passed the check.
-    pub(super) fn disk_is_full(&self) {
-        self.change(|refused| refused.by_disk = Some(Instant::now()));
+    pub(super) fn disk_is_full(&self, log: &Log) {
+        self.change(log, |refused| refused.by_disk = Some(Instant::now()));
     }
 
     /// Checks that the last rejected request would be accepted now.
@@ -45,21 +46,25 @@ impl Fullness {
     /// # Errors
     /// As [`Self::check`].
     pub(super) fn probe(&self, log: &Log) -> Result<()> {
-        let refused = self.change(|_| {});
+        let refused = self.change(log, |_| {});
         if refused.by_disk.is_some_and(|at| at.elapsed() < DISK_MEMORY) {
             return Err(Error::new(ErrorKind::Full, "the disk was full less than a second ago; try again"));
         }
         let capacity = log.status().bytes_capacity.unwrap_or(u64::MAX);
         let bytes = (refused.bytes as u64).min(capacity / CAPACITY_SHARE).max(1);
         log.check_room(usize::try_from(bytes).unwrap_or(usize::MAX))?;
-        self.change(|refused| *refused = Refused::default());
+        self.change(log, |refused| *refused = Refused::default());
         Ok(())
     }
 
-    fn change(&self, how: impl FnOnce(&mut Refused)) -> Refused {
-        let mut refused = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn change(&self, log: &Log, how: impl FnOnce(&mut Refused)) -> Refused {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = all.remove(&log.log_id()).unwrap_or_default();
         how(&mut refused);
-        *refused
+        if refused.bytes > 0 || refused.by_disk.is_some() {
+            all.insert(log.log_id(), refused);
+        }
+        refused
     }
 }
 
@@ -86,7 +91,7 @@ mod tests {
         // A request that can never fit is not awaited.
         assert!(fullness.check(&log, 1 << 30).is_err());
         fullness.probe(&log).unwrap();
-        fullness.disk_is_full();
+        fullness.disk_is_full(&log);
         assert_eq!(fullness.probe(&log).unwrap_err().kind(), ErrorKind::Full);
     }
 }

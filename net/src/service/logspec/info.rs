@@ -1,7 +1,8 @@
 //! Info: the state of the log, as a majority knows it or as this server does; once, or at each change.
 
 use super::leader::Answered;
-use super::{LogspecService, Replies, about_to_end, within};
+use super::{LogspecService, Replies, ServedLog, about_to_end, within};
+use crate::served::log_slot::status_of;
 use crate::wire::proto::logspec::InfoReply;
 use crate::wire::proto::logspec::info_reply::{Ok as LogState, Reply};
 use chiplog::{Index, Log, Reader, Start};
@@ -18,7 +19,7 @@ const NEWS_BYTES: u64 = 64 << 10;
 
 impl LogspecService {
     /// Returns the state of the log; unless `stale`, as of a time after the call.
-    pub(super) async fn info_now(&self, log: &Log, stale: bool) -> Result<InfoReply, Status> {
+    pub(super) async fn info_now(&self, log: &ServedLog, stale: bool) -> Result<InfoReply, Status> {
         if !stale && let Err(error) = self.barrier(log).await {
             return match self.answer_to(log, &error).await {
                 Answered::Redirect(redirect) => Ok(InfoReply { reply: Some(Reply::Redirect(redirect)) }),
@@ -39,7 +40,7 @@ impl LogspecService {
     fn state(&self, log: &Log) -> Result<LogState, Status> {
         // A log that is being repaired looks empty, and is not: it rejects readers.
         let reader = log.reader(Start::Next);
-        reader.map_err(|error| self.host.status_of(&error))?;
+        reader.map_err(|error| status_of(log, &error))?;
         let status = log.status();
         Ok(LogState {
             first_index: status.first_index.get(),
@@ -62,14 +63,14 @@ fn is_news(sent: &LogState, now: &LogState) -> bool {
 }
 
 /// Returns the stream of the log's state: now, and at each change.
-pub(super) fn changes(service: LogspecService, log: Log, stale: bool) -> Replies<InfoReply> {
+pub(super) fn changes(service: LogspecService, log: ServedLog, stale: bool) -> Replies<InfoReply> {
     let watch = Watch { service, log, stale, end: None, sent: None, over: false };
     Box::pin(stream::unfold(watch, |mut watch| async { watch.next().await.map(|reply| (reply, watch)) }))
 }
 
 struct Watch {
     service: LogspecService,
-    log: Log,
+    log: ServedLog,
     stale: bool,
     /// Waits at the log's end.
     end: Option<Reader>,
@@ -89,7 +90,7 @@ impl Watch {
                 let host = self.service.host.clone();
                 tokio::select! {
                     biased;
-                    () = host.drained() => Err(host.status_of(&about_to_end())),
+                    () = host.drained() => Err(status_of(&self.log, &about_to_end())),
                     change = self.change() => change,
                 }
             }
@@ -109,7 +110,7 @@ impl Watch {
             if self.sent.is_none_or(|sent| is_news(&sent, &state)) {
                 return Ok(InfoReply { reply: Some(Reply::Ok(state)) });
             }
-            let more = self.more().await.map_err(|error| self.service.host.status_of(&error))?;
+            let more = self.more().await.map_err(|error| status_of(&self.log, &error))?;
             if more {
                 self.end = None;
             }

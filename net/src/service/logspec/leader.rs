@@ -1,6 +1,7 @@
 //! Leader: the redirect for a client that should use another replica, and the answers for the log's other errors.
 
-use super::LogspecService;
+use super::{LogspecService, ServedLog};
+use crate::served::log_slot::{another_leader, status_of};
 use crate::wire::proto::logspec::Redirect;
 use chiplog::{Error, ErrorKind, Log};
 use std::time::Duration;
@@ -26,6 +27,17 @@ pub(super) fn leads(log: &Log) -> bool {
     replica.leader == Some(replica.node)
 }
 
+impl ServedLog {
+    /// The address for clients of another replica that leads, with the port of this log.
+    fn another_leader(&self) -> Option<String> {
+        let client = another_leader(&self.log)?;
+        match (self.port, client.rsplit_once(':')) {
+            (Some(port), Some((host, _))) => Some(format!("{host}:{port}")),
+            _ => Some(client),
+        }
+    }
+}
+
 impl LogspecService {
     /// Waits until a leader is known, for up to `leader_wait`.
     pub(super) async fn await_leader(&self, log: &Log) {
@@ -34,8 +46,8 @@ impl LogspecService {
 
     /// Returns the client address of another replica that leads, if one becomes known within `leader_wait`. This
     /// replica rejected the call: it does not lead, or is handing over, whatever its state shows.
-    async fn await_another_leader(&self) -> Option<String> {
-        self.hold(|| self.host.another_leader()).await
+    async fn await_another_leader(&self, log: &ServedLog) -> Option<String> {
+        self.hold(|| log.another_leader()).await
     }
 
     async fn hold<T>(&self, look: impl Fn() -> Option<T>) -> Option<T> {
@@ -50,25 +62,25 @@ impl LogspecService {
     }
 
     /// The answer for a call that the log rejected with `error`.
-    pub(super) async fn answer_to(&self, log: &Log, error: &Error) -> Answered {
+    pub(super) async fn answer_to(&self, log: &ServedLog, error: &Error) -> Answered {
         match error.kind() {
             // Only the leader knows whether there is room.
-            ErrorKind::Full if leads(log) => Answered::Full(self.host.status_of(error)),
+            ErrorKind::Full if leads(log) => Answered::Full(status_of(log, error)),
             ErrorKind::NotLeader | ErrorKind::Removed | ErrorKind::Full => {
-                match self.await_another_leader().await {
+                match self.await_another_leader(log).await {
                     Some(host) => Answered::Redirect(Redirect { host }),
                     None => {
                         let what = format!("{error}; no leader to redirect to is known yet; try again");
-                        Answered::Failed(self.host.status_of(&Error::new(ErrorKind::Unavailable, what)))
+                        Answered::Failed(status_of(log, &Error::new(ErrorKind::Unavailable, what)))
                     }
                 }
             }
             // The call was not answered in time here; another replica that leads by now may answer it.
-            ErrorKind::Unavailable | ErrorKind::Busy => match self.host.another_leader() {
+            ErrorKind::Unavailable | ErrorKind::Busy => match log.another_leader() {
                 Some(host) => Answered::Redirect(Redirect { host }),
-                None => Answered::Failed(self.host.status_of(error)),
+                None => Answered::Failed(status_of(log, error)),
             },
-            _ => Answered::Failed(self.host.status_of(error)),
+            _ => Answered::Failed(status_of(log, error)),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! logspec: the service of existing clients, over the log that a server serves.
+//! logspec: the service of existing clients. Its requests name no log: calls at a listener of a named log are about that
+//! one ([`crate::listener::Incoming::also`]), and all others about the default log.
 //!
 //! | file | content |
 //! |---|---|
@@ -27,14 +28,18 @@ mod service;
 pub use crate::wire::logspec_request::AppendRequest;
 pub use service::LogspecServer;
 
+use crate::listener::connection_info::ConnectionInfo;
 use crate::listener::memory_budget::Budget;
+use crate::served::caller::Caller;
 use crate::served::gauges::{Counted, Open};
-use crate::served::log_slot::LogSlot;
+use crate::served::log_slot::{DEFAULT_LOG, LogSlot};
 use crate::wire::proto::logspec as proto;
 use chiplog::{ErrorKind, Index, Log, options};
 use fullness::Fullness;
 use futures_util::StreamExt as _;
+use http::Extensions;
 use leader::Answered;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,6 +120,22 @@ pub struct LogspecService {
     fullness: Arc<Fullness>,
 }
 
+/// The log of a call.
+#[derive(Clone, Debug)]
+struct ServedLog {
+    log: Log,
+    /// The port that is for this log alone, on every server.
+    port: Option<u16>,
+}
+
+impl Deref for ServedLog {
+    type Target = Log;
+
+    fn deref(&self) -> &Log {
+        &self.log
+    }
+}
+
 /// The result of a server-streaming method.
 type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -134,9 +155,15 @@ impl LogspecService {
         Response::new(Box::pin(Counted::new(replies, self.host.gauges(), what)))
     }
 
-    /// The log of all calls. The role table refuses them to tokens with a scope.
-    fn log(&self) -> Result<&Log, Status> {
-        self.host.default_log()
+    /// The log of a call with these extensions.
+    ///
+    /// # Errors
+    /// Those of [`LogSlot::find`].
+    async fn log(&self, extensions: &Extensions) -> Result<ServedLog, Status> {
+        let port = extensions.get::<ConnectionInfo>().and_then(ConnectionInfo::log_port).cloned();
+        let name = port.as_ref().map_or(DEFAULT_LOG, |port| &port.log);
+        let log = self.host.find(&Caller::of(extensions), name, None).await?;
+        Ok(ServedLog { log, port: port.map(|port| port.port) })
     }
 }
 
@@ -150,7 +177,7 @@ impl proto::log_server::Log for LogspecService {
         &self,
         request: Request<Streaming<AppendRequest>>,
     ) -> Result<Response<Self::AppendStream>, Status> {
-        let log = self.log()?.clone();
+        let log = self.log(request.extensions()).await?;
         Ok(self.counted(Open::Appends, append::answers(self.clone(), log, request)))
     }
 
@@ -159,16 +186,16 @@ impl proto::log_server::Log for LogspecService {
         request: Request<proto::DiscardRequest>,
     ) -> Result<Response<proto::DiscardReply>, Status> {
         use proto::discard_reply::{Ok as Discarded, Reply};
-        let log = self.log()?;
+        let log = self.log(request.extensions()).await?;
         let first = Index(request.into_inner().first_index);
-        self.await_leader(log).await;
+        self.await_leader(&log).await;
         let done = match log.submit_discard(first) {
             Ok(answer) => within(log.options().queue_timeout, answer).await,
             Err(error) => Err(error),
         };
         let reply = match done {
             Ok(_) => Reply::Ok(Discarded {}),
-            Err(error) => match self.answer_to(log, &error).await {
+            Err(error) => match self.answer_to(&log, &error).await {
                 Answered::Redirect(redirect) => Reply::Redirect(redirect),
                 Answered::Full(status) | Answered::Failed(status) => return Err(status),
             },
@@ -177,13 +204,15 @@ impl proto::log_server::Log for LogspecService {
     }
 
     async fn read(&self, request: Request<proto::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
+        let log = self.log(request.extensions()).await?;
         let payer = self.limits.budget.payer_of(request.extensions());
-        let replies = self.replies(request.get_ref(), payer)?;
+        let replies = self.replies(log.log, request.get_ref(), payer);
         Ok(Response::new(Box::pin(replies.map(|reply| reply.map(proto::ReadReply::from)))))
     }
 
     async fn info(&self, request: Request<proto::InfoRequest>) -> Result<Response<proto::InfoReply>, Status> {
-        let reply = self.info_now(self.log()?, request.into_inner().allow_stale).await?;
+        let log = self.log(request.extensions()).await?;
+        let reply = self.info_now(&log, request.into_inner().allow_stale).await?;
         Ok(Response::new(reply))
     }
 
@@ -191,7 +220,7 @@ impl proto::log_server::Log for LogspecService {
         &self,
         request: Request<proto::InfoRequest>,
     ) -> Result<Response<Self::InfoStreamStream>, Status> {
-        let log = self.log()?.clone();
+        let log = self.log(request.extensions()).await?;
         let stale = request.into_inner().allow_stale;
         Ok(self.counted(Open::Watches, info::changes(self.clone(), log, stale)))
     }

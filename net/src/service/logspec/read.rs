@@ -16,6 +16,7 @@ use super::{Limits, LogspecService, about_to_end};
 use crate::listener::auth::tokens::Payer;
 use crate::listener::memory_budget::UNPACKED_AT_ONCE_MAX;
 use crate::served::gauges::{Counted, Open};
+use crate::served::log_slot::status_of;
 use crate::service::blocking_work::run_blocking;
 use crate::service::tail::{CameAt, more};
 use crate::service::zero_copy::{Answers, Memory, ahead, pay, settle};
@@ -31,9 +32,8 @@ use tonic::Status;
 const REPLIES_AHEAD: usize = 3;
 
 impl LogspecService {
-    /// Returns the stream of replies to a read; `payer` pays for their memory.
-    pub(super) fn replies(&self, request: &ReadRequest, payer: Arc<Payer>) -> Result<Answers<Reply>, Status> {
-        let log = self.log()?.clone();
+    /// Returns the stream of replies to a read of `log`; `payer` pays for their memory.
+    pub(super) fn replies(&self, log: Log, request: &ReadRequest, payer: Arc<Payer>) -> Answers<Reply> {
         let reading = Reading {
             is_mapped: log.options().read_mode == ReadMode::Map,
             service: self.clone(),
@@ -49,7 +49,7 @@ impl LogspecService {
         let replies = stream::unfold(reading, |mut reading| async {
             reading.next().await.map(|reply| (reply, reading))
         });
-        Ok(Box::pin(Counted::new(Box::pin(replies), self.host.gauges(), Open::Reads)))
+        Box::pin(Counted::new(Box::pin(replies), self.host.gauges(), Open::Reads))
     }
 }
 
@@ -94,7 +94,7 @@ impl Reading {
         let reply = match read {
             Ok(reply) => Ok(reply),
             Err(error) if error.kind() == ErrorKind::Discarded => Ok(Reply::Truncated),
-            Err(error) => Err(self.service.host.status_of(&error)),
+            Err(error) => Err(status_of(&self.log, &error)),
         };
         self.over = !matches!(reply, Ok(Reply::Entries { .. }));
         Some(reply)
@@ -340,7 +340,7 @@ mod tests {
         host.open(log.clone());
         let payer = Budget::default().payer_of(&http::Extensions::new());
         let service = LogspecService::new(host, Limits::default());
-        let mut replies = service.replies(&ReadRequest { next_index: 1 }, payer.clone()).unwrap();
+        let mut replies = service.replies(log.clone(), &ReadRequest { next_index: 1 }, payer.clone());
         assert!(matches!(replies.next().await, Some(Ok(Reply::Entries { .. }))));
         for _ in ["it did not wait yet", "it did"] {
             log.append(b"y").unwrap();
@@ -361,11 +361,11 @@ mod tests {
         builder.codec(Codec::Lz4).push(&[7; 2 * UNPACKED_AT_ONCE_MAX]).unwrap();
         log.append(&builder.build().unwrap()).unwrap();
         let host = LogSlot::new();
-        host.open(log);
+        host.open(log.clone());
         let payer = Budget::default().payer_of(&http::Extensions::new());
         let service = LogspecService::new(host, Limits::default());
         let request = ReadRequest { next_index: 1 };
-        let mut replies = service.replies(&request, payer.clone()).unwrap();
+        let mut replies = service.replies(log, &request, payer.clone());
         for _ in ["it is read", "it is decompressed"] {
             frees_its_turn(&payer, replies.next()).await;
             assert!(matches!(replies.next().await, Some(Ok(Reply::Entries { .. }))));

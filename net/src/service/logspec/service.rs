@@ -66,8 +66,13 @@ where
         }
         let logspec = self.logspec.clone();
         let payer = logspec.limits.budget.payer_of(request.extensions());
+        let extensions = request.extensions().clone();
         Box::pin(async move {
-            Ok(respond(request, async |request: ReadRequest| logspec.replies(&request, payer)).await)
+            let replies = async |request: ReadRequest| {
+                let log = logspec.log(&extensions).await?;
+                Ok(logspec.replies(log.log, &request, payer))
+            };
+            Ok(respond(request, replies).await)
         })
     }
 }
