@@ -310,11 +310,18 @@ impl Error {
         self.0.lasting
     }
 
-    /// The error of a call that can succeed after this time: see [`Self::retry_after`].
-    pub(crate) fn retry_in(kind: ErrorKind, message: String, time: Duration) -> Self {
+    /// The error of a call that can succeed after this time: see [`Self::retry_after`]. For code that passes errors on.
+    ///
+    /// ```
+    /// use chiplog::{Error, ErrorKind};
+    /// use std::time::Duration;
+    /// let error = Error::retry_in(ErrorKind::Busy, "the quota is used up", Duration::from_secs(2));
+    /// assert_eq!(error.retry_after(), Some(Duration::from_secs(2)));
+    /// ```
+    pub fn retry_in(kind: ErrorKind, message: impl Into<String>, time: Duration) -> Self {
         Self(Arc::new(Inner {
             kind,
-            message,
+            message: message.into(),
             source: None,
             place: None,
             lasting: false,
@@ -323,7 +330,7 @@ impl Error {
     }
 
     /// How long to wait before the call is made again, if that is known: for a log that has used up its
-    /// [`AppendBytesPerSecond`](crate::LogOption::AppendBytesPerSecond). `None` for an error that a server reported.
+    /// [`AppendBytesPerSecond`](crate::LogOption::AppendBytesPerSecond).
     ///
     /// ```
     /// use chiplog::{Log, LogOption, Options};

@@ -144,7 +144,7 @@ pub fn server_with(limits: &ConnectionLimits) -> Server<Stack<CallLayer, Identit
 pub struct Incoming<T> {
     listeners: Vec<(TcpListener, Option<Arc<LogPort>>)>,
     /// The listener that is asked first.
-    turn: usize,
+    next: usize,
     limits: Arc<ConnectionLimits>,
     tls: Option<Arc<ServerTls>>,
     refusals: Arc<Refusals>,
@@ -167,7 +167,7 @@ impl<T: Send + 'static> Incoming<T> {
         let handshakes = JoinSet::new();
         Self {
             listeners: vec![(listener, None)],
-            turn: 0,
+            next: 0,
             limits,
             tls,
             refusals,
@@ -189,7 +189,7 @@ impl<T: Send + 'static> Incoming<T> {
     /// use chiplog_net::listener::incoming;
     /// let clients = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     /// let orders = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-    /// let connections = incoming(clients).also(orders, "orders")?;
+    /// let connections = incoming(clients).with_log_port(orders, "orders")?;
     /// # drop(connections);
     /// # Ok::<(), std::io::Error>(()) })?;
     /// # Ok::<(), std::io::Error>(())
@@ -197,17 +197,17 @@ impl<T: Send + 'static> Incoming<T> {
     ///
     /// # Errors
     /// The listener's address cannot be read.
-    pub fn also(mut self, listener: TcpListener, log: &str) -> io::Result<Self> {
+    pub fn with_log_port(mut self, listener: TcpListener, log: &str) -> io::Result<Self> {
         let port = listener.local_addr()?.port();
         self.listeners.push((listener, Some(Arc::new(LogPort { log: log.to_owned(), port }))));
         Ok(self)
     }
 
-    /// Accepts a connection at any of the listeners, in turn.
+    /// Accepts a connection at one of the listeners, and asks the one after it first next time.
     fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr, usize)>> {
-        for n in (0..self.listeners.len()).map(|n| (self.turn + n) % self.listeners.len()) {
+        for n in (0..self.listeners.len()).map(|n| (self.next + n) % self.listeners.len()) {
             if let Poll::Ready(accepted) = self.listeners[n].0.poll_accept(context) {
-                self.turn = n + 1;
+                self.next = n + 1;
                 return Poll::Ready(accepted.map(|(stream, remote)| (stream, remote, n)));
             }
         }

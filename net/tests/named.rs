@@ -3,7 +3,7 @@
 
 mod served;
 
-use chiplog::{ErrorKind, Index, LogNumber, Logs, LogsOptions, Options, Start};
+use chiplog::{BatchBuilder, ErrorKind, Index, LogNumber, LogOption, Logs, LogsOptions, Options, Start};
 use chiplog_net::client::{Client, ClientOptions, ProducerOptions};
 use chiplog_net::follower::{Follower, FollowerOptions};
 use chiplog_net::wire::proto::v1::admin_client::AdminClient;
@@ -65,6 +65,30 @@ async fn append(client: &Client, records: &[&str]) -> u64 {
     }
     assert!(producer.close(PATIENCE).await.all_acknowledged());
     last
+}
+
+/// The answer says when the quota allows the batch; a producer waits for that and sends it again.
+#[tokio::test]
+async fn refusal_by_a_quota_says_how_long_to_wait() {
+    let mut named = Named::new().await;
+    named.create("limited").await.unwrap();
+    let log = named.logs.get("limited").unwrap();
+    let rate = |rate| log.set_log_options(&[(LogOption::AppendBytesPerSecond, rate)], PATIENCE).unwrap();
+    rate(Some(1));
+    let batch = BatchBuilder::new().push(b"of any size, once").unwrap().build().unwrap();
+    let request = || AppendRequest { log: "limited".into(), batch: batch.as_bytes().clone() };
+    let mut client = log_client::LogClient::connect(format!("http://{}", named.one.address())).await.unwrap();
+    let mut answers = client.append(tokio_stream::iter([request(), request()])).await.unwrap().into_inner();
+    use append_response::Result::{Appended, Refused};
+    assert!(matches!(answers.message().await.unwrap().unwrap().result, Some(Appended(_))));
+    let Some(Refused(refused)) = answers.message().await.unwrap().unwrap().result else { panic!() };
+    assert!(refused.retryable && refused.retry_after_millis > 5_000, "{refused:?}");
+    assert_eq!(ErrorKind::from_code(refused.kind), Some(ErrorKind::Busy));
+
+    let producer = named.client("limited").await.producer(ProducerOptions::default()).await.unwrap();
+    let sent = producer.append(b"later").await.unwrap();
+    rate(None);
+    assert_eq!(sent.await.unwrap(), Index(2));
 }
 
 #[tokio::test]
@@ -272,7 +296,10 @@ async fn catalogue_cannot_lose_records() {
     named.create("orders").await.unwrap();
     let set = |log: &str, name: &str| SetLogOptionsRequest {
         log: log.to_owned(),
-        changes: vec![LogOption { name: name.to_owned(), value: Some(1 << 40) }],
+        changes: vec![chiplog_net::wire::proto::v1::LogOption {
+            name: name.to_owned(),
+            value: Some(1 << 40),
+        }],
         timeout_millis: 1000,
     };
     for option in ["retention_bytes", "retention_age", "capacity_bytes"] {

@@ -345,8 +345,10 @@ def test_a_log_has_limits_of_its_own(logs: chiplog.Logs) -> None:
     assert log.log_options() == {"retention_age": 60_000, "append_bytes_per_second": 1}
     assert other.log_options() == {}
     assert log.append(b"of any size, once") == 1
-    with pytest.raises(chiplog.BusyError, match="takes 1 bytes a second"):
+    with pytest.raises(chiplog.BusyError, match="takes 1 bytes a second") as refused:
         log.try_submit(b"x")
+    assert refused.value.retry_after is not None and refused.value.retry_after > 5
+    assert chiplog.BusyError().retry_after is None
     assert other.append(b"x") == 1
     with pytest.raises(chiplog.InvalidArgumentError, match="set it for the log's group"):
         log.set_log_options({"sessions_max": 5})

@@ -172,12 +172,14 @@ impl Log {
         }
     }
 
-    /// Checks whether the capacity has room now for an append of `bytes` bytes, in addition to the appends that wait
-    /// in the queue.
+    /// Checks whether the log takes appends now, and the capacity has room for one of `bytes` bytes in addition to those
+    /// that wait in the queue. A named log has the capacity of its group.
     ///
     /// # Errors
-    /// `Full`: it has no room. `Poisoned`, `Closed`.
+    /// `Full`: it has no room. `NotFound`, `Sealed`: a named log that was deleted or sealed, as far as is committed here.
+    /// `Poisoned`, `Closed`.
     pub fn check_room(&self, bytes: usize) -> Result<()> {
+        self.check_takes_appends()?;
         self.inner.queue.check_room(bytes)
     }
 

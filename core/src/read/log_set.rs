@@ -204,6 +204,11 @@ pub(crate) fn unknown(log: LogNumber) -> Error {
     Error::new(ErrorKind::NotFound, what)
 }
 
+/// The error of an append to a log that is sealed before this record.
+pub(crate) fn sealed(log: LogNumber, next: Index) -> Error {
+    Error::new(ErrorKind::Sealed, format!("log {log} is sealed: it ends before record {next}"))
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;

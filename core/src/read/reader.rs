@@ -632,8 +632,9 @@ fn find_block(cursor: &mut Cursor, next: Index, lookup: bool) -> Result<Block> {
 
 /// The error of a call for one log on a group that is shared by named logs.
 pub(crate) fn shared_group() -> Error {
-    let what = "this directory is shared by named logs: open the one above it with `Logs` in a program, and use one of \
-                them; `chiplog verify` and `chiplog dump` read its files";
+    let what = "this directory is shared by named logs: use one of them, in a server's directory by the server as \
+                HOST:PORT/NAME, else in a program by `Logs` on the directory above; `chiplog verify` and `chiplog dump` \
+                read its files";
     Error::new(ErrorKind::InvalidArgument, what)
 }
 

@@ -548,6 +548,14 @@ fn check_place(
             cluster.node
         ));
     }
+    if *membership == Membership::alone() && options.cluster.is_some() {
+        let dir = disk.path().display();
+        tracing::warn!(
+            %dir,
+            "the log was on its own: it becomes the first replica of a cluster now, for good, and opens with cluster \
+             options only"
+        );
+    }
     let owner = membership.members().find(|m| m.directory == identity.directory);
     match owner {
         Some(owner) if owner.node != cluster.node => {

@@ -146,6 +146,17 @@ pub extern "C" fn chiplog_error_is_lasting(error: *const chiplog_error_t) -> boo
     query(error, false, |handle| handle.error.is_lasting())
 }
 
+/// Returns how long to wait before the call is made again, in milliseconds, if that is known: for a log that has used up
+/// its quota, append_bytes_per_second. 0: unknown.
+/// Ownership: `error` is borrowed. Any thread. Never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn chiplog_error_retry_after_ms(error: *const chiplog_error_t) -> u64 {
+    query(error, 0, |handle| {
+        let time = handle.error.retry_after().unwrap_or_default();
+        u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
+    })
+}
+
 /// Frees an error. Does nothing if it is NULL or already closed.
 /// Ownership: takes `error`. Any thread. Never blocks.
 #[unsafe(no_mangle)]

@@ -22,7 +22,7 @@ options! {
         pub node: NodeId,
         /// The listener for the other replicas' streams.
         pub listener: TcpListener,
-        /// The address of this replica, as an [`Address`].
+        /// The address of this replica, as an [`Address`](crate::wire::address::Address).
         pub address: String,
         /// The cluster's election timeout: a connection that is silent for about this long is closed. Default 1 s.
         pub election_timeout: Duration,
@@ -47,7 +47,7 @@ impl PeerOptions {
     }
 }
 
-/// Mutual TLS between replicas, all in PEM. A replica's certificate must have [`node_name`], such as `node-3`, among
+/// Mutual TLS between replicas, all in PEM. A replica's certificate must have [`node_name`](tls::node_name), such as `node-3`, among
 /// its alternative names. The host is not checked. The authority must sign for one cluster only.
 ///
 /// ```

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 pub(super) struct Shared {
     pub(super) group: u32,
     pub(super) common: Arc<Common>,
-    pub(super) state: RwLock<State>,
+    state: RwLock<State>,
     /// Messages for nodes without a known address.
     pub(super) nowhere: AtomicU64,
 }

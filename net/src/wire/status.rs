@@ -10,6 +10,7 @@ use chiplog::{Error, ErrorKind, NodeId};
 use http::HeaderMap;
 #[cfg(feature = "server")]
 use http_body::Frame;
+use std::time::Duration;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
@@ -24,6 +25,9 @@ pub const FIRST: &str = "chiplog-first";
 
 /// Metadata of a failed read, of kind corrupt: `1` if the damage cannot be repaired, so that waiting does not help.
 pub const LASTING: &str = "chiplog-lasting";
+
+/// Metadata of a failed call, of kind busy: how long to wait before it is made again, in milliseconds.
+pub const RETRY_AFTER: &str = "chiplog-retry-after-ms";
 
 /// The gRPC code for a kind of error.
 pub fn code_of(kind: ErrorKind) -> Code {
@@ -78,6 +82,9 @@ pub fn to_status(error: &Error, leader: Option<&str>) -> Status {
     if error.is_lasting() {
         metadata.insert(LASTING, MetadataValue::from_static("1"));
     }
+    if let Some(time) = error.retry_after() {
+        metadata.insert(RETRY_AFTER, MetadataValue::from(millis(time)));
+    }
     if let Some(leader) = leader.and_then(|l| l.parse().ok()) {
         metadata.insert(LEADER, leader);
     }
@@ -87,7 +94,8 @@ pub fn to_status(error: &Error, leader: Option<&str>) -> Status {
 /// Converts a status into the log's error. A foreign status, such as that of a broken connection, is mapped by its
 /// code.
 pub fn from_status(status: &Status) -> Error {
-    let code = status.metadata().get(KIND).and_then(|v| v.to_str().ok()?.parse().ok());
+    let number = |key| status.metadata().get(key)?.to_str().ok()?.parse::<u64>().ok();
+    let code = number(KIND).and_then(|code| u32::try_from(code).ok());
     let kind = code.and_then(ErrorKind::from_code).unwrap_or(match status.code() {
         Code::InvalidArgument => ErrorKind::InvalidArgument,
         Code::NotFound => ErrorKind::NotFound,
@@ -101,10 +109,23 @@ pub fn from_status(status: &Status) -> Error {
         Code::PermissionDenied => ErrorKind::PermissionDenied,
         _ => ErrorKind::Unavailable,
     });
-    let error = Error::new(kind, message_of(status));
+    let error = reported(kind, message_of(status), number(RETRY_AFTER).unwrap_or_default());
     match status.metadata().get(LASTING) {
         Some(value) if value == "1" && kind == ErrorKind::Corrupt => error.into_lasting(),
         _ => error,
+    }
+}
+
+/// Whole milliseconds, at least this long.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
+}
+
+/// An error that a server reported. `retry_after`: in milliseconds; 0: unknown.
+pub(crate) fn reported(kind: ErrorKind, message: String, retry_after: u64) -> Error {
+    match retry_after {
+        0 => Error::new(kind, message),
+        time => Error::retry_in(kind, message, Duration::from_millis(time)),
     }
 }
 
@@ -193,6 +214,19 @@ mod tests {
             assert_eq!((back.kind(), back.to_string().as_str()), (kind, "what, where"));
             assert_eq!(leader_of(&status).as_deref(), Some("a:1"));
         }
+    }
+
+    #[test]
+    fn time_to_wait_survives_the_wire() {
+        for (time, back) in [(1, 1), (1_000, 1), (1_001, 2), (5_000_000, 5_000)] {
+            let error = Error::retry_in(ErrorKind::Busy, "quota", Duration::from_micros(time));
+            let back_after = from_status(&to_status(&error, None)).retry_after();
+            assert_eq!(back_after, Some(Duration::from_millis(back)), "{time} us");
+        }
+        assert_eq!(from_status(&to_status(&Error::new(ErrorKind::Busy, "x"), None)).retry_after(), None);
+        let mut foreign = Status::unavailable("x");
+        foreign.metadata_mut().insert(RETRY_AFTER, MetadataValue::from_static("-1"));
+        assert_eq!(from_status(&foreign).retry_after(), None);
     }
 
     #[test]

@@ -30,11 +30,16 @@ fn options(node: u64, bootstrap: Bootstrap, network: &MemoryNetwork, client: &st
 }
 
 impl Trio {
+    /// Three replicas on hosts of their own.
     async fn new() -> Self {
+        Self::on(["127.0.0.1", "127.0.0.2", "127.0.0.3"]).await
+    }
+
+    async fn on(hosts: [&str; 3]) -> Self {
         let network = MemoryNetwork::new();
         let (mut served, mut dirs): (Vec<Served>, Vec<TempDir>) = (Vec::new(), Vec::new());
-        for node in 1..=3 {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        for (node, host) in (1..).zip(hosts) {
+            let listener = TcpListener::bind((host, 0)).await.unwrap();
             let client = listener.local_addr().unwrap().to_string();
             let bootstrap = match served.first() {
                 None => Bootstrap::Init,
@@ -104,15 +109,23 @@ async fn followers_redirect_to_the_leader_and_send_nothing_more() {
     assert_eq!(trio.leader().appender().await.append(["first"]).await, [1]);
 }
 
-/// All servers have the same port for a log.
+/// All servers have the same port for a log. Servers on one host cannot, and a redirect would lead back.
 #[tokio::test]
-async fn redirect_from_the_port_of_a_log_names_that_port() {
-    let trio = Trio::new().await;
-    let served = serve_at_port_of("default", trio.follower().log.clone(), None).await;
-    let mut appender = served.appender().await;
-    appender.send(["x"]).await;
-    let Some(Reply::Redirect(redirect)) = appender.reply().await.unwrap() else { panic!() };
-    assert_eq!(redirect.host, served.address, "all are on 127.0.0.1 here");
+async fn redirect_from_the_port_of_a_log_names_that_port_at_the_leader() {
+    for (hosts, is_redirected) in [(["127.0.0.1", "127.0.0.2", "127.0.0.3"], true), (["127.0.0.1"; 3], false)]
+    {
+        let trio = Trio::on(hosts).await;
+        let served = serve_at_port_of("default", trio.follower().log.clone(), None).await;
+        let mut appender = served.appender().await;
+        appender.send(["x"]).await;
+        let (leader, _) = trio.leader().address.rsplit_once(':').unwrap();
+        let (_, port) = served.address.rsplit_once(':').unwrap();
+        match appender.reply().await {
+            Ok(Some(Reply::Redirect(to))) if is_redirected => assert_eq!(to.host, format!("{leader}:{port}")),
+            Err(status) if !is_redirected => assert_eq!(status.code(), Code::Unavailable),
+            other => panic!("{hosts:?}: {other:?}"),
+        }
+    }
 }
 
 #[tokio::test]

@@ -28,11 +28,19 @@ async fn port_serves_the_log_that_has_its_name_now() {
     logs.delete("orders").unwrap();
     let status = end(async { tail.message().await }).await;
     assert_eq!(status.code(), Code::NotFound, "{status}");
-    appender.send(["late"]).await;
-    let status = end(appender.reply()).await;
+    let status = end(appender.reply()).await; // it sends nothing
     assert_eq!(status.code(), Code::NotFound, "{status}");
     logs.create("orders").unwrap();
     let state = info(&mut client, false).await;
     assert_eq!((state.first_index, state.last_index), (1, 0));
-    assert_eq!(server.appender().await.append(["c"]).await, [1]);
+    let mut appender = server.appender().await;
+    assert_eq!(appender.append(["c"]).await, [1]);
+
+    logs.seal("orders").unwrap();
+    let status = end(appender.reply()).await;
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+    let mut appender = server.appender().await;
+    appender.send([""; 0]).await; // a probe
+    let status = end(appender.reply()).await;
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
 }

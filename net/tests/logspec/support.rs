@@ -85,7 +85,7 @@ pub(crate) async fn serve_at_port_of(name: &str, log: Log, logs: Option<Logs>) -
     let clients = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let own = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = own.local_addr().unwrap().to_string();
-    let connections = listener::incoming(clients).also(own, name).unwrap();
+    let connections = listener::incoming(clients).with_log_port(own, name).unwrap();
     serve_connections(address, connections, host, log, Limits::default())
 }
 

@@ -61,6 +61,8 @@ async fn announced_messages_hold_only_received_bytes() {
         );
     }
     println!("{} streams were started", *attack.begun.borrow());
+    drop(attack);
+    until("everything is returned", || budget.used_bytes() == 0 && budget.streams() == 0).await;
 }
 
 const UNPACKED: usize = 7 << 20;

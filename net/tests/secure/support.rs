@@ -117,7 +117,7 @@ impl Served {
         for name in ["tenant-7/0", "secret"] {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             ports.insert(name, listener.local_addr().unwrap().to_string());
-            incoming = incoming.also(listener, name).unwrap();
+            incoming = incoming.with_log_port(listener, name).unwrap();
         }
         let serving = tokio::spawn(async move { router.serve_with_incoming(incoming).await.unwrap() });
         Self { address, ports, host, log, refusals, access, budget, serving, _dir: dir }

@@ -22,6 +22,8 @@ class Error(Exception):
     path, offset: for corruption in a local file, the file and the offset in bytes; else None.
     lasting: whether corruption is permanent as far as the replica knows: the log has no other replica, or all other
         voters have damage in the same entries. Reading again does not help.
+    retry_after: seconds to wait before the call is made again, if that is known: for a log that has used up its quota,
+        `append_bytes_per_second`; else None.
     closed: for a producer that was closed with unacknowledged records, how it ended, a `Closed`; else None."""
 
     kind: ClassVar[str] = "other"
@@ -33,6 +35,7 @@ class Error(Exception):
     path: str | None = None
     offset: int | None = None
     lasting: bool = False
+    retry_after: float | None = None
     closed: "Closed | None" = None
 
 

@@ -34,6 +34,9 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     if error.is_lasting() {
         value.setattr("lasting", true)?;
     }
+    if let Some(time) = error.retry_after() {
+        value.setattr("retry_after", time.as_secs_f64())?;
+    }
     Ok(PyErr::from_value(value))
 }
 

@@ -12,7 +12,8 @@ use chiplog::ErrorKind;
 use chiplog_net::served::log_slot::DEFAULT_LOG;
 use chiplog_net::wire::address::check_host_port;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::net::IpAddr;
+use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
 /// The place of a log.
@@ -124,9 +125,22 @@ impl Target {
                 );
                 Err(Failure::new(ErrorKind::NotFound, why))
             }
+            Self::Directory(path) if begins_with_host(path) => {
+                let why = format!(
+                    "there is no directory {self}, which begins like a server without its port: write a log of a server as 127.0.0.1:7411/NAME, a new log in a directory as ./{self}"
+                );
+                Err(Failure::new(ErrorKind::NotFound, why))
+            }
             _ => Ok(()),
         }
     }
+}
+
+/// Whether a path begins with this machine's name or an IP address, and nothing here is called that.
+fn begins_with_host(path: &Path) -> bool {
+    let Some(Component::Normal(first)) = path.components().next() else { return false };
+    let is_host = first.to_str().is_some_and(|t| t == "localhost" || t.parse::<IpAddr>().is_ok());
+    is_host && !Path::new(first).exists()
 }
 
 /// Whether a path is a plain name, which a host could have.
@@ -185,7 +199,10 @@ impl FromStr for Servers {
         };
         let addresses: Vec<_> = list.split(',').map(|address| address.trim().to_owned()).collect();
         for address in &addresses {
-            check_host_port(address).map_err(|e| e.to_string())?;
+            check_host_port(address).map_err(|e| match address == text {
+                true => e.to_string(),
+                false => format!("{text:?}: {e}"),
+            })?;
         }
         let log = match log {
             Some("") => return Err(format!("{text:?} ends with a slash: after it comes the name of a log")),

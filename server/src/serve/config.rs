@@ -14,6 +14,7 @@ use crate::common::failure::{Failure, Result};
 use chiplog::cluster::{Bootstrap, ClusterOptions};
 use chiplog::{Logs, LogsOptions, NodeId, Options, ReadMode};
 use chiplog_net::peer::GROUPS_MAX;
+use chiplog_net::served::log_slot::DEFAULT_LOG;
 use chiplog_net::wire::address::{Address, check_host_port};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -70,7 +71,7 @@ pub(crate) struct Listen {
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct LogAt {
     pub(crate) log: String,
-    pub(crate) place: String,
+    pub(crate) address: String,
 }
 
 impl TryFrom<String> for LogAt {
@@ -78,7 +79,7 @@ impl TryFrom<String> for LogAt {
 
     fn try_from(text: String) -> std::result::Result<Self, String> {
         match text.split_once('@') {
-            Some((log, place)) => Ok(Self { log: log.to_owned(), place: place.to_owned() }),
+            Some((log, address)) => Ok(Self { log: log.to_owned(), address: address.to_owned() }),
             None => Err(format!("{text:?} is not a log and an address, such as orders@127.0.0.1:7431")),
         }
     }
@@ -86,7 +87,7 @@ impl TryFrom<String> for LogAt {
 
 impl From<LogAt> for String {
     fn from(at: LogAt) -> Self {
-        format!("{}@{}", at.log, at.place)
+        format!("{}@{}", at.log, at.address)
     }
 }
 
@@ -304,14 +305,22 @@ impl Config {
         if let Err(e) = Logs::check_name(&at.log) {
             return wrong(&e.to_string());
         }
-        if let Err(e) = check_host_port(&at.place) {
+        if let Err(e) = check_host_port(&at.address) {
             return wrong(&e.to_string());
         }
-        if self.listen.logspec.iter().filter(|other| other.log == at.log).count() > 1 {
+        if at.log == DEFAULT_LOG {
+            return wrong("the default log is at listen.client");
+        }
+        let Listen { client, peer, http, logspec } = &self.listen;
+        if logspec.iter().filter(|other| other.log == at.log).count() > 1 {
             return wrong("the log is listed twice, and clients are redirected to one port");
         }
+        let is_taken = [client, peer, http].contains(&&at.address);
+        if is_taken || logspec.iter().filter(|other| other.address == at.address).count() > 1 {
+            return wrong("the address is used twice");
+        }
         match self.groups {
-            0 => wrong("the server keeps no named logs: set groups"),
+            0 => wrong("groups is 0; a port for a named log needs at least 1"),
             _ => Ok(()),
         }
     }
@@ -580,7 +589,10 @@ mod tests {
             ("groups = 1", Some(("listen.logspec", "[\"_a@h:1\"]")), "kept for chiplog's own logs"),
             ("groups = 1", Some(("listen.logspec", "[\"a@h:0\"]")), "listen.logspec \"a@h:0\""),
             ("groups = 1", Some(("listen.logspec", "[\"a@h:1\", \"a@h:2\"]")), "listed twice"),
-            ("", Some(("listen.logspec", "[\"a@h:1\"]")), "set groups"),
+            ("", Some(("listen.logspec", "[\"a@h:1\"]")), "groups is 0"),
+            ("groups = 1", Some(("listen.logspec", "[\"default@h:1\"]")), "at listen.client"),
+            ("groups = 1", Some(("listen.logspec", "[\"a@h:1\", \"b@h:1\"]")), "used twice"),
+            ("groups = 1", Some(("listen.logspec", "[\"a@127.0.0.1:7412\"]")), "used twice"),
             ("", Some(("node.x.y", "1")), "node"),
             ("", Some(("", "1")), "not a key"),
             ("", Some(("cluster.heartbeat_millis", "900")), "heartbeat"),

@@ -55,7 +55,7 @@ use ready::not_ready;
 use reload::{Reloader, Reloads};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use services::Room;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -201,7 +201,7 @@ impl Server {
         let (client, client_at) = bind("listen.client", &config.listen.client)?;
         let (peer, peer_at) = bind("listen.peer", &config.listen.peer)?;
         let address = reachable_address(&config, client_at, peer_at)?;
-        let logspec = bind_logspec(&config)?;
+        let logspec = bind_logspec(&config, &address)?;
         let mut reloader = Reloader::default();
         let doors = doors(&config, &mut reloader)?;
         if let Err(why) = check_host_named(&config.tls, &address.client) {
@@ -285,7 +285,7 @@ impl Server {
         let settings = settings.clone();
         let mut incoming = listener::incoming_with(listening(listener)?, settings);
         for (log, listener) in logspec {
-            let also = incoming.also(listening(listener)?, &log);
+            let also = incoming.with_log_port(listening(listener)?, &log);
             incoming = also.map_err(|e| Failure::new(ErrorKind::Io, format!("listen.logspec {log}: {e}")))?;
         }
         let mut ending = self.ending.subscribe();
@@ -554,7 +554,10 @@ pub(crate) fn check(config: &Config) -> Result<()> {
     Reloader::peers(&config.tls, config.node)?;
     let parsed = |place: &str| place.parse::<SocketAddr>().ok();
     if let (Some(client_at), Some(peer_at)) = (parsed(&config.listen.client), parsed(&config.listen.peer)) {
-        reachable_address(config, client_at, peer_at)?;
+        let address = reachable_address(config, client_at, peer_at)?;
+        for at in &config.listen.logspec {
+            parsed(&at.address).map_or(Ok(()), |parsed| check_log_port(config, at, parsed, &address))?;
+        }
     } // else names, which may resolve differently where it will run
     let place = match config.advertise.client.as_str() {
         "" => &config.listen.client,
@@ -583,7 +586,11 @@ fn check_places(config: &Config) -> Result<()> {
         Some(at)
     };
     match (first(&config.listen.client), first(&config.listen.peer)) {
-        (Some(client_at), Some(peer_at)) => reachable_address(config, client_at, peer_at).map(drop),
+        (Some(client_at), Some(peer_at)) => {
+            let address = reachable_address(config, client_at, peer_at)?;
+            let logspec = config.listen.logspec.iter().filter_map(|at| Some((at, first(&at.address)?)));
+            logspec.map(|(at, address_of)| check_log_port(config, at, address_of, &address)).collect()
+        }
         _ => Ok(()),
     }
 }
@@ -624,13 +631,31 @@ fn check_safe(config: &Config, key: &str, at: SocketAddr, is_safe: bool) -> Resu
 ///
 /// # Errors
 /// An address cannot be used, or other machines could reach it without TLS.
-fn bind_logspec(config: &Config) -> Result<Vec<(String, TcpListener)>> {
-    let bound = config.listen.logspec.iter().map(|LogAt { log, place }| {
-        let (listener, at) = bind("listen.logspec", place)?;
-        check_safe(config, "listen.logspec", at, config.tls.key.is_some())?;
-        Ok((log.clone(), listener))
+fn bind_logspec(config: &Config, address: &Address) -> Result<Vec<(String, TcpListener)>> {
+    let bound = config.listen.logspec.iter().map(|at| {
+        let (listener, bound) = bind(&format!("listen.logspec of {}", at.log), &at.address)?;
+        check_log_port(config, at, bound, address)?;
+        Ok((at.log.clone(), listener))
     });
     bound.collect()
+}
+
+/// Checks the address of a listener for a named log of a server that others reach at `address`.
+///
+/// # Errors
+/// `InvalidArgument`: other machines could reach it without TLS, or would be redirected to an address that is their own.
+fn check_log_port(config: &Config, at: &LogAt, bound: SocketAddr, address: &Address) -> Result<()> {
+    check_safe(config, &format!("listen.logspec of {}", at.log), bound, config.tls.key.is_some())?;
+    let host = address.client.rsplit_once(':').map_or("", |(host, _)| host).trim_matches(['[', ']']);
+    let is_local = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    if bound.ip().is_loopback() || !is_local {
+        return Ok(());
+    }
+    let what = format!(
+        "listen.logspec of {} is open to other machines, but clients are redirected to the host of listen.client or advertise.client, {host}: set one of these to a host that they can reach",
+        at.log
+    );
+    Err(Failure::usage(what))
 }
 
 /// Warns of a data directory that every user of this machine can list. The files in it are still private.

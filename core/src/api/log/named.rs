@@ -5,7 +5,7 @@ use crate::cluster::options::Role;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::options::log_options::LogOption;
-use crate::read::log_set::LogSet;
+use crate::read::log_set::{LogSet, sealed, unknown};
 use crate::record::batch::Batch;
 use crate::store::format::geometry::{LOG_BYTES, logs_room};
 use crate::store::format::mixed::{RUN_BYTES, RUNS_MAX, TABLE_FIXED_BYTES};
@@ -61,6 +61,23 @@ impl Log {
     /// The logs of the group.
     pub(crate) fn logs(&self) -> &LogSet {
         &self.view.logs
+    }
+
+    /// Checks that this is no named log that was dropped or sealed.
+    pub(super) fn check_takes_appends(&self) -> Result<()> {
+        let log = self.view.log;
+        if log.is_none() {
+            return Ok(());
+        }
+        match self.logs().get(log) {
+            Some(state) if state.sealed => Err(sealed(log, state.next)),
+            Some(_) => Ok(()),
+            None => Err(unknown(log)),
+        }
+    }
+
+    pub(crate) fn is_named(&self) -> bool {
+        !self.view.log.is_none()
     }
 
     /// Whether both are views of one group.

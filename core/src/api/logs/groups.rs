@@ -92,18 +92,18 @@ impl Logs {
         self.inner.groups.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Checks that a named log is of one of the groups that run here.
+    /// Checks that a log, if it is a named one, is of one of the groups that run here.
     ///
     /// # Errors
     /// `InvalidArgument`.
     pub(super) fn check_is_here(&self, log: &Log) -> Result<()> {
         let groups = self.inner.groups.read().unwrap_or_else(PoisonError::into_inner);
-        if groups.values().any(|group| group.is_of_one_group_with(log)) {
+        if !log.is_named() || groups.values().any(|group| group.is_of_one_group_with(log)) {
             return Ok(());
         }
         let of = log.path().display();
         let what = format!(
-            "the log is of the group in {of}, which these Logs do not run: append by those that it came from"
+            "the log is of the group in {of}, which these Logs do not run: append with those that the log came from"
         );
         Err(Error::new(ErrorKind::InvalidArgument, what))
     }

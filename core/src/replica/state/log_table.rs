@@ -11,9 +11,9 @@
 //!
 //! Must not know: blocks, segments.
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::options::log_options::LogOptions;
-use crate::read::log_set::unknown;
+use crate::read::log_set::{sealed, unknown};
 use crate::record::batch::Malformed;
 use crate::replica::queue::proposals::LogCommand;
 use crate::store::format::geometry::{LOG_BYTES, LOGS_HEADER_BYTES};
@@ -74,10 +74,7 @@ impl LogTable {
     /// `NotFound`: it was never opened, or was dropped. `Sealed`.
     pub(crate) fn check_append(&self, log: LogNumber) -> Result<&LogState> {
         match self.logs.get(&log) {
-            Some(state) if state.sealed && !planted!(80) => {
-                let what = format!("log {log} is sealed: it ends before record {}", state.next);
-                Err(Error::new(ErrorKind::Sealed, what))
-            }
+            Some(state) if state.sealed && !planted!(80) => Err(sealed(log, state.next)),
             Some(state) => Ok(state),
             None => Err(unknown(log)),
         }

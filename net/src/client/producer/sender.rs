@@ -22,7 +22,7 @@ use crate::client::retry::deadline::{after, within};
 use crate::client::{Client, ErrorClass};
 use crate::wire::proto::v1::append_response::Result as Outcome;
 use crate::wire::proto::v1::{AppendRequest, AppendResponse, InfoRequest, Refused};
-use crate::wire::status::{from_status, leader_of};
+use crate::wire::status::{from_status, leader_of, reported};
 use bytes::Bytes;
 use chiplog::{Batch, BatchBuilder, Codec, Error, ErrorKind, Index, Result, Sequence, SessionId};
 use std::collections::VecDeque;
@@ -120,7 +120,11 @@ impl From<Refused> for Broken {
     fn from(refused: Refused) -> Self {
         let kind = ErrorKind::from_code(refused.kind);
         Self {
-            error: Error::new(kind.unwrap_or(ErrorKind::Unavailable), refused.message),
+            error: reported(
+                kind.unwrap_or(ErrorKind::Unavailable),
+                refused.message,
+                refused.retry_after_millis,
+            ),
             leader: Some(refused.leader).filter(|l| !l.is_empty()),
             refused: kind.is_some() && !refused.outcome_unknown,
         }
@@ -411,6 +415,7 @@ impl SenderTask {
             ErrorClass::RefreshMetadata => self.search.next(),
             ErrorClass::Retriable | ErrorClass::Fatal => self.backoff.next(),
         };
+        let wait = wait.max(error.retry_after().unwrap_or_default());
         sleep(wait.min(self.due().saturating_duration_since(Instant::now()))).await;
         true
     }

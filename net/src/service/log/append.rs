@@ -20,7 +20,7 @@ use crate::service::blocking_work::run_paced;
 use crate::service::submit::submit_when_allowed;
 use crate::wire::proto::v1::append_response::Result as Outcome;
 use crate::wire::proto::v1::{AppendRequest, AppendResponse, Appended, Durability, Refused};
-use crate::wire::status::{leaves_unknown, to_status};
+use crate::wire::status::{leaves_unknown, millis, to_status};
 use chiplog::{Batch, Codec, Error, ErrorKind, Log, Ticket};
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -301,6 +301,7 @@ impl AppendStream {
             retryable: error.is_retryable(),
             outcome_unknown: in_doubt && leaves_unknown(kind),
             leader: String::new(),
+            retry_after_millis: error.retry_after().map_or(0, millis),
         };
         if let Some(log) = &self.log {
             self.host.refused(log, error);

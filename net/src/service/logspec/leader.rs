@@ -2,6 +2,7 @@
 
 use super::{LogspecService, ServedLog};
 use crate::served::log_slot::{another_leader, status_of};
+use crate::wire::address::Address;
 use crate::wire::proto::logspec::Redirect;
 use chiplog::{Error, ErrorKind, Log};
 use std::time::Duration;
@@ -27,14 +28,21 @@ pub(super) fn leads(log: &Log) -> bool {
     replica.leader == Some(replica.node)
 }
 
+fn host_of(address: &str) -> &str {
+    address.rsplit_once(':').map_or(address, |(host, _)| host)
+}
+
 impl ServedLog {
-    /// The address for clients of another replica that leads, with the port of this log.
+    /// The address for clients of another replica that leads, with the port of this log. None, too, if that is this
+    /// server's own address: on one host the servers cannot have the same port.
     fn another_leader(&self) -> Option<String> {
-        let client = another_leader(&self.log)?;
-        match (self.port, client.rsplit_once(':')) {
-            (Some(port), Some((host, _))) => Some(format!("{host}:{port}")),
-            _ => Some(client),
-        }
+        let leader = another_leader(&self.log)?;
+        let Some(port) = self.port else { return Some(leader) };
+        let replica = self.log.status().replica;
+        let own = replica.members.into_iter().find(|member| member.node == replica.node);
+        let own = own.and_then(|member| Some(member.address.parse::<Address>().ok()?.client));
+        let host = host_of(&leader);
+        (own.as_deref().map(host_of) != Some(host)).then(|| format!("{host}:{port}"))
     }
 }
 

@@ -1,5 +1,5 @@
 //! logspec: the service of existing clients. Its requests name no log: calls at a listener of a named log are about that
-//! one ([`crate::listener::Incoming::also`]), and all others about the default log.
+//! one ([`crate::listener::Incoming::with_log_port`]), and all others about the default log.
 //!
 //! | file | content |
 //! |---|---|
@@ -34,7 +34,8 @@ use crate::served::caller::Caller;
 use crate::served::gauges::{Counted, Open};
 use crate::served::log_slot::{DEFAULT_LOG, LogSlot};
 use crate::wire::proto::logspec as proto;
-use chiplog::{ErrorKind, Index, Log, options};
+use crate::wire::status::to_status;
+use chiplog::{Error, ErrorKind, Index, Log, options};
 use fullness::Fullness;
 use futures_util::StreamExt as _;
 use http::Extensions;
@@ -44,7 +45,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_stream::Stream;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 options! {
     /// The limits of the service.
@@ -72,7 +73,8 @@ options! {
         pub reply_bytes: usize,
         /// A reply to a reader ends at this number of records, default 8,192.
         pub reply_entries: usize,
-        /// How long a request waits while no leader is known, default 500 ms.
+        /// How long a request waits while no leader is known, and how long the answer waits that there is no such log,
+        /// default 500 ms.
         pub leader_wait: Duration,
         /// How long an info that is not stale waits for a majority, default 2 s.
         pub info_timeout: Duration,
@@ -162,7 +164,19 @@ impl LogspecService {
     async fn log(&self, extensions: &Extensions) -> Result<ServedLog, Status> {
         let port = extensions.get::<ConnectionInfo>().and_then(ConnectionInfo::log_port).cloned();
         let name = port.as_ref().map_or(DEFAULT_LOG, |port| &port.log);
-        let log = self.host.find(&Caller::of(extensions), name, None).await?;
+        if name != DEFAULT_LOG && self.host.opened().is_some() && self.host.named().is_none() {
+            let what = "the named logs of this server are not open yet; try again";
+            return Err(to_status(&Error::new(ErrorKind::Unavailable, what), None));
+        }
+        let found = self.host.find(&Caller::of(extensions), name, None).await;
+        let log = match found {
+            // Clients that find no log try again at once, and each attempt asks a majority.
+            Err(status) if status.code() == Code::NotFound => {
+                tokio::time::sleep(self.limits.leader_wait).await;
+                return Err(status);
+            }
+            found => found?,
+        };
         Ok(ServedLog { log, port: port.map(|port| port.port) })
     }
 }
@@ -226,14 +240,14 @@ impl proto::log_server::Log for LogspecService {
     }
 }
 
-fn about_to_end() -> chiplog::Error {
-    chiplog::Error::new(ErrorKind::Unavailable, "this server is shutting down")
+fn about_to_end() -> Error {
+    Error::new(ErrorKind::Unavailable, "this server is shutting down")
 }
 
 /// Returns the result of `answer`, if it arrives within `time`.
 async fn within<T>(time: Duration, answer: impl Future<Output = chiplog::Result<T>>) -> chiplog::Result<T> {
     tokio::time::timeout(time, answer).await.unwrap_or_else(|_| {
         let what = format!("outcome unknown: no answer within {time:?}");
-        Err(chiplog::Error::new(ErrorKind::Unavailable, what))
+        Err(Error::new(ErrorKind::Unavailable, what))
     })
 }

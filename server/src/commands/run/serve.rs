@@ -247,7 +247,9 @@ fn announce(server: &Server, ui: &Ui) {
         None => "has no replica yet".into(),
     };
     let (node, client, peer) = (server.config.node, &address.client, &address.peer);
-    ui.say(&format!("node {node} serves clients at {client}, peers at {peer}; {what}"));
+    let logspec = &server.config.listen.logspec;
+    let ports: String = logspec.iter().map(|at| format!(", {} at {}", at.log, at.address)).collect();
+    ui.say(&format!("node {node} serves clients at {client}{ports}, peers at {peer}; {what}"));
 }
 
 /// Warns once if a server has another address than its cluster has stored: the others cannot reach it. A
