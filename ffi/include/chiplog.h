@@ -1406,6 +1406,13 @@ bool chiplog_error_is_fatal(const chiplog_error_t *error);
 bool chiplog_error_is_lasting(const chiplog_error_t *error);
 
 /**
+ * Returns how long to wait before the call is made again, in milliseconds, if that is known: for a log that has used up
+ * its quota, append_bytes_per_second. 0: unknown.
+ * Ownership: `error` is borrowed. Any thread. Never blocks.
+ */
+uint64_t chiplog_error_retry_after_ms(const chiplog_error_t *error);
+
+/**
  * Frees an error. Does nothing if it is NULL or already closed.
  * Ownership: takes `error`. Any thread. Never blocks.
  */

@@ -1,6 +1,6 @@
 //! Certificate: whether a caller is the node that it claims to be.
 
-use super::common::Common;
+use super::Common;
 use crate::listener::connection_info::ConnectionInfo;
 use crate::listener::tls::node_name;
 use crate::served::refusals::Refusal;

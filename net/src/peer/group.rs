@@ -1,8 +1,7 @@
 //! Group: the transport of one of a server's groups, over the listener, the threads and the certificates of its
 //! [`PeerTransport`](super::PeerTransport).
 
-use super::PeerTraffic;
-use super::shared::{Me, Shared};
+use super::{Me, PeerTraffic, Shared};
 use chiplog::cluster::Member;
 use chiplog::transport::{Envelope, Inbox, Transport};
 use chiplog::{DirectoryId, LogId, NodeId};

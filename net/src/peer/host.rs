@@ -6,9 +6,7 @@
 //! - A call makes no state for a group: only the callback does, for the numbers that a server's groups can have.
 
 use super::certificate::check_node;
-use super::common::Common;
-use super::shared::Shared;
-use super::{DEFAULT_GROUP, GROUPS_MAX, PROTOCOL};
+use super::{Common, DEFAULT_GROUP, GROUPS_MAX, PROTOCOL, Shared};
 use crate::listener::connection_info::ConnectionInfo;
 use crate::wire::connect_error::causes;
 use crate::wire::ids;

@@ -8,9 +8,8 @@
 //! - A closed link ends within twice [`LAST_WORD`].
 
 use super::queue::{Queue, Which};
-use super::shared::Shared;
 use super::traffic::Counters;
-use super::{FEATURES, IDLE, MESSAGE_BYTES_MAX, PROTOCOL, SECOND_SILENCE, SECOND_STREAM};
+use super::{FEATURES, IDLE, MESSAGE_BYTES_MAX, PROTOCOL, SECOND_SILENCE, SECOND_STREAM, Shared};
 use crate::wire::connect_error::{causes, is_tls};
 use crate::wire::ids;
 use crate::wire::proto::v1::PeerHello;

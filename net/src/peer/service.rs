@@ -1,11 +1,12 @@
 //! Service: receives the streams of the other replicas.
 
 use super::certificate::check_node;
-use super::common::{Common, WINDOW_BYTES};
 use super::link::{LAST_WORD, LOOK_INTERVAL};
 use super::queue::Which;
-use super::shared::{Arriving, Me, Shared, peer_part};
-use super::{Caller, FEATURES, IDLE, MESSAGE_BYTES_MAX, PROTOCOL, SECOND_SILENCE, host};
+use super::{
+    Arriving, Caller, Common, FEATURES, IDLE, MESSAGE_BYTES_MAX, Me, PROTOCOL, SECOND_SILENCE, Shared,
+    WINDOW_BYTES, host, peer_part,
+};
 use crate::listener;
 use crate::listener::Settings;
 use crate::listener::connection_info::ConnectionInfo;

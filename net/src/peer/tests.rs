@@ -1,7 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use super::common::Common;
-use super::{GROUPS_MAX, PROTOCOL, PeerOptions, PeerTransport, host};
+use super::{Common, GROUPS_MAX, PROTOCOL, PeerOptions, PeerTransport, host};
 use crate::wire::ids;
 use crate::wire::proto::v1::HostRequest;
 use chiplog::cluster::Member;

@@ -1,4 +1,4 @@
-//! A named log at a port of its own. What holds for every log is tested with such a one, too: see [`both`](crate::support::both).
+//! A named log at a port of its own. Tests of rules for every log have such a one, too: see [`both`](crate::support::both).
 
 use crate::support::{PATIENCE, info, with_port_of};
 use chiplog_net::wire::proto::logspec::{InfoRequest, ReadRequest};

@@ -1,4 +1,4 @@
-//! What a sequencer decides about the logs of a shared group: their commands, their options, the sessions on them.
+//! The decisions about the logs of a shared group: their commands, their options, the sessions on them.
 
 use super::{Decision, Sequencer, limits_of_sessions};
 use crate::error::{Error, ErrorKind, Result};
