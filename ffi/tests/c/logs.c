@@ -293,10 +293,10 @@ static void limits(void) {
     CHECK(is_set == 0);
     append(limited, "of any size, once", 1);
     chiplog_ticket_t *ticket = NULL;
-    CHECK(chiplog_log_try_submit(limited, "x", 1, &ticket, &error) == CHIPLOG_BUSY);
-    CHECK(chiplog_error_retry_after_ms(error) > 5000 && chiplog_error_retry_after_ms(NULL) == 0);
-    chiplog_error_close(error);
-    error = NULL;
+    chiplog_error_t *busy = NULL;
+    CHECK(chiplog_log_try_submit(limited, "x", 1, &ticket, &busy) == CHIPLOG_BUSY);
+    CHECK(chiplog_error_retry_after_ms(busy) > 5000 && chiplog_error_retry_after_ms(NULL) == 0);
+    chiplog_error_close(busy);
     append(other, "x", 1);
     chiplog_log_option_t of_group = {.name = "sessions_max", .value = 5, .is_set = 1};
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_set_log_options(limited, &of_group, 1, 5000, &error));
