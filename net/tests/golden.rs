@@ -40,6 +40,7 @@ fn messages_keep_their_bytes() {
                 retryable: true,
                 outcome_unknown: true,
                 leader: "a:1".into(),
+                retry_after_millis: 0,
             })),
         },
     );

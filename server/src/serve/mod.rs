@@ -588,8 +588,8 @@ fn check_places(config: &Config) -> Result<()> {
     match (first(&config.listen.client), first(&config.listen.peer)) {
         (Some(client_at), Some(peer_at)) => {
             let address = reachable_address(config, client_at, peer_at)?;
-            let logspec = config.listen.logspec.iter().filter_map(|at| Some((at, first(&at.address)?)));
-            logspec.map(|(at, address_of)| check_log_port(config, at, address_of, &address)).collect()
+            let mut logspec = config.listen.logspec.iter().filter_map(|at| Some((at, first(&at.address)?)));
+            logspec.try_for_each(|(at, bound)| check_log_port(config, at, bound, &address))
         }
         _ => Ok(()),
     }
