@@ -8,6 +8,8 @@ use chiplog::{
 };
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
 
 const SEGMENT: u32 = 256 << 10;
@@ -695,4 +697,38 @@ fn new_group_takes_no_records_of_its_own() {
         log.follow(chiplog::follower::FollowFrom::First).err().unwrap().kind(),
         ErrorKind::Unsupported
     );
+}
+
+/// Each waited for the other group's thread, whose callback waited for its own.
+#[test]
+fn callbacks_of_two_groups_may_close_all_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(2)).unwrap();
+    let both = Arc::new(Barrier::new(2));
+    let (sender, closed) = mpsc::channel();
+    for (name, group) in ["a", "b"].into_iter().zip([1, 2]) {
+        let log = logs.create(name).unwrap();
+        assert_eq!(logs.info(name).unwrap().group, group, "logs are spread over the groups");
+        let entered = Arc::new(AtomicBool::new(false));
+        // A callback that is set too late runs on this thread: until one runs on the group's, which may not append.
+        while !entered.load(Ordering::Relaxed) {
+            let (logs, both, sender) = (logs.clone(), both.clone(), sender.clone());
+            let (log, entered) = (log.clone(), entered.clone());
+            let Ok(ticket) = log.submit(b"x") else { break }; // it is closed already
+            ticket.on_complete(move |_| {
+                if log.append(b"y").is_err_and(|e| e.kind() == ErrorKind::InvalidArgument)
+                    && !entered.swap(true, Ordering::Relaxed)
+                {
+                    both.wait();
+                    sender.send(logs.close()).unwrap();
+                }
+            });
+        }
+    }
+    for _ in 0..2 {
+        closed.recv_timeout(Duration::from_secs(60)).expect("the callbacks wait for each other").unwrap();
+    }
+    logs.close().unwrap();
+    let again = Logs::open(dir.path(), options().groups(2)).unwrap();
+    assert!(!records(&again.get("a").unwrap()).is_empty());
 }

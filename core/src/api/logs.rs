@@ -398,13 +398,16 @@ impl Logs {
         &self.inner.system
     }
 
-    /// Closes all groups, as [`Log::close`] closes a log.
+    /// Closes all groups, as [`Log::close`] closes a log. Blocks until that is done, except in a callback on a thread of a
+    /// group: there it happens after the callback.
     ///
     /// # Errors
     /// As [`Log::close`]: the first error; all groups are closed.
     pub fn close(&self) -> Result<()> {
+        // Callbacks of two groups that waited for each other's threads would wait for ever.
+        let close = if self.may_wait().is_ok() { Log::close } else { Log::begin_close };
         let closed: Vec<Result<()>> =
-            self.groups().values().chain([&self.inner.system]).map(Log::close).collect();
+            self.groups().values().chain([&self.inner.system]).map(close).collect();
         closed.into_iter().collect()
     }
 }

@@ -63,6 +63,13 @@ impl Log {
         &self.view.logs
     }
 
+    /// Closes the log, and does not wait until that is done.
+    pub(crate) fn begin_close(&self) -> Result<()> {
+        self.check_fork()?;
+        self.inner.begin_close();
+        self.poison_cause().map_or(Ok(()), Err)
+    }
+
     /// Checks that this is no named log that was dropped or sealed.
     pub(super) fn check_takes_appends(&self) -> Result<()> {
         let log = self.view.log;

@@ -146,13 +146,18 @@ impl Runtime {
         self.fork.is_child()
     }
 
-    /// Closes the log: admits nothing more, and waits until the threads have ended. On a thread of the log, which
-    /// cannot wait for itself, it does not wait.
-    pub(crate) fn close(&self) {
+    /// Admits nothing more, and does not wait: the threads end once everything submitted is done.
+    pub(crate) fn begin_close(&self) {
         self.queue.close();
         if let Some(stop) = &self.stop {
             stop();
         }
+    }
+
+    /// Closes the log: admits nothing more, and waits until the threads have ended. On a thread of the log, which
+    /// cannot wait for itself, it does not wait.
+    pub(crate) fn close(&self) {
+        self.begin_close();
         if is_writer_of(&self.queue) {
             return; // A callback holds the last handle: this thread ends after the callback.
         }
