@@ -245,7 +245,8 @@ fn killed_leader_of_a_group_loses_no_record() {
     // On any server, as soon as it belongs to the cluster.
     for (n, server) in servers.iter().enumerate() {
         run(&["logs", "create", &server.client, &format!("log-{n}")]).ok();
-        run(&["logs", "list", &server.client, "--stale"]).ok();
+        let list = ["logs", "list", &server.client, "--stale"];
+        wait("the server itself has the system log", || (run(&list).code == 0).then_some(()));
     }
     wait("the groups have the servers as voters", || {
         let shown = status(&servers.iter().collect::<Vec<_>>());
