@@ -406,8 +406,7 @@ impl Logs {
     pub fn close(&self) -> Result<()> {
         // Callbacks of two groups that waited for each other's threads would wait for ever.
         let close = if self.may_wait().is_ok() { Log::close } else { Log::begin_close };
-        let closed: Vec<Result<()>> =
-            self.groups().values().chain([&self.inner.system]).map(close).collect();
+        let closed: Vec<Result<()>> = self.groups().values().chain([&self.inner.system]).map(close).collect();
         closed.into_iter().collect()
     }
 }
