@@ -353,8 +353,9 @@ impl Logs {
     ///
     /// # Errors
     /// `InvalidArgument`: the logs are of different groups, see [`Logs::create_beside`], or not of these logs; a batch
-    /// belongs to a session; or called in a callback on the group's own thread. `TooLarge`: they do not fit into one block. `NotFound`, `Sealed`:
-    /// one of the logs takes no appends; nothing was appended to any. Those of [`Log::append`].
+    /// belongs to a session; or called in a callback on the group's own thread. `TooLarge`: they do not fit into one
+    /// block. `NotFound`, `Sealed`: one of the logs takes no appends; nothing was appended to any. Those of
+    /// [`Log::append`].
     pub fn append_together(&self, appends: &[(&Log, &Batch)]) -> Result<Vec<Appended>> {
         if let Some((log, _)) = appends.first() {
             log.may_wait()?;
