@@ -282,7 +282,7 @@ def test_close_wakes_waiting_calls(tmp_path: Path, servers: Servers) -> None:
 def test_a_closed_client_ends_its_calls_and_accepts_no_more(servers: Servers) -> None:
     patient = chiplog.ClientOptions(timeout=10 * PATIENCE, attempt_timeout=10 * PATIENCE)
     client = chiplog.Client(servers.clients, patient)
-    producer, reader = client.producer(), client.tail(1)
+    producer, reader = client.producer(), client.tail(chiplog.Start.first())
     try:
         for server in servers.running.values():
             server.send_signal(signal.SIGSTOP)
