@@ -476,7 +476,7 @@ fn logs_are_created_and_deleted_by_two_leaders_together() {
     });
     assert!(third.groups()[&1].named(number).is_ok());
     first.await_dropped(id, PATIENCE).unwrap();
-    assert!(!first.is_being_dropped(id).unwrap());
+    assert!(first.being_dropped(id).unwrap().is_none());
     // One that was never opened is gone for good as well.
     first.register("never").unwrap();
     let id = first.info("never").unwrap().log_id;

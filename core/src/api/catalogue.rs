@@ -6,19 +6,19 @@
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
-//! | 0 | 1 | 1: create a log; 2: delete a log; 3: name a group's directory |
+//! | 0 | 1 | 1: create a log; 2: delete a log; 3: name a group's directory; 4: place a group |
 //! | 1 | 3 | 0 |
-//! | 4 | 4 | create: its group, from 1; delete: its number; 3: the group |
-//! | 8 | 16 | its id; 3: the id of the group's own log |
-//! | 24 | | create: its name |
+//! | 4 | 4 | create: its group, from 1; delete: its number; 3, 4: the group |
+//! | 8 | 16 | its id; 3, 4: the id of the group's own log |
+//! | 24 | | create: its name; 4: the nodes that are to run the group, 8 bytes each, ascending; none: all |
 //!
 //! A log's number is given when its record is applied: numbers count from 1 and are never reused.
 //!
 //! Must not know: files, blocks, who writes the records.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::record::batch::{Malformed, u32_at};
-use crate::types::{Index, LogId, LogNumber};
+use crate::record::batch::{Malformed, u32_at, u64_at};
+use crate::types::{Index, LogId, LogNumber, NodeId};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 
@@ -28,6 +28,9 @@ const FIRST_NUMBER: LogNumber = LogNumber(1);
 pub(crate) const NAME_BYTES_MAX: usize = 249;
 /// Bytes of a record before the name.
 pub(crate) const FIXED_BYTES: usize = 24;
+const NODE_BYTES: usize = 8;
+/// The most servers that a group is placed on.
+pub(crate) const PLACED_MAX: usize = 16;
 
 /// A change of the catalogue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,37 +49,63 @@ pub(crate) enum CatalogueRecord {
         group: u32,
         id: LogId,
     },
+    /// The servers that are to run a group, ascending. Empty: all of the cluster.
+    Place {
+        group: u32,
+        id: LogId,
+        nodes: Vec<NodeId>,
+    },
 }
 
 impl CatalogueRecord {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let (kind, word, id, name) = match self {
-            Self::Create { name, id, group } => (1, *group, id, name.as_str()),
-            Self::Delete { number, id } => (2, number.0, id, ""),
-            Self::Group { group, id } => (3, *group, id, ""),
+        let mut tail = Vec::new();
+        let (kind, word, id) = match self {
+            Self::Create { name, id, group } => {
+                tail.extend_from_slice(name.as_bytes());
+                (1, *group, id)
+            }
+            Self::Delete { number, id } => (2, number.0, id),
+            Self::Group { group, id } => (3, *group, id),
+            Self::Place { group, id, nodes } => {
+                nodes.iter().for_each(|node| tail.extend_from_slice(&node.0.to_le_bytes()));
+                (4, *group, id)
+            }
         };
         let mut b = vec![kind, 0, 0, 0];
         b.extend_from_slice(&word.to_le_bytes());
         b.extend_from_slice(&id.0.to_le_bytes());
-        b.extend_from_slice(name.as_bytes());
+        b.append(&mut tail);
         b
     }
 
     pub(crate) fn parse(b: &[u8]) -> Result<Self, Malformed> {
         const MALFORMED: Malformed = "record of the catalogue is malformed, or of a newer version";
-        let (fixed, name) = b.split_at_checked(FIXED_BYTES).ok_or(MALFORMED)?;
+        let (fixed, tail) = b.split_at_checked(FIXED_BYTES).ok_or(MALFORMED)?;
         let (word, id) = (u32_at(fixed, 4), fixed.last_chunk().ok_or(MALFORMED)?);
         let id = LogId(u128::from_le_bytes(*id));
-        let name = std::str::from_utf8(name).map_err(|_| MALFORMED)?;
-        match (&fixed[..4], name.is_empty()) {
-            ([1, 0, 0, 0], _) if check_name(name).is_ok() && word > 0 => {
+        match (&fixed[..4], tail.is_empty()) {
+            ([1, 0, 0, 0], _) if word > 0 => {
+                let name = std::str::from_utf8(tail).map_err(|_| MALFORMED)?;
+                check_name(name).map_err(|_| MALFORMED)?;
                 Ok(Self::Create { name: name.to_owned(), id, group: word })
             }
             ([2, 0, 0, 0], true) => Ok(Self::Delete { number: LogNumber(word), id }),
             ([3, 0, 0, 0], true) if word > 0 => Ok(Self::Group { group: word, id }),
+            ([4, 0, 0, 0], _) if word > 0 => {
+                let (nodes, rest) = tail.as_chunks::<NODE_BYTES>();
+                let nodes: Vec<NodeId> = nodes.iter().map(|node| NodeId(u64_at(node, 0))).collect();
+                let is_sound = rest.is_empty() && are_nodes(&nodes);
+                is_sound.then_some(Self::Place { group: word, id, nodes }).ok_or(MALFORMED)
+            }
             _ => Err(MALFORMED),
         }
     }
+}
+
+/// Whether these are servers that a group can be placed on: ascending numbers from 1, a limited number of them.
+pub(crate) fn are_nodes(nodes: &[NodeId]) -> bool {
+    nodes.len() <= PLACED_MAX && nodes.first() != Some(&NodeId(0)) && nodes.is_sorted_by(|a, b| a < b)
 }
 
 /// The catalogue's entry of a log.
@@ -99,6 +128,8 @@ pub(crate) struct Catalogue {
     deleted: BTreeMap<(u32, LogNumber), LogId>,
     /// The ids of the groups.
     groups: BTreeMap<u32, LogId>,
+    /// The servers that are to run a group, where those are not all.
+    places: BTreeMap<u32, Vec<NodeId>>,
     /// How many logs each group has.
     sizes: HashMap<u32, usize>,
 }
@@ -112,6 +143,7 @@ impl Default for Catalogue {
             by_number: BTreeMap::new(),
             deleted: BTreeMap::new(),
             groups: BTreeMap::new(),
+            places: BTreeMap::new(),
             sizes: HashMap::new(),
         }
     }
@@ -162,9 +194,10 @@ impl Catalogue {
         found.map_or(LogNumber(0), |(number, _)| *number)
     }
 
-    /// Deleted logs that may still be in their groups.
-    pub(crate) fn deleted(&self) -> Vec<(u32, LogNumber)> {
-        self.deleted.keys().copied().collect()
+    /// Deleted logs that may still be in this group.
+    pub(crate) fn deleted_in(&self, group: u32) -> Vec<LogNumber> {
+        let range = (group, LogNumber(0))..=(group, LogNumber(u32::MAX));
+        self.deleted.range(range).map(|((_, log), _)| *log).collect()
     }
 
     /// The place of a deleted log that may still be in its group.
@@ -182,6 +215,16 @@ impl Catalogue {
         self.groups.get(&group).copied()
     }
 
+    /// The numbers of the groups that were noted.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = u32> + '_ {
+        self.groups.keys().copied()
+    }
+
+    /// The servers that are to run a group, ascending. Empty: all.
+    pub(crate) fn place(&self, group: u32) -> &[NodeId] {
+        self.places.get(&group).map_or(&[], Vec::as_slice)
+    }
+
     /// The number of the next log that is created: every log that exists or existed has a smaller one.
     #[cfg(test)]
     fn next_number(&self) -> LogNumber {
@@ -189,8 +232,7 @@ impl Catalogue {
     }
 
     /// The log with this number. `None`: it was deleted, or never created.
-    #[cfg(test)]
-    fn by_number(&self, number: LogNumber) -> Option<&str> {
+    pub(crate) fn by_number(&self, number: LogNumber) -> Option<&str> {
         self.by_number.get(&number).map(String::as_str)
     }
 
@@ -212,6 +254,15 @@ impl Catalogue {
             // The first one counts: two programs can note a group at the same time.
             CatalogueRecord::Group { group, id } => {
                 self.groups.entry(group).or_insert(id);
+            }
+            CatalogueRecord::Place { group, id, nodes } => {
+                if self.groups.get(&group) != Some(&id) {
+                    return; // another directory lost against the noted one
+                }
+                match nodes.is_empty() {
+                    true => self.places.remove(&group),
+                    false => self.places.insert(group, nodes),
+                };
             }
             CatalogueRecord::Delete { number, id } => {
                 let is_same = |name: &String| self.names.get(name).is_some_and(|entry| entry.id == id);
@@ -260,6 +311,8 @@ mod tests {
             create("orders/12", 7),
             CatalogueRecord::Delete { number: LogNumber(5), id: LogId(u128::MAX) },
             CatalogueRecord::Group { group: 2, id: LogId(9) },
+            CatalogueRecord::Place { group: 2, id: LogId(9), nodes: vec![] },
+            CatalogueRecord::Place { group: 2, id: LogId(9), nodes: vec![NodeId(1), NodeId(u64::MAX)] },
         ] {
             let bytes = record.encode();
             assert_eq!(CatalogueRecord::parse(&bytes), Ok(record));
@@ -268,12 +321,20 @@ mod tests {
             }
             for at in 0..4 {
                 let mut other = bytes.clone();
-                other[at] ^= 4;
+                other[at] ^= 8;
                 assert!(CatalogueRecord::parse(&other).is_err(), "byte {at}");
             }
         }
         let without_name = create("", 1).encode();
         assert!(CatalogueRecord::parse(&without_name).is_err());
+        let many: Vec<u64> = (1..=PLACED_MAX as u64 + 1).collect();
+        for nodes in [&[0, 1][..], &[2, 1], &[1, 1], &many] {
+            let nodes = nodes.iter().map(|node| NodeId(*node)).collect();
+            let place = CatalogueRecord::Place { group: 2, id: LogId(9), nodes };
+            assert!(CatalogueRecord::parse(&place.encode()).is_err(), "{place:?}");
+        }
+        let whole = CatalogueRecord::Place { group: 2, id: LogId(9), nodes: vec![NodeId(1)] }.encode();
+        assert!(CatalogueRecord::parse(&whole[..whole.len() - 1]).is_err());
     }
 
     #[test]
@@ -296,6 +357,25 @@ mod tests {
         catalogue.apply(create("a", 4));
         assert_eq!(catalogue.get("a").unwrap().number, LogNumber(3));
         assert_eq!((catalogue.next(), catalogue.next_number()), (Index(7), LogNumber(4)));
+    }
+
+    #[test]
+    fn newest_place_of_the_noted_group_counts() {
+        let mut catalogue = Catalogue::default();
+        let place = |id, nodes: &[u64]| CatalogueRecord::Place {
+            group: 2,
+            id: LogId(id),
+            nodes: nodes.iter().map(|n| NodeId(*n)).collect(),
+        };
+        catalogue.apply(place(9, &[1]));
+        assert!(catalogue.place(2).is_empty(), "the group is not noted yet");
+        catalogue.apply(CatalogueRecord::Group { group: 2, id: LogId(9) });
+        catalogue.apply(place(9, &[1, 3]));
+        catalogue.apply(place(8, &[2]));
+        assert_eq!(catalogue.place(2), [NodeId(1), NodeId(3)]);
+        catalogue.apply(place(9, &[]));
+        assert!(catalogue.place(2).is_empty());
+        assert_eq!(catalogue.groups().collect::<Vec<_>>(), [2]);
     }
 
     #[test]

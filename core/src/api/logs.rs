@@ -113,6 +113,9 @@ pub struct LogInfo {
     pub last_timestamp: Timestamp,
     /// Whether it takes no more appends.
     pub sealed: bool,
+    /// Whether its group does not run here, so that nothing is known of its records: `first_index` is 1, the others are 0 or
+    /// false. In a cluster a group can run on some of the servers only.
+    pub elsewhere: bool,
 }
 
 impl Logs {
@@ -228,13 +231,9 @@ impl Logs {
         let missing = self.catalogue()?.missing(number, group.logs().opened(), upto);
         missing.iter().try_for_each(|log| open_in(group, *log))?;
         // Another program can have deleted one meanwhile, and found nothing to drop.
-        let deleted = self.catalogue()?.deleted();
-        for (_, log) in
-            deleted.into_iter().filter(|(of, log)| *of == number && (missing.contains(log) || *log == upto))
-        {
-            drop_in(group, log)?;
-        }
-        Ok(())
+        let mut deleted = self.catalogue()?.deleted_in(number);
+        deleted.retain(|log| missing.contains(log) || *log == upto);
+        deleted.into_iter().try_for_each(|log| drop_in(group, log))
     }
 
     /// Does what calls at other replicas have left to this one: opens the logs that are missing in the groups that it
@@ -262,7 +261,7 @@ impl Logs {
     /// records of the catalogue: a log that was created a moment ago can be missing. See [`Logs::find`].
     pub fn peek(&self, name: &str) -> Option<Log> {
         let entry = self.inner.catalogue.lock().unwrap_or_else(PoisonError::into_inner).get(name).copied()?;
-        self.group(entry.group).ok()?.of_log(entry.number, entry.id).ok()
+        self.running(entry.group)?.of_log(entry.number, entry.id).ok()
     }
 
     /// Returns the handle of an existing log, and is certain: in a cluster a majority confirms that this replica knows
@@ -270,8 +269,8 @@ impl Logs {
     /// `timeout`.
     ///
     /// # Errors
-    /// `NotFound`: there is no log of this name, or it is not the one with the id that is given. `Unavailable`: no majority
-    /// answered, or the log's group does not run here. `Timeout`: the log was not opened in its group. Those of reading the
+    /// `NotFound`: there is no log of this name, or it is not the one with the id that is given. `NotLeader`: the log's group
+    /// runs on other servers. `Unavailable`: no majority answered, or the group does not run here yet. `Timeout`: the log was not opened in its group. Those of reading the
     /// system log.
     pub fn find(&self, name: &str, id: Option<LogId>, timeout: Duration) -> Result<Log> {
         let deadline = Instant::now() + timeout;
@@ -315,6 +314,14 @@ impl Logs {
     fn entry(&self, name: &str) -> Result<CatalogueEntry> {
         let found = self.catalogue()?.get(name).copied();
         found.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no log {name:?}")))
+    }
+
+    /// The group of a log, as far as the catalogue is known here. `None`: there is no such log.
+    ///
+    /// # Errors
+    /// Those of reading the system log.
+    pub fn group_of(&self, name: &str) -> Result<Option<u32>> {
+        Ok(self.catalogue()?.get(name).map(|entry| entry.group))
     }
 
     /// Seals a log: it takes no more appends, its records stay. Blocks until that is durable.
@@ -390,7 +397,7 @@ impl Logs {
     /// `NotFound`. Those of reading the system log.
     pub fn info(&self, name: &str) -> Result<LogInfo> {
         let entry = self.entry(name)?;
-        Ok(info(name, &entry, self.group(entry.group).ok().as_ref()))
+        Ok(info(name, &entry, self.running(entry.group).as_ref()))
     }
 
     /// The system log, which is group 0: for its members and its leader in a cluster. Its records are the catalogue: append
@@ -431,6 +438,7 @@ fn info(name: &str, entry: &CatalogueEntry, group: Option<&Log>) -> LogInfo {
         bytes_appended: state.map_or(0, |state| state.bytes),
         last_timestamp: state.map_or(Timestamp(0), |state| state.last_timestamp),
         sealed: state.is_some_and(|state| state.sealed),
+        elsewhere: group.is_none(),
     }
 }
 

@@ -3,28 +3,15 @@
 //! The catalogue of names is a log of its own, whose leader these calls go to.
 
 use super::{Client, ClientOptions};
-use crate::wire::ids;
-use crate::wire::proto::v1 as wire;
+use crate::wire::log_info::from_wire;
 use crate::wire::proto::v1::admin_client::AdminClient;
 use crate::wire::proto::v1::{CreateLogRequest, DeleteLogRequest, ListLogsRequest, SealLogRequest};
-use chiplog::{Error, ErrorKind, Index, LogId, LogInfo, LogNumber, Result, Timestamp};
+use chiplog::{Error, ErrorKind, LogInfo, Result};
 
 /// The log that holds the catalogue.
 const SYSTEM_LOG: &str = "_system";
 /// The logs that are asked for in one call.
 const PAGE: u32 = 1000;
-const NANOS_PER_MILLI: u64 = 1_000_000;
-
-/// The state of a log, from a server's answer.
-fn info(told: wire::LogInfo) -> Result<LogInfo> {
-    let mut info = LogInfo::default();
-    info.log_id = LogId(ids::from_hex(&told.log_id)?);
-    (info.name, info.number, info.group) = (told.name, LogNumber(told.number), told.group);
-    (info.first_index, info.last_index) = (Index(told.first), Index(told.last));
-    (info.bytes_appended, info.sealed) = (told.bytes_appended, told.sealed);
-    info.last_timestamp = Timestamp(told.timestamp_nanos / NANOS_PER_MILLI);
-    Ok(info)
-}
 
 impl Client {
     /// Another log of the same servers, with the same options; empty: the log "default".
@@ -68,7 +55,7 @@ impl Client {
             Box::pin(async move { AdminClient::new(channel).create_log(request).await })
         });
         let log = created.await?.log;
-        info(log.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the answer has no log"))?)
+        from_wire(log.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the answer has no log"))?)
     }
 
     /// Deletes a named log with all its records. Its producers and readers get `NotFound`.
@@ -124,7 +111,7 @@ impl Client {
                 })
                 .await?;
             for log in page.logs {
-                logs.push(info(log)?);
+                logs.push(from_wire(log)?);
             }
             if !page.more {
                 return Ok(logs);

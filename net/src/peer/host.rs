@@ -1,111 +1,222 @@
-//! Host: the call by which the leader of a group gets an empty replica of it on another server.
+//! Host: the calls between servers about a group: for an empty replica of it, and for the members that its leader knows.
 //!
 //! Invariants:
-//! - Only a member of the default log of the same cluster gets a replica here. Under TLS its certificate names it.
+//! - Only a member of the default log of the same cluster gets an answer. Under TLS its certificate names it.
 //! - One replica is made at a time, also if a caller has stopped waiting for its own.
 //! - A call makes no state for a group: only the callback does, for the numbers that a server's groups can have.
 
 use super::certificate::check_node;
 use super::{Common, DEFAULT_GROUP, GROUPS_MAX, PROTOCOL, Shared};
 use crate::listener::connection_info::ConnectionInfo;
+use crate::served::elsewhere::GroupView;
 use crate::wire::connect_error::causes;
 use crate::wire::ids;
+use crate::wire::log_info::{from_wire, to_wire};
 use crate::wire::proto::v1::peer_client::PeerClient;
-use crate::wire::proto::v1::{HostRequest, HostResponse};
+use crate::wire::proto::v1::{HostRequest, HostResponse, ViewRequest, ViewResponse};
 use crate::wire::status::{from_status, to_status};
-use chiplog::{DirectoryId, Error, ErrorKind, LogId, NodeId};
+use chiplog::{DirectoryId, Error, ErrorKind, LogId, LogNumber, NodeId};
+use std::fmt;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tonic::{Request, Status};
+
+/// The limit of logs that a call asks for: those of one page of the catalogue.
+const LOGS_MAX: usize = 10_001;
 
 /// Makes an empty replica of a group's log, or returns the one that is there: called with the number of the group and the
 /// id of its log, on a thread that may block.
 pub type Host = Box<dyn Fn(u32, LogId) -> chiplog::Result<DirectoryId> + Send + Sync>;
 
+/// Describes a group and some of its logs to a server that does not run it: called with the number of the group, the id of
+/// its log, and the numbers of named logs, on a thread that may block.
+pub type View = Box<dyn Fn(u32, LogId, &[LogNumber]) -> chiplog::Result<GroupView> + Send + Sync>;
+
+/// The group that a call is about, and the server that is asked.
+///
+/// ```
+/// use chiplog::{LogId, NodeId};
+/// use chiplog_net::peer::GroupOn;
+/// let of = GroupOn { node: NodeId(2), address: "h:7412", group: 4, log: LogId(7) };
+/// assert_eq!(of.to_string(), "group 3 on node 2 at h:7412");
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct GroupOn<'a> {
+    /// The server.
+    pub node: NodeId,
+    /// Its address for peers, `host:port`.
+    pub address: &'a str,
+    /// The group, as [`PeerTransport::group`](super::PeerTransport::group) numbers it.
+    pub group: u32,
+    /// The id of the group's log.
+    pub log: LogId,
+}
+
+impl fmt::Display for GroupOn<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.group - DEFAULT_GROUP {
+            1 => f.write_str("the system log")?,
+            number => write!(f, "group {}", number.saturating_sub(1))?, // as commands and files number the groups
+        }
+        write!(f, " on node {} at {}", self.node, self.address)
+    }
+}
+
 /// Asks a server for a replica.
-pub(super) async fn ask(
+pub(super) async fn ask(shared: &Shared, of: GroupOn<'_>, timeout: Duration) -> chiplog::Result<DirectoryId> {
+    let request = request(shared, of)?;
+    let asking = async { Ok(client(shared, of).await?.host(request).await) };
+    let HostResponse { directory } = answered(of, "a replica", timeout, asking).await?;
+    ids::from_bytes(&directory).filter(|directory| *directory != 0).map(DirectoryId).ok_or_else(|| {
+        Error::new(ErrorKind::Unavailable, format!("no replica of {of}: the answer has no directory"))
+    })
+}
+
+/// Asks a server for the members of a group, and the state of some of its logs.
+pub(super) async fn ask_view(
     shared: &Shared,
-    node: NodeId,
-    address: &str,
-    group: u32,
-    log: LogId,
+    of: GroupOn<'_>,
+    logs: &[LogNumber],
     timeout: Duration,
-) -> chiplog::Result<DirectoryId> {
-    let of = match group - DEFAULT_GROUP {
-        1 => "the system log".to_owned(),
-        number => format!("group {}", number.saturating_sub(1)), // as commands and files number the groups
-    };
-    let unavailable = |why: String| {
-        Error::new(
-            ErrorKind::Unavailable,
-            format!("node {node} at {address} makes no replica of {of}: {why}"),
-        )
-    };
-    let Some(me) = shared.read().me else {
-        return Err(unavailable("the default log is not open here".into()));
-    };
-    let request = HostRequest {
+) -> chiplog::Result<GroupView> {
+    let numbers = logs.iter().map(|log| log.get()).collect();
+    let request = ViewRequest { group: Some(request(shared, of)?), logs: numbers };
+    let asking = async { Ok(client(shared, of).await?.view(request).await) };
+    let answer = answered(of, "the members", timeout, asking).await?;
+    let nodes = |nodes: Vec<u64>| nodes.into_iter().map(NodeId).collect();
+    let mut view = GroupView::default();
+    (view.leads, view.term) = (answer.leads, answer.term);
+    view.logs = answer.logs.into_iter().map(from_wire).collect::<chiplog::Result<_>>()?;
+    view.gone = answer.gone.into_iter().map(LogNumber).collect();
+    view.leader = Some(NodeId(answer.leader_node)).filter(|node| !node.is_none());
+    (view.voters, view.members) = (nodes(answer.voters), nodes(answer.members));
+    Ok(view)
+}
+
+fn request(shared: &Shared, of: GroupOn<'_>) -> chiplog::Result<HostRequest> {
+    let me = shared.read().me.ok_or_else(|| {
+        Error::new(ErrorKind::Unavailable, format!("cannot ask for {of}: the default log is not open here"))
+    })?;
+    Ok(HostRequest {
         protocol: PROTOCOL,
         cluster: ids::to_bytes(me.log.get()),
         from: shared.node.get(),
-        to: node.get(),
-        group,
-        log_id: ids::to_bytes(log.get()),
-    };
-    let asking = async {
-        let endpoint =
-            shared.endpoint(node, address, shared.silence()).map_err(|e| unavailable(causes(&e)))?;
-        let channel = endpoint.connect_with_connector(shared.connector()).await;
-        let mut client = PeerClient::new(channel.map_err(|e| unavailable(causes(&e)))?);
-        client.host(request).await.map_err(|status| {
-            let error = from_status(&status);
-            Error::new(error.kind(), format!("node {node} at {address} makes no replica of {of}: {error}"))
-        })
-    };
-    let late = |_| {
-        let what = format!("node {node} at {address} made no replica of {of} within {timeout:?}");
-        Error::new(ErrorKind::Timeout, what)
-    };
-    let HostResponse { directory } = tokio::time::timeout(timeout, asking).await.map_err(late)??.into_inner();
-    ids::from_bytes(&directory)
-        .filter(|directory| *directory != 0)
-        .map(DirectoryId)
-        .ok_or_else(|| unavailable("its answer has no directory".into()))
+        to: of.node.get(),
+        group: of.group,
+        log_id: ids::to_bytes(of.log.get()),
+    })
 }
 
-/// Answers such a call.
+async fn client(
+    shared: &Shared,
+    of: GroupOn<'_>,
+) -> Result<PeerClient<tonic::transport::Channel>, tonic::transport::Error> {
+    let endpoint = shared.endpoint(of.node, of.address, shared.silence())?;
+    Ok(PeerClient::new(endpoint.connect_with_connector(shared.connector()).await?))
+}
+
+/// Waits for the answer to a call. `wanted`: what the call is for.
+async fn answered<T>(
+    of: GroupOn<'_>,
+    wanted: &str,
+    timeout: Duration,
+    asking: impl Future<Output = Result<Result<tonic::Response<T>, Status>, tonic::transport::Error>>,
+) -> chiplog::Result<T> {
+    let failed = |kind, why: String| Error::new(kind, format!("got not {wanted} of {of}: {why}"));
+    match tokio::time::timeout(timeout, asking).await {
+        Ok(Ok(Ok(answer))) => Ok(answer.into_inner()),
+        Ok(Ok(Err(status))) => {
+            let error = from_status(&status);
+            Err(failed(error.kind(), error.to_string()))
+        }
+        Ok(Err(error)) => Err(failed(ErrorKind::Unavailable, causes(&error))),
+        Err(_) => Err(failed(ErrorKind::Timeout, format!("no answer within {timeout:?}"))),
+    }
+}
+
+/// Answers a call for a replica.
 pub(super) async fn answer(
     common: &Arc<Common>,
     request: Request<HostRequest>,
 ) -> Result<HostResponse, Status> {
     let arrival = request.extensions().get::<ConnectionInfo>().cloned();
     let request = request.into_inner();
-    check_node(common, NodeId(request.from), arrival.as_ref())?;
-    let log = check(common, &request).inspect_err(|status| {
-        tracing::debug!(
-            from = request.from,
-            group = request.group,
-            why = status.message(),
-            "hosts no replica"
-        );
-    })?;
-    if let Some(arrival) = &arrival {
-        arrival.prove();
-    }
+    let log = admit(common, &request, arrival.as_ref())?;
     let one = common.hosting.clone().lock_owned().await;
     let (common, group) = (common.clone(), request.group);
     let made = tokio::task::spawn_blocking(move || {
         let _one = one; // this goes on if the caller stops waiting
         let host = common.host.read().unwrap_or_else(PoisonError::into_inner).clone();
-        match host {
-            Some(host) => host(group, log),
-            None if common.is_closing() => Err(Error::new(ErrorKind::Unavailable, "this server ends")),
-            None => Err(Error::new(ErrorKind::Unsupported, "this server keeps no groups of named logs")),
-        }
+        host.ok_or_else(|| without_groups(&common)).and_then(|host| host(group, log))
     });
     let made = made.await.map_err(|_| Status::internal("making the replica panicked, or the server ends"))?;
     let directory = made.map_err(|e| to_status(&e, None))?;
     Ok(HostResponse { directory: ids::to_bytes(directory.get()) })
+}
+
+/// Answers a call for the members of a group.
+pub(super) async fn answer_view(
+    common: &Arc<Common>,
+    request: Request<ViewRequest>,
+) -> Result<ViewResponse, Status> {
+    let arrival = request.extensions().get::<ConnectionInfo>().cloned();
+    let ViewRequest { group, logs } = request.into_inner();
+    let group = group.unwrap_or_default();
+    let log = admit(common, &group, arrival.as_ref())?;
+    if logs.len() > LOGS_MAX {
+        let what = format!("{} logs are asked for; {LOGS_MAX} are allowed", logs.len());
+        return Err(to_status(&Error::new(ErrorKind::InvalidArgument, what), None));
+    }
+    let logs: Vec<LogNumber> = logs.into_iter().map(LogNumber).collect();
+    let Ok(permit) = common.viewing.clone().try_acquire_owned() else {
+        return Err(to_status(
+            &Error::new(ErrorKind::Busy, "other servers ask for many groups already"),
+            None,
+        ));
+    };
+    let (common, group) = (common.clone(), group.group);
+    let seen = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        let view = common.view.read().unwrap_or_else(PoisonError::into_inner).clone();
+        view.ok_or_else(|| without_groups(&common)).and_then(|view| view(group, log, &logs))
+    });
+    let seen =
+        seen.await.map_err(|_| Status::internal("looking at the group panicked, or the server ends"))?;
+    let view = seen.map_err(|e| to_status(&e, None))?;
+    let nodes = |nodes: Vec<NodeId>| nodes.into_iter().map(NodeId::get).collect();
+    Ok(ViewResponse {
+        leads: view.leads,
+        leader_node: view.leader.map_or(0, NodeId::get),
+        term: view.term,
+        voters: nodes(view.voters),
+        members: nodes(view.members),
+        logs: view.logs.into_iter().map(to_wire).collect(),
+        gone: view.gone.into_iter().map(LogNumber::get).collect(),
+    })
+}
+
+fn without_groups(common: &Common) -> Error {
+    match common.is_closing() {
+        true => Error::new(ErrorKind::Unavailable, "this server ends"),
+        false => Error::new(ErrorKind::Unsupported, "this server keeps no groups of named logs"),
+    }
+}
+
+/// Checks a caller, and what it asks for.
+fn admit(common: &Common, request: &HostRequest, arrival: Option<&ConnectionInfo>) -> Result<LogId, Status> {
+    check_node(common, NodeId(request.from), arrival)?;
+    let log = check(common, request).inspect_err(|status| {
+        tracing::debug!(
+            from = request.from,
+            group = request.group,
+            why = status.message(),
+            "refused a call about a group"
+        );
+    })?;
+    if let Some(arrival) = arrival {
+        arrival.prove();
+    }
+    Ok(log)
 }
 
 /// Checks that a server of this cluster asks, and means this server.

@@ -9,7 +9,8 @@
 //!
 //! A server's groups of named logs share the listener, the threads and the certificates with its default log, which is
 //! group 0 here. Each group has its own streams: [`PeerTransport::group`]. Over the same listener, the leader of a group
-//! asks other servers for empty replicas: [`PeerTransport::ask_to_host`].
+//! asks other servers for empty replicas: [`PeerTransport::ask_to_host`]. A server asks others about groups that it does not
+//! run: [`PeerTransport::ask_view`].
 //!
 //! Invariants:
 //! - `send` never blocks: messages that a peer does not accept are dropped, within a bound of bytes.
@@ -45,7 +46,7 @@ mod transport;
 mod tests;
 
 pub use group::GroupTransport;
-pub use host::Host;
+pub use host::{GroupOn, Host, View};
 pub use options::{PeerOptions, PeerTls};
 pub use traffic::PeerTraffic;
 pub use transport::PeerTransport;
@@ -84,6 +85,8 @@ const MESSAGE_BYTES_MAX: usize = (1 << 30) + (64 << 20);
 const SECOND_SILENCE: Duration = Duration::from_secs(30);
 /// The most groups of named logs of a server: each has two connections to each other server.
 pub const GROUPS_MAX: u32 = 16;
+/// The limit of calls for the members of groups that are answered at a time.
+const VIEWS_MAX: usize = 64;
 /// The group of the default log.
 const DEFAULT_GROUP: u32 = 0;
 /// How long a link to a node that is no member stays open without a message.
@@ -107,7 +110,11 @@ struct Common {
     groups: RwLock<BTreeMap<u32, Arc<Shared>>>,
     /// Makes replicas of groups that other servers ask for. None once the transport is closed: it can refer to this.
     host: RwLock<Option<Arc<Host>>>,
-    /// Held while it does, also if the caller does not wait any longer.
+    /// Describes groups to servers that do not run them. None as above.
+    view: RwLock<Option<Arc<View>>>,
+    /// Bounds the calls that are answered so at a time.
+    viewing: Arc<tokio::sync::Semaphore>,
+    /// Held while a replica is made, also if the caller does not wait any longer.
     hosting: Arc<tokio::sync::Mutex<()>>,
 }
 

@@ -13,7 +13,9 @@ use crate::listener::connection_info::ConnectionInfo;
 use crate::listener::memory_budget;
 use crate::wire::ids;
 use crate::wire::proto::v1::peer_server::{Peer, PeerServer};
-use crate::wire::proto::v1::{HostRequest, HostResponse, PeerEnvelope, PeerHello, PeerMessage, peer_message};
+use crate::wire::proto::v1::{
+    HostRequest, HostResponse, PeerEnvelope, PeerHello, PeerMessage, ViewRequest, ViewResponse, peer_message,
+};
 use chiplog::cluster::MEMBERS_MAX;
 use chiplog::transport::{Envelope, Inbox};
 use chiplog::{DirectoryId, LogId, NodeId};
@@ -140,6 +142,10 @@ impl Peer for PeerService {
 
     async fn host(&self, request: Request<HostRequest>) -> Result<Response<HostResponse>, Status> {
         host::answer(&self.common, request).await.map(Response::new)
+    }
+
+    async fn view(&self, request: Request<ViewRequest>) -> Result<Response<ViewResponse>, Status> {
+        host::answer_view(&self.common, request).await.map(Response::new)
     }
 }
 

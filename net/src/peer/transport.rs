@@ -1,14 +1,15 @@
 //! The transport itself: its start, its end, and what a server does with it.
 
 use super::{
-    Caller, Common, DEFAULT_GROUP, GroupTransport, Host, Me, PeerOptions, PeerTls, PeerTraffic, Secured,
-    Shared, host, service,
+    Caller, Common, DEFAULT_GROUP, GroupOn, GroupTransport, Host, Me, PeerOptions, PeerTls, PeerTraffic,
+    Secured, Shared, VIEWS_MAX, View, host, service,
 };
 use crate::listener::tls::ServerTls;
+use crate::served::elsewhere::GroupView;
 use crate::served::refusals::Refusals;
 use chiplog::cluster::Member;
 use chiplog::transport::{Envelope, Inbox, Transport};
-use chiplog::{DirectoryId, ErrorKind, LogId, NodeId};
+use chiplog::{DirectoryId, ErrorKind, LogId, LogNumber, NodeId};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -64,6 +65,8 @@ impl PeerTransport {
             links: AtomicUsize::new(0),
             groups: RwLock::default(),
             host: RwLock::default(),
+            view: RwLock::default(),
+            viewing: Arc::new(tokio::sync::Semaphore::new(VIEWS_MAX)),
             hosting: Arc::default(),
         });
         let shared = common.group(DEFAULT_GROUP);
@@ -132,15 +135,31 @@ impl PeerTransport {
     ///
     /// # Errors
     /// `Unavailable`, `Timeout`: it did not answer. Any error that it returned.
-    pub async fn ask_to_host(
+    pub async fn ask_to_host(&self, of: GroupOn<'_>, timeout: Duration) -> chiplog::Result<DirectoryId> {
+        host::ask(&self.shared, of, timeout).await
+    }
+
+    /// Describes groups to servers that do not run them: see [`Self::ask_view`]. A second call changes nothing. The callback
+    /// is dropped when the transport is closed; one that holds the transport keeps it from being dropped.
+    pub fn on_view(&self, view: View) {
+        let mut ours = self.shared.view.write().unwrap_or_else(PoisonError::into_inner);
+        if ours.is_none() && !self.shared.is_closing() {
+            *ours = Some(Arc::new(view));
+        }
+    }
+
+    /// Asks a server for the members of a group, and the state of some of its logs. Both have to be members of the
+    /// default log.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Timeout`: it did not answer, or does not run the group. Any error that it returned.
+    pub async fn ask_view(
         &self,
-        node: NodeId,
-        address: &str,
-        group: u32,
-        log: LogId,
+        of: GroupOn<'_>,
+        logs: &[LogNumber],
         timeout: Duration,
-    ) -> chiplog::Result<DirectoryId> {
-        host::ask(&self.shared, node, address, group, log, timeout).await
+    ) -> chiplog::Result<GroupView> {
+        host::ask_view(&self.shared, of, logs, timeout).await
     }
 
     /// The number of messages dropped because the receiver's address is unknown.
@@ -178,7 +197,8 @@ impl PeerTransport {
         let forget = || groups.values().chain([&self.shared]).for_each(|group| group.forget());
         forget();
         let host = self.shared.host.write().unwrap_or_else(PoisonError::into_inner).take();
-        drop(host);
+        let view = self.shared.view.write().unwrap_or_else(PoisonError::into_inner).take();
+        drop((host, view));
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             if thread.join().is_err() {

@@ -3,13 +3,15 @@
 pub use crate::served::log_names::{DEFAULT_LOG, GROUP, SYSTEM_LOG};
 
 use crate::served::caller::Caller;
+use crate::served::elsewhere::{AskElsewhere, Elsewhere, GroupView, servers_of};
 use crate::served::gauges::Gauges;
 use crate::served::room::Room;
 use crate::wire::address::Address;
 use crate::wire::ids::{from_hex, to_hex};
 use crate::wire::status::{LOG_ID, to_status, without_replica};
-use chiplog::{Error, ErrorKind, Log, LogId, Logs, NodeId};
+use chiplog::{Error, ErrorKind, Log, LogId, LogNumber, Logs, NodeId};
 use http::HeaderMap;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -33,10 +35,11 @@ const FINDING_MAX: usize = 64;
 /// assert!(host.default_log().is_ok());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug)]
 pub struct LogSlot {
     log: OnceLock<Log>,
     named: OnceLock<Logs>,
+    /// Asks other servers about groups that do not run here.
+    elsewhere: OnceLock<AskElsewhere>,
     /// Calls that look for a named log.
     finding: Arc<Semaphore>,
     draining: watch::Sender<bool>,
@@ -85,12 +88,19 @@ impl Drop for Feeding {
     }
 }
 
+impl fmt::Debug for LogSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LogSlot").field("log", &self.log).field("named", &self.named).finish_non_exhaustive()
+    }
+}
+
 impl LogSlot {
     /// Without a log, every call fails: the server is not part of a cluster yet.
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
             log: OnceLock::new(),
             named: OnceLock::new(),
+            elsewhere: OnceLock::new(),
             finding: Arc::new(Semaphore::new(FINDING_MAX)),
             draining: watch::Sender::default(),
             fed: AtomicBool::default(),
@@ -111,6 +121,22 @@ impl LogSlot {
     /// Serves these named logs from now on, beside the default one. A second call changes nothing.
     pub fn open_named(&self, logs: Logs) {
         let _ = self.named.set(logs);
+    }
+
+    /// Asks other servers in this way about groups that do not run here. A second call changes nothing.
+    pub fn ask_elsewhere(&self, ask: AskElsewhere) {
+        let _ = self.elsewhere.set(ask);
+    }
+
+    /// The leader's view of a group that does not run here, and of these logs of it. Blocks for some seconds at most.
+    ///
+    /// # Errors
+    /// `Unavailable`: no leader of the group answers.
+    pub(crate) fn view_elsewhere(&self, group: u32, of: &[LogNumber]) -> chiplog::Result<GroupView> {
+        let ask = self.elsewhere.get().ok_or_else(|| {
+            Error::new(ErrorKind::Unavailable, format!("this server asks no other one about group {group}"))
+        })?;
+        ask(group, of)
     }
 
     /// The named logs. None: this server keeps none.
@@ -251,12 +277,13 @@ impl LogSlot {
                 Some(Ok(id)) => Some(LogId(id)),
                 None => None,
             };
+        let (finding_in, wanted) = (logs.clone(), name.clone());
         let finding = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            logs.find(&name, id, FIND_TIMEOUT)
+            finding_in.find(&wanted, id, FIND_TIMEOUT)
         });
         match finding.await {
-            Ok(found) => found.map_err(|e| to_status(&e, None)),
+            Ok(found) => found.map_err(|e| self.found_elsewhere(|| logs.group_of(&name), &e)),
             Err(_) => Err(Status::internal("the call was abandoned: the server is shutting down, or failed")),
         }
     }
@@ -275,7 +302,35 @@ impl LogSlot {
             return Ok(logs.system().clone());
         }
         let number = name.strip_prefix(GROUP).and_then(|number| number.parse().ok());
-        number.and_then(|number| logs.groups().remove(&number)).ok_or_else(|| self.unknown(name))
+        let Some(number) = number else { return Err(self.unknown(name)) };
+        logs.group(number).map_err(|error| match logs.group_id(number) {
+            Ok(None) => self.unknown(name),
+            _ => self.found_elsewhere(|| Ok(Some(number)), &error),
+        })
+    }
+
+    /// Where a named log runs, if its group does not run here, as far as the catalogue is known. None: it runs here, or there
+    /// is no such log.
+    pub(crate) fn elsewhere(&self, name: &str) -> Option<Elsewhere> {
+        let (logs, default) = (self.named()?, self.opened()?);
+        let info = logs.info(name).ok().filter(|info| info.elsewhere)?;
+        let servers = servers_of(info.group, logs, default).ok()?;
+        (!servers.is_empty()).then_some(Elsewhere { log_id: info.log_id, servers })
+    }
+
+    /// The status of an error of a group; if the group runs on other servers, with the address of one of them.
+    fn found_elsewhere(&self, group: impl Fn() -> chiplog::Result<Option<u32>>, error: &Error) -> Status {
+        let one = || {
+            let (group, logs, default) = (group().ok()??, self.named()?, self.opened()?);
+            if logs.groups().contains_key(&group) {
+                return None; // the error is that of its replica
+            }
+            let mut servers = servers_of(group, logs, default).ok()?;
+            fastrand::shuffle(&mut servers);
+            servers.pop().map(|(_, address)| address.client)
+        };
+        let elsewhere = (error.kind() == ErrorKind::NotLeader).then(one).flatten();
+        to_status(error, elsewhere.as_deref())
     }
 
     fn unknown(&self, name: &str) -> Status {

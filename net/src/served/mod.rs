@@ -1,6 +1,7 @@
 //! The log that a process serves, the logs of it that a caller may reach, and its open connections and streams.
 
 pub(crate) mod caller;
+pub mod elsewhere;
 pub mod gauges;
 pub(crate) mod log_names;
 pub mod log_slot;

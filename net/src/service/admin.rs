@@ -5,6 +5,7 @@
 
 use crate::served::caller::Caller;
 use crate::served::log_slot::{DEFAULT_LOG, LogSlot, status_of};
+use crate::service::groups;
 use crate::service::named_logs::NamedLogs;
 use crate::wire::address::Address;
 use crate::wire::ids;
@@ -12,7 +13,7 @@ use crate::wire::proto::v1::admin_server::{Admin, AdminServer};
 use crate::wire::proto::v1::member_change::Change as WireChange;
 use crate::wire::proto::v1::{
     AddMember, ChangeMembersRequest, ChangeMembersResponse, CreateLogRequest, CreateLogResponse,
-    DeleteLogRequest, DeleteLogResponse, GroupStatus, InitRequest, InitResponse, JoinRequest, JoinResponse,
+    DeleteLogRequest, DeleteLogResponse, InitRequest, InitResponse, JoinRequest, JoinResponse,
     ListLogsRequest, ListLogsResponse, LogOption as WireOption, LogOptionsRequest, LogOptionsResponse,
     Member, MemberChange, PeerProgress, Role, ScrubRequest, ScrubResponse, SealLogRequest, SealLogResponse,
     SetAddress, SetLogOptionsRequest, SetLogOptionsResponse, StatusRequest, StatusResponse,
@@ -21,19 +22,17 @@ use crate::wire::proto::v1::{
 use crate::wire::status::to_status;
 use chiplog::cluster::Change;
 use chiplog::inspect::{Event, Inspector, Report, Severity};
-use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, LogOption, Logs, NodeId, Ticket};
+use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, LogOption, NodeId, Ticket};
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 /// The longest timeout that a caller can set.
 const TIMEOUT_MAX: Duration = Duration::from_secs(600);
-/// How often a removal looks whether the groups of named logs have followed.
-const LOOK_INTERVAL: Duration = Duration::from_millis(30);
 /// The limit of scrub findings sent as text; all are counted.
 const FINDINGS_MAX: u64 = 10_000;
 /// The bytes that a scrub reads between two responses.
@@ -124,58 +123,6 @@ impl AdminService {
         answer.await.map_err(|e| status_of(log, &e))
     }
 
-    /// Before servers leave the cluster: checks that the voters of each group are those of the default log, without the
-    /// servers that leave now. A group that has not followed an earlier change could lose its majority.
-    ///
-    /// # Errors
-    /// FAILED_PRECONDITION, `Membership`.
-    fn check_groups_follow(&self, log: &Log, leaving: &[NodeId]) -> Result<(), Status> {
-        let stays = |nodes: Vec<NodeId>| -> Vec<NodeId> {
-            nodes.into_iter().filter(|node| !leaving.contains(node)).collect()
-        };
-        let servers = stays(voters(log));
-        for (number, group) in self.replicas_of_groups() {
-            let have = stays(voters(&group));
-            let lacks = servers.iter().find(|node| !have.contains(node)).map(|node| (node, "does not vote"));
-            let more = have.iter().find(|node| !servers.contains(node)).map(|node| (node, "still votes"));
-            if let Some((node, what)) = lacks.or(more) {
-                let what = format!(
-                    "node {node} {what} in group {number} of the named logs: wait until `chiplog status` shows the same voters for all groups, so that no group loses its majority; --force leaves this check out"
-                );
-                return Err(refusal(ErrorKind::Membership, what));
-            }
-        }
-        Ok(())
-    }
-
-    /// After servers have left the cluster: waits until no group counts their votes any more.
-    ///
-    /// # Errors
-    /// DEADLINE_EXCEEDED, `Timeout`: they have left the cluster, and a group has not followed yet.
-    async fn await_groups(&self, leaving: &[NodeId], timeout: Duration) -> Result<(), Status> {
-        let deadline = Instant::now() + timeout;
-        for (number, group) in self.replicas_of_groups() {
-            // A replica that was removed itself learns no more.
-            while group.role() != chiplog::cluster::Role::Removed
-                && let Some(node) = voters(&group).into_iter().find(|node| leaving.contains(node))
-            {
-                if Instant::now() > deadline {
-                    let what = format!(
-                        "node {node} has left the cluster, but still votes in group {number} of the named logs: keep it running until `chiplog status` shows the same voters for all groups"
-                    );
-                    return Err(refusal(ErrorKind::Timeout, what));
-                }
-                tokio::time::sleep(LOOK_INTERVAL).await;
-            }
-        }
-        Ok(())
-    }
-
-    /// The replicas of the system log, which is group 0, and of the groups that run here.
-    fn replicas_of_groups(&self) -> Vec<(u32, Log)> {
-        self.host.named().map(groups_of).unwrap_or_default()
-    }
-
     /// The status of one of the server's replicas, with what concerns the server itself.
     fn describe(&self, log: Option<&Log>) -> StatusResponse {
         let mut response = log.map_or_else(StatusResponse::default, describe);
@@ -189,7 +136,7 @@ impl AdminService {
         response.draining = self.host.is_draining();
         if log.is_some_and(|log| self.host.opened().is_some_and(|own| own.log_id() == log.log_id())) {
             response.full = self.host.fullness().unwrap_or_default();
-            response.groups = self.host.named().map(groups).unwrap_or_default();
+            response.groups = self.host.named().map(groups::statuses).unwrap_or_default();
         }
         response
     }
@@ -284,7 +231,7 @@ impl Admin for AdminService {
         let mut leaving: Vec<NodeId> = changes.iter().filter_map(leaves).collect();
         leaving.retain(|node| of_servers && servers.contains(node));
         if !leaving.is_empty() && !force {
-            self.check_groups_follow(&log, &leaving)?;
+            groups::check_follow(&self.host, &servers, &leaving).await?;
         }
         let changes: Vec<Change> = changes.into_iter().map(change).collect::<Result<_, _>>()?;
         let timeout = timeout(timeout_millis, Duration::from_secs(60));
@@ -294,7 +241,7 @@ impl Admin for AdminService {
         };
         self.answered(&log, asked).await?;
         if !force {
-            self.await_groups(&leaving, timeout).await?;
+            groups::await_left(&self.host, &leaving, timeout).await?;
         }
         Ok(Response::new(ChangeMembersResponse { members: members(&log.status().replica) }))
     }
@@ -457,42 +404,6 @@ fn walk(log: &Log, responses: &mpsc::Sender<Result<ScrubResponse, Status>>) -> c
     Ok(())
 }
 
-fn role(role: chiplog::cluster::Role) -> Role {
-    match role {
-        chiplog::cluster::Role::Leader => Role::Leader,
-        chiplog::cluster::Role::Follower => Role::Follower,
-        chiplog::cluster::Role::Candidate => Role::Candidate,
-        chiplog::cluster::Role::Learner => Role::Learner,
-        chiplog::cluster::Role::Repairing => Role::Repairing,
-        chiplog::cluster::Role::Removed => Role::Removed,
-        _ => Role::Unspecified,
-    }
-}
-
-/// The status of the system log and of all groups of named logs.
-fn groups(logs: &Logs) -> Vec<GroupStatus> {
-    let of = |(number, group): (u32, Log)| {
-        let status = group.status();
-        let voters = status.replica.members.iter().filter(|m| m.is_voter() && !m.is_leaving());
-        GroupStatus {
-            number,
-            role: role(status.replica.role).into(),
-            leader_node: status.replica.leader.map_or(0, NodeId::get),
-            term: status.replica.term.get(),
-            logs: group.named_logs() as u64,
-            bytes_used: status.bytes_used,
-            voters: voters.map(|m| m.node.get()).collect(),
-            poison: group.poison_cause().map_or_else(String::new, |cause| cause.to_string()),
-        }
-    };
-    groups_of(logs).into_iter().map(of).collect()
-}
-
-/// The replicas of the system log, which is group 0, and of the groups.
-fn groups_of(logs: &Logs) -> Vec<(u32, Log)> {
-    std::iter::once((0, logs.system().clone())).chain(logs.groups()).collect()
-}
-
 /// The voters of a log that are not about to leave.
 fn voters(log: &Log) -> Vec<NodeId> {
     let members = log.status().replica.members;
@@ -514,7 +425,7 @@ fn describe(log: &Log) -> StatusResponse {
         log_id: ids::to_hex(status.log_id.get()),
         node: replica.node.get(),
         directory: ids::to_hex(status.directory_id.get()),
-        role: role(replica.role).into(),
+        role: groups::role(replica.role).into(),
         term: replica.term.get(),
         leader_node: replica.leader.map_or(0, NodeId::get),
         first: status.first_index.get(),

@@ -3,6 +3,7 @@
 pub mod admin;
 pub(crate) mod blocking_work;
 pub mod follow;
+mod groups;
 pub mod log;
 pub mod logspec;
 mod named_logs;

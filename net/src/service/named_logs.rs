@@ -4,12 +4,15 @@
 use crate::served::caller::Caller;
 use crate::served::log_slot::{DEFAULT_LOG, FIND_TIMEOUT, LogSlot, status_of};
 use crate::wire::ids;
+use crate::wire::log_info::to_wire;
 use crate::wire::proto::v1::{
     CreateLogRequest, DeleteLogRequest, ListLogsRequest, ListLogsResponse, LogInfo, SealLogRequest,
 };
 use crate::wire::status::to_status;
-use chiplog::{Error, ErrorKind, Log, LogId, Logs};
+use chiplog::{Error, ErrorKind, Log, LogId, LogNumber, Logs};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tonic::Status;
 
@@ -19,7 +22,8 @@ const CALLS_MAX: usize = 64;
 const LIMIT: u32 = 1000;
 /// The most logs in one answer.
 const LIMIT_MAX: u32 = 10_000;
-const NANOS_PER_MILLI: u64 = 1_000_000;
+/// How often the leader of a group on other servers is asked whether a new log is open, or a deleted one gone.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The calls about named logs of one server.
 #[derive(Debug)]
@@ -43,35 +47,43 @@ impl NamedLogs {
             let what = format!("log {DEFAULT_LOG:?} exists on every server");
             return Err(to_status(&Error::new(ErrorKind::AlreadyExists, what), None));
         }
+        let host = self.host.clone();
         self.run(system, move |logs| {
             let id = match &*beside {
                 "" => logs.register(&name)?,
                 other => logs.register_beside(&name, other)?,
             };
-            logs.find(&name, Some(id), FIND_TIMEOUT).map_err(|e| after_creation(&name, e))?;
-            logs.info(&name)
+            match logs.find(&name, Some(id), FIND_TIMEOUT) {
+                Err(error) if error.kind() == ErrorKind::NotLeader && logs.info(&name)?.elsewhere => {
+                    await_open_elsewhere(&host, logs, &name)
+                }
+                found => found.map_err(|e| after_creation(&name, e)).and_then(|_| logs.info(&name)),
+            }
         })
         .await
-        .map(info)
+        .map(to_wire)
     }
 
-    /// Returns once the log is gone from its group, as far as is known here: then no append to it can be acknowledged. So
-    /// does a repeated call with the log's id.
+    /// Returns once the log is gone from its group: then no append to it can be acknowledged. If the group runs on other
+    /// servers, its leader says so. So does a repeated call with the log's id.
     pub(super) async fn delete(&self, caller: &Caller, request: DeleteLogRequest) -> Result<(), Status> {
         let DeleteLogRequest { name, log_id } = request;
         caller.claim(&name)?;
-        let id = parsed(&log_id)?;
+        let (id, host) = (parsed(&log_id)?, self.host.clone());
         self.run(system, move |logs| {
             let deleted = match logs.unregister(&name, id) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    let Some(id) = id.filter(|id| logs.is_being_dropped(*id).unwrap_or(false)) else {
-                        return Err(error);
-                    };
-                    id
+                    let is_dropped = |id: &LogId| logs.being_dropped(*id).is_ok_and(|place| place.is_some());
+                    id.filter(is_dropped).ok_or(error)?
                 }
                 unregistered => unregistered?,
             };
-            logs.await_dropped(deleted, FIND_TIMEOUT)
+            match logs.await_dropped(deleted, FIND_TIMEOUT) {
+                Err(error) if error.kind() == ErrorKind::NotLeader => {
+                    await_dropped_elsewhere(&host, logs, deleted)
+                }
+                dropped => dropped,
+            }
         })
         .await
     }
@@ -92,17 +104,19 @@ impl NamedLogs {
         let ListLogsRequest { prefix, after, limit } = request;
         let prefixes = caller.claim_names(&prefix)?;
         let limit = if limit == 0 { LIMIT } else { limit.min(LIMIT_MAX) } as usize;
+        let host = self.host.clone();
         let list = move |logs: &Logs| {
             let mut page = Vec::new();
             for prefix in prefixes {
                 page.extend(logs.list_after(&prefix, &after, limit + 1 - page.len())?);
             }
+            describe_elsewhere(&host, &mut page);
             Ok(page)
         };
         let mut logs = self.run(system, list).await?;
         let more = logs.len() > limit;
         logs.truncate(limit);
-        Ok(ListLogsResponse { logs: logs.into_iter().map(info).collect(), more })
+        Ok(ListLogsResponse { logs: logs.into_iter().map(to_wire).collect(), more })
     }
 
     /// Runs a call. `of`: the log whose leader has to do it.
@@ -131,6 +145,69 @@ impl NamedLogs {
     }
 }
 
+/// Waits until the leader of a group that does not run here finds a deleted log gone.
+///
+/// # Errors
+/// `Timeout`: it did not, or no leader answered.
+fn await_dropped_elsewhere(host: &LogSlot, logs: &Logs, id: LogId) -> chiplog::Result<()> {
+    let deadline = Instant::now() + FIND_TIMEOUT;
+    while let Some((group, log)) = logs.being_dropped(id)? {
+        let view = host.view_elsewhere(group, &[log]);
+        if view.as_ref().is_ok_and(|view| view.gone.contains(&log)) {
+            return logs.forget_dropped(group, log);
+        }
+        if Instant::now() > deadline {
+            let why = view.err().map_or_else(String::new, |error| format!(": {error}"));
+            let what = format!(
+                "log {log} is deleted, but the leader of group {group} did not drop it within {FIND_TIMEOUT:?}{why}"
+            );
+            return Err(Error::new(ErrorKind::Timeout, what));
+        }
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+    Ok(())
+}
+
+/// Waits until the leader of a group that does not run here has opened a new log.
+///
+/// # Errors
+/// `Unavailable`: it did not in time.
+fn await_open_elsewhere(host: &LogSlot, logs: &Logs, name: &str) -> chiplog::Result<chiplog::LogInfo> {
+    let deadline = Instant::now() + FIND_TIMEOUT;
+    loop {
+        let mut one = [logs.info(name)?];
+        describe_elsewhere(host, &mut one);
+        let [info] = one;
+        if !info.elsewhere {
+            return Ok(info);
+        }
+        if Instant::now() > deadline {
+            let what =
+                format!("log {name:?} was created, and group {} has no leader yet that opens it", info.group);
+            return Err(Error::new(ErrorKind::Unavailable, what));
+        }
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+}
+
+/// Asks the leaders of other groups for the state of logs that do not run here. Those of a group without an answer stay
+/// unknown.
+fn describe_elsewhere(host: &LogSlot, logs: &mut [chiplog::LogInfo]) {
+    let mut groups: BTreeMap<u32, Vec<LogNumber>> = BTreeMap::new();
+    for log in logs.iter().filter(|log| log.elsewhere) {
+        groups.entry(log.group).or_default().push(log.number);
+    }
+    let views = groups.into_iter().filter_map(|(group, numbers)| host.view_elsewhere(group, &numbers).ok());
+    let told: HashMap<LogId, chiplog::LogInfo> =
+        views.flat_map(|view| view.logs).map(|log| (log.log_id, log)).collect();
+    for log in logs {
+        if let Some(told) = told.get(&log.log_id) {
+            let name = std::mem::replace(log, told.clone()).name;
+            log.name = name;
+        }
+    }
+}
+
 /// The error of a log that has its name already, and is not open yet. `NotLeader` is about its group: the caller would take
 /// it for an answer that nothing was done.
 fn after_creation(name: &str, error: Error) -> Error {
@@ -154,18 +231,4 @@ fn parsed(log_id: &str) -> Result<Option<LogId>, Status> {
 
 fn system(logs: &Logs) -> Log {
     logs.system().clone()
-}
-
-fn info(log: chiplog::LogInfo) -> LogInfo {
-    LogInfo {
-        name: log.name,
-        number: log.number.get(),
-        log_id: ids::to_hex(log.log_id.get()),
-        group: log.group,
-        first: log.first_index.get(),
-        last: log.last_index.get(),
-        bytes_appended: log.bytes_appended,
-        timestamp_nanos: log.last_timestamp.get().saturating_mul(NANOS_PER_MILLI),
-        sealed: log.sealed,
-    }
 }

@@ -4,6 +4,7 @@ pub mod address;
 pub mod connect_error;
 pub mod dates;
 pub mod ids;
+pub(crate) mod log_info;
 #[cfg(feature = "server")]
 pub(crate) mod logspec_request;
 pub mod proto;

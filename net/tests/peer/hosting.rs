@@ -3,10 +3,11 @@
 use crate::support::{PATIENCE, Replica, bind, three, wait};
 use bytes::Bytes;
 use chiplog::cluster::{Bootstrap, Change, Role};
-use chiplog::{DirectoryId, Error, ErrorKind, LogId, NodeId};
-use chiplog_net::peer::{GROUPS_MAX, Host, PeerOptions, PeerTransport};
+use chiplog::{DirectoryId, Error, ErrorKind, Index, LogId, LogInfo, LogNumber, NodeId};
+use chiplog_net::peer::{GROUPS_MAX, GroupOn, Host, PeerOptions, PeerTransport};
+use chiplog_net::served::elsewhere::GroupView;
 use chiplog_net::wire::proto::v1::peer_client::PeerClient;
-use chiplog_net::wire::proto::v1::{HostRequest, HostResponse};
+use chiplog_net::wire::proto::v1::{HostRequest, HostResponse, ViewRequest};
 use chiplog_net::wire::status::from_status;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -21,6 +22,16 @@ fn ask(at: SocketAddr, request: HostRequest) -> Result<HostResponse, Error> {
     runtime.block_on(async {
         let mut client = PeerClient::connect(format!("http://{at}")).await.unwrap();
         client.host(request).await.map(Response::into_inner).map_err(|status| from_status(&status))
+    })
+}
+
+/// The error of a request for the members of a group.
+fn ask_view(at: SocketAddr, group: HostRequest) -> Error {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut client = PeerClient::connect(format!("http://{at}")).await.unwrap();
+        let request = ViewRequest { group: Some(group), logs: Vec::new() };
+        from_status(&client.view(request).await.unwrap_err())
     })
 }
 
@@ -78,9 +89,10 @@ fn only_a_member_of_the_cluster_gets_a_replica() {
         (HostRequest { group: GROUPS_MAX + 2, ..right.clone() }, "groups 1 to"),
         (HostRequest { group: u32::MAX, ..right.clone() }, "groups 1 to"),
     ] {
-        let refused = ask(replica.address, wrong).unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::Membership, "{what}: {refused}");
-        assert!(refused.to_string().contains(what), "{what}: {refused}");
+        for refused in [ask(replica.address, wrong.clone()).unwrap_err(), ask_view(replica.address, wrong)] {
+            assert_eq!(refused.kind(), ErrorKind::Membership, "{what}: {refused}");
+            assert!(refused.to_string().contains(what), "{what}: {refused}");
+        }
     }
     assert_eq!(calls.load(Ordering::Relaxed), 0, "no refused call reaches the callback");
 
@@ -107,13 +119,48 @@ fn server_asks_another_one_for_a_replica() {
     let address = replicas[1].address.to_string();
     wait("node 2 knows its members", || replicas[1].transport.traffic().len() == 2);
     let ask = |node, group| {
-        let asked = replicas[2].transport.ask_to_host(NodeId(node), &address, group, LogId(7), PATIENCE);
-        runtime.block_on(asked)
+        let of = GroupOn { node: NodeId(node), address: &address, group, log: LogId(7) };
+        runtime.block_on(replicas[2].transport.ask_to_host(of, PATIENCE))
     };
     assert_eq!(ask(2, 1).unwrap(), DirectoryId(8));
     assert_eq!(ask(2, 2).unwrap_err().kind(), ErrorKind::Unavailable, "an answer without a directory");
     assert_eq!(ask(2, 3).unwrap_err().kind(), ErrorKind::Diverged);
     assert_eq!(ask(1, 1).unwrap_err().kind(), ErrorKind::Membership, "node 2 is at this address");
+}
+
+#[test]
+fn server_asks_another_one_about_a_group() {
+    let dir = tempfile::tempdir().unwrap();
+    let replicas = three(dir.path(), 1 << 20);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let address = replicas[1].address.to_string();
+    wait("node 2 knows its members", || replicas[1].transport.traffic().len() == 2);
+    let ask = |node, group, logs: &[LogNumber]| {
+        let of = GroupOn { node: NodeId(node), address: &address, group, log: LogId(7) };
+        runtime.block_on(replicas[2].transport.ask_view(of, logs, PATIENCE))
+    };
+    assert_eq!(ask(2, 1, &[]).unwrap_err().kind(), ErrorKind::Unsupported, "it keeps no groups");
+    replicas[1].transport.on_view(Box::new(|group, log, logs| {
+        let mut view = GroupView::default();
+        (view.leads, view.leader, view.term) = (group == 1, Some(NodeId(2)), log.get() as u64);
+        (view.voters, view.members) = (vec![NodeId(2)], vec![NodeId(2), NodeId(9)]);
+        let mut info = LogInfo::default();
+        (info.log_id, info.number, info.sealed) = (LogId(5), logs[0], true);
+        (info.first_index, info.last_index) = (Index(3), Index(u64::MAX));
+        (view.logs, view.gone) = (vec![info], logs[1..].to_vec());
+        Ok(view)
+    }));
+    let view = ask(2, 1, &[LogNumber(4), LogNumber(6)]).unwrap();
+    assert_eq!((view.leads, view.leader, view.term), (true, Some(NodeId(2)), 7));
+    assert_eq!((view.voters, view.members), (vec![NodeId(2)], vec![NodeId(2), NodeId(9)]));
+    let log = &view.logs[0];
+    assert_eq!((log.log_id, log.number, log.sealed), (LogId(5), LogNumber(4), true));
+    assert_eq!((log.first_index, log.last_index), (Index(3), Index(u64::MAX)));
+    assert_eq!(view.gone, [LogNumber(6)]);
+    assert!(!ask(2, 2, &[LogNumber(4)]).unwrap().leads);
+    assert_eq!(ask(1, 1, &[]).unwrap_err().kind(), ErrorKind::Membership, "node 2 is at this address");
+    let many = vec![LogNumber(1); 10_002];
+    assert_eq!(ask(2, 1, &many).unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
 
 /// A callback that says which group it was called for, and returns once it is released.

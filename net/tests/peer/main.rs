@@ -14,7 +14,7 @@ use chiplog::{DirectoryId, ErrorKind, Index, LogId, NodeId};
 use chiplog_net::served::refusals::Refusal;
 use chiplog_net::wire::proto::v1::peer_server::{Peer, PeerServer};
 use chiplog_net::wire::proto::v1::{
-    HostRequest, HostResponse, PeerEnvelope, PeerHello, PeerMessage, peer_message,
+    HostRequest, HostResponse, PeerEnvelope, PeerHello, PeerMessage, ViewRequest, ViewResponse, peer_message,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -209,6 +209,10 @@ impl Peer for Earlier {
     type MessagesStream = ReceiverStream<Result<PeerHello, Status>>;
 
     async fn host(&self, _: Request<HostRequest>) -> Result<Response<HostResponse>, Status> {
+        Err(Status::unimplemented("an earlier version"))
+    }
+
+    async fn view(&self, _: Request<ViewRequest>) -> Result<Response<ViewResponse>, Status> {
         Err(Status::unimplemented("an earlier version"))
     }
 

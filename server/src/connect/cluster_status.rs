@@ -17,7 +17,7 @@ use chiplog::ErrorKind;
 use chiplog_net::wire::connect_error::TlsMismatch;
 use chiplog_net::wire::proto::v1::admin_client::AdminClient;
 use chiplog_net::wire::proto::v1::{Member, Role, StatusRequest, StatusResponse};
-use chiplog_net::wire::status::{from_first_status, is_stranger};
+use chiplog_net::wire::status::{from_first_status, is_stranger, leader_of};
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -258,6 +258,7 @@ impl ClusterQuery {
                 }
                 Err(status) => {
                     self.channels.remove(&server);
+                    ask.extend(leader_of(&status)); // the log's group runs there, and not on this server
                     silent.push((server, status));
                 }
             }
@@ -274,7 +275,8 @@ impl ClusterQuery {
             // It answered at another address.
             let is_it = |a: &StatusResponse, m: &Member| a.node == m.node && !a.log_id.is_empty();
             let answered = member.as_ref().is_some_and(|m| found.answers.iter().any(|(_, a)| is_it(a, m)));
-            if is_asked_for && !answered {
+            let is_elsewhere = leader_of(&status).is_some() && !found.answers.is_empty();
+            if is_asked_for && !answered && !is_elsewhere {
                 let refuses = matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied);
                 // If other servers answer, a silent one is most likely down. That is reported without advice
                 // on the address.

@@ -1,6 +1,7 @@
 //! Groups: the groups of named logs as the servers of a cluster see them, and whether each is well. Pure functions.
 //!
-//! The members of groups follow those of the default log, so voters that differ for long are a problem.
+//! The members of groups follow those of the default log, or those of them on which the catalogue places a group. So voters
+//! that differ for long are a problem.
 //!
 //! Must not know: how servers are queried, how anything is shown.
 
@@ -18,9 +19,9 @@ pub(crate) enum GroupState {
     /// Nothing is wrong.
     #[default]
     Ok,
-    /// Its voters are not those of the default log.
+    /// Its voters are not those of the default log, or those on which it is placed.
     OtherVoters,
-    /// A voter of the cluster does not run it.
+    /// A server that is to run it does not.
     Missing,
     /// No server that answers knows its leader.
     NoLeader,
@@ -79,16 +80,23 @@ pub(crate) fn groups(found: &Found) -> Vec<Group> {
 }
 
 /// None: there are no answers.
-fn group(found: &Found, number: u32, answers: &Answers<'_>) -> Option<Group> {
+fn group(found: &Found, number: u32, all: &Answers<'_>) -> Option<Group> {
+    let runs = |(_, group): &&(u64, &GroupStatus)| group.role() != Role::Unspecified;
+    let answers: Answers<'_> = all.iter().filter(runs).copied().collect();
     let leads = |group: &GroupStatus| group.role() == Role::Leader && group.poison.is_empty();
-    let (node, best) = answers.iter().max_by_key(|(_, group)| (leads(group), group.term))?;
+    // Without an answer of a server that runs it, another one at least knows where it should run.
+    let (node, best) = answers.iter().max_by_key(|(_, group)| (leads(group), group.term)).or(all.first())?;
     let leader = if leads(best) { *node } else { best.leader_node };
     let voters: BTreeSet<u64> = best.voters.iter().copied().collect();
+    let wanted = match best.placed.is_empty() {
+        true => voters_of(found),
+        false => best.placed.iter().copied().collect(),
+    };
     let states = [
-        poisoned(answers),
+        poisoned(&answers),
         (leader == 0).then(|| (GroupState::NoLeader, "no server that answers knows its leader".into())),
-        missing(found, answers),
-        other_voters(found, &voters),
+        missing(found, &answers, &wanted),
+        other_voters(&voters, &wanted, !best.placed.is_empty()),
     ];
     let worst = states.into_iter().flatten().max_by_key(|(state, _)| *state);
     let (state, why) = worst.map_or((GroupState::Ok, None), |(state, why)| (state, Some(why)));
@@ -109,10 +117,9 @@ fn poisoned(answers: &Answers<'_>) -> Option<(GroupState, String)> {
     Some((GroupState::Poisoned, format!("node {node} takes no more appends to it: {}", group.poison)))
 }
 
-/// A voter of the cluster that answers and does not report the group.
-fn missing(found: &Found, answers: &Answers<'_>) -> Option<(GroupState, String)> {
-    let voters = voters_of(found);
-    let asked = found.answers.iter().map(|(_, status)| status.node).filter(|node| voters.contains(node));
+/// A server that is to run the group, answers and does not report it.
+fn missing(found: &Found, answers: &Answers<'_>, wanted: &BTreeSet<u64>) -> Option<(GroupState, String)> {
+    let asked = found.answers.iter().map(|(_, status)| status.node).filter(|node| wanted.contains(node));
     let without: Vec<u64> = asked.filter(|node| !answers.iter().any(|(runs, _)| runs == node)).collect();
     (!without.is_empty()).then(|| {
         let what = format!(
@@ -129,13 +136,20 @@ fn do_not_run(nodes: &[u64]) -> String {
     format!("{verb} {} {does}", numbers(nodes))
 }
 
-fn other_voters(found: &Found, voters: &BTreeSet<u64>) -> Option<(GroupState, String)> {
-    let expected = voters_of(found);
-    let differs = !expected.is_empty() && *voters != expected;
+fn other_voters(
+    voters: &BTreeSet<u64>,
+    wanted: &BTreeSet<u64>,
+    is_placed: bool,
+) -> Option<(GroupState, String)> {
+    let differs = !wanted.is_empty() && voters != wanted;
     differs.then(|| {
-        let [own, all] = [voters, &expected].map(numbers);
-        let what =
-            format!("its voters are {own}, those of the default log {all}: the group follows by itself");
+        let [own, all] = [voters, wanted].map(numbers);
+        let what = match is_placed {
+            true => format!("its voters are {own}, and it is placed on {all}: the group follows by itself"),
+            false => {
+                format!("its voters are {own}, those of the default log {all}: the group follows by itself")
+            }
+        };
         (GroupState::OtherVoters, what)
     })
 }
@@ -178,6 +192,7 @@ mod tests {
                 bytes_used: 100,
                 voters: vec![3, 1, 2],
                 poison: String::new(),
+                placed: Vec::new(),
             };
             (format!("a:{node}"), StatusResponse { node, groups: vec![group], ..StatusResponse::default() })
         };
@@ -233,6 +248,22 @@ mod tests {
             assert_eq!((group.state, group.state.exit()), (state, exit));
             assert!(group.why.as_ref().is_some_and(|why| why.contains(words)), "{group:?}");
         }
+    }
+
+    /// Node 3 is not to run the group.
+    #[test]
+    fn placed_group_is_compared_with_its_servers() {
+        let placed = |status: &mut StatusResponse| {
+            (status.groups[0].placed, status.groups[0].voters) = (vec![1, 2], vec![1, 2]);
+        };
+        let mut well = found(2, placed);
+        well.answers[2].1.groups[0] = GroupStatus { number: 1, placed: vec![1, 2], ..GroupStatus::default() };
+        assert_eq!(one(&well).state, GroupState::Ok);
+        let group = one(&found(2, |status| status.groups[0].placed = vec![1, 2]));
+        assert_eq!(group.state, GroupState::OtherVoters);
+        assert!(group.why.is_some_and(|why| why.contains("placed on 1, 2")));
+        well.answers.drain(..2);
+        assert_eq!((one(&well).state, one(&well).leader), (GroupState::NoLeader, None));
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub(crate) struct Config {
     pub(crate) threads: Option<u64>,
     /// The number of groups of named logs. 0: the server keeps no named logs.
     pub(crate) groups: u32,
+    /// The number of voting servers that run each group. 0: all servers do.
+    pub(crate) group_replicas: u32,
     pub(crate) listen: Listen,
     pub(crate) advertise: Advertise,
     pub(crate) log: LogConfig,
@@ -180,6 +182,7 @@ impl Default for Config {
             reload_seconds: 30,
             threads: None,
             groups: 0,
+            group_replicas: 0,
             listen: Listen::default(),
             advertise: Advertise::default(),
             log: LogConfig::default(),
@@ -362,6 +365,12 @@ impl Config {
             if !(min..=max).contains(&value) {
                 wrong.push(format!("{key} is {value}; it has to be from {min} to {max}"));
             }
+        }
+        if !matches!(self.group_replicas, 0 | 1 | 3 | 5 | 7) {
+            wrong.push(format!(
+                "group_replicas is {}; it has to be 1, 3, 5 or 7, or 0 for all servers",
+                self.group_replicas
+            ));
         }
         for (key, value) in [
             ("log.retention_seconds", self.log.retention_seconds),

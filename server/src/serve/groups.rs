@@ -5,6 +5,7 @@
 //! data/                the default log: its members are the servers of the cluster
 //! data/named/system/   the catalogue
 //! data/named/group-1/  named logs
+//! data/named/group-2.moved-1/  being removed: the group was moved to other servers
 //! data/chiplog.named   an empty file: there was a system log here, another server asked for one, or this one joined
 //! ```
 //!
@@ -12,7 +13,8 @@
 //!   cluster alone, at a start with `groups`, if the cluster never had named logs. The leader of the system log makes the
 //!   groups, and adds some later, if it is configured with more.
 //! - The leader of a group asks each server of the cluster that is no member of the group yet to make an empty replica,
-//!   over the listener for peers, and adds it. It removes members that are no servers of the cluster any more.
+//!   over the listener for peers, and adds it. It removes members that are no servers of the cluster any more. With
+//!   `group_replicas`, only the servers count on which the catalogue places the group (`placement.rs`).
 //! - The leader of a group transfers its leadership to the voter whose turn it is, so that the groups' leaders are spread
 //!   evenly.
 //!
@@ -20,12 +22,14 @@
 //! - Only a server that is its cluster alone makes a system log, before clients and other servers can change the members.
 //!   Nothing in its directory may tell of an earlier one.
 //! - A group's directory is renamed only if the catalogue knows another log by its number. A call of another server is no
-//!   reason. Nothing is removed.
+//!   reason. It is removed only if the group was moved to other servers (`elsewhere.rs`).
 //!
 //! Must not know: services, clients.
 
+mod elsewhere;
 mod late;
 mod members;
+mod placement;
 
 use super::config::Config;
 use crate::connect::open_log;
@@ -38,7 +42,7 @@ use late::is_alone;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 
@@ -70,6 +74,7 @@ enum Task {
     Make,
     Open,
     Catalogue,
+    Place,
     Members,
     /// Getting the system log from another server.
     Wait,
@@ -79,7 +84,7 @@ impl Task {
     /// How long it may fail before that is a warning.
     fn patience(self) -> Duration {
         match self {
-            Self::Members | Self::Wait => PATIENCE,
+            Self::Place | Self::Members | Self::Wait => PATIENCE,
             Self::Make | Self::Open | Self::Catalogue => Duration::ZERO,
         }
     }
@@ -117,6 +122,10 @@ struct Inner {
     reported: Mutex<BTreeMap<(u32, Task), Report>>,
     /// When a group could not be opened.
     unopened: Mutex<BTreeMap<u32, Instant>>,
+    /// The group that was moved last to make the servers more even.
+    moving: Mutex<Option<u32>>,
+    /// When the leader of a group that was moved away was asked whether it does without this server.
+    asked: Mutex<BTreeMap<u32, Instant>>,
 }
 
 impl Groups {
@@ -129,10 +138,21 @@ impl Groups {
     ) -> Self {
         let groups = Self::over(config, address.to_string(), transport.clone(), slot);
         let hosting = Arc::downgrade(&groups.inner);
-        transport.on_host(Box::new(move |group, log| {
-            let inner =
-                hosting.upgrade().ok_or_else(|| Error::new(ErrorKind::Unavailable, "the server ends"))?;
-            Self { inner }.host(group - 1, log)
+        transport
+            .on_host(Box::new(move |group, log| Self { inner: running(&hosting)? }.host(group - 1, log)));
+        let viewed = Arc::downgrade(&groups.inner);
+        transport.on_view(Box::new(move |group, log, of| {
+            let groups = Self { inner: running(&viewed)? };
+            let logs = groups
+                .inner
+                .slot
+                .named()
+                .ok_or_else(|| Error::new(ErrorKind::Unavailable, "this server has no catalogue yet"))?;
+            groups.own_view(logs, group - 1, log, of)
+        }));
+        let elsewhere = Arc::downgrade(&groups.inner);
+        groups.inner.slot.ask_elsewhere(Box::new(move |group, of| {
+            Self { inner: running(&elsewhere)? }.view_elsewhere(group, of)
         }));
         groups
     }
@@ -151,6 +171,8 @@ impl Groups {
             steady: Mutex::default(),
             reported: Mutex::default(),
             unopened: Mutex::default(),
+            moving: Mutex::default(),
+            asked: Mutex::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -161,6 +183,7 @@ impl Groups {
     /// the other groups do without it.
     pub(super) fn open(&self, default: &Log) {
         let _one = self.opening();
+        self.remove_moved(&self.inner.config.data.join(NAMED));
         if self.inner.slot.named().is_none() && open_log::is_log(&self.path(SYSTEM)) {
             let opened = self.start(SYSTEM, Bootstrap::Existing).and_then(|log| self.serve(SYSTEM, &log));
             if let Err(error) = opened {
@@ -442,6 +465,11 @@ impl Groups {
         if servers.members.is_empty() || servers.role == Role::Repairing {
             return;
         }
+        match self.place_groups(logs, default) {
+            Ok(()) => self.report(SYSTEM, Task::Place, ""),
+            Err(error) => self.report(SYSTEM, Task::Place, &format!("groups cannot be placed: {error}")),
+        }
+        self.leave_moved(logs);
         for (group, replica) in std::iter::once((SYSTEM, logs.system().clone())).chain(logs.groups()) {
             if replica.role() != Role::Leader {
                 self.inner.steady.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
@@ -537,6 +565,11 @@ impl Groups {
             }
         }
     }
+}
+
+/// The groups, while the server runs.
+fn running(groups: &Weak<Inner>) -> chiplog::Result<Arc<Inner>> {
+    groups.upgrade().ok_or_else(|| Error::new(ErrorKind::Unavailable, "the server ends"))
 }
 
 /// The report of a failure to make the system log or a group.

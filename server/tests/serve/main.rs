@@ -20,6 +20,7 @@ mod one;
 mod operator;
 mod options;
 mod partitions;
+mod placed;
 mod reflection;
 mod session_file;
 mod shell;

@@ -2,10 +2,10 @@
 
 use super::Logs;
 use super::options::GROUPS_MAX;
-use crate::api::catalogue::CatalogueRecord;
+use crate::api::catalogue::{CatalogueRecord, PLACED_MAX, are_nodes};
 use crate::api::log::Log;
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::{Index, LogId};
+use crate::types::{Index, LogId, NodeId};
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
@@ -74,16 +74,85 @@ impl Logs {
         Ok(self.catalogue()?.group(number))
     }
 
+    /// The groups that the catalogue has, as far as it is known here. In a cluster some can run on other servers only.
+    ///
+    /// # Errors
+    /// Those of reading the system log.
+    pub fn known_groups(&self) -> Result<Vec<u32>> {
+        Ok(self.catalogue()?.groups().collect())
+    }
+
+    /// The servers of the cluster that are to run a group, ascending, as far as the catalogue is known here. Empty: all of
+    /// them. A decision, not a state: the group follows it by changes of its members.
+    ///
+    /// # Errors
+    /// Those of reading the system log.
+    pub fn group_place(&self, number: u32) -> Result<Vec<NodeId>> {
+        Ok(self.catalogue()?.place(number).to_vec())
+    }
+
+    /// Notes in the catalogue which servers are to run a group; none: all of the cluster. In a cluster the leader of group 0
+    /// accepts this. Nothing moves by itself: the program changes the members of the group, see
+    /// [`Log::change_members`].
+    ///
+    /// ```
+    /// use chiplog::{Logs, LogsOptions, NodeId};
+    /// # let dir = tempfile::tempdir()?;
+    /// let logs = Logs::open(dir.path(), LogsOptions::default())?;
+    /// logs.place_group(1, &[NodeId(1), NodeId(4), NodeId(5)])?;
+    /// assert_eq!(logs.group_place(1)?, [NodeId(1), NodeId(4), NodeId(5)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument`: the numbers of the servers do not ascend from 1, or are more than 16. `NotFound`: the catalogue has
+    /// no such group. Those of [`Log::append`].
+    pub fn place_group(&self, number: u32, nodes: &[NodeId]) -> Result<()> {
+        if !are_nodes(nodes) {
+            let what = format!(
+                "group {number} cannot be placed on {nodes:?}: up to {PLACED_MAX} numbers from 1, ascending, are allowed"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
+        let Some(id) = self.group_id(number)? else {
+            return Err(Error::new(ErrorKind::NotFound, format!("the catalogue has no group {number}")));
+        };
+        let record = CatalogueRecord::Place { group: number, id, nodes: nodes.to_vec() };
+        self.inner.system.append(&record.encode()[..]).map(drop)
+    }
+
+    /// Forgets a group that runs here: its logs cannot be reached through these `Logs` any more. Closes nothing. For a
+    /// replica that the group's members do not count any more. `None`: no such group runs here.
+    pub fn remove_group(&self, number: u32) -> Option<Log> {
+        self.inner.groups.write().unwrap_or_else(PoisonError::into_inner).remove(&number)
+    }
+
     /// A group that runs here.
-    pub(super) fn group(&self, number: u32) -> Result<Log> {
-        let groups = self.inner.groups.read().unwrap_or_else(PoisonError::into_inner);
-        groups.get(&number).cloned().ok_or_else(|| {
+    pub(super) fn running(&self, number: u32) -> Option<Log> {
+        self.inner.groups.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
+    }
+
+    /// The handle of a group that runs here: for its members, its leader and its options. Appends and readers need a handle
+    /// of one of its logs.
+    ///
+    /// # Errors
+    /// `NotLeader`: the catalogue places it on other servers. `Unavailable`: it does not run here yet. Those of reading
+    /// the system log.
+    pub fn group(&self, number: u32) -> Result<Log> {
+        if let Some(group) = self.running(number) {
+            return Ok(group);
+        }
+        let place = self.group_place(number)?;
+        if place.is_empty() || place.contains(&self.inner.system.status().replica.node) {
             let what = format!(
                 "group {number} does not run here yet: {} do. If that lasts, was its directory removed?",
-                groups.len()
+                self.groups().len()
             );
-            Error::new(ErrorKind::Unavailable, what)
-        })
+            return Err(Error::new(ErrorKind::Unavailable, what));
+        }
+        let nodes: Vec<String> = place.iter().map(NodeId::to_string).collect();
+        let what = format!("group {number} does not run on this server, but on node {}", nodes.join(", "));
+        Err(Error::new(ErrorKind::NotLeader, what))
     }
 
     /// The groups that run here, by number: for the status, the members and the leader of each. Appends and readers need

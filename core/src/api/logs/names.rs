@@ -4,12 +4,12 @@
 //! - a name decides only once a majority has confirmed it: a new leader can lack the newest records of the catalogue;
 //! - creations beside each other get no more places than a group has.
 
-use super::{CONFIRM_TIMEOUT, LOOK_INTERVAL, Logs, drop_in, meant, open_in};
+use super::{CONFIRM_TIMEOUT, LOOK_INTERVAL, LogInfo, Logs, drop_in, info, meant, open_in};
 use crate::api::catalogue::{CatalogueEntry, CatalogueRecord, check_name};
 use crate::api::log::Log;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{LogId, LogNumber};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -85,13 +85,16 @@ impl Logs {
             }
         }
         let group = {
-            let catalogue = self.catalogue()?;
             let groups = self.groups();
-            let fewest = || groups.into_keys().min_by_key(|group| catalogue.logs_in(*group)).unwrap_or(1);
+            let catalogue = self.catalogue()?;
+            let all: BTreeSet<u32> = groups.into_keys().chain(catalogue.groups()).collect();
+            let fewest = || all.into_iter().min_by_key(|group| catalogue.logs_in(*group)).unwrap_or(1);
             group.unwrap_or_else(fewest)
         };
         let _place = self.reserve(group)?;
-        self.note_group(group, &self.group(group)?)?; // a group is in the catalogue before its logs
+        if let Some(here) = self.running(group) {
+            self.note_group(group, &here)?; // a group is in the catalogue before its logs
+        }
         let id = system.random_id()?;
         let index =
             system.append(&CatalogueRecord::Create { name: name.to_owned(), id, group }.encode()[..])?;
@@ -124,13 +127,20 @@ impl Logs {
 
     /// Reserves a place for one more log in a group, before the catalogue names it. Other calls create logs meanwhile.
     fn reserve(&self, number: u32) -> Result<Reserved<'_>> {
-        let group = self
-            .group(number)
-            .map_err(|error| Error::new(ErrorKind::Busy, format!("{error}; try again later")))?;
+        // One that runs on other servers has room for as many logs as one of these here: all have the same options.
+        let here = match self.group(number) {
+            Err(error) if error.kind() == ErrorKind::NotLeader => None,
+            found => Some(
+                found.map_err(|error| Error::new(ErrorKind::Busy, format!("{error}; try again later")))?,
+            ),
+        };
+        let another = || self.groups().into_values().next();
+        let most = here.clone().or_else(another).map_or(usize::MAX, |group| group.logs_max());
         let mut reserved = self.inner.reserved.lock().unwrap_or_else(PoisonError::into_inner);
         let others = reserved.entry(number).or_default();
-        let count = group.logs().len().max(self.catalogue()?.logs_in(number)) + *others;
-        if count < group.logs_max() {
+        let count =
+            here.map_or(0, |group| group.logs().len()).max(self.catalogue()?.logs_in(number)) + *others;
+        if count < most {
             *others += 1;
             return Ok(Reserved { places: &self.inner.reserved, group: number });
         }
@@ -179,8 +189,8 @@ impl Logs {
     /// there is no such log: it is gone, or was never deleted. Blocks for up to `timeout`.
     ///
     /// # Errors
-    /// `Timeout`: its group has no leader, or this replica does not hear from it. `Unavailable`: the group does not run
-    /// here. Those of reading the system log.
+    /// `Timeout`: its group has no leader, or this replica does not hear from it. `NotLeader`, `Unavailable`: the group does
+    /// not run here. Those of reading the system log.
     pub fn await_dropped(&self, id: LogId, timeout: Duration) -> Result<()> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -202,12 +212,39 @@ impl Logs {
         }
     }
 
-    /// Whether a log was deleted and may still be in its group.
+    /// The group and the number of a log that was deleted and may still be in its group. `None`: it is gone, or was never
+    /// deleted.
     ///
     /// # Errors
     /// Those of reading the system log.
-    pub fn is_being_dropped(&self, id: LogId) -> Result<bool> {
-        Ok(self.catalogue()?.deleted_log(id).is_some())
+    pub fn being_dropped(&self, id: LogId) -> Result<Option<(u32, LogNumber)>> {
+        Ok(self.catalogue()?.deleted_log(id))
+    }
+
+    /// Of these logs of a group that runs here: the state of those that are in it, and the numbers of those that are not and
+    /// can never be opened there again. As far as is committed here, so only the group's leader knows it all.
+    ///
+    /// # Errors
+    /// `NotLeader`, `Unavailable`: the group does not run here. Those of reading the system log.
+    pub fn in_group(&self, group: u32, logs: &[LogNumber]) -> Result<(Vec<LogInfo>, Vec<LogNumber>)> {
+        let running = self.group(group)?;
+        let gone = logs.iter().copied().filter(|log| never_again(&running, *log)).collect();
+        let catalogue = self.catalogue()?;
+        let here = logs.iter().filter_map(|log| catalogue.by_number(*log)).filter_map(|name| {
+            let entry = catalogue.get(name).filter(|entry| entry.group == group)?;
+            running.logs().get(entry.number).map(|_| info("", entry, Some(&running)))
+        });
+        Ok((here.collect(), gone))
+    }
+
+    /// Forgets a deleted log of a group that runs on other servers, once the leader there finds it gone: see
+    /// [`Logs::in_group`].
+    ///
+    /// # Errors
+    /// Those of reading the system log.
+    pub fn forget_dropped(&self, group: u32, log: LogNumber) -> Result<()> {
+        self.catalogue()?.forget(group, log);
+        Ok(())
     }
 
     fn remove_entry(&self, name: &str, id: Option<LogId>) -> Result<CatalogueEntry> {
@@ -222,9 +259,12 @@ impl Logs {
     /// Drops the logs in groups that a delete left there: it was interrupted between its two steps, or the group had its
     /// leader elsewhere. A group that cannot drop its logs now keeps them until a later call.
     pub(super) fn drop_deleted(&self) -> Result<()> {
-        let deleted = self.catalogue()?.deleted();
-        for (number, log) in deleted {
-            let Ok(group) = self.group(number) else { continue };
+        let mut deleted = Vec::new();
+        for (number, group) in self.groups() {
+            let here = self.catalogue()?.deleted_in(number);
+            deleted.extend(here.into_iter().map(|log| (number, group.clone(), log)));
+        }
+        for (number, group, log) in deleted {
             let is_there = group.logs().get(log).is_some();
             // One that was never opened is opened first: from then on it cannot be opened any more.
             if (is_there || log > group.logs().opened()) && group.replica_leads() {
@@ -235,12 +275,17 @@ impl Logs {
                     tracing::warn!(group = number, %log, %error, "a deleted log could not be dropped; it is tried again");
                 }
             }
-            if group.logs().get(log).is_none() && log <= group.logs().opened() {
-                self.catalogue()?.forget(number, log); // no older log can be opened any more
+            if never_again(&group, log) {
+                self.catalogue()?.forget(number, log);
             }
         }
         Ok(())
     }
+}
+
+/// Whether a log is not in a group and never will be: no older log than the newest one can be opened any more.
+fn never_again(group: &Log, log: LogNumber) -> bool {
+    group.logs().get(log).is_none() && log <= group.logs().opened()
 }
 
 /// A place in a group for a log that is being created.

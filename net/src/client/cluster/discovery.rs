@@ -558,6 +558,13 @@ impl Servers {
             known.copies.insert(address); // for reading, if there is no other server
             return Ok(None);
         }
+        if info.elsewhere {
+            // Servers that run the log know better which these are.
+            let is_new = |server: &Server| !known.servers.iter().any(|other| other.address == server.address);
+            let new: Vec<Server> = info.servers.iter().filter(|server| is_new(server)).cloned().collect();
+            known.servers.extend(new);
+            return Ok(None);
+        }
         if info.term >= known.term {
             known.servers.clone_from(&info.servers);
             // The leader's limits count: it receives the batches.

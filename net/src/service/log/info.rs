@@ -1,5 +1,6 @@
 //! Info: the state of the log and of the server, once or at each change.
 
+use crate::served::elsewhere::Elsewhere;
 use crate::served::log_slot::{LogSlot, status_of};
 use crate::wire::address::Address;
 use crate::wire::ids::to_hex;
@@ -7,7 +8,7 @@ use crate::wire::proto::v1::{InfoResponse, Server, ServerInfoResponse, WatchResp
 use crate::wire::protocol::{FEATURE_FOLLOW, FEATURE_FOLLOW_PLACES, PROTOCOL};
 use chiplog::cluster::{Member, ReplicaStatus};
 use chiplog::limits::BATCH_RECORDS_MAX;
-use chiplog::{Error, ErrorKind, Log};
+use chiplog::{Error, ErrorKind, Log, NodeId};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -51,6 +52,21 @@ pub(super) fn info(log: &Log) -> InfoResponse {
 fn leader(replica: &ReplicaStatus) -> Option<(&Member, Address)> {
     let member = replica.members.iter().find(|m| Some(m.node) == replica.leader)?;
     Some((member, member.address.parse().ok()?))
+}
+
+/// The data of a server that does not run the log: where it runs.
+pub(super) fn server_info_elsewhere(default: &Log, place: &Elsewhere) -> ServerInfoResponse {
+    let mut response = server_info(Some(default));
+    response.log_id = to_hex(place.log_id.get());
+    let server = |(node, address): &(NodeId, Address)| Server {
+        node: node.get(),
+        address: address.client.clone(),
+        zone: address.zone.clone(),
+        leader: false,
+    };
+    response.servers = place.servers.iter().map(server).collect();
+    (response.term, response.elsewhere) = (0, true);
+    response
 }
 
 /// The data of the server, and of its cluster, if it belongs to one.

@@ -261,6 +261,14 @@ impl Service for LogService {
             "" | DEFAULT_LOG => None,
             name if default.is_some() => match self.host.replica(&caller, name).await {
                 Err(status) if status.code() == Code::NotFound => None,
+                Err(status) => match default.zip(self.host.elsewhere(name)) {
+                    Some((default, place)) => {
+                        let mut response = info::server_info_elsewhere(default, &place);
+                        response.logs.push(name.to_owned());
+                        return Ok(Response::new(response));
+                    }
+                    None => return Err(status),
+                },
                 found => Some(found?),
             },
             _ => None,

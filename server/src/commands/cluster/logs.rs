@@ -37,7 +37,9 @@ Names:
 JSON fields, one object per line:
   create, list  name, number (no other log of the cluster ever has it), log_id, group, first, last
                 (an empty log has last = first - 1), records, bytes_appended, last_timestamp (ms
-                since 1970; null: nothing was appended), last_time (the same as text), sealed
+                since 1970; null: nothing was appended), last_time (the same as text), sealed, known
+                (false: the group runs on other servers, whose leader does not answer; then first is 1
+                and what follows it is 0, null or false)
   delete        name, deleted (true)
   seal          name, sealed (true)";
 
@@ -203,6 +205,7 @@ struct Shown {
     last_timestamp: Option<u64>,
     last_time: Option<String>,
     sealed: bool,
+    known: bool,
 }
 
 impl Shown {
@@ -216,6 +219,7 @@ impl Shown {
             first: log.first,
             last: log.last,
             records: (log.last + 1).saturating_sub(log.first),
+            known: !log.elsewhere,
             bytes_appended: log.bytes_appended,
             last_timestamp: millis,
             last_time: millis.map(|millis| format::time(Timestamp(millis))),
@@ -224,6 +228,10 @@ impl Shown {
     }
 
     fn row(&self) -> [String; 7] {
+        if !self.known {
+            let [first, last, appended, time, sealed] = [(); 5].map(|()| "?".to_owned());
+            return [self.name.clone(), first, last, appended, self.group.to_string(), time, sealed];
+        }
         [
             self.name.clone(),
             self.first.to_string(),
@@ -237,6 +245,9 @@ impl Shown {
 
     /// The contents, for the question before they are deleted.
     fn contents(&self) -> String {
+        if !self.known {
+            return format!("{} (the leader of its group does not answer)", self.name);
+        }
         let records = format::many(self.records, "record", "records");
         format!("{} ({records}, {} were appended)", self.name, format::bytes(self.bytes_appended))
     }
@@ -541,6 +552,9 @@ mod tests {
         };
         let logs = [log("orders", 3, 12, 86_400_000, true), log("users", 1, 0, 0, false)];
         assert_eq!(logs.each_ref().map(|log| log.records), [10, 0]);
+        let unknown =
+            Shown::new(LogInfo { name: "far".into(), group: 3, elsewhere: true, ..LogInfo::default() });
+        assert_eq!(unknown.row()[1..6], ["?", "?", "?", "3", "?"]);
         let text = table(&logs);
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[1], ["orders", "3", "12", "2.0", "KiB", "2", "1970-01-02T00:00:00.000Z", "yes"]);

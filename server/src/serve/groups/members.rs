@@ -1,14 +1,17 @@
-//! Members: brings the members of a group in line with those of the default log, and spreads the groups' leaders.
+//! Members: brings the members of a group in line with those of the default log, or with those of them on which the catalogue
+//! places the group, and spreads the groups' leaders.
 //!
 //! Invariants:
-//! - The members of a group change one at a time, by its leader, and only towards those of the default log.
-//! - A majority confirms the members of the default log before a member of a group changes.
-//! - A learner votes only once it lacks little of what the leader has.
+//! - The members of a group change one at a time, by its leader, and only towards those members.
+//! - A majority confirms the members of the default log, and the catalogue, before a member of a group changes.
+//! - A learner votes only once it lacks little of what the leader has. A group is moved away from a server only once all
+//!   others on which it is placed vote.
 
+use super::elsewhere::address_of;
 use super::{Groups, HOST_TIMEOUT, label};
 use chiplog::cluster::{Change, Member};
-use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, NodeId};
-use chiplog_net::wire::address::Address;
+use chiplog::{DirectoryId, Log, LogId, NodeId};
+use chiplog_net::peer::GroupOn;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -21,7 +24,8 @@ const STEADY: Duration = Duration::from_secs(10);
 const LAG_MAX: u64 = 64;
 
 impl Groups {
-    /// Makes one change towards the members of the default log, if there is a difference. Returns whether it did.
+    /// Makes one change towards the members that the group is to have, if there is a difference. Returns whether it did.
+    /// `servers`: the members of the default log.
     pub(super) fn follow_members(
         &self,
         group: u32,
@@ -40,12 +44,26 @@ impl Groups {
             }
             return Ok(true);
         }
-        let Some(change) = self.next_change(group, replica, servers, &have.members)? else {
-            return Ok(false);
+        let place = self.place(group)?;
+        let wanted = placed(servers, &place);
+        if wanted.is_empty() {
+            return Ok(false); // all of them have left: the catalogue will place it elsewhere
+        }
+        let change = match self.next_change(group, replica, servers, &wanted, &have.members)? {
+            Some(change) => change,
+            None => match self.moves_away(replica, &wanted, &have.members) {
+                // This server leads, and is to run the group no more.
+                Some(node) if node == own => return self.hand_over(replica, &wanted),
+                Some(node) => Change::Remove(node),
+                None => return Ok(false),
+            },
         };
-        // The members here can be old, and a server removed for that could never return: a majority confirms them.
+        // What was compared here can be old, and a server removed for that could never return: a majority confirms it.
         default.barrier(HOST_TIMEOUT)?;
-        if default.status().replica.members != servers {
+        if let Some(logs) = self.inner.slot.named().filter(|_| group != super::SYSTEM) {
+            logs.system().barrier(HOST_TIMEOUT)?;
+        }
+        if default.status().replica.members != servers || self.place(group)? != place {
             return Ok(false); // the next look compares with the new ones
         }
         tracing::info!(group = %label(group), ?change, "a group of named logs follows the members of the cluster");
@@ -53,16 +71,46 @@ impl Groups {
         Ok(true)
     }
 
-    /// The next change of a group's members.
+    /// The servers on which the catalogue places a group. Empty: all.
+    fn place(&self, group: u32) -> chiplog::Result<Vec<NodeId>> {
+        self.inner.slot.named().map_or(Ok(Vec::new()), |logs| logs.group_place(group))
+    }
+
+    /// A member that is still in the cluster, and on which the group is not placed any more. None: there is none, or a server
+    /// that is to run the group does not vote yet, or lacks too much.
+    fn moves_away(&self, replica: &Log, wanted: &[Member], members: &[Member]) -> Option<NodeId> {
+        let own = replica.status().replica.node;
+        let votes = |node| members.iter().any(|m| m.node == node && m.is_voter() && !m.is_leaving());
+        let is_well = |node| node == own || self.is_ready(replica, node);
+        let stay = wanted.iter().filter(|server| !server.is_leaving()).map(|server| server.node);
+        if !stay.into_iter().all(|node| votes(node) && is_well(node)) {
+            return None;
+        }
+        let mut moved =
+            members.iter().filter(|m| !m.is_leaving() && !wanted.iter().any(|s| s.node == m.node));
+        moved.clone().find(|m| m.node != own).or_else(|| moved.next()).map(|m| m.node)
+    }
+
+    /// Transfers the leadership of a group to a server that is to run it. Returns whether there is one.
+    fn hand_over(&self, replica: &Log, wanted: &[Member]) -> chiplog::Result<bool> {
+        let Some(next) = wanted.iter().find(|server| self.is_ready(replica, server.node)) else {
+            return Ok(false);
+        };
+        replica.transfer_leader(next.node, HOST_TIMEOUT)?;
+        Ok(true)
+    }
+
+    /// The next change of a group's members towards those that it is to have. `servers`: all of the cluster.
     fn next_change(
         &self,
         group: u32,
         replica: &Log,
         servers: &[Member],
+        wanted: &[Member],
         members: &[Member],
     ) -> chiplog::Result<Option<Change>> {
         let mut failed = None;
-        for server in servers.iter().filter(|server| !server.is_leaving()) {
+        for server in wanted.iter().filter(|server| !server.is_leaving()) {
             let node = server.node;
             match members.iter().find(|m| m.node == node) {
                 None => match self.ask_to_host(server, group, replica.log_id()) {
@@ -99,12 +147,9 @@ impl Groups {
     }
 
     fn ask_to_host(&self, server: &Member, group: u32, log: LogId) -> chiplog::Result<DirectoryId> {
-        let address: Address = server.address.parse().map_err(|e| {
-            Error::new(ErrorKind::InvalidArgument, format!("the address of node {}: {e}", server.node))
-        })?;
-        let asking =
-            self.inner.transport.ask_to_host(server.node, &address.peer, group + 1, log, HOST_TIMEOUT);
-        Handle::current().block_on(asking)
+        let address = address_of(server)?;
+        let on = GroupOn { node: server.node, address: &address.peer, group: group + 1, log };
+        Handle::current().block_on(self.inner.transport.ask_to_host(on, HOST_TIMEOUT))
     }
 
     /// Transfers the leadership of a group to the voter whose turn it is, once that has been able to lead for a while.
@@ -112,7 +157,8 @@ impl Groups {
         let status = replica.status().replica;
         let voters: Vec<NodeId> =
             status.members.iter().filter(|m| m.is_voter() && !m.is_leaving()).map(|m| m.node).collect();
-        let turn = voters.get(group as usize % voters.len().max(1)).copied();
+        let turn = self.placed_leader(group).filter(|node| voters.contains(node));
+        let turn = turn.or_else(|| voters.get(group as usize % voters.len().max(1)).copied());
         let can_lead = |node| self.is_ready(replica, node);
         let next = turn.filter(|node| *node != status.node && can_lead(*node));
         let since = {
@@ -136,4 +182,9 @@ impl Groups {
             }
         }
     }
+}
+
+/// The servers on which a group is placed. `place` empty: all.
+fn placed(servers: &[Member], place: &[NodeId]) -> Vec<Member> {
+    servers.iter().filter(|server| place.is_empty() || place.contains(&server.node)).cloned().collect()
 }

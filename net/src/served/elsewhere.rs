@@ -1,0 +1,78 @@
+//! Elsewhere: the groups of named logs that run on other servers of the cluster only, and what those say of them.
+//!
+//! Must not know: how the servers are asked.
+
+use crate::wire::address::Address;
+use chiplog::cluster::Member;
+use chiplog::{Log, LogId, LogInfo, LogNumber, Logs, NodeId, Result};
+
+/// A group as its leader sees it, or another server that runs it.
+///
+/// ```
+/// use chiplog_net::served::elsewhere::GroupView;
+/// let mut view = GroupView::default();
+/// view.voters = vec![chiplog::NodeId(1)];
+/// assert!(!view.leads && view.members.is_empty());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GroupView {
+    /// The server that answers leads the group, and a majority has just confirmed that. Otherwise all of this can be old.
+    pub leads: bool,
+    /// The leader that it knows.
+    pub leader: Option<NodeId>,
+    /// The latest term that it knows.
+    pub term: u64,
+    /// The voters that are not about to leave, ascending.
+    pub voters: Vec<NodeId>,
+    /// All members, ascending.
+    pub members: Vec<NodeId>,
+    /// The state of those of the logs that were asked about which are in the group, without their names.
+    pub logs: Vec<LogInfo>,
+    /// Those of them that are not in the group, and can never be opened there again.
+    pub gone: Vec<LogNumber>,
+}
+
+impl GroupView {
+    /// The view of a replica. Its `leads` is only what the replica believes.
+    pub fn of(replica: &Log) -> Self {
+        let status = replica.status().replica;
+        Self {
+            leads: status.role == chiplog::cluster::Role::Leader,
+            leader: status.leader,
+            term: status.term.get(),
+            voters: voters(&status.members),
+            members: status.members.iter().map(|m| m.node).collect(),
+            ..Self::default()
+        }
+    }
+}
+
+/// The members that vote and are not about to leave.
+fn voters(members: &[Member]) -> Vec<NodeId> {
+    members.iter().filter(|m| m.is_voter() && !m.is_leaving()).map(|m| m.node).collect()
+}
+
+/// Asks the servers that run a group for its leader's view, also of these logs of it. Blocks for some seconds at most.
+///
+/// The callback fails with `Unavailable` if no leader of the group answers.
+pub type AskElsewhere = Box<dyn Fn(u32, &[LogNumber]) -> Result<GroupView> + Send + Sync>;
+
+/// A named log of a group that does not run here.
+#[derive(Debug)]
+pub(crate) struct Elsewhere {
+    pub(crate) log_id: LogId,
+    /// The servers that are to run it, with their addresses.
+    pub(crate) servers: Vec<(NodeId, Address)>,
+}
+
+/// The servers that are to run a group: the members of the default log on which the catalogue places it.
+///
+/// # Errors
+/// Those of reading the system log.
+pub(crate) fn servers_of(group: u32, logs: &Logs, default: &Log) -> Result<Vec<(NodeId, Address)>> {
+    let place = logs.group_place(group)?;
+    let members = default.status().replica.members;
+    let placed = members.into_iter().filter(|m| place.contains(&m.node));
+    Ok(placed.filter_map(|m| Some((m.node, m.address.parse().ok()?))).collect())
+}

@@ -1,0 +1,155 @@
+//! Groups: the groups of named logs in a cluster: their status, and whether they have followed changes of its members. A
+//! group that does not run here is described by its leader.
+
+use crate::served::elsewhere::GroupView;
+use crate::served::log_slot::LogSlot;
+use crate::wire::proto::v1::{GroupStatus, Role};
+use crate::wire::status::to_status;
+use chiplog::{Error, ErrorKind, Log, Logs, NodeId};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tonic::Status;
+
+/// How often a removal looks whether the groups have followed.
+const LOOK_INTERVAL: Duration = Duration::from_millis(30);
+
+/// The status of the system log, which is group 0, and of all groups, with those that run on other servers only.
+pub(super) fn statuses(logs: &Logs) -> Vec<GroupStatus> {
+    let placed = |number| -> Vec<u64> {
+        logs.group_place(number).unwrap_or_default().into_iter().map(NodeId::get).collect()
+    };
+    let of = |(number, group): &(u32, Log)| {
+        let status = group.status();
+        let voters = status.replica.members.iter().filter(|m| m.is_voter() && !m.is_leaving());
+        GroupStatus {
+            number: *number,
+            role: role(status.replica.role).into(),
+            leader_node: status.replica.leader.map_or(0, NodeId::get),
+            term: status.replica.term.get(),
+            logs: group.named_logs() as u64,
+            bytes_used: status.bytes_used,
+            voters: voters.map(|m| m.node.get()).collect(),
+            poison: group.poison_cause().map_or_else(String::new, |cause| cause.to_string()),
+            placed: placed(*number),
+        }
+    };
+    let here = running(logs);
+    let mut elsewhere = logs.known_groups().unwrap_or_default();
+    elsewhere.retain(|number| !here.iter().any(|(runs, _)| runs == number));
+    let elsewhere = elsewhere.into_iter().map(|number| GroupStatus {
+        number,
+        placed: placed(number),
+        ..GroupStatus::default()
+    });
+    here.iter().map(of).chain(elsewhere).collect()
+}
+
+/// The replicas of the system log and of the groups that run here.
+fn running(logs: &Logs) -> Vec<(u32, Log)> {
+    std::iter::once((0, logs.system().clone())).chain(logs.groups()).collect()
+}
+
+/// Before servers leave the cluster: checks that the voters of each group are those of the default log, or those on which
+/// it is placed, without the servers that leave now. A group that has not followed an earlier change could lose its
+/// majority. `servers`: the voters of the default log.
+///
+/// # Errors
+/// FAILED_PRECONDITION, `Membership`. UNAVAILABLE: a group runs on other servers, and no leader of it answers.
+pub(super) async fn check_follow(
+    host: &Arc<LogSlot>,
+    servers: &[NodeId],
+    leaving: &[NodeId],
+) -> Result<(), Status> {
+    let stays = |nodes: &[NodeId]| -> Vec<NodeId> {
+        nodes.iter().copied().filter(|node| !leaving.contains(node)).collect()
+    };
+    for number in all(host)? {
+        let Some(view) = view(host, number).await? else { continue };
+        let have = stays(&view.voters);
+        let place = place(host, number)?;
+        let wanted = stays(if place.is_empty() { servers } else { &place });
+        let lacks = wanted.iter().find(|node| !have.contains(node)).map(|node| (node, "does not vote"));
+        let more = have.iter().find(|node| !wanted.contains(node)).map(|node| (node, "still votes"));
+        if let Some((node, what)) = lacks.or(more) {
+            let what = format!(
+                "node {node} {what} in group {number} of the named logs: wait until `chiplog status` shows no group that differs, so that no group loses its majority; --force leaves this check out"
+            );
+            return Err(to_status(&Error::new(ErrorKind::Membership, what), None));
+        }
+    }
+    Ok(())
+}
+
+/// After servers have left the cluster: waits until no group counts their votes any more.
+///
+/// # Errors
+/// DEADLINE_EXCEEDED, `Timeout`: they have left the cluster, and a group has not followed yet.
+pub(super) async fn await_left(
+    host: &Arc<LogSlot>,
+    leaving: &[NodeId],
+    timeout: Duration,
+) -> Result<(), Status> {
+    let deadline = Instant::now() + timeout;
+    for number in all(host)? {
+        let voting = async || match view(host, number).await {
+            Ok(view) => view.and_then(|view| view.voters.into_iter().find(|node| leaving.contains(node))),
+            Err(_) => leaving.first().copied(),
+        };
+        while let Some(node) = voting().await {
+            if Instant::now() > deadline {
+                let what = format!(
+                    "node {node} has left the cluster, but may still vote in group {number} of the named logs: keep it running until `chiplog status` shows no group that differs"
+                );
+                return Err(to_status(&Error::new(ErrorKind::Timeout, what), None));
+            }
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+    }
+    Ok(())
+}
+
+/// The numbers of the system log and of all groups of the cluster.
+fn all(host: &LogSlot) -> Result<BTreeSet<u32>, Status> {
+    let Some(logs) = host.named() else { return Ok(BTreeSet::new()) };
+    let known = logs.known_groups().map_err(|e| to_status(&e, None))?;
+    Ok(running(logs).into_iter().map(|(number, _)| number).chain(known).collect())
+}
+
+/// The servers that are to run a group. Empty: all.
+fn place(host: &LogSlot, group: u32) -> Result<Vec<NodeId>, Status> {
+    let place = host.named().map_or(Ok(Vec::new()), |logs| logs.group_place(group));
+    place.map_err(|e| to_status(&e, None))
+}
+
+/// A group as its replica here sees it; if there is none, or it is not to run here, as its leader does. None: this server
+/// was removed from the group and from the cluster, and learns no more.
+async fn view(host: &Arc<LogSlot>, group: u32) -> Result<Option<GroupView>, Status> {
+    let place = place(host, group)?;
+    let here = host.named().and_then(|logs| running(logs).into_iter().find(|(number, _)| *number == group));
+    if let Some((_, replica)) = here {
+        if replica.role() == chiplog::cluster::Role::Removed && place.is_empty() {
+            return Ok(None);
+        }
+        let view = GroupView::of(&replica);
+        if view.leads || place.is_empty() || place.contains(&replica.status().replica.node) {
+            return Ok(Some(view));
+        }
+    }
+    let host = host.clone();
+    let view = tokio::task::spawn_blocking(move || host.view_elsewhere(group, &[])).await;
+    view.map_err(|_| Status::internal("the call panicked"))?.map(Some).map_err(|e| to_status(&e, None))
+}
+
+/// The role of a replica on the wire.
+pub(super) fn role(role: chiplog::cluster::Role) -> Role {
+    match role {
+        chiplog::cluster::Role::Leader => Role::Leader,
+        chiplog::cluster::Role::Follower => Role::Follower,
+        chiplog::cluster::Role::Candidate => Role::Candidate,
+        chiplog::cluster::Role::Learner => Role::Learner,
+        chiplog::cluster::Role::Repairing => Role::Repairing,
+        chiplog::cluster::Role::Removed => Role::Removed,
+        _ => Role::Unspecified,
+    }
+}

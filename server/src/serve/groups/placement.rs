@@ -1,0 +1,225 @@
+//! Placement: which servers run each group, if `group_replicas` is set and the cluster has more servers. The leader of the
+//! system log decides, and notes each decision in the catalogue; the leader of each group follows it (`members.rs`).
+//!
+//! - A group keeps the servers that it has. One that left the cluster is replaced by the server with the fewest groups.
+//! - Once every group has its servers, groups move from the server with the most to the one with the fewest, one at a time.
+//! - The groups' leaders are spread in the same way: each server leads about as many as the others.
+//!
+//! Invariants:
+//! - A majority confirms the servers of the cluster and the catalogue before a decision is noted.
+//! - The decision depends on nothing else, so a new leader of the system log continues where the old one stopped.
+
+use super::{CHANGES_MAX, Groups, HOST_TIMEOUT, label};
+use chiplog::cluster::{Member, Role};
+use chiplog::{Log, Logs, NodeId};
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
+
+/// The servers that are to run each group. None: all are.
+type Places = BTreeMap<u32, Vec<NodeId>>;
+
+/// A decision: the servers that are to run a group.
+#[derive(Debug, PartialEq, Eq)]
+struct Decision {
+    group: u32,
+    nodes: Vec<NodeId>,
+    /// Whether it only makes the servers more even.
+    evens: bool,
+}
+
+impl Groups {
+    /// Decides where groups run, on the leader of the system log.
+    ///
+    /// # Errors
+    /// Those of [`Log::barrier`] and of the system log.
+    pub(super) fn place_groups(&self, logs: &Logs, default: &Log) -> chiplog::Result<()> {
+        for _ in 0..CHANGES_MAX {
+            if logs.system().role() != Role::Leader || self.next_place(logs, default)?.is_none() {
+                return Ok(());
+            }
+            // What it was decided from can be old.
+            default.barrier(HOST_TIMEOUT)?;
+            logs.system().barrier(HOST_TIMEOUT)?;
+            let Some(Decision { group, nodes, evens }) = self.next_place(logs, default)? else {
+                return Ok(());
+            };
+            logs.place_group(group, &nodes)?;
+            tracing::info!(group = %label(group), ?nodes, "decided which servers run a group of named logs");
+            if evens {
+                *self.inner.moving.lock().unwrap_or_else(PoisonError::into_inner) = Some(group);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn next_place(&self, logs: &Logs, default: &Log) -> chiplog::Result<Option<Decision>> {
+        let servers = voters(&default.status().replica.members);
+        let replicas = self.inner.config.group_replicas as usize;
+        let places = places(logs)?;
+        let decided = next(&places, &servers, replicas);
+        let may_move = || self.has_moved(logs, &places);
+        Ok(decided.filter(|decided| !decided.evens || may_move()))
+    }
+
+    /// Whether the group that was moved last has its new voters.
+    fn has_moved(&self, logs: &Logs, places: &Places) -> bool {
+        let Some(group) = *self.inner.moving.lock().unwrap_or_else(PoisonError::into_inner) else {
+            return true;
+        };
+        let view = self.view(logs, group, &[]);
+        view.is_ok_and(|view| view.leads && places.get(&group).is_none_or(|place| *place == view.voters))
+    }
+
+    /// The server that should lead a group, if the catalogue places the groups.
+    pub(super) fn placed_leader(&self, group: u32) -> Option<NodeId> {
+        let logs = self.inner.slot.named()?;
+        leaders(&places(logs).ok()?).get(&group).copied()
+    }
+}
+
+/// Where the catalogue places the groups.
+fn places(logs: &Logs) -> chiplog::Result<Places> {
+    logs.known_groups()?.into_iter().map(|group| Ok((group, logs.group_place(group)?))).collect()
+}
+
+/// The voters that are not about to leave, ascending.
+fn voters(members: &[Member]) -> Vec<NodeId> {
+    members.iter().filter(|m| m.is_voter() && !m.is_leaving()).map(|m| m.node).collect()
+}
+
+/// How many groups each of these servers is to run.
+fn loads(places: &Places, servers: &[NodeId]) -> BTreeMap<NodeId, usize> {
+    let load =
+        |node: &NodeId| places.values().filter(|place| place.is_empty() || place.contains(node)).count();
+    servers.iter().map(|node| (*node, load(node))).collect()
+}
+
+/// The next decision. None: each group has its servers, and they are even. `servers`: the voters of the cluster.
+/// `replicas`: how many run each group; 0: all.
+fn next(places: &Places, servers: &[NodeId], replicas: usize) -> Option<Decision> {
+    if replicas == 0 {
+        let (group, _) = places.iter().find(|(_, place)| !place.is_empty())?;
+        return Some(Decision { group: *group, nodes: Vec::new(), evens: false });
+    }
+    if servers.is_empty() {
+        return None; // the members of the cluster are not known yet
+    }
+    let loads = loads(places, servers);
+    let load = |node: &NodeId| loads.get(node).copied().unwrap_or_default();
+    for (group, place) in places {
+        let stays = |node: &&NodeId| place.is_empty() || place.contains(node);
+        let mut nodes: Vec<NodeId> = servers.iter().filter(stays).copied().collect();
+        while nodes.len() > replicas {
+            let most = nodes.iter().copied().max_by_key(|node| (load(node), *node));
+            nodes.retain(|node| Some(*node) != most);
+        }
+        while nodes.len() < replicas {
+            let others = servers.iter().filter(|node| !nodes.contains(node));
+            let Some(fewest) = others.min_by_key(|node| (load(node), **node)) else { break };
+            nodes.push(*fewest);
+        }
+        nodes.sort_unstable();
+        if nodes != *place {
+            return Some(Decision { group: *group, nodes, evens: false });
+        }
+    }
+    let most = servers.iter().copied().max_by_key(|node| (load(node), std::cmp::Reverse(*node)))?;
+    let fewest = servers.iter().copied().min_by_key(|node| (load(node), *node))?;
+    if load(&most) < load(&fewest) + 2 {
+        return None;
+    }
+    let (group, place) =
+        places.iter().find(|(_, place)| place.contains(&most) && !place.contains(&fewest))?;
+    let mut nodes: Vec<NodeId> = place.iter().copied().filter(|node| *node != most).chain([fewest]).collect();
+    nodes.sort_unstable();
+    Some(Decision { group: *group, nodes, evens: true })
+}
+
+/// The server that should lead each group that is placed: of its servers the one that leads the fewest.
+fn leaders(places: &Places) -> BTreeMap<u32, NodeId> {
+    let mut leads: BTreeMap<NodeId, usize> = BTreeMap::new();
+    let mut leaders = BTreeMap::new();
+    for (group, place) in places {
+        let least = place.iter().min_by_key(|node| (leads.get(node).copied().unwrap_or_default(), **node));
+        if let Some(node) = least {
+            *leads.entry(*node).or_default() += 1;
+            leaders.insert(*group, *node);
+        }
+    }
+    leaders
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(numbers: &[u64]) -> Vec<NodeId> {
+        numbers.iter().map(|node| NodeId(*node)).collect()
+    }
+
+    /// Makes all decisions, and returns how many only made the servers more even.
+    fn settle(places: &mut Places, servers: &[NodeId], replicas: usize) -> usize {
+        let mut evening = 0;
+        for _ in 0..1000 {
+            let Some(Decision { group, nodes, evens }) = next(places, servers, replicas) else {
+                return evening;
+            };
+            assert!(nodes.is_sorted() && nodes.iter().all(|node| servers.contains(node)), "{nodes:?}");
+            let place = places.insert(group, nodes).unwrap();
+            assert_ne!(place, places[&group]);
+            evening += usize::from(evens);
+        }
+        panic!("the decisions do not end: {places:?}");
+    }
+
+    #[test]
+    fn each_group_gets_its_servers_and_all_servers_about_as_many_groups() {
+        for (groups, servers, replicas) in
+            [(16, 7, 3), (2, 4, 3), (5, 10, 5), (16, 3, 3), (4, 2, 3), (9, 5, 1)]
+        {
+            let all: Vec<NodeId> = (1..=servers).map(NodeId).collect();
+            let mut places: Places = (1..=groups).map(|group| (group, Vec::new())).collect();
+            settle(&mut places, &all, replicas);
+            let each = replicas.min(all.len());
+            assert!(places.values().all(|place| place.len() == each), "{places:?}");
+            let loads = loads(&places, &all);
+            let (most, fewest) = (loads.values().max().unwrap(), loads.values().min().unwrap());
+            assert!(most - fewest <= 1, "{loads:?}");
+            let leaders = leaders(&places);
+            let led = |node: &NodeId| leaders.values().filter(|leader| *leader == node).count();
+            let (most, fewest) = (all.iter().map(led).max().unwrap(), all.iter().map(led).min().unwrap());
+            assert!(most - fewest <= 2, "{leaders:?}");
+        }
+    }
+
+    #[test]
+    fn added_server_takes_over_only_what_makes_it_even() {
+        let mut places: Places = (1..=12).map(|group| (group, nodes(&[1, 2, 3]))).collect();
+        let all = nodes(&[1, 2, 3, 4]);
+        assert_eq!(settle(&mut places, &all, 3), 9);
+        assert!(loads(&places, &all).values().all(|load| *load == 9));
+    }
+
+    #[test]
+    fn server_that_left_is_replaced_and_no_other_moves() {
+        let before: Places =
+            [(1, nodes(&[1, 2, 3])), (2, nodes(&[2, 3, 4])), (3, nodes(&[1, 3, 4])), (4, nodes(&[1, 2, 4]))]
+                .into();
+        let mut places = before.clone();
+        assert_eq!(settle(&mut places, &nodes(&[1, 2, 3, 5]), 3), 0);
+        for (group, place) in &places {
+            let kept = |node: &&NodeId| node.0 != 4;
+            assert!(before[group].iter().filter(kept).all(|node| place.contains(node)), "{group}: {place:?}");
+            assert_eq!(place.contains(&NodeId(5)), before[group].contains(&NodeId(4)));
+        }
+    }
+
+    #[test]
+    fn groups_run_on_all_servers_again_without_the_option() {
+        let mut places: Places = [(1, nodes(&[1, 2, 3])), (2, Vec::new())].into();
+        settle(&mut places, &nodes(&[1, 2, 3, 4]), 0);
+        assert!(places.values().all(Vec::is_empty));
+        assert_eq!(next(&[(1, nodes(&[1]))].into(), &[], 3), None, "no server is known");
+    }
+}

@@ -1,0 +1,133 @@
+//! Groups of named logs that run on some of the servers only.
+
+use crate::harness::{Server, fed, founded_with, run, status, wait};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+const PLACED: [&str; 4] = ["--set", "groups=4", "--set", "group_replicas=3"];
+
+fn lines(log: usize, from: u64, to: u64) -> String {
+    (from..=to).map(|n| format!("{log}: {n}\n")).collect()
+}
+
+/// Waits until all is well and each group has this many voters; returns the voters of each group.
+#[track_caller]
+fn settled(servers: &[Server], replicas: usize) -> BTreeMap<u64, BTreeSet<u64>> {
+    wait("each group has its voters", || {
+        let shown = status(&servers.iter().filter(|server| server.is_running()).collect::<Vec<_>>());
+        let nodes = |group: &Value| -> BTreeSet<u64> {
+            group["voters"].as_array().unwrap().iter().map(|node| node.as_u64().unwrap()).collect()
+        };
+        let groups = shown["groups"].as_array()?.iter();
+        let of: BTreeMap<u64, BTreeSet<u64>> =
+            groups.filter_map(|group| Some((group["number"].as_u64()?, nodes(group)))).filter(|(n, _)| *n > 0).collect();
+        let full = of.len() == 4 && of.values().all(|voters| voters.len() == replicas);
+        (shown["ok"] == true && full).then_some(of)
+    })
+}
+
+/// How many groups each server runs.
+fn loads(of: &BTreeMap<u64, BTreeSet<u64>>, nodes: impl Iterator<Item = u64>) -> Vec<usize> {
+    nodes.map(|node| of.values().filter(|voters| voters.contains(&node)).count()).collect()
+}
+
+/// Waits until the groups are spread evenly.
+#[track_caller]
+fn even(servers: &[Server], replicas: usize) -> BTreeMap<u64, BTreeSet<u64>> {
+    wait("the groups are even", || {
+        let of = settled(servers, replicas);
+        let running = servers.iter().zip(1..).filter(|(server, _)| server.is_running());
+        let loads = loads(&of, running.map(|(_, node)| node));
+        (loads.iter().max()? - loads.iter().min()? <= 1).then_some(of)
+    })
+}
+
+/// The groups of which a server has files.
+fn files(server: &Server) -> BTreeSet<u64> {
+    let Ok(entries) = std::fs::read_dir(server.data.join("named")) else { return BTreeSet::new() };
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter_map(|name| name.strip_prefix("group-")?.parse().ok()).collect()
+}
+
+/// Waits until each server has the files of the groups that it runs, and of no other.
+#[track_caller]
+fn files_follow(servers: &[Server], of: &BTreeMap<u64, BTreeSet<u64>>) {
+    for (server, node) in servers.iter().zip(1..).filter(|(server, _)| server.is_running()) {
+        let runs: BTreeSet<u64> = of.iter().filter(|(_, voters)| voters.contains(&node)).map(|(n, _)| *n).collect();
+        wait("the files of other groups are gone", || (files(server) == runs).then_some(()));
+    }
+}
+
+/// Four servers run four groups, three servers each. Every log is reached through every server. A server is added, and one
+/// leaves: the groups move, and no record is lost.
+#[test]
+fn groups_run_on_three_of_all_servers() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers =
+        founded_with((1..=4).map(|node| Server::new(node, dir.path())).collect::<Vec<_>>(), &PLACED);
+    let client = servers[0].client.clone();
+    let of = even(&servers, 3); // from then on each new log gets a group of its own
+    run(&["logs", "create", &client, "log-0", "log-1", "log-2", "log-3"]).ok();
+    assert_eq!(loads(&of, 1..=4), [3, 3, 3, 3], "{of:?}");
+    files_follow(&servers, &of);
+
+    // Each log is in another group, so each server lacks one of them.
+    for (log, server) in servers.iter().cycle().skip(1).take(4).enumerate() {
+        fed(&["append", &format!("{}/log-{log}", server.client)], &lines(log, 1, 500)).ok();
+    }
+    let reads_all = |servers: &[Server], upto: u64| {
+        for server in servers.iter().filter(|server| server.is_running()) {
+            for log in 0..4 {
+                let read = run(&["read", &format!("{}/log-{log}", server.client)]).ok().out;
+                assert!(read == lines(log, 1, upto), "log {log}: {} lines", read.lines().count());
+                let info = run(&["info", &format!("{}/log-{log}", server.client), "--json"]).ok().json();
+                assert_eq!(info["last"], upto, "log {log}");
+            }
+        }
+    };
+    reads_all(&servers, 500);
+    for server in &servers {
+        let listed = run(&["logs", "list", &server.client, "--json"]).ok().out;
+        let listed: Vec<Value> = listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let groups: BTreeSet<u64> = listed.iter().map(|log| log["group"].as_u64().unwrap()).collect();
+        assert_eq!(groups.len(), 4, "{listed:?}");
+        assert!(listed.iter().all(|log| log["records"] == 500 && log["known"] == true), "{listed:?}");
+    }
+
+    // A log of each group is created, sealed and deleted through a server that may lack it.
+    let names: Vec<String> = (0..4).map(|n| format!("short-{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    run(&[&["logs", "create", &servers[3].client], &names[..]].concat()).ok();
+    run(&["logs", "seal", &servers[2].client, "short-1", "short-2"]).ok();
+    let sealed = fed(&["append", &format!("{}/short-2", servers[1].client)], "x\n");
+    assert!(sealed.code != 0 && sealed.err.contains("sealed"), "{}", sealed.err);
+    run(&[&["logs", "delete", &servers[2].client], &names[..], &["--yes"]].concat()).ok();
+    for name in names {
+        assert_eq!(run(&["info", &format!("{}/{name}", servers[3].client)]).code, 4, "{name}");
+    }
+
+    let mut fifth = Server::new(5, dir.path());
+    fifth.start(&PLACED);
+    run(&["member", "add", &fifth.client, "--cluster", &client, "--promote"]).ok();
+    servers.push(fifth);
+    let of = wait("the added server has groups", || {
+        let of = even(&servers, 3);
+        (loads(&of, 5..=5)[0] >= 2).then_some(of)
+    });
+    files_follow(&servers, &of);
+    reads_all(&servers, 500);
+
+    // A server leaves: it is emptied first.
+    wait("the server may leave", || {
+        let removed = run(&["member", "remove", "2", "--cluster", &client]);
+        assert!(removed.code == 0 || removed.err.contains("named logs"), "{}", removed.err);
+        (removed.code == 0).then_some(())
+    });
+    servers[1].kill();
+    let of = settled(&servers, 3);
+    assert!(of.values().all(|voters| !voters.contains(&2)), "{of:?}");
+    for (log, server) in servers.iter().filter(|server| server.is_running()).enumerate() {
+        fed(&["append", &format!("{}/log-{log}", server.client)], &lines(log, 501, 600)).ok();
+    }
+    reads_all(&servers, 600);
+}
