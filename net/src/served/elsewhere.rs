@@ -1,4 +1,4 @@
-//! Elsewhere: the groups of named logs that run on other servers of the cluster only, and what those say of them.
+//! Elsewhere: the groups of named logs that run on other servers of the cluster only, and their state as those see it.
 //!
 //! Must not know: how the servers are asked.
 

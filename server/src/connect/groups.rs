@@ -61,6 +61,8 @@ pub(crate) struct Group {
     pub(crate) leader: Option<u64>,
     pub(crate) term: u64,
     pub(crate) voters: Vec<u64>,
+    /// The servers that are to run it. Empty: all.
+    pub(crate) placed: Vec<u64>,
     pub(crate) logs: u64,
     pub(crate) bytes_used: u64,
 }
@@ -107,6 +109,7 @@ fn group(found: &Found, number: u32, all: &Answers<'_>) -> Option<Group> {
         leader: (leader != 0).then_some(leader),
         term: best.term,
         voters: voters.into_iter().collect(),
+        placed: best.placed.clone(),
         logs: best.logs,
         bytes_used: best.bytes_used,
     })

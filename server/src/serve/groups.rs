@@ -34,7 +34,7 @@ mod placement;
 use super::config::Config;
 use crate::connect::open_log;
 use chiplog::cluster::{Bootstrap, Role};
-use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, Logs};
+use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, Logs, NodeId};
 use chiplog_net::peer::{GROUPS_MAX, PeerTransport};
 use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::wire::address::Address;
@@ -118,6 +118,8 @@ struct Inner {
     refusal: Mutex<Option<String>>,
     /// Since when the voter whose turn it is could lead a group.
     steady: Mutex<BTreeMap<u32, Instant>>,
+    /// Since when nothing is heard of a member of a group that this server leads.
+    silent: Mutex<BTreeMap<(u32, NodeId), Instant>>,
     /// The last report about each piece of work on a group.
     reported: Mutex<BTreeMap<(u32, Task), Report>>,
     /// When a group could not be opened.
@@ -169,6 +171,7 @@ impl Groups {
             founds: AtomicBool::new(false),
             refusal: Mutex::default(),
             steady: Mutex::default(),
+            silent: Mutex::default(),
             reported: Mutex::default(),
             unopened: Mutex::default(),
             moving: Mutex::default(),
@@ -590,7 +593,6 @@ fn label(group: u32) -> String {
 mod tests {
     use super::super::size::Size;
     use super::*;
-    use chiplog::NodeId;
     use chiplog_net::peer::PeerOptions;
     use std::path::Path;
 

@@ -1,8 +1,10 @@
 //! Groups of named logs that run on some of the servers only.
 
-use crate::harness::{Server, fed, founded_with, run, status, wait};
+use crate::harness::{Server, ended, fed, founded_with, run, started, status, wait};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+use std::time::Duration;
 
 const PLACED: [&str; 4] = ["--set", "groups=4", "--set", "group_replicas=3"];
 
@@ -19,8 +21,10 @@ fn settled(servers: &[Server], replicas: usize) -> BTreeMap<u64, BTreeSet<u64>> 
             group["voters"].as_array().unwrap().iter().map(|node| node.as_u64().unwrap()).collect()
         };
         let groups = shown["groups"].as_array()?.iter();
-        let of: BTreeMap<u64, BTreeSet<u64>> =
-            groups.filter_map(|group| Some((group["number"].as_u64()?, nodes(group)))).filter(|(n, _)| *n > 0).collect();
+        let of: BTreeMap<u64, BTreeSet<u64>> = groups
+            .filter_map(|group| Some((group["number"].as_u64()?, nodes(group))))
+            .filter(|(n, _)| *n > 0)
+            .collect();
         let full = of.len() == 4 && of.values().all(|voters| voters.len() == replicas);
         (shown["ok"] == true && full).then_some(of)
     })
@@ -53,7 +57,8 @@ fn files(server: &Server) -> BTreeSet<u64> {
 #[track_caller]
 fn files_follow(servers: &[Server], of: &BTreeMap<u64, BTreeSet<u64>>) {
     for (server, node) in servers.iter().zip(1..).filter(|(server, _)| server.is_running()) {
-        let runs: BTreeSet<u64> = of.iter().filter(|(_, voters)| voters.contains(&node)).map(|(n, _)| *n).collect();
+        let runs: BTreeSet<u64> =
+            of.iter().filter(|(_, voters)| voters.contains(&node)).map(|(n, _)| *n).collect();
         wait("the files of other groups are gone", || (files(server) == runs).then_some(()));
     }
 }
@@ -130,4 +135,81 @@ fn groups_run_on_three_of_all_servers() {
         fed(&["append", &format!("{}/log-{log}", server.client)], &lines(log, 501, 600)).ok();
     }
     reads_all(&servers, 600);
+}
+
+/// A server that lost the directory of one group took part in it no more: its group kept two voters of three for good.
+#[test]
+fn lost_directory_of_a_group_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let groups = ["--set", "groups=4"];
+    let mut servers = founded_with((1..=3).map(|node| Server::new(node, dir.path())).collect(), &groups);
+    settled(&servers, 3);
+    let client = servers[0].client.clone();
+    run(&["logs", "create", &client, "orders"]).ok();
+    fed(&["append", &format!("{client}/orders")], &lines(0, 1, 200)).ok();
+    servers[2].kill();
+    std::fs::remove_dir_all(servers[2].data.join("named/group-1")).unwrap();
+    servers[2].start(&groups);
+    wait("the group has a new replica there, which votes", || {
+        let shown = run(&["status", &format!("{client}/_group-1"), "--json"]).json();
+        // Before that the member with the lost directory votes, and has no records; then there are two members.
+        let votes = |replica: &&Value| replica["voter"] == true && replica["last"] == 200;
+        let voters = shown["replicas"].as_array()?.iter().filter(votes).count();
+        (files(&servers[2]).contains(&1) && shown["ok"] == true && voters == 3).then_some(())
+    });
+    servers[0].kill(); // the records are on the other two
+    let both = format!("{},{}", servers[1].client, servers[2].client);
+    fed(&["append", &format!("{both}/orders")], &lines(0, 201, 300)).ok();
+    assert_eq!(run(&["read", &format!("{both}/orders")]).ok().out, lines(0, 1, 300));
+}
+
+/// Groups move to a server that is added, while clients append to all logs and servers are killed one after the other.
+#[test]
+fn moves_under_load_and_kills_lose_no_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers = founded_with((1..=4).map(|node| Server::new(node, dir.path())).collect(), &PLACED);
+    even(&servers, 3);
+    let client = servers[0].client.clone();
+    run(&["logs", "create", &client, "log-0", "log-1", "log-2", "log-3"]).ok();
+    let all = servers.iter().map(|server| server.client.clone()).collect::<Vec<_>>().join(",");
+    let mut appends: Vec<_> = (0..4)
+        .map(|log| started(&["append", &format!("{all}/log-{log}"), "--batch", "10", "--json"]))
+        .collect();
+    let mut inputs: Vec<_> = appends.iter_mut().map(|append| append.stdin.take().unwrap()).collect();
+    let mut fed = 0;
+    let mut feed = |more: u64| {
+        for (log, input) in inputs.iter_mut().enumerate() {
+            input.write_all(lines(log, fed + 1, fed + more).as_bytes()).unwrap();
+        }
+        fed += more;
+        fed
+    };
+    feed(500);
+    let mut fifth = Server::new(5, dir.path());
+    fifth.start(&PLACED);
+    run(&["member", "add", &fifth.client, "--cluster", &client, "--promote"]).ok();
+    servers.push(fifth);
+    for n in [3, 0, 4, 1, 2] {
+        feed(500);
+        servers[n].kill();
+        feed(500);
+        std::thread::sleep(Duration::from_millis(300));
+        servers[n].start(&PLACED);
+    }
+    let of = even(&servers, 3);
+    let last = feed(500);
+    drop(inputs);
+    for (log, append) in appends.into_iter().enumerate() {
+        let appended = ended(append).ok().json();
+        assert_eq!(
+            (&appended["records"], &appended["last"]),
+            (&last.into(), &last.into()),
+            "log {log}: {appended}"
+        );
+    }
+    for (log, server) in servers.iter().skip(1).enumerate() {
+        let read = run(&["read", &format!("{}/log-{log}", server.client)]).ok().out;
+        assert!(read == lines(log, 1, last), "log {log}: {} lines of {last}", read.lines().count());
+    }
+    files_follow(&servers, &of);
 }

@@ -48,8 +48,8 @@ States:
 
 States of a group of named logs, which is shown if the servers have any:
   ok
-  other_voters  its voters are not those of the default log, which they follow
-  missing       a voter of the cluster does not run it
+  other_voters  its voters are not those of the default log, or those on which it is placed
+  missing       a server that is to run it does not
   no_leader     no server that answers knows its leader
   poisoned      a replica takes no appends until its server is started again
 
@@ -83,7 +83,7 @@ JSON fields:
     error           why it did not answer; null: it did
   groups    of named logs, for each:
     number (0: the system log, which has the names), state, why (null: ok), leader (its node; null:
-    none), term, voters, logs, bytes_used";
+    none), term, voters, placed (the servers that are to run it; empty: all), logs, bytes_used";
 
 /// Show a cluster: its replicas, their roles and positions, and whether all is well.
 ///
@@ -127,14 +127,15 @@ struct Group {
     leader: Option<u64>,
     term: u64,
     voters: Vec<u64>,
+    placed: Vec<u64>,
     logs: u64,
     bytes_used: u64,
 }
 
 impl Group {
     fn new(group: groups::Group) -> Self {
-        let groups::Group { number, state, why, leader, term, voters, logs, bytes_used } = group;
-        Self { number, state: state.name(), why, leader, term, voters, logs, bytes_used }
+        let groups::Group { number, state, why, leader, term, voters, placed, logs, bytes_used } = group;
+        Self { number, state: state.name(), why, leader, term, voters, placed, logs, bytes_used }
     }
 
     fn name(&self) -> String {

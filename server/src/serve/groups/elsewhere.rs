@@ -1,5 +1,5 @@
-//! Elsewhere: groups that run on other servers. What their leaders say of them, and the end of a replica here whose group was
-//! moved to other servers.
+//! Elsewhere: groups that run on other servers: their state as their leaders see it, and the end of a replica here whose
+//! group was moved to other servers.
 //!
 //! Invariants:
 //! - A replica here is removed only if the group's leader, confirmed by a majority, does not count this server among the

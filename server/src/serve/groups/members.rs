@@ -22,6 +22,12 @@ const CHANGE_TIMEOUT: Duration = Duration::from_secs(30);
 const STEADY: Duration = Duration::from_secs(10);
 /// Entries that a member may lack and still get a vote, or the leadership.
 const LAG_MAX: u64 = 64;
+/// After this time without a message from a member its server is asked whether it still has the member's directory.
+const LOST_AFTER: Duration = Duration::from_secs(10);
+/// The time limit of its answer. It can take longer to make an empty replica; the next question finds that.
+const LOST_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a new member may be silent before a server that left the cluster loses its vote without waiting for it.
+const JOIN_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Groups {
     /// Makes one change towards the members that the group is to have, if there is a difference. Returns whether it did.
@@ -58,7 +64,7 @@ impl Groups {
                 None => return Ok(false),
             },
         };
-        // What was compared here can be old, and a server removed for that could never return: a majority confirms it.
+        // The members and the place can be old, and a server removed for that could never return: a majority confirms them.
         default.barrier(HOST_TIMEOUT)?;
         if let Some(logs) = self.inner.slot.named().filter(|_| group != super::SYSTEM) {
             logs.system().barrier(HOST_TIMEOUT)?;
@@ -109,17 +115,21 @@ impl Groups {
         wanted: &[Member],
         members: &[Member],
     ) -> chiplog::Result<Option<Change>> {
-        let mut failed = None;
+        let (mut failed, mut is_joining) = (None, false);
         for server in wanted.iter().filter(|server| !server.is_leaving()) {
             let node = server.node;
             match members.iter().find(|m| m.node == node) {
-                None => match self.ask_to_host(server, group, replica.log_id()) {
+                None => match self.ask_to_host(server, group, replica.log_id(), HOST_TIMEOUT) {
                     Ok(directory) => {
                         let address = server.address.clone();
                         return Ok(Some(Change::AddLearner { node, directory, address }));
                     }
                     Err(error) => failed = Some(error), // the others first
                 },
+                Some(m) if self.has_lost(group, replica, server, m) => {
+                    tracing::warn!(group = %label(group), %node, "the directory of a member is lost: it gets a new one");
+                    return Ok(Some(Change::Remove(node)));
+                }
                 Some(m) if m.address != server.address => {
                     return Ok(Some(Change::SetAddress { node, address: server.address.clone() }));
                 }
@@ -127,6 +137,7 @@ impl Groups {
                     if self.is_ready(replica, node) {
                         return Ok(Some(Change::Promote(node)));
                     } // else it still has to receive what the others have
+                    is_joining |= self.silence(group, replica, node) < JOIN_PATIENCE;
                 }
                 Some(m) if !server.is_voter() && m.is_voter() => return Ok(Some(Change::Demote(node))),
                 Some(_) => {}
@@ -134,10 +145,40 @@ impl Groups {
         }
         let gone = members.iter().find(|m| !servers.iter().any(|server| server.node == m.node));
         match (gone, failed) {
+            // Its vote counts until that of the server in its place does.
+            (Some(_), None) if is_joining => Ok(None),
             (Some(gone), _) => Ok(Some(Change::Remove(gone.node))),
             (None, Some(error)) => Err(error),
             (None, None) => Ok(None),
         }
+    }
+
+    /// How long the leader has heard nothing of a member, as far as it has looked.
+    fn silence(&self, group: u32, replica: &Log, node: NodeId) -> Duration {
+        let status = replica.status().replica;
+        let is_heard =
+            node == status.node || status.peers.iter().any(|peer| peer.node == node && peer.active);
+        let mut silent = self.inner.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_heard {
+            silent.remove(&(group, node));
+            return Duration::ZERO;
+        }
+        silent.entry((group, node)).or_insert_with(Instant::now).elapsed()
+    }
+
+    /// Whether a silent member's server has another directory than the member's: the disk was replaced, or the directory
+    /// removed. The server then has an empty replica. Asked now and then.
+    fn has_lost(&self, group: u32, replica: &Log, server: &Member, member: &Member) -> bool {
+        if self.silence(group, replica, member.node) < LOST_AFTER {
+            return false;
+        }
+        self.inner
+            .silent
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert((group, member.node), Instant::now());
+        let there = self.ask_to_host(server, group, replica.log_id(), LOST_TIMEOUT);
+        there.is_ok_and(|directory| directory != member.directory)
     }
 
     /// Whether a member is in contact and lacks little.
@@ -146,10 +187,16 @@ impl Groups {
         peers.iter().any(|peer| peer.node == node && peer.active && peer.lag <= LAG_MAX)
     }
 
-    fn ask_to_host(&self, server: &Member, group: u32, log: LogId) -> chiplog::Result<DirectoryId> {
+    fn ask_to_host(
+        &self,
+        server: &Member,
+        group: u32,
+        log: LogId,
+        timeout: Duration,
+    ) -> chiplog::Result<DirectoryId> {
         let address = address_of(server)?;
         let on = GroupOn { node: server.node, address: &address.peer, group: group + 1, log };
-        Handle::current().block_on(self.inner.transport.ask_to_host(on, HOST_TIMEOUT))
+        Handle::current().block_on(self.inner.transport.ask_to_host(on, timeout))
     }
 
     /// Transfers the leadership of a group to the voter whose turn it is, once that has been able to lead for a while.

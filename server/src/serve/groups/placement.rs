@@ -37,7 +37,7 @@ impl Groups {
             if logs.system().role() != Role::Leader || self.next_place(logs, default)?.is_none() {
                 return Ok(());
             }
-            // What it was decided from can be old.
+            // The servers and the catalogue can be those of some time ago.
             default.barrier(HOST_TIMEOUT)?;
             logs.system().barrier(HOST_TIMEOUT)?;
             let Some(Decision { group, nodes, evens }) = self.next_place(logs, default)? else {
