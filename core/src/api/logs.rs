@@ -35,7 +35,7 @@ use crate::replica::queue::proposals::{Command, LogCommand};
 use crate::sync::completion::Appended;
 use crate::types::{Index, LogId, LogNumber, Timestamp};
 use options::{GROUPS_MAX, SYSTEM_GROUP};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -80,6 +80,8 @@ struct Inner {
     catalogue: Mutex<Catalogue>,
     /// The logs that calls are creating now, in each group.
     reserved: Mutex<BTreeMap<u32, usize>>,
+    /// The groups without logs that may get some. None: all.
+    ready: Mutex<Option<BTreeSet<u32>>>,
 }
 
 /// The state of a named log, here or on a server: see [`Logs::list`].
@@ -185,6 +187,7 @@ impl Logs {
                 groups: RwLock::default(),
                 catalogue: Mutex::default(),
                 reserved: Mutex::default(),
+                ready: Mutex::default(),
             }),
         }
     }

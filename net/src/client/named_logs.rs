@@ -126,7 +126,7 @@ impl Client {
             connected.map(Box::new).map_err(|error| match error.kind() {
                 ErrorKind::NotFound => Error::new(
                     ErrorKind::Unsupported,
-                    "the servers keep no named logs: restart the server with `groups` if it is the only one of its cluster; a cluster of several servers cannot get them",
+                    "the servers keep no named logs: restart all of them with `groups`",
                 ),
                 _ => error,
             })

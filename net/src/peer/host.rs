@@ -1,4 +1,5 @@
-//! Host: the calls between servers about a group: for an empty replica of it, and for the members that its leader knows.
+//! Host: the calls between servers about a group: for an empty replica of it, for the members that its leader
+//! knows, and for leave to make the system log.
 //!
 //! Invariants:
 //! - Only a member of the default log of the same cluster gets an answer. Under TLS its certificate names it.
@@ -13,9 +14,11 @@ use crate::wire::connect_error::causes;
 use crate::wire::ids;
 use crate::wire::log_info::{from_wire, to_wire};
 use crate::wire::proto::v1::peer_client::PeerClient;
-use crate::wire::proto::v1::{HostRequest, HostResponse, ViewRequest, ViewResponse};
+use crate::wire::proto::v1::{
+    FoundRequest, FoundResponse, HostRequest, HostResponse, ViewRequest, ViewResponse,
+};
 use crate::wire::status::{from_status, to_status};
-use chiplog::{DirectoryId, Error, ErrorKind, LogId, LogNumber, NodeId};
+use chiplog::{DirectoryId, Error, ErrorKind, LogId, LogNumber, NodeId, Term};
 use std::fmt;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -24,13 +27,42 @@ use tonic::{Request, Status};
 /// The limit of logs that a call asks for: those of one page of the catalogue.
 const LOGS_MAX: usize = 10_001;
 
-/// Makes an empty replica of a group's log, or returns the one that is there: called with the number of the group and the
-/// id of its log, on a thread that may block.
-pub type Host = Box<dyn Fn(u32, LogId) -> chiplog::Result<DirectoryId> + Send + Sync>;
+/// Answers the calls of other servers about groups, on threads that may block. A closure that makes replicas answers no
+/// other call.
+pub trait Hosting: Send + Sync {
+    /// Makes an empty replica of a group's log, or returns the one that is there. `group`: its number.
+    ///
+    /// # Errors
+    /// Any; the caller gets it.
+    fn host(&self, group: u32, log: LogId) -> chiplog::Result<DirectoryId>;
 
-/// Describes a group and some of its logs to a server that does not run it: called with the number of the group, the id of
-/// its log, and the numbers of named logs, on a thread that may block.
-pub type View = Box<dyn Fn(u32, LogId, &[LogNumber]) -> chiplog::Result<GroupView> + Send + Sync>;
+    /// Describes a group, and these logs of it.
+    ///
+    /// # Errors
+    /// Any; the caller gets it.
+    fn view(&self, group: u32, log: LogId, logs: &[LogNumber]) -> chiplog::Result<GroupView> {
+        let _ = (log, logs);
+        Err(Error::new(ErrorKind::Unsupported, format!("this server does not describe group {group}")))
+    }
+
+    /// Lets the leader of the default log in this term make the system log, or refuses.
+    ///
+    /// # Errors
+    /// Any; the caller gets it.
+    fn found(&self, from: NodeId, term: Term) -> chiplog::Result<()> {
+        let _ = term;
+        Err(Error::new(ErrorKind::Unsupported, format!("node {from} may not make the system log")))
+    }
+}
+
+impl<F: Fn(u32, LogId) -> chiplog::Result<DirectoryId> + Send + Sync> Hosting for F {
+    fn host(&self, group: u32, log: LogId) -> chiplog::Result<DirectoryId> {
+        self(group, log)
+    }
+}
+
+/// As [`Hosting`], for [`PeerTransport::on_host`](super::PeerTransport::on_host).
+pub type Host = Box<dyn Hosting>;
 
 /// The group that a call is about, and the server that is asked.
 ///
@@ -93,6 +125,18 @@ pub(super) async fn ask_view(
     Ok(view)
 }
 
+/// Asks a server to let this one make the system log, as the leader of the default log in this term.
+pub(super) async fn ask_to_found(
+    shared: &Shared,
+    of: GroupOn<'_>,
+    term: Term,
+    timeout: Duration,
+) -> chiplog::Result<()> {
+    let request = FoundRequest { group: Some(request(shared, of)?), term: term.get() };
+    let asking = async { Ok(client(shared, of).await?.found(request).await) };
+    answered(of, "leave to make a new one", timeout, asking).await.map(drop)
+}
+
 fn request(shared: &Shared, of: GroupOn<'_>) -> chiplog::Result<HostRequest> {
     let me = shared.read().me.ok_or_else(|| {
         Error::new(ErrorKind::Unavailable, format!("cannot ask for {of}: the default log is not open here"))
@@ -146,8 +190,7 @@ pub(super) async fn answer(
     let (common, group) = (common.clone(), request.group);
     let made = tokio::task::spawn_blocking(move || {
         let _one = one; // this goes on if the caller stops waiting
-        let host = common.host.read().unwrap_or_else(PoisonError::into_inner).clone();
-        host.ok_or_else(|| without_groups(&common)).and_then(|host| host(group, log))
+        hosting(&common)?.host(group, log)
     });
     let made = made.await.map_err(|_| Status::internal("making the replica panicked, or the server ends"))?;
     let directory = made.map_err(|e| to_status(&e, None))?;
@@ -177,8 +220,7 @@ pub(super) async fn answer_view(
     let (common, group) = (common.clone(), group.group);
     let seen = tokio::task::spawn_blocking(move || {
         let _permit = permit;
-        let view = common.view.read().unwrap_or_else(PoisonError::into_inner).clone();
-        view.ok_or_else(|| without_groups(&common)).and_then(|view| view(group, log, &logs))
+        hosting(&common)?.view(group, log, &logs)
     });
     let seen =
         seen.await.map_err(|_| Status::internal("looking at the group panicked, or the server ends"))?;
@@ -195,11 +237,31 @@ pub(super) async fn answer_view(
     })
 }
 
-fn without_groups(common: &Common) -> Error {
-    match common.is_closing() {
+/// Answers a call for leave to make the system log.
+pub(super) async fn answer_found(
+    common: &Arc<Common>,
+    request: Request<FoundRequest>,
+) -> Result<FoundResponse, Status> {
+    let arrival = request.extensions().get::<ConnectionInfo>().cloned();
+    let FoundRequest { group, term } = request.into_inner();
+    let group = group.unwrap_or_default();
+    admit(common, &group, arrival.as_ref())?;
+    let one = common.hosting.clone().lock_owned().await;
+    let common = common.clone();
+    let answered = tokio::task::spawn_blocking(move || {
+        let _one = one;
+        hosting(&common)?.found(NodeId(group.from), Term(term))
+    });
+    let answered = answered.await.map_err(|_| Status::internal("the call panicked, or the server ends"))?;
+    answered.map(|()| FoundResponse {}).map_err(|e| to_status(&e, None))
+}
+
+fn hosting(common: &Common) -> chiplog::Result<Arc<Host>> {
+    let host = common.host.read().unwrap_or_else(PoisonError::into_inner).clone();
+    host.ok_or_else(|| match common.is_closing() {
         true => Error::new(ErrorKind::Unavailable, "this server ends"),
         false => Error::new(ErrorKind::Unsupported, "this server keeps no groups of named logs"),
-    }
+    })
 }
 
 /// Checks a caller, and what it asks for.

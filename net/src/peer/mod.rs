@@ -46,7 +46,7 @@ mod transport;
 mod tests;
 
 pub use group::GroupTransport;
-pub use host::{GroupOn, Host, View};
+pub use host::{GroupOn, Host, Hosting};
 pub use options::{PeerOptions, PeerTls};
 pub use traffic::PeerTraffic;
 pub use transport::PeerTransport;
@@ -108,10 +108,8 @@ struct Common {
     links: AtomicUsize,
     /// Emptied when the transport is closed, and empty from then on: each refers to this.
     groups: RwLock<BTreeMap<u32, Arc<Shared>>>,
-    /// Makes replicas of groups that other servers ask for. None once the transport is closed: it can refer to this.
+    /// Answers the calls of other servers about groups. None once the transport is closed: it can refer to this.
     host: RwLock<Option<Arc<Host>>>,
-    /// Describes groups to servers that do not run them. None as above.
-    view: RwLock<Option<Arc<View>>>,
     /// Bounds the calls that are answered so at a time.
     viewing: Arc<tokio::sync::Semaphore>,
     /// Held while a replica is made, also if the caller does not wait any longer.

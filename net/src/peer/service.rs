@@ -14,7 +14,8 @@ use crate::listener::memory_budget;
 use crate::wire::ids;
 use crate::wire::proto::v1::peer_server::{Peer, PeerServer};
 use crate::wire::proto::v1::{
-    HostRequest, HostResponse, PeerEnvelope, PeerHello, PeerMessage, ViewRequest, ViewResponse, peer_message,
+    FoundRequest, FoundResponse, HostRequest, HostResponse, PeerEnvelope, PeerHello, PeerMessage,
+    ViewRequest, ViewResponse, peer_message,
 };
 use chiplog::cluster::MEMBERS_MAX;
 use chiplog::transport::{Envelope, Inbox};
@@ -146,6 +147,10 @@ impl Peer for PeerService {
 
     async fn view(&self, request: Request<ViewRequest>) -> Result<Response<ViewResponse>, Status> {
         host::answer_view(&self.common, request).await.map(Response::new)
+    }
+
+    async fn found(&self, request: Request<FoundRequest>) -> Result<Response<FoundResponse>, Status> {
+        host::answer_found(&self.common, request).await.map(Response::new)
     }
 }
 

@@ -2,14 +2,14 @@
 
 use super::{
     Caller, Common, DEFAULT_GROUP, GroupOn, GroupTransport, Host, Me, PeerOptions, PeerTls, PeerTraffic,
-    Secured, Shared, VIEWS_MAX, View, host, service,
+    Secured, Shared, VIEWS_MAX, host, service,
 };
 use crate::listener::tls::ServerTls;
 use crate::served::elsewhere::GroupView;
 use crate::served::refusals::Refusals;
 use chiplog::cluster::Member;
 use chiplog::transport::{Envelope, Inbox, Transport};
-use chiplog::{DirectoryId, ErrorKind, LogId, LogNumber, NodeId};
+use chiplog::{DirectoryId, ErrorKind, LogId, LogNumber, NodeId, Term};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -65,7 +65,6 @@ impl PeerTransport {
             links: AtomicUsize::new(0),
             groups: RwLock::default(),
             host: RwLock::default(),
-            view: RwLock::default(),
             viewing: Arc::new(tokio::sync::Semaphore::new(VIEWS_MAX)),
             hosting: Arc::default(),
         });
@@ -121,7 +120,7 @@ impl PeerTransport {
         Arc::new(GroupTransport::of(self.shared.common.group(group)))
     }
 
-    /// Makes replicas of groups that other servers ask for: see [`Self::ask_to_host`]. A second call changes nothing. The
+    /// Answers the calls of other servers about groups: see [`Self::ask_to_host`]. A second call changes nothing. The
     /// callback is dropped when the transport is closed; one that holds the transport keeps it from being dropped.
     pub fn on_host(&self, host: Host) {
         let mut ours = self.shared.host.write().unwrap_or_else(PoisonError::into_inner);
@@ -139,15 +138,6 @@ impl PeerTransport {
         host::ask(&self.shared, of, timeout).await
     }
 
-    /// Describes groups to servers that do not run them: see [`Self::ask_view`]. A second call changes nothing. The callback
-    /// is dropped when the transport is closed; one that holds the transport keeps it from being dropped.
-    pub fn on_view(&self, view: View) {
-        let mut ours = self.shared.view.write().unwrap_or_else(PoisonError::into_inner);
-        if ours.is_none() && !self.shared.is_closing() {
-            *ours = Some(Arc::new(view));
-        }
-    }
-
     /// Asks a server for the members of a group, and the state of some of its logs. Both have to be members of the
     /// default log.
     ///
@@ -160,6 +150,15 @@ impl PeerTransport {
         timeout: Duration,
     ) -> chiplog::Result<GroupView> {
         host::ask_view(&self.shared, of, logs, timeout).await
+    }
+
+    /// Asks a server to let this one make the system log of the cluster, as the leader of the default log in this term. Both
+    /// have to be members of the default log, whose id the call carries.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Timeout`: it did not answer. Any error that it returned.
+    pub async fn ask_to_found(&self, of: GroupOn<'_>, term: Term, timeout: Duration) -> chiplog::Result<()> {
+        host::ask_to_found(&self.shared, of, term, timeout).await
     }
 
     /// The number of messages dropped because the receiver's address is unknown.
@@ -197,8 +196,7 @@ impl PeerTransport {
         let forget = || groups.values().chain([&self.shared]).for_each(|group| group.forget());
         forget();
         let host = self.shared.host.write().unwrap_or_else(PoisonError::into_inner).take();
-        let view = self.shared.view.write().unwrap_or_else(PoisonError::into_inner).take();
-        drop((host, view));
+        drop(host);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             if thread.join().is_err() {

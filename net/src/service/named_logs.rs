@@ -127,7 +127,7 @@ impl NamedLogs {
     ) -> Result<T, Status> {
         self.host.default_log()?; // it is running
         let logs = self.host.named().cloned().ok_or_else(|| {
-            let what = "this server keeps no named logs: if it has just started or joined, try again; restart it with `groups` if it is the only server of its cluster; a cluster of several servers cannot get them";
+            let what = "this server keeps no named logs: if it has just started or joined, try again; otherwise restart all servers of the cluster with `groups`";
             to_status(&Error::new(ErrorKind::Unsupported, what), None)
         })?;
         let busy = |_| {

@@ -3,8 +3,8 @@
 use crate::support::{PATIENCE, Replica, bind, three, wait};
 use bytes::Bytes;
 use chiplog::cluster::{Bootstrap, Change, Role};
-use chiplog::{DirectoryId, Error, ErrorKind, Index, LogId, LogInfo, LogNumber, NodeId};
-use chiplog_net::peer::{GROUPS_MAX, GroupOn, Host, PeerOptions, PeerTransport};
+use chiplog::{DirectoryId, Error, ErrorKind, Index, LogId, LogInfo, LogNumber, NodeId, Term};
+use chiplog_net::peer::{GROUPS_MAX, GroupOn, Host, Hosting, PeerOptions, PeerTransport};
 use chiplog_net::served::elsewhere::GroupView;
 use chiplog_net::wire::proto::v1::peer_client::PeerClient;
 use chiplog_net::wire::proto::v1::{HostRequest, HostResponse, ViewRequest};
@@ -69,7 +69,7 @@ fn only_a_member_of_the_cluster_gets_a_replica() {
 
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = calls.clone();
-    replica.transport.on_host(Box::new(move |group, log| {
+    replica.transport.on_host(Box::new(move |group, log: LogId| {
         counted.fetch_add(1, Ordering::Relaxed);
         match group {
             2 => Err(Error::new(ErrorKind::Full, "no room for it")),
@@ -110,7 +110,7 @@ fn only_a_member_of_the_cluster_gets_a_replica() {
 fn server_asks_another_one_for_a_replica() {
     let dir = tempfile::tempdir().unwrap();
     let replicas = three(dir.path(), 1 << 20);
-    replicas[1].transport.on_host(Box::new(|group, log| match group {
+    replicas[1].transport.on_host(Box::new(|group, log: LogId| match group {
         1 => Ok(DirectoryId(log.get() + 1)),
         2 => Ok(DirectoryId(0)),
         _ => Err(Error::new(ErrorKind::Diverged, "another log is here")),
@@ -128,6 +128,33 @@ fn server_asks_another_one_for_a_replica() {
     assert_eq!(ask(1, 1).unwrap_err().kind(), ErrorKind::Membership, "node 2 is at this address");
 }
 
+/// Describes a group, and lets a leader of term 7 make the system log.
+struct Describes;
+
+impl Hosting for Describes {
+    fn host(&self, _: u32, _: LogId) -> chiplog::Result<DirectoryId> {
+        Ok(DirectoryId(1))
+    }
+
+    fn view(&self, group: u32, log: LogId, logs: &[LogNumber]) -> chiplog::Result<GroupView> {
+        let mut view = GroupView::default();
+        (view.leads, view.leader, view.term) = (group == 1, Some(NodeId(2)), log.get() as u64);
+        (view.voters, view.members) = (vec![NodeId(2)], vec![NodeId(2), NodeId(9)]);
+        let mut info = LogInfo::default();
+        (info.log_id, info.number, info.sealed) = (LogId(5), logs[0], true);
+        (info.first_index, info.last_index) = (Index(3), Index(u64::MAX));
+        (view.logs, view.gone) = (vec![info], logs[1..].to_vec());
+        Ok(view)
+    }
+
+    fn found(&self, from: NodeId, term: Term) -> chiplog::Result<()> {
+        match (from, term) {
+            (NodeId(3), Term(7)) => Ok(()),
+            _ => Err(Error::new(ErrorKind::Diverged, "there is one")),
+        }
+    }
+}
+
 #[test]
 fn server_asks_another_one_about_a_group() {
     let dir = tempfile::tempdir().unwrap();
@@ -140,16 +167,7 @@ fn server_asks_another_one_about_a_group() {
         runtime.block_on(replicas[2].transport.ask_view(of, logs, PATIENCE))
     };
     assert_eq!(ask(2, 1, &[]).unwrap_err().kind(), ErrorKind::Unsupported, "it keeps no groups");
-    replicas[1].transport.on_view(Box::new(|group, log, logs| {
-        let mut view = GroupView::default();
-        (view.leads, view.leader, view.term) = (group == 1, Some(NodeId(2)), log.get() as u64);
-        (view.voters, view.members) = (vec![NodeId(2)], vec![NodeId(2), NodeId(9)]);
-        let mut info = LogInfo::default();
-        (info.log_id, info.number, info.sealed) = (LogId(5), logs[0], true);
-        (info.first_index, info.last_index) = (Index(3), Index(u64::MAX));
-        (view.logs, view.gone) = (vec![info], logs[1..].to_vec());
-        Ok(view)
-    }));
+    replicas[1].transport.on_host(Box::new(Describes));
     let view = ask(2, 1, &[LogNumber(4), LogNumber(6)]).unwrap();
     assert_eq!((view.leads, view.leader, view.term), (true, Some(NodeId(2)), 7));
     assert_eq!((view.voters, view.members), (vec![NodeId(2)], vec![NodeId(2), NodeId(9)]));
@@ -159,6 +177,10 @@ fn server_asks_another_one_about_a_group() {
     assert_eq!(view.gone, [LogNumber(6)]);
     assert!(!ask(2, 2, &[LogNumber(4)]).unwrap().leads);
     assert_eq!(ask(1, 1, &[]).unwrap_err().kind(), ErrorKind::Membership, "node 2 is at this address");
+    let of = GroupOn { node: NodeId(2), address: &address, group: 1, log: LogId(7) };
+    let found = |term| runtime.block_on(replicas[2].transport.ask_to_found(of, Term(term), PATIENCE));
+    found(7).unwrap();
+    assert_eq!(found(8).unwrap_err().kind(), ErrorKind::Diverged);
     let many = vec![LogNumber(1); 10_002];
     assert_eq!(ask(2, 1, &many).unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
@@ -168,7 +190,7 @@ fn held() -> (Host, mpsc::Receiver<u32>, mpsc::Sender<()>) {
     let (called, calls) = mpsc::channel();
     let (release, released) = mpsc::channel();
     let released = Mutex::new(released);
-    let host: Host = Box::new(move |group, _| {
+    let host: Host = Box::new(move |group: u32, _| {
         called.send(group).unwrap();
         released.lock().unwrap().recv_timeout(2 * PATIENCE).unwrap();
         Ok(DirectoryId(group.into()))

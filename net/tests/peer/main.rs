@@ -14,7 +14,8 @@ use chiplog::{DirectoryId, ErrorKind, Index, LogId, NodeId};
 use chiplog_net::served::refusals::Refusal;
 use chiplog_net::wire::proto::v1::peer_server::{Peer, PeerServer};
 use chiplog_net::wire::proto::v1::{
-    HostRequest, HostResponse, PeerEnvelope, PeerHello, PeerMessage, ViewRequest, ViewResponse, peer_message,
+    FoundRequest, FoundResponse, HostRequest, HostResponse, PeerEnvelope, PeerHello, PeerMessage,
+    ViewRequest, ViewResponse, peer_message,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -209,6 +210,10 @@ impl Peer for Earlier {
     type MessagesStream = ReceiverStream<Result<PeerHello, Status>>;
 
     async fn host(&self, _: Request<HostRequest>) -> Result<Response<HostResponse>, Status> {
+        Err(Status::unimplemented("an earlier version"))
+    }
+
+    async fn found(&self, _: Request<FoundRequest>) -> Result<Response<FoundResponse>, Status> {
         Err(Status::unimplemented("an earlier version"))
     }
 

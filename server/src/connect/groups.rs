@@ -233,7 +233,10 @@ mod tests {
             (3, |s| s.groups.clear(), GroupState::Missing, Exit::Retry, "node 3 does not run it"),
             (
                 2,
-                |s| (s.groups[0].role, s.groups[0].term, s.groups[0].leader_node) = (0, 8, 0),
+                |s| {
+                    s.groups[0].role = Role::Candidate.into();
+                    (s.groups[0].term, s.groups[0].leader_node) = (8, 0);
+                },
                 GroupState::NoLeader,
                 Exit::Retry,
                 "leader",

@@ -187,7 +187,7 @@ fn without_named_logs(servers: &Servers, found: &Found, members: usize) -> Failu
             "{all}: no server that answers keeps named logs, and {lack} of {count} answer: start the others, or see in the servers' logs why they have no system log"
         ),
         count if count > 1 => format!(
-            "{all} keep no named logs, and a cluster of several servers cannot get them: remove all servers but one (`chiplog member remove`), restart that one with `groups` (`chiplog serve --set groups=2`), then add servers with new numbers and empty directories, with the same `groups`"
+            "{all} keep no named logs: restart them with `groups`, one after the other, as in `chiplog serve --set groups=2`, or `groups = 2` in their configuration files; if they have it already, the log of the leader's server says why they keep none"
         ),
         _ => format!(
             "{all} keeps no named logs: restart it with `groups`, as in `chiplog serve --set groups=2`, or `groups = 2` in its configuration file; if it has them already, its log says why it keeps none"

@@ -6,12 +6,13 @@
 //! data/named/system/   the catalogue
 //! data/named/group-1/  named logs
 //! data/named/group-2.moved-1/  being removed: the group was moved to other servers
-//! data/chiplog.named   an empty file: there was a system log here, another server asked for one, or this one joined
+//! data/chiplog.named   whether there was a system log here (`marker.rs`)
 //! ```
 //!
 //! - The first server of a new cluster makes the system log, before another server can join. So does a server that is its
-//!   cluster alone, at a start with `groups`, if the cluster never had named logs. The leader of the system log makes the
-//!   groups, and adds some later, if it is configured with more.
+//!   cluster alone, at a start with `groups`, if the cluster never had named logs; in a cluster of several it is the leader of
+//!   the default log, if no server has a system log. The leader of the system log makes the groups, and adds some later, if
+//!   it is configured with more. They get logs once they have their replicas.
 //! - The leader of a group asks each server of the cluster that is no member of the group yet to make an empty replica,
 //!   over the listener for peers, and adds it. It removes members that are no servers of the cluster any more. With
 //!   `group_replicas`, only the servers count on which the catalogue places the group (`placement.rs`).
@@ -19,8 +20,8 @@
 //!   evenly.
 //!
 //! Invariants:
-//! - Only a server that is its cluster alone makes a system log, before clients and other servers can change the members.
-//!   Nothing in its directory may tell of an earlier one.
+//! - A system log is made by a server that is its cluster alone, before clients and other servers can change the members, or
+//!   by one that every member has let (`late.rs`). Nothing in their directories may tell of an earlier one.
 //! - A group's directory is renamed only if the catalogue knows another log by its number. A call of another server is no
 //!   reason. It is removed only if the group was moved to other servers (`elsewhere.rs`).
 //!
@@ -28,18 +29,21 @@
 
 mod elsewhere;
 mod late;
+mod marker;
 mod members;
 mod placement;
+mod readiness;
 
 use super::config::Config;
 use crate::connect::open_log;
 use chiplog::cluster::{Bootstrap, Role};
-use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, Logs, NodeId};
-use chiplog_net::peer::{GROUPS_MAX, PeerTransport};
+use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, LogNumber, Logs, NodeId, Term};
+use chiplog_net::peer::{GROUPS_MAX, Hosting, PeerTransport};
+use chiplog_net::served::elsewhere::GroupView;
 use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::wire::address::Address;
 use late::is_alone;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -59,8 +63,6 @@ const OPEN_AGAIN: Duration = Duration::from_secs(30);
 /// Why a cluster of one server makes no groups.
 const ALONE: &str =
     "this server has no system log: restart it with `groups` while it is the only server of its cluster";
-/// Why a cluster of several servers makes no groups.
-const SEVERAL: &str = "this server has no system log, and several servers make none: if one of them has `named/system` in its data directory, start it. If none ever had it, remove all servers but the one that founded the cluster (`chiplog member remove`; another one needs its file `chiplog.named` removed), restart that one with `groups`, then add servers with new numbers and empty directories";
 /// How long the members of a group may differ from those of the cluster before that is a warning.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The limit of changes of a group's members before the other groups have their turn.
@@ -140,18 +142,7 @@ impl Groups {
     ) -> Self {
         let groups = Self::over(config, address.to_string(), transport.clone(), slot);
         let hosting = Arc::downgrade(&groups.inner);
-        transport
-            .on_host(Box::new(move |group, log| Self { inner: running(&hosting)? }.host(group - 1, log)));
-        let viewed = Arc::downgrade(&groups.inner);
-        transport.on_view(Box::new(move |group, log, of| {
-            let groups = Self { inner: running(&viewed)? };
-            let logs = groups
-                .inner
-                .slot
-                .named()
-                .ok_or_else(|| Error::new(ErrorKind::Unavailable, "this server has no catalogue yet"))?;
-            groups.own_view(logs, group - 1, log, of)
-        }));
+        transport.on_host(Box::new(Hosted(hosting)));
         let elsewhere = Arc::downgrade(&groups.inner);
         groups.inner.slot.ask_elsewhere(Box::new(move |group, of| {
             Self { inner: running(&elsewhere)? }.view_elsewhere(group, of)
@@ -346,7 +337,9 @@ impl Groups {
         match self.inner.slot.named() {
             None => {
                 self.mark()?;
-                self.inner.slot.open_named(Logs::of(log.clone()));
+                let logs = Logs::of(log.clone());
+                logs.set_ready_groups(BTreeSet::new()); // until a look finds which are
+                self.inner.slot.open_named(logs);
                 self.inner.serves.notify_one();
             }
             Some(logs) => logs.add_group(group, log.clone())?,
@@ -496,6 +489,7 @@ impl Groups {
                 Err(error) => self.report(group, Task::Members, &error.to_string()),
             }
         }
+        self.look_ready(logs, default);
     }
 
     /// Makes the groups that are configured and missing, on the leader of the system log.
@@ -504,7 +498,7 @@ impl Groups {
     /// They cannot be made, or not without a system log.
     fn make_missing(&self, default: &Log) -> chiplog::Result<()> {
         let wanted = self.inner.config.groups;
-        let _one = self.opening();
+        let one = self.opening();
         if self.inner.slot.is_draining() {
             return Ok(());
         }
@@ -513,11 +507,13 @@ impl Groups {
             if is_alone && leads && self.inner.founds.load(Ordering::Relaxed) {
                 return self.make_system();
             }
-            let lasting = match wanted > 0 && leads && !is_alone {
-                true => self.check_never_had().map_or_else(|error| error.to_string(), |()| SEVERAL.into()),
-                false => String::new(),
-            };
-            self.report(SYSTEM, Task::Wait, &lasting);
+            if wanted > 0 && leads && !is_alone {
+                drop(one); // other servers answer meanwhile, and so does this one
+                let made = self.found_among(default);
+                self.report(SYSTEM, Task::Wait, &made.err().map(|e| unmade(&e)).unwrap_or_default());
+                return Ok(());
+            }
+            self.report(SYSTEM, Task::Wait, "");
             if wanted > 0 && leads && is_alone {
                 let refusal = self.inner.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 let what = refusal.unwrap_or_else(|| ALONE.into());
@@ -573,6 +569,29 @@ impl Groups {
 /// The groups, while the server runs.
 fn running(groups: &Weak<Inner>) -> chiplog::Result<Arc<Inner>> {
     groups.upgrade().ok_or_else(|| Error::new(ErrorKind::Unavailable, "the server ends"))
+}
+
+/// Answers the calls of other servers, which number the groups from the default log on.
+struct Hosted(Weak<Inner>);
+
+impl Hosting for Hosted {
+    fn host(&self, group: u32, log: LogId) -> chiplog::Result<DirectoryId> {
+        Groups { inner: running(&self.0)? }.host(group - 1, log)
+    }
+
+    fn view(&self, group: u32, log: LogId, of: &[LogNumber]) -> chiplog::Result<GroupView> {
+        let groups = Groups { inner: running(&self.0)? };
+        let logs = groups
+            .inner
+            .slot
+            .named()
+            .ok_or_else(|| Error::new(ErrorKind::Unavailable, "this server has no catalogue yet"))?;
+        groups.own_view(logs, group - 1, log, of)
+    }
+
+    fn found(&self, _: NodeId, term: Term) -> chiplog::Result<()> {
+        Groups { inner: running(&self.0)? }.let_found(term)
+    }
 }
 
 /// The report of a failure to make the system log or a group.

@@ -130,7 +130,7 @@ impl LogOpener {
             }
             Founding::Join(log) => {
                 // The cluster may have named logs, of which this server never hears.
-                self.groups.mark()?;
+                self.groups.mark_joined()?;
                 self.open(Bootstrap::Join(log))
             }
         }

@@ -122,8 +122,8 @@ mod tests {
                 }
             }
         }
-        for own in ["/chiplog.v1.Peer/Messages", "/chiplog.v1.Peer/Host"] {
-            assert!(served.remove(own), "{own} has a listener of its own");
+        for own in ["Messages", "Host", "View", "Found"] {
+            assert!(served.remove(&format!("/chiplog.v1.Peer/{own}")), "{own} has a listener of its own");
         }
         let services: BTreeSet<&str> = served.iter().filter_map(|m| m[1..].split('/').next()).collect();
         assert_eq!(super::NAMES.iter().copied().collect::<BTreeSet<_>>(), services);

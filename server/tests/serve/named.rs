@@ -5,6 +5,7 @@ use chiplog_net::service::logspec::AppendRequest;
 use chiplog_net::wire::proto::logspec::append_reply::Reply;
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
@@ -67,6 +68,7 @@ fn logs_are_created_used_sealed_and_deleted() {
         "last_timestamp",
         "last_time",
         "sealed",
+        "known",
     ];
     assert_eq!(keys(&made[0]), fields);
     let failed = fails(&["logs", "create", client, "new", "orders", "other"], 2);
@@ -179,7 +181,7 @@ fn groups_are_shown_and_addressed() {
     assert_eq!([&groups[0]["number"], &groups[1]["number"]], [0, 1]);
     assert_eq!(
         keys(&groups[1]),
-        ["number", "state", "why", "leader", "term", "voters", "logs", "bytes_used"]
+        ["number", "state", "why", "leader", "term", "voters", "placed", "logs", "bytes_used"]
     );
     assert_eq!((&groups[1]["leader"], &groups[1]["logs"]), (&1.into(), &2.into()));
     assert_eq!(groups[1]["voters"], serde_json::json!([1]));
@@ -424,20 +426,53 @@ fn only_server_of_a_cluster_gets_named_logs_later() {
     }
 }
 
+/// A cluster of several servers gets named logs once all of its servers run, whichever of them have `groups`.
 #[test]
-fn several_servers_without_named_logs_get_none() {
+fn several_servers_get_named_logs_later() {
     let dir = tempfile::tempdir().unwrap();
-    let mut servers = founded_with((1..=3).map(|node| Server::new(node, dir.path())).collect(), &[]);
+    let mut servers: Vec<_> =
+        founded_with((1..=3).map(|node| Server::new(node, dir.path())).collect::<Vec<_>>(), &[]);
+    let failed = fails(&["logs", "create", &servers[0].client, "orders"], 2);
+    assert!(failed.contains("restart them with `groups`"), "{failed}");
+    let down = servers.pop().unwrap();
+    let (data, mut down) = (down.data.clone(), down);
+    assert_eq!(down.stop(), Some(0));
     for server in &mut servers {
         assert_eq!(server.stop(), Some(0));
+        server.start(&["--set", "groups=2"]);
     }
-    for server in &mut servers {
-        server.spawn(&["--set", "groups=1"]);
-    }
-    wait("the leader says so", || {
-        servers.iter().any(|server| server.said().contains("member remove")).then_some(())
+    wait("the leader says that a server is missing", || {
+        servers.iter().any(|server| server.said().contains("of the system log on node 3")).then_some(())
     });
     assert!(servers.iter().all(|server| !server.data.join("named/system").exists()));
-    let failed = fails(&["logs", "create", &servers[0].client, "orders"], 2);
-    assert!(failed.contains("several servers"), "{failed}");
+    down.start(&[]);
+    servers.push(down);
+    run(&["logs", "create", &servers[2].client, "orders", "users"]).ok();
+    let shown = status(&servers.iter().collect::<Vec<_>>());
+    for group in shown["groups"].as_array().unwrap() {
+        assert_eq!(group["voters"], serde_json::json!([1, 2, 3]), "no log is created before: {shown}");
+    }
+    fed(&["append", &format!("{}/users", servers[1].client)], &lines(1, 10)).ok();
+    let systems: BTreeSet<_> = servers
+        .iter()
+        .map(|server| {
+            run(&["info", &server.data.join("named/system").display().to_string(), "--json"]).ok().json()
+        })
+        .map(|info| info["log_id"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(systems.len(), 1, "one system log");
+    // Now that there was one, none is made again.
+    assert!(std::fs::read(data.join("chiplog.named")).unwrap().is_empty());
+    for server in &mut servers {
+        server.kill();
+        std::fs::rename(server.data.join("named"), server.data.join("elsewhere")).unwrap();
+        server.spawn(&["--set", "groups=2"]);
+    }
+    wait("the leader refuses", || {
+        servers
+            .iter()
+            .any(|server| server.said().contains("chiplog.named shows that there were"))
+            .then_some(())
+    });
+    assert!(servers.iter().all(|server| !server.data.join("named/system").exists()));
 }

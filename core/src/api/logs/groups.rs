@@ -6,7 +6,7 @@ use crate::api::catalogue::{CatalogueRecord, PLACED_MAX, are_nodes};
 use crate::api::log::Log;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{Index, LogId, NodeId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 
 impl Logs {
@@ -82,6 +82,15 @@ impl Logs {
         Ok(self.catalogue()?.groups().collect())
     }
 
+    /// Those of them that have no logs.
+    ///
+    /// # Errors
+    /// Those of reading the system log.
+    pub fn empty_groups(&self) -> Result<Vec<u32>> {
+        let catalogue = self.catalogue()?;
+        Ok(catalogue.groups().filter(|group| catalogue.logs_in(*group) == 0).collect())
+    }
+
     /// The servers of the cluster that are to run a group, ascending, as far as the catalogue is known here. Empty: all of
     /// them. A decision, not a state: the group follows it by changes of its members.
     ///
@@ -119,6 +128,35 @@ impl Logs {
         };
         let record = CatalogueRecord::Place { group: number, id, nodes: nodes.to_vec() };
         self.inner.system.append(&record.encode()[..]).map(drop)
+    }
+
+    /// From now on new logs are created only in these groups, and in those that have logs already. For a program in a cluster:
+    /// the members of a new group are added one after the other, and a record is not safe while there is only one. A later
+    /// call replaces the groups; without any call, all are ready.
+    pub fn set_ready_groups(&self, ready: BTreeSet<u32>) {
+        *self.inner.ready.lock().unwrap_or_else(PoisonError::into_inner) = Some(ready);
+    }
+
+    /// The group that a new log goes to: of those that are ready, the one with the fewest logs.
+    ///
+    /// # Errors
+    /// `Busy`: none is ready. Those of reading the system log.
+    pub(super) fn emptiest_group(&self) -> Result<u32> {
+        let here = self.groups();
+        let ready = self.inner.ready.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let catalogue = self.catalogue()?;
+        let all: BTreeSet<u32> = here.into_keys().chain(catalogue.groups()).collect();
+        if all.is_empty() {
+            return Ok(1); // its absence is reported later
+        }
+        let is_ready = |group: &u32| {
+            ready.as_ref().is_none_or(|ready| ready.contains(group)) || catalogue.logs_in(*group) > 0
+        };
+        let emptiest = all.into_iter().filter(is_ready).min_by_key(|group| catalogue.logs_in(*group));
+        emptiest.ok_or_else(|| {
+            let what = "no group of named logs has its replicas yet; try again later";
+            Error::new(ErrorKind::Busy, what)
+        })
     }
 
     /// Forgets a group that runs here: its logs cannot be reached through these `Logs` any more. Closes nothing. For a

@@ -9,7 +9,7 @@ use crate::api::catalogue::{CatalogueEntry, CatalogueRecord, check_name};
 use crate::api::log::Log;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{LogId, LogNumber};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,9 @@ impl Logs {
     /// this.
     ///
     /// # Errors
-    /// `AlreadyExists`. `InvalidArgument`: the name is not allowed. `Full`: the group has no room for more logs. Those of
-    /// [`Log::append`]; it is safe to retry, and a log that was created is then reported as existing.
+    /// `AlreadyExists`. `InvalidArgument`: the name is not allowed. `Full`: the group has no room for more logs. `Busy`: no
+    /// group is [ready](Self::set_ready_groups). Those of [`Log::append`]; it is safe to retry, and a log that was created
+    /// is then reported as existing.
     pub fn create(&self, name: &str) -> Result<Log> {
         self.create_in(name, None)
     }
@@ -84,13 +85,7 @@ impl Logs {
                 found => return found.and(Err(exists())),
             }
         }
-        let group = {
-            let groups = self.groups();
-            let catalogue = self.catalogue()?;
-            let all: BTreeSet<u32> = groups.into_keys().chain(catalogue.groups()).collect();
-            let fewest = || all.into_iter().min_by_key(|group| catalogue.logs_in(*group)).unwrap_or(1);
-            group.unwrap_or_else(fewest)
-        };
+        let group = group.map_or_else(|| self.emptiest_group(), Ok)?;
         let _place = self.reserve(group)?;
         if let Some(here) = self.running(group) {
             self.note_group(group, &here)?; // a group is in the catalogue before its logs

@@ -65,9 +65,9 @@ Examples:
 /// Create, list, delete and seal the named logs of servers.
 ///
 /// Servers keep named logs beside their default log if `groups` is set in their configuration, as by
-/// `chiplog serve --set groups=2`. It is 0 by default. The only server of a cluster can be restarted with it at
-/// any time. Several servers that never had named logs cannot get them (status 2). Each named log has its own records from 1, its own readers and its own discards. The logs of a group share its
-/// files and its syncs, so thousands of logs cost little more than one.
+/// `chiplog serve --set groups=2`. It is 0 by default, and can be set at any time: restart the servers with it, one
+/// after the other. Each named log has its own records from 1, its own readers and its own discards. The logs of a
+/// group share its files and its syncs, so thousands of logs cost little more than one.
 ///
 /// Other commands take the name after the servers: HOST:PORT/NAME.
 ///

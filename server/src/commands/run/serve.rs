@@ -45,9 +45,9 @@ Examples:
 /// --init and --join do that at once.
 ///
 /// The key `groups` is for named logs (`chiplog logs`): --set groups=2 keeps them in two groups. It is 0 by
-/// default, which keeps none. Use the same number on all servers. The only server of a cluster makes the groups
-/// at its next start; several servers that never had groups cannot get them. In a cluster of more servers
-/// `group_replicas=3` runs each group on three of them, and every server still answers for all logs.
+/// default, which keeps none. Use the same number on all servers, from the beginning or later: the
+/// groups are made once all servers run. In a cluster of more servers `group_replicas=3` runs each group on three
+/// of them, and every server still answers for all logs.
 ///
 /// SIGTERM and Ctrl-C end the server in order: it is no longer ready, accepts no new calls, transfers
 /// leadership, ends its streams and closes the log (status 0). A second signal ends it at once; no confirmed

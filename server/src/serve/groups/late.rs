@@ -1,31 +1,48 @@
 //! Late: the system log of a cluster that was made without `groups`, or whose first start a crash interrupted.
 //!
+//! A server that is its cluster alone makes it before it serves clients: nobody can add a member meanwhile. In a cluster of
+//! several, the leader of the default log makes it, once every other member has let it: each notes the leader's term, and
+//! lets no leader of an earlier term do it from then on.
+//!
 //! Invariants:
-//! - Only a server that is its cluster alone makes one, before it serves clients: nobody can add a member meanwhile.
-//! - Nothing in the data directory may tell of an earlier system log: a second one would replace the names of all logs.
+//! - No member has, or had, a system log: a second one would replace the names of all logs.
+//! - Of two leaders that try, one fails. A member of both their clusters lets the later one only if it has no replica of a
+//!   system log; and the earlier one, if it is a member, only if it has not made the system log, and then does not make it.
+//! - A leader that was removed from the cluster meanwhile may have made a second system log. It has no other replica and no
+//!   named logs: those are created only once the system log has its voters (`readiness.rs`).
 
+use super::elsewhere::address_of;
+use super::marker::Marker;
 use super::{Groups, HOST_TIMEOUT, NAMED, SYSTEM, Task, unmade};
 use crate::connect::open_log;
 use chiplog::cluster::Role;
-use chiplog::{Error, ErrorKind, Log};
-use std::path::{Path, PathBuf};
+use chiplog::{Error, ErrorKind, Log, Term};
+use chiplog_net::peer::GroupOn;
+use std::path::Path;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
 
-/// An empty file in the server's data directory: if the directory of the system log is lost, no second one is made. Made
-/// before the system log is used, and by a server that joins a cluster, which may have one already.
-const MARKER: &str = "chiplog.named";
 /// The directories of groups begin with this.
 const GROUP: &str = "group-";
 
 impl Groups {
     /// Makes the system log of a cluster that has no other server and never had named logs. Called under the lock.
     pub(super) fn begin_late(&self, default: &Log) {
-        let made = self.leads_alone(default).and_then(|()| self.check_never_had()).and_then(|()| {
-            self.inner.founds.store(true, Ordering::Relaxed);
-            self.make_system()
-        });
+        // This server can have joined a cluster with a system log, of which it never heard.
+        let heard_of = || match Marker::read(&self.inner.config.data)? {
+            Marker::Nothing | Marker::Let(_) => Ok(()),
+            Marker::Joined | Marker::Had => Err(self.told_by(&Marker::path(&self.inner.config.data))),
+        };
+        let made = self
+            .leads_alone(default)
+            .and_then(|()| heard_of())
+            .and_then(|()| self.check_never_had())
+            .and_then(|()| {
+                self.inner.founds.store(true, Ordering::Relaxed);
+                self.make_system()
+            });
         match made {
             // A restored backup has no named logs either, and its operator may expect some.
             Ok(()) => tracing::warn!("this cluster has a new catalogue of named logs, and none in it yet"),
@@ -63,13 +80,12 @@ impl Groups {
     /// # Errors
     /// `Diverged`. `Io`.
     pub(super) fn check_never_had(&self) -> chiplog::Result<()> {
-        let (marker, named) = (self.marker(), self.inner.config.data.join(NAMED));
+        let (data, named) = (&self.inner.config.data, self.inner.config.data.join(NAMED));
         let io = |path: &Path, e: std::io::Error| {
             Error::new(ErrorKind::Io, format!("cannot read {}: {e}", path.display()))
         };
         let system = self.path(SYSTEM);
-        let is_marked = marker.try_exists().map_err(|e| io(&marker, e))?;
-        let mut sign = is_marked.then(|| marker.clone());
+        let mut sign = (Marker::read(data)? == Marker::Had).then(|| Marker::path(data));
         if open_log::is_log(&system) {
             sign = Some(system.clone()); // it is damaged, or of another cluster
         }
@@ -87,27 +103,94 @@ impl Groups {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => return Err(io(&named, e)),
         }
-        let Some(sign) = sign else { return Ok(()) };
+        sign.map_or(Ok(()), |sign| Err(self.told_by(&sign)))
+    }
+
+    /// The error if a file or directory tells of an earlier system log.
+    fn told_by(&self, sign: &Path) -> Error {
+        let (data, system) = (&self.inner.config.data, self.path(SYSTEM));
         let what = format!(
             "{} shows that there were named logs, or that this server joined a cluster that may have some, and {} has no system log that opens: put that directory back, or replace this server if others have it. If the cluster never had named logs, or to give up all of them on its only server, move {} and {} away, and restart the server",
             sign.display(),
             system.display(),
-            named.display(),
-            marker.display()
+            data.join(NAMED).display(),
+            Marker::path(data).display()
         );
-        Err(Error::new(ErrorKind::Diverged, what))
+        Error::new(ErrorKind::Diverged, what)
     }
 
     /// Notes for later starts that there is a system log.
-    pub(in crate::serve) fn mark(&self) -> chiplog::Result<()> {
-        let (marker, data) = (self.marker(), &self.inner.config.data);
-        let made = std::fs::File::create(&marker).and_then(|file| file.sync_all());
-        made.and_then(|()| std::fs::File::open(data)?.sync_all())
-            .map_err(|e| Error::new(ErrorKind::Io, format!("cannot make {}: {e}", marker.display())))
+    pub(super) fn mark(&self) -> chiplog::Result<()> {
+        Marker::Had.write(&self.inner.config.data)
     }
 
-    fn marker(&self) -> PathBuf {
-        self.inner.config.data.join(MARKER)
+    /// Notes that this server joins a cluster, which may have a system log.
+    pub(in crate::serve) fn mark_joined(&self) -> chiplog::Result<()> {
+        Marker::Joined.write(&self.inner.config.data)
+    }
+
+    /// Lets the leader of the default log in `term` make the system log, unless there is one.
+    ///
+    /// # Errors
+    /// `Diverged`: this server has a system log, or had one. `Membership`: it has let the leader of a later term.
+    pub(super) fn let_found(&self, term: Term) -> chiplog::Result<()> {
+        let _one = self.opening();
+        self.let_found_locked(term)
+    }
+
+    fn let_found_locked(&self, term: Term) -> chiplog::Result<()> {
+        let data = &self.inner.config.data;
+        if self.inner.slot.named().is_some() {
+            let what = format!("{} has the system log of this cluster", self.path(SYSTEM).display());
+            return Err(Error::new(ErrorKind::Diverged, what));
+        }
+        self.check_never_had()?;
+        match Marker::read(data)? {
+            Marker::Let(later) if later > term => {
+                let what =
+                    format!("another server leads since, in term {later}, and may make the system log");
+                Err(Error::new(ErrorKind::Membership, what))
+            }
+            Marker::Let(same) if same == term => Ok(()),
+            _ => Marker::Let(term).write(data),
+        }
+    }
+
+    /// Makes the system log of a cluster of several servers that has none, on the leader of the default log. Called without
+    /// the lock: other servers answer meanwhile.
+    ///
+    /// # Errors
+    /// `Diverged`: a server has one, or had one. `Unavailable`, `Timeout`: a server does not answer. `Membership`: another
+    /// server leads, or the members have changed. Those of [`Log::barrier`].
+    pub(super) fn found_among(&self, default: &Log) -> chiplog::Result<()> {
+        let led = default.status().replica;
+        default.barrier(HOST_TIMEOUT)?; // a majority confirms the term and the members
+        self.let_found(led.term)?;
+        for server in led.members.iter().filter(|server| server.node != led.node) {
+            let address = address_of(server)?;
+            let on = GroupOn {
+                node: server.node,
+                address: &address.peer,
+                group: SYSTEM + 1,
+                log: default.log_id(),
+            };
+            Handle::current().block_on(self.inner.transport.ask_to_found(on, led.term, HOST_TIMEOUT))?;
+        }
+        default.barrier(HOST_TIMEOUT)?;
+        let now = default.status().replica;
+        if now.role != Role::Leader || now.term != led.term || now.members != led.members {
+            let what = "the members or the leader of the cluster have changed meanwhile";
+            return Err(Error::new(ErrorKind::Membership, what));
+        }
+        let _one = self.opening();
+        if self.inner.slot.named().is_some() {
+            return Ok(());
+        }
+        // It can have let a later leader meanwhile.
+        self.let_found_locked(led.term)?;
+        self.make_system()?;
+        tracing::info!("made the system log of this cluster: it can keep named logs from now on");
+        Ok(())
     }
 }
 
