@@ -87,6 +87,11 @@ impl Groups {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => return Err(io(&named, e)),
         }
+        if sign.is_none()
+            && let Some(group) = self.inner.directories.groups()?.first().copied()
+        {
+            sign = Some(self.inner.directories.find(group)?.unwrap_or_else(|| self.path(group)));
+        }
         let Some(sign) = sign else { return Ok(()) };
         let what = format!(
             "{} shows that there were named logs, or that this server joined a cluster that may have some, and {} has no system log that opens: put that directory back, or replace this server if others have it. If the cluster never had named logs, or to give up all of them on its only server, move {} and {} away, and restart the server",
