@@ -131,10 +131,10 @@ impl Logs {
         let dir = dir.as_ref();
         let create = options.options.create;
         let directories = GroupDirectories::new(dir, &options.directories)?;
-        open_named_dir(dir, create)?;
         if let Some(fault) = directories.faults()?.into_iter().next() {
             return Err(fault.error);
         }
+        open_named_dir(dir, create)?;
         let system = disk_at(&system_dir(dir), create)?;
         Self::open_with(system, &options, || {
             let last = directories.groups()?.last().copied().unwrap_or(1);

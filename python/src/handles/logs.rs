@@ -59,14 +59,18 @@ impl Logs {
 #[pymethods]
 impl Logs {
     #[new]
-    #[pyo3(signature = (dir, *, groups=2, options=None))]
+    #[pyo3(signature = (dir, *, groups=2, directories=None, options=None))]
     fn new(
         py: Python<'_>,
         dir: PathBuf,
         #[pyo3(from_py_with = input::groups)] groups: u32,
+        directories: Option<Vec<PathBuf>>,
         options: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let options = LogsOptions::default().groups(groups).options(options::log(options)?);
+        let options = LogsOptions::default()
+            .groups(groups)
+            .directories(directories.unwrap_or_default())
+            .options(options::log(options)?);
         notices::ask(py)?;
         let logs = wait::on_thread(py, {
             let dir = dir.clone();
