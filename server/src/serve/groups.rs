@@ -24,6 +24,7 @@
 //!
 //! Must not know: services, clients.
 
+mod directories;
 mod late;
 mod members;
 
@@ -135,12 +136,7 @@ impl Groups {
         slot: Arc<LogSlot>,
     ) -> chiplog::Result<Self> {
         let groups = Self::over(config, address.to_string(), transport.clone(), slot)?;
-        // One that was used is reported later: the default log and other groups do without it.
-        let faults = groups.inner.directories.faults().unwrap_or_default();
-        if let Some(fault) = faults.into_iter().find(|fault| !fault.was_used) {
-            let what = format!("group_directories: {}", fault.error);
-            return Err(Error::with_source(fault.error.kind(), what, &fault.error));
-        }
+        groups.check_directories()?;
         let hosting = Arc::downgrade(&groups.inner);
         transport.on_host(Box::new(move |group, log| {
             let inner =
@@ -182,12 +178,7 @@ impl Groups {
     pub(super) fn open(&self, default: &Log) {
         let _one = self.opening();
         self.report_directories();
-        if self.inner.slot.named().is_none() && open_log::is_log(&self.path(SYSTEM)) {
-            let opened = self.start(SYSTEM, Bootstrap::Existing).and_then(|log| self.serve(SYSTEM, &log));
-            if let Err(error) = opened {
-                self.report(SYSTEM, Task::Open, &format!("the system log cannot be opened: {error}"));
-            }
-        }
+        self.open_system();
         self.open_known();
         if self.inner.config.groups > 0
             && self.inner.slot.named().is_none()
@@ -195,6 +186,16 @@ impl Groups {
             && is_alone(default)
         {
             self.begin_late(default);
+        }
+    }
+
+    /// Opens the system log that is there. Called under the lock.
+    fn open_system(&self) {
+        if self.inner.slot.named().is_none() && open_log::is_log(&self.path(SYSTEM)) {
+            let opened = self.start(SYSTEM, Bootstrap::Existing).and_then(|log| self.serve(SYSTEM, &log));
+            if let Err(error) = opened {
+                self.report(SYSTEM, Task::Open, &format!("the system log cannot be opened: {error}"));
+            }
         }
     }
 
@@ -323,29 +324,6 @@ impl Groups {
         self.inner.opening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The directory of a replica in the data directory.
-    fn path(&self, group: u32) -> PathBuf {
-        Logs::group_path(self.inner.config.data.join(NAMED), group)
-    }
-
-    /// The directory of the replica that is there. An error: it may be in a directory that cannot be used now.
-    fn find(&self, group: u32) -> chiplog::Result<Option<PathBuf>> {
-        let found = match group {
-            SYSTEM => Some(self.path(SYSTEM)),
-            group => self.inner.directories.find(group)?,
-        };
-        Ok(found.filter(|path| open_log::is_log(path)))
-    }
-
-    /// Reports directories of groups that cannot be used now.
-    fn report_directories(&self) {
-        let faults = self.inner.directories.faults().map_or_else(
-            |error| vec![error.to_string()],
-            |faults| faults.into_iter().map(|fault| fault.error.to_string()).collect(),
-        );
-        self.report(SYSTEM, Task::Directories, &faults.join("; "));
-    }
-
     /// Opens a replica. Called under the lock.
     fn start(&self, group: u32, bootstrap: Bootstrap) -> chiplog::Result<Log> {
         let Inner { config, address, transport, .. } = &*self.inner;
@@ -353,11 +331,7 @@ impl Groups {
         let options = config
             .groups_options(bootstrap, transport.clone(), address.clone())
             .map_err(|failure| Error::new(ErrorKind::InvalidArgument, failure.to_string()))?;
-        let path = match group {
-            SYSTEM => self.path(SYSTEM),
-            group => self.inner.directories.place(group)?,
-        };
-        let log = Log::open(path, options.of_group(group))?;
+        let log = Log::open(self.place(group)?, options.of_group(group))?;
         if self.inner.slot.is_draining() {
             log.close()?; // the shutdown does not wait for a replica that is being opened
             return Err(Error::new(ErrorKind::Unavailable, "this server is shutting down"));
@@ -610,15 +584,8 @@ mod tests {
     use chiplog_net::peer::PeerOptions;
 
     /// A server's groups with its system log, which it leads. The default log is not needed for that.
-    fn with_system(data: &Path) -> Groups {
-        let mut config = Config { node: 1, groups: 1, data: data.to_owned(), ..Config::default() };
-        config.log.segment_bytes = Some(Size(1 << 20));
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = listener.local_addr().unwrap();
-        let address: Address = format!("{at} {at}").parse().unwrap();
-        let options = PeerOptions::new(NodeId(1), listener, address.to_string());
-        let groups =
-            Groups::new(config, &address, PeerTransport::start(options).unwrap(), LogSlot::new()).unwrap();
+    pub(super) fn with_system(data: &Path) -> Groups {
+        let groups = over(data, &[]).unwrap();
         let system = groups.start(SYSTEM, Bootstrap::Init).unwrap();
         groups.serve(SYSTEM, &system).unwrap();
         let begun = Instant::now();
@@ -627,6 +594,18 @@ mod tests {
             std::thread::sleep(Duration::from_millis(10));
         }
         groups
+    }
+
+    /// A server's groups, none of them open.
+    pub(super) fn over(data: &Path, directories: &[PathBuf]) -> chiplog::Result<Groups> {
+        let mut config = Config { node: 1, groups: 1, data: data.to_owned(), ..Config::default() };
+        config.group_directories = directories.to_owned();
+        config.log.segment_bytes = Some(Size(1 << 20));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let address: Address = format!("{at} {at}").parse().unwrap();
+        let options = PeerOptions::new(NodeId(1), listener, address.to_string());
+        Groups::new(config, &address, PeerTransport::start(options).unwrap(), LogSlot::new())
     }
 
     fn aside(groups: &Groups, group: u32) -> bool {
