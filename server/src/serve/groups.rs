@@ -38,7 +38,7 @@ use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::wire::address::Address;
 use late::is_alone;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -582,6 +582,7 @@ mod tests {
     use super::*;
     use chiplog::NodeId;
     use chiplog_net::peer::PeerOptions;
+    use std::path::PathBuf;
 
     /// A server's groups with its system log, which it leads. The default log is not needed for that.
     pub(super) fn with_system(data: &Path) -> Groups {

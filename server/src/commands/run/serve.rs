@@ -46,7 +46,8 @@ Examples:
 ///
 /// The key `groups` is for named logs (`chiplog logs`): --set groups=2 keeps them in two groups. It is 0 by
 /// default, which keeps none. Use the same number on all servers. The only server of a cluster makes the groups
-/// at its next start; several servers that never had groups cannot get them.
+/// at its next start; several servers that never had groups cannot get them. The key `group_directories` spreads
+/// the groups over disks: --set 'group_directories=["/mnt/disk-1/chiplog", "/mnt/disk-2/chiplog"]'.
 ///
 /// SIGTERM and Ctrl-C end the server in order: it is no longer ready, accepts no new calls, transfers
 /// leadership, ends its streams and closes the log (status 0). A second signal ends it at once; no confirmed
