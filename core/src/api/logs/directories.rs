@@ -425,7 +425,10 @@ fn examine(path: &Path) -> Result<(Usable, Option<Marker>)> {
     let disk = match RealDisk::open(path, false) {
         Ok(disk) => disk,
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            return Err(invalid(path, "it does not exist: make it and mount its disk, or list another one"));
+            return Err(invalid(
+                path,
+                "it does not exist: mount its disk, make it if it is new, or list another one",
+            ));
         }
         Err(e) => return Err(Error::io("open directory", path, e)),
     };

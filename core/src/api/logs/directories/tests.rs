@@ -245,7 +245,7 @@ fn directory_that_cannot_be_one_of_groups_is_refused() {
     let link = dirs.home.path().with_extension("link");
     std::os::unix::fs::symlink(dirs.home.path(), &link).unwrap();
     for (path, why) in [
-        (disk.join("missing"), "does not exist: make it and mount its disk"),
+        (disk.join("missing"), "does not exist: mount its disk"),
         (file, "cannot open directory"),
         (link.clone(), "the directory of the logs"),
     ] {
