@@ -57,6 +57,8 @@ pub(crate) enum Name {
     ManyFair,
     /// Bytes written for a byte appended to named logs: at most 2.2
     ManyAmp,
+    /// Two groups on two disks: 1.7 times the appends of two on one (with `--disks` only)
+    ManyDisks,
     /// Over the network, one server: 128 appenders over 1 to 128 connections, the lowest rate 0.6 of the highest
     NetNativeOne,
     /// The same, durable on two of three servers
@@ -110,6 +112,7 @@ pub(crate) fn measure(bench: &Bench, sizes: &Sizes, which: Name) -> Result<Vec<B
         Name::ManyScan => many_scan(bench, sizes),
         Name::ManyFair => many_fair(bench),
         Name::ManyAmp => many_amp(bench),
+        Name::ManyDisks => many_disks(bench, sizes),
         Name::NetNativeOne => net::flat(bench, sizes, LogService, 1),
         Name::NetNativeThree => net::flat(bench, sizes, LogService, 3),
         Name::NetLogspecOne => net::flat(bench, sizes, Logspec, 1),
@@ -435,6 +438,27 @@ fn many_amp(bench: &Bench) -> Result<Vec<Bar>> {
     let bytes = many::amplification(bench, RECORD_BYTES)?;
     let note = "bytes written to segment files for a byte of records, without zeros filled ahead".to_owned();
     Ok(vec![bar("many_amp", (bytes, BYTES_MAX), "B", bytes / BYTES_MAX, Side::AtMost(1.0), note)])
+}
+
+fn many_disks(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
+    if sizes.disks.is_empty() {
+        eprintln!("  skipped: name two directories on two disks by --disks");
+        return Ok(Vec::new());
+    }
+    let seen = many::disks(bench, &sizes.disks, RECORD_BYTES)?;
+    let (figures, limits) = (many::per_second(&seen.two), many::per_second(&seen.one));
+    let middle = |values: &[f64]| median(values.iter().copied());
+    let p50 = |outcomes: &[crate::workload::Outcome]| {
+        median(outcomes.iter().map(|outcome| outcome.latencies.summary().p50))
+    };
+    let note = format!(
+        "{} named logs in two groups on two disks; limit: on one of them; p50 {} us, on one {} us",
+        many::LOGS,
+        number(p50(&seen.two)),
+        number(p50(&seen.one))
+    );
+    let values = (middle(&figures), middle(&limits));
+    Ok(vec![bar("many_disks", values, "/s", ratio(&figures, &limits), Side::AtLeast(1.7), note)])
 }
 
 #[cfg(test)]

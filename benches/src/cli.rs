@@ -102,6 +102,9 @@ struct Common {
     /// Megabytes of the log that is opened
     #[arg(long, value_name = "MIB")]
     open_mib: Option<u64>,
+    /// Two directories, each on a disk of its own (of `many_disks`); a directory `many-groups` in them is removed
+    #[arg(long, value_name = "DIR,DIR", value_delimiter = ',')]
+    disks: Vec<PathBuf>,
     /// Results as JSON
     #[arg(long)]
     json: bool,
@@ -148,6 +151,7 @@ impl Common {
             connections: net.map_or_else(|| appends::CONNECTIONS.to_vec(), |net| net.connections.clone()),
             streams: if net.is_some_and(|net| net.shared_streams) { Streams::Shared } else { Streams::Own },
             logs: if self.quick { 200 } else { 10_000 },
+            disks: self.disks.clone(),
             scan_bytes: self.scan_mib.unwrap_or(scan) << 20,
             open_bytes: self.open_mib.unwrap_or(open) << 20,
             idle: Duration::from_secs(idle),
@@ -169,6 +173,8 @@ impl Common {
                 self.dir.display()
             );
         }
+        let disks = self.disks.len();
+        ensure!(disks == 0 || disks == 2, "--disks names {disks} directories; it must name two");
         let measured = Duration::from_secs_f64(seconds);
         let window = Window { warm_up: measured / 3, measured };
         let raw_bytes = if self.quick { 16 << 20 } else { 256 << 20 };

@@ -30,18 +30,30 @@ pub(crate) struct ScratchLogs {
     logs: Option<Logs>,
     handles: Vec<Log>,
     path: PathBuf,
+    /// Further directories, which are removed too.
+    directories: Vec<PathBuf>,
 }
 
 impl ScratchLogs {
     /// A fresh directory `dir/many` with `count` logs in `groups` groups.
     pub(crate) fn create(dir: &Path, count: usize, groups: u32) -> Result<Self> {
+        Self::create_on(dir, count, groups, &[])
+    }
+
+    /// As [`Self::create`], with the groups on these disks, in a fresh directory `DISK/many-groups` each.
+    fn create_on(dir: &Path, count: usize, groups: u32, disks: &[PathBuf]) -> Result<Self> {
         let path = dir.join("many");
-        if path.exists() {
-            fs::remove_dir_all(&path).with_context(|| format!("removing {}", path.display()))?;
+        let directories: Vec<PathBuf> = disks.iter().map(|disk| disk.join("many-groups")).collect();
+        for path in directories.iter().chain([&path]).filter(|path| path.exists()) {
+            fs::remove_dir_all(path).with_context(|| format!("removing {}", path.display()))?;
         }
-        let logs = Logs::open(&path, LogsOptions::default().groups(groups))?;
+        for path in &directories {
+            fs::create_dir(path).with_context(|| format!("making {}", path.display()))?;
+        }
+        let options = LogsOptions::default().groups(groups).directories(&directories);
+        let logs = Logs::open(&path, options)?;
         let handles = create_all(&logs, count)?;
-        Ok(Self { logs: Some(logs), handles, path })
+        Ok(Self { logs: Some(logs), handles, path, directories })
     }
 
     fn logs(&self) -> Result<&Logs> {
@@ -74,7 +86,9 @@ impl Drop for ScratchLogs {
         self.handles.clear();
         self.logs = None;
         // The whole work directory is removed later.
-        let _ = fs::remove_dir_all(&self.path);
+        for path in self.directories.iter().chain([&self.path]) {
+            let _ = fs::remove_dir_all(path);
+        }
     }
 }
 
@@ -145,6 +159,21 @@ pub(crate) fn appends(bench: &Bench, record_bytes: usize, groups: u32) -> Result
     let (many, one) = interleave(bench.rounds, many, one)?;
     let (many, blocks) = many.into_iter().unzip();
     Ok(Many { many, one, blocks })
+}
+
+/// [`LOGS`] named logs in two groups: each group on a disk of its own, and both on the first of these disks.
+pub(crate) struct Disks {
+    pub(crate) two: Vec<Outcome>,
+    pub(crate) one: Vec<Outcome>,
+}
+
+pub(crate) fn disks(bench: &Bench, disks: &[PathBuf], record_bytes: usize) -> Result<Disks> {
+    let on = |disks: &[PathBuf]| {
+        let logs = ScratchLogs::create_on(&bench.dir, LOGS, 2, disks)?;
+        workload::blocking(&logs, &bench.pool, APPENDERS, record_bytes, bench.window)
+    };
+    let (two, one) = interleave(bench.rounds, || on(disks), || on(&disks[..1]))?;
+    Ok(Disks { two, one })
 }
 
 /// The bare loop with `committers` loops side by side, 128 threads shared among them.

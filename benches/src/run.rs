@@ -16,6 +16,7 @@ use anyhow::Result;
 use chiplog::Codec;
 use clap::ValueEnum;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// A workload of `run`.
@@ -57,6 +58,8 @@ pub(crate) struct Sizes {
     pub(crate) streams: Streams,
     /// The named logs of the bars about many.
     pub(crate) logs: usize,
+    /// Two directories, each on a disk of its own; empty: there are none.
+    pub(crate) disks: Vec<PathBuf>,
     pub(crate) scan_bytes: u64,
     pub(crate) open_bytes: u64,
     pub(crate) idle: Duration,

@@ -136,12 +136,33 @@ fn bars_are_selected_by_name_and_printed_as_lines() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_chiplog-bench"));
     command.args(["bars", "--quick", "--secs", "0.05", "--dir"]).arg(dir.path());
-    let output = command.args(["append_pipelined", "append_small"]).output().unwrap();
+    let output = command.args(["append_pipelined", "append_small", "many_disks"]).output().unwrap();
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<_> = text.lines().filter(|line| line.starts_with("append_")).collect();
     assert_eq!(lines.len(), 4, "{text}");
     assert!(lines.iter().all(|line| line.contains(" met") || line.contains(" short")), "{text}");
+}
+
+/// Without `--disks` the bar about disks is skipped.
+#[test]
+fn disks_are_measured_if_they_are_named() {
+    let (dir, one, two) = (tempfile::tempdir(), tempfile::tempdir(), tempfile::tempdir());
+    let (dir, one, two) = (dir.unwrap(), one.unwrap(), two.unwrap());
+    let bars = |disks: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_chiplog-bench"));
+        command.args(["bars", "many_disks", "--quick", "--secs", "0.05", "--disks", disks, "--dir"]);
+        command.arg(dir.path()).output().unwrap()
+    };
+    let output = bars(&format!("{},{}", one.path().display(), two.path().display()));
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.lines().filter(|line| line.starts_with("many_disks")).count(), 1, "{text}");
+    assert!(
+        [&one, &two].iter().all(|disk| disk.path().read_dir().unwrap().next().is_none()),
+        "they are left empty"
+    );
+    assert_ne!(bars("one").status.code(), Some(0), "two are needed");
 }
 
 #[test]

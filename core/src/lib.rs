@@ -83,6 +83,7 @@ pub use types::{
 /// Parts that chiplog's other crates share. They may change in any version.
 #[cfg(feature = "internal")]
 pub mod internal {
+    pub use crate::api::logs::directories::{DirectoryFault, GroupDirectories};
     pub use crate::disk::mmap::ForkGuard;
 }
 

@@ -849,6 +849,16 @@ typedef struct {
    * Not used; must be 0.
    */
   uint32_t reserved;
+  /**
+   * Further directories for the groups, each meant to be on a disk of its own: `directories_count` paths, up to 64. NULL,
+   * the default: none. A new group goes to the one with the fewest groups, the first of these; one that exists is found
+   * in any of them and in the directory of the logs. They have to exist, apart from each other and from that one.
+   */
+  const char *const *directories;
+  /**
+   * The number of `directories`.
+   */
+  size_t directories_count;
 } chiplog_logs_options_t;
 
 /**
@@ -2318,7 +2328,7 @@ void chiplog_logs_options_init(chiplog_logs_options_t *options,
  * Ownership: `directory` and `options` are borrowed for the call, the clock's context until the logs are closed. The
  * caller owns `*logs` and must close it. Any thread. Blocks while recovery reads the last segment of each group.
  * Errors: as chiplog_log_open; INVALID_ARGUMENT, too, if the directory holds one log on its own; DIVERGED: a group's
- * directory was replaced by another one.
+ * directory was replaced by another one, is there twice, or is in one of the options' directories that cannot be used now.
  */
 CHIPLOG_MUST_USE chiplog_status_t chiplog_logs_open(const char *directory,
                                    const chiplog_logs_options_t *options,

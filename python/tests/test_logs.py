@@ -302,6 +302,24 @@ def test_more_groups_are_added_and_fewer_leave_all_there_are(tmp_path: Path) -> 
         assert [log.last_index for log in logs.list()] == [1] * 9
 
 
+def test_groups_are_in_several_directories(tmp_path: Path) -> None:
+    disks = [tmp_path / "disk-1", tmp_path / "disk-2"]
+    with pytest.raises(chiplog.InvalidArgumentError, match="does not exist"):
+        chiplog.Logs(tmp_path / "logs", directories=disks, options=GROUP)
+    for disk in disks:
+        disk.mkdir()
+    for _ in range(2):
+        with chiplog.Logs(tmp_path / "logs", directories=[str(disk) for disk in disks], options=GROUP) as logs:
+            assert len(logs.list()) in (0, 2)
+            for name in ("orders", "users") if not logs.list() else ():
+                logs.create(name).append(b"x")
+    assert [(disk / f"group-{n}").is_dir() for n, disk in enumerate(disks, 1)] == [True, True]
+    with pytest.raises(chiplog.DivergedError, match="list it again"):
+        chiplog.Logs(tmp_path / "logs", directories=disks[:1], options=GROUP)
+    with pytest.raises(TypeError):
+        chiplog.Logs(tmp_path / "logs", directories=str(disks[0]), options=GROUP)
+
+
 def test_a_forked_child_is_refused(tmp_path: Path) -> None:
     program = """
 import gc, os, sys

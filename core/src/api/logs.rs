@@ -4,7 +4,7 @@
 //! ```text
 //! dir/system/     the system log: the catalogue's records
 //! dir/group-1/    named logs
-//! dir/group-2/    named logs
+//! dir/group-2/    named logs; further directories can have groups, too (directories.rs)
 //! ```
 //!
 //! The system log is a log on its own, with small files: as one of a group's logs it would keep the group's oldest
@@ -18,6 +18,8 @@
 //!
 //! Must not know: blocks, segments.
 
+pub(crate) mod directories;
+mod directory_files;
 mod groups;
 mod names;
 mod options;
@@ -34,7 +36,8 @@ use crate::replica::open::{disk_at, group_dir, open_named_dir, system_dir};
 use crate::replica::queue::proposals::{Command, LogCommand};
 use crate::sync::completion::Appended;
 use crate::types::{Index, LogId, LogNumber, Timestamp};
-use options::{GROUPS_MAX, SYSTEM_GROUP};
+use directories::GroupDirectories;
+use options::SYSTEM_GROUP;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -126,22 +129,29 @@ impl Logs {
     ///
     /// # Errors
     /// As [`Log::open`]. `InvalidArgument`: an option is out of bounds, or the directory holds one log on its own.
+    /// `Diverged`: a group is in two directories, or in one of [`LogsOptions::directories`] that cannot be used now, such as
+    /// that of a disk that is not mounted.
     pub fn open(dir: impl AsRef<Path>, options: LogsOptions) -> Result<Self> {
         options.check()?;
         let dir = dir.as_ref();
         let create = options.options.create;
+        let directories = GroupDirectories::new(dir, &options.directories)?;
+        if let Some(fault) = directories.faults()?.into_iter().next() {
+            return Err(fault.error);
+        }
         open_named_dir(dir, create)?;
         let system = disk_at(&system_dir(dir), create)?;
-        let mut disks = Vec::new();
-        // Groups that are there, then those that are to be added.
-        for group in 1..=GROUPS_MAX {
-            match disk_at(&group_dir(dir, group), create && group <= options.groups) {
-                Ok(disk) => disks.push(disk),
-                Err(error) if error.kind() == ErrorKind::NotFound && group > 1 => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Self::open_on(system, disks, options)
+        Self::open_with(system, &options, || {
+            let last = directories.groups()?.last().copied().unwrap_or(1);
+            let wanted = if create { options.groups } else { 0 };
+            // Groups that are there, and those that are to be added.
+            let disk = |group| match directories.find(group)? {
+                Some(path) => disk_at(&path, create),
+                None if group <= wanted => disk_at(&directories.place(group)?, true),
+                None => disk_at(&group_dir(dir, group), false), // an error, unless it is empty
+            };
+            (1..=last.max(wanted)).map(disk).collect()
+        })
     }
 
     /// As [`Logs::open`], with a disk for the catalogue and one for each group.
@@ -156,8 +166,17 @@ impl Logs {
                 "named logs need a disk for one group at least",
             ));
         }
+        Self::open_with(system, &options, || Ok(groups))
+    }
+
+    /// Opens the system log, and then the groups from 1 on, whose disks are determined under the lock of the system log.
+    fn open_with(
+        system: Arc<dyn Disk>,
+        options: &LogsOptions,
+        groups: impl FnOnce() -> Result<Vec<Arc<dyn Disk>>>,
+    ) -> Result<Self> {
         let logs = Self::of(Log::open_on(system, options.of_group(SYSTEM_GROUP))?);
-        for (disk, number) in groups.into_iter().zip(1..) {
+        for (disk, number) in groups()?.into_iter().zip(1..) {
             logs.add_group(number, Log::open_on(disk, options.of_group(number))?)?;
         }
         logs.drop_deleted()?;

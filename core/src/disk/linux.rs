@@ -5,8 +5,8 @@
 
 use super::{Disk, DiskFile, Lock, Map};
 use rustix::fs::{
-    Advice, AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fadvise, fallocate, fcntl_getfl,
-    fcntl_setfl, flock, fstat, openat, renameat, statat, unlinkat,
+    Access, Advice, AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, access, fadvise, fallocate,
+    fcntl_getfl, fcntl_setfl, flock, fstat, openat, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
 use std::fs::{self, DirBuilder, File};
@@ -228,6 +228,24 @@ pub(crate) fn check_vacant(path: &Path) -> io::Result<()> {
         Some(Ok(above)) if above.dev() != here.dev() => Err(io::ErrorKind::ResourceBusy.into()),
         _ => Ok(()),
     }
+}
+
+/// Checks that files can be made in a directory, by its mode and its file system. A full one passes.
+///
+/// # Errors
+/// `PermissionDenied`, `ReadOnlyFilesystem`. Other errors: the check failed.
+pub(crate) fn check_writable(path: &Path) -> io::Result<()> {
+    Ok(access(path, Access::WRITE_OK | Access::EXEC_OK)?)
+}
+
+/// Whether a directory has nothing in it. Stops at the first name.
+pub(crate) fn is_empty(path: &Path) -> io::Result<bool> {
+    Ok(fs::read_dir(path)?.next().transpose()?.is_none())
+}
+
+/// The whole path of what exists, without symbolic links.
+pub(crate) fn real_path(path: &Path) -> io::Result<PathBuf> {
+    fs::canonicalize(path)
 }
 
 /// Makes a missing directory, and its missing parents.

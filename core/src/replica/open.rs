@@ -359,6 +359,11 @@ pub(crate) fn open_named_dir(dir: &Path, create: bool) -> Result<()> {
     Ok(())
 }
 
+/// The file in a directory of named logs that lists further directories with groups of theirs.
+pub(crate) const DIRECTORIES_FILE: &str = "chiplog.directories";
+/// The file in such a further directory that says whose it is.
+pub(crate) const MARKER_FILE: &str = "chiplog.groups";
+
 /// The directory of the catalogue's log, in a directory of named logs.
 pub(crate) fn system_dir(dir: &Path) -> PathBuf {
     dir.join("system")
@@ -369,16 +374,21 @@ pub(crate) fn group_dir(dir: &Path, group: u32) -> PathBuf {
     dir.join(format!("group-{group}"))
 }
 
-/// Fails if `dir` holds many named logs.
+/// Whether a directory holds a log of its own, as far as it can be read.
+pub(crate) fn holds_log(dir: &Path) -> bool {
+    let disk = RealDisk::open(dir, false).ok();
+    disk.is_some_and(|disk| Identity::read(&disk).is_ok_and(|identity| identity.is_some()))
+}
+
+/// Fails if `dir` holds many named logs, or groups of them.
 ///
 /// # Errors
 /// `InvalidArgument`.
 pub(crate) fn check_not_named(dir: &Path) -> Result<()> {
-    let disk_of = |dir: &Path| RealDisk::open(dir, false).ok();
-    let holds_log = |dir: &Path| {
-        disk_of(dir).is_some_and(|disk| Identity::read(&disk).is_ok_and(|identity| identity.is_some()))
-    };
-    if !holds_log(&system_dir(dir)) || disk_of(&group_dir(dir, 1)).is_none() || holds_log(dir) {
+    let has = |file: &str| dir.join(file).is_file();
+    let has_groups = has(DIRECTORIES_FILE) || group_dir(dir, 1).is_dir();
+    let is_named = has_groups && holds_log(&system_dir(dir));
+    if holds_log(dir) || !(is_named || has(MARKER_FILE)) {
         return Ok(());
     }
     let what = format!(

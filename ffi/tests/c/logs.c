@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "embedded.h"
 #include <pthread.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -51,6 +52,34 @@ static uint64_t last_index(chiplog_log_t *log) {
     status.size = sizeof status;
     FINE(chiplog_log_status(log, &status, &error));
     return status.last_index;
+}
+
+static void groups_are_in_several_directories(void) {
+    chiplog_log_options_t group;
+    chiplog_log_options_for_segments(&group, sizeof group, 256 << 10);
+    group.sessions_max = 16;
+    chiplog_logs_options_t options;
+    chiplog_logs_options_init(&options, sizeof options);
+    CHECK(options.directories == NULL && options.directories_count == 0);
+    options.options = &group;
+    char first[512], second[512], path[600];
+    snprintf(first, sizeof first, "%s", below("disk-1"));
+    snprintf(second, sizeof second, "%s", below("disk-2"));
+    CHECK(mkdir(first, 0700) == 0 && mkdir(second, 0700) == 0);
+    const char *disks[] = {first, second};
+    options.directories = disks;
+    options.directories_count = 2;
+    chiplog_logs_t *logs = NULL, *none = NULL;
+    FINE(chiplog_logs_open(below("spread"), &options, &logs, &error));
+    FINE(chiplog_log_close(create(logs, "orders", NULL), &error));
+    FINE(chiplog_logs_close(logs, &error));
+    snprintf(path, sizeof path, "%s/group-1/chiplog.id", first);
+    CHECK(access(path, F_OK) == 0);
+    snprintf(path, sizeof path, "%s/group-2/chiplog.id", second);
+    CHECK(access(path, F_OK) == 0);
+    options.directories_count = 1;
+    GIVES(CHIPLOG_DIVERGED, chiplog_logs_open(below("spread"), &options, &none, &error));
+    CHECK(none == NULL);
 }
 
 static void logs_count_their_own_records(void) {
@@ -160,6 +189,12 @@ static void names_end(void) {
     options.groups = 0;
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_logs_open(below("never"), &options, &other, &error));
     options.groups = 1;
+    options.directories_count = 1;
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_logs_open(below("never"), &options, &other, &error));
+    const char *missing[] = {"/nowhere/at/all"};
+    options.directories = missing;
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_logs_open(below("never"), &options, &other, &error));
+    options.directories_count = 0;
     options.options = &group;
     group.retention_bytes = (uint64_t)1 << 40;
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_logs_open(below("never"), &options, &other, &error));
@@ -380,6 +415,7 @@ static void forked(void) {
 int main(int argc, char **argv) {
     begin(argc, argv);
     logs_count_their_own_records();
+    groups_are_in_several_directories();
     names_end();
     pages();
     together();

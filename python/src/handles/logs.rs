@@ -19,17 +19,21 @@ use std::path::PathBuf;
 
 /// Many named logs in one directory, each a `Log`: thousands of them cost little more than one.
 ///
-/// `Logs(dir, *, groups=2, options=None)` opens the logs in `dir`, a str or path, or makes the directory. A log has
-/// indexes from 1, readers, sessions and discards of its own. Logs are kept in groups: those of a group share its
-/// threads, writes and syncs. `groups`: how many there are, from 1 to 1,024; a directory that is opened with a larger
-/// number gets more groups, a smaller one leaves all there are. `options`: `Options` of each group, without
-/// `retention_bytes` and `retention_age`; None: the defaults. Segments have a table of the group's logs: below 8 MiB,
-/// set `sessions_max` to make room for it. Blocks during recovery, without the GIL; Ctrl-C ends the
-/// wait, and the logs are closed once they are open.
+/// `Logs(dir, *, groups=2, directories=None, options=None)` opens the logs in `dir`, a str or path, or makes the
+/// directory. A log has indexes from 1, readers, sessions and discards of its own. Logs are kept in groups: those of a
+/// group share its threads, writes and syncs. `groups`: how many there are, from 1 to 1,024; a directory that is opened
+/// with a larger number gets more groups, a smaller one leaves all there are. `directories`: further directories for
+/// the groups, up to 64, each meant to be on a disk of its own; they have to exist, apart from each other and from
+/// `dir`. A new group goes to the one with the fewest groups, the first of these; one that exists is found in any of
+/// them and in `dir`. `options`: `Options` of each group, without `retention_bytes` and `retention_age`; None: the
+/// defaults. Segments have a table of the group's logs: below 8 MiB, set `sessions_max` to make room for it. Blocks
+/// during recovery, without the GIL; Ctrl-C ends the wait, and the logs are closed once they are open.
 ///
 /// Raises `LockedError`: another handle or process has them open; `NotFoundError`: there are none, and `create` is
-/// False; `DivergedError`: a group's directory was replaced by another one; `CorruptError`, `UnsupportedError`,
-/// `IoError`: the files; `InvalidArgumentError`, `TypeError`: an argument or option, or `dir` holds one log on its own.
+/// False; `DivergedError`: a group's directory was replaced by another one, is there twice, or is in one of
+/// `directories` that cannot be used now, such as that of a disk that is not mounted; `CorruptError`,
+/// `UnsupportedError`, `IoError`: the files; `InvalidArgumentError`, `TypeError`: an argument or option, or `dir` holds
+/// one log on its own.
 ///
 /// Any number of threads may use it. In a forked child each call raises `ForkedError`. `with` and `async with`
 /// close it. After `close()` calls raise `ClosedError`. Logs that are not closed stay open until this handle and those
@@ -59,14 +63,18 @@ impl Logs {
 #[pymethods]
 impl Logs {
     #[new]
-    #[pyo3(signature = (dir, *, groups=2, options=None))]
+    #[pyo3(signature = (dir, *, groups=2, directories=None, options=None))]
     fn new(
         py: Python<'_>,
         dir: PathBuf,
         #[pyo3(from_py_with = input::groups)] groups: u32,
+        directories: Option<Vec<PathBuf>>,
         options: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let options = LogsOptions::default().groups(groups).options(options::log(options)?);
+        let options = LogsOptions::default()
+            .groups(groups)
+            .directories(directories.unwrap_or_default())
+            .options(options::log(options)?);
         notices::ask(py)?;
         let logs = wait::on_thread(py, {
             let dir = dir.clone();

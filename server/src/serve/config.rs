@@ -12,6 +12,7 @@ use super::limits::Limits;
 use super::size::Size;
 use crate::common::failure::{Failure, Result};
 use chiplog::cluster::{Bootstrap, ClusterOptions};
+use chiplog::internal::GroupDirectories;
 use chiplog::{Logs, LogsOptions, NodeId, Options, ReadMode};
 use chiplog_net::peer::GROUPS_MAX;
 use chiplog_net::served::log_slot::DEFAULT_LOG;
@@ -45,6 +46,8 @@ pub(crate) struct Config {
     pub(crate) groups: u32,
     /// The number of voting servers that run each group. 0: all servers do.
     pub(crate) group_replicas: u32,
+    /// Further directories for the groups of named logs, each meant to be on a disk of its own.
+    pub(crate) group_directories: Vec<PathBuf>,
     pub(crate) listen: Listen,
     pub(crate) advertise: Advertise,
     pub(crate) log: LogConfig,
@@ -183,6 +186,7 @@ impl Default for Config {
             threads: None,
             groups: 0,
             group_replicas: 0,
+            group_directories: Vec::new(),
             listen: Listen::default(),
             advertise: Advertise::default(),
             log: LogConfig::default(),
@@ -328,7 +332,7 @@ impl Config {
         }
     }
 
-    /// The mistakes in names of files.
+    /// The mistakes in names of files and directories.
     fn check_files(&self) -> Vec<String> {
         let Tls { certificate, key, client_authority, peer_certificate, peer_key, peer_authority } =
             &self.tls;
@@ -340,6 +344,8 @@ impl Config {
         ];
         let others = [("tls.client_authority", client_authority), ("auth.tokens", &self.auth.tokens)];
         let mut wrong = Vec::new();
+        let directories = GroupDirectories::check(&self.data, &self.group_directories);
+        wrong.extend(directories.err().map(|e| format!("group_directories: {e}")));
         for (key, file) in client.iter().chain(&peers).chain(&others) {
             if file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
                 wrong.push(format!("{key} is empty: give a file, or remove the key"));
@@ -602,6 +608,21 @@ mod tests {
             ("groups = 1", Some(("listen.logspec", "[\"default@h:1\"]")), "at listen.client"),
             ("groups = 1", Some(("listen.logspec", "[\"a@h:1\", \"b@h:1\"]")), "used twice"),
             ("groups = 1", Some(("listen.logspec", "[\"a@127.0.0.1:7412\"]")), "used twice"),
+            ("", Some(("group_directories", "/d1")), "group_directories"),
+            ("", Some(("group_directories", "[\"\"]")), "group_directories: directory \"\""),
+            ("", Some(("group_directories", "[\"/d1\", \"/d2\", \"/d1/\"]")), "the same as /d1, another one"),
+            ("", Some(("group_directories", "[\"/d1\", \"/d1/x\"]")), "below /d1, another one"),
+            (
+                "data = \"/d\"",
+                Some(("group_directories", "[\"/d\"]")),
+                "the same as /d, the directory of the logs",
+            ),
+            (
+                "data = \"/d/x\"",
+                Some(("group_directories", "[\"/d\"]")),
+                "above /d/x, the directory of the logs",
+            ),
+            ("data = \"d\"", Some(("group_directories", "[\"./d/x\"]")), "/d/x\" for groups"),
             ("", Some(("node.x.y", "1")), "node"),
             ("", Some(("", "1")), "not a key"),
             ("", Some(("cluster.heartbeat_millis", "900")), "heartbeat"),

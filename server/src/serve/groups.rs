@@ -4,7 +4,7 @@
 //! ```text
 //! data/                the default log: its members are the servers of the cluster
 //! data/named/system/   the catalogue
-//! data/named/group-1/  named logs
+//! data/named/group-1/  named logs; with `group_directories` a new group goes to one of these instead
 //! data/named/group-2.moved-1/  being removed: the group was moved to other servers
 //! data/chiplog.named   whether there was a system log here (`marker.rs`)
 //! ```
@@ -27,6 +27,7 @@
 //!
 //! Must not know: services, clients.
 
+mod directories;
 mod elsewhere;
 mod late;
 mod marker;
@@ -37,6 +38,7 @@ mod readiness;
 use super::config::Config;
 use crate::connect::open_log;
 use chiplog::cluster::{Bootstrap, Role};
+use chiplog::internal::GroupDirectories;
 use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, LogNumber, Logs, NodeId, Term};
 use chiplog_net::peer::{GROUPS_MAX, Hosting, PeerTransport};
 use chiplog_net::served::elsewhere::GroupView;
@@ -44,7 +46,7 @@ use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::wire::address::Address;
 use late::is_alone;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -58,7 +60,7 @@ const SYSTEM: u32 = 0;
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// How long the thread that follows the catalogue waits for its next record.
 const CATALOGUE_WAIT: Duration = Duration::from_millis(200);
-/// How long a group that could not be opened is left alone.
+/// How long a group that could not be opened, or that this server does not have, is left alone.
 const OPEN_AGAIN: Duration = Duration::from_secs(30);
 /// Why a cluster of one server makes no groups.
 const ALONE: &str =
@@ -75,6 +77,8 @@ const HOST_TIMEOUT: Duration = Duration::from_secs(5);
 enum Task {
     Make,
     Open,
+    /// Reading the directories of groups.
+    Directories,
     Catalogue,
     Place,
     Members,
@@ -87,7 +91,7 @@ impl Task {
     fn patience(self) -> Duration {
         match self {
             Self::Place | Self::Members | Self::Wait => PATIENCE,
-            Self::Make | Self::Open | Self::Catalogue => Duration::ZERO,
+            Self::Make | Self::Open | Self::Directories | Self::Catalogue => Duration::ZERO,
         }
     }
 }
@@ -107,6 +111,7 @@ pub(super) struct Groups {
 
 struct Inner {
     config: Config,
+    directories: GroupDirectories,
     address: String,
     transport: Arc<PeerTransport>,
     slot: Arc<LogSlot>,
@@ -124,7 +129,7 @@ struct Inner {
     silent: Mutex<BTreeMap<(u32, NodeId), Instant>>,
     /// The last report about each piece of work on a group.
     reported: Mutex<BTreeMap<(u32, Task), Report>>,
-    /// When a group could not be opened.
+    /// When a group could not be opened, or was not here.
     unopened: Mutex<BTreeMap<u32, Instant>>,
     /// The group that was moved last to make the servers more even.
     moving: Mutex<Option<u32>>,
@@ -134,26 +139,37 @@ struct Inner {
 
 impl Groups {
     /// The groups of this server, none of them open. Other servers can ask for replicas from now on.
+    ///
+    /// # Errors
+    /// A directory is listed for groups that cannot be used and never was.
     pub(super) fn new(
         config: Config,
         address: &Address,
         transport: Arc<PeerTransport>,
         slot: Arc<LogSlot>,
-    ) -> Self {
-        let groups = Self::over(config, address.to_string(), transport.clone(), slot);
+    ) -> chiplog::Result<Self> {
+        let groups = Self::over(config, address.to_string(), transport.clone(), slot)?;
+        groups.check_directories()?;
         let hosting = Arc::downgrade(&groups.inner);
         transport.on_host(Box::new(Hosted(hosting)));
         let elsewhere = Arc::downgrade(&groups.inner);
         groups.inner.slot.ask_elsewhere(Box::new(move |group, of| {
             Self { inner: running(&elsewhere)? }.view_elsewhere(group, of)
         }));
-        groups
+        Ok(groups)
     }
 
     /// As [`Self::new`], but requests of other servers are not answered yet.
-    fn over(config: Config, address: String, transport: Arc<PeerTransport>, slot: Arc<LogSlot>) -> Self {
+    fn over(
+        config: Config,
+        address: String,
+        transport: Arc<PeerTransport>,
+        slot: Arc<LogSlot>,
+    ) -> chiplog::Result<Self> {
+        let directories = GroupDirectories::new(config.data.join(NAMED), &config.group_directories)?;
         let inner = Inner {
             config,
+            directories,
             address,
             transport,
             slot,
@@ -168,7 +184,7 @@ impl Groups {
             moving: Mutex::default(),
             asked: Mutex::default(),
         };
-        Self { inner: Arc::new(inner) }
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Opens the replicas that are there, or makes the system log that a cluster of this server alone never had. Blocks
@@ -177,13 +193,9 @@ impl Groups {
     /// the other groups do without it.
     pub(super) fn open(&self, default: &Log) {
         let _one = self.opening();
-        self.remove_moved(&self.inner.config.data.join(NAMED));
-        if self.inner.slot.named().is_none() && open_log::is_log(&self.path(SYSTEM)) {
-            let opened = self.start(SYSTEM, Bootstrap::Existing).and_then(|log| self.serve(SYSTEM, &log));
-            if let Err(error) = opened {
-                self.report(SYSTEM, Task::Open, &format!("the system log cannot be opened: {error}"));
-            }
-        }
+        self.remove_moved();
+        self.report_directories();
+        self.open_system();
         self.open_known();
         if self.inner.config.groups > 0
             && self.inner.slot.named().is_none()
@@ -191,6 +203,16 @@ impl Groups {
             && is_alone(default)
         {
             self.begin_late(default);
+        }
+    }
+
+    /// Opens the system log that is there. Called under the lock.
+    fn open_system(&self) {
+        if self.inner.slot.named().is_none() && open_log::is_log(&self.path(SYSTEM)) {
+            let opened = self.start(SYSTEM, Bootstrap::Existing).and_then(|log| self.serve(SYSTEM, &log));
+            if let Err(error) = opened {
+                self.report(SYSTEM, Task::Open, &format!("the system log cannot be opened: {error}"));
+            }
         }
     }
 
@@ -210,10 +232,12 @@ impl Groups {
 
     /// Makes the system log of a new cluster. Called under the lock.
     fn make_system(&self) -> chiplog::Result<()> {
-        if let Some(group) = (1..=GROUPS_MAX).find(|group| open_log::is_log(&self.path(*group))) {
+        for group in 1..=GROUPS_MAX {
+            let Some(path) = self.find(group)? else { continue };
             let what = format!(
-                "{} is of an earlier catalogue, whose directory is missing beside it: put that back, or move the groups away",
-                self.path(group).display()
+                "{} is of an earlier catalogue, whose directory is missing in {}: put that back, or move the groups away",
+                path.display(),
+                self.inner.config.data.join(NAMED).display()
             );
             return Err(Error::new(ErrorKind::Diverged, what));
         }
@@ -234,12 +258,18 @@ impl Groups {
                 continue;
             }
             let opened = logs.group_id(group).and_then(|id| match id {
-                Some(id) => self.start_existing(group, id)?.map_or(Ok(()), |log| self.serve(group, &log)),
-                None => Ok(()),
+                Some(id) => match self.start_existing(group, id)? {
+                    Some(log) => self.serve(group, &log).map(|()| true),
+                    None => Ok(false),
+                },
+                None => Ok(true),
             });
             match opened {
-                Ok(()) => {
+                Ok(is_done) => {
                     unopened.remove(&group);
+                    if !is_done {
+                        unopened.insert(group, Instant::now());
+                    }
                     self.report(group, Task::Open, "");
                 }
                 Err(error) => {
@@ -252,11 +282,10 @@ impl Groups {
 
     /// Renames the directory of a group that the catalogue does not have: this server was making it when another one made
     /// the group of this number.
-    fn set_aside(&self, group: u32) -> chiplog::Result<()> {
-        let path = self.path(group);
+    fn set_aside(&self, group: u32, path: &Path) -> chiplog::Result<()> {
         let aside = (1..).map(|n| path.with_extension(format!("unused-{n}"))).find(|aside| !aside.exists());
         let Some(aside) = aside else { return Ok(()) };
-        std::fs::rename(&path, &aside).map_err(|e| {
+        std::fs::rename(path, &aside).map_err(|e| {
             Error::new(ErrorKind::Io, format!("cannot rename {} to {}: {e}", path.display(), aside.display()))
         })?;
         tracing::warn!(
@@ -312,10 +341,6 @@ impl Groups {
         self.inner.opening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn path(&self, group: u32) -> PathBuf {
-        Logs::group_path(self.inner.config.data.join(NAMED), group)
-    }
-
     /// Opens a replica. Called under the lock.
     fn start(&self, group: u32, bootstrap: Bootstrap) -> chiplog::Result<Log> {
         let Inner { config, address, transport, .. } = &*self.inner;
@@ -323,7 +348,7 @@ impl Groups {
         let options = config
             .groups_options(bootstrap, transport.clone(), address.clone())
             .map_err(|failure| Error::new(ErrorKind::InvalidArgument, failure.to_string()))?;
-        let log = Log::open(self.path(group), options.of_group(group))?;
+        let log = Log::open(self.directory(group)?, options.of_group(group))?;
         if self.inner.slot.is_draining() {
             log.close()?; // the shutdown does not wait for a replica that is being opened
             return Err(Error::new(ErrorKind::Unavailable, "this server is shutting down"));
@@ -350,9 +375,7 @@ impl Groups {
 
     /// Opens the replica that is there, if it is of this log; renames its directory otherwise.
     fn start_existing(&self, group: u32, wanted: LogId) -> chiplog::Result<Option<Log>> {
-        if !open_log::is_log(&self.path(group)) {
-            return Ok(None);
-        }
+        let Some(path) = self.find(group)? else { return Ok(None) };
         let log = self.start(group, Bootstrap::Existing)?;
         if log.log_id() == wanted {
             return Ok(Some(log));
@@ -362,7 +385,7 @@ impl Groups {
         drop(log);
         if group == SYSTEM {
             // Nothing says which of the two is right, and this one can have the only catalogue.
-            let (path, wanted) = (self.path(group), wanted.get());
+            let wanted = wanted.get();
             let what = format!(
                 "{} has system log {here:032x}, and log {wanted:032x} is wanted: move the directory elsewhere if it is \
                  of another cluster",
@@ -370,7 +393,7 @@ impl Groups {
             );
             return Err(Error::new(ErrorKind::Diverged, what));
         }
-        self.set_aside(group)?;
+        self.set_aside(group, &path)?;
         Ok(None)
     }
 
@@ -613,17 +636,11 @@ mod tests {
     use super::super::size::Size;
     use super::*;
     use chiplog_net::peer::PeerOptions;
-    use std::path::Path;
+    use std::path::PathBuf;
 
     /// A server's groups with its system log, which it leads. The default log is not needed for that.
-    fn with_system(data: &Path) -> Groups {
-        let mut config = Config { node: 1, groups: 1, data: data.to_owned(), ..Config::default() };
-        config.log.segment_bytes = Some(Size(1 << 20));
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = listener.local_addr().unwrap();
-        let address: Address = format!("{at} {at}").parse().unwrap();
-        let options = PeerOptions::new(NodeId(1), listener, address.to_string());
-        let groups = Groups::new(config, &address, PeerTransport::start(options).unwrap(), LogSlot::new());
+    pub(super) fn with_system(data: &Path) -> Groups {
+        let groups = over(data, &[]).unwrap();
         let system = groups.start(SYSTEM, Bootstrap::Init).unwrap();
         groups.serve(SYSTEM, &system).unwrap();
         let begun = Instant::now();
@@ -632,6 +649,18 @@ mod tests {
             std::thread::sleep(Duration::from_millis(10));
         }
         groups
+    }
+
+    /// A server's groups, none of them open.
+    pub(super) fn over(data: &Path, directories: &[PathBuf]) -> chiplog::Result<Groups> {
+        let mut config = Config { node: 1, groups: 1, data: data.to_owned(), ..Config::default() };
+        config.group_directories = directories.to_owned();
+        config.log.segment_bytes = Some(Size(1 << 20));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let address: Address = format!("{at} {at}").parse().unwrap();
+        let options = PeerOptions::new(NodeId(1), listener, address.to_string());
+        Groups::new(config, &address, PeerTransport::start(options).unwrap(), LogSlot::new())
     }
 
     fn aside(groups: &Groups, group: u32) -> bool {
@@ -696,7 +725,8 @@ mod tests {
         let groups = with_system(dir.path());
         groups.replicas()[0].close().unwrap();
         let Inner { config, address, transport, .. } = &*groups.inner;
-        let waiting = Groups::over(config.clone(), address.clone(), transport.clone(), LogSlot::new());
+        let waiting =
+            Groups::over(config.clone(), address.clone(), transport.clone(), LogSlot::new()).unwrap();
         drop(groups);
         assert_eq!(waiting.host(SYSTEM, LogId(7)).unwrap_err().kind(), ErrorKind::Diverged);
         assert!(open_log::is_log(&waiting.path(SYSTEM)) && !aside(&waiting, SYSTEM));

@@ -157,8 +157,7 @@ fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
     page.gauge("leader", "the node that leads; 0: unknown", replica.leader.map_or(0, |n| n.get()))?;
     page.gauge("used_bytes", "bytes of blocks from the first record on", status.bytes_used)?;
     page.gauge("capacity_bytes", "their limit; 0: the disk", status.bytes_capacity.unwrap_or(0))?;
-    let disk = rustix::fs::statvfs(log.path()).ok();
-    let (all, free) = disk.map_or((0, 0), |d| (d.f_blocks * d.f_frsize, d.f_bavail * d.f_frsize));
+    let (all, free) = disk_of(log);
     page.gauge("disk_bytes", "size of the disk that the log is on; 0: unknown", all)?;
     page.gauge("disk_free_bytes", "free bytes of that disk", free)?;
     page.gauge("segments", "segment files", status.segments)?;
@@ -215,6 +214,12 @@ fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
     page.family("peer_active", "1 if the leader hears from the peer", "node", MetricType::Gauge, &active)
 }
 
+/// The size of the disk that a log is on, and its free bytes; 0: unknown.
+fn disk_of(log: &Log) -> (u64, u64) {
+    let disk = rustix::fs::statvfs(log.path()).ok();
+    disk.map_or((0, 0), |d| (d.f_blocks * d.f_frsize, d.f_bavail * d.f_frsize))
+}
+
 /// The groups of named logs. Labels name groups, not logs: thousands of logs add no series.
 fn of_groups(page: &mut Page<'_>, logs: &Logs) -> fmt::Result {
     let system = std::iter::once(("system".to_owned(), logs.system().clone()));
@@ -224,7 +229,7 @@ fn of_groups(page: &mut Page<'_>, logs: &Logs) -> fmt::Result {
     type Row = (String, chiplog::Status, chiplog::metrics::Metrics, Log);
     type Value = fn(&Row) -> u64;
     let (gauge, counter) = (MetricType::Gauge, MetricType::Counter);
-    let rows: [(&str, &str, MetricType, Value); 9] = [
+    let rows: [(&str, &str, MetricType, Value); 11] = [
         ("group_logs", "named logs of the group", gauge, |(_, _, _, log)| log.named_logs() as u64),
         ("group_leader", "the node that leads the group; 0: unknown", gauge, |(_, status, _, _)| {
             status.replica.leader.map_or(0, |node| node.get())
@@ -234,6 +239,10 @@ fn of_groups(page: &mut Page<'_>, logs: &Logs) -> fmt::Result {
             status.replica.members.iter().filter(|m| m.is_voter() && !m.is_leaving()).count() as u64
         }),
         ("group_used_bytes", "bytes of the group's blocks", gauge, |(_, status, _, _)| status.bytes_used),
+        ("group_disk_bytes", "size of the disk that the group is on; 0: unknown", gauge, |(_, _, _, log)| {
+            disk_of(log).0
+        }),
+        ("group_disk_free_bytes", "free bytes of that disk", gauge, |(_, _, _, log)| disk_of(log).1),
         ("group_queue_bytes", "bytes of appends that wait for the group's writer", gauge, |(_, _, m, _)| {
             m.queue_bytes
         }),

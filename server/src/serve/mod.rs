@@ -217,7 +217,7 @@ impl Server {
             reloader.watch_peers(tls, NodeId(config.node), used, transport.clone());
         }
         let host = LogSlot::new();
-        let groups = Groups::new(config.clone(), &address, transport.clone(), host.clone());
+        let groups = Groups::new(config.clone(), &address, transport.clone(), host.clone())?;
         let opener = LogOpener {
             config: config.clone(),
             address: address.to_string(),

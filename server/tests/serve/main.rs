@@ -7,6 +7,7 @@ mod certificates;
 mod cluster;
 mod configuration;
 mod damage;
+mod disks;
 mod doors;
 mod follow;
 mod full;

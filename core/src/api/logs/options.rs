@@ -4,6 +4,7 @@ use crate::cluster::options::ClusterOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// How many named logs are kept: in how many groups, and with which options.
@@ -19,6 +20,12 @@ pub struct LogsOptions {
     /// The number of groups, from 1 to 1024. A group has two or three threads and one sync at a time. Opening a
     /// directory with a larger number adds groups; a smaller one leaves all there are. Default 2.
     pub groups: u32,
+    /// Further directories for the groups, each meant to be on a disk of its own: then the groups' syncs and writes go to
+    /// several disks. A new group goes to the one of them with the fewest groups, the first of these. A group that exists is
+    /// found in any of them, and in the directory of the logs, where the system log stays. They have to exist, apart from
+    /// each other and from the directory of the logs. Opening fails if one that has groups is not listed, or is not mounted.
+    /// Up to 64. Default none: all groups are in the directory of the logs.
+    pub directories: Vec<PathBuf>,
     /// The options of each group. Retention by size or age is set for single logs, not here. Each segment begins with a
     /// table of the group's logs: with segments below 8 MiB, lower `sessions_max` to make room for it.
     pub options: Options,
@@ -38,15 +45,16 @@ pub(super) const SYSTEM_SEGMENT_BYTES: u32 = 1 << 20;
 
 impl Default for LogsOptions {
     fn default() -> Self {
-        Self { groups: 2, options: Options::default(), cluster: None }
+        Self { groups: 2, directories: Vec::new(), options: Options::default(), cluster: None }
     }
 }
 
 impl fmt::Debug for LogsOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { groups, options, cluster } = self;
+        let Self { groups, directories, options, cluster } = self;
         f.debug_struct("LogsOptions")
             .field("groups", groups)
+            .field("directories", directories)
             .field("options", options)
             .field("cluster", &cluster.is_some())
             .finish()
@@ -58,6 +66,13 @@ impl LogsOptions {
     #[must_use]
     pub fn groups(mut self, groups: u32) -> Self {
         self.groups = groups;
+        self
+    }
+
+    /// Sets [`Self::directories`].
+    #[must_use]
+    pub fn directories(mut self, directories: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
+        self.directories = directories.into_iter().map(Into::into).collect();
         self
     }
 

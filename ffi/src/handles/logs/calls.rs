@@ -27,7 +27,7 @@ handle!(chiplog_logs_t is Logs, 14, "directory of logs");
 /// Ownership: `directory` and `options` are borrowed for the call, the clock's context until the logs are closed. The
 /// caller owns `*logs` and must close it. Any thread. Blocks while recovery reads the last segment of each group.
 /// Errors: as chiplog_log_open; INVALID_ARGUMENT, too, if the directory holds one log on its own; DIVERGED: a group's
-/// directory was replaced by another one.
+/// directory was replaced by another one, is there twice, or is in one of the options' directories that cannot be used now.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_logs_open(
     directory: *const c_char,

@@ -4,9 +4,12 @@ use crate::abi::entry::init;
 use crate::abi::error::invalid;
 use crate::abi::growing;
 use crate::abi::growing::{Growing, growing};
+use crate::abi::pointers::path;
 use crate::handles::log::options;
 use crate::handles::log::options::chiplog_log_options_t;
 use chiplog::{LogsOptions, Result};
+use std::ffi::c_char;
+use std::path::{Path, PathBuf};
 
 /// Options for opening a directory of named logs. Fill it with chiplog_logs_options_init, then set the fields that
 /// should differ. They are not stored in the directory.
@@ -24,6 +27,12 @@ pub struct chiplog_logs_options_t {
     pub groups: u32,
     /// Not used; must be 0.
     pub reserved: u32,
+    /// Further directories for the groups, each meant to be on a disk of its own: `directories_count` paths, up to 64. NULL,
+    /// the default: none. A new group goes to the one with the fewest groups, the first of these; one that exists is found
+    /// in any of them and in the directory of the logs. They have to exist, apart from each other and from that one.
+    pub directories: *const *const c_char,
+    /// The number of `directories`.
+    pub directories_count: usize,
 }
 
 growing!(chiplog_logs_options_t);
@@ -35,13 +44,26 @@ fn defaults() -> chiplog_logs_options_t {
 /// Converts the caller's options to Rust's; NULL: the defaults.
 ///
 /// # Safety
-/// As [`growing::options`]. Its pointer is as `options::read` requires.
+/// As [`growing::options`]. Its pointer is as `options::read` requires, and `directories` is NULL or points to
+/// `directories_count` C strings.
 pub(super) unsafe fn read(given: *const chiplog_logs_options_t) -> Result<LogsOptions> {
     let given = growing::options(given, defaults())?;
     if given.reserved != 0 {
         return Err(invalid("options of named logs: reserved must be 0"));
     }
-    Ok(LogsOptions::default().groups(given.groups).options(options::read(given.options)?))
+    let (paths, count) = (given.directories, given.directories_count);
+    if paths.is_null() && count > 0 {
+        return Err(invalid(format!(
+            "options of named logs: directories is NULL, and directories_count is {count}"
+        )));
+    }
+    let directories: Vec<PathBuf> = (0..count)
+        .map(|n| path(*paths.add(n), "one of directories").map(Path::to_owned))
+        .collect::<Result<_>>()?;
+    Ok(LogsOptions::default()
+        .groups(given.groups)
+        .directories(directories)
+        .options(options::read(given.options)?))
 }
 
 /// Fills options with their defaults. `size`: sizeof(chiplog_logs_options_t).

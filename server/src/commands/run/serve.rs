@@ -48,6 +48,8 @@ Examples:
 /// default, which keeps none. Use the same number on all servers, from the beginning or later: the
 /// groups are made once all servers run. In a cluster of more servers `group_replicas=3` runs each group on three
 /// of them, and every server still answers for all logs.
+/// The key `group_directories` spreads a server's groups over disks:
+/// --set 'group_directories=["/mnt/disk-1/chiplog", "/mnt/disk-2/chiplog"]'.
 ///
 /// SIGTERM and Ctrl-C end the server in order: it is no longer ready, accepts no new calls, transfers
 /// leadership, ends its streams and closes the log (status 0). A second signal ends it at once; no confirmed

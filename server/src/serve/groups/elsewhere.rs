@@ -7,13 +7,13 @@
 //! - No replica is made meanwhile: both happen under one lock. So one that is made later is made for a later decision, in a
 //!   directory of its own.
 
-use super::{Groups, HOST_TIMEOUT, label};
+use super::{Groups, HOST_TIMEOUT, NAMED, label};
 use chiplog::cluster::{Member, Role};
 use chiplog::{Error, ErrorKind, Log, LogId, LogNumber, Logs, NodeId};
 use chiplog_net::peer::GroupOn;
 use chiplog_net::served::elsewhere::GroupView;
 use chiplog_net::wire::address::Address;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -141,19 +141,24 @@ impl Groups {
         }
         drop(logs.remove_group(group));
         replica.close()?;
-        let path = self.path(group);
+        let path = replica.path().to_owned();
         let aside = (1..).map(|n| path.with_extension(format!("{MOVED}-{n}"))).find(|aside| !aside.exists());
         let aside = aside.unwrap_or_else(|| path.with_extension(MOVED));
-        std::fs::rename(&path, &aside).and_then(|()| std::fs::remove_dir_all(&aside)).map_err(|e| {
+        let failed = |e: std::io::Error| {
             Error::new(ErrorKind::Io, format!("cannot remove {}, whose group was moved: {e}", path.display()))
-        })?;
+        };
+        std::fs::rename(&path, &aside).map_err(failed)?;
+        self.inner.directories.forget(group)?;
+        std::fs::remove_dir_all(&aside).map_err(failed)?;
         tracing::info!(group = %label(group), path = %path.display(), "a group of named logs was moved to other servers, and its files here are removed");
         Ok(())
     }
 
     /// Removes the directories of groups that were moved: the server ended while it removed them.
-    pub(super) fn remove_moved(&self, named: &Path) {
-        let Ok(entries) = std::fs::read_dir(named) else { return };
+    pub(super) fn remove_moved(&self) {
+        let config = &self.inner.config;
+        let all = std::iter::once(config.data.join(NAMED)).chain(config.group_directories.iter().cloned());
+        let entries = all.filter_map(|directory| std::fs::read_dir(directory).ok()).flatten();
         let is_moved = |path: &PathBuf| {
             let extension = path.extension().is_some_and(|e| e.to_string_lossy().starts_with(MOVED));
             extension && path.file_stem().is_some_and(|stem| stem.to_string_lossy().starts_with("group-"))

@@ -50,7 +50,7 @@ impl Groups {
             }
             return Ok(true);
         }
-        let place = self.place(group)?;
+        let place = self.placed_on(group)?;
         let wanted = placed(servers, &place);
         if wanted.is_empty() {
             return Ok(false); // all of them have left: the catalogue will place it elsewhere
@@ -69,7 +69,7 @@ impl Groups {
         if let Some(logs) = self.inner.slot.named().filter(|_| group != super::SYSTEM) {
             logs.system().barrier(HOST_TIMEOUT)?;
         }
-        if default.status().replica.members != servers || self.place(group)? != place {
+        if default.status().replica.members != servers || self.placed_on(group)? != place {
             return Ok(false); // the next look compares with the new ones
         }
         tracing::info!(group = %label(group), ?change, "a group of named logs follows the members of the cluster");
@@ -78,7 +78,7 @@ impl Groups {
     }
 
     /// The servers on which the catalogue places a group. Empty: all.
-    fn place(&self, group: u32) -> chiplog::Result<Vec<NodeId>> {
+    fn placed_on(&self, group: u32) -> chiplog::Result<Vec<NodeId>> {
         self.inner.slot.named().map_or(Ok(Vec::new()), |logs| logs.group_place(group))
     }
 

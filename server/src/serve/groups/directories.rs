@@ -1,0 +1,157 @@
+//! Directories: where the replicas of a server are. The system log is in the data directory; a group is there, or in one of
+//! `group_directories`.
+//!
+//! Invariants:
+//! - A group that was in a directory that cannot be used now is reported. It is neither opened nor made; others are.
+//! - A server with a wrong path in `group_directories` does not start. One whose disk is not mounted starts.
+
+use super::{Groups, NAMED, SYSTEM, Task};
+use crate::connect::open_log;
+use chiplog::{Error, Logs};
+use std::path::PathBuf;
+
+impl Groups {
+    /// Checks the directories that never had groups.
+    ///
+    /// # Errors
+    /// One cannot be used.
+    pub(super) fn check_directories(&self) -> chiplog::Result<()> {
+        // If the list of those that were used cannot be read, each group is reported.
+        let faults = self.inner.directories.faults().unwrap_or_default();
+        let Some(fault) = faults.into_iter().find(|fault| !fault.was_used) else { return Ok(()) };
+        let what = format!("group_directories: {}", fault.error);
+        Err(Error::with_source(fault.error.kind(), what, &fault.error))
+    }
+
+    /// Reports directories of groups that cannot be used now.
+    pub(super) fn report_directories(&self) {
+        let faults = self.inner.directories.faults().map_or_else(
+            |error| vec![error.to_string()],
+            |faults| faults.into_iter().map(|fault| fault.error.to_string()).collect(),
+        );
+        self.report(SYSTEM, Task::Directories, &faults.join("; "));
+    }
+
+    /// The directory of a replica in the data directory.
+    pub(super) fn path(&self, group: u32) -> PathBuf {
+        Logs::group_path(self.inner.config.data.join(NAMED), group)
+    }
+
+    /// The directory of the replica that is there. An error: it may be in a directory that cannot be used now.
+    pub(super) fn find(&self, group: u32) -> chiplog::Result<Option<PathBuf>> {
+        let found = match group {
+            SYSTEM => Some(self.path(SYSTEM)),
+            group => self.inner.directories.find(group)?,
+        };
+        Ok(found.filter(|path| open_log::is_log(path)))
+    }
+
+    /// The directory of the replica that is there, or one for a new replica. Called under the lock.
+    pub(super) fn directory(&self, group: u32) -> chiplog::Result<PathBuf> {
+        match group {
+            SYSTEM => Ok(self.path(SYSTEM)),
+            group => self.inner.directories.place(group),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::super::tests::{over, with_system};
+    use super::*;
+    use chiplog::ErrorKind;
+    use chiplog::cluster::Bootstrap;
+    use std::fs;
+    use std::path::Path;
+
+    fn made(groups: &Groups, group: u32) -> PathBuf {
+        let log = groups.start(group, Bootstrap::Init).unwrap();
+        groups.inner.slot.named().unwrap().register_group(group, &log).unwrap();
+        groups.serve(group, &log).unwrap();
+        log.path().to_owned()
+    }
+
+    fn disks(dir: &Path) -> Vec<PathBuf> {
+        let disks = vec![dir.join("disk-1"), dir.join("disk-2")];
+        disks.iter().for_each(|disk| fs::create_dir_all(disk).unwrap());
+        disks
+    }
+
+    fn close(groups: Groups) {
+        groups.replicas().iter().for_each(|log| log.close().unwrap());
+    }
+
+    #[test]
+    fn groups_are_spread_over_directories_and_opened_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (data, disks) = (dir.path().join("data"), disks(dir.path()));
+        let before = with_system(&data);
+        let old = made(&before, 1);
+        assert!(old.starts_with(&data));
+        close(before);
+        let groups = over(&data, &disks).unwrap();
+        groups.open_system();
+        groups.open_known();
+        assert_eq!(groups.replicas()[1].path(), old);
+        let expected: Vec<PathBuf> =
+            [(0, 2), (1, 3), (0, 4)].map(|(n, group)| disks[n].join(format!("group-{group}"))).into();
+        assert_eq!((2..=4).map(|group| made(&groups, group)).collect::<Vec<_>>(), expected);
+        close(groups);
+        let again = over(&data, &disks).unwrap();
+        again.open_system();
+        again.open_known();
+        let paths: Vec<PathBuf> = again.replicas().iter().skip(2).map(|log| log.path().to_owned()).collect();
+        assert_eq!(paths, expected);
+    }
+
+    /// A disk that is not mounted looks empty: its groups are neither opened nor made there.
+    #[test]
+    fn server_does_without_the_groups_of_a_disk_that_is_not_mounted() {
+        let dir = tempfile::tempdir().unwrap();
+        let (data, disks) = (dir.path().join("data"), disks(dir.path()));
+        let groups = with_system(&data);
+        close(groups);
+        let groups = over(&data, &disks).unwrap();
+        groups.open_system();
+        let (one, two) = (made(&groups, 1), made(&groups, 2));
+        let id = groups.replicas()[1].log_id();
+        close(groups);
+        let away = dir.path().join("away");
+        fs::rename(&disks[0], &away).unwrap();
+        fs::create_dir(&disks[0]).unwrap();
+
+        let groups = over(&data, &disks).unwrap();
+        groups.open_system();
+        groups.report_directories();
+        groups.open_known();
+        assert_eq!(
+            groups.replicas().iter().map(|log| log.path()).collect::<Vec<_>>(),
+            [groups.path(SYSTEM), two]
+        );
+        let reported = groups.inner.reported.lock().unwrap();
+        for key in [(SYSTEM, Task::Directories), (1, Task::Open)] {
+            assert!(reported[&key].what.contains("mount the right one"), "{}", reported[&key].what);
+        }
+        drop(reported);
+        let refused = groups.host(1, id).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Diverged, "{refused}");
+        assert_eq!(fs::read_dir(&disks[0]).unwrap().count(), 0);
+
+        // It is mounted while the server runs.
+        fs::remove_dir(&disks[0]).unwrap();
+        fs::rename(&away, &disks[0]).unwrap();
+        groups.inner.unopened.lock().unwrap().clear();
+        groups.open_known();
+        assert_eq!(groups.replicas()[1].path(), one);
+    }
+
+    #[test]
+    fn wrong_path_is_refused_at_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let (data, missing) = (dir.path().join("data"), dir.path().join("missing"));
+        let error = over(&data, std::slice::from_ref(&missing)).err().unwrap();
+        assert!(error.to_string().contains("group_directories: directory"), "{error}");
+        assert!(!missing.exists());
+    }
+}
