@@ -4,6 +4,7 @@ use crate::harness::{Server, ended, fed, founded_with, run, started, status, wai
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 const PLACED: [&str; 4] = ["--set", "groups=4", "--set", "group_replicas=3"];
@@ -46,11 +47,24 @@ fn even(servers: &[Server], replicas: usize) -> BTreeMap<u64, BTreeSet<u64>> {
     })
 }
 
-/// The groups of which a server has files.
+/// The groups of which a server has files, in its data directory or on its second disk.
 fn files(server: &Server) -> BTreeSet<u64> {
-    let Ok(entries) = std::fs::read_dir(server.data.join("named")) else { return BTreeSet::new() };
+    let both = [server.data.join("named"), disk(server)];
+    let entries = both.iter().filter_map(|directory| std::fs::read_dir(directory).ok()).flatten();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter_map(|name| name.strip_prefix("group-")?.parse().ok()).collect()
+}
+
+/// A second directory for the groups of a server.
+fn disk(server: &Server) -> PathBuf {
+    server.data.with_extension("disk")
+}
+
+/// Starts a server whose groups are in its second directory.
+fn start_with_disk(server: &mut Server) {
+    std::fs::create_dir_all(disk(server)).unwrap();
+    let directories = format!("group_directories=[{:?}]", disk(server));
+    server.start(&[&PLACED[..], &["--set", &directories]].concat());
 }
 
 /// Waits until each server has the files of the groups that it runs, and of no other.
@@ -167,7 +181,12 @@ fn lost_directory_of_a_group_is_replaced() {
 #[test]
 fn moves_under_load_and_kills_lose_no_record() {
     let dir = tempfile::tempdir().unwrap();
-    let mut servers = founded_with((1..=4).map(|node| Server::new(node, dir.path())).collect(), &PLACED);
+    let mut servers: Vec<_> = (1..=4).map(|node| Server::new(node, dir.path())).collect();
+    servers.iter_mut().for_each(start_with_disk);
+    run(&["member", "init", &servers[0].client]).ok();
+    for server in &servers[1..] {
+        run(&["member", "add", &server.client, "--cluster", &servers[0].client, "--promote"]).ok();
+    }
     even(&servers, 3);
     let client = servers[0].client.clone();
     run(&["logs", "create", &client, "log-0", "log-1", "log-2", "log-3"]).ok();
@@ -186,7 +205,7 @@ fn moves_under_load_and_kills_lose_no_record() {
     };
     feed(500);
     let mut fifth = Server::new(5, dir.path());
-    fifth.start(&PLACED);
+    start_with_disk(&mut fifth);
     run(&["member", "add", &fifth.client, "--cluster", &client, "--promote"]).ok();
     servers.push(fifth);
     for n in [3, 0, 4, 1, 2] {
@@ -194,7 +213,7 @@ fn moves_under_load_and_kills_lose_no_record() {
         servers[n].kill();
         feed(500);
         std::thread::sleep(Duration::from_millis(300));
-        servers[n].start(&PLACED);
+        start_with_disk(&mut servers[n]);
     }
     let of = even(&servers, 3);
     let last = feed(500);
@@ -212,4 +231,12 @@ fn moves_under_load_and_kills_lose_no_record() {
         assert!(read == lines(log, 1, last), "log {log}: {} lines of {last}", read.lines().count());
     }
     files_follow(&servers, &of);
+    for (server, node) in servers.iter().zip(1..) {
+        // A disk is missed later only if it has groups.
+        let list = std::fs::read_to_string(server.data.join("named/chiplog.directories")).unwrap();
+        let noted =
+            list.lines().filter_map(|line| line.strip_prefix("group ")?.split_once(' ')?.0.parse().ok());
+        let runs = of.iter().filter(|(_, voters)| voters.contains(&node)).map(|(group, _)| *group);
+        assert_eq!(noted.collect::<BTreeSet<u64>>(), runs.collect(), "node {node}");
+    }
 }
