@@ -238,3 +238,13 @@ pub struct ReplicaStatus {
     /// The progress of the other replicas. Empty unless this replica leads.
     pub peers: Vec<PeerStatus>,
 }
+
+impl ReplicaStatus {
+    /// The numbers of the voters that are not about to leave, ascending.
+    pub fn voters(&self) -> Vec<NodeId> {
+        let stays = |m: &&Member| m.is_voter() && !m.is_leaving();
+        let mut voters: Vec<NodeId> = self.members.iter().filter(stays).map(|m| m.node).collect();
+        voters.sort_unstable();
+        voters
+    }
+}

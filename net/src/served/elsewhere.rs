@@ -3,7 +3,6 @@
 //! Must not know: how the servers are asked.
 
 use crate::wire::address::Address;
-use chiplog::cluster::Member;
 use chiplog::{Log, LogId, LogInfo, LogNumber, Logs, NodeId, Result};
 
 /// A group as its leader sees it, or another server that runs it.
@@ -41,16 +40,11 @@ impl GroupView {
             leads: status.role == chiplog::cluster::Role::Leader,
             leader: status.leader,
             term: status.term.get(),
-            voters: voters(&status.members),
+            voters: status.voters(),
             members: status.members.iter().map(|m| m.node).collect(),
             ..Self::default()
         }
     }
-}
-
-/// The members that vote and are not about to leave.
-fn voters(members: &[Member]) -> Vec<NodeId> {
-    members.iter().filter(|m| m.is_voter() && !m.is_leaving()).map(|m| m.node).collect()
 }
 
 /// Asks the servers that run a group for its leader's view, also of these logs of it. Blocks for some seconds at most.

@@ -223,7 +223,7 @@ impl Admin for AdminService {
         let ChangeMembersRequest { log, changes, timeout_millis, force } = request.into_inner();
         let of_servers = matches!(&*log, "" | DEFAULT_LOG);
         let log = self.host.replica(&caller, &log).await?;
-        let servers = voters(&log);
+        let servers = log.status().replica.voters();
         let leaves = |change: &MemberChange| match change.change {
             Some(WireChange::Remove(node) | WireChange::Demote(node)) => Some(NodeId(node)),
             _ => None,
@@ -402,12 +402,6 @@ fn walk(log: &Log, responses: &mpsc::Sender<Result<ScrubResponse, Status>>) -> c
         let _ = responses.blocking_send(Ok(last));
     }
     Ok(())
-}
-
-/// The voters of a log that are not about to leave.
-fn voters(log: &Log) -> Vec<NodeId> {
-    let members = log.status().replica.members;
-    members.iter().filter(|m| m.is_voter() && !m.is_leaving()).map(|m| m.node).collect()
 }
 
 /// Returns the status of a replica.

@@ -21,7 +21,6 @@ pub(super) fn statuses(logs: &Logs) -> Vec<GroupStatus> {
     };
     let of = |(number, group): &(u32, Log)| {
         let status = group.status();
-        let voters = status.replica.members.iter().filter(|m| m.is_voter() && !m.is_leaving());
         GroupStatus {
             number: *number,
             role: role(status.replica.role).into(),
@@ -29,7 +28,7 @@ pub(super) fn statuses(logs: &Logs) -> Vec<GroupStatus> {
             term: status.replica.term.get(),
             logs: group.named_logs() as u64,
             bytes_used: status.bytes_used,
-            voters: voters.map(|m| m.node.get()).collect(),
+            voters: status.replica.voters().into_iter().map(NodeId::get).collect(),
             poison: group.poison_cause().map_or_else(String::new, |cause| cause.to_string()),
             placed: placed(*number),
         }

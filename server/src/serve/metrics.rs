@@ -236,7 +236,7 @@ fn of_groups(page: &mut Page<'_>, logs: &Logs) -> fmt::Result {
         }),
         ("group_term", "raft's term in the group", gauge, |(_, status, _, _)| status.replica.term.get()),
         ("group_voters", "voters of the group", gauge, |(_, status, _, _)| {
-            status.replica.members.iter().filter(|m| m.is_voter() && !m.is_leaving()).count() as u64
+            status.replica.voters().len() as u64
         }),
         ("group_used_bytes", "bytes of the group's blocks", gauge, |(_, status, _, _)| status.bytes_used),
         ("group_disk_bytes", "size of the disk that the group is on; 0: unknown", gauge, |(_, _, _, log)| {

@@ -86,7 +86,8 @@ impl Groups {
     /// that is to run the group does not vote yet, or lacks too much.
     fn moves_away(&self, replica: &Log, wanted: &[Member], members: &[Member]) -> Option<NodeId> {
         let own = replica.status().replica.node;
-        let votes = |node| members.iter().any(|m| m.node == node && m.is_voter() && !m.is_leaving());
+        let voters = replica.status().replica.voters();
+        let votes = |node| voters.contains(&node);
         let is_well = |node| node == own || self.is_ready(replica, node);
         let stay = wanted.iter().filter(|server| !server.is_leaving()).map(|server| server.node);
         if !stay.into_iter().all(|node| votes(node) && is_well(node)) {
@@ -202,8 +203,7 @@ impl Groups {
     /// Transfers the leadership of a group to the voter whose turn it is, once that has been able to lead for a while.
     pub(super) fn even_leaders(&self, group: u32, replica: &Log) {
         let status = replica.status().replica;
-        let voters: Vec<NodeId> =
-            status.members.iter().filter(|m| m.is_voter() && !m.is_leaving()).map(|m| m.node).collect();
+        let voters: Vec<NodeId> = status.voters();
         let turn = self.placed_leader(group).filter(|node| voters.contains(node));
         let turn = turn.or_else(|| voters.get(group as usize % voters.len().max(1)).copied());
         let can_lead = |node| self.is_ready(replica, node);

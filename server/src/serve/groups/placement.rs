@@ -10,7 +10,7 @@
 //! - The decision depends on nothing else, so a new leader of the system log continues where the old one stopped.
 
 use super::{CHANGES_MAX, Groups, HOST_TIMEOUT, label};
-use chiplog::cluster::{Member, Role};
+use chiplog::cluster::Role;
 use chiplog::{Log, Logs, NodeId};
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -54,7 +54,7 @@ impl Groups {
     }
 
     fn next_place(&self, logs: &Logs, default: &Log) -> chiplog::Result<Option<Decision>> {
-        let servers = voters(&default.status().replica.members);
+        let servers = default.status().replica.voters();
         let replicas = self.inner.config.group_replicas as usize;
         let places = places(logs)?;
         let decided = next(&places, &servers, replicas);
@@ -81,11 +81,6 @@ impl Groups {
 /// Where the catalogue places the groups.
 fn places(logs: &Logs) -> chiplog::Result<Places> {
     logs.known_groups()?.into_iter().map(|group| Ok((group, logs.group_place(group)?))).collect()
-}
-
-/// The voters that are not about to leave, ascending.
-fn voters(members: &[Member]) -> Vec<NodeId> {
-    members.iter().filter(|m| m.is_voter() && !m.is_leaving()).map(|m| m.node).collect()
 }
 
 /// How many groups each of these servers is to run.

@@ -1,11 +1,11 @@
 //! Readiness: which groups new logs may be created in. A new group begins with one replica, and a record in it would be lost
-//! with one disk until its members are those that it is to have.
+//! with one disk until others have been added. A server that is down does not keep the group from being used.
 //!
-//! Invariant: a log is created only in a group that has logs already, or whose voters are those that it is to have; and then
-//! only if the voters of the system log are those of the default log.
+//! Invariant: a log is created only in a group that has logs already, or in which most of the servers vote that are to run it;
+//! and then only if most of the servers vote in the system log.
 
 use super::Groups;
-use chiplog::cluster::{Member, Role};
+use chiplog::cluster::Role;
 use chiplog::{Log, Logs, NodeId};
 use chiplog_net::served::elsewhere::GroupView;
 use std::collections::BTreeSet;
@@ -14,26 +14,46 @@ impl Groups {
     /// Looks which groups are ready, on the leader of the system log. Blocks while it asks other servers about new groups.
     pub(super) fn look_ready(&self, logs: &Logs, default: &Log) {
         if logs.system().role() == Role::Leader {
-            logs.set_ready_groups(self.ready(logs, &default.status().replica.members));
+            logs.set_ready_groups(self.ready(logs, &default.status().replica.voters()));
         }
     }
 
-    /// The groups without logs that are ready.
-    fn ready(&self, logs: &Logs, members: &[Member]) -> BTreeSet<u32> {
-        let servers = voters(members);
-        if GroupView::of(logs.system()).voters != servers {
+    /// The groups without logs that are ready. `servers`: the voters of the default log.
+    fn ready(&self, logs: &Logs, servers: &[NodeId]) -> BTreeSet<u32> {
+        if !has_most(&GroupView::of(logs.system()).voters, servers) {
             return BTreeSet::new();
         }
         let is_ready = |group: &u32| {
             let place = logs.group_place(*group).unwrap_or_default();
-            let wanted = if place.is_empty() { &servers } else { &place };
-            self.view(logs, *group, &[]).is_ok_and(|view| view.leads && view.voters == *wanted)
+            let wanted = if place.is_empty() { servers } else { &place };
+            self.view(logs, *group, &[]).is_ok_and(|view| view.leads && has_most(&view.voters, wanted))
         };
         logs.empty_groups().unwrap_or_default().into_iter().filter(is_ready).collect()
     }
 }
 
-/// The voters that are not about to leave, ascending.
-fn voters(members: &[Member]) -> Vec<NodeId> {
-    members.iter().filter(|m| m.is_voter() && !m.is_leaving()).map(|m| m.node).collect()
+/// Whether most of the servers that are to vote do.
+fn has_most(voters: &[NodeId], wanted: &[NodeId]) -> bool {
+    2 * wanted.iter().filter(|node| voters.contains(node)).count() > wanted.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn most_of_the_wanted_servers_have_to_vote() {
+        let nodes = |numbers: &[u64]| numbers.iter().map(|node| NodeId(*node)).collect::<Vec<_>>();
+        for (voters, wanted, has) in [
+            (&[1][..], &[1][..], true),
+            (&[1], &[1, 2], false),
+            (&[1], &[1, 2, 3], false),
+            (&[1, 2], &[1, 2, 3], true),
+            (&[1, 4, 5], &[1, 2, 3], false),
+            (&[1, 2, 3], &[1, 2, 3, 4, 5], true),
+            (&[1], &[], false),
+        ] {
+            assert_eq!(has_most(&nodes(voters), &nodes(wanted)), has, "{voters:?} of {wanted:?}");
+        }
+    }
 }
