@@ -160,7 +160,7 @@ fn certificate_of_node_2_gets_no_replica_as_node_3() {
     let dir = tempfile::tempdir().unwrap();
     let (ours, foreign) = (Authority::new(), Authority::new());
     let replica = Replica::led(dir.path(), peer_tls(&ours, &ours.leaf(&["node-1"])));
-    replica.transport.on_host(Box::new(|group, _| Ok(DirectoryId(group.into()))));
+    replica.transport.on_host(Box::new(|group: u32, _| Ok(DirectoryId(group.into()))));
     let second = ours.leaf(&["node-2"]);
     let stranger = ask(&replica, &ours, &second, 2).unwrap_err();
     assert_eq!(from_status(&stranger).kind(), ErrorKind::Membership, "{stranger}");
