@@ -266,7 +266,8 @@ pub(crate) fn overload(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
 /// A leader killed under load, once a round.
 pub(crate) fn failover(bench: &Bench) -> Result<Vec<Bar>> {
     const GAP_MILLIS_MAX: f64 = 2000.0;
-    let seen: Vec<Failover> = (0..bench.rounds).map(|_| failover::failover(bench)).collect::<Result<_>>()?;
+    let seen: Vec<Failover> =
+        (0..bench.rounds).map(|_| failover::failover(bench, 0)).collect::<Result<_>>()?;
     let gaps: Vec<String> = seen.iter().map(|s| number(s.gap_millis)).collect();
     let worst = seen.iter().map(|s| s.gap_millis).fold(0.0, f64::max);
     let note = format!(
@@ -281,5 +282,29 @@ pub(crate) fn failover(bench: &Bench) -> Result<Vec<Bar>> {
     let note = "records lost or doubled, of all that were acknowledged; none may be".to_owned();
     let values = (wrong as f64, all as f64);
     let whole = bar("net_failover_whole", values, "", wrong as f64, Side::AtMost(0.0), note);
+    Ok(vec![gap, whole])
+}
+
+/// The leader of a group killed under load: with many named logs in it, and with one.
+pub(crate) fn many_failover(bench: &Bench, logs: usize) -> Result<Vec<Bar>> {
+    let (many, one): (Vec<Failover>, Vec<Failover>) = (0..bench.rounds)
+        .map(|_| Ok((failover::failover(bench, logs)?, failover::failover(bench, 1)?)))
+        .collect::<Result<Vec<_>>>()?
+        .into_iter()
+        .unzip();
+    let gap = |seen: &[Failover]| median(seen.iter().map(|s| s.gap_millis));
+    let all = |seen: &[Failover]| seen.iter().map(|s| number(s.gap_millis)).collect::<Vec<_>>().join(", ");
+    let note = format!(
+        "SIGKILL of the leader of a group with {logs} named logs, 16 appenders on one; the longest time without an acknowledgement, median of {}; limit: with one log, {}",
+        all(&many),
+        all(&one)
+    );
+    let values = (gap(&many), gap(&one));
+    let gap = bar("many_failover", values, "ms", values.0 / values.1, Side::AtMost(1.2), note);
+    let wrong: u64 = many.iter().chain(&one).map(|s| s.lost + s.doubled).sum();
+    let acknowledged: u64 = many.iter().chain(&one).map(|s| s.acknowledged).sum();
+    let note = "records lost or doubled, of all that were acknowledged; none may be".to_owned();
+    let values = (wrong as f64, acknowledged as f64);
+    let whole = bar("many_failover_whole", values, "", wrong as f64, Side::AtMost(0.0), note);
     Ok(vec![gap, whole])
 }

@@ -6,7 +6,7 @@
 use super::servers::Servers;
 use crate::cases::Bench;
 use anyhow::{Context, Result, ensure};
-use chiplog::{Index, Start};
+use chiplog::{ErrorKind, Index, Start};
 use chiplog_net::client::{Client, ClientOptions, ProducerOptions, ReaderOptions};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -37,15 +37,32 @@ pub(crate) struct Failover {
 
 type Acknowledged = Vec<(Instant, Index, u64)>;
 
-/// Starts three servers with default settings, and kills the leader by SIGKILL.
-pub(crate) fn failover(bench: &Bench) -> Result<Failover> {
-    let mut servers = Servers::start(&bench.own, &bench.dir, 3, &[])?;
+/// The server that leads a cluster's only group of named logs once it is steady: the second of its voters.
+const GROUP_LEADER: usize = 2;
+/// The named log that is appended to, if there are any.
+const NAMED: &str = "log-0";
+
+/// Starts three servers with default settings, and kills the leader by SIGKILL. `logs`: named logs in one group, of which one
+/// is appended to; 0: the default log.
+pub(crate) fn failover(bench: &Bench, logs: usize) -> Result<Failover> {
+    let settings: &[&str] = if logs > 0 { &["groups=1"] } else { &[] };
+    let mut servers = Servers::start(&bench.own, &bench.dir, 3, settings)?;
     let addresses = servers.addresses();
-    let (stop, killed) = (Arc::new(AtomicBool::new(false)), servers.leader()?);
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut options = ClientOptions::default();
+    let killed = match logs {
+        0 => servers.leader()?,
+        _ => {
+            super::block_on(create(addresses.clone(), logs))?;
+            servers.await_group_leader(GROUP_LEADER)?;
+            options.log = NAMED.into();
+            GROUP_LEADER
+        }
+    };
     let load = {
         let stop = stop.clone();
-        let addresses = addresses.clone();
-        std::thread::spawn(move || super::block_on(appends(addresses, stop)))
+        let (addresses, options) = (addresses.clone(), options.clone());
+        std::thread::spawn(move || super::block_on(appends(addresses, options, stop)))
     };
     std::thread::sleep(CALM);
     let at = Instant::now();
@@ -61,7 +78,7 @@ pub(crate) fn failover(bench: &Bench) -> Result<Failover> {
     let gap = times.windows(2).map(|two| two[1] - two[0]).max().context("nothing was acknowledged")?;
     let after = times.iter().find(|time| **time > at + Duration::from_millis(50));
     let after = after.context("nothing was acknowledged after the kill")?;
-    let (lost, doubled) = super::block_on(compare(&survivor, &acknowledged))?;
+    let (lost, doubled) = super::block_on(compare(&survivor, options, &acknowledged))?;
     Ok(Failover {
         gap_millis: gap.as_secs_f64() * 1e3,
         after_kill_millis: (*after - at).as_secs_f64() * 1e3,
@@ -71,9 +88,43 @@ pub(crate) fn failover(bench: &Bench) -> Result<Failover> {
     })
 }
 
-/// Appends until it is stopped; each record is its own number.
-async fn appends(addresses: Vec<String>, stop: Arc<AtomicBool>) -> Result<Acknowledged> {
+/// Creates named logs, 16 at a time.
+async fn create(addresses: Vec<String>, logs: usize) -> Result<()> {
+    const AT_A_TIME: usize = 16;
     let client = Client::connect(addresses, ClientOptions::default()).await?;
+    let begun = Instant::now();
+    // The group is ready a moment after the servers are.
+    while client.create_log(NAMED).await.is_err() {
+        ensure!(begun.elapsed() < PATIENCE, "no log can be created");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let mut tasks = JoinSet::new();
+    for creator in 0..AT_A_TIME {
+        let client = client.clone();
+        tasks.spawn(async move {
+            for n in (1..logs).filter(|n| n % AT_A_TIME == creator) {
+                match client.create_log(&format!("log-{n}")).await {
+                    // The answer to a first attempt was lost: another server leads by now.
+                    Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                    created => _ = created?,
+                }
+            }
+            Ok::<_, anyhow::Error>(())
+        });
+    }
+    while let Some(created) = tasks.join_next().await {
+        created??;
+    }
+    Ok(())
+}
+
+/// Appends until it is stopped; each record is its own number.
+async fn appends(
+    addresses: Vec<String>,
+    options: ClientOptions,
+    stop: Arc<AtomicBool>,
+) -> Result<Acknowledged> {
+    let client = Client::connect(addresses, options).await?;
     let producer = client.producer(ProducerOptions::default()).await?;
     let mut tasks = JoinSet::new();
     for appender in 0..APPENDERS {
@@ -98,8 +149,8 @@ async fn appends(addresses: Vec<String>, stop: Arc<AtomicBool>) -> Result<Acknow
 
 /// Reads the whole log back: returns how many acknowledged records are not at their index, and how many are there
 /// twice.
-async fn compare(survivor: &str, acknowledged: &Acknowledged) -> Result<(u64, u64)> {
-    let client = Client::connect([survivor], ClientOptions::default()).await?;
+async fn compare(survivor: &str, options: ClientOptions, acknowledged: &Acknowledged) -> Result<(u64, u64)> {
+    let client = Client::connect([survivor], options).await?;
     let mut options = ReaderOptions::default();
     options.follow = false;
     options.min_index = client.info().await?.last;

@@ -179,6 +179,21 @@ impl Servers {
         bail!("no server leads after {PATIENCE:?}")
     }
 
+    /// Waits until the server leads the only group of named logs to which its leadership is transferred after a while, so that
+    /// it stays there.
+    ///
+    /// # Errors
+    /// It does not lead it for long.
+    pub(crate) fn await_group_leader(&self, node: usize) -> Result<()> {
+        let begun = Instant::now();
+        let leader = "chiplog_group_leader{group=\"1\"}";
+        while !self.figure(node, leader).is_ok_and(|leader| leader == node as f64) {
+            ensure!(begun.elapsed() < PATIENCE, "server {node} does not lead the group after {PATIENCE:?}");
+            thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
     /// The amount that a server's log has written so far.
     ///
     /// # Errors
