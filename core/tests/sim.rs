@@ -107,6 +107,14 @@ fn seed_2446_closes_a_leader_that_nobody_has_answered_yet() {
     assert!(report.violation.is_none(), "{}", report.violation.unwrap());
 }
 
+/// A log on one voter syncs the last block of a segment, answers its append, rolls, and the sync of the next segment fails: all in
+/// one step. The checks took the record for not durable, which it was.
+#[test]
+fn seed_995_acknowledges_before_a_later_sync_of_the_same_step_fails() {
+    let report = run(995);
+    assert!(report.violation.is_none(), "{}", report.violation.unwrap());
+}
+
 /// A segment was removed after all its entries had been truncated, and the opening of the next one was damaged: nothing
 /// was left that shows what the removed one held, and the replica refused to start, as documented. The simulator took
 /// that for damage which a log survives.

@@ -443,6 +443,12 @@ impl Oracle {
                 on.insert(host.node);
             }
         }
+        // The world learns of a thread's syncs when its step ends. In this one an earlier sync can have made the entry durable
+        // before a later one failed.
+        if !on.contains(&leader.node) && leader.machine.as_ref().is_some_and(Machine::is_poisoned) {
+            let is_there = self.has_in_truth(leader, plan, entry, known)?;
+            on.extend(is_there.then_some(leader.node));
+        }
         let now = leader.machine.as_ref().map(Machine::voters).unwrap_or_default();
         let is_on = |(incoming, outgoing): &Voters| {
             let (voters, outgoing, learners) = (incoming.clone(), outgoing.clone(), Vec::new());
