@@ -76,8 +76,8 @@ const MESSAGES: &[(&str, Look)] = messages![
     v1::ListLogsResponse,
     v1::HostRequest,
     v1::HostResponse,
-    v1::FoundRequest,
-    v1::FoundResponse,
+    v1::AllowSystemLogRequest,
+    v1::AllowSystemLogResponse,
     v1::ViewRequest,
     v1::ViewResponse,
 ];

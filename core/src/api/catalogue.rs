@@ -126,6 +126,8 @@ pub(crate) struct Catalogue {
     by_number: BTreeMap<LogNumber, String>,
     /// Deleted logs that may still be in their groups.
     deleted: BTreeMap<(u32, LogNumber), LogId>,
+    /// Their places, by their ids.
+    deleted_ids: HashMap<LogId, (u32, LogNumber)>,
     /// The ids of the groups.
     groups: BTreeMap<u32, LogId>,
     /// The servers that are to run a group, where those are not all.
@@ -142,6 +144,7 @@ impl Default for Catalogue {
             names: BTreeMap::new(),
             by_number: BTreeMap::new(),
             deleted: BTreeMap::new(),
+            deleted_ids: HashMap::new(),
             groups: BTreeMap::new(),
             places: BTreeMap::new(),
             sizes: HashMap::new(),
@@ -202,12 +205,14 @@ impl Catalogue {
 
     /// The place of a deleted log that may still be in its group.
     pub(crate) fn deleted_log(&self, id: LogId) -> Option<(u32, LogNumber)> {
-        self.deleted.iter().find(|(_, of)| **of == id).map(|(place, _)| *place)
+        self.deleted_ids.get(&id).copied()
     }
 
     /// The deleted log is not in its group, and never will be.
     pub(crate) fn forget(&mut self, group: u32, log: LogNumber) {
-        self.deleted.remove(&(group, log));
+        if let Some(id) = self.deleted.remove(&(group, log)) {
+            self.deleted_ids.remove(&id);
+        }
     }
 
     /// The id of a group, if it was noted.
@@ -270,6 +275,7 @@ impl Catalogue {
                     self.by_number.remove(&number);
                     if let Some(entry) = self.names.remove(&name) {
                         self.deleted.insert((entry.group, number), id);
+                        self.deleted_ids.insert(id, (entry.group, number));
                         *self.sizes.entry(entry.group).or_default() -= 1;
                     }
                 }

@@ -38,7 +38,7 @@ use crate::sync::completion::Appended;
 use crate::types::{Index, LogId, LogNumber, Timestamp};
 use directories::GroupDirectories;
 use options::SYSTEM_GROUP;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -83,8 +83,8 @@ struct Inner {
     catalogue: Mutex<Catalogue>,
     /// The logs that calls are creating now, in each group.
     reserved: Mutex<BTreeMap<u32, usize>>,
-    /// The groups without logs that may get some. None: all.
-    ready: Mutex<Option<BTreeSet<u32>>>,
+    /// The groups that may get new logs, and the most logs that each can hold. None: all that run here.
+    ready: Mutex<Option<BTreeMap<u32, usize>>>,
 }
 
 /// The state of a named log, here or on a server: see [`Logs::list`].

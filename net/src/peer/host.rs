@@ -15,7 +15,7 @@ use crate::wire::ids;
 use crate::wire::log_info::{from_wire, to_wire};
 use crate::wire::proto::v1::peer_client::PeerClient;
 use crate::wire::proto::v1::{
-    FoundRequest, FoundResponse, HostRequest, HostResponse, ViewRequest, ViewResponse,
+    AllowSystemLogRequest, AllowSystemLogResponse, HostRequest, HostResponse, ViewRequest, ViewResponse,
 };
 use crate::wire::status::{from_status, to_status};
 use chiplog::{DirectoryId, Error, ErrorKind, LogId, LogNumber, NodeId, Term};
@@ -49,7 +49,7 @@ pub trait Hosting: Send + Sync {
     ///
     /// # Errors
     /// Any; the caller gets it.
-    fn found(&self, from: NodeId, term: Term) -> chiplog::Result<()> {
+    fn allow_system_log(&self, from: NodeId, term: Term) -> chiplog::Result<()> {
         let _ = term;
         Err(Error::new(ErrorKind::Unsupported, format!("node {from} may not make the system log")))
     }
@@ -98,9 +98,9 @@ impl fmt::Display for GroupOn<'_> {
 pub(super) async fn ask(shared: &Shared, of: GroupOn<'_>, timeout: Duration) -> chiplog::Result<DirectoryId> {
     let request = request(shared, of)?;
     let asking = async { Ok(client(shared, of).await?.host(request).await) };
-    let HostResponse { directory } = answered(of, "a replica", timeout, asking).await?;
+    let HostResponse { directory } = answered(of, "got no replica", timeout, asking).await?;
     ids::from_bytes(&directory).filter(|directory| *directory != 0).map(DirectoryId).ok_or_else(|| {
-        Error::new(ErrorKind::Unavailable, format!("no replica of {of}: the answer has no directory"))
+        Error::new(ErrorKind::Unavailable, format!("{of} got no replica: the answer has no directory"))
     })
 }
 
@@ -114,10 +114,11 @@ pub(super) async fn ask_view(
     let numbers = logs.iter().map(|log| log.get()).collect();
     let request = ViewRequest { group: Some(request(shared, of)?), logs: numbers };
     let asking = async { Ok(client(shared, of).await?.view(request).await) };
-    let answer = answered(of, "the members", timeout, asking).await?;
+    let answer = answered(of, "is not known", timeout, asking).await?;
     let nodes = |nodes: Vec<u64>| nodes.into_iter().map(NodeId).collect();
     let mut view = GroupView::default();
     (view.leads, view.term) = (answer.leads, answer.term);
+    view.logs_max = usize::try_from(answer.logs_max).unwrap_or(usize::MAX);
     view.logs = answer.logs.into_iter().map(from_wire).collect::<chiplog::Result<_>>()?;
     view.gone = answer.gone.into_iter().map(LogNumber).collect();
     view.leader = Some(NodeId(answer.leader_node)).filter(|node| !node.is_none());
@@ -126,15 +127,15 @@ pub(super) async fn ask_view(
 }
 
 /// Asks a server to let this one make the system log, as the leader of the default log in this term.
-pub(super) async fn ask_to_found(
+pub(super) async fn ask_to_allow_system_log(
     shared: &Shared,
     of: GroupOn<'_>,
     term: Term,
     timeout: Duration,
 ) -> chiplog::Result<()> {
-    let request = FoundRequest { group: Some(request(shared, of)?), term: term.get() };
-    let asking = async { Ok(client(shared, of).await?.found(request).await) };
-    answered(of, "leave to make a new one", timeout, asking).await.map(drop)
+    let request = AllowSystemLogRequest { group: Some(request(shared, of)?), term: term.get() };
+    let asking = async { Ok(client(shared, of).await?.allow_system_log(request).await) };
+    answered(of, "is not allowed to be made", timeout, asking).await.map(drop)
 }
 
 fn request(shared: &Shared, of: GroupOn<'_>) -> chiplog::Result<HostRequest> {
@@ -159,14 +160,14 @@ async fn client(
     Ok(PeerClient::new(endpoint.connect_with_connector(shared.connector()).await?))
 }
 
-/// Waits for the answer to a call. `wanted`: what the call is for.
+/// Waits for the answer to a call. `failure`: says what is the matter if there is none.
 async fn answered<T>(
     of: GroupOn<'_>,
-    wanted: &str,
+    failure: &str,
     timeout: Duration,
     asking: impl Future<Output = Result<Result<tonic::Response<T>, Status>, tonic::transport::Error>>,
 ) -> chiplog::Result<T> {
-    let failed = |kind, why: String| Error::new(kind, format!("got not {wanted} of {of}: {why}"));
+    let failed = |kind, why: String| Error::new(kind, format!("{of} {failure}: {why}"));
     match tokio::time::timeout(timeout, asking).await {
         Ok(Ok(Ok(answer))) => Ok(answer.into_inner()),
         Ok(Ok(Err(status))) => {
@@ -234,26 +235,27 @@ pub(super) async fn answer_view(
         members: nodes(view.members),
         logs: view.logs.into_iter().map(to_wire).collect(),
         gone: view.gone.into_iter().map(LogNumber::get).collect(),
+        logs_max: view.logs_max as u64,
     })
 }
 
 /// Answers a call for leave to make the system log.
-pub(super) async fn answer_found(
+pub(super) async fn answer_allow_system_log(
     common: &Arc<Common>,
-    request: Request<FoundRequest>,
-) -> Result<FoundResponse, Status> {
+    request: Request<AllowSystemLogRequest>,
+) -> Result<AllowSystemLogResponse, Status> {
     let arrival = request.extensions().get::<ConnectionInfo>().cloned();
-    let FoundRequest { group, term } = request.into_inner();
+    let AllowSystemLogRequest { group, term } = request.into_inner();
     let group = group.unwrap_or_default();
     admit(common, &group, arrival.as_ref())?;
     let one = common.hosting.clone().lock_owned().await;
     let common = common.clone();
     let answered = tokio::task::spawn_blocking(move || {
         let _one = one;
-        hosting(&common)?.found(NodeId(group.from), Term(term))
+        hosting(&common)?.allow_system_log(NodeId(group.from), Term(term))
     });
     let answered = answered.await.map_err(|_| Status::internal("the call panicked, or the server ends"))?;
-    answered.map(|()| FoundResponse {}).map_err(|e| to_status(&e, None))
+    answered.map(|()| AllowSystemLogResponse {}).map_err(|e| to_status(&e, None))
 }
 
 fn hosting(common: &Common) -> chiplog::Result<Arc<Host>> {

@@ -14,8 +14,8 @@ use crate::listener::memory_budget;
 use crate::wire::ids;
 use crate::wire::proto::v1::peer_server::{Peer, PeerServer};
 use crate::wire::proto::v1::{
-    FoundRequest, FoundResponse, HostRequest, HostResponse, PeerEnvelope, PeerHello, PeerMessage,
-    ViewRequest, ViewResponse, peer_message,
+    AllowSystemLogRequest, AllowSystemLogResponse, HostRequest, HostResponse, PeerEnvelope, PeerHello,
+    PeerMessage, ViewRequest, ViewResponse, peer_message,
 };
 use chiplog::cluster::MEMBERS_MAX;
 use chiplog::transport::{Envelope, Inbox};
@@ -149,8 +149,11 @@ impl Peer for PeerService {
         host::answer_view(&self.common, request).await.map(Response::new)
     }
 
-    async fn found(&self, request: Request<FoundRequest>) -> Result<Response<FoundResponse>, Status> {
-        host::answer_found(&self.common, request).await.map(Response::new)
+    async fn allow_system_log(
+        &self,
+        request: Request<AllowSystemLogRequest>,
+    ) -> Result<Response<AllowSystemLogResponse>, Status> {
+        host::answer_allow_system_log(&self.common, request).await.map(Response::new)
     }
 }
 

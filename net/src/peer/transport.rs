@@ -157,8 +157,13 @@ impl PeerTransport {
     ///
     /// # Errors
     /// `Unavailable`, `Timeout`: it did not answer. Any error that it returned.
-    pub async fn ask_to_found(&self, of: GroupOn<'_>, term: Term, timeout: Duration) -> chiplog::Result<()> {
-        host::ask_to_found(&self.shared, of, term, timeout).await
+    pub async fn ask_to_allow_system_log(
+        &self,
+        of: GroupOn<'_>,
+        term: Term,
+        timeout: Duration,
+    ) -> chiplog::Result<()> {
+        host::ask_to_allow_system_log(&self.shared, of, term, timeout).await
     }
 
     /// The number of messages dropped because the receiver's address is unknown.

@@ -3,6 +3,7 @@
 //! Must not know: how the servers are asked.
 
 use crate::wire::address::Address;
+use chiplog::cluster::Member;
 use chiplog::{Log, LogId, LogInfo, LogNumber, Logs, NodeId, Result};
 
 /// A group as its leader sees it, or another server that runs it.
@@ -30,6 +31,8 @@ pub struct GroupView {
     pub logs: Vec<LogInfo>,
     /// Those of them that are not in the group, and can never be opened there again.
     pub gone: Vec<LogNumber>,
+    /// The most named logs that the group can hold now.
+    pub logs_max: usize,
 }
 
 impl GroupView {
@@ -42,6 +45,7 @@ impl GroupView {
             term: status.term.get(),
             voters: status.voters(),
             members: status.members.iter().map(|m| m.node).collect(),
+            logs_max: replica.named_logs_max(),
             ..Self::default()
         }
     }
@@ -60,13 +64,16 @@ pub(crate) struct Elsewhere {
     pub(crate) servers: Vec<(NodeId, Address)>,
 }
 
-/// The servers that are to run a group: the members of the default log on which the catalogue places it.
+/// The other servers that are to run a group: the voters of the default log, or those on which the catalogue places it.
 ///
 /// # Errors
 /// Those of reading the system log.
 pub(crate) fn servers_of(group: u32, logs: &Logs, default: &Log) -> Result<Vec<(NodeId, Address)>> {
     let place = logs.group_place(group)?;
     let members = default.status().replica.members;
-    let placed = members.into_iter().filter(|m| place.contains(&m.node));
+    let own = default.status().replica.node;
+    let runs =
+        |m: &Member| m.node != own && if place.is_empty() { m.is_voter() } else { place.contains(&m.node) };
+    let placed = members.into_iter().filter(runs);
     Ok(placed.filter_map(|m| Some((m.node, m.address.parse().ok()?))).collect())
 }

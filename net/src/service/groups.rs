@@ -54,7 +54,7 @@ fn running(logs: &Logs) -> Vec<(u32, Log)> {
 /// majority. `servers`: the voters of the default log.
 ///
 /// # Errors
-/// FAILED_PRECONDITION, `Membership`. UNAVAILABLE: a group runs on other servers, and no leader of it answers.
+/// FAILED_PRECONDITION, `Membership`, also if a group runs on other servers and no leader of it answers.
 pub(super) async fn check_follow(
     host: &Arc<LogSlot>,
     servers: &[NodeId],
@@ -64,7 +64,9 @@ pub(super) async fn check_follow(
         nodes.iter().copied().filter(|node| !leaving.contains(node)).collect()
     };
     for number in all(host)? {
-        let Some(view) = view(host, number).await? else { continue };
+        let Some(view) = view(host, number).await.map_err(|status| unseen(number, &status))? else {
+            continue;
+        };
         let have = stays(&view.voters);
         let place = place(host, number)?;
         let wanted = stays(if place.is_empty() { servers } else { &place });
@@ -78,6 +80,15 @@ pub(super) async fn check_follow(
         }
     }
     Ok(())
+}
+
+/// The refusal if a group's leader does not answer.
+fn unseen(group: u32, status: &Status) -> Status {
+    let what = format!(
+        "nothing was changed: {}. Without the leader it is unknown whether the group can do without this server; --force leaves this check out, and the logs of group {group} can then be lost",
+        status.message()
+    );
+    to_status(&Error::new(ErrorKind::Membership, what), None)
 }
 
 /// After servers have left the cluster: waits until no group counts their votes any more.

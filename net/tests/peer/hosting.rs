@@ -147,7 +147,7 @@ impl Hosting for Describes {
         Ok(view)
     }
 
-    fn found(&self, from: NodeId, term: Term) -> chiplog::Result<()> {
+    fn allow_system_log(&self, from: NodeId, term: Term) -> chiplog::Result<()> {
         match (from, term) {
             (NodeId(3), Term(7)) => Ok(()),
             _ => Err(Error::new(ErrorKind::Diverged, "there is one")),
@@ -178,7 +178,8 @@ fn server_asks_another_one_about_a_group() {
     assert!(!ask(2, 2, &[LogNumber(4)]).unwrap().leads);
     assert_eq!(ask(1, 1, &[]).unwrap_err().kind(), ErrorKind::Membership, "node 2 is at this address");
     let of = GroupOn { node: NodeId(2), address: &address, group: 1, log: LogId(7) };
-    let found = |term| runtime.block_on(replicas[2].transport.ask_to_found(of, Term(term), PATIENCE));
+    let found =
+        |term| runtime.block_on(replicas[2].transport.ask_to_allow_system_log(of, Term(term), PATIENCE));
     found(7).unwrap();
     assert_eq!(found(8).unwrap_err().kind(), ErrorKind::Diverged);
     let many = vec![LogNumber(1); 10_002];

@@ -14,8 +14,8 @@ use chiplog::{DirectoryId, ErrorKind, Index, LogId, NodeId};
 use chiplog_net::served::refusals::Refusal;
 use chiplog_net::wire::proto::v1::peer_server::{Peer, PeerServer};
 use chiplog_net::wire::proto::v1::{
-    FoundRequest, FoundResponse, HostRequest, HostResponse, PeerEnvelope, PeerHello, PeerMessage,
-    ViewRequest, ViewResponse, peer_message,
+    AllowSystemLogRequest, AllowSystemLogResponse, HostRequest, HostResponse, PeerEnvelope, PeerHello,
+    PeerMessage, ViewRequest, ViewResponse, peer_message,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -213,7 +213,10 @@ impl Peer for Earlier {
         Err(Status::unimplemented("an earlier version"))
     }
 
-    async fn found(&self, _: Request<FoundRequest>) -> Result<Response<FoundResponse>, Status> {
+    async fn allow_system_log(
+        &self,
+        _: Request<AllowSystemLogRequest>,
+    ) -> Result<Response<AllowSystemLogResponse>, Status> {
         Err(Status::unimplemented("an earlier version"))
     }
 

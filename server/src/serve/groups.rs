@@ -47,7 +47,7 @@ use chiplog_net::served::elsewhere::GroupView;
 use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::wire::address::Address;
 use late::is_alone;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -127,6 +127,8 @@ struct Inner {
     refusal: Mutex<Option<String>>,
     /// Since when the voter whose turn it is could lead a group.
     steady: Mutex<BTreeMap<u32, Instant>>,
+    /// When a server did not answer a request for a replica.
+    unanswered: Mutex<BTreeMap<NodeId, Instant>>,
     /// Since when nothing is heard of a member of a group that this server leads.
     silent: Mutex<BTreeMap<(u32, NodeId), Instant>>,
     /// The last report about each piece of work on a group.
@@ -180,6 +182,7 @@ impl Groups {
             founds: AtomicBool::new(false),
             refusal: Mutex::default(),
             steady: Mutex::default(),
+            unanswered: Mutex::default(),
             silent: Mutex::default(),
             reported: Mutex::default(),
             unopened: Mutex::default(),
@@ -284,7 +287,7 @@ impl Groups {
 
     /// Renames the directory of a group that the catalogue does not have: this server was making it when another one made
     /// the group of this number.
-    fn set_aside(&self, group: u32, path: &Path) -> chiplog::Result<()> {
+    fn set_aside(&self, group: u32, path: &Path, why: &str) -> chiplog::Result<()> {
         let aside = (1..).map(|n| path.with_extension(format!("unused-{n}"))).find(|aside| !aside.exists());
         let Some(aside) = aside else { return Ok(()) };
         std::fs::rename(path, &aside).map_err(|e| {
@@ -293,7 +296,8 @@ impl Groups {
         tracing::warn!(
             group = %label(group),
             path = %aside.display(),
-            "the catalogue has another group of this number, so the directory was renamed"
+            why,
+            "the directory of a group was renamed"
         );
         Ok(())
     }
@@ -365,7 +369,7 @@ impl Groups {
             None => {
                 self.mark()?;
                 let logs = Logs::of(log.clone());
-                logs.set_ready_groups(BTreeSet::new()); // until a look finds which are
+                logs.set_ready_groups(BTreeMap::new()); // until a look finds which are
                 self.inner.slot.open_named(logs);
                 self.inner.serves.notify_one();
             }
@@ -395,7 +399,7 @@ impl Groups {
             );
             return Err(Error::new(ErrorKind::Diverged, what));
         }
-        self.set_aside(group, &path)?;
+        self.set_aside(group, &path, "the catalogue has another group of this number")?;
         Ok(None)
     }
 
@@ -413,7 +417,20 @@ impl Groups {
                 return Err(Error::new(ErrorKind::Unavailable, what));
             }
             (Some(logs), SYSTEM) => Some(logs.system().clone()),
-            (Some(logs), group) => logs.groups().remove(&group),
+            (Some(logs), group) => match logs.groups().remove(&group) {
+                // It was removed while this server was down, and takes no part any more. Its leader wants a new one.
+                Some(removed) if removed.role() == Role::Removed => {
+                    drop(logs.remove_group(group));
+                    removed.close()?;
+                    self.set_aside(
+                        group,
+                        removed.path(),
+                        "the group does without the replica in this directory",
+                    )?;
+                    None
+                }
+                there => there,
+            },
         };
         let replica = match there {
             Some(replica) if replica.log_id() == log => replica,
@@ -491,9 +508,12 @@ impl Groups {
             Err(error) => self.report(SYSTEM, Task::Place, &format!("groups cannot be placed: {error}")),
         }
         self.leave_moved(logs);
+        self.forget_deleted(logs);
         for (group, replica) in std::iter::once((SYSTEM, logs.system().clone())).chain(logs.groups()) {
             if replica.role() != Role::Leader {
                 self.inner.steady.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
+                let mut silent = self.inner.silent.lock().unwrap_or_else(PoisonError::into_inner);
+                silent.retain(|(of, _), _| *of != group);
                 continue;
             }
             // A new server is added and gets its vote in one look.
@@ -534,7 +554,7 @@ impl Groups {
             }
             if wanted > 0 && leads && !is_alone {
                 drop(one); // other servers answer meanwhile, and so does this one
-                let made = self.found_among(default);
+                let made = self.make_system_log_among(default);
                 self.report(SYSTEM, Task::Wait, &made.err().map(|e| unmade(&e)).unwrap_or_default());
                 return Ok(());
             }
@@ -614,8 +634,8 @@ impl Hosting for Hosted {
         groups.own_view(logs, group - 1, log, of)
     }
 
-    fn found(&self, _: NodeId, term: Term) -> chiplog::Result<()> {
-        Groups { inner: running(&self.0)? }.let_found(term)
+    fn allow_system_log(&self, from: NodeId, term: Term) -> chiplog::Result<()> {
+        Groups { inner: running(&self.0)? }.allow_system_log(from, term)
     }
 }
 

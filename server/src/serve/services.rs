@@ -122,7 +122,7 @@ mod tests {
                 }
             }
         }
-        for own in ["Messages", "Host", "View", "Found"] {
+        for own in ["Messages", "Host", "View", "AllowSystemLog"] {
             assert!(served.remove(&format!("/chiplog.v1.Peer/{own}")), "{own} has a listener of its own");
         }
         let services: BTreeSet<&str> = served.iter().filter_map(|m| m[1..].split('/').next()).collect();

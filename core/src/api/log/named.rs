@@ -36,8 +36,8 @@ impl Log {
         self.view.logs.len()
     }
 
-    /// The most named logs that this group can hold now.
-    pub(crate) fn logs_max(&self) -> usize {
+    /// The most named logs that this group can hold now. Never blocks.
+    pub fn named_logs_max(&self) -> usize {
         let set = self.group_options();
         let sessions_max = set.get(LogOption::SessionsMax).and_then(|max| u32::try_from(max).ok());
         let Options { segment_bytes, sessions_max: own, .. } = self.inner.options;

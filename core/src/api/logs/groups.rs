@@ -6,7 +6,7 @@ use crate::api::catalogue::{CatalogueRecord, PLACED_MAX, are_nodes};
 use crate::api::log::Log;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{Index, LogId, NodeId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
 impl Logs {
@@ -82,15 +82,6 @@ impl Logs {
         Ok(self.catalogue()?.groups().collect())
     }
 
-    /// Those of them that have no logs.
-    ///
-    /// # Errors
-    /// Those of reading the system log.
-    pub fn empty_groups(&self) -> Result<Vec<u32>> {
-        let catalogue = self.catalogue()?;
-        Ok(catalogue.groups().filter(|group| catalogue.logs_in(*group) == 0).collect())
-    }
-
     /// The servers of the cluster that are to run a group, ascending, as far as the catalogue is known here. Empty: all of
     /// them. A decision, not a state: the group follows it by changes of its members.
     ///
@@ -130,11 +121,20 @@ impl Logs {
         self.inner.system.append(&record.encode()[..]).map(drop)
     }
 
-    /// From now on new logs are created only in these groups, and in those that have logs already. For a program in a cluster:
-    /// the members of a new group are added one after the other, and a record is not safe while there is only one. A later
-    /// call replaces the groups; without any call, all are ready.
-    pub fn set_ready_groups(&self, ready: BTreeSet<u32>) {
+    /// From now on new logs are created only in these groups, each with the most logs that it can hold: see
+    /// [`Log::named_logs_max`]. For a program in a cluster: the members of a new group are added one after the other, and a
+    /// record is not safe while there is only one; and a group can run on other servers only. A later call replaces the
+    /// groups; without any call, all that run here are ready.
+    pub fn set_ready_groups(&self, ready: BTreeMap<u32, usize>) {
         *self.inner.ready.lock().unwrap_or_else(PoisonError::into_inner) = Some(ready);
+    }
+
+    /// The groups that may get new logs, and the most logs that each can hold.
+    pub(super) fn ready_groups(&self) -> BTreeMap<u32, usize> {
+        let ready = self.inner.ready.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let here =
+            || self.groups().into_iter().map(|(number, group)| (number, group.named_logs_max())).collect();
+        ready.unwrap_or_else(here)
     }
 
     /// The group that a new log goes to: of those that are ready, the one with the fewest logs.
@@ -142,19 +142,11 @@ impl Logs {
     /// # Errors
     /// `Busy`: none is ready. Those of reading the system log.
     pub(super) fn emptiest_group(&self) -> Result<u32> {
-        let here = self.groups();
-        let ready = self.inner.ready.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let ready = self.ready_groups();
         let catalogue = self.catalogue()?;
-        let all: BTreeSet<u32> = here.into_keys().chain(catalogue.groups()).collect();
-        if all.is_empty() {
-            return Ok(1); // its absence is reported later
-        }
-        let is_ready = |group: &u32| {
-            ready.as_ref().is_none_or(|ready| ready.contains(group)) || catalogue.logs_in(*group) > 0
-        };
-        let emptiest = all.into_iter().filter(is_ready).min_by_key(|group| catalogue.logs_in(*group));
+        let emptiest = ready.into_keys().min_by_key(|group| catalogue.logs_in(*group));
         emptiest.ok_or_else(|| {
-            let what = "no group of named logs has its replicas yet; try again later";
+            let what = "no group of named logs has a leader and most of its replicas now; try again later";
             Error::new(ErrorKind::Busy, what)
         })
     }
@@ -174,23 +166,20 @@ impl Logs {
     /// of one of its logs.
     ///
     /// # Errors
-    /// `NotLeader`: the catalogue places it on other servers. `Unavailable`: it does not run here yet. Those of reading
-    /// the system log.
+    /// `NotLeader`: in a cluster, others run it. `Unavailable`: it does not run here yet. Those of reading the system log.
     pub fn group(&self, number: u32) -> Result<Log> {
         if let Some(group) = self.running(number) {
             return Ok(group);
         }
-        let place = self.group_place(number)?;
-        if place.is_empty() || place.contains(&self.inner.system.status().replica.node) {
-            let what = format!(
-                "group {number} does not run here yet: {} do. If that lasts, was its directory removed?",
-                self.groups().len()
-            );
-            return Err(Error::new(ErrorKind::Unavailable, what));
-        }
-        let nodes: Vec<String> = place.iter().map(NodeId::to_string).collect();
-        let what = format!("group {number} does not run on this server, but on node {}", nodes.join(", "));
-        Err(Error::new(ErrorKind::NotLeader, what))
+        let (place, own) = (self.group_place(number)?, self.inner.system.status().replica);
+        let what = if place.is_empty() || place.contains(&own.node) {
+            format!("group {number} does not run on this server now; its log says why")
+        } else {
+            let nodes: Vec<String> = place.iter().map(NodeId::to_string).collect();
+            format!("group {number} does not run on this server, but on node {}", nodes.join(", "))
+        };
+        let kind = if own.members.len() > 1 { ErrorKind::NotLeader } else { ErrorKind::Unavailable };
+        Err(Error::new(kind, what))
     }
 
     /// The groups that run here, by number: for the status, the members and the leader of each. Appends and readers need

@@ -122,15 +122,13 @@ impl Logs {
 
     /// Reserves a place for one more log in a group, before the catalogue names it. Other calls create logs meanwhile.
     fn reserve(&self, number: u32) -> Result<Reserved<'_>> {
-        // One that runs on other servers has room for as many logs as one of these here: all have the same options.
-        let here = match self.group(number) {
-            Err(error) if error.kind() == ErrorKind::NotLeader => None,
-            found => Some(
-                found.map_err(|error| Error::new(ErrorKind::Busy, format!("{error}; try again later")))?,
-            ),
-        };
-        let another = || self.groups().into_values().next();
-        let most = here.clone().or_else(another).map_or(usize::MAX, |group| group.logs_max());
+        let here = self.running(number);
+        let most =
+            here.as_ref().map(Log::named_logs_max).or_else(|| self.ready_groups().get(&number).copied());
+        let most = most.ok_or_else(|| {
+            let what = format!("group {number} has no leader that is known here; try again later");
+            Error::new(ErrorKind::Busy, what)
+        })?;
         let mut reserved = self.inner.reserved.lock().unwrap_or_else(PoisonError::into_inner);
         let others = reserved.entry(number).or_default();
         let count =
@@ -230,6 +228,14 @@ impl Logs {
             running.logs().get(entry.number).map(|_| info("", entry, Some(&running)))
         });
         Ok((here.collect(), gone))
+    }
+
+    /// The deleted logs that may still be in this group.
+    ///
+    /// # Errors
+    /// Those of reading the system log.
+    pub fn deleted_in(&self, group: u32) -> Result<Vec<LogNumber>> {
+        Ok(self.catalogue()?.deleted_in(group))
     }
 
     /// Forgets a deleted log of a group that runs on other servers, once the leader there finds it gone: see

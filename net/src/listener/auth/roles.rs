@@ -295,7 +295,7 @@ mod tests {
                 }
             }
         }
-        for call in ["Messages", "Host", "View", "Found"] {
+        for call in ["Messages", "Host", "View", "AllowSystemLog"] {
             assert!(methods.remove(&format!("/chiplog.v1.Peer/{call}")), "{call}");
         }
         assert!(methods.len() > 15);

@@ -13,7 +13,7 @@ use chiplog::{Error, ErrorKind, Log, LogId, LogNumber, Logs, NodeId};
 use chiplog_net::peer::GroupOn;
 use chiplog_net::served::elsewhere::GroupView;
 use chiplog_net::wire::address::Address;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -23,7 +23,13 @@ const VIEW_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often the leader of a group that was moved is asked whether this server is still a member.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// A directory whose group was moved is renamed to this extension, and a number, before its files are removed.
-const MOVED: &str = "moved";
+const MOVED: &str = "moved-";
+/// A file in such a directory: the server itself has renamed it, and may remove it.
+const REMOVABLE: &str = "chiplog.moved";
+/// How often the leaders of groups that do not run here are asked which deleted logs are gone.
+const FORGET_INTERVAL: Duration = Duration::from_secs(10);
+/// The deleted logs in one question.
+const DELETED_MAX: usize = 1000;
 
 impl Groups {
     /// A group as its leader sees it, wherever that is. Blocks.
@@ -122,52 +128,102 @@ impl Groups {
                 }
                 asked.insert(group, Instant::now());
             }
-            let left = self.view_elsewhere(group, &[]).and_then(|view| {
-                if view.members.contains(&own) { Ok(()) } else { self.leave(logs, group, &replica, own) }
+            let left = self.view_elsewhere(group, &[]).and_then(|view| match view.members.contains(&own) {
+                true => Ok(None),
+                false => self.leave(logs, group, &replica, own),
             });
-            if let Err(error) = left {
-                tracing::debug!(group = %label(group), %error, "a group that was moved to other servers still runs here");
+            match left {
+                Ok(path) => path.iter().for_each(|path| remove(path)),
+                Err(error) => {
+                    tracing::debug!(group = %label(group), %error, "a group that was moved to other servers still runs here");
+                }
             }
         }
     }
 
-    /// Closes and removes one, if the catalogue does not place it here.
-    fn leave(&self, logs: &Logs, group: u32, replica: &Log, own: NodeId) -> chiplog::Result<()> {
+    /// Forgets deleted logs of groups that do not run here, once the leaders find them gone.
+    pub(super) fn forget_deleted(&self, logs: &Logs) {
+        let here = logs.groups();
+        let known = logs.known_groups().unwrap_or_default();
+        for group in known.into_iter().filter(|group| !here.contains_key(group)) {
+            let mut deleted = logs.deleted_in(group).unwrap_or_default();
+            deleted.truncate(DELETED_MAX);
+            {
+                let mut asked = self.inner.asked.lock().unwrap_or_else(PoisonError::into_inner);
+                if deleted.is_empty()
+                    || asked.get(&group).is_some_and(|asked| asked.elapsed() < FORGET_INTERVAL)
+                {
+                    continue;
+                }
+                asked.insert(group, Instant::now());
+            }
+            let gone = self.view_elsewhere(group, &deleted).map(|view| view.gone).unwrap_or_default();
+            gone.into_iter().for_each(|log| _ = logs.forget_dropped(group, log));
+        }
+    }
+
+    /// Closes one, if the catalogue does not place it here, and returns its renamed directory, which can be removed.
+    fn leave(&self, logs: &Logs, group: u32, replica: &Log, own: NodeId) -> chiplog::Result<Option<PathBuf>> {
         let _one = self.opening();
         logs.system().barrier(HOST_TIMEOUT)?;
         let place = logs.group_place(group)?;
         if place.is_empty() || place.contains(&own) {
-            return Ok(()); // it is to run here again
+            return Ok(None); // it is to run here again
         }
         drop(logs.remove_group(group));
         replica.close()?;
-        let path = replica.path().to_owned();
-        let aside = (1..).map(|n| path.with_extension(format!("{MOVED}-{n}"))).find(|aside| !aside.exists());
-        let aside = aside.unwrap_or_else(|| path.with_extension(MOVED));
-        let failed = |e: std::io::Error| {
-            Error::new(ErrorKind::Io, format!("cannot remove {}, whose group was moved: {e}", path.display()))
+        let path = replica.path();
+        let aside = (1..).map(|n| path.with_extension(format!("{MOVED}{n}"))).find(|aside| !aside.exists());
+        let Some(aside) = aside else { return Ok(None) };
+        let rename = || {
+            std::fs::File::create(path.join(REMOVABLE))?.sync_all()?;
+            std::fs::File::open(path)?.sync_all()?;
+            std::fs::rename(path, &aside)?;
+            path.parent().map_or(Ok(()), |parent| std::fs::File::open(parent)?.sync_all())
         };
-        std::fs::rename(&path, &aside).map_err(failed)?;
+        rename().map_err(|e: std::io::Error| {
+            Error::new(ErrorKind::Io, format!("cannot rename {}, whose group was moved: {e}", path.display()))
+        })?;
         self.inner.directories.forget(group)?;
-        std::fs::remove_dir_all(&aside).map_err(failed)?;
-        tracing::info!(group = %label(group), path = %path.display(), "a group of named logs was moved to other servers, and its files here are removed");
-        Ok(())
+        tracing::info!(group = %label(group), path = %path.display(), "a group of named logs was moved to other servers: its files here are removed");
+        Ok(Some(aside))
     }
 
     /// Removes the directories of groups that were moved: the server ended while it removed them.
     pub(super) fn remove_moved(&self) {
         let config = &self.inner.config;
         let all = std::iter::once(config.data.join(NAMED)).chain(config.group_directories.iter().cloned());
-        let entries = all.filter_map(|directory| std::fs::read_dir(directory).ok()).flatten();
-        let is_moved = |path: &PathBuf| {
-            let extension = path.extension().is_some_and(|e| e.to_string_lossy().starts_with(MOVED));
-            extension && path.file_stem().is_some_and(|stem| stem.to_string_lossy().starts_with("group-"))
-        };
-        for path in entries.flatten().map(|entry| entry.path()).filter(is_moved) {
-            if let Err(error) = std::fs::remove_dir_all(&path) {
-                tracing::warn!(path = %path.display(), %error, "the files of a group that was moved cannot be removed");
+        let entries = all.filter_map(|directory| std::fs::read_dir(directory).ok()).flatten().flatten();
+        for path in entries.map(|entry| entry.path()).filter(|path| is_moved(path)) {
+            tracing::info!(path = %path.display(), "the files of a group that was moved to other servers are removed");
+            remove(&path);
+        }
+    }
+}
+
+/// Whether this is a directory that [`Groups::leave`] has renamed, and no other one.
+fn is_moved(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let numbers = name.strip_prefix("group-").and_then(|rest| rest.split_once('.'));
+    let is_number = |text: &str| text.parse::<u32>().is_ok();
+    let is_named = numbers
+        .is_some_and(|(group, aside)| is_number(group) && aside.strip_prefix(MOVED).is_some_and(is_number));
+    is_named && path.join(REMOVABLE).is_file()
+}
+
+/// Removes such a directory. The file that allows it goes last, so that the rest is removed later if this is interrupted.
+fn remove(path: &Path) {
+    let files = || {
+        for entry in std::fs::read_dir(path)? {
+            let entry = entry?;
+            if entry.file_name() != REMOVABLE {
+                std::fs::remove_file(entry.path())?;
             }
         }
+        std::fs::remove_dir_all(path)
+    };
+    if let Err(error) = files() {
+        tracing::warn!(path = %path.display(), %error, "the files of a group that was moved cannot be removed");
     }
 }
 
@@ -179,4 +235,42 @@ pub(super) fn address_of(server: &Member) -> chiplog::Result<Address> {
     server.address.parse().map_err(|e| {
         Error::new(ErrorKind::InvalidArgument, format!("the address of node {}: {e}", server.node))
     })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+
+    /// A directory that an operator had renamed was removed at the next start.
+    #[test]
+    fn only_directories_that_the_server_renamed_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = |name: &str, removable: bool| {
+            let path = dir.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            std::fs::write(path.join("00000000000000000001.seg"), "x").unwrap();
+            if removable {
+                std::fs::write(path.join(REMOVABLE), "").unwrap();
+            }
+            path
+        };
+        for (name, removable, is) in [
+            ("group-1.moved-1", true, true),
+            ("group-2.moved-12", true, true),
+            ("group-3.moved-1", false, false),
+            ("group-4.moved", true, false),
+            ("group-5.moved-away-by-operator", true, false),
+            ("group-6", true, false),
+            ("group-x.moved-1", true, false),
+            ("other.moved-1", true, false),
+        ] {
+            let path = made(name, removable);
+            assert_eq!(is_moved(&path), is, "{name}");
+            if is {
+                remove(&path);
+                assert!(!path.exists());
+            }
+        }
+    }
 }

@@ -8,15 +8,16 @@
 //! - No member has, or had, a system log: a second one would replace the names of all logs.
 //! - Of two leaders that try, one fails. A member of both their clusters lets the later one only if it has no replica of a
 //!   system log; and the earlier one, if it is a member, only if it has not made the system log, and then does not make it.
-//! - A leader that was removed from the cluster meanwhile may have made a second system log. It has no other replica and no
-//!   named logs: those are created only once the system log has its voters (`readiness.rs`).
+//! - A leader that was removed from the cluster meanwhile may have made a second system log. It gets no other replica, because
+//!   a majority of the default log confirms its place before it asks for one (`members.rs`). So it has no named logs: those
+//!   are created only once most servers vote in the system log (`readiness.rs`).
 
 use super::elsewhere::address_of;
 use super::marker::Marker;
 use super::{Groups, HOST_TIMEOUT, NAMED, SYSTEM, Task, unmade};
 use crate::connect::open_log;
 use chiplog::cluster::Role;
-use chiplog::{Error, ErrorKind, Log, Term};
+use chiplog::{Error, ErrorKind, Log, NodeId, Term};
 use chiplog_net::peer::GroupOn;
 use std::path::Path;
 use std::sync::PoisonError;
@@ -138,12 +139,19 @@ impl Groups {
     ///
     /// # Errors
     /// `Diverged`: this server has a system log, or had one. `Membership`: it has let the leader of a later term.
-    pub(super) fn let_found(&self, term: Term) -> chiplog::Result<()> {
+    /// `Unavailable`: as far as is known here, `from` does not lead in this term.
+    pub(super) fn allow_system_log(&self, from: NodeId, term: Term) -> chiplog::Result<()> {
+        let known = self.inner.slot.opened().map(|default| default.status().replica);
+        if !known.is_some_and(|known| known.leader == Some(from) && known.term == term) {
+            let what =
+                format!("node {from} does not lead the default log in term {term}, as far as is known here");
+            return Err(Error::new(ErrorKind::Unavailable, what));
+        }
         let _one = self.opening();
-        self.let_found_locked(term)
+        self.note_allowed(term)
     }
 
-    fn let_found_locked(&self, term: Term) -> chiplog::Result<()> {
+    fn note_allowed(&self, term: Term) -> chiplog::Result<()> {
         let data = &self.inner.config.data;
         if self.inner.slot.named().is_some() {
             let what = format!("{} has the system log of this cluster", self.path(SYSTEM).display());
@@ -167,10 +175,10 @@ impl Groups {
     /// # Errors
     /// `Diverged`: a server has one, or had one. `Unavailable`, `Timeout`: a server does not answer. `Membership`: another
     /// server leads, or the members have changed. Those of [`Log::barrier`].
-    pub(super) fn found_among(&self, default: &Log) -> chiplog::Result<()> {
+    pub(super) fn make_system_log_among(&self, default: &Log) -> chiplog::Result<()> {
         let led = default.status().replica;
         default.barrier(HOST_TIMEOUT)?; // a majority confirms the term and the members
-        self.let_found(led.term)?;
+        self.allow_system_log(led.node, led.term)?;
         for server in led.members.iter().filter(|server| server.node != led.node) {
             let address = address_of(server)?;
             let on = GroupOn {
@@ -179,7 +187,11 @@ impl Groups {
                 group: SYSTEM + 1,
                 log: default.log_id(),
             };
-            Handle::current().block_on(self.inner.transport.ask_to_found(on, led.term, HOST_TIMEOUT))?;
+            Handle::current().block_on(self.inner.transport.ask_to_allow_system_log(
+                on,
+                led.term,
+                HOST_TIMEOUT,
+            ))?;
         }
         default.barrier(HOST_TIMEOUT)?;
         let now = default.status().replica;
@@ -192,9 +204,10 @@ impl Groups {
             return Ok(());
         }
         // It can have let a later leader meanwhile.
-        self.let_found_locked(led.term)?;
+        self.note_allowed(led.term)?;
         self.make_system()?;
-        tracing::info!("made the system log of this cluster: it can keep named logs from now on");
+        // A restored backup has no named logs either, and its operator may expect some.
+        tracing::warn!("this cluster has a new catalogue of named logs, and none in it yet");
         Ok(())
     }
 }

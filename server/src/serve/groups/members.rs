@@ -10,7 +10,7 @@
 use super::elsewhere::address_of;
 use super::{Groups, HOST_TIMEOUT, label};
 use chiplog::cluster::{Change, Member};
-use chiplog::{DirectoryId, Log, LogId, NodeId};
+use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, NodeId};
 use chiplog_net::peer::GroupOn;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -26,6 +26,8 @@ const LAG_MAX: u64 = 64;
 const LOST_AFTER: Duration = Duration::from_secs(10);
 /// The time limit of its answer. It can take longer to make an empty replica; the next question finds that.
 const LOST_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a server that did not answer is not asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// How long a new member may be silent before a server that left the cluster loses its vote without waiting for it.
 const JOIN_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -54,6 +56,10 @@ impl Groups {
         let wanted = placed(servers, &place);
         if wanted.is_empty() {
             return Ok(false); // all of them have left: the catalogue will place it elsewhere
+        }
+        let lacks = |server: &Member| !have.members.iter().any(|m| m.node == server.node);
+        if wanted.iter().any(lacks) {
+            default.barrier(HOST_TIMEOUT)?; // a server that was removed from the cluster asks no other one for a replica
         }
         let change = match self.next_change(group, replica, servers, &wanted, &have.members)? {
             Some(change) => change,
@@ -195,9 +201,23 @@ impl Groups {
         log: LogId,
         timeout: Duration,
     ) -> chiplog::Result<DirectoryId> {
+        let mut unanswered = self.inner.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
+        if unanswered.get(&server.node).is_some_and(|at| at.elapsed() < ASK_AGAIN) {
+            let what = format!("node {} did not answer a moment ago", server.node);
+            return Err(Error::new(ErrorKind::Unavailable, what));
+        }
+        drop(unanswered);
         let address = address_of(server)?;
         let on = GroupOn { node: server.node, address: &address.peer, group: group + 1, log };
-        Handle::current().block_on(self.inner.transport.ask_to_host(on, timeout))
+        let begun = Instant::now();
+        let answer = Handle::current().block_on(self.inner.transport.ask_to_host(on, timeout));
+        unanswered = self.inner.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
+        match &answer {
+            // All groups would wait as long, one after the other.
+            Err(_) if begun.elapsed() >= LOST_TIMEOUT => _ = unanswered.insert(server.node, Instant::now()),
+            _ => _ = unanswered.remove(&server.node),
+        }
+        answer
     }
 
     /// Transfers the leadership of a group to the voter whose turn it is, once that has been able to lead for a while.

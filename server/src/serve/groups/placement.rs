@@ -3,6 +3,7 @@
 //!
 //! - A group keeps the servers that it has. One that left the cluster is replaced by the server with the fewest groups.
 //! - Once every group has its servers, groups move from the server with the most to the one with the fewest, one at a time.
+//! - A server that is silent gets a group only if no other one is left, and keeps its own.
 //! - The groups' leaders are spread in the same way: each server leads about as many as the others.
 //!
 //! Invariants:
@@ -57,16 +58,20 @@ impl Groups {
         let servers = default.status().replica.voters();
         let replicas = self.inner.config.group_replicas as usize;
         let places = places(logs)?;
-        let decided = next(&places, &servers, replicas);
-        let may_move = || self.has_moved(logs, &places);
+        let silent = silent(logs.system());
+        let decided = next(&places, &servers, &silent, replicas);
+        let may_move = || self.has_moved(logs, &places, &silent);
         Ok(decided.filter(|decided| !decided.evens || may_move()))
     }
 
-    /// Whether the group that was moved last has its new voters.
-    fn has_moved(&self, logs: &Logs, places: &Places) -> bool {
+    /// Whether the group that was moved last has its new voters, or cannot have them now.
+    fn has_moved(&self, logs: &Logs, places: &Places, silent: &[NodeId]) -> bool {
         let Some(group) = *self.inner.moving.lock().unwrap_or_else(PoisonError::into_inner) else {
             return true;
         };
+        if places.get(&group).is_some_and(|place| place.iter().any(|node| silent.contains(node))) {
+            return true;
+        }
         let view = self.view(logs, group, &[]);
         view.is_ok_and(|view| view.leads && places.get(&group).is_none_or(|place| *place == view.voters))
     }
@@ -83,6 +88,11 @@ fn places(logs: &Logs) -> chiplog::Result<Places> {
     logs.known_groups()?.into_iter().map(|group| Ok((group, logs.group_place(group)?))).collect()
 }
 
+/// The servers from which the leader of the system log, which all servers run, hears nothing.
+fn silent(system: &Log) -> Vec<NodeId> {
+    system.status().replica.peers.iter().filter(|peer| !peer.active).map(|peer| peer.node).collect()
+}
+
 /// How many groups each of these servers is to run.
 fn loads(places: &Places, servers: &[NodeId]) -> BTreeMap<NodeId, usize> {
     let load =
@@ -90,9 +100,9 @@ fn loads(places: &Places, servers: &[NodeId]) -> BTreeMap<NodeId, usize> {
     servers.iter().map(|node| (*node, load(node))).collect()
 }
 
-/// The next decision. None: each group has its servers, and they are even. `servers`: the voters of the cluster.
-/// `replicas`: how many run each group; 0: all.
-fn next(places: &Places, servers: &[NodeId], replicas: usize) -> Option<Decision> {
+/// The next decision. None: each group has its servers, and they are even. `servers`: the voters of the cluster; `silent`: those
+/// of them that are not heard. `replicas`: how many run each group; 0: all.
+fn next(places: &Places, servers: &[NodeId], silent: &[NodeId], replicas: usize) -> Option<Decision> {
     if replicas == 0 {
         let (group, _) = places.iter().find(|(_, place)| !place.is_empty())?;
         return Some(Decision { group: *group, nodes: Vec::new(), evens: false });
@@ -106,12 +116,14 @@ fn next(places: &Places, servers: &[NodeId], replicas: usize) -> Option<Decision
         let stays = |node: &&NodeId| place.is_empty() || place.contains(node);
         let mut nodes: Vec<NodeId> = servers.iter().filter(stays).copied().collect();
         while nodes.len() > replicas {
-            let most = nodes.iter().copied().max_by_key(|node| (load(node), *node));
+            let most = nodes.iter().copied().max_by_key(|node| (silent.contains(node), load(node), *node));
             nodes.retain(|node| Some(*node) != most);
         }
         while nodes.len() < replicas {
             let others = servers.iter().filter(|node| !nodes.contains(node));
-            let Some(fewest) = others.min_by_key(|node| (load(node), **node)) else { break };
+            let Some(fewest) = others.min_by_key(|node| (silent.contains(node), load(node), **node)) else {
+                break;
+            };
             nodes.push(*fewest);
         }
         nodes.sort_unstable();
@@ -119,8 +131,9 @@ fn next(places: &Places, servers: &[NodeId], replicas: usize) -> Option<Decision
             return Some(Decision { group: *group, nodes, evens: false });
         }
     }
-    let most = servers.iter().copied().max_by_key(|node| (load(node), std::cmp::Reverse(*node)))?;
-    let fewest = servers.iter().copied().min_by_key(|node| (load(node), *node))?;
+    let heard = || servers.iter().copied().filter(|node| !silent.contains(node));
+    let most = heard().max_by_key(|node| (load(node), std::cmp::Reverse(*node)))?;
+    let fewest = heard().min_by_key(|node| (load(node), *node))?;
     if load(&most) < load(&fewest) + 2 {
         return None;
     }
@@ -157,7 +170,7 @@ mod tests {
     fn settle(places: &mut Places, servers: &[NodeId], replicas: usize) -> usize {
         let mut evening = 0;
         for _ in 0..1000 {
-            let Some(Decision { group, nodes, evens }) = next(places, servers, replicas) else {
+            let Some(Decision { group, nodes, evens }) = next(places, servers, &[], replicas) else {
                 return evening;
             };
             assert!(nodes.is_sorted() && nodes.iter().all(|node| servers.contains(node)), "{nodes:?}");
@@ -215,6 +228,24 @@ mod tests {
         let mut places: Places = [(1, nodes(&[1, 2, 3])), (2, Vec::new())].into();
         settle(&mut places, &nodes(&[1, 2, 3, 4]), 0);
         assert!(places.values().all(Vec::is_empty));
-        assert_eq!(next(&[(1, nodes(&[1]))].into(), &[], 3), None, "no server is known");
+        assert_eq!(next(&[(1, nodes(&[1]))].into(), &[], &[], 3), None, "no server is known");
+    }
+
+    #[test]
+    fn silent_server_gets_no_group_and_keeps_its_own() {
+        let (all, silent) = (nodes(&[1, 2, 3, 4, 5]), nodes(&[4]));
+        // Server 6 has left. Server 4 has no group, and is silent.
+        let places: Places = [(1, nodes(&[1, 2, 6])), (2, nodes(&[1, 3, 5])), (3, nodes(&[2, 3, 5]))].into();
+        let decided = next(&places, &all, &silent, 3).unwrap();
+        assert_eq!((decided.group, decided.nodes), (1, nodes(&[1, 2, 3])));
+        // Server 4 has more than the others, and then fewer.
+        let places: Places = [(1, nodes(&[4])), (2, nodes(&[4])), (3, nodes(&[4])), (4, nodes(&[1]))].into();
+        assert_eq!(next(&places, &nodes(&[1, 2, 4]), &silent, 1), None);
+        let places: Places = [(1, nodes(&[1])), (2, nodes(&[1])), (3, nodes(&[2]))].into();
+        assert_eq!(next(&places, &nodes(&[1, 2, 4]), &silent, 1), None);
+        assert!(next(&places, &nodes(&[1, 2, 4]), &[], 1).is_some());
+        // No other one is left.
+        let places: Places = [(1, nodes(&[1, 2]))].into();
+        assert_eq!(next(&places, &nodes(&[1, 2, 4]), &silent, 3).unwrap().nodes, nodes(&[1, 2, 4]));
     }
 }

@@ -1,34 +1,37 @@
 //! Readiness: which groups new logs may be created in. A new group begins with one replica, and a record in it would be lost
-//! with one disk until others have been added. A server that is down does not keep the group from being used.
+//! with one disk until others have been added. A group without a leader could not open the log. A server that is down does
+//! not keep a group from being used.
 //!
-//! Invariant: a log is created only in a group that has logs already, or in which most of the servers vote that are to run it;
-//! and then only if most of the servers vote in the system log.
+//! Invariant: a log is created only in a group that has a leader, and in which most of the servers vote that are to run it;
+//! the first log only if most of the servers vote in the system log.
 
 use super::Groups;
 use chiplog::cluster::Role;
 use chiplog::{Log, Logs, NodeId};
 use chiplog_net::served::elsewhere::GroupView;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 impl Groups {
-    /// Looks which groups are ready, on the leader of the system log. Blocks while it asks other servers about new groups.
+    /// Looks which groups are ready, on the leader of the system log. Blocks while it asks other servers about groups.
     pub(super) fn look_ready(&self, logs: &Logs, default: &Log) {
         if logs.system().role() == Role::Leader {
             logs.set_ready_groups(self.ready(logs, &default.status().replica.voters()));
         }
     }
 
-    /// The groups without logs that are ready. `servers`: the voters of the default log.
-    fn ready(&self, logs: &Logs, servers: &[NodeId]) -> BTreeSet<u32> {
-        if !has_most(&GroupView::of(logs.system()).voters, servers) {
-            return BTreeSet::new();
+    /// The groups that are ready, with the most logs of each. `servers`: the voters of the default log.
+    fn ready(&self, logs: &Logs, servers: &[NodeId]) -> BTreeMap<u32, usize> {
+        let is_new = logs.list_after("", "", 1).is_ok_and(|first| first.is_empty());
+        if is_new && !has_most(&GroupView::of(logs.system()).voters, servers) {
+            return BTreeMap::new();
         }
-        let is_ready = |group: &u32| {
-            let place = logs.group_place(*group).unwrap_or_default();
+        let room = |group: u32| {
+            let place = logs.group_place(group).unwrap_or_default();
             let wanted = if place.is_empty() { servers } else { &place };
-            self.view(logs, *group, &[]).is_ok_and(|view| view.leads && has_most(&view.voters, wanted))
+            let view = self.view(logs, group, &[]).ok().filter(|view| view.leads)?;
+            has_most(&view.voters, wanted).then_some((group, view.logs_max))
         };
-        logs.empty_groups().unwrap_or_default().into_iter().filter(is_ready).collect()
+        logs.known_groups().unwrap_or_default().into_iter().filter_map(room).collect()
     }
 }
 
