@@ -49,6 +49,38 @@ mod tests {
         super::command().debug_assert();
     }
 
+    /// The commands below this one, as they are typed, with their options that take a value.
+    fn options(command: &clap::Command, path: &[String]) -> Vec<(Vec<String>, String)> {
+        let takes_value = |arg: &&clap::Arg| arg.get_action().takes_values();
+        let long = command.get_arguments().filter(takes_value).filter_map(clap::Arg::get_long);
+        let mut all: Vec<_> = long.map(|option| (path.to_vec(), format!("--{option}"))).collect();
+        for below in command.get_subcommands() {
+            all.extend(options(below, &[path, &[below.get_name().to_owned()]].concat()));
+        }
+        all
+    }
+
+    #[test]
+    fn refused_number_is_answered_with_the_numbers_that_are_allowed() {
+        let command = super::command();
+        let mut refused = 0;
+        for (path, option) in options(&command, &["chiplog".into()]) {
+            for value in ["abc", "1e99", "99999999999999999999"] {
+                let args = path.iter().map(String::as_str).chain([option.as_str(), value]);
+                let Err(error) = command.clone().try_get_matches_from(args) else { continue };
+                if error.kind() != clap::error::ErrorKind::ValueValidation {
+                    continue;
+                }
+                let text = error.to_string();
+                refused += usize::from(text.contains("': give "));
+                for bare in ["invalid digit", "too large to fit", "invalid float", " is not in "] {
+                    assert!(!text.contains(bare), "{path:?} {option} {value}: {text}");
+                }
+            }
+        }
+        assert!(refused > 50, "only {refused} numbers were refused");
+    }
+
     #[test]
     fn every_command_has_examples_and_exit_statuses() {
         for mut command in super::command().get_subcommands().cloned() {

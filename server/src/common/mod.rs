@@ -5,6 +5,7 @@ pub(crate) mod failure;
 pub(crate) mod format;
 pub(crate) mod locks;
 pub(crate) mod logging;
+pub(crate) mod number;
 pub(crate) mod output;
 pub(crate) mod runtime;
 pub(crate) mod secret;
