@@ -52,12 +52,15 @@ pub(crate) fn start_log(global: &Global, is_service: bool) -> Result<()> {
     started.map_err(|e| Failure::usage(format!("cannot start logging: {e}")))
 }
 
+/// Whether what is written to standard error has colours.
+pub(crate) fn colours() -> bool {
+    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+}
+
 /// Logs an event per line: time, level, message, and the event's fields.
 fn log_in_words(shown: Targets) -> Result<(), String> {
-    let colours =
-        std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let lines = tracing_subscriber::fmt::layer()
-        .with_ansi(colours)
+        .with_ansi(colours())
         .with_target(false)
         .with_writer(std::io::stderr)
         .with_filter(shown);
