@@ -10,3 +10,4 @@ pub(crate) mod output;
 pub(crate) mod runtime;
 pub(crate) mod secret;
 pub(crate) mod signals;
+pub(crate) mod version;
