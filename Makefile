@@ -19,6 +19,10 @@ CARGO ?= cargo
 # Seconds each fuzz target runs in `make fuzz`; `make test` gives each three.
 SECONDS_EACH ?= 60
 TOOLS := $(CURDIR)/target/tools
+# The commit that `--version` shows; empty in sources that are no checkout. Only builds for users and measurements get it: in tests
+# each commit would compile the server again.
+CHIPLOG_COMMIT ?= $(if $(wildcard .git),$(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null))
+demo bench bars-core bench-python attacks soak deb static: export CHIPLOG_COMMIT := $(CHIPLOG_COMMIT)
 
 # Below target/: the tools that build the Python wheel, and a fresh environment in which it is installed.
 PYTHON ?= python3
@@ -218,6 +222,9 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 PREFIX ?= /usr/local
 # `dev` for tests of programs in C: then it is what `make unit` has built already.
 LIB_PROFILE ?= release
+ifneq ($(LIB_PROFILE),dev)
+install-server: export CHIPLOG_COMMIT := $(CHIPLOG_COMMIT)
+endif
 BUILD_LIB = $(if $(filter dev,$(LIB_PROFILE)),$(CARGO) build --quiet $(TESTED) --test architecture --lib,$(CARGO) build --profile $(LIB_PROFILE) --package chiplog-ffi)
 LIB_ARCHIVE = $(or $(CARGO_TARGET_DIR),target)/$(patsubst dev,debug,$(LIB_PROFILE))/libchiplog_ffi.a
 lib: ## libchiplog.so and libchiplog.a, stripped, with header, pkg-config file and CMake package, below target/c; debug information in lib/.debug

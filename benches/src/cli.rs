@@ -19,11 +19,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 /// Benchmarks of chiplog, each beside the raw limit of the machine it runs on.
 #[derive(Debug, Parser)]
-#[command(version, args_conflicts_with_subcommands = true)]
+#[command(version = version(), args_conflicts_with_subcommands = true)]
 pub(crate) struct Arguments {
     /// `run` by default.
     #[command(subcommand)]
@@ -33,6 +34,16 @@ pub(crate) struct Arguments {
     /// Workloads to run; all if none is named
     #[arg(value_enum)]
     workloads: Vec<Workload>,
+}
+
+/// The version, followed by the commit if the build was given one as CHIPLOG_COMMIT, as `make bench` does.
+fn version() -> &'static str {
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        let commit = option_env!("CHIPLOG_COMMIT").filter(|commit| !commit.is_empty());
+        let commit = commit.map_or_else(String::new, |commit| format!(" ({commit})"));
+        env!("CARGO_PKG_VERSION").to_owned() + &commit
+    });
+    &VERSION
 }
 
 #[derive(Clone, Debug, Subcommand)]

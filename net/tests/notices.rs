@@ -2,9 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::ErrorKind;
+use chiplog_net::client::{Client, ClientOptions};
 use chiplog_net::notices::{Notice, Notices, Severity};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tracing::Level;
 
 static TURN: Mutex<()> = Mutex::new(());
@@ -49,6 +51,28 @@ fn events_of_the_wanted_severity_are_one_text_each() {
     Notices::stop().unwrap();
     tracing::error!(target: "chiplog", "there is no callback");
     assert!(received.take().is_empty());
+}
+
+/// A client without a server was silent until its time was up.
+#[tokio::test(flavor = "current_thread")]
+#[allow(clippy::await_holding_lock, reason = "the tests run one at a time")]
+async fn client_that_waits_for_servers_says_once_why() {
+    let _turn = turn();
+    let received = Received::default();
+    Notices::subscribe(Severity::Warn, received.callback()).unwrap();
+    // Ports that are bound and where nothing listens.
+    let bound = [(); 2].map(|()| std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+    let options = |millis| ClientOptions::default().timeout(Duration::from_millis(millis));
+    let connect = |millis| Client::connect(bound.map(|at| at.to_string()), options(millis));
+    assert_eq!(connect(500).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(received.take().is_empty());
+    assert_eq!(connect(3000).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    let said = received.take();
+    let [a, b] = bound;
+    let begins = format!("not connected yet to any of {a}, {b}: ");
+    assert!(said.len() == 1 && said[0].contains(&begins), "{said:?}");
+    assert!(said[0].contains("refused") && said[0].ends_with("; trying for up to 3 s"), "{said:?}");
+    Notices::stop().unwrap();
 }
 
 /// The log's own notices: opening it logs something at some level.

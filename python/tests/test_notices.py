@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -262,3 +263,19 @@ atexit.register(signal.setitimer, signal.ITIMER_REAL, 0.2)
 """
     said = end_of(script, tmp_path / "log")
     assert "KeyboardInterrupt" in said and "did not return" not in said, said
+
+
+def test_a_client_that_waits_for_servers_says_why(records: Records) -> None:
+    LOGGER.setLevel(logging.WARNING)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bound:
+        bound.bind(("127.0.0.1", 0))
+        server = f"127.0.0.1:{bound.getsockname()[1]}"  # nothing listens there
+        with pytest.raises(chiplog.UnavailableError):
+            chiplog.Client([server], chiplog.ClientOptions(timeout=2))
+    with records.changed:
+        assert records.changed.wait_for(lambda: records.got, PATIENCE)
+    [record] = records.got
+    message = record.getMessage()
+    assert record.levelno == logging.WARNING and record.name == "chiplog"
+    assert message.startswith(f"not connected yet to any of {server}: ") and "refused" in message, message
+    assert message.endswith("; trying for up to 2 s"), message

@@ -56,13 +56,27 @@ fn is_backup_check(error: &clap::Error) -> bool {
 fn explain(error: &clap::Error, json: bool) -> ExitCode {
     if json && error.use_stderr() {
         let text = error.render().to_string();
-        let message = text.split("\n\n").next().unwrap_or(&text).trim_start_matches("error: ");
+        let message = text.split("\n\n").next().unwrap_or(&text).trim_start_matches(CLAPS_NAME).trim_start();
         report(&Failure::usage(format!("{message}; see chiplog --help")), json);
         return Exit::Usage.into();
     }
-    let closed = error.print().is_err();
+    let closed = if is_mistake(error) {
+        let text = error.render();
+        let text = if logging::colours() { text.ansi().to_string() } else { text.to_string() };
+        write!(std::io::stderr(), "{}", text.replacen(CLAPS_NAME, "chiplog:", 1)).is_err()
+    } else {
+        error.print().is_err()
+    };
     let exit = if error.use_stderr() && !closed { Exit::Usage } else { Exit::Ok };
     exit.into()
+}
+
+/// How clap begins what it says about a mistake. All other errors begin with the program's name.
+const CLAPS_NAME: &str = "error:";
+
+/// Whether clap's text is about a mistake. A command without arguments prints its help.
+fn is_mistake(error: &clap::Error) -> bool {
+    error.use_stderr() && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
 }
 
 /// Reports a failure on standard error. A closed standard error is ignored.

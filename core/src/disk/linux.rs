@@ -258,6 +258,12 @@ pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
     made.recursive(false).create(path)
 }
 
+/// The highest directory above `path` that is missing. None: the directory above `path` exists.
+pub(crate) fn missing_above(path: &Path) -> Option<&Path> {
+    let is_missing = |above: &&Path| !above.as_os_str().is_empty() && !above.exists();
+    path.ancestors().skip(1).take_while(is_missing).last()
+}
+
 /// Renames a directory to `to` beside it, where nothing or an empty directory exists. Durable when it returns.
 pub(crate) fn move_directory(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;

@@ -9,7 +9,7 @@
 use crate::cluster::membership::{ALONE, Member, Membership};
 use crate::cluster::options::{Bootstrap, ClusterOptions};
 use crate::cluster::transport::{Envelope, Inbox, Transport};
-use crate::disk::linux::RealDisk;
+use crate::disk::linux::{RealDisk, missing_above};
 use crate::disk::{Disk, Lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
@@ -400,8 +400,14 @@ pub(crate) fn check_not_named(dir: &Path) -> Result<()> {
 }
 
 fn open_dir(dir: &Path, create: bool) -> Result<Arc<dyn Disk>> {
+    let above = missing_above(dir);
     match RealDisk::open(dir, create) {
-        Ok(disk) => Ok(Arc::new(disk)),
+        Ok(disk) => {
+            if let Some(above) = above {
+                report_made(dir, above);
+            }
+            Ok(Arc::new(disk))
+        }
         // `dir` exists but is no directory, or it could not be made.
         Err(e) if create && !dir.exists() => Err(Error::io("make directory", dir, e)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
@@ -409,6 +415,15 @@ fn open_dir(dir: &Path, create: bool) -> Result<Arc<dyn Disk>> {
             Err(Error::new(ErrorKind::NotFound, what))
         }
         Err(e) => Err(cannot_open(dir, e)),
+    }
+}
+
+/// Logs that `dir` was made together with `above`, the highest directory above it that was missing: the path may be
+/// mistyped. The folders inside a log's own directory are not logged.
+fn report_made(dir: &Path, above: &Path) {
+    if above.parent().is_none_or(|in_it| !in_it.join(IDENTITY_FILE).exists()) {
+        let (dir, above) = (dir.display(), above.display());
+        tracing::info!("made the directory {dir}; {above} above it was missing, too");
     }
 }
 

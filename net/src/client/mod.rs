@@ -141,7 +141,8 @@ type Call<A> = Pin<Box<dyn Future<Output = Result<Response<A>, Status>> + Send>>
 
 impl Client {
     /// Connects to the cluster of these servers, `host:port`. One that answers is enough, whether it knows a leader or
-    /// not; the client learns the others from it.
+    /// not; the client learns the others from it. A wait for a server, or later for a leader, is a warning in the log
+    /// after a second, with the reason.
     ///
     /// # Errors
     /// `InvalidArgument`: no address, or an invalid one; no certificates or no key in `options.tls`; or the servers

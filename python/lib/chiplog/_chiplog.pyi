@@ -805,7 +805,8 @@ class Client:
 
     `Client(servers, options=None)` connects to the cluster that `servers`, an iterable of "host:port", belong to:
     one that answers is enough. `options`: `ClientOptions`, None: the defaults. Blocks for up to
-    `ClientOptions.timeout` seconds, without the GIL; Ctrl-C ends the wait.
+    `ClientOptions.timeout` seconds, without the GIL; Ctrl-C ends the wait. After a second it logs a warning with the
+    reason.
 
     Raises `TimeoutError`, `UnavailableError`: none answered in time; `UnauthenticatedError`,
     `PermissionDeniedError`: the token; `NotFoundError`: they have no log of that name; `UnsupportedError`: they run

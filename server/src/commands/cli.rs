@@ -4,6 +4,7 @@
 use crate::commands::Command;
 use crate::common::exit;
 use crate::common::logging::Global;
+use crate::common::version::version;
 use clap::{CommandFactory, Parser};
 
 /// An embeddable replicated log: append records, read them back by index, look after the files.
@@ -12,7 +13,7 @@ use clap::{CommandFactory, Parser};
 /// when it is durable (fdatasync has returned). One process at a time appends to a directory; any number of
 /// processes read it meanwhile.
 #[derive(Debug, Parser)]
-#[command(name = "chiplog", version, propagate_version = true, max_term_width = 100, after_long_help = EXAMPLES)]
+#[command(name = "chiplog", version = version(), propagate_version = true, max_term_width = 100, after_long_help = EXAMPLES)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -47,6 +48,38 @@ mod tests {
     #[test]
     fn command_line_is_consistent() {
         super::command().debug_assert();
+    }
+
+    /// The commands below this one, as they are typed, with their options that take a value.
+    fn options(command: &clap::Command, path: &[String]) -> Vec<(Vec<String>, String)> {
+        let takes_value = |arg: &&clap::Arg| arg.get_action().takes_values();
+        let long = command.get_arguments().filter(takes_value).filter_map(clap::Arg::get_long);
+        let mut all: Vec<_> = long.map(|option| (path.to_vec(), format!("--{option}"))).collect();
+        for below in command.get_subcommands() {
+            all.extend(options(below, &[path, &[below.get_name().to_owned()]].concat()));
+        }
+        all
+    }
+
+    #[test]
+    fn refused_number_is_answered_with_the_numbers_that_are_allowed() {
+        let command = super::command();
+        let mut refused = 0;
+        for (path, option) in options(&command, &["chiplog".into()]) {
+            for value in ["abc", "1e99", "99999999999999999999"] {
+                let args = path.iter().map(String::as_str).chain([option.as_str(), value]);
+                let Err(error) = command.clone().try_get_matches_from(args) else { continue };
+                if error.kind() != clap::error::ErrorKind::ValueValidation {
+                    continue;
+                }
+                let text = error.to_string();
+                refused += usize::from(text.contains("': give "));
+                for bare in ["invalid digit", "too large to fit", "invalid float", " is not in "] {
+                    assert!(!text.contains(bare), "{path:?} {option} {value}: {text}");
+                }
+            }
+        }
+        assert!(refused > 50, "only {refused} numbers were refused");
     }
 
     #[test]

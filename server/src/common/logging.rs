@@ -37,6 +37,9 @@ pub(crate) struct Global {
 /// The tracing target of the program's own messages about its work. It is shown at every level.
 pub(crate) const SAID: &str = "chiplog::said";
 
+/// The tracing target of a client that waits for servers. Commands report that in their own words, with advice.
+const CLIENT_WAITS: &str = "chiplog_net::client::cluster::wait_notice";
+
 /// Starts logging to standard error. A service logs more by default than a command that ends soon.
 pub(crate) fn start_log(global: &Global, is_service: bool) -> Result<()> {
     let default = if is_service { LevelFilter::INFO } else { LevelFilter::WARN };
@@ -47,17 +50,23 @@ pub(crate) fn start_log(global: &Global, is_service: bool) -> Result<()> {
         (_, 2) => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
-    let shown = Targets::new().with_default(level).with_target(SAID, LevelFilter::INFO);
+    let shown = Targets::new()
+        .with_default(level)
+        .with_target(SAID, LevelFilter::INFO)
+        .with_target(CLIENT_WAITS, LevelFilter::OFF);
     let started = if global.json { log_as_json(shown) } else { log_in_words(shown) };
     started.map_err(|e| Failure::usage(format!("cannot start logging: {e}")))
 }
 
+/// Whether what is written to standard error has colours.
+pub(crate) fn colours() -> bool {
+    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+}
+
 /// Logs an event per line: time, level, message, and the event's fields.
 fn log_in_words(shown: Targets) -> Result<(), String> {
-    let colours =
-        std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let lines = tracing_subscriber::fmt::layer()
-        .with_ansi(colours)
+        .with_ansi(colours())
         .with_target(false)
         .with_writer(std::io::stderr)
         .with_filter(shown);

@@ -8,7 +8,7 @@ use crate::common::output::Ui;
 use crate::connect::cluster::{Asker, Connect, Dialler, REPORT_AFTER, TOKEN_ADVICE};
 use crate::connect::target::Servers;
 use chiplog::ErrorKind;
-use chiplog_net::client::{Client, RemoteInfo};
+use chiplog_net::client::{Client, ClientOptions, RemoteInfo};
 use std::future::{Future, pending};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -48,12 +48,7 @@ impl Remote {
             .thread_name("chiplog-client")
             .build()
             .map_err(|e| Failure::new(ErrorKind::Io, format!("cannot start threads: {e}")))?;
-        let client = runtime.block_on(async {
-            tokio::select! {
-                client = Client::connect(servers, options) => client,
-                never = report_cause(asker.dialler(), servers, ui) => never,
-            }
-        });
+        let client = runtime.block_on(connected(servers, options, &asker, ui));
         let client = client.map_err(|error| unreachable(error, servers, connect, ui))?;
         Ok(Self { runtime, client, ui: *ui, reported: AtomicBool::new(false) })
     }
@@ -103,6 +98,19 @@ impl Remote {
     /// Runs the client's work until it is done.
     pub(crate) fn wait<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
+    }
+}
+
+/// Finds the cluster. If that takes long, reports through `ui` why.
+pub(crate) async fn connected(
+    servers: &[String],
+    options: ClientOptions,
+    asker: &Asker,
+    ui: &Ui,
+) -> chiplog::Result<Client> {
+    tokio::select! {
+        client = Client::connect(servers, options) => client,
+        never = report_cause(asker.dialler(), servers, ui) => never,
     }
 }
 

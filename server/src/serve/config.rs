@@ -252,9 +252,9 @@ impl Config {
             let text =
                 fs::read_to_string(file).map_err(|e| Failure::option_file("configuration", file, &e))?;
             // Parse the file first, because these errors name line and column.
-            let wrong = |e: &dyn std::fmt::Display| Failure::usage(format!("{}: {e}", file.display()));
-            toml::from_str::<Self>(&text).map_err(|e| wrong(&e))?;
-            table = text.parse().map_err(|e: toml::de::Error| wrong(&e))?;
+            let wrong = |e: toml::de::Error| Failure::usage(format!("{}: {}", file.display(), words(&e)));
+            toml::from_str::<Self>(&text).map_err(wrong)?;
+            table = text.parse().map_err(wrong)?;
         }
         for Over { key, value, by } in over {
             let wrong = |e: String| Failure::usage(format!("{by}: {e}"));
@@ -262,9 +262,9 @@ impl Config {
             // Apply each key by itself, so that an error belongs to that key. The error has the key on a line
             // of its own.
             let tried = table.clone().try_into::<Self>();
-            tried.map_err(|e: toml::de::Error| wrong(e.to_string().trim().replace('\n', " ")))?;
+            tried.map_err(|e: toml::de::Error| wrong(words(&e).trim().replace('\n', " ")))?;
         }
-        let config: Self = table.try_into().map_err(|e: toml::de::Error| Failure::usage(e.to_string()))?;
+        let config: Self = table.try_into().map_err(|e: toml::de::Error| Failure::usage(words(&e)))?;
         config.check().map_err(|failure| match (file, over) {
             (Some(file), []) => failure.at(&file.display().to_string()),
             (Some(file), _) => failure.at(&format!("{}, with the keys that override it", file.display())),
@@ -526,6 +526,15 @@ fn together(keys: &[(&str, &Option<PathBuf>)], needed_by: Option<&str>) -> Resul
     }
     let (given, missing) = (given.join(" and "), missing.join(" and "));
     Err(Failure::usage(format!("{given} without {missing}: set {missing} too, they work only together")))
+}
+
+/// The message of an error in TOML. Types of numbers have their names in Rust there: `expected u64`.
+fn words(error: &toml::de::Error) -> String {
+    let mut text = error.to_string();
+    for number in ["u16", "u32", "u64"] {
+        text = text.replace(&format!("expected {number}"), "expected a whole number");
+    }
+    text
 }
 
 fn narrow(key: &str, size: Size) -> Result<u32> {

@@ -264,6 +264,30 @@ fn help_and_version_are_not_errors() {
 }
 
 #[test]
+fn mistake_in_the_command_line_begins_with_the_programs_name() {
+    for (args, begins) in [
+        (
+            &["read", "x", "--last", "abc"][..],
+            "chiplog: invalid value 'abc' for '--last <N>': give a number of records, such as 10\n",
+        ),
+        (
+            &["append", "x", "--threads", "513"],
+            "chiplog: invalid value '513' for '--threads <N>': give a number of threads from 1 to 512\n",
+        ),
+        (&["reda"], "chiplog: unrecognized subcommand 'reda'\n"),
+        (&["read", "x", "--las", "1"], "chiplog: unexpected argument '--las' found\n"),
+        (&["serve", "--node", "x"], "chiplog: --node or CHIPLOG_NODE: "),
+    ] {
+        let ran = run(args).fails(2);
+        assert!(ran.err.starts_with(begins), "{}", ran.err);
+        let error = run(&[args, &["--json"]].concat()).fails(2).error();
+        let message = error["error"]["message"].as_str().unwrap();
+        assert!(message.starts_with(begins["chiplog: ".len()..].trim_end()), "{message}");
+    }
+    assert!(run(&["serve", "--node", "x"]).fails(2).err.contains("expected a whole number"));
+}
+
+#[test]
 fn input_that_ends_inside_a_record_keeps_the_records_before() {
     let place = Place::empty();
     let ran =

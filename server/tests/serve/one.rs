@@ -108,6 +108,22 @@ fn scrub_reads_every_block_while_the_log_is_open() {
     appender.stop();
 }
 
+#[test]
+fn mistyped_directory_that_was_made_is_in_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    let typed = dir.path().join("dta/1");
+    server.start(&["--init", "--data", typed.to_str().unwrap()]);
+    server.stop();
+    let above = typed.parent().unwrap().display();
+    let line = format!("made the directory {}; {above} above it was missing, too", typed.display());
+    assert_eq!(server.said().matches(&line).count(), 1, "{}", server.said());
+    server.start(&["--data", typed.to_str().unwrap(), "--set", "groups=1"]);
+    wait("the group is there", || server.said().contains("opened a group").then_some(()));
+    server.stop();
+    assert_eq!(server.said().matches("made the directory").count(), 1, "{}", server.said());
+}
+
 /// Three servers in one process; no file is left.
 #[test]
 fn dev_runs_a_cluster_and_removes_its_files() {

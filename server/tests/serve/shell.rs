@@ -92,7 +92,7 @@ fn options_for_files_are_refused_and_the_environment_names_servers() {
 fn exit_code_without_a_server_is_retryable() {
     let dir = tempfile::tempdir().unwrap();
     let nobody = Server::new(1, dir.path());
-    let mut children: Vec<Child> = [&["append"][..], &["read"], &["info"], &["discard"]]
+    let mut children: Vec<Child> = [&["append"][..], &["read"], &["info"], &["bench"], &["discard"]]
         .map(|command| {
             let first: &[&str] = if command == ["discard"] { &["1"] } else { &[] };
             started(&[command, &[nobody.client.as_str()], first].concat())

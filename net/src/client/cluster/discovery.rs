@@ -11,6 +11,7 @@
 //! - The lock is not held across an await.
 
 use super::logs::meant_log;
+use super::wait_notice::WaitNotice;
 use crate::client::credentials::token::{Bearer, LogMark, Shown};
 use crate::client::retry::backoff::Backoff;
 use crate::client::retry::deadline::FAR;
@@ -23,6 +24,7 @@ use crate::wire::status::{from_first_status, is_stranger, without_replica};
 use chiplog::limits::BATCH_BYTES_MAX;
 use chiplog::{Error, ErrorKind, NodeId, Result};
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -65,6 +67,8 @@ pub(crate) struct Servers {
     log: LogMark,
     known: Mutex<Known>,
     asking: tokio::sync::Mutex<()>,
+    /// See [`WaitNotice`].
+    noticed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -189,8 +193,8 @@ fn leave_usurpers(answers: &mut Vec<Answer>, name: &str) {
 
 impl Servers {
     pub(crate) fn new(seeds: Vec<String>, options: ClientOptions) -> Self {
-        let (log, known, asking) = Default::default();
-        Self { options, seeds, log, known, asking }
+        let (log, known, asking, noticed) = Default::default();
+        Self { options, seeds, log, known, asking, noticed }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -222,6 +226,7 @@ impl Servers {
         is: impl Fn(&Known) -> Option<T>,
     ) -> Result<T> {
         let mut backoff = Backoff::searching(self.options.backoff_min, self.options.backoff_max);
+        let mut notice = WaitNotice::new(&self.noticed, deadline);
         loop {
             if let Some(found) = is(&self.known()) {
                 return Ok(found);
@@ -245,6 +250,11 @@ impl Servers {
             if is_final(error.kind()) || Instant::now() + wait >= deadline {
                 return Err(error);
             }
+            let missing = || match thorough {
+                true => format!("not connected yet to any of {}", self.seeds.join(", ")),
+                false => "no leader was found yet".to_owned(),
+            };
+            notice.failed(missing, &error);
             sleep(wait).await;
         }
     }

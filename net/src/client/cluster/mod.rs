@@ -4,4 +4,5 @@ pub(crate) mod discovery;
 pub(crate) mod leader_watchdog;
 pub(crate) mod local_info;
 pub(crate) mod logs;
+pub(crate) mod wait_notice;
 pub(crate) mod watch;

@@ -51,7 +51,19 @@ Examples:
 const LIST_EXAMPLES: &str = "\
 Examples:
   chiplog logs list log1:7411 --prefix orders
-  chiplog logs list log1:7411 --json | jq -r 'select(.records == 0).name'";
+  chiplog logs list log1:7411 --json | jq -r 'select(.records == 0).name'
+
+Columns:
+  NAME         the log's name; the list is in the order of names
+  FIRST, LAST  the indexes of the oldest and of the newest record that the log has. If it has none,
+               LAST is FIRST - 1
+  APPENDED     the size of all batches that were ever appended, as they are stored, also of those
+               that were discarded: in B, KiB (1,024 B), MiB and so on
+  GROUP        the number of the group that holds the log
+  LAST APPEND  the time of the newest append, in UTC; - if there was none
+  SEALED       yes: the log takes no more appends
+A ? in a column means that the leader of the log's group does not answer.
+With --json, one object a line: `chiplog logs --help` lists its fields.";
 
 const DELETE_EXAMPLES: &str = "\
 Examples:
@@ -253,8 +265,11 @@ impl Shown {
     }
 }
 
+/// The heads of the columns; the help of `logs list` explains them.
+const COLUMNS: [&str; 7] = ["NAME", "FIRST", "LAST", "APPENDED", "GROUP", "LAST APPEND", "SEALED"];
+
 fn table(logs: &[Shown]) -> String {
-    let head = ["NAME", "FIRST", "LAST", "APPENDED", "GROUP", "LAST APPEND", "SEALED"].map(str::to_owned);
+    let head = COLUMNS.map(str::to_owned);
     let rows: Vec<_> = [head].into_iter().chain(logs.iter().map(Shown::row)).collect();
     format::table(&rows)
 }
@@ -555,6 +570,10 @@ mod tests {
         let unknown =
             Shown::new(LogInfo { name: "far".into(), group: 3, elsewhere: true, ..LogInfo::default() });
         assert_eq!(unknown.row()[1..6], ["?", "?", "?", "3", "?"]);
+        for column in COLUMNS {
+            let is_explained = |line: &str| line.get(2..14).is_some_and(|head| head.contains(column));
+            assert!(LIST_EXAMPLES.lines().any(is_explained), "{column} has no line in the help");
+        }
         let text = table(&logs);
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[1], ["orders", "3", "12", "2.0", "KiB", "2", "1970-01-02T00:00:00.000Z", "yes"]);

@@ -2,6 +2,7 @@
 
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
+use crate::common::number::whole_number;
 use crate::common::output::Ui;
 use crate::connect::cluster::{Asker, Connect, host_port};
 use crate::connect::cluster_status::ClusterQuery;
@@ -65,7 +66,7 @@ struct Of {
     cluster: Vec<String>,
 
     /// How long to wait, in seconds. A learner has to catch up before it votes.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = whole_number::<u32>("a number of seconds", 1..=600))]
     timeout: u32,
 
     #[command(flatten)]
@@ -196,7 +197,7 @@ pub(crate) struct TransferLeader {
     cluster: Vec<Servers>,
 
     /// How long to wait, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = whole_number::<u32>("a number of seconds", 1..=600))]
     timeout: u32,
 
     #[command(flatten)]

@@ -3,6 +3,7 @@
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::format;
+use crate::common::number::whole_number;
 use crate::common::output::Ui;
 use crate::connect::cluster::{Asker, Connect};
 use crate::connect::open_log;
@@ -78,7 +79,7 @@ pub(crate) struct Options {
     yes: bool,
 
     /// How long to wait for the members, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = whole_number::<u32>("a number of seconds", 1..=600))]
     timeout: u32,
 
     #[command(flatten)]

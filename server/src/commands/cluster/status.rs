@@ -4,6 +4,7 @@ use crate::commands::cluster::replicas::{number, or_dash, title};
 use crate::common::exit::Exit;
 use crate::common::failure::Result;
 use crate::common::format;
+use crate::common::number::whole_number;
 use crate::common::output::Ui;
 use crate::connect::cluster::{Asker, Connect};
 use crate::connect::cluster_status::{ClusterQuery, Found, Silent, role_name};
@@ -102,7 +103,7 @@ pub(crate) struct Status {
     servers: Vec<Servers>,
 
     /// The number of raft entries that a replica may lack before it counts as lagging.
-    #[arg(long, value_name = "N", default_value_t = 1000)]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = whole_number::<u64>("a number of entries", 0..=u64::MAX))]
     lag_max: u64,
 
     #[command(flatten)]

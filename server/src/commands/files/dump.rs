@@ -4,6 +4,7 @@ use super::verify::{JsonFault, JsonTail, line};
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::format;
+use crate::common::number::whole_number;
 use crate::common::output::{Ui, json_line};
 use crate::connect::open_log::codec_name;
 use crate::connect::target::Target;
@@ -46,7 +47,7 @@ pub(crate) struct Dump {
     target: Target,
 
     /// Show only the segment with this number (its file's name).
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = whole_number::<u64>("the number of a segment", 0..=u64::MAX))]
     segment: Option<u64>,
 
     /// Show the beginning of each record, as escaped text or in hexadecimal.
@@ -54,7 +55,7 @@ pub(crate) struct Dump {
     records: Option<Preview>,
 
     /// How many bytes of a record to show.
-    #[arg(long, value_name = "BYTES", default_value_t = 32, requires = "records")]
+    #[arg(long, value_name = "BYTES", default_value_t = 32, requires = "records", value_parser = whole_number::<usize>("a number of bytes", 0..=u64::MAX))]
     preview: usize,
 }
 

@@ -4,6 +4,7 @@ use crate::commands::files::backup::records;
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::format;
+use crate::common::number::whole_number;
 use crate::common::output::Ui;
 use crate::connect::open_log;
 use crate::connect::target;
@@ -63,7 +64,7 @@ pub(crate) struct Restore {
     check: bool,
 
     /// End the log with this record.
-    #[arg(long, value_name = "INDEX", conflicts_with = "to_time")]
+    #[arg(long, value_name = "INDEX", conflicts_with = "to_time", value_parser = whole_number::<u64>("the index of a record", 0..=u64::MAX))]
     to_index: Option<u64>,
 
     /// End the log with what was written by this time: RFC 3339, a date, milliseconds since 1970, or a span

@@ -3,6 +3,7 @@
 use crate::commands::run::scratch::Scratch;
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
+use crate::common::number::whole_number;
 use crate::common::output::Ui;
 use crate::common::runtime::runtime;
 use crate::common::signals;
@@ -43,11 +44,11 @@ pub(crate) struct Dev {
 
     /// The first of nine ports: for clients, peers and probes of each server. 0: any free ports, not with
     /// --data.
-    #[arg(long, default_value_t = 7411)]
+    #[arg(long, default_value_t = 7411, value_parser = whole_number::<u16>("a port", 0..=u16::MAX.into()))]
     port: u16,
 
     /// The number of groups of named logs (`chiplog logs`). 0: the servers keep no named logs.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=i64::from(GROUPS_MAX)))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole_number::<u32>("a number of groups", 0..=GROUPS_MAX.into()))]
     groups: u32,
 }
 

@@ -5,6 +5,7 @@ use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::format;
 use crate::common::format::parse_bytes;
+use crate::common::number::whole_number;
 use crate::common::output::Ui;
 use crate::common::signals;
 use crate::connect::cluster::{Connect, host_port};
@@ -73,7 +74,7 @@ pub(crate) struct Follow {
     from: Start,
 
     /// Begin a new copy N records before the end.
-    #[arg(long, value_name = "N", conflicts_with = "since")]
+    #[arg(long, value_name = "N", conflicts_with = "since", value_parser = whole_number::<u64>("a number of records", 0..=u64::MAX))]
     last: Option<u64>,
 
     /// Begin a new copy with the first record of this time or later: RFC 3339, a date, milliseconds since
@@ -95,7 +96,7 @@ pub(crate) struct Follow {
     retention_bytes: Option<u64>,
 
     /// Keep nothing older than this many seconds, even if the log does.
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = whole_number::<u64>("a number of seconds", 0..=u64::MAX))]
     retention_seconds: Option<u64>,
 
     /// Size of new segment files, such as 64MiB. Give at least the servers' size if their blocks are that

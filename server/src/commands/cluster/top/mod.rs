@@ -9,6 +9,7 @@ mod screen;
 use crate::common::exit::Exit;
 use crate::common::failure::Result;
 use crate::common::format;
+use crate::common::number::whole_number;
 use crate::common::output::{Ui, print};
 use crate::common::signals;
 use crate::connect::cluster::{Asker, Connect};
@@ -63,7 +64,7 @@ pub(crate) struct Top {
     servers: Vec<Servers>,
 
     /// End after N views.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole_number::<u64>("a number of views", 1..=u64::MAX))]
     count: Option<u64>,
 
     #[command(flatten)]

@@ -16,6 +16,7 @@ mod resume;
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::format;
+use crate::common::number::whole_number;
 use crate::common::output::Ui;
 use crate::connect::cluster::Connect;
 use crate::connect::open_log;
@@ -97,15 +98,15 @@ pub(crate) struct Append {
     session_file: Option<PathBuf>,
 
     /// The number of threads that append.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=512))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole_number::<u16>("a number of threads", 1..=512))]
     threads: u16,
 
     /// Put up to N records into a batch. A batch becomes durable and is compressed as a whole.
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=i64::from(BATCH_RECORDS_MAX)))]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = whole_number::<u32>("a number of records", 1..=BATCH_RECORDS_MAX.into()))]
     batch: u32,
 
     /// The number of batches that each thread may have in flight.
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = whole_number::<u16>("a number of batches", 1..=4096))]
     in_flight: u16,
 
     /// Compress the batches.

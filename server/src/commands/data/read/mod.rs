@@ -10,6 +10,7 @@ use crate::commands::files::info::{STALE_DIRECTORY, unproven, unproven_in};
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::format;
+use crate::common::number::whole_number;
 use crate::common::output::{Ui, json_line};
 use crate::common::signals;
 use crate::connect::cluster::Connect;
@@ -70,11 +71,11 @@ pub(crate) struct Read {
     target: Target,
 
     /// Start at this index. The record must not be discarded.
-    #[arg(long, value_name = "INDEX", group = "start", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "INDEX", group = "start", value_parser = whole_number::<u64>("the index of a record", 1..=u64::MAX))]
     from: Option<u64>,
 
     /// Start N records before the end; 0 prints only new records, with --follow.
-    #[arg(long, value_name = "N", group = "start")]
+    #[arg(long, value_name = "N", group = "start", value_parser = whole_number::<u64>("a number of records", 0..=u64::MAX))]
     last: Option<u64>,
 
     /// Start at the first record of this time or later: RFC 3339, a date, milliseconds since 1970, or a span
@@ -87,7 +88,7 @@ pub(crate) struct Read {
     follow: bool,
 
     /// Stop after N records.
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = whole_number::<u64>("a number of records", 0..=u64::MAX))]
     limit: Option<u64>,
 
     /// Print only the number of records.

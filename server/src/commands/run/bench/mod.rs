@@ -12,6 +12,7 @@ mod servers;
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::format;
+use crate::common::number::whole_number;
 use crate::common::output::Ui;
 use crate::connect::cluster::Connect;
 use crate::connect::target::Target;
@@ -56,12 +57,12 @@ pub(crate) struct Bench {
     target: Target,
 
     /// Number of concurrent appenders. Default 1,16,128; with --quick 1,16.
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = whole_number::<u32>("a number of appenders", 1..=100_000))]
     appenders: Vec<u32>,
 
     /// Number of connections to servers that the appenders share. Rows with more connections than appenders are
     /// skipped. Default 1,4; with --quick 1.
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = whole_number::<u32>("a number of connections", 1..=1000))]
     connections: Vec<u32>,
 
     /// Size of the records. Default 1KiB.

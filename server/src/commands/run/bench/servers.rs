@@ -7,8 +7,8 @@ use super::{Case, Latencies, Load, Measured, Read, Window};
 use crate::common::failure::{Failure, Result};
 use crate::common::format;
 use crate::common::output::Ui;
-use crate::connect::cluster::Connect;
-use crate::connect::remote::{PATIENCE, failure};
+use crate::connect::cluster::{Asker, Connect};
+use crate::connect::remote::{PATIENCE, connected, failure, unreachable};
 use crate::connect::target::Servers;
 use chiplog::{ErrorKind, Start};
 use chiplog_net::client::{Client, ClientOptions, Producer, ProducerOptions, ReaderOptions};
@@ -32,8 +32,10 @@ pub(super) fn measure(
         .thread_name("chiplog-bench")
         .build()
         .map_err(|e| Failure::new(ErrorKind::Io, format!("cannot start threads: {e}")))?;
+    let asker = Asker::new(connect, ui)?;
+    let client = runtime.block_on(connected(servers, options.clone(), &asker, ui));
+    let client = client.map_err(|error| unreachable(error, servers, connect, ui))?;
     runtime.block_on(async {
-        let client = Client::connect(servers, options.clone()).await.map_err(failure)?;
         let info = client.info().await.map_err(failure)?;
         let log_id = to_hex(info.log_id.get());
         let records = info.last.next().get().saturating_sub(info.first.get());

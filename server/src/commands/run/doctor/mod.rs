@@ -13,6 +13,7 @@ use crate::common::failure::{Failure, Result};
 use crate::common::format;
 use crate::common::locks;
 use crate::common::locks::Holder;
+use crate::common::number::whole_number;
 use crate::common::output::Ui;
 use crate::connect::target::Target;
 use chiplog::ErrorKind;
@@ -49,7 +50,7 @@ pub(crate) struct Doctor {
     target: Target,
 
     /// Duration of the measurement, in seconds.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(0..=3600))]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = whole_number::<u64>("a number of seconds", 0..=3600))]
     seconds: u64,
 
     /// Number of bytes to write before each fdatasync.
