@@ -223,8 +223,16 @@ fn log_table_and_catalogue_are_those_of_the_code() {
         bytes.extend_from_slice(name.as_bytes());
         fuzzing::catalogue_record(&bytes).is_some_and(|again| again == bytes)
     };
-    assert!(record(1, "orders/12") && record(2, "") && record(3, ""));
-    for (change, name) in [(0, "a"), (1, ""), (1, ".."), (1, "a/01"), (2, "a"), (3, "a"), (4, "")] {
+    assert!(record(1, "orders/12") && record(2, "") && record(3, "") && record(4, ""));
+    let nodes = |nodes: &[u64]| {
+        String::from_utf8(nodes.iter().flat_map(|node| node.to_le_bytes()).collect()).unwrap()
+    };
+    let sixteen: Vec<u64> = (1..=16).collect();
+    assert!(record(4, &nodes(&[1, 3])) && record(4, &nodes(&sixteen)));
+    for wrong in [&[0, 1][..], &[3, 1], &[3, 3], &[&sixteen[..], &[17]].concat()] {
+        assert!(!record(4, &nodes(wrong)), "{wrong:?}");
+    }
+    for (change, name) in [(0, "a"), (1, ""), (1, ".."), (1, "a/01"), (2, "a"), (3, "a"), (4, "a"), (5, "")] {
         assert!(!record(change, name), "{change} {name:?}");
     }
     assert!(record(1, &"x".repeat(249)) && !record(1, &"x".repeat(250)));

@@ -40,6 +40,8 @@ pub struct LogSlot {
     named: OnceLock<Logs>,
     /// Asks other servers about groups that do not run here.
     elsewhere: OnceLock<AskElsewhere>,
+    /// This server had a replica of a system log.
+    had_named: AtomicBool,
     /// Calls that look for a named log.
     finding: Arc<Semaphore>,
     draining: watch::Sender<bool>,
@@ -101,6 +103,7 @@ impl LogSlot {
             log: OnceLock::new(),
             named: OnceLock::new(),
             elsewhere: OnceLock::new(),
+            had_named: AtomicBool::default(),
             finding: Arc::new(Semaphore::new(FINDING_MAX)),
             draining: watch::Sender::default(),
             fed: AtomicBool::default(),
@@ -121,6 +124,16 @@ impl LogSlot {
     /// Serves these named logs from now on, beside the default one. A second call changes nothing.
     pub fn open_named(&self, logs: Logs) {
         let _ = self.named.set(logs);
+    }
+
+    /// This server had a replica of a system log, or is about to have one.
+    pub fn set_had_named(&self) {
+        self.had_named.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it had one, and has none now.
+    pub(crate) fn lacks_named(&self) -> bool {
+        self.named().is_none() && self.had_named.load(Ordering::Relaxed)
     }
 
     /// Asks other servers in this way about groups that do not run here. A second call changes nothing.

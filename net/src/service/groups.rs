@@ -60,6 +60,10 @@ pub(super) async fn check_follow(
     servers: &[NodeId],
     leaving: &[NodeId],
 ) -> Result<(), Status> {
+    if host.lacks_named() {
+        let what = "nothing was changed: this server has no system log now, and a server that leaves may have the only one; see in its log why it has none. --force leaves this check out";
+        return Err(to_status(&Error::new(ErrorKind::Membership, what), None));
+    }
     let stays = |nodes: &[NodeId]| -> Vec<NodeId> {
         nodes.iter().copied().filter(|node| !leaving.contains(node)).collect()
     };

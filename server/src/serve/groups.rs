@@ -47,6 +47,7 @@ use chiplog_net::served::elsewhere::GroupView;
 use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::wire::address::Address;
 use late::is_alone;
+use marker::Marker;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -154,6 +155,9 @@ impl Groups {
     ) -> chiplog::Result<Self> {
         let groups = Self::over(config, address.to_string(), transport.clone(), slot)?;
         groups.check_directories()?;
+        if Marker::read(&groups.inner.config.data)? == Marker::Had {
+            groups.inner.slot.set_had_named();
+        }
         let hosting = Arc::downgrade(&groups.inner);
         transport.on_host(Box::new(Hosted(hosting)));
         let elsewhere = Arc::downgrade(&groups.inner);

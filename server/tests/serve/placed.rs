@@ -240,3 +240,39 @@ fn moves_under_load_and_kills_lose_no_record() {
         assert_eq!(noted.collect::<BTreeSet<u64>>(), runs.collect(), "node {node}");
     }
 }
+
+/// A server is down while its groups move elsewhere, and gets them again at once when it returns: with its old directories it
+/// took no part.
+#[test]
+fn removed_replica_gets_a_new_directory_when_its_group_returns() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers =
+        founded_with((1..=4).map(|node| Server::new(node, dir.path())).collect::<Vec<_>>(), &PLACED);
+    let client = servers[0].client.clone();
+    even(&servers, 3);
+    run(&["logs", "create", &client, "log-0", "log-1", "log-2", "log-3"]).ok();
+    (0..4).for_each(|log| _ = fed(&["append", &format!("{client}/log-{log}")], &lines(log, 1, 100)).ok());
+    servers[3].kill();
+    wait("it loses its vote", || {
+        let demoted = run(&["member", "demote", "4", "--cluster", &client, "--force"]);
+        (demoted.code == 0).then_some(())
+    });
+    wait("its groups are on the others", || {
+        let shown = run(&["status", &client, "--json"]).json();
+        let without = |group: &Value| group["number"] == 0 || group["voters"] == serde_json::json!([1, 2, 3]);
+        shown["groups"].as_array()?.iter().all(without).then_some(())
+    });
+    servers[3].start(&PLACED);
+    wait("it votes again", || {
+        (run(&["member", "promote", "4", "--cluster", &client]).code == 0).then_some(())
+    });
+    let of = even(&servers, 3);
+    assert!(loads(&of, 4..=4)[0] >= 2, "{of:?}");
+    files_follow(&servers, &of);
+    servers[0].kill(); // the groups that it ran have a majority only with server 4
+    let others = servers[1..].iter().map(|server| server.client.clone()).collect::<Vec<_>>().join(",");
+    for log in 0..4 {
+        fed(&["append", &format!("{others}/log-{log}")], &lines(log, 101, 200)).ok();
+        assert_eq!(run(&["read", &format!("{others}/log-{log}")]).ok().out, lines(log, 1, 200));
+    }
+}

@@ -309,7 +309,15 @@ impl Cluster {
             Ok(None) => self.get(name),
             Err(failure) if failure.kind() == ErrorKind::AlreadyExists && insisted.lost => {
                 ui.say(&format!("{name} exists: the answer to an earlier request of this command was lost"));
-                self.get(name)
+                let log = self.get(name)?;
+                if log.known {
+                    return Ok(log);
+                }
+                let what = format!(
+                    "{name} was created, and its group {} has no leader that opens it yet",
+                    log.group
+                );
+                Err(Failure::new(ErrorKind::Unavailable, what))
             }
             Err(failure) => Err(unknown(failure, insisted.lost)),
         }

@@ -127,6 +127,7 @@ impl Groups {
 
     /// Notes for later starts that there is a system log.
     pub(super) fn mark(&self) -> chiplog::Result<()> {
+        self.inner.slot.set_had_named();
         Marker::Had.write(&self.inner.config.data)
     }
 
