@@ -136,6 +136,8 @@ struct Inner {
     reported: Mutex<BTreeMap<(u32, Task), Report>>,
     /// When a group could not be opened, or was not here.
     unopened: Mutex<BTreeMap<u32, Instant>>,
+    /// When a group was last found ready for new logs, and the most logs that it can hold.
+    ready: Mutex<BTreeMap<u32, (Instant, usize)>>,
     /// The group that was moved last to make the servers more even.
     moving: Mutex<Option<u32>>,
     /// When the leader of a group that was moved away was asked whether it does without this server.
@@ -190,6 +192,7 @@ impl Groups {
             silent: Mutex::default(),
             reported: Mutex::default(),
             unopened: Mutex::default(),
+            ready: Mutex::default(),
             moving: Mutex::default(),
             asked: Mutex::default(),
         };

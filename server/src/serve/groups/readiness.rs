@@ -10,6 +10,11 @@ use chiplog::cluster::Role;
 use chiplog::{Log, Logs, NodeId};
 use chiplog_net::served::elsewhere::GroupView;
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+/// How long a group that was found ready counts as that.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 impl Groups {
     /// Looks which groups are ready, on the leader of the system log. Blocks while it asks other servers about groups.
@@ -25,11 +30,18 @@ impl Groups {
         if is_new && !has_most(&GroupView::of(logs.system()).voters, servers) {
             return BTreeMap::new();
         }
+        let mut seen = self.inner.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.retain(|_, (at, _)| at.elapsed() < LOOK_AGAIN);
         let room = |group: u32| {
+            if let Some((_, room)) = seen.get(&group) {
+                return Some((group, *room));
+            }
             let place = logs.group_place(group).unwrap_or_default();
             let wanted = if place.is_empty() { servers } else { &place };
             let view = self.view(logs, group, &[]).ok().filter(|view| view.leads)?;
-            has_most(&view.voters, wanted).then_some((group, view.logs_max))
+            let is_ready = has_most(&view.voters, wanted);
+            is_ready.then(|| seen.insert(group, (Instant::now(), view.logs_max)));
+            is_ready.then_some((group, view.logs_max))
         };
         logs.known_groups().unwrap_or_default().into_iter().filter_map(room).collect()
     }
