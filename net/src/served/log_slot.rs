@@ -348,6 +348,12 @@ impl LogSlot {
 
     fn unknown(&self, name: &str) -> Status {
         let what = match self.named() {
+            Some(_) if name.starts_with(GROUP) => {
+                format!(
+                    "there is no group {:?}; `chiplog status` shows those there are",
+                    &name[GROUP.len()..]
+                )
+            }
             Some(_) => format!("this server has no log {name:?}: create it with `chiplog logs create`"),
             None => format!(
                 "this server has no log {name:?}, only {DEFAULT_LOG:?}: `groups` of its configuration is for named logs"

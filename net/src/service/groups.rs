@@ -108,6 +108,8 @@ pub(super) async fn await_left(
     for number in all(host)? {
         let voting = async || match view(host, number).await {
             Ok(view) => view.and_then(|view| view.voters.into_iter().find(|node| leaving.contains(node))),
+            // Other servers answer no server that has left the cluster. Its own replicas, while they vote, do.
+            Err(_) if host.opened().is_some_and(is_removed) => None,
             Err(_) => leaving.first().copied(),
         };
         while let Some(node) = voting().await {
@@ -142,17 +144,22 @@ async fn view(host: &Arc<LogSlot>, group: u32) -> Result<Option<GroupView>, Stat
     let place = place(host, group)?;
     let here = host.named().and_then(|logs| running(logs).into_iter().find(|(number, _)| *number == group));
     if let Some((_, replica)) = here {
-        if replica.role() == chiplog::cluster::Role::Removed && place.is_empty() {
-            return Ok(None);
+        let is_to_run = place.is_empty() || place.contains(&replica.status().replica.node);
+        if is_to_run && is_removed(&replica) {
+            return Ok(None); // it learns no more, and perhaps neither does the catalogue here
         }
         let view = GroupView::of(&replica);
-        if view.leads || place.is_empty() || place.contains(&replica.status().replica.node) {
+        if view.leads || is_to_run {
             return Ok(Some(view));
         }
     }
     let host = host.clone();
     let view = tokio::task::spawn_blocking(move || host.view_elsewhere(group, &[])).await;
     view.map_err(|_| Status::internal("the call panicked"))?.map(Some).map_err(|e| to_status(&e, None))
+}
+
+fn is_removed(replica: &Log) -> bool {
+    replica.role() == chiplog::cluster::Role::Removed
 }
 
 /// The role of a replica on the wire.

@@ -23,6 +23,9 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
+/// How often a server that does not run the log's group is asked for one that does, until one answers.
+const ATTEMPTS_MAX: u32 = 8;
+
 /// The queries to a cluster. Keeps connections from one round to the next.
 pub(crate) struct ClusterQuery {
     dialler: Dialler,
@@ -228,6 +231,8 @@ impl ClusterQuery {
         ask.extend(self.members.iter().map(|m| m.client_address.clone()));
         let (mut found, mut silent) = (Found::default(), Vec::new());
         let (mut asked, mut under_way) = (BTreeSet::new(), JoinSet::new());
+        // Servers that do not run the log's group. Each names one that does, at random: it can be down.
+        let (mut without, mut attempts) = (Vec::new(), 1);
         loop {
             for server in ask.drain(..).filter(|s| !s.is_empty()) {
                 if asked.insert(server.clone()) {
@@ -243,7 +248,17 @@ impl ClusterQuery {
                 }
             }
             let late = self.grace.filter(|_| found.leader().is_some()).unwrap_or(patience * 2);
-            let Ok(Some(done)) = tokio::time::timeout(late, under_way.join_next()).await else { break };
+            let Ok(next) = tokio::time::timeout(late, under_way.join_next()).await else { break };
+            let Some(done) = next else {
+                if !found.answers.is_empty() || without.is_empty() || attempts == ATTEMPTS_MAX {
+                    break;
+                }
+                attempts += 1;
+                without.iter().for_each(|server| _ = asked.remove(server));
+                silent.retain(|(server, _)| !without.contains(server));
+                ask.append(&mut without);
+                continue;
+            };
             let Ok((server, answer)) = done else { continue };
             match answer {
                 Ok((channel, status)) => {
@@ -258,7 +273,10 @@ impl ClusterQuery {
                 }
                 Err(status) => {
                     self.channels.remove(&server);
-                    ask.extend(leader_of(&status)); // the log's group runs there, and not on this server
+                    if let Some(other) = leader_of(&status) {
+                        without.push(server.clone());
+                        ask.push(other);
+                    }
                     silent.push((server, status));
                 }
             }

@@ -126,7 +126,7 @@ fn missing(found: &Found, answers: &Answers<'_>, wanted: &BTreeSet<u64>) -> Opti
     let without: Vec<u64> = asked.filter(|node| !answers.iter().any(|(runs, _)| runs == node)).collect();
     (!without.is_empty()).then(|| {
         let what = format!(
-            "{} it: its leader asks them to; the log of the leader's server says what fails",
+            "{} it; the log of that server, or of the group's leader, says what fails",
             do_not_run(&without)
         );
         (GroupState::Missing, what)

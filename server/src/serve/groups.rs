@@ -383,6 +383,11 @@ impl Groups {
             Some(logs) => logs.add_group(group, log.clone())?,
         }
         tracing::info!(group = %label(group), path = %log.path().display(), "opened a group of named logs");
+        if group == SYSTEM && self.inner.config.groups == 0 {
+            tracing::warn!(
+                "this cluster has named logs, and `groups` is 0 here: set it as on the other servers"
+            );
+        }
         Ok(())
     }
 
@@ -565,7 +570,11 @@ impl Groups {
                 self.report(SYSTEM, Task::Wait, &made.err().map(|e| unmade(&e)).unwrap_or_default());
                 return Ok(());
             }
-            self.report(SYSTEM, Task::Wait, "");
+            let leader = default.leader().filter(|_| wanted > 0 && !leads && !is_alone);
+            let waits = leader.map(|node| {
+                format!("node {node} leads the default log: it makes the system log if it has `groups`, once all servers run")
+            });
+            self.report(SYSTEM, Task::Wait, &waits.unwrap_or_default());
             if wanted > 0 && leads && is_alone {
                 let refusal = self.inner.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 let what = refusal.unwrap_or_else(|| ALONE.into());

@@ -79,7 +79,7 @@ impl Replica {
             self.stop_leading();
         }
         if was_member && self.membership.get(self.node()).is_none() {
-            self.leave("it was removed from the cluster");
+            self.leave("it is no member of this log now");
             self.answers_on = true; // to vote requests: [`Self::send_commit`]
         }
         Ok(())

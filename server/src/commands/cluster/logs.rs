@@ -194,7 +194,11 @@ impl Of {
             }
             (Some(given), _) => given,
             (None, _) => {
-                return Err(Failure::usage("give HOST:PORT of a server before the names of the logs"));
+                let what = match names.first().is_some_and(|first| first.contains(':')) {
+                    true => "give the names of the logs after HOST:PORT",
+                    false => "give HOST:PORT of a server before the names of the logs",
+                };
+                return Err(Failure::usage(what));
             }
         };
         let servers = servers(given).map_err(Failure::usage)?;
