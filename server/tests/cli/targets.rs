@@ -60,7 +60,7 @@ fn logs_needs_servers_and_names() {
         (&["logs", "create"], "NAME"),
         (&["logs", "create", "orders"], "give HOST:PORT"),
         (&["logs", "create", "orders", "users"], "orders is not a server"),
-        (&["logs", "create", "log1:7411"], "give HOST:PORT"),
+        (&["logs", "create", "log1:7411"], "give the names of the logs"),
         (&["logs", "create", "log1:7411", "a:b"], "is not the name of a log"),
         (&["logs", "create", "log1:7411", "users", "--beside", "a:b"], "is not the name of a log"),
         (&["logs", "seal", "./log", "orders"], "is not a server"),
