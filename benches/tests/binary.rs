@@ -98,6 +98,8 @@ fn every_bar_is_measured() {
         "many_scan",
         "many_fair",
         "many_amp",
+        "many_failover",
+        "many_failover_whole",
         "net_native_one",
         "net_native_three",
         "net_logspec_one",

@@ -37,8 +37,6 @@ pub(crate) struct Failover {
 
 type Acknowledged = Vec<(Instant, Index, u64)>;
 
-/// The server that leads a cluster's only group of named logs once it is steady: the second of its voters.
-const GROUP_LEADER: usize = 2;
 /// The named log that is appended to, if there are any.
 const NAMED: &str = "log-0";
 
@@ -54,9 +52,8 @@ pub(crate) fn failover(bench: &Bench, logs: usize) -> Result<Failover> {
         0 => servers.leader()?,
         _ => {
             super::block_on(create(addresses.clone(), logs))?;
-            servers.await_group_leader(GROUP_LEADER)?;
             options.log = NAMED.into();
-            GROUP_LEADER
+            servers.group_leader()?
         }
     };
     let load = {
