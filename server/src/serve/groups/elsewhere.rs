@@ -181,10 +181,11 @@ impl Groups {
             std::fs::rename(path, &aside)?;
             path.parent().map_or(Ok(()), |parent| std::fs::File::open(parent)?.sync_all())
         };
+        // First: if the server ends in between, the directory is found and noted again.
+        self.inner.directories.forget(group)?;
         rename().map_err(|e: std::io::Error| {
             Error::new(ErrorKind::Io, format!("cannot rename {}, whose group was moved: {e}", path.display()))
         })?;
-        self.inner.directories.forget(group)?;
         tracing::info!(group = %label(group), path = %path.display(), "a group of named logs was moved to other servers: its files here are removed");
         Ok(Some(aside))
     }
