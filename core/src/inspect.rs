@@ -126,14 +126,22 @@ impl Inspector {
     /// `NotFound`: there is no segment, or not the requested one. `Unsupported`: a newer version wrote the files.
     /// `Io`: the directory cannot be listed.
     pub fn walk(&self, visit: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>) -> Result<Report> {
-        let found = self.survey()?;
+        self.walk_over(&self.survey()?, visit)
+    }
+
+    /// As [`Self::walk`], over the segments of a survey.
+    fn walk_over(
+        &self,
+        found: &[Found],
+        visit: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+    ) -> Result<Report> {
         let mut sink = Sink { visit, report: Report::default(), discarded: Index(0) };
         let mut gaps = Vec::new();
         let mut chain = Chain::default();
         let mut before: Option<u64> = None;
         let (named, identity_fault) = self.identity()?;
         let log = named.or_else(|| found.iter().find_map(|f| Some(f.header?.log)));
-        let dead = dead(&found);
+        let dead = dead(found);
         for (i, this) in found.iter().enumerate() {
             if self.only.is_some_and(|n| n != this.number) {
                 continue;

@@ -169,7 +169,10 @@ impl Walk<'_, '_, '_> {
         if self.unbegun {
             window.refresh();
         }
-        let is_new = self.unbegun && self.header_at(window, SEGMENT_HEADER_BYTES as u64, length).is_ok();
+        // If the survey found the next one begun, this one was filled while the survey went on, and leads to it.
+        let is_new = self.unbegun
+            && self.successor.is_none()
+            && self.header_at(window, SEGMENT_HEADER_BYTES as u64, length).is_ok();
         let begun = has_begun && !is_new;
         let state = match (&footer, begun) {
             _ if self.dead => SegmentState::Dead,

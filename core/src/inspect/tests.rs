@@ -432,6 +432,34 @@ fn segment_begun_during_the_walk_is_no_fault() {
     }
 }
 
+/// The survey read a segment before it was begun, and the next one after that: a writer had filled the first meanwhile. It was
+/// taken for an empty one, and the next one for one that nothing leads to.
+#[test]
+fn segment_filled_during_the_survey_is_walked() {
+    let mut scribe = Scribe::sample();
+    let inspector = Inspector::open(scribe.dir.path()).unwrap();
+    let mut found = inspector.survey().unwrap();
+    assert!(found[2].unbegun && found.len() == 3);
+    for record in [b"meanwhile", b"elsewhere"] {
+        scribe.data(&[record]);
+        scribe.seal();
+        scribe.save();
+        scribe.begin();
+    }
+    scribe.data(&[b"and on"]);
+    scribe.save();
+    found.push(header::Found::read(&*inspector.disk, scribe.number).unwrap().unwrap());
+    let mut faults = Vec::new();
+    let report = inspector.walk_over(&found, &mut |event| {
+        if let Event::Fault(fault) = event {
+            faults.push(fault.clone());
+        }
+        ControlFlow::Continue(())
+    });
+    assert_eq!((faults, scribe.number), (vec![], 4));
+    assert_eq!(report.unwrap().records, scribe.walk().0.records);
+}
+
 /// One bit of every byte that the log wrote is flipped: the walk reports each.
 #[test]
 fn flipped_bit_anywhere_is_reported() {
