@@ -70,10 +70,8 @@ pub(crate) struct Elsewhere {
 /// Those of reading the system log.
 pub(crate) fn servers_of(group: u32, logs: &Logs, default: &Log) -> Result<Vec<(NodeId, Address)>> {
     let place = logs.group_place(group)?;
-    let members = default.status().replica.members;
-    let own = default.status().replica.node;
-    let runs =
-        |m: &Member| m.node != own && if place.is_empty() { m.is_voter() } else { place.contains(&m.node) };
-    let placed = members.into_iter().filter(runs);
+    let replica = default.status().replica;
+    let is_placed = |m: &Member| if place.is_empty() { m.is_voter() } else { place.contains(&m.node) };
+    let placed = replica.members.into_iter().filter(|m| m.node != replica.node && is_placed(m));
     Ok(placed.filter_map(|m| Some((m.node, m.address.parse().ok()?))).collect())
 }

@@ -61,10 +61,12 @@ impl Groups {
             let what = format!("group {group} of this server has log {}", replica.log_id());
             return Err(Error::new(ErrorKind::Diverged, what));
         }
-        if replica.role() == Role::Leader {
+        let is_confirmed = replica.role() == Role::Leader;
+        if is_confirmed {
             replica.barrier(VIEW_TIMEOUT)?;
         }
         let mut view = GroupView::of(&replica);
+        view.leads &= is_confirmed; // no majority has confirmed one that was elected since
         (view.logs, view.gone) = logs.in_group(group, of)?;
         Ok(view)
     }
