@@ -52,6 +52,7 @@ mod replica;
 mod store;
 mod sync;
 mod types;
+pub mod vault;
 
 pub use api::follower::FollowerLog;
 pub use api::log::Log;
