@@ -46,6 +46,14 @@ pub struct Metrics {
     pub truncated_records: u64,
     /// Records that a discard or retention removed from the log, regardless of which replica led then.
     pub discarded_records: u64,
+    /// Objects that this replica has put into the object store.
+    pub stored_objects: u64,
+    /// Bytes of these objects.
+    pub stored_bytes: u64,
+    /// Attempts of this replica to use the object store for objects of its own that failed. Each is repeated.
+    pub object_failures: u64,
+    /// Bytes of objects that this replica has fetched from the object store for its readers.
+    pub fetched_bytes: u64,
     /// Histogram of syncs: bucket n counts those that took less than 2, 4, 8 … microseconds and did not fit the bucket
     /// before. The last bucket counts all others.
     pub sync_micros_buckets: [u64; SYNC_BUCKETS],
@@ -67,6 +75,10 @@ pub struct Metrics {
     pub taken_bytes: u64,
     /// Gauge: bytes that are written and not committed yet.
     pub uncommitted_bytes: u64,
+    /// Gauge: bytes of blocks here that are in no object known to be stored; 0 in a log without objects.
+    pub unstored_bytes: u64,
+    /// Gauge: bytes of objects that are kept here for readers.
+    pub cached_bytes: u64,
 }
 
 /// How many buckets [`Metrics::sync_micros_buckets`] has: the last but one ends at 8.4 seconds.
@@ -128,6 +140,9 @@ pub(crate) struct Counters {
     pub(crate) repaired: AtomicU64,
     pub(crate) truncated: AtomicU64,
     pub(crate) discarded: AtomicU64,
+    pub(crate) stored_objects: AtomicU64,
+    pub(crate) stored_bytes: AtomicU64,
+    pub(crate) object_failures: AtomicU64,
     syncs: AtomicU64,
     sync_micros: AtomicU64,
     sync_micros_max: AtomicU64,
@@ -153,6 +168,12 @@ impl Counters {
         for (bucket, count) in self.block_buckets.iter().zip(sizes).filter(|(_, count)| **count > 0) {
             bucket.fetch_add(*count, Ordering::Relaxed);
         }
+    }
+
+    /// Counts an object of `bytes` bytes that was stored.
+    pub(crate) fn stored_object(&self, bytes: u64) {
+        self.stored_objects.fetch_add(1, Ordering::Relaxed);
+        self.stored_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Notes the start or the end of a sync.
@@ -186,6 +207,9 @@ impl Counters {
             repaired: get(&self.repaired),
             truncated_records: get(&self.truncated),
             discarded_records: get(&self.discarded),
+            stored_objects: get(&self.stored_objects),
+            stored_bytes: get(&self.stored_bytes),
+            object_failures: get(&self.object_failures),
             sync_micros_buckets: std::array::from_fn(|n| get(&self.sync_buckets[n])),
             commit_micros_buckets: std::array::from_fn(|n| get(&self.commit_buckets[n])),
             commit_micros_total: get(&self.commit_micros),

@@ -484,7 +484,13 @@ impl Log {
         let Shared { view, published, queue, .. } = &**self.inner;
         let metrics = published.counters.snapshot();
         let (queue_appends, queue_bytes, taken_bytes) = queue.waiting();
+        let objects = view.segments.objects();
+        let (fetched_bytes, cached_bytes) = objects.cache().map_or((0, 0), |cache| cache.figures());
+        let unstored_bytes = objects.cache().map_or(0, |_| view.segments.bytes_behind(objects.upto()));
         Metrics {
+            fetched_bytes,
+            cached_bytes,
+            unstored_bytes,
             damaged: metrics.damaged + view.segments.damage().counted(),
             queue_appends: queue_appends as u64,
             queue_bytes: queue_bytes as u64,

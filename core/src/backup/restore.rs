@@ -327,10 +327,14 @@ fn shorten(entry: &FollowEntry, to: Index) -> Result<Option<FollowEntry>, Malfor
     Ok(Some(FollowEntry { header, body: vec![Bytes::from(whole).slice(..bytes)] }))
 }
 
-/// Converts an entry for a log that never had other members: a change of membership becomes one without effect.
+/// Converts an entry for a log that never had other members, nor objects: a change of these becomes one without effect.
 fn entry_on_its_own(entry: FollowEntry) -> FollowEntry {
-    if entry.header.kind != Kind::Configuration {
-        return entry;
+    let body = entry.body.first().map_or(&[][..], |body| body);
+    let is_about_objects = || matches!(parse_command(body), Ok(Command::Object(_)));
+    match entry.header.kind {
+        Kind::Configuration => {}
+        Kind::Command if is_about_objects() => {}
+        _ => return entry,
     }
     let (length, body_digest) = (length_of(0), digest_of_bytes(&[]));
     let header = BlockHeader { kind: Kind::NoOp, length, body_digest, ..entry.header };
@@ -344,6 +348,7 @@ fn state_on_its_own(state: &FollowSnapshot, log: LogId) -> Result<FollowSnapshot
     let opening = Opening {
         configuration: Membership::alone().encode(),
         hard_state: HardState { term, vote: 0, commit },
+        objects: Vec::new(), // they are those of the other log
         ..opening
     };
     let body = Bytes::from(opening.encode());

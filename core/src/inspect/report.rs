@@ -7,7 +7,7 @@ use super::batches::Piece;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::log_options::LogOptions;
 use crate::record::batch::Batch;
-use crate::replica::queue::proposals::{Command, LogCommand};
+use crate::replica::queue::proposals::{Command, LogCommand, ObjectCommand};
 use crate::replica::state::command::parse_command;
 use crate::store::format::block::{Batches, BlockHeader, Kind, table_of};
 use crate::store::format::mixed::Run;
@@ -227,6 +227,26 @@ pub enum Content {
         options: LogOptions,
         /// The length of the table of a shared group's logs, in bytes; 0 if the group is not shared.
         logs_bytes: usize,
+        /// The length of the object table, in bytes; 0 if the log has no objects.
+        objects_bytes: usize,
+    },
+    /// A stretch of entries is an object from now on, or will be one.
+    CutObject {
+        /// The object's number.
+        number: u64,
+        /// Its first and last entries.
+        entries: (EntryIndex, EntryIndex),
+        /// The record that its first entry has or precedes, and the one after its last.
+        records: (Index, Index),
+    },
+    /// An object is in the object store.
+    StoreObject {
+        /// The object's number.
+        number: u64,
+        /// Its size in bytes.
+        bytes: u32,
+        /// The checksum of its bytes.
+        crc: u32,
     },
     /// Records below `first` were discarded.
     Discard {
@@ -393,6 +413,7 @@ impl Block<'_> {
                     sessions_bytes: o.sessions.len(),
                     options: LogOptions::decode(&o.options).map_err(malformed)?,
                     logs_bytes: o.logs.len(),
+                    objects_bytes: o.objects.len(),
                 })
             }
             Kind::Command => Ok(match parse_command(self.body).map_err(malformed)? {
@@ -404,6 +425,14 @@ impl Block<'_> {
                 Command::Log(LogCommand::Discard { log, first }) => Content::DiscardLog { log, first },
                 Command::CloseSession { id } => Content::CloseSession { id },
                 Command::SetOptions(options) => Content::SetOptions(options),
+                Command::Object(ObjectCommand::Cut { number, begin, end, .. }) => Content::CutObject {
+                    number,
+                    entries: (begin.raft.next(), end.raft),
+                    records: (begin.next, end.next),
+                },
+                Command::Object(ObjectCommand::Stored { number, object }) => {
+                    Content::StoreObject { number, bytes: object.bytes, crc: object.crc }
+                }
                 Command::Log(LogCommand::SetOptions { log, options }) => {
                     Content::SetLogOptions { log, options }
                 }

@@ -15,11 +15,12 @@
 //! Must not know: how options are changed, which code applies them.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::Options;
+use crate::options::{OBJECT_BYTES_MAX, OBJECT_BYTES_MIN, Options};
 use crate::record::batch::{
     BATCH_BYTES_MAX, BATCH_HEADER_BYTES, Malformed, RECORD_OVERHEAD_BYTES, u32_at, u64_at,
 };
 use crate::store::format::geometry::{LOG_OPTION_BYTES, batch_room, opening_room, session_table_bytes_max};
+use crate::store::format::segment::{FORMAT_VERSION, FORMAT_VERSION_SECOND};
 use crate::types::NodeId;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -58,11 +59,16 @@ pub enum LogOption {
     /// again. A log that was idle may take what it saved in a second at once. The leader applies it to what its callers
     /// append; a retry within a session counts as well.
     AppendBytesPerSecond = 8,
+    /// [`Options::object_bytes`]: 64 KiB to 512 MiB. Once it is set, the log has objects, and it cannot be unset: records may
+    /// be in the object store alone.
+    ObjectBytes = 9,
+    /// [`Options::object_age`], in milliseconds, from 1. `u64::MAX`: none.
+    ObjectAge = 10,
 }
 
 impl LogOption {
     /// All options.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::RetentionBytes,
         Self::RetentionAge,
         Self::CapacityBytes,
@@ -71,6 +77,8 @@ impl LogOption {
         Self::SessionWindow,
         Self::SessionIdleMax,
         Self::AppendBytesPerSecond,
+        Self::ObjectBytes,
+        Self::ObjectAge,
     ];
 
     /// The options of a single named log. All others hold for its whole group.
@@ -88,6 +96,8 @@ impl LogOption {
             Self::SessionWindow => "session_window",
             Self::SessionIdleMax => "session_idle_max",
             Self::AppendBytesPerSecond => "append_bytes_per_second",
+            Self::ObjectBytes => "object_bytes",
+            Self::ObjectAge => "object_age",
         }
     }
 
@@ -108,7 +118,10 @@ impl LogOption {
     fn bounds(self) -> RangeInclusive<u64> {
         match self {
             Self::RetentionBytes | Self::CapacityBytes => (128 << 10)..=u64::MAX,
-            Self::RetentionAge | Self::SessionIdleMax | Self::AppendBytesPerSecond => 1..=u64::MAX,
+            Self::RetentionAge | Self::SessionIdleMax | Self::AppendBytesPerSecond | Self::ObjectAge => {
+                1..=u64::MAX
+            }
+            Self::ObjectBytes => OBJECT_BYTES_MIN..=OBJECT_BYTES_MAX,
             Self::RecordBytesMax => 1..=(BATCH_BYTES_MAX - BATCH_HEADER_BYTES - RECORD_OVERHEAD_BYTES) as u64,
             Self::SessionsMax => 1..=1 << 20,
             Self::SessionWindow => 1..=1024,
@@ -117,7 +130,7 @@ impl LogOption {
 
     /// Formats a value with its unit. None: no limit.
     fn words(self, value: Option<u64>) -> String {
-        let is_age = matches!(self, Self::RetentionAge | Self::SessionIdleMax);
+        let is_age = matches!(self, Self::RetentionAge | Self::SessionIdleMax | Self::ObjectAge);
         match value.filter(|value| *value < u64::MAX) {
             None => "none".to_owned(),
             Some(millis) if is_age && millis.is_multiple_of(1000) => format!("{} s", millis / 1000),
@@ -142,6 +155,8 @@ impl LogOption {
             Self::SessionWindow => Some(options.session_window.into()),
             Self::SessionIdleMax => Some(millis(options.session_idle_max)),
             Self::AppendBytesPerSecond => None,
+            Self::ObjectBytes => Some(options.object_bytes.into()),
+            Self::ObjectAge => options.object_age.map(millis),
         }
     }
 }
@@ -229,6 +244,8 @@ impl LogOptions {
                 }
                 LogOption::SessionIdleMax => options.session_idle_max = Duration::from_millis(value),
                 LogOption::AppendBytesPerSecond => {}
+                LogOption::ObjectBytes => options.object_bytes = narrow(value),
+                LogOption::ObjectAge => options.object_age = Some(Duration::from_millis(value)),
             }
         }
         options
@@ -241,6 +258,14 @@ impl LogOptions {
     pub(crate) fn check(&self, own: &Options) -> Result<()> {
         self.check_bounds()?;
         self.over(own).check()
+    }
+
+    /// The version of the format that members need to read these options.
+    pub(crate) fn version(&self) -> u32 {
+        match self.iter().any(|(option, _)| matches!(option, LogOption::ObjectBytes | LogOption::ObjectAge)) {
+            true => FORMAT_VERSION,
+            false => FORMAT_VERSION_SECOND,
+        }
     }
 
     fn check_bounds(&self) -> Result<()> {
@@ -405,7 +430,7 @@ mod tests {
         let order = "options of the log are out of order";
         let bounds = "an option of the log is out of bounds";
         for (bytes, why) in [
-            (entry(9, 0, 1), newer),
+            (entry(11, 0, 1), newer),
             (entry(u32::MAX, 0, 1), newer),
             (entry(5, 1, 1), newer),
             (entry(0, 0, 1), order),
@@ -424,7 +449,11 @@ mod tests {
         let own = Options { retention_bytes: Some(1 << 30), sessions_max: 7, ..Options::default() };
         let mut options = LogOptions::default();
         for option in LogOption::ALL {
-            let value = if option == LogOption::CapacityBytes { 1 << 40 } else { 1000 };
+            let value = match option {
+                LogOption::CapacityBytes => 1 << 40,
+                LogOption::ObjectBytes => 1 << 20,
+                _ => 1000,
+            };
             options.set(option, Some(value));
             let is_field = option != LogOption::AppendBytesPerSecond;
             assert_eq!(option.own(&options.over(&own)), is_field.then_some(value), "{option}");

@@ -6,11 +6,12 @@ use crate::cluster::options::ClusterOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES};
 use crate::store::format::geometry::{
-    LOG_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, batch_room, logs_room, opening_room,
+    LOG_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, batch_room, logs_room, objects_max, opening_room,
     session_table_bytes_max,
 };
 use crate::store::segment::ReadMode;
 use crate::types::Timestamp;
+use crate::vault::Vault;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -109,6 +110,28 @@ options! {
         ///
         /// Records and their order do not change. Set the clock before you open the log.
         pub clock: Arc<dyn Clock>,
+        /// The object store in which objects of the log are kept: copies of stretches of its entries. None (the default):
+        /// this replica reads and stores none. Give every replica the same one.
+        pub vault: Option<Arc<dyn Vault>>,
+        /// How many bytes of blocks an object has at most: 64 KiB to 512 MiB, default 64 MiB. A larger block is an object of
+        /// its own.
+        pub object_bytes: u32,
+        /// Entries that are older than this become an object, even a small one. At least 1 ms. None (the default): only full
+        /// objects are stored.
+        pub object_age: Option<Duration>,
+        /// Keep at most about this many bytes of records here that are in the object store: files of older ones are removed,
+        /// and the records are read from the object store. At least two segments. Default: keep all. The log's own limit is
+        /// `retention_bytes`.
+        pub local_bytes: Option<u64>,
+        /// Remove files here whose records are in the object store and older than this, by the log's time. At least 1 ms.
+        /// Default: keep all.
+        pub local_age: Option<Duration>,
+        /// Bytes of objects that are kept here after they were read, default 1 GiB, at least 8 MiB. Objects that readers are
+        /// in are kept beyond it.
+        pub cache_bytes: u64,
+        /// How long objects are kept after their records were discarded, default 1 day. Readers that a discard has overtaken
+        /// can go on for as long.
+        pub object_delete_delay: Duration,
         /// The replica's configuration in a cluster. None (the default): a log on its own, the only voter of a cluster
         /// of one.
         pub cluster: Option<ClusterOptions>,
@@ -135,6 +158,13 @@ impl Default for Options {
             session_window: 128,
             session_idle_max: Duration::from_secs(24 * 3600),
             clock: Arc::new(SystemClock),
+            vault: None,
+            object_bytes: 64 << 20,
+            object_age: None,
+            local_bytes: None,
+            local_age: None,
+            cache_bytes: 1 << 30,
+            object_delete_delay: Duration::from_secs(24 * 3600),
             cluster: None,
         }
     }
@@ -146,7 +176,8 @@ impl Options {
     pub fn with_segment_bytes(segment_bytes: u32) -> Self {
         let room = batch_room(segment_bytes.max(SEGMENT_BYTES_MIN));
         let d = Self::default();
-        let table = opening_room(segment_bytes.max(SEGMENT_BYTES_MIN));
+        let opening = opening_room(segment_bytes.max(SEGMENT_BYTES_MIN));
+        let table = opening - opening / OBJECTS_SHARE;
         let session_window = if session_table_bytes_max(d.sessions_max, d.session_window) <= table {
             d.session_window
         } else {
@@ -211,6 +242,28 @@ impl Options {
         if let Some(age) = self.retention_age {
             at_least_1_ms("retention_age", age, "every full segment would be discarded; none keeps all")?;
         }
+        within("object_bytes", self.object_bytes.into(), OBJECT_BYTES_MIN, OBJECT_BYTES_MAX)?;
+        if let Some(age) = self.object_age {
+            at_least_1_ms("object_age", age, "every entry would be an object; none stores full objects only")?;
+        }
+        if let Some(bytes) = self.local_bytes {
+            within("local_bytes", bytes, segments, u64::MAX)?;
+        }
+        if let Some(age) = self.local_age {
+            at_least_1_ms("local_age", age, "every stored file would be removed; none keeps all")?;
+        }
+        if self.vault.is_some() && self.objects_max() < OBJECTS_MIN {
+            let what = format!(
+                "sessions_max {} with session_window {} leaves room for {} objects at the start of a segment of {} bytes; at \
+                 least {OBJECTS_MIN} are needed: lower them or raise segment_bytes",
+                self.sessions_max,
+                self.session_window,
+                self.objects_max(),
+                self.segment_bytes
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
+        within("cache_bytes", self.cache_bytes, CACHE_BYTES_MIN, 1 << 50)?;
         at_least_1_ms("session_idle_max", self.session_idle_max, "every session would expire at once")?;
         self.cluster.as_ref().map_or(Ok(()), ClusterOptions::check)
     }
@@ -220,6 +273,13 @@ impl Options {
     /// a log takes there.
     pub fn logs_max(&self) -> usize {
         logs_room(self.segment_bytes, self.sessions_max, self.session_window) / LOG_BYTES
+    }
+
+    /// The most objects that a log with these options can have: the openings of its segments have room for that number beside
+    /// `sessions_max` sessions. Once it has as many, it stores no more until some are discarded; larger `object_bytes` make
+    /// fewer.
+    pub fn objects_max(&self) -> usize {
+        objects_max(self.segment_bytes, self.sessions_max, self.session_window)
     }
 
     /// Checks whether a segment has room for `value`. If not, the error names `segment_bytes` where the caller has set
@@ -241,6 +301,17 @@ impl Options {
         Err(Error::new(ErrorKind::InvalidArgument, what))
     }
 }
+
+/// The part of an opening's room for tables that [`Options::with_segment_bytes`] leaves to objects: a quarter.
+const OBJECTS_SHARE: usize = 4;
+/// A log with fewer objects would soon have to stop storing them.
+const OBJECTS_MIN: usize = 16;
+
+/// The bounds of [`Options::object_bytes`]. An object is at most that, or one block, and its opening; a segment file can hold it.
+pub(crate) const OBJECT_BYTES_MIN: u64 = SEGMENT_BYTES_MIN as u64;
+pub(crate) const OBJECT_BYTES_MAX: u64 = 512 << 20;
+/// The least bytes of [`Options::cache_bytes`].
+const CACHE_BYTES_MIN: u64 = 8 << 20;
 
 /// The bytes that a record takes in addition to its own when it is appended alone.
 const FRAME_BYTES: u32 = (BATCH_HEADER_BYTES + RECORD_OVERHEAD_BYTES) as u32;

@@ -212,7 +212,10 @@ impl LogView {
     /// Returns a cursor before the block that contains `next`.
     pub(crate) fn cursor(&self, next: Index) -> Result<Cursor> {
         let Some(segment) = self.segments.holding(next) else {
-            return Err(Error::new(ErrorKind::Closed, "the log has no segments"));
+            return Err(match self.segments.len() {
+                0 => Error::new(ErrorKind::Closed, "the log has no segments"),
+                _ => not_here(next),
+            });
         };
         let data = self.segments.open(&segment)?;
         let offset = data.seek(|e| e.first <= next)?;
@@ -644,6 +647,15 @@ fn discarded(index: Index, first: Index) -> Error {
         _ => format!("record {index} was discarded; the first record is {first}"),
     };
     Error::new(ErrorKind::Discarded, what)
+}
+
+/// The error of a record that is in no file here, and in no object that this replica knows to be stored.
+fn not_here(index: Index) -> Error {
+    let what = format!(
+        "record {index} is not in the files here, and this replica does not know yet which object it is in; try again, or \
+         read it from another replica"
+    );
+    Error::new(ErrorKind::Unavailable, what)
 }
 
 fn out_of_range(index: Index, end: Index) -> Error {

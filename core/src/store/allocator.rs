@@ -288,6 +288,11 @@ impl Allocator {
         self.lock().unaided = true;
     }
 
+    /// Whether everything runs on the caller's thread.
+    pub(crate) fn is_unaided(&self) -> bool {
+        self.lock().unaided
+    }
+
     /// Without a helper thread: makes files late, when [`Self::help`] is called or a caller has to wait for one. Until
     /// then they are reported as being made.
     #[cfg(any(test, feature = "testing"))]

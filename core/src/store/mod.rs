@@ -24,6 +24,8 @@
 pub(crate) mod format;
 pub(crate) mod read;
 
+pub(crate) mod objects;
+
 pub(crate) mod allocator;
 mod background;
 pub(crate) mod recovery;

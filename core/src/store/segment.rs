@@ -15,6 +15,7 @@ pub(crate) use self::list::Segments;
 use super::format::block::BLOCK_HEADER_BYTES;
 use super::format::geometry::{INDEX_ENTRY_BYTES, INDEX_STRIDE_BYTES, SEGMENT_HEADER_BYTES};
 use super::format::segment::{Footer, IndexEntry};
+use super::objects::cache::ObjectFile;
 use crate::disk::{Disk, DiskFile, Map};
 use crate::error::{Error, Result};
 use crate::record::crc::crc32c;
@@ -254,6 +255,27 @@ impl Segment {
         *open = Arc::downgrade(&data);
         Ok(data)
     }
+
+    /// As [`Self::data`], of an object, which `find` opens.
+    pub(crate) fn data_of(
+        self: &Arc<Self>,
+        find: impl FnOnce() -> Result<Arc<ObjectFile>>,
+    ) -> Result<Arc<SegmentData>> {
+        let mut open = lock(&self.open);
+        let is_good = |data: &Arc<SegmentData>| match &data.source {
+            Source::Object(object) => !object.is_discarded(),
+            Source::Map(_) | Source::File(_) => true,
+        };
+        if let Some(data) = open.upgrade().filter(is_good) {
+            return Ok(data);
+        }
+        let object = find()?;
+        let path = object.path();
+        let (segment, source) = (self.clone(), Source::Object(object));
+        let data = Arc::new(SegmentData { segment, source, path, index: OnceLock::new() });
+        *open = Arc::downgrade(&data);
+        Ok(data)
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -284,21 +306,28 @@ pub(crate) struct SegmentData {
 pub(crate) enum Source {
     Map(Map),
     File(Arc<dyn DiskFile>),
+    /// Of an object: what is read is fetched first.
+    Object(Arc<ObjectFile>),
 }
 
 impl SegmentData {
     /// Copies a range from either source. None: the file ends before it.
-    fn copy(&self, offset: usize, length: usize) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn copy(&self, offset: usize, length: usize) -> Result<Option<Vec<u8>>> {
         match &self.source {
-            Source::Map(map) => Ok(map.bytes(offset..offset + length).map(<[u8]>::to_vec)),
-            Source::File(file) => {
-                let mut bytes = vec![0; length];
-                match file.read_at(offset as u64, &mut bytes) {
-                    Ok(()) => Ok(Some(bytes)),
-                    Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Ok(None),
-                    Err(e) => Err(Error::io("read", &self.path, e)),
-                }
-            }
+            Source::Map(map) => return Ok(map.bytes(offset..offset + length).map(<[u8]>::to_vec)),
+            Source::File(_) => {}
+            Source::Object(object) => object.ensure(offset..offset + length)?,
+        }
+        let file = match &self.source {
+            Source::Object(object) => object.file(),
+            Source::File(file) => &**file,
+            Source::Map(_) => return Ok(None),
+        };
+        let mut bytes = vec![0; length];
+        match file.read_at(offset as u64, &mut bytes) {
+            Ok(()) => Ok(Some(bytes)),
+            Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(e) => Err(Error::io("read", &self.path, e)),
         }
     }
 

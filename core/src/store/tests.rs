@@ -390,6 +390,7 @@ pub(super) fn opening(base: Base, term: Term, first: Index, commit: EntryIndex) 
         sessions: vec![0; 8],
         options: Vec::new(),
         logs: Vec::new(),
+        objects: Vec::new(),
     };
     position(Kind::Opening, base, opening.encode())
 }

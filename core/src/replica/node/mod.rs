@@ -26,6 +26,7 @@ mod retention;
 pub(crate) mod runtime;
 pub(crate) mod shared;
 mod slow_disk;
+mod tiering;
 
 pub(crate) use publish::Published;
 
@@ -56,6 +57,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tiering::Tiering;
 
 /// An idle log proves its tail after this time.
 const MARKER_DELAY: Duration = Duration::from_millis(10);
@@ -102,6 +104,7 @@ pub(crate) struct Node {
     slow_disk: SlowDisk,
     shown: Option<publish::Shown>,
     scrubber: Scrubber,
+    tiering: Tiering,
     /// The conflict between the log's options and those that the node was opened with.
     misfit: Option<Error>,
     /// The kind of the last published reason why this replica cannot accept every entry.
@@ -123,6 +126,7 @@ impl Node {
         let RecoveredLog { identity: me, store, sequencer, cluster, is_new, .. } = opened;
         let (of_store, of_cluster) = (options.clone(), cluster.clone());
         let scrubber = Scrubber::new(&store, queue.clone(), of_store, of_cluster, now);
+        let tiering = Tiering::new(&store, me.log, &options, queue.clone());
         store.allocator.set_file_hook({
             let queue = queue.clone();
             move || queue.push_event(InboxEvent::JobEnded)
@@ -162,6 +166,7 @@ impl Node {
             slow_disk,
             shown: None,
             scrubber,
+            tiering,
             misfit: None,
             shortage: None,
         };
@@ -462,6 +467,7 @@ impl DrivenNode for Node {
         self.prove(now)?;
         self.finish(now)?;
         self.retain(now)?;
+        self.tier(now)?;
         self.scrub(now)
     }
 
@@ -499,7 +505,7 @@ impl DrivenNode for Node {
             let left = Duration::from_millis(due.0.saturating_sub(self.replica.time(now).0));
             now.plus(left).max(self.retain_at)
         });
-        [self.replica.deadline(), self.prove_at, retain, self.scrubber.deadline(now)]
+        [self.replica.deadline(), self.prove_at, retain, self.scrubber.deadline(now), self.tiering_due(now)]
             .into_iter()
             .flatten()
             .min()

@@ -121,6 +121,7 @@ impl Node {
         self.positions.commit_entries_to(raft);
         self.positions.commit_to(next.previous());
         self.publish_logs();
+        self.publish_objects(now);
         if moved {
             self.to_drop = Some((raft, first));
         }

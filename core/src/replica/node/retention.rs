@@ -13,10 +13,8 @@ use crate::replica::writer::plan::Room;
 use crate::store::allocator::Purpose;
 use crate::store::format::segment::HARD_STATE_BYTES;
 use crate::store::read::run_directory::in_opening;
-use crate::store::segment::Segment;
 use crate::sync::clock::Moment;
 use crate::types::{EntryIndex, Index, Timestamp};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// How many logs of a shared group discard records in one step.
@@ -93,7 +91,7 @@ impl Node {
         self.replica.command(command, None, now, &mut self.writer.plan)?;
         let [bytes, age] =
             [LogOption::RetentionBytes, LogOption::RetentionAge].map(|o| o.words_of(&self.effective));
-        let (node, used) = (self.cluster.node, self.queue.used());
+        let (node, used) = (self.cluster.node, self.retained_bytes());
         tracing::info!(%node, %first, used, retention_bytes = %bytes, retention_age = %age, "{why}");
         // Not again before this discard has taken effect.
         self.retain_at = now.plus(MARKER_DELAY);
@@ -148,24 +146,40 @@ impl Node {
         if self.log_retention.is_busy() {
             return Some(Timestamp(0));
         }
-        let of_segment = |(oldest, age): (Arc<Segment>, u64)| {
-            Timestamp(oldest.last_timestamp().0.saturating_add(age).saturating_add(1))
-        };
-        [self.aging().map(of_segment), self.log_retention.due()].into_iter().flatten().min()
+        let of_oldest =
+            |(newest, age): (Timestamp, u64)| Timestamp(newest.0.saturating_add(age).saturating_add(1));
+        [self.aging().map(of_oldest), self.log_retention.due()].into_iter().flatten().min()
     }
 
-    /// The oldest segment and the age limit of its records. None: it is not full, or there is no limit.
-    fn aging(&self) -> Option<(Arc<Segment>, u64)> {
+    /// The time of the newest of the oldest records, and their age limit. None: there is no full segment or object, or no
+    /// limit.
+    fn aging(&self) -> Option<(Timestamp, u64)> {
         let age = self.effective.retention_age?;
-        let oldest = self.writer.store.segments.oldest_full()?;
-        Some((oldest, u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
+        let (_, newest) = self.oldest_stretch()?;
+        Some((newest, u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
+    }
+
+    /// What retention discards next: the oldest object, or without one the oldest full segment. The first record after it,
+    /// and the time of its last entry.
+    fn oldest_stretch(&self) -> Option<(Index, Timestamp)> {
+        let object = self.replica.sequencer.committed().objects.stored().next();
+        let segment = self.writer.store.segments.oldest_full();
+        let of_object = object.map(|at| (at.state.end.next, at.state.timestamp));
+        of_object.or_else(|| segment.map(|segment| (segment.end().next, segment.last_timestamp())))
+    }
+
+    /// Bytes that count against retention: those of the log's files, and those of objects before them.
+    fn retained_bytes(&self) -> u64 {
+        let segments = &self.writer.store.segments;
+        let local = segments.oldest().map_or(Index(0), |oldest| oldest.base.next);
+        self.queue.used() + segments.objects().bytes_before(local)
     }
 
     /// Whether the oldest segment is beyond the age limit, by the log's time: a jump of the wall clock discards
     /// nothing.
     fn is_too_old(&self, now: Moment) -> bool {
-        self.aging().is_some_and(|(oldest, age)| {
-            oldest.last_timestamp() < Timestamp(self.replica.time(now).0.saturating_sub(age))
+        self.aging().is_some_and(|(newest, age)| {
+            newest < Timestamp(self.replica.time(now).0.saturating_sub(age))
         })
     }
 
@@ -207,10 +221,9 @@ impl Node {
         if self.effective.retention_bytes.is_none() && self.effective.retention_age.is_none() {
             return None;
         }
-        let oldest = self.writer.store.segments.oldest_full()?;
-        let too_many = self.effective.retention_bytes.is_some_and(|max| self.queue.used() > max);
+        let (first, _) = self.oldest_stretch()?;
+        let too_many = self.effective.retention_bytes.is_some_and(|max| self.retained_bytes() > max);
         let committed = self.replica.sequencer.committed();
-        let first = oldest.end().next;
         let (option, of_log, of_server) = match (too_many, self.is_too_old(now)) {
             (true, _) => (
                 LogOption::RetentionBytes,

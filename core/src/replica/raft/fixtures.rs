@@ -21,6 +21,7 @@ pub(crate) fn snapshot_of(leader: NodeId, directory: DirectoryId, to: NodeId) ->
         sessions: Sessions::new(16, 16).encode(),
         options: Vec::new(),
         logs: Vec::new(),
+        objects: Vec::new(),
     };
     let opening = opening.encode();
     let header = BlockHeader {

@@ -30,14 +30,13 @@ use crate::replica::raft::propose::body_bytes_of;
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;
 use crate::replica::writer::plan::Plan;
+use crate::store::format::segment::FORMAT_VERSION_SECOND;
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
 use crate::sync::completion::Outcome;
 use crate::types::{LogNumber, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The version of the format that introduced options of the log.
-const OPTIONS_VERSION: u32 = 2;
 /// The maximum number of changes that wait. A caller can give up its wait, so the number of callers does not bound
 /// them.
 const CHANGES_MAX: usize = 1024;
@@ -79,6 +78,13 @@ pub(super) struct OptionChange {
     pub(super) completer: Completer,
 }
 
+impl OptionChange {
+    /// The version of the format that members need to read what changes.
+    fn version(&self) -> u32 {
+        LogOptions::default().with(&self.changes).version()
+    }
+}
+
 impl Replica {
     /// Takes a request to change options of the log.
     pub(super) fn request_options(
@@ -91,6 +97,9 @@ impl Replica {
             let what = format!("{CHANGES_MAX} changes of the log's options already wait; try again");
             change.completer.answer(Outcome::Failed(Error::new(ErrorKind::Busy, what)));
             return Ok(());
+        }
+        if change.version() > FORMAT_VERSION_SECOND {
+            self.option_changes.know.clear(); // members of an older version may have answered
         }
         self.option_changes.pending.push(change);
         self.set_options_once_known(now, plan)
@@ -165,6 +174,13 @@ impl Replica {
             let OptionChange { changes, completer, .. } = self.option_changes.pending.remove(0);
             let changed: Vec<LogOption> = changes.iter().map(|(option, _)| *option).collect();
             let checked = match log.is_none() {
+                true if before.get(LogOption::ObjectBytes).is_some()
+                    && set.get(LogOption::ObjectBytes).is_none() =>
+                {
+                    let what = "object_bytes cannot be unset: records of the log may be in the object store alone; set \
+                                another size instead";
+                    Err(Error::new(ErrorKind::InvalidArgument, what))
+                }
                 true => set
                     .check(&self.options)
                     .and_then(|()| self.sequencer.check_for_logs(&set))
@@ -286,13 +302,12 @@ impl Replica {
         if self.option_changes.pending.is_empty() && !is_newcomer {
             return Err("version answer that was not requested");
         }
-        if version >= OPTIONS_VERSION {
-            if !self.option_changes.pending.is_empty() {
-                self.option_changes.know.insert(from, segment_bytes);
-            }
-            if is_newcomer {
-                self.newcomers.know.insert(from, (segment_bytes, self.newcomers.again));
-            }
+        let needed = self.option_changes.pending.iter().map(OptionChange::version).max();
+        if needed.is_some_and(|needed| version >= needed) {
+            self.option_changes.know.insert(from, segment_bytes);
+        }
+        if is_newcomer && version >= self.sequencer.options_at_end().version() {
+            self.newcomers.know.insert(from, (segment_bytes, self.newcomers.again));
         }
         Ok(())
     }

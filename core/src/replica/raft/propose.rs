@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::options::log_options::{LogOption, LogOptions};
 use crate::read::reader::shared_group;
 use crate::replica::queue::proposals::{BlockBuilder, Command, LogCommand};
-use crate::replica::state::command::SET_OPTIONS_BYTES;
+use crate::replica::state::command::{CUT_COMMAND_BYTES, SET_OPTIONS_BYTES};
 use crate::replica::state::sequencer::{Decision, SequencedBlock};
 use crate::replica::wire::raft_message;
 use crate::replica::writer::plan::Plan;
@@ -38,6 +38,7 @@ pub(crate) fn body_bytes_of(command: &Command) -> usize {
             COMMAND_BODY_BYTES + block_bytes(HARD_STATE_BYTES)
         }
         Command::SetOptions(_) | Command::Log(LogCommand::SetOptions { .. }) => OPTIONS_BODY_BYTES,
+        Command::Object(_) => CUT_COMMAND_BYTES,
         Command::CloseSession { .. } | Command::Log(_) => COMMAND_BODY_BYTES,
     }
 }
@@ -88,6 +89,8 @@ impl Replica {
             Command::Log(LogCommand::SetOptions { log, options }) => {
                 may_make_room(options, &self.options_of(*log))
             }
+            // Without them no file here can be removed for those in the object store.
+            Command::Object(_) => Purpose::Metadata,
             Command::OpenSession { .. } | Command::CloseSession { .. } | Command::Log(_) => Purpose::Data,
         }
     }
@@ -114,7 +117,9 @@ impl Replica {
             self.lockstep(now, plan)?;
         }
         let room = match command {
-            Command::Discard { .. } | Command::SetOptions(_) | Command::Log(_) => body_bytes_of(&command),
+            Command::Discard { .. } | Command::SetOptions(_) | Command::Log(_) | Command::Object(_) => {
+                body_bytes_of(&command)
+            }
             _ => COMMAND_BODY_BYTES, // room for the close was made above
         };
         let room = match self.refusal() {

@@ -4,9 +4,11 @@
 
 use crate::options::log_options::LogOptions;
 use crate::record::batch::{Malformed, u64_at};
-use crate::replica::queue::proposals::{Command, LogCommand};
+use crate::replica::queue::proposals::{Command, LogCommand, ObjectCommand};
 use crate::store::format::geometry::LOG_OPTION_BYTES;
-use crate::types::{Index, LogNumber, SessionId};
+use crate::store::format::objects::{STORED_BYTES, StoredObject};
+use crate::store::segment::Base;
+use crate::types::{EntryIndex, Index, LogNumber, SessionId, Term, Timestamp};
 
 /// The size of the body of a command that the format's first version has, in bytes.
 pub(crate) const COMMAND_BYTES: usize = 16;
@@ -16,6 +18,12 @@ pub(crate) const SET_OPTIONS_BYTES: usize = 24;
 const SET_OPTIONS: u64 = 11;
 /// The size of the body of a command that has two operands, in bytes.
 pub(crate) const LONG_COMMAND_BYTES: usize = 24;
+/// The code of the command that says that an object is stored, and the size of its body in bytes.
+const STORED: u64 = 8;
+pub(crate) const STORED_COMMAND_BYTES: usize = 40;
+/// The code of the command that cuts an object, and the size of its body in bytes.
+const CUT: u64 = 10;
+pub(crate) const CUT_COMMAND_BYTES: usize = 72;
 
 /// Encodes the body of a command block: the operation, then its operand.
 pub(crate) fn encode_command(command: Command) -> Vec<u8> {
@@ -30,6 +38,14 @@ pub(crate) fn encode_command(command: Command) -> Vec<u8> {
         Command::Log(LogCommand::Discard { log, first }) => return long(7, log.0.into(), first.0),
         Command::SetOptions(options) => return set_options(LogNumber::OWN, &options),
         Command::Log(LogCommand::SetOptions { log, options }) => return set_options(log, &options),
+        Command::Object(ObjectCommand::Cut { number, begin, end, timestamp }) => {
+            let words = [CUT, number, begin.raft.0, begin.term.0, begin.next.0, end.raft.0, end.term.0];
+            return [&words[..], &[end.next.0, timestamp.0]].concat().into_iter().flat_map(u64::to_le_bytes).collect();
+        }
+        Command::Object(ObjectCommand::Stored { number, object }) => {
+            let words = [STORED, number].map(u64::to_le_bytes);
+            return [words.as_flattened(), &object.encode(), &[0; 4]].concat();
+        }
     };
     [op, operand].map(u64::to_le_bytes).concat()
 }
@@ -72,6 +88,24 @@ pub(crate) fn parse_command(body: &[u8]) -> Result<Command, Malformed> {
             }
             _ => Err("command is of a newer format"),
         };
+    }
+    if let Ok(body) = <&[u8; STORED_COMMAND_BYTES]>::try_from(body)
+        && u64_at(body, 0) == STORED
+    {
+        let words = body[16..].first_chunk::<STORED_BYTES>().filter(|_| body[36..] == [0; 4]);
+        let object = StoredObject::parse(words.ok_or("command is of a newer format")?)?;
+        return Ok(Command::Object(ObjectCommand::Stored { number: u64_at(body, 8), object }));
+    }
+    if let Ok(body) = <&[u8; CUT_COMMAND_BYTES]>::try_from(body)
+        && u64_at(body, 0) == CUT
+    {
+        let base_at = |at| Base {
+            raft: EntryIndex(u64_at(body, at)),
+            term: Term(u64_at(body, at + 8)),
+            next: Index(u64_at(body, at + 16)),
+        };
+        let (number, begin, end) = (u64_at(body, 8), base_at(16), base_at(40));
+        return Ok(Command::Object(ObjectCommand::Cut { number, begin, end, timestamp: Timestamp(u64_at(body, 64)) }));
     }
     let body: &[u8; COMMAND_BYTES] = body.try_into().map_err(|_| "command has an unexpected length")?;
     let operand = u64_at(body, 8);

@@ -3,6 +3,7 @@
 pub(crate) mod command;
 pub(crate) mod log_clock;
 pub(crate) mod log_table;
+pub(crate) mod object_table;
 pub(crate) mod sequencer;
 pub(crate) mod session_table;
 pub(crate) mod snapshot;

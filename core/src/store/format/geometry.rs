@@ -37,6 +37,11 @@ pub(crate) const LOG_BYTES: usize = 56;
 /// Bytes of one option that is set for a log.
 pub(crate) const LOG_OPTION_BYTES: usize = 16;
 
+/// Bytes of the object table before its objects.
+pub(crate) const OBJECTS_HEADER_BYTES: usize = 48;
+/// Bytes of one object in the object table.
+pub(crate) const OBJECT_BYTES: usize = 56;
+
 /// Bytes reserved at a segment's end for its index and footer.
 pub(crate) const fn tail_reserve(segment_bytes: usize) -> usize {
     (segment_bytes / INDEX_STRIDE_BYTES + 1) * INDEX_ENTRY_BYTES + FOOTER_BYTES
@@ -64,6 +69,19 @@ pub(crate) const fn opening_room(segment_bytes: u32) -> usize {
     room_of(segment_bytes as usize) / 8 - 4 * BLOCK_HEADER_BYTES
 }
 
+/// The size of the segment file whose blocks end at `data_end`: the smallest multiple of 4 KiB that has room for them and
+/// for their index.
+pub(crate) const fn segment_bytes_for(data_end: usize) -> usize {
+    let mut bytes = (data_end + tail_reserve(data_end)).next_multiple_of(SEGMENT_HEADER_BYTES);
+    if bytes < SEGMENT_BYTES_MIN as usize {
+        bytes = SEGMENT_BYTES_MIN as usize;
+    }
+    while data_limit(bytes) < data_end {
+        bytes += SEGMENT_HEADER_BYTES;
+    }
+    bytes
+}
+
 /// The most bytes that a table of `sessions_max` sessions takes if each remembers `window` batches.
 pub(crate) const fn session_table_bytes_max(sessions_max: u32, window: u16) -> usize {
     TABLE_HEADER_BYTES + sessions_max as usize * (SESSION_BYTES + window as usize * REMEMBERED_BYTES)
@@ -74,4 +92,9 @@ pub(crate) const fn session_table_bytes_max(sessions_max: u32, window: u16) -> u
 pub(crate) const fn logs_room(segment_bytes: u32, sessions_max: u32, window: u16) -> usize {
     let sessions = session_table_bytes_max(sessions_max, window);
     opening_room(segment_bytes).saturating_sub(sessions + LOGS_HEADER_BYTES + 4 * BLOCK_HEADER_BYTES)
+}
+
+/// The most objects that an opening has room for, beside such a session table.
+pub(crate) const fn objects_max(segment_bytes: u32, sessions_max: u32, window: u16) -> usize {
+    logs_room(segment_bytes, sessions_max, window).saturating_sub(OBJECTS_HEADER_BYTES) / OBJECT_BYTES
 }

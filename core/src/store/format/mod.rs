@@ -6,4 +6,5 @@ pub(crate) mod geometry;
 pub(crate) mod identity;
 pub(crate) mod logs;
 pub(crate) mod mixed;
+pub(crate) mod objects;
 pub(crate) mod segment;

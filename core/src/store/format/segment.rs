@@ -15,15 +15,17 @@
 //! Must not know: threads, disks.
 
 use super::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
-use super::geometry::{FOOTER_BYTES, INDEX_ENTRY_BYTES, SEGMENT_HEADER_BYTES, data_limit};
+use super::geometry::{FOOTER_BYTES, INDEX_ENTRY_BYTES, LOG_OPTION_BYTES, SEGMENT_HEADER_BYTES, data_limit};
 use crate::record::batch::{Malformed, u32_at, u64_at};
 use crate::record::crc::{Crc, crc32c};
 use crate::types::{EntryIndex, Index, LogId, SegmentId, Term, Timestamp};
 
-/// The newest version of the format that this code reads. It is written only where needed: see [`version_of`].
-pub(crate) const FORMAT_VERSION: u32 = 2;
-/// The version of everything that contains no options of the log and nothing of shared groups, so that earlier readers
-/// understand it.
+/// The newest version of the format that this code reads: that of objects. It is written only where needed: see
+/// [`version_of`].
+pub(crate) const FORMAT_VERSION: u32 = 3;
+/// The version that added options of the log, and shared groups.
+pub(crate) const FORMAT_VERSION_SECOND: u32 = 2;
+/// The version of everything that contains nothing of these, so that earlier readers understand it.
 pub(crate) const FORMAT_VERSION_FIRST: u32 = 1;
 
 const HEADER_USED: usize = 56;
@@ -273,16 +275,18 @@ pub(crate) struct Opening {
     pub(crate) options: Vec<u8>,
     /// The logs of a shared group, encoded by `log_table`; empty if the group is not shared.
     pub(crate) logs: Vec<u8>,
+    /// The object table, encoded by `object_table`; empty if the log never had objects.
+    pub(crate) objects: Vec<u8>,
 }
 
-/// Bytes of an opening's body without its configuration, its sessions, the log's options and the log table.
+/// Bytes of an opening's body without the contents of its parts, as of version 1.
 pub(crate) const OPENING_FIXED_BYTES: usize = 24 + HARD_STATE_BYTES + 2 * LENGTH_BYTES;
 /// Bytes of the length before each part of an opening.
 pub(crate) const LENGTH_BYTES: usize = 4;
 
 impl Opening {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let parts = [&self.configuration, &self.sessions, &self.options, &self.logs];
+        let parts = [&self.configuration, &self.sessions, &self.options, &self.logs, &self.objects];
         // Version 1 has two parts. Each part after them is there only if it, or a later one, has contents.
         let last = parts.iter().rposition(|part| !part.is_empty()).unwrap_or(0).max(1);
         let bytes: usize = parts.iter().map(|part| LENGTH_BYTES + part.len()).sum();
@@ -311,8 +315,9 @@ impl Opening {
             sessions: part_of(&mut rest)?.to_vec(),
             options: Vec::new(),
             logs: Vec::new(),
+            objects: Vec::new(),
         };
-        for added in [&mut opening.options, &mut opening.logs] {
+        for added in [&mut opening.options, &mut opening.logs, &mut opening.objects] {
             if rest.is_empty() {
                 break;
             }
@@ -326,23 +331,53 @@ impl Opening {
 
     /// The log table in such a body, without a copy; empty if the group is not shared.
     pub(crate) fn logs_in(body: &[u8]) -> Result<&[u8], Malformed> {
+        Self::part_in(body, LOGS_PART)
+    }
+
+    /// Part number `number` of such a body, from 0; empty if it is not there.
+    fn part_in(body: &[u8], number: usize) -> Result<&[u8], Malformed> {
         let mut rest = body.get(48..).ok_or(SHORT)?;
-        let mut logs = &[][..];
-        for n in 0..4 {
-            if rest.is_empty() && n >= 2 {
+        for n in 0..=number {
+            if rest.is_empty() && n >= PARTS_OF_FIRST {
                 break;
             }
             let part = part_of(&mut rest)?;
-            logs = if n == 3 { part } else { &[] };
+            if n == number {
+                return Ok(part);
+            }
         }
-        Ok(logs)
+        Ok(&[])
     }
 
     /// The version that readers of such a body must support.
     fn version_of(body: &[u8]) -> u32 {
-        let part = |at: usize| body.get(at..at + 4).map(|length| at + 4 + u32_at(length, 0) as usize);
-        let is_first = part(48).and_then(part).is_none_or(|end| end >= body.len());
-        if is_first { FORMAT_VERSION_FIRST } else { FORMAT_VERSION }
+        let part = |number| Self::part_in(body, number).unwrap_or_default();
+        let options = part(OPTIONS_PART);
+        if !part(OBJECTS_PART).is_empty() || version_of_options(options) == FORMAT_VERSION {
+            FORMAT_VERSION
+        } else if options.is_empty() && part(LOGS_PART).is_empty() {
+            FORMAT_VERSION_FIRST
+        } else {
+            FORMAT_VERSION_SECOND
+        }
+    }
+}
+
+/// The number of parts of an opening of version 1, and the numbers of those that were added, from 0.
+const PARTS_OF_FIRST: usize = 2;
+const OPTIONS_PART: usize = 2;
+const LOGS_PART: usize = 3;
+const OBJECTS_PART: usize = 4;
+
+/// The last option of a log that version 2 supports.
+const LAST_OPTION_OF_SECOND: u32 = 8;
+
+/// The version that readers of these options of a log must support: ascending by tag, 16 bytes each.
+fn version_of_options(options: &[u8]) -> u32 {
+    match options.as_chunks::<LOG_OPTION_BYTES>().0.last() {
+        None => FORMAT_VERSION_FIRST,
+        Some(last) if u32_at(last, 0) > LAST_OPTION_OF_SECOND => FORMAT_VERSION,
+        Some(_) => FORMAT_VERSION_SECOND,
     }
 }
 
@@ -358,6 +393,11 @@ fn part_of<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Malformed> {
 
 /// The last operation of a command that version 1 supports, and the size of its body.
 const LAST_OPERATION_OF_FIRST: u64 = 3;
+/// The operations that version 3 added: stored, cut. And the one that sets options, of which it added some.
+const OPERATIONS_OF_THIRD: [u64; 2] = [8, 10];
+const SET_OPTIONS: u64 = 11;
+/// The bytes before the options in a command that sets them.
+const SET_OPTIONS_BYTES: usize = 24;
 const COMMAND_BYTES_OF_FIRST: usize = 16;
 
 /// The version that readers of a block of this kind must support. A body that is not of a data block is one piece, or
@@ -365,11 +405,23 @@ const COMMAND_BYTES_OF_FIRST: usize = 16;
 pub(crate) fn version_of(kind: Kind, body: &[u8]) -> u32 {
     match kind {
         Kind::Opening => Opening::version_of(body),
-        Kind::Mixed => FORMAT_VERSION,
-        Kind::Command if body.len() != COMMAND_BYTES_OF_FIRST => FORMAT_VERSION,
-        Kind::Command if u64_at(body, 0) > LAST_OPERATION_OF_FIRST => FORMAT_VERSION,
+        Kind::Mixed => FORMAT_VERSION_SECOND,
+        Kind::Command => version_of_command(body),
         _ => FORMAT_VERSION_FIRST,
     }
+}
+
+fn version_of_command(body: &[u8]) -> u32 {
+    let operation = if body.len() < 8 { u64::MAX } else { u64_at(body, 0) };
+    if OPERATIONS_OF_THIRD.contains(&operation) {
+        return FORMAT_VERSION;
+    }
+    if operation == SET_OPTIONS {
+        let options = version_of_options(body.get(SET_OPTIONS_BYTES..).unwrap_or_default());
+        return options.max(FORMAT_VERSION_SECOND);
+    }
+    let is_first = body.len() == COMMAND_BYTES_OF_FIRST && operation <= LAST_OPERATION_OF_FIRST;
+    if is_first { FORMAT_VERSION_FIRST } else { FORMAT_VERSION_SECOND }
 }
 
 /// The version that readers of these bytes of a segment must support: the highest of all sound blocks in them.
@@ -444,7 +496,7 @@ mod tests {
     #[test]
     fn newer_format_is_distinguished_from_damage() {
         let mut newer = header().encode();
-        newer[16] = 3;
+        newer[16] = 4;
         let crc = crc32c(&newer[12..]).to_le_bytes();
         newer[8..12].copy_from_slice(&crc);
         assert_eq!(SegmentHeader::parse(&newer), Err(HeaderFault::Newer(3)));
@@ -461,6 +513,7 @@ mod tests {
             sessions: b"table".to_vec(),
             options: Vec::new(),
             logs: Vec::new(),
+            objects: Vec::new(),
         };
         let bytes = opening.encode();
         assert_eq!(Opening::parse(&bytes), Ok(opening.clone()));
@@ -486,6 +539,14 @@ mod tests {
             assert_eq!(Opening::parse(&bytes), Ok(opening));
             assert_eq!(Opening::logs_in(&bytes), Ok(&b"logs"[..]));
             assert_eq!(version_of(Kind::Opening, &bytes), 2);
+            assert!(Opening::parse(&[&bytes[..], &[0; 4]].concat()).is_err(), "an empty part is refused");
+        }
+        for logs in [&b""[..], b"logs"] {
+            let opening = Opening { logs: logs.to_vec(), objects: b"objects".to_vec(), ..opening.clone() };
+            let bytes = opening.encode();
+            assert_eq!(Opening::parse(&bytes), Ok(opening));
+            assert_eq!(Opening::logs_in(&bytes), Ok(logs));
+            assert_eq!(version_of(Kind::Opening, &bytes), 3);
             assert!(
                 Opening::parse(&[&bytes[..], &[0; 4]].concat()).is_err(),
                 "a part added by a later version"

@@ -39,6 +39,9 @@ impl Deref for Slice {
             Self::Mapped { data, range } => match &data.source {
                 // The range was checked to be inside the file when the slice was made.
                 Source::Map(map) => map.bytes(range.clone()).unwrap_or_default(),
+                Source::Object(object) => {
+                    object.map().and_then(|map| map.bytes(range.clone())).unwrap_or_default()
+                }
                 Source::File(_) => &[],
             },
             Self::Copied(bytes) => bytes,
@@ -222,6 +225,9 @@ impl Blocks {
 
     /// An error at an offset of the segment.
     pub(crate) fn corrupt(&self, offset: usize, why: Malformed) -> Error {
+        if let Source::Object(object) = &self.data.source {
+            object.discard(); // the next reader gets it anew
+        }
         Error::corrupt(&self.data.path, offset as u64, why)
     }
 
@@ -231,6 +237,17 @@ impl Blocks {
                 Ok(Slice::Mapped { data: self.data.clone(), range: at..at + length })
             }
             Source::Map(_) => Err(self.corrupt(at, SHORT)),
+            Source::Object(_) if at + length > self.data.segment.bytes as usize => Err(self.corrupt(at, SHORT)),
+            Source::Object(object) => {
+                object.ensure(at..at + length)?;
+                match object.map() {
+                    Some(_) => Ok(Slice::Mapped { data: self.data.clone(), range: at..at + length }),
+                    None => match self.data.copy(at, length)? {
+                        Some(bytes) => Ok(Slice::Copied(bytes.into())),
+                        None => Err(self.corrupt(at, SHORT)),
+                    },
+                }
+            }
             Source::File(file) => {
                 if !self.window.has(at, length) {
                     let ahead = length.max(self.window_bytes.min(upto - at));

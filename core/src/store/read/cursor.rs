@@ -9,6 +9,7 @@ use super::block_reader::{Blocks, Located, Slice, WINDOW_BYTES};
 use crate::error::{Error, Result};
 use crate::record::batch::{Malformed, u32_at};
 use crate::store::format::block::BlockHeader;
+use crate::store::objects::cache::CHUNK_BYTES;
 use crate::store::segment::batch_offsets::{Found, Place, Places};
 use crate::store::segment::{Segment, SegmentData, Segments, Source};
 use crate::types::Index;
@@ -50,7 +51,7 @@ impl Cursor {
                 continue;
             };
             if wanted(&found.header) {
-                self.prefetch.reach(self.blocks.data(), self.blocks.at());
+                self.prefetch.reach(&self.segments, self.blocks.data(), self.blocks.at());
                 return Ok(Some(found));
             }
         }
@@ -113,11 +114,7 @@ pub(crate) fn remembered(segments: &Segments, index: Index) -> Option<(Slice, Fo
     let bytes = match &data.source {
         Source::Map(map) if range.end <= map.len() => Slice::Mapped { data, range },
         Source::Map(_) => return None,
-        Source::File(file) => {
-            let mut bytes = vec![0; range.len()];
-            file.read_at(range.start as u64, &mut bytes).ok()?;
-            Slice::Copied(bytes.into())
-        }
+        Source::File(_) | Source::Object(_) => Slice::Copied(data.copy(range.start, range.len()).ok()??.into()),
     };
     (bytes.len() >= 4 && u32_at(&bytes, 0) == found.crc).then_some((bytes, found))
 }
@@ -132,6 +129,9 @@ struct Prefetch {
     found: u32,
 }
 
+/// How far a sequential reader of objects reads ahead, at least: as many chunks as are fetched at a time.
+const OBJECT_AHEAD_BYTES: usize = 8 * CHUNK_BYTES;
+
 impl Prefetch {
     fn new(bytes: usize) -> Self {
         Self { bytes, asked: 0, found: 0 }
@@ -142,16 +142,24 @@ impl Prefetch {
     }
 
     /// Notes that the reader is at `at` now.
-    fn reach(&mut self, data: &SegmentData, at: usize) {
+    fn reach(&mut self, segments: &Segments, data: &SegmentData, at: usize) {
         self.found = self.found.saturating_add(1);
         if self.bytes == 0 || self.found < 2 || at + self.bytes / 2 <= self.asked {
             return;
         }
-        let range = at.max(self.asked)..(at + self.bytes).min(data.segment.bytes as usize);
+        let ahead = match &data.source {
+            Source::Object(_) => self.bytes.max(OBJECT_AHEAD_BYTES),
+            Source::Map(_) | Source::File(_) => self.bytes,
+        };
+        let range = at.max(self.asked)..(at + ahead).min(data.segment.bytes as usize);
         self.asked = range.end;
         match &data.source {
             Source::Map(map) => map.will_need(range),
             Source::File(file) => file.will_need(range.start as u64..range.end as u64),
+            Source::Object(object) => {
+                object.will_need(range);
+                segments.will_need_after(&data.segment, (at + ahead).saturating_sub(data.segment.bytes as usize));
+            }
         }
     }
 }

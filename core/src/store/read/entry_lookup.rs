@@ -16,6 +16,7 @@ use crate::store::format::segment::IndexEntry;
 use crate::store::segment::{Base, Extent, Segment, Segments};
 use crate::types::{EntryIndex, Term};
 use bytes::Bytes;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Bytes read at a time without a mapping: a look-up passes 32 KiB of blocks, of which it needs the headers.
@@ -104,6 +105,28 @@ impl Archive {
             })?;
             Ok(body)
         })
+    }
+
+    /// The entries from `from` through `to`, with every byte checked. Their bodies are not copied if the files are mapped.
+    /// `None`: not all of them exist here.
+    ///
+    /// # Errors
+    /// Those of [`Self::header`].
+    pub(crate) fn entries(&self, from: EntryIndex, to: EntryIndex) -> Result<Option<Vec<(BlockHeader, Bytes)>>> {
+        self.segments.undisturbed(|| {
+            let mut entries = Vec::new();
+            self.walk(from, to.next(), &mut |blocks, found, upto| {
+                entries.push((found.header, load(blocks, found, upto)?));
+                Ok(Step::On)
+            })?;
+            let is_whole = entries.last().is_some_and(|(header, _)| header.raft_index == to);
+            Ok(is_whole.then_some(entries))
+        })
+    }
+
+    /// The log's directory.
+    pub(crate) fn path(&self) -> &Path {
+        self.segments.disk().path()
     }
 
     /// The opening block of the oldest segment, from which a snapshot without records is made.

@@ -8,10 +8,11 @@
 
 use super::batch_offsets::{Places, Remembered};
 use super::damage::Damage;
-use super::{Extent, ReadMode, Segment, SegmentData, file_number, lock};
+use super::{Extent, ReadMode, Segment, SegmentData, Source, file_number, lock};
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
+use crate::store::objects::list::{ObjectList, object_of};
 use crate::types::{EntryIndex, Index, Timestamp};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +30,8 @@ pub(crate) struct Segments {
     places: Mutex<Remembered>,
     /// Known damage in the segments.
     damage: Damage,
+    /// The objects, in which older records are.
+    objects: ObjectList,
     disk: Arc<dyn Disk>,
     mode: ReadMode,
 }
@@ -44,6 +47,7 @@ impl Segments {
             recent: Mutex::default(),
             places: Mutex::default(),
             damage: Damage::default(),
+            objects: ObjectList::default(),
             disk,
             mode,
         }
@@ -135,17 +139,37 @@ impl Segments {
         self.read(|list| if list.len() > 1 { list.front().cloned() } else { None })
     }
 
-    /// The segment that contains record `index`, or would contain it.
+    /// The objects of the log.
+    pub(crate) fn objects(&self) -> &ObjectList {
+        &self.objects
+    }
+
+    /// The segment that contains record `index`, or would contain it: a file of the log, or an object. `None`: neither has
+    /// it, or there are no segments.
     pub(crate) fn holding(&self, index: Index) -> Option<Arc<Segment>> {
-        self.read(|list| {
+        let (local, is_older) = self.read(|list| {
             let n = list.partition_point(|s| s.base.next <= index);
-            list.get(n.saturating_sub(1)).cloned()
-        })
+            (list.get(n.saturating_sub(1)).cloned(), n == 0)
+        });
+        if is_older && !self.objects.is_empty() { self.objects.holding(index) } else { local }
     }
 
     /// Where a reader continues at the end of its segment, which it read up to offset `at`: a segment and an offset.
     /// `None` if this segment has more, perhaps not committed yet, or nothing follows.
     pub(crate) fn next_position(&self, segment: &Segment, at: usize) -> Option<(Arc<Segment>, usize)> {
+        if object_of(segment).is_some() {
+            let next = (at >= segment.data_end()).then(|| self.holding(segment.end().next)).flatten()?;
+            return Some((next, SEGMENT_HEADER_BYTES));
+        }
+        let (next, offset) = self.next_file(segment, at)?;
+        // The files in between were removed: their records are in objects.
+        if next.base.next > segment.end().next && !self.objects.is_empty() {
+            return self.objects.holding(segment.end().next).map(|object| (object, SEGMENT_HEADER_BYTES));
+        }
+        Some((next, offset))
+    }
+
+    fn next_file(&self, segment: &Segment, at: usize) -> Option<(Arc<Segment>, usize)> {
         // Both under one lock, so that no segment is cut between the two checks.
         self.read(|list| {
             let n = list.partition_point(|s| s.number < segment.number);
@@ -205,10 +229,21 @@ impl Segments {
 
     /// The last segment whose first block is older than `time`, or the oldest one.
     pub(crate) fn at_time(&self, time: Timestamp) -> Option<Arc<Segment>> {
-        self.read(|list| {
+        let (local, is_older) = self.read(|list| {
             let n = list.partition_point(|s| s.first_timestamp < time);
-            list.get(n.saturating_sub(1)).cloned()
-        })
+            (list.get(n.saturating_sub(1)).cloned(), n == 0)
+        });
+        self.objects.at_time(time).filter(|_| is_older).or(local)
+    }
+
+    /// Has the first `bytes` bytes of the object after this one fetched.
+    pub(crate) fn will_need_after(&self, segment: &Segment, bytes: usize) {
+        let Some(next) = self.objects.after(segment).filter(|_| bytes > 0) else { return };
+        if let Ok(data) = self.open(&next)
+            && let Source::Object(object) = &data.source
+        {
+            object.will_need(0..bytes);
+        }
     }
 
     /// All segments, oldest first.
@@ -218,6 +253,9 @@ impl Segments {
 
     /// Opens a segment and keeps it open for a while.
     pub(crate) fn open(&self, segment: &Arc<Segment>) -> Result<Arc<SegmentData>> {
+        if object_of(segment).is_some() {
+            return self.objects.open(segment);
+        }
         let data = segment.data(&*self.disk, self.mode)?;
         let mut recent = lock(&self.recent);
         match recent.iter().position(|d| Arc::ptr_eq(d, &data)) {
@@ -265,6 +303,19 @@ impl Segments {
     /// Stores the batch offsets of a committed block.
     pub(crate) fn remember(&self, places: Places) {
         lock(&self.places).insert(Arc::new(places));
+    }
+
+    /// Bytes of blocks behind entry `raft`, exact to one stride of the index.
+    pub(crate) fn bytes_behind(&self, raft: EntryIndex) -> u64 {
+        let behind = self.snapshot().into_iter().filter(|segment| segment.end().raft > raft);
+        let bytes = behind.map(|segment| {
+            let begin = match segment.base.raft >= raft {
+                true => SEGMENT_HEADER_BYTES,
+                false => self.open(&segment).and_then(|data| data.seek(|e| e.raft_index <= raft)).unwrap_or(0),
+            };
+            segment.data_end().saturating_sub(begin) as u64
+        });
+        bytes.sum()
     }
 
     /// Bytes of blocks from record `first` on, which count against capacity. Exact to one stride of the index.

@@ -39,7 +39,9 @@ use crate::read::positions::closed;
 use crate::replica::queue::inbox::InboxEvent;
 use crate::sync::completer::Completer;
 use crate::sync::completion::Outcome;
-use crate::types::{Index, LogNumber, SessionId};
+use crate::store::format::objects::StoredObject;
+use crate::store::segment::Base;
+use crate::types::{Index, LogNumber, SessionId, Timestamp};
 use atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::{Bytes, BytesMut};
 use log_turns::LogTurns;
@@ -74,6 +76,17 @@ pub(crate) enum Command {
     SetOptions(LogOptions),
     /// Changes a log of a shared group.
     Log(LogCommand),
+    /// Changes the objects of the log.
+    Object(ObjectCommand),
+}
+
+/// A change of the objects of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ObjectCommand {
+    /// The entries from `begin` to `end` are object `number` from now on. `timestamp`: of its last entry.
+    Cut { number: u64, begin: Base, end: Base, timestamp: Timestamp },
+    /// The object is in the object store, durably.
+    Stored { number: u64, object: StoredObject },
 }
 
 /// A change of one log of a shared group.

@@ -22,6 +22,7 @@
 //! Must not know: disks, threads, raft's types.
 
 mod logs;
+mod objects;
 mod replay;
 
 pub(crate) use replay::Replayed;
@@ -33,9 +34,10 @@ use crate::options::log_options::{LogOption, LogOptions};
 use crate::read::log_set::LogSet;
 use crate::record::batch::{BatchHeader, Malformed, Stamp};
 use crate::record::crc::crc32c;
-use crate::replica::queue::proposals::{BlockBuilder, Command, LogCommand};
+use crate::replica::queue::proposals::{BlockBuilder, Command, LogCommand, ObjectCommand};
 use crate::replica::state::command::encode_command;
 use crate::replica::state::log_table::LogTable;
+use crate::replica::state::object_table::ObjectTable;
 use crate::replica::state::session_table::Sessions;
 use crate::replica::wire::raft_message;
 use crate::store::NewBlock;
@@ -92,6 +94,8 @@ pub(crate) struct Sequencer {
     sessions: Sessions,
     /// The logs of a shared group.
     logs: LogTable,
+    /// The objects of the log.
+    objects: ObjectTable,
     /// The logs that committed entries have changed since this was last taken.
     changed_logs: ChangedLogs,
     /// The committed logs were replaced since then, because entries were skipped: any log can have changed.
@@ -115,10 +119,13 @@ pub(crate) struct Committed {
     pub(crate) next: Index,
     /// The first record that is not discarded.
     pub(crate) first: Index,
+    /// The first record that this directory keeps, or `first`: records before it are in the object store.
+    pub(crate) local_first: Index,
     pub(crate) membership: Membership,
     /// The options that are set for the log.
     pub(crate) options: LogOptions,
     pub(crate) logs: LogTable,
+    pub(crate) objects: ObjectTable,
     /// The last entry that changed the membership, among those committed since this state was created. 0: none.
     pub(crate) changed: EntryIndex,
 }
@@ -155,8 +162,9 @@ enum Effect {
     /// The records of a mixed block, and its timestamp.
     Runs(Vec<Run>, Timestamp),
     Log(LogCommand),
-    /// The logs as of this entry, which a replay began behind.
-    Logs(LogTable),
+    Object(ObjectCommand),
+    /// The logs, and the objects, as of this entry, which a replay began behind.
+    Tables(LogTable, ObjectTable),
 }
 
 /// The block of a proposal, with its position, and the answers of its appends.
@@ -187,6 +195,7 @@ impl Sequencer {
             last_timestamp: Timestamp(0),
             sessions: Sessions::new(options.sessions_max, options.session_window),
             logs: LogTable::default(),
+            objects: ObjectTable::default(),
             changed_logs: ChangedLogs::default(),
             replaced_logs: false,
             own_limits: (options.sessions_max, options.session_window),
@@ -196,9 +205,11 @@ impl Sequencer {
                 raft: EntryIndex(0),
                 next: Index(1),
                 first: Index(1),
+                local_first: Index(1),
                 membership,
                 options: LogOptions::default(),
                 logs: LogTable::default(),
+                objects: ObjectTable::default(),
                 changed: EntryIndex(0),
             },
             pending: VecDeque::new(),
@@ -298,21 +309,26 @@ impl Sequencer {
             self.committed.raft = entry.raft;
             self.committed.next = entry.next;
             match entry.effect {
-                Some(Effect::Discard(first)) => self.committed.first = self.committed.first.max(first),
+                Some(Effect::Discard(first)) => {
+                    self.committed.first = self.committed.first.max(first);
+                    self.committed.local_first = self.committed.local_first.max(first);
+                    self.committed.objects.discard(first);
+                }
                 Some(Effect::Membership(membership)) => {
                     self.committed.membership = membership;
                     self.committed.changed = entry.raft;
                 }
                 Some(Effect::Options(options)) => self.committed.options = options,
-                Some(effect) => self.commit_logs(effect),
+                Some(effect) => self.commit_tables(effect),
                 None => {}
             }
         }
         self.hard_state.commit = self.hard_state.commit.max(self.committed.raft);
     }
 
-    /// Applies the effect of a committed entry on the logs of a shared group. The table at the end has accepted it.
-    fn commit_logs(&mut self, effect: Effect) {
+    /// Applies the effect of a committed entry on the logs of a shared group, or on the objects. The table at the end has
+    /// accepted it.
+    fn commit_tables(&mut self, effect: Effect) {
         let logs = &mut self.committed.logs;
         let applied = match effect {
             Effect::Runs(runs, at) => runs.iter().try_for_each(|run| {
@@ -326,10 +342,12 @@ impl Sequencer {
                 self.changed_logs.states.push(command.log());
                 logs.apply(command)
             }
-            Effect::Logs(table) => {
+            Effect::Object(command) => self.committed.objects.apply(command, self.committed.first),
+            Effect::Tables(table, objects) => {
                 self.changed_logs = ChangedLogs::all_of(&table);
                 self.replaced_logs = true;
                 *logs = table;
+                self.committed.objects = objects;
                 Ok(())
             }
             Effect::Discard(_) | Effect::Membership(_) | Effect::Options(_) => Ok(()),
@@ -354,7 +372,7 @@ impl Sequencer {
         let opening = Opening {
             base_raft: self.end.raft,
             base_term: self.end.term,
-            log_first: if planted!(30) { Index(1) } else { self.first_at_end() },
+            log_first: if planted!(30) { Index(1) } else { self.first_at_end().max(self.committed.local_first) },
             hard_state: HardState {
                 commit: self.known_committed(),
                 term: if planted!(21) { self.end.term } else { self.hard_state.term },
@@ -364,14 +382,16 @@ impl Sequencer {
             sessions: if planted!(7) { Sessions::new(1, 1).encode() } else { self.sessions.encode() },
             options: if planted!(74) { Vec::new() } else { self.options_at_end().encode() },
             logs: if planted!(76) { Vec::new() } else { self.logs.encode() },
+            objects: self.objects.encode(self.first_at_end()),
         };
         self.position_block(Kind::Opening, opening.encode())
     }
 
     /// The maximum size of an opening block's body now, in bytes.
     pub(crate) fn opening_bytes_max(&self) -> usize {
-        let (options, logs) = (self.options_at_end().encode().len(), self.logs.encoded_bytes());
-        let added = if options + logs > 0 { 2 * LENGTH_BYTES + options + logs } else { 0 };
+        let tables = self.logs.encoded_bytes() + self.objects.encoded_bytes();
+        let added = self.options_at_end().encode().len() + tables;
+        let added = if added > 0 { 3 * LENGTH_BYTES + added } else { 0 };
         OPENING_FIXED_BYTES + self.membership_at_end().encode().len() + self.sessions.encoded_bytes() + added
     }
 
@@ -596,6 +616,11 @@ impl Sequencer {
                     return decision;
                 }
             }
+            Command::Object(command) => {
+                if let Some(decision) = self.decide_object(command) {
+                    return decision;
+                }
+            }
             _ => {}
         }
         let body = encode_command(command);
@@ -609,7 +634,10 @@ impl Sequencer {
             Command::OpenSession { .. } => Index(block.header.raft_index.0),
             Command::Discard { first } => first,
             Command::Log(LogCommand::Discard { first, .. }) => first,
-            Command::CloseSession { .. } | Command::SetOptions(_) | Command::Log(_) => Index(0),
+            Command::CloseSession { .. }
+            | Command::SetOptions(_)
+            | Command::Log(_)
+            | Command::Object(_) => Index(0),
         };
         Decision::Write(block, result)
     }
@@ -623,6 +651,7 @@ impl Sequencer {
         match command {
             Command::Discard { first } => {
                 self.end.next = self.end.next.max(first); // a discard beyond the end moves the end
+                self.objects.discard(first);
                 effect = Some(Effect::Discard(first));
             }
             Command::CloseSession { id } => self.sessions.close(id),
@@ -638,6 +667,10 @@ impl Sequencer {
                     self.sessions.close_all_of(log);
                 }
                 effect = Some(Effect::Log(command));
+            }
+            Command::Object(command) => {
+                self.objects.apply(command, self.first_at_end())?;
+                effect = Some(Effect::Object(command));
             }
         }
         self.pend(effect);
@@ -672,10 +705,10 @@ impl Sequencer {
 
     /// As [`Self::opening`], for a log that begins at `first`: see [`Self::retain_from`].
     pub(crate) fn opening_from(&mut self, first: Index) -> NewBlock {
-        let before = self.committed.first;
+        let before = (self.committed.first, self.committed.local_first);
         self.retain_from(first);
         let opening = self.opening();
-        self.committed.first = before;
+        (self.committed.first, self.committed.local_first) = before;
         opening
     }
 
@@ -683,6 +716,7 @@ impl Sequencer {
     pub(crate) fn retain_from(&mut self, first: Index) {
         debug_assert_eq!(self.me, Owner::Follower, "only a follower discards without a command");
         self.committed.first = self.committed.first.max(first);
+        self.committed.local_first = self.committed.local_first.max(first);
     }
 }
 

@@ -10,10 +10,12 @@ use crate::record::batch::{BatchHeader, Malformed};
 use crate::replica::queue::proposals::Command;
 use crate::replica::state::command::parse_command;
 use crate::replica::state::log_table::LogTable;
+use crate::replica::state::object_table::ObjectTable;
 use crate::replica::state::session_table::Sessions;
 use crate::store::NewBlock;
 use crate::store::format::block::{Batches, BlockHeader, Kind, table_of};
 use crate::store::format::mixed::Run;
+use crate::store::format::objects;
 use crate::store::format::segment::{HardState, Opening};
 use crate::store::read::chain::Learn;
 use crate::store::segment::Base;
@@ -202,12 +204,20 @@ impl Sequencer {
         let raft = if alone { end.raft } else { opening.hard_state.commit.min(end.raft) };
         // The end of the log when the segment began, which counts once it is committed.
         let logs = LogTable::decode(&opening.logs)?;
+        let (objects, first) = match opening.objects.is_empty() {
+            true => (ObjectTable::default(), opening.log_first),
+            // A follower has no object store.
+            false if self.me == Owner::Follower => (decode_objects(&opening.objects)?.0, opening.log_first),
+            false => decode_objects(&opening.objects)?,
+        };
         let mut pending = VecDeque::new();
-        let (mut next, mut committed_logs) = (end.next, logs.clone());
+        let (mut next, mut committed_logs, mut committed_objects) = (end.next, logs.clone(), objects.clone());
         if raft < end.raft {
-            let effect = logs.is_shared().then(|| Effect::Logs(logs.clone()));
+            let has_tables = logs.is_shared() || objects.has_begun();
+            let effect = has_tables.then(|| Effect::Tables(logs.clone(), objects.clone()));
             pending.push_back(Pending { raft: end.raft, next: end.next, effect });
-            (next, committed_logs) = (opening.log_first, LogTable::default());
+            next = opening.log_first;
+            (committed_logs, committed_objects) = (LogTable::default(), ObjectTable::default());
         }
         let changed_logs = ChangedLogs::all_of(&committed_logs);
         *self = Self {
@@ -216,6 +226,7 @@ impl Sequencer {
             last_timestamp: header.timestamp,
             sessions: Sessions::decode(&opening.sessions, sessions_max, window)?,
             logs,
+            objects,
             changed_logs,
             // Readers can have been shown logs that entries before this opening dropped.
             replaced_logs: raft == end.raft,
@@ -225,10 +236,12 @@ impl Sequencer {
             committed: Committed {
                 raft,
                 next,
-                first: opening.log_first,
+                first,
+                local_first: opening.log_first,
                 membership,
                 options: set,
                 logs: committed_logs,
+                objects: committed_objects,
                 changed: EntryIndex(0),
             },
             pending,
@@ -261,9 +274,14 @@ impl Sequencer {
         // The discarded entries were committed.
         (self.committed.raft, self.committed.next) = (self.end.raft, self.end.next);
         // The command that discarded them may come after the snapshot. Until it does, no reader may look for them here.
+        // If the log has objects, they are in the object store, or discarded by a command before the snapshot.
         if !planted!(18) {
-            self.committed.first = self.committed.first.max(self.end.next);
+            self.committed.local_first = self.committed.local_first.max(self.end.next);
+            if !self.objects.has_begun() || self.me == Owner::Follower {
+                self.committed.first = self.committed.local_first;
+            }
         }
+        self.committed.objects = self.objects.clone();
         self.logs.begin_at_ends();
         self.committed.logs = self.logs.clone();
         self.changed_logs = ChangedLogs::all_of(&self.logs);
@@ -292,6 +310,11 @@ impl Sequencer {
     }
 }
 
+/// Decodes the objects of an opening, and the log's first record there.
+fn decode_objects(bytes: &[u8]) -> Result<(ObjectTable, Index), Malformed> {
+    objects::decode(bytes).map(|(objects, first)| (ObjectTable::of(objects), first))
+}
+
 /// A sequencer that replays blocks, with the options that it needs for this.
 pub(crate) struct Replayed<'a> {
     pub(crate) sequencer: Sequencer,
@@ -304,7 +327,7 @@ impl Learn for Replayed<'_> {
     }
 
     fn first(&self) -> Index {
-        self.sequencer.committed().first
+        self.sequencer.committed().local_first
     }
 
     fn commit_to(&mut self, raft: EntryIndex) {

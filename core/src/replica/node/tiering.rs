@@ -1,0 +1,401 @@
+//! Tiering: the leader cuts the log into objects, has them stored, and deletes what was discarded. Every replica removes files
+//! whose records are stored.
+//!
+//! ```text
+//!   committed entries for an object ──> find its end (job) ──> cut ──committed──> make, put (job) ──> stored ──committed──> files may go
+//! ```
+//!
+//! Where an object ends is decided once, by a command; what is in it follows from the log. So a leader that is deposed between
+//! two steps, or two replicas that store the same object, do no harm: they write the same bytes under the same name.
+//!
+//! Jobs run on a thread of their own, because the object store may take seconds. The node only decides. Without threads (in a
+//! simulation) a job runs at once.
+//!
+//! Invariants:
+//! - an object is cut only from committed entries, and said to be stored only after the object store has confirmed it;
+//! - a file is removed only if every record in it is in objects that are durably known here to be stored (T1);
+//! - an object is deleted only if a durably committed discard has passed all of it, and not before `object_delete_delay` (T2).
+//!
+//! Must not know: the network, which object store it is.
+
+mod jobs;
+mod local;
+
+use super::Node;
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::Options;
+use crate::options::log_options::LogOption;
+use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
+use crate::replica::queue::proposals::{Command, ObjectCommand, ProposalQueue};
+use crate::replica::raft::body_bytes_of;
+use crate::store::Store;
+use crate::store::objects::cache::ObjectCache;
+use crate::store::objects::list::ListedObject;
+use crate::store::objects::maker::Stretch;
+use crate::store::segment::Base;
+use crate::sync::clock::Moment;
+use crate::sync::completer::Completer;
+use crate::sync::threads::spawn;
+use crate::types::{EntryIndex, LogId, LogNumber, Timestamp};
+use crate::vault::Vault;
+use jobs::{Job, JobDone, ObjectMaker};
+use local::Released;
+use std::path::PathBuf;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The delay after a failure: the initial and the maximum one.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(60);
+/// How often a leader looks whether there is enough for another object, at most.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long the change that makes a log have objects may wait for the other members.
+const OPTION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The state of a replica's objects.
+pub(super) struct Tiering {
+    /// None: this replica has no object store.
+    vault: Option<Arc<dyn Vault>>,
+    log: LogId,
+    path: PathBuf,
+    queue: Arc<ProposalQueue>,
+    /// Without threads jobs run at once.
+    unaided: bool,
+    /// Where jobs go; the thread starts with the first one.
+    worker: Option<Sender<Box<dyn FnOnce() + Send>>>,
+    is_busy: bool,
+    /// The result of the job that was running.
+    done: Arc<Mutex<Option<JobDone>>>,
+    /// Nothing is tried before, and how long that was after the last failure.
+    again: Moment,
+    waited: Duration,
+    /// The last failure, until something succeeds.
+    failed: Option<ErrorKind>,
+    /// Until then a change that makes the log have objects may be waiting.
+    asked_until: Moment,
+    /// Up to this entry there was not enough for another object.
+    looked_upto: EntryIndex,
+    /// What readers were shown: the number of the oldest object, and of the next one.
+    shown: (u64, u64),
+    /// Objects below this number are to be deleted, once the entry is durably known to be committed, not before the time.
+    to_delete: Option<(u64, EntryIndex, Moment)>,
+    /// Objects below this number were deleted.
+    deleted: u64,
+    /// Whether the object store is known to be this log's.
+    is_checked: bool,
+    released: Released,
+}
+
+impl Tiering {
+    pub(super) fn new(store: &Store, log: LogId, options: &Options, queue: Arc<ProposalQueue>) -> Self {
+        let unaided = store.allocator.is_unaided();
+        if let Some(vault) = &options.vault {
+            let (vault, disk) = (vault.clone(), store.disk.clone());
+            let cache = ObjectCache::new(vault, log, disk, options.read_mode, options.cache_bytes);
+            if !unaided {
+                cache.start_fetching();
+            }
+            store.segments.objects().set_cache(Arc::new(cache));
+        }
+        Self {
+            vault: options.vault.clone(),
+            log,
+            path: store.disk.path().to_path_buf(),
+            queue,
+            unaided,
+            worker: None,
+            is_busy: false,
+            done: Arc::default(),
+            again: Moment::default(),
+            waited: Duration::ZERO,
+            failed: None,
+            asked_until: Moment::default(),
+            looked_upto: EntryIndex(0),
+            shown: (0, 0),
+            to_delete: None,
+            deleted: 0,
+            is_checked: false,
+            released: Released::default(),
+        }
+    }
+
+    /// Runs a job. Its result arrives with [`InboxEvent::JobEnded`].
+    fn start(&mut self, job: Job) -> Result<()> {
+        let (done, queue) = (self.done.clone(), self.queue.clone());
+        let run = move || {
+            let result = job.run();
+            *done.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            queue.push_event(InboxEvent::JobEnded);
+        };
+        self.is_busy = true;
+        if self.unaided {
+            run();
+            return Ok(());
+        }
+        let worker = match &self.worker {
+            Some(worker) => worker,
+            None => {
+                let (worker, jobs) = channel::<Box<dyn FnOnce() + Send>>();
+                // It ends with the node, after the job that it runs.
+                spawn("chiplog-objects", &self.path, move || jobs.into_iter().for_each(|job| job()))?;
+                self.worker.insert(worker)
+            }
+        };
+        worker.send(Box::new(run)).map_err(|_| Error::new(ErrorKind::Io, "the thread of objects has ended"))
+    }
+
+    fn take_done(&mut self) -> Option<JobDone> {
+        let done = self.done.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.is_busy &= done.is_none();
+        done
+    }
+
+    fn has_failed(&mut self, error: &Error, what: &'static str, now: Moment) {
+        if self.failed != Some(error.kind()) {
+            tracing::warn!(path = %self.path.display(), %error, "{what}; it is tried again");
+        }
+        self.failed = Some(error.kind());
+        self.waited = (self.waited * 2).clamp(RETRY_MIN, RETRY_MAX);
+        self.again = now.plus(self.waited);
+    }
+
+    fn has_succeeded(&mut self, what: &str) {
+        if self.failed.take().is_some() {
+            tracing::info!(path = %self.path.display(), "{what} works again");
+        }
+        self.waited = Duration::ZERO;
+    }
+}
+
+impl Node {
+    /// Makes a step of the objects.
+    pub(super) fn tier(&mut self, now: Moment) -> Result<()> {
+        self.release_files(now);
+        let done = self.tiering.take_done();
+        if let Some(done) = done {
+            self.end_job(done, now)?;
+        }
+        let is_idle = !self.tiering.is_busy && now >= self.tiering.again;
+        let Some(vault) = self.tiering.vault.clone().filter(|_| is_idle && self.replica.is_leader()) else {
+            return Ok(());
+        };
+        if !self.may_propose_objects() {
+            return Ok(());
+        }
+        let committed = self.replica.sequencer.committed();
+        let Some(object_bytes) = committed.options.get(LogOption::ObjectBytes) else {
+            return self.begin_objects(now);
+        };
+        let log = self.tiering.log;
+        let objects = &committed.objects;
+        let job = if !self.tiering.is_checked {
+            Some(Job::CheckRoot { vault, log })
+        } else if let Some((number, begin, end)) = objects.next_to_store() {
+            Some(Job::Store { vault, maker: self.object_maker(), stretch: Stretch { log, number, begin, end } })
+        } else if let Some(number) = self.due_for_deletion(now) {
+            Some(Job::Delete { vault, log, below: number })
+        } else {
+            self.next_cut(object_bytes, now)
+        };
+        let Some(job) = job else { return Ok(()) };
+        if let Err(error) = self.tiering.start(job) {
+            self.tiering.is_busy = false;
+            self.tiering.has_failed(&error, "objects cannot be stored", now);
+        }
+        Ok(())
+    }
+
+    /// What makes objects from the files here.
+    fn object_maker(&self) -> ObjectMaker {
+        let (archive, options) = (self.writer.archive.clone(), self.options.clone());
+        ObjectMaker { archive, options, node: self.cluster.node }
+    }
+
+    /// When [`Self::tier`] has to be called. None: when something else happens.
+    pub(super) fn tiering_due(&self, now: Moment) -> Option<Moment> {
+        let can_start = self.tiering.vault.is_some() && !self.tiering.is_busy && self.replica.is_leader();
+        if !can_start || !self.may_propose_objects() {
+            return None;
+        }
+        let committed = self.replica.sequencer.committed();
+        if committed.options.get(LogOption::ObjectBytes).is_none() {
+            return Some(self.tiering.asked_until);
+        }
+        let has_work = !self.tiering.is_checked
+            || committed.objects.next_to_store().is_some()
+            || committed.raft > self.tiering.looked_upto;
+        let work = has_work.then_some(now);
+        let delete = self.tiering.to_delete.map(|(_, _, at)| at);
+        let age = self.age_due(now);
+        [work, delete, age].into_iter().flatten().min().map(|at| at.max(self.tiering.again))
+    }
+
+    /// Whether a command about objects can be proposed now. A leader that hands over, or has no room, proposes nothing. The one
+    /// before has to be committed. Named logs have no objects yet.
+    fn may_propose_objects(&self) -> bool {
+        let sequencer = &self.replica.sequencer;
+        let committed = &sequencer.committed().objects;
+        let is_settled = sequencer.objects().progress() == committed.progress();
+        is_settled && !sequencer.logs().is_shared() && self.replica.refusal().is_none()
+    }
+
+    /// Sets the option that makes a log have objects. It is in the log, so that every leader cuts alike, and so that a
+    /// replica of an older version is found before the first object.
+    fn begin_objects(&mut self, now: Moment) -> Result<()> {
+        if now < self.tiering.asked_until {
+            return Ok(());
+        }
+        self.tiering.asked_until = now.plus(OPTION_TIMEOUT * 2);
+        let mut changes = vec![(LogOption::ObjectBytes, Some(u64::from(self.options.object_bytes)))];
+        if let Some(age) = self.options.object_age {
+            let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+            changes.push((LogOption::ObjectAge, Some(age)));
+        }
+        let request = AdminRequest::SetOptions(LogNumber::OWN, changes);
+        let completer = Completer::new();
+        self.replica.handle_request(request, OPTION_TIMEOUT, completer, now, &mut self.writer.plan)?;
+        self.finish(now)
+    }
+
+    /// The job that finds the end of the next object, if there is enough for one.
+    fn next_cut(&mut self, object_bytes: u64, now: Moment) -> Option<Job> {
+        let committed = self.replica.sequencer.committed();
+        let Some(begin) = self.next_begin() else {
+            self.tiering.looked_upto = committed.raft;
+            return None;
+        };
+        let segments = &self.writer.store.segments;
+        let is_full = segments.bytes_behind(begin.raft) >= object_bytes;
+        let is_old = self.age_due(now).is_some_and(|at| at <= now);
+        if !is_full && !is_old {
+            self.tiering.again = now.plus(LOOK_EVERY);
+            self.tiering.looked_upto = committed.raft;
+            return None;
+        }
+        if let Err(full) = self.replica.sequencer.check_room_for_object() {
+            self.tiering.has_failed(&full, "no more objects can be stored", now);
+            return None;
+        }
+        let archive = self.writer.archive.clone();
+        let number = committed.objects.end().map_or(0, |(number, _)| number);
+        Some(Job::FindEnd { archive, number, begin, upto: committed.raft, object_bytes, all: is_old })
+    }
+
+    /// Where the next object begins. None: its entries are not here.
+    fn next_begin(&self) -> Option<Base> {
+        let committed = self.replica.sequencer.committed();
+        let oldest = self.writer.store.segments.oldest()?.base;
+        match committed.objects.end() {
+            Some((_, end)) if end.raft >= oldest.raft => Some(end),
+            // What is missing was discarded.
+            Some(_) if oldest.next <= committed.first => Some(oldest),
+            Some(_) => None,
+            None => Some(oldest),
+        }
+        .filter(|begin| begin.raft < committed.raft)
+    }
+
+    /// When entries that are in no object are too old for that. None: there are none, or they have no limit.
+    fn age_due(&self, now: Moment) -> Option<Moment> {
+        let committed = self.replica.sequencer.committed();
+        let age = committed.options.get(LogOption::ObjectAge).filter(|age| *age < u64::MAX)?;
+        let begin = self.next_begin()?;
+        // Records, not the commands about objects: else each object would cause the next one.
+        if begin.next >= committed.next {
+            return None;
+        }
+        let since = committed.objects.last_timestamp().max(self.tiering_since(begin));
+        let due = Timestamp(since.0.saturating_add(age));
+        Some(now.plus(Duration::from_millis(due.0.saturating_sub(self.replica.time(now).0))))
+    }
+
+    /// The time of the oldest entries behind `begin`, as far as the segments say.
+    fn tiering_since(&self, begin: Base) -> Timestamp {
+        let segment = self.writer.store.segments.beginning_before(begin.raft);
+        segment.map_or(Timestamp(0), |segment| segment.first_timestamp)
+    }
+
+    fn end_job(&mut self, done: JobDone, now: Moment) -> Result<()> {
+        if done.is_failure() {
+            self.published.counters.object_failures.fetch_add(1, Ordering::Relaxed);
+        }
+        match done {
+            JobDone::Root(Ok(())) => {
+                self.tiering.is_checked = true;
+                self.tiering.has_succeeded("the object store");
+            }
+            JobDone::Root(Err(error)) => self.tiering.has_failed(&error, "the object store cannot be used", now),
+            JobDone::End(Ok(Some(cut))) => self.propose_object(cut, now)?,
+            JobDone::End(Ok(None)) => self.tiering.looked_upto = self.replica.sequencer.committed().raft,
+            JobDone::End(Err(error)) => self.tiering.has_failed(&error, "the end of an object cannot be found", now),
+            JobDone::Stored(number, Ok(object)) => {
+                tracing::debug!(path = %self.tiering.path.display(), number, bytes = object.bytes, "an object is stored");
+                self.published.counters.stored_object(object.bytes.into());
+                self.tiering.has_succeeded("the object store");
+                self.propose_object(ObjectCommand::Stored { number, object }, now)?;
+            }
+            JobDone::Stored(_, Err(error)) => self.tiering.has_failed(&error, "an object cannot be stored", now),
+            JobDone::Deleted(below, Ok(count)) => {
+                let path = self.tiering.path.display();
+                tracing::info!(%path, below, count, "objects whose records are discarded were deleted");
+                self.tiering.deleted = below;
+                self.tiering.to_delete.take_if(|(number, ..)| *number <= below);
+                self.tiering.has_succeeded("the object store");
+            }
+            JobDone::Deleted(_, Err(error)) => self.tiering.has_failed(&error, "objects cannot be deleted", now),
+        }
+        Ok(())
+    }
+
+    /// Proposes a command about objects. If it cannot be now, the job runs again.
+    fn propose_object(&mut self, command: ObjectCommand, now: Moment) -> Result<()> {
+        let command = Command::Object(command);
+        if !self.replica.is_leader() || self.replica.refusal().is_some() {
+            return Ok(());
+        }
+        let (body, purpose) = (body_bytes_of(&command), self.replica.purpose_of(&command));
+        let sequencer = &mut self.replica.sequencer;
+        if self.writer.plan.awaits_file(body, purpose)
+            || self.writer.plan.make_room(body, purpose, sequencer).is_err()
+        {
+            self.tiering.again = now.plus(RETRY_MIN); // no file is available
+            return Ok(());
+        }
+        self.replica.command(command, None, now, &mut self.writer.plan)?;
+        self.tiering.again = now;
+        self.finish(now)
+    }
+
+    /// Shows readers the objects that are stored.
+    pub(super) fn publish_objects(&mut self, now: Moment) {
+        let committed = self.replica.sequencer.committed();
+        let (number, next) = (committed.objects.number(), committed.objects.next_to_show());
+        if (number, next) == self.tiering.shown {
+            return;
+        }
+        let list = self.writer.store.segments.objects();
+        let known = list.next().unwrap_or(number).max(number);
+        let added = committed.objects.stored().filter(|at| at.number >= known).map(|at| ListedObject {
+            number: at.number,
+            begin: at.begin,
+            end: at.state.end,
+            timestamps: (at.before, at.state.timestamp),
+            object: at.object,
+        });
+        list.update(self.tiering.log, number, added);
+        let is_discarded = number > self.tiering.shown.0 || self.tiering.shown == (0, 0);
+        self.tiering.shown = (number, next);
+        if is_discarded && number > self.tiering.deleted {
+            let at = self.tiering.to_delete.map_or_else(|| now.plus(self.options.object_delete_delay), |(.., at)| at);
+            self.tiering.to_delete = Some((number, committed.raft, at));
+        }
+    }
+
+    /// The objects that can be deleted now: all below this number.
+    fn due_for_deletion(&self, now: Moment) -> Option<u64> {
+        let (number, raft, at) = self.tiering.to_delete?;
+        (at <= now && raft <= self.known_commit()).then_some(number)
+    }
+}

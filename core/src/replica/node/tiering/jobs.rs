@@ -1,0 +1,179 @@
+//! The jobs of tiering: what takes long, or needs the object store. They run apart from the node.
+//!
+//! Must not know: whether this replica still leads.
+
+use crate::cluster::membership::Membership;
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::Options;
+use crate::replica::queue::proposals::ObjectCommand;
+use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
+use crate::store::format::block::{BlockHeader, Kind};
+use crate::store::format::objects::StoredObject;
+use crate::store::objects::maker::{MadeObject, Stretch, make};
+use crate::store::objects::names::{folder, object_name, object_number, root_name, root_text};
+use crate::store::read::entry_lookup::Archive;
+use crate::store::segment::Base;
+use crate::types::{EntryIndex, LogId, NodeId, Timestamp};
+use crate::vault::Vault;
+use std::sync::Arc;
+
+/// A job.
+pub(super) enum Job {
+    /// Checks that what the object store has under this log's id is this log's, or makes it so.
+    CheckRoot { vault: Arc<dyn Vault>, log: LogId },
+    /// Finds where the next object ends: before the block with which it would be too large. `all`: at the last committed
+    /// entry, if that comes first.
+    FindEnd { archive: Archive, number: u64, begin: Base, upto: EntryIndex, object_bytes: u64, all: bool },
+    /// Makes an object and puts it into the object store.
+    Store { vault: Arc<dyn Vault>, maker: ObjectMaker, stretch: Stretch },
+    /// Deletes the objects below a number.
+    Delete { vault: Arc<dyn Vault>, log: LogId, below: u64 },
+}
+
+/// The result of a job.
+#[derive(Debug)]
+pub(super) enum JobDone {
+    Root(Result<()>),
+    /// None: there is not enough for an object.
+    End(Result<Option<ObjectCommand>>),
+    Stored(u64, Result<StoredObject>),
+    /// How many objects were deleted.
+    Deleted(u64, Result<u64>),
+}
+
+impl JobDone {
+    pub(super) fn is_failure(&self) -> bool {
+        match self {
+            Self::Root(result) => result.is_err(),
+            Self::End(result) => result.is_err(),
+            Self::Stored(_, result) => result.is_err(),
+            Self::Deleted(_, result) => result.is_err(),
+        }
+    }
+}
+
+impl Job {
+    /// Runs the job. Blocks on the disk and the object store.
+    pub(super) fn run(self) -> JobDone {
+        match self {
+            Self::CheckRoot { vault, log } => JobDone::Root(check_root(&*vault, log)),
+            Self::FindEnd { archive, number, begin, upto, object_bytes, all } => {
+                let found = find_end(&archive, begin, upto, object_bytes, all);
+                let cut = |(end, timestamp)| ObjectCommand::Cut { number, begin, end, timestamp };
+                JobDone::End(found.map(|found| found.map(cut)))
+            }
+            Self::Store { vault, maker, stretch } => {
+                let stored = maker.make(&stretch).and_then(|made| put(&*vault, &stretch, made));
+                JobDone::Stored(stretch.number, stored)
+            }
+            Self::Delete { vault, log, below } => JobDone::Deleted(below, delete(&*vault, log, below)),
+        }
+    }
+}
+
+/// Makes objects from a replica's own files.
+#[derive(Clone, Debug)]
+pub(crate) struct ObjectMaker {
+    pub(crate) archive: Archive,
+    pub(crate) options: Options,
+    pub(crate) node: NodeId,
+}
+
+impl ObjectMaker {
+    /// Makes the file of an object.
+    ///
+    /// # Errors
+    /// `NotFound`: not all of it is in the files here. `Corrupt`, `Io`, `TooLarge`.
+    pub(crate) fn make(&self, stretch: &Stretch) -> Result<MadeObject> {
+        make(&self.archive, stretch, self.opening(stretch.begin)?)
+    }
+
+    /// The opening of an object that begins at `begin`: the state after all entries before it.
+    fn opening(&self, begin: Base) -> Result<(BlockHeader, Vec<u8>)> {
+        let Self { archive, options, node } = self;
+        let sequencer = Sequencer::new(Owner::Node(*node), Membership::default(), options);
+        let mut replayed = Replayed { sequencer, options };
+        if !archive.replay(begin.raft, begin.raft, &mut replayed)? || replayed.sequencer.end() != begin {
+            let what =
+                format!("entry {} is not in the files of {} any more", begin.raft, archive.path().display());
+            return Err(Error::new(ErrorKind::NotFound, what));
+        }
+        Ok(replayed.sequencer.object_opening())
+    }
+}
+
+fn check_root(vault: &dyn Vault, log: LogId) -> Result<()> {
+    let (name, text) = (root_name(log), root_text(log));
+    if vault.create(&name, text.clone().into())? {
+        return Ok(());
+    }
+    let there = vault.size(&name)?.unwrap_or(0);
+    if there != text.len() as u64 || vault.get(&name, 0..there)? != text {
+        let what = format!("{name} in the object store is not of this log: use another location");
+        return Err(Error::new(ErrorKind::Diverged, what));
+    }
+    Ok(())
+}
+
+/// The end of an object that begins at `begin`, and the timestamp of its last entry.
+fn find_end(
+    archive: &Archive,
+    begin: Base,
+    upto: EntryIndex,
+    object_bytes: u64,
+    all: bool,
+) -> Result<Option<(Base, Timestamp)>> {
+    let from = begin.raft.next();
+    let mut headers = archive.headers(from, upto.next(), object_bytes)?;
+    let mut bytes = 0;
+    let fits = |header: &&BlockHeader| {
+        bytes += header.stride() as u64;
+        bytes <= object_bytes
+    };
+    let count = headers.iter().take_while(fits).count().max(1);
+    if count == headers.len() && headers.last().is_some_and(|last| last.raft_index == upto) && !all {
+        return Ok(None); // the next entry may still fit
+    }
+    headers.truncate(count);
+    let Some(mut last) = headers.pop() else { return Ok(None) };
+    let next = archive.header(last.raft_index.next())?;
+    // A discard beyond the end moves the next record: only the entry behind it shows how far.
+    while next.is_none() && last.kind == Kind::Command {
+        let Some(before) = headers.pop() else { return Ok(None) };
+        last = before;
+    }
+    let behind = match next {
+        Some(next) if next.raft_index == last.raft_index.next() => next.first,
+        _ => last.next_record(),
+    };
+    Ok(Some((Base { raft: last.raft_index, term: last.term, next: behind }, last.timestamp)))
+}
+
+fn put(vault: &dyn Vault, stretch: &Stretch, made: MadeObject) -> Result<StoredObject> {
+    let (name, bytes) = (object_name(stretch.log, stretch.number), u64::from(made.object.bytes));
+    // An object of this name has these bytes, or it is another history's.
+    if vault.size(&name)?.is_some_and(|there| there != bytes) {
+        let what = format!(
+            "{name} in the object store has another size than {bytes}: it is of another history of this log; use another \
+             location"
+        );
+        return Err(Error::new(ErrorKind::Diverged, what));
+    }
+    vault.put(&name, &made.pieces)?;
+    if vault.size(&name)? != Some(bytes) {
+        let what = format!("{name} is not in the object store as it was put there");
+        return Err(Error::new(ErrorKind::Unavailable, what));
+    }
+    Ok(made.object)
+}
+
+fn delete(vault: &dyn Vault, log: LogId, below: u64) -> Result<u64> {
+    let mut count = 0;
+    for object in vault.list(&folder(log))? {
+        if object_number(log, &object.name).is_some_and(|number| number < below) {
+            vault.delete(&object.name)?;
+            count += 1;
+        }
+    }
+    Ok(count)
+}

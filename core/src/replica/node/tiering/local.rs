@@ -1,0 +1,109 @@
+//! Local retention: each replica removes files whose records are in the object store, by its own limits.
+//!
+//! ```text
+//! beyond local_bytes or local_age, and stored ──> the next opening begins the log here later ──synced──> the files go
+//! ```
+//!
+//! An opening says from which record on a directory has the log. So recovery needs nothing new: files before that record are
+//! left over, and records before it are known to be in objects.
+//!
+//! Invariants:
+//! - every record of a removed file is in an object that is durably known here to be stored;
+//! - the opening that says so is durable before the first file goes.
+
+use super::super::Node;
+use crate::types::{EntryIndex, Index, Timestamp};
+use crate::sync::clock::Moment;
+
+/// How far the log is known to be stored, and what goes for that.
+#[derive(Debug, Default)]
+pub(super) struct Released {
+    /// Entries up to this one are stored, and that is durably recorded here.
+    stored: EntryIndex,
+    /// Entries up to the first one are stored, which the second one says.
+    said: Option<(EntryIndex, EntryIndex)>,
+    /// Files that are to be removed.
+    going: Option<Going>,
+}
+
+/// Files that are to be removed: those without a record from `first` on.
+#[derive(Clone, Copy, Debug)]
+struct Going {
+    first: Index,
+    /// The segment that grew when this was decided: the opening of a later one says it.
+    decided_in: u64,
+}
+
+impl Node {
+    /// Removes files that are beyond this replica's own limits.
+    pub(super) fn release_files(&mut self, now: Moment) {
+        if self.options.local_bytes.is_none() && self.options.local_age.is_none() {
+            return;
+        }
+        self.learn_stored();
+        let Some(newest) = self.writer.store.segments.newest() else { return };
+        let Some(going) = self.tiering.released.going else {
+            if let Some(first) = self.beyond_local_limits(now) {
+                self.replica.sequencer.keep_from(first);
+                self.tiering.released.going = Some(Going { first, decided_in: newest.number });
+            }
+            return;
+        };
+        let is_kept = self.replica.sequencer.committed().local_first >= going.first;
+        if !is_kept {
+            self.tiering.released.going = None; // a conflict has replaced the state
+        } else if newest.number > going.decided_in && self.writer.synced().end.raft > newest.base.raft {
+            self.tiering.released.going = None;
+            self.drop_local(going.first);
+        }
+    }
+
+    /// Learns how far the log is durably known to be stored.
+    fn learn_stored(&mut self) {
+        let known = self.known_commit();
+        let committed = self.replica.sequencer.committed();
+        let (stored, raft) = (committed.objects.stored_upto().unwrap_or(EntryIndex(0)), committed.raft);
+        let released = &mut self.tiering.released;
+        if let Some((stored, _)) = released.said.take_if(|(_, said)| *said <= known) {
+            released.stored = released.stored.max(stored);
+        }
+        if released.said.is_none() && stored > released.stored {
+            released.said = Some((stored, raft));
+            self.owes_commit |= raft > known;
+        }
+    }
+
+    fn drop_local(&mut self, first: Index) {
+        let before = self.writer.store.segments.len();
+        self.writer.store.drop_below(first, self.known_commit());
+        self.replica.dropped_to(self.writer.archive.first());
+        self.queue.recount(self.writer.store.segments.bytes_from(first));
+        let (path, files) = (self.tiering.path.display(), before - self.writer.store.segments.len());
+        tracing::debug!(%path, %first, files, "files whose records are in the object store were removed");
+    }
+
+    /// The first record that this replica keeps by its own limits, if that is beyond the present one.
+    fn beyond_local_limits(&self, now: Moment) -> Option<Index> {
+        // Readers have to be able to read what goes.
+        self.tiering.vault.as_ref()?;
+        let stored = self.tiering.released.stored;
+        let segments = self.writer.store.segments.snapshot();
+        let (_, full) = segments.split_last()?;
+        let mut bytes: u64 = segments.iter().map(|segment| segment.data_end() as u64).sum();
+        let young = self.options.local_age.map(|age| {
+            let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+            Timestamp(self.replica.time(now).0.saturating_sub(age))
+        });
+        let mut first = None;
+        for segment in full {
+            let is_too_much = self.options.local_bytes.is_some_and(|max| bytes > max);
+            let is_too_old = young.is_some_and(|young| segment.last_timestamp() < young);
+            if !(is_too_much || is_too_old) || segment.end().raft > stored {
+                break;
+            }
+            bytes -= segment.data_end() as u64;
+            first = Some(segment.end().next);
+        }
+        first.filter(|first| *first > self.replica.sequencer.committed().local_first)
+    }
+}

@@ -1,0 +1,72 @@
+//! The objects of the log: what a leader decides about them, and the opening block of an object.
+
+use super::{Decision, Sequencer, limits_of_sessions};
+use crate::error::{Error, ErrorKind, Result};
+use crate::replica::queue::proposals::ObjectCommand;
+use crate::replica::state::object_table::ObjectTable;
+use crate::store::format::block::{BlockHeader, Kind};
+use crate::store::format::geometry::{OBJECT_BYTES, objects_max};
+use crate::store::format::segment::{HardState, Opening};
+use crate::types::Index;
+
+impl Sequencer {
+    /// The objects after the last block.
+    pub(crate) fn objects(&self) -> &ObjectTable {
+        &self.objects
+    }
+
+    /// The decision on a command that changes nothing, or is refused. None: it is written. Only the node itself cuts objects
+    /// and stores them, and a command that does not follow the table is one that another leader was faster with.
+    pub(super) fn decide_object(&self, command: ObjectCommand) -> Option<Decision> {
+        if matches!(command, ObjectCommand::Cut { .. })
+            && let Err(full) = self.check_room_for_object()
+        {
+            return Some(Decision::Refused(full));
+        }
+        let applied = self.objects.clone().apply(command, self.first_at_end());
+        applied.err().map(|why| Decision::Refused(Error::new(ErrorKind::InvalidArgument, why)))
+    }
+
+    /// # Errors
+    /// `Full`: the openings of this replica's segments have no room for another object.
+    pub(crate) fn check_room_for_object(&self) -> Result<()> {
+        let (max, window) = limits_of_sessions(&self.options_at_end(), self.own_limits);
+        let logs = self.logs.encoded_bytes() / OBJECT_BYTES;
+        let max = objects_max(self.segment_bytes, max, window).saturating_sub(logs);
+        if self.objects.len() < max {
+            return Ok(());
+        }
+        let what = format!(
+            "the log has {} objects, and the openings of its segments have no room for more: discard records, set larger \
+             object_bytes for the next objects, or lower sessions_max",
+            self.objects.len()
+        );
+        Err(Error::new(ErrorKind::Full, what))
+    }
+
+    /// Sets the first record that this directory keeps. Records before it are in the object store.
+    pub(crate) fn keep_from(&mut self, first: Index) {
+        debug_assert!(self.committed.objects.stored_upto().is_some(), "nothing is in the object store");
+        self.committed.local_first = self.committed.local_first.max(first);
+    }
+
+    /// The opening of an object that begins behind the last block: header and body. The same at every replica, whatever it
+    /// has discarded, voted for, or not learnt yet.
+    pub(crate) fn object_opening(&self) -> (BlockHeader, Vec<u8>) {
+        // Before the log had objects, its openings said what this replica kept.
+        let log_first = if self.objects.has_begun() { self.first_at_end() } else { self.end.next };
+        let opening = Opening {
+            base_raft: self.end.raft,
+            base_term: self.end.term,
+            log_first,
+            hard_state: HardState { term: self.end.term, vote: 0, commit: self.end.raft },
+            configuration: self.membership_at_end().encode(),
+            sessions: self.sessions.encode(),
+            options: self.options_at_end().encode(),
+            logs: self.logs.encode(),
+            objects: self.objects.encode(log_first),
+        };
+        let body = opening.encode();
+        (self.position_block(Kind::Opening, body.clone()).header, body)
+    }
+}

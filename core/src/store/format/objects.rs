@@ -1,0 +1,227 @@
+//! The object table as bytes: which stretches of the log are objects, and which of these are in the object store. A part of an
+//! opening. Bytes only.
+//!
+//! Little-endian; no padding. A header of 48 bytes, then the objects in order, 56 bytes each:
+//!
+//! | offset | bytes | field | bound |
+//! |---|---|---|---|
+//! | 0 | 8 | number of the oldest object, or of the next one | - |
+//! | 8 | 8 | raft index of the last entry before it | - |
+//! | 16 | 8 | term of that entry | - |
+//! | 24 | 8 | the record after that entry | from 1 |
+//! | 32 | 8 | the log's first index | from 1 |
+//! | 40 | 4 | number of objects | - |
+//! | 44 | 4 | 0 | 0 |
+//!
+//! An object:
+//!
+//! | offset | bytes | field | bound |
+//! |---|---|---|---|
+//! | 0 | 8 | raft index of its last entry | ascending |
+//! | 8 | 8 | term of that entry | not descending |
+//! | 16 | 8 | the record after that entry | not descending |
+//! | 24 | 8 | timestamp of that entry, ms since 1970 | - |
+//! | 32 | 20 | what is stored, see [`StoredObject`]; 0: it is not known to be stored | of all objects before one that is stored, not 0 |
+//! | 52 | 4 | 0 | 0 |
+//!
+//! Must not know: what changes the table.
+
+use super::geometry::{FOOTER_BYTES, INDEX_ENTRY_BYTES, OBJECT_BYTES, OBJECTS_HEADER_BYTES, data_limit};
+use crate::record::batch::{Malformed, u32_at, u64_at};
+use crate::store::format::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES};
+use crate::store::segment::Base;
+use crate::types::{EntryIndex, Index, Term, Timestamp};
+use std::collections::VecDeque;
+
+/// An object as it is in the store: a segment file. With the object's place in the log this says all that a footer does, so
+/// that a reader needs no request before its first one for records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoredObject {
+    /// Its size.
+    pub(crate) bytes: u32,
+    /// The offset at which its blocks end.
+    pub(crate) data_end: u32,
+    /// The number of entries of its block index, and the checksum over them.
+    pub(crate) index_count: u32,
+    pub(crate) index_crc: u32,
+    /// The checksum of all its bytes.
+    pub(crate) crc: u32,
+}
+
+/// Bytes of a [`StoredObject`].
+pub(crate) const STORED_BYTES: usize = 20;
+
+impl StoredObject {
+    pub(crate) fn encode(&self) -> [u8; STORED_BYTES] {
+        let words = [self.bytes, self.data_end, self.index_count, self.index_crc, self.crc];
+        let mut b = [0; STORED_BYTES];
+        words.iter().zip(b.as_chunks_mut::<4>().0).for_each(|(word, b)| *b = word.to_le_bytes());
+        b
+    }
+
+    /// # Errors
+    /// No segment file has such sizes.
+    pub(crate) fn parse(b: &[u8; STORED_BYTES]) -> Result<Self, Malformed> {
+        let object = Self {
+            bytes: u32_at(b, 0),
+            data_end: u32_at(b, 4),
+            index_count: u32_at(b, 8),
+            index_crc: u32_at(b, 12),
+            crc: u32_at(b, 16),
+        };
+        if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&object.bytes) {
+            return Err("object has an impossible size");
+        }
+        let (bytes, index) = (object.bytes as usize, u64::from(object.index_count) * INDEX_ENTRY_BYTES as u64);
+        let blocks = SEGMENT_HEADER_BYTES..=data_limit(bytes);
+        if !blocks.contains(&(object.data_end as usize))
+            || data_limit(bytes) as u64 + index > (bytes - FOOTER_BYTES) as u64
+        {
+            return Err("object has impossible parts");
+        }
+        Ok(object)
+    }
+}
+
+/// An object in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ObjectState {
+    /// The position after its last entry.
+    pub(crate) end: Base,
+    /// The timestamp of that entry.
+    pub(crate) timestamp: Timestamp,
+    /// None: it is not known to be stored.
+    pub(crate) stored: Option<StoredObject>,
+}
+
+/// The contents of an object table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Objects {
+    /// The number of the oldest object in the table, or of the next one.
+    pub(crate) number: u64,
+    /// Where that object begins.
+    pub(crate) base: Base,
+    /// Ascending, without gaps.
+    pub(crate) list: VecDeque<ObjectState>,
+}
+
+/// Encodes a table of a log whose first record is `first`.
+pub(crate) fn encode(objects: &Objects, first: Index) -> Vec<u8> {
+    let mut b = Vec::with_capacity(encoded_bytes(objects.list.len()));
+    let Base { raft, term, next } = objects.base;
+    for word in [objects.number, raft.0, term.0, next.0, first.0, objects.list.len() as u64] {
+        b.extend_from_slice(&word.to_le_bytes());
+    }
+    for object in &objects.list {
+        let Base { raft, term, next } = object.end;
+        for word in [raft.0, term.0, next.0, object.timestamp.0] {
+            b.extend_from_slice(&word.to_le_bytes());
+        }
+        b.extend_from_slice(&object.stored.map_or([0; STORED_BYTES], |stored| stored.encode()));
+        b.extend_from_slice(&[0; 4]);
+    }
+    b
+}
+
+/// The bytes of a table of `objects` objects.
+pub(crate) const fn encoded_bytes(objects: usize) -> usize {
+    OBJECTS_HEADER_BYTES + objects * OBJECT_BYTES
+}
+
+/// The reverse of [`encode`].
+pub(crate) fn decode(b: &[u8]) -> Result<(Objects, Index), Malformed> {
+    const NEWER: Malformed = "object table has fields of a newer format";
+    let (header, rest) =
+        b.split_first_chunk::<OBJECTS_HEADER_BYTES>().ok_or("object table is cut off")?;
+    let (entries, left) = rest.as_chunks::<OBJECT_BYTES>();
+    if u64_at(header, 40) != entries.len() as u64 || !left.is_empty() {
+        return Err("object table has another length than it says");
+    }
+    let base_at = |b: &[u8], at| Base {
+        raft: EntryIndex(u64_at(b, at)),
+        term: Term(u64_at(b, at + 8)),
+        next: Index(u64_at(b, at + 16)),
+    };
+    let base = base_at(header, 8);
+    let first = Index(u64_at(header, 32));
+    if base.next == Index(0) || first == Index(0) {
+        return Err("object table has no records");
+    }
+    let mut objects = Objects { number: u64_at(header, 0), base, list: VecDeque::with_capacity(entries.len()) };
+    let (mut before, mut all_stored) = (base, true);
+    for entry in entries {
+        if entry[52..] != [0; 4] {
+            return Err(NEWER);
+        }
+        let end = base_at(entry, 0);
+        if end.raft <= before.raft || end.term < before.term || end.next < before.next {
+            return Err("objects are out of order");
+        }
+        let words = entry[32..].first_chunk::<STORED_BYTES>().ok_or(NEWER)?;
+        let stored = if *words == [0; STORED_BYTES] { None } else { Some(StoredObject::parse(words)?) };
+        if stored.is_some() && !all_stored {
+            return Err("an object is stored before an earlier one");
+        }
+        all_stored = stored.is_some();
+        before = end;
+        objects.list.push_back(ObjectState { end, timestamp: Timestamp(u64_at(entry, 24)), stored });
+    }
+    Ok((objects, first))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn base(raft: u64, term: u64, next: u64) -> Base {
+        Base { raft: EntryIndex(raft), term: Term(term), next: Index(next) }
+    }
+
+    fn table() -> Objects {
+        let stored =
+            StoredObject { bytes: 1 << 16, data_end: 8192, index_count: 2, index_crc: 7, crc: 9 };
+        let list = [
+            ObjectState { end: base(9, 2, 40), timestamp: Timestamp(5), stored: Some(stored) },
+            ObjectState { end: base(12, 2, 40), timestamp: Timestamp(6), stored: None },
+        ];
+        Objects { number: 3, base: base(4, 1, 30), list: list.into() }
+    }
+
+    #[test]
+    fn table_survives_encoding_and_every_cut_is_an_error() {
+        for objects in [table(), Objects { list: VecDeque::new(), ..table() }] {
+            let bytes = encode(&objects, Index(31));
+            assert_eq!(bytes.len(), encoded_bytes(objects.list.len()));
+            assert_eq!(decode(&bytes), Ok((objects, Index(31))));
+            for cut in 0..bytes.len() {
+                assert!(decode(&bytes[..cut]).is_err(), "{cut}");
+            }
+            assert!(decode(&[&bytes[..], &[0; OBJECT_BYTES]].concat()).is_err());
+        }
+    }
+
+    #[test]
+    fn impossible_tables_are_refused() {
+        let good = encode(&table(), Index(31));
+        let second = OBJECTS_HEADER_BYTES + OBJECT_BYTES;
+        for (at, word, why) in [
+            (32, 0, "no first record"),
+            (24, 0, "no next record"),
+            (40, 1, "fewer objects than there are"),
+            (second, 9, "an end that is not behind the one before"),
+            (second + 8, 1, "an earlier term"),
+            (second + 16, 39, "an earlier record"),
+            (second + 48, 1 << 32, "a field of a newer format"),
+            (OBJECTS_HEADER_BYTES + 32, 0x0000_2000_0000_0001, "a size below the smallest segment"),
+            (OBJECTS_HEADER_BYTES + 40, 0x7_0001_0000, "more index entries than fit"),
+        ] {
+            let mut bad = good.clone();
+            bad[at..at + 8].copy_from_slice(&u64::to_le_bytes(word));
+            assert!(decode(&bad).is_err(), "{why}");
+        }
+        let mut swapped = table();
+        let [first, second] = [swapped.list[0].stored, swapped.list[1].stored];
+        (swapped.list[0].stored, swapped.list[1].stored) = (second, first);
+        assert!(decode(&encode(&swapped, Index(31))).is_err(), "stored before an earlier one");
+    }
+}

@@ -1,0 +1,309 @@
+//! Cache: the objects that readers use, as sparse files beside the log's segments. Readers map such a file like a segment; before
+//! they look at a range, the chunks that it is in are fetched.
+//!
+//! ```text
+//! 00000000000000000007-0.object   | chunk 0: here | chunk 1: a hole | chunk 2: being fetched | ... |
+//! ```
+//!
+//! Invariants:
+//! - the bytes of a chunk are written before it counts as here, and never again: references to them stay sound;
+//! - a file that leaves the cache loses its name alone. Readers that have it open go on in it;
+//! - nothing in a cached file is trusted: its blocks and batches are checked like those of a segment. Where a check fails, the
+//!   file leaves the cache, so that the next reader gets it anew from the object store.
+//!
+//! The files are removed when the log is opened: they have no record of what is in them.
+//!
+//! Must not know: which objects there are.
+
+use super::fetch::Fetchers;
+use super::names::object_name;
+use crate::disk::{Disk, DiskFile, Map};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::segment::{ReadMode, Segment};
+use crate::types::LogId;
+use crate::vault::Vault;
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Bytes that are fetched at a time.
+pub(crate) const CHUNK_BYTES: usize = 4 << 20;
+
+/// The suffix of a cached file's name.
+const SUFFIX: &str = ".object";
+
+/// The objects that readers use. `Send + Sync`.
+#[derive(Debug)]
+pub(crate) struct ObjectCache {
+    vault: Arc<dyn Vault>,
+    log: LogId,
+    disk: Arc<dyn Disk>,
+    mode: ReadMode,
+    bytes_max: u64,
+    /// Bytes of the chunks of `files`.
+    bytes: AtomicU64,
+    /// The files in the cache, the one that was opened last first.
+    files: Mutex<VecDeque<Arc<ObjectFile>>>,
+    pub(super) fetchers: Fetchers,
+    fetched: AtomicU64,
+    /// How many files were made.
+    made: AtomicU64,
+}
+
+impl ObjectCache {
+    /// A cache of at most `bytes_max` bytes for the log in `disk`. Removes what an earlier one left.
+    pub(crate) fn new(
+        vault: Arc<dyn Vault>,
+        log: LogId,
+        disk: Arc<dyn Disk>,
+        mode: ReadMode,
+        bytes_max: u64,
+    ) -> Self {
+        let left = disk.list().unwrap_or_default().into_iter().filter(|name| name.ends_with(SUFFIX));
+        for name in left {
+            if let Err(error) = disk.remove(&name) {
+                tracing::warn!(%name, path = %disk.path().display(), %error, "a cached object could not be removed");
+            }
+        }
+        Self {
+            vault,
+            log,
+            disk,
+            mode,
+            bytes_max,
+            bytes: AtomicU64::new(0),
+            files: Mutex::default(),
+            fetchers: Fetchers::default(),
+            fetched: AtomicU64::new(0),
+            made: AtomicU64::new(0),
+        }
+    }
+
+    /// Lets readers fetch ahead, by threads of this cache.
+    pub(crate) fn start_fetching(&self) {
+        self.fetchers.start(self.disk.path());
+    }
+
+    /// Bytes that were fetched from the object store since the log was opened, and bytes that the cache holds.
+    pub(crate) fn figures(&self) -> (u64, u64) {
+        (self.fetched.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+
+    /// Opens object `number`, which has the size of `segment`.
+    ///
+    /// # Errors
+    /// `Io`: the file could not be made.
+    pub(crate) fn open(self: &Arc<Self>, number: u64, segment: &Segment) -> Result<Arc<ObjectFile>> {
+        let mut files = lock(&self.files);
+        if let Some(n) = files.iter().position(|file| file.number == number)
+            && let Some(file) = files.remove(n)
+        {
+            files.push_front(file.clone());
+            return Ok(file);
+        }
+        let file = Arc::new(ObjectFile::make(self, number, segment.bytes as usize)?);
+        files.push_front(file.clone());
+        Ok(file)
+    }
+
+    /// Counts bytes that were fetched to a file. Then removes the files that were opened longest ago until the cache is within
+    /// its bound; never the newest one.
+    fn add(&self, file: &ObjectFile, bytes: usize) {
+        self.fetched.fetch_add(bytes as u64, Ordering::Relaxed);
+        let mut files = lock(&self.files);
+        if file.is_discarded() {
+            return;
+        }
+        file.held.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        while self.bytes.load(Ordering::Relaxed) > self.bytes_max && files.len() > 1 {
+            if let Some(file) = files.pop_back() {
+                self.forget(&file);
+            }
+        }
+    }
+
+    /// Takes a file out of the account, and its name from the disk. The caller holds the lock of the files.
+    fn forget(&self, file: &ObjectFile) {
+        if file.discarded.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        self.bytes.fetch_sub(file.held.load(Ordering::Relaxed), Ordering::Relaxed);
+        if let Err(error) = self.disk.remove(&file.file_name) {
+            tracing::warn!(name = %file.file_name, %error, "a cached object could not be removed");
+        }
+    }
+}
+
+impl Drop for ObjectCache {
+    fn drop(&mut self) {
+        self.fetchers.stop();
+        for file in lock(&self.files).drain(..) {
+            let _ = self.disk.remove(&file.file_name);
+        }
+    }
+}
+
+/// The states of a chunk.
+const ABSENT: u8 = 0;
+const FETCHING: u8 = 1;
+const HERE: u8 = 2;
+
+/// An object whose chunks are fetched when they are read. `Send + Sync`.
+#[derive(Debug)]
+pub(crate) struct ObjectFile {
+    cache: Weak<ObjectCache>,
+    vault: Arc<dyn Vault>,
+    number: u64,
+    /// Its name in the object store.
+    name: String,
+    file_name: String,
+    file: Arc<dyn DiskFile>,
+    map: Option<Map>,
+    bytes: usize,
+    chunks: Vec<AtomicU8>,
+    /// Held while a chunk's state changes to or from [`FETCHING`].
+    changing: Mutex<()>,
+    changed: Condvar,
+    /// Bytes of its chunks that are here.
+    held: AtomicU64,
+    discarded: AtomicBool,
+}
+
+impl ObjectFile {
+    fn make(cache: &Arc<ObjectCache>, number: u64, bytes: usize) -> Result<Self> {
+        // A name of its own: a file of the same object may be about to lose its.
+        let made = cache.made.fetch_add(1, Ordering::Relaxed);
+        let file_name = format!("{number:020}-{made}{SUFFIX}");
+        let path = cache.disk.path().join(&file_name);
+        let io = |e| Error::io("make", &path, e);
+        let file = cache.disk.create(&file_name).map_err(io)?;
+        // The whole length, without space: what is not fetched takes none.
+        file.write_at(bytes as u64 - 1, &[IoSlice::new(&[0])]).map_err(io)?;
+        let map = match cache.mode {
+            ReadMode::Map => file.map().ok(),
+            ReadMode::Read => None,
+        };
+        Ok(Self {
+            cache: Arc::downgrade(cache),
+            vault: cache.vault.clone(),
+            number,
+            name: object_name(cache.log, number),
+            file_name,
+            file,
+            map,
+            bytes,
+            chunks: (0..bytes.div_ceil(CHUNK_BYTES)).map(|_| AtomicU8::new(ABSENT)).collect(),
+            changing: Mutex::default(),
+            changed: Condvar::new(),
+            held: AtomicU64::new(0),
+            discarded: AtomicBool::new(false),
+        })
+    }
+
+    /// Its name in the object store, for messages.
+    pub(crate) fn path(&self) -> PathBuf {
+        PathBuf::from(&self.name)
+    }
+
+    /// Its mapping, if readers map files.
+    pub(crate) fn map(&self) -> Option<&Map> {
+        self.map.as_ref()
+    }
+
+    pub(crate) fn file(&self) -> &dyn DiskFile {
+        &*self.file
+    }
+
+    pub(crate) fn is_discarded(&self) -> bool {
+        self.discarded.load(Ordering::Relaxed)
+    }
+
+    /// Takes it out of the cache: the next reader gets it anew.
+    pub(crate) fn discard(&self) {
+        if let Some(cache) = self.cache.upgrade() {
+            let mut files = lock(&cache.files);
+            files.retain(|file| !std::ptr::eq(&**file, self));
+            cache.forget(self);
+        }
+    }
+
+    /// Fetches what is not here of a range. Blocks for the network.
+    ///
+    /// # Errors
+    /// Those of [`Vault`]; `Corrupt`: the object is missing in the object store, or too short. `Io`: the cache could not be
+    /// written.
+    pub(crate) fn ensure(&self, range: Range<usize>) -> Result<()> {
+        for chunk in self.chunks_of(range) {
+            self.ensure_chunk(chunk)?;
+        }
+        Ok(())
+    }
+
+    /// Has what is not here of a range fetched by other threads. Advice only.
+    pub(crate) fn will_need(self: &Arc<Self>, range: Range<usize>) {
+        let Some(cache) = self.cache.upgrade() else { return };
+        for chunk in self.chunks_of(range) {
+            if self.chunks[chunk].load(Ordering::Relaxed) == ABSENT {
+                cache.fetchers.push(self, chunk);
+            }
+        }
+    }
+
+    fn chunks_of(&self, range: Range<usize>) -> Range<usize> {
+        let end = range.end.min(self.bytes);
+        if range.start >= end { 0..0 } else { range.start / CHUNK_BYTES..(end - 1) / CHUNK_BYTES + 1 }
+    }
+
+    /// Fetches a chunk, or waits for the thread that fetches it.
+    pub(super) fn ensure_chunk(&self, chunk: usize) -> Result<()> {
+        let state = &self.chunks[chunk];
+        if state.load(Ordering::Acquire) == HERE {
+            return Ok(());
+        }
+        let mut changing = lock(&self.changing);
+        loop {
+            match state.load(Ordering::Acquire) {
+                HERE => return Ok(()),
+                FETCHING => changing = self.changed.wait(changing).unwrap_or_else(PoisonError::into_inner),
+                _ => break,
+            }
+        }
+        state.store(FETCHING, Ordering::Relaxed);
+        drop(changing);
+        let fetched = self.fetch(chunk);
+        let _changing = lock(&self.changing);
+        state.store(if fetched.is_ok() { HERE } else { ABSENT }, Ordering::Release);
+        self.changed.notify_all();
+        fetched
+    }
+
+    fn fetch(&self, chunk: usize) -> Result<()> {
+        let range = chunk * CHUNK_BYTES..((chunk + 1) * CHUNK_BYTES).min(self.bytes);
+        let got = self.vault.get(&self.name, range.start as u64..range.end as u64);
+        let got = got.and_then(|got| match got.len() == range.len() {
+            true => Ok(got),
+            false => Err(Error::new(ErrorKind::OutOfRange, format!("{} bytes came", got.len()))),
+        });
+        let got = got.map_err(|error| match error.kind() {
+            ErrorKind::NotFound | ErrorKind::OutOfRange => {
+                let what = format!("the object store does not have it whole: {error}");
+                Error::corrupt(&self.path(), range.start as u64, what)
+            }
+            _ => error,
+        })?;
+        let written = self.file.write_at(range.start as u64, &[IoSlice::new(&got)]);
+        written.map_err(|e| Error::io("write", &PathBuf::from(&self.file_name), e))?;
+        if let Some(cache) = self.cache.upgrade() {
+            cache.add(self, got.len());
+        }
+        Ok(())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,102 @@
+//! Fetchers: threads that fetch chunks of objects before readers need them.
+//!
+//! Invariant: a chunk that waits is fetched once, and a thread that is not needed takes no place: there are none before the first
+//! chunk.
+//!
+//! Must not know: what is in a chunk.
+
+use super::cache::ObjectFile;
+use crate::sync::threads::spawn;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+
+/// The most threads that fetch at a time.
+const THREADS_MAX: usize = 8;
+/// The most chunks that wait. More would only delay those that readers need now.
+const WAITING_MAX: usize = 64;
+
+/// The threads of a cache that fetch ahead. `Send + Sync`.
+#[derive(Debug, Default)]
+pub(super) struct Fetchers {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Where the log is, for errors. None: nothing is fetched ahead.
+    path: Option<PathBuf>,
+    waiting: VecDeque<(Weak<ObjectFile>, usize)>,
+    threads: usize,
+    idle: usize,
+    stopped: bool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Fetchers {
+    /// Allows threads to be started.
+    pub(super) fn start(&self, path: &Path) {
+        self.shared.lock().path = Some(path.to_path_buf());
+    }
+
+    /// Ends the threads, each after the chunk that it fetches.
+    pub(super) fn stop(&self) {
+        let mut state = self.shared.lock();
+        state.stopped = true;
+        state.waiting.clear();
+        self.shared.work.notify_all();
+    }
+
+    /// Has a chunk fetched soon.
+    pub(super) fn push(&self, file: &Arc<ObjectFile>, chunk: usize) {
+        let mut state = self.shared.lock();
+        let is_known = |(waiting, at): &(Weak<ObjectFile>, usize)| {
+            *at == chunk && std::ptr::eq(waiting.as_ptr(), Arc::as_ptr(file))
+        };
+        let Some(path) = state.path.clone() else { return };
+        if state.stopped || state.waiting.len() >= WAITING_MAX || state.waiting.iter().any(is_known) {
+            return;
+        }
+        state.waiting.push_back((Arc::downgrade(file), chunk));
+        if state.idle > 0 {
+            self.shared.work.notify_one();
+        } else if state.threads < THREADS_MAX {
+            let shared = self.shared.clone();
+            // Without a thread the reader fetches for itself.
+            if spawn("chiplog-fetch", &path, move || shared.run()).is_ok() {
+                state.threads += 1;
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        let mut state = self.lock();
+        while !state.stopped {
+            let Some((file, chunk)) = state.waiting.pop_front() else {
+                state.idle += 1;
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.idle -= 1;
+                continue;
+            };
+            drop(state);
+            // The reader meets the error, if it needs the chunk.
+            if let Some(Err(error)) = file.upgrade().map(|file| file.ensure_chunk(chunk)) {
+                tracing::debug!(%error, "a chunk could not be fetched ahead");
+            }
+            state = self.lock();
+        }
+    }
+}

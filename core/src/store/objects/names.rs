@@ -1,0 +1,65 @@
+//! The names of objects in the object store, and the ids of their segment files.
+
+use crate::random::SplitMix;
+use crate::types::{LogId, SegmentId};
+
+/// The folder of a log's objects.
+pub(crate) fn folder(log: LogId) -> String {
+    format!("{:032x}/o/", log.0)
+}
+
+/// The name of an object.
+pub(crate) fn object_name(log: LogId, number: u64) -> String {
+    format!("{}{number:020}", folder(log))
+}
+
+/// The number in an object's name; None for other names.
+pub(crate) fn object_number(log: LogId, name: &str) -> Option<u64> {
+    let digits = name.strip_prefix(&folder(log))?;
+    (digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok()).flatten()
+}
+
+/// The name of the object that says which log this is.
+pub(crate) fn root_name(log: LogId) -> String {
+    format!("{:032x}/root", log.0)
+}
+
+/// The contents of that object.
+pub(crate) fn root_text(log: LogId) -> String {
+    format!("chiplog objects\nformat 1\nlog {:032x}\n", log.0)
+}
+
+/// The segment id of an object's file: the salt of its blocks. Every replica derives the same one.
+pub(crate) fn salt(log: LogId, number: u64) -> SegmentId {
+    let mut mixed = SplitMix(log.0 as u64);
+    let high = SplitMix(mixed.next() ^ (log.0 >> 64) as u64).next();
+    SegmentId(SplitMix(high ^ number).next() | 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_log_and_in_order() {
+        let log = LogId(7);
+        let name = object_name(log, 12);
+        assert_eq!(name, "00000000000000000000000000000007/o/00000000000000000012");
+        assert_eq!(object_number(log, &name), Some(12));
+        assert_eq!(object_number(LogId(8), &name), None);
+        for no in ["12", "00000000000000000000000000000007/o/12", "00000000000000000000000000000007/o/+0000000000000000012"] {
+            assert_eq!(object_number(log, no), None, "{no}");
+        }
+        assert!(object_name(log, u64::MAX) > object_name(log, 9));
+    }
+
+    /// The salts are part of the format: an object that was made by an earlier build must have the same.
+    #[test]
+    fn salts_differ_and_never_change() {
+        let salts = [salt(LogId(1), 0), salt(LogId(1), 1), salt(LogId(2), 0), salt(LogId(1 << 64), 0)];
+        assert!(salts.iter().all(|salt| salt.0 % 2 == 1));
+        assert!((0..salts.len()).all(|n| !salts[..n].contains(&salts[n])));
+        assert_eq!(salts[0], SegmentId(GOLDEN));
+    }
+    const GOLDEN: u64 = 0;
+}
