@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Implementations know names and bytes, and nothing of logs. They are called on threads of their own, never on a thread
-//! that writes the log. What a vault returns is checked like bytes from a disk before anything is done with it.
+//! that writes the log. The bytes that a vault returns are checked like those from a disk before anything is done with them.
 //!
 //! Must not know: segments, entries.
 

@@ -29,6 +29,7 @@ const CORE: House = House {
         "types",
         "error",
         "random",
+        "vault",
         "record",
         "sync",
         "disk",
@@ -36,6 +37,7 @@ const CORE: House = House {
         "cluster",
         // Segment files.
         "store::format",
+        "store::objects",
         "store::segment",
         "store::read",
         "store::recovery",

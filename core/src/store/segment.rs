@@ -8,9 +8,11 @@
 pub(crate) mod batch_offsets;
 pub(crate) mod damage;
 mod list;
+pub(crate) mod objects;
 pub(crate) mod version;
 
 pub(crate) use self::list::Segments;
+pub(crate) use super::format::segment::Base;
 
 use super::format::block::BLOCK_HEADER_BYTES;
 use super::format::geometry::{INDEX_ENTRY_BYTES, INDEX_STRIDE_BYTES, SEGMENT_HEADER_BYTES};
@@ -19,7 +21,7 @@ use super::objects::cache::ObjectFile;
 use crate::disk::{Disk, DiskFile, Map};
 use crate::error::{Error, Result};
 use crate::record::crc::crc32c;
-use crate::types::{EntryIndex, Index, SegmentId, Term, Timestamp};
+use crate::types::{SegmentId, Timestamp};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
@@ -50,22 +52,6 @@ pub(crate) fn file_name(number: u64) -> String {
 pub(crate) fn file_number(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".seg")?;
     (digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok()).flatten()
-}
-
-/// The start of a segment in the log: the position just before its first block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Base {
-    pub(crate) raft: EntryIndex,
-    pub(crate) term: Term,
-    /// The next record's index.
-    pub(crate) next: Index,
-}
-
-impl Base {
-    /// The start of the segment that this footer describes.
-    pub(crate) fn before(footer: &Footer) -> Self {
-        Self { raft: footer.base_raft, term: footer.base_term, next: footer.first }
-    }
 }
 
 /// The extent of a segment's contents.

@@ -159,8 +159,8 @@ impl Node {
         Some((newest, u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
     }
 
-    /// What retention discards next: the oldest object, or without one the oldest full segment. The first record after it,
-    /// and the time of its last entry.
+    /// The stretch that retention discards next: the oldest object, or without one the oldest full segment. Returns the first
+    /// record after it, and the time of its last entry.
     fn oldest_stretch(&self) -> Option<(Index, Timestamp)> {
         let object = self.replica.sequencer.committed().objects.stored().next();
         let segment = self.writer.store.segments.oldest_full();

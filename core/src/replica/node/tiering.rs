@@ -5,6 +5,8 @@
 //!   committed entries for an object ──> find its end (job) ──> cut ──committed──> make, put (job) ──> stored ──committed──> files may go
 //! ```
 //!
+//! The leader has another replica make and put an object if it can, so that it loses no time: see `delegation`.
+//!
 //! Where an object ends is decided once, by a command; what is in it follows from the log. So a leader that is deposed between
 //! two steps, or two replicas that store the same object, do no harm: they write the same bytes under the same name.
 //!
@@ -18,6 +20,7 @@
 //!
 //! Must not know: the network, which object store it is.
 
+mod delegation;
 mod jobs;
 mod local;
 
@@ -29,15 +32,17 @@ use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
 use crate::replica::queue::proposals::{Command, ObjectCommand, ProposalQueue};
 use crate::replica::raft::body_bytes_of;
 use crate::store::Store;
+use crate::store::format::objects::StoredObject;
 use crate::store::objects::cache::ObjectCache;
-use crate::store::objects::list::ListedObject;
-use crate::store::objects::maker::Stretch;
-use crate::store::segment::Base;
+use crate::store::segment::objects::ListedObject;
+use crate::store::object_maker::Stretch;
+use crate::store::segment::{Base, ReadMode};
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
 use crate::sync::threads::spawn;
 use crate::types::{EntryIndex, LogId, LogNumber, Timestamp};
 use crate::vault::Vault;
+use delegation::Delegation;
 use jobs::{Job, JobDone, ObjectMaker};
 use local::Released;
 use std::path::PathBuf;
@@ -77,7 +82,7 @@ pub(super) struct Tiering {
     asked_until: Moment,
     /// Up to this entry there was not enough for another object.
     looked_upto: EntryIndex,
-    /// What readers were shown: the number of the oldest object, and of the next one.
+    /// Shown to readers: the number of the oldest object, and of the next one.
     shown: (u64, u64),
     /// Objects below this number are to be deleted, once the entry is durably known to be committed, not before the time.
     to_delete: Option<(u64, EntryIndex, Moment)>,
@@ -86,6 +91,9 @@ pub(super) struct Tiering {
     /// Whether the object store is known to be this log's.
     is_checked: bool,
     released: Released,
+    delegation: Delegation,
+    /// An object that another replica says to have stored.
+    claimed: Option<(u64, StoredObject)>,
 }
 
 impl Tiering {
@@ -93,7 +101,8 @@ impl Tiering {
         let unaided = store.allocator.is_unaided();
         if let Some(vault) = &options.vault {
             let (vault, disk) = (vault.clone(), store.disk.clone());
-            let cache = ObjectCache::new(vault, log, disk, options.read_mode, options.cache_bytes);
+            let maps = options.read_mode == ReadMode::Map;
+            let cache = ObjectCache::new(vault, log, disk, maps, options.cache_bytes);
             if !unaided {
                 cache.start_fetching();
             }
@@ -118,6 +127,8 @@ impl Tiering {
             deleted: 0,
             is_checked: false,
             released: Released::default(),
+            delegation: Delegation::default(),
+            claimed: None,
         }
     }
 
@@ -173,31 +184,18 @@ impl Node {
     /// Makes a step of the objects.
     pub(super) fn tier(&mut self, now: Moment) -> Result<()> {
         self.release_files(now);
-        let done = self.tiering.take_done();
-        if let Some(done) = done {
+        if let Some(done) = self.tiering.take_done() {
             self.end_job(done, now)?;
         }
-        let is_idle = !self.tiering.is_busy && now >= self.tiering.again;
-        let Some(vault) = self.tiering.vault.clone().filter(|_| is_idle && self.replica.is_leader()) else {
-            return Ok(());
-        };
-        if !self.may_propose_objects() {
+        self.take_request();
+        self.take_answer(now);
+        if self.tiering.is_busy || now < self.tiering.again {
             return Ok(());
         }
-        let committed = self.replica.sequencer.committed();
-        let Some(object_bytes) = committed.options.get(LogOption::ObjectBytes) else {
-            return self.begin_objects(now);
-        };
-        let log = self.tiering.log;
-        let objects = &committed.objects;
-        let job = if !self.tiering.is_checked {
-            Some(Job::CheckRoot { vault, log })
-        } else if let Some((number, begin, end)) = objects.next_to_store() {
-            Some(Job::Store { vault, maker: self.object_maker(), stretch: Stretch { log, number, begin, end } })
-        } else if let Some(number) = self.due_for_deletion(now) {
-            Some(Job::Delete { vault, log, below: number })
-        } else {
-            self.next_cut(object_bytes, now)
+        let Some(vault) = self.tiering.vault.clone() else { return Ok(()) };
+        let job = match self.replica.is_leader() {
+            true => self.leaders_job(&vault, now)?,
+            false => self.requested_job(&vault),
         };
         let Some(job) = job else { return Ok(()) };
         if let Err(error) = self.tiering.start(job) {
@@ -207,7 +205,37 @@ impl Node {
         Ok(())
     }
 
-    /// What makes objects from the files here.
+    /// The next job of a leader.
+    fn leaders_job(&mut self, vault: &Arc<dyn Vault>, now: Moment) -> Result<Option<Job>> {
+        if !self.may_propose_objects() {
+            return Ok(None);
+        }
+        let (vault, log) = (vault.clone(), self.tiering.log);
+        let committed = self.replica.sequencer.committed();
+        let Some(object_bytes) = committed.options.get(LogOption::ObjectBytes) else {
+            return self.begin_objects(now).map(|()| None);
+        };
+        if !self.tiering.is_checked {
+            return Ok(Some(Job::CheckRoot { vault, log }));
+        }
+        if let Some((number, begin, end)) = committed.objects.next_to_store() {
+            if let Some((number, object)) = self.tiering.claimed.take_if(|(claimed, _)| *claimed == number) {
+                return Ok(Some(Job::Check { vault, log, number, object }));
+            }
+            let stretch = Stretch { log, number, begin, end };
+            return Ok(self.is_stored_here(&stretch, now).then(|| Job::Store {
+                vault,
+                maker: self.object_maker(),
+                stretch,
+            }));
+        }
+        if let Some(number) = self.due_for_deletion(now) {
+            return Ok(Some(Job::Delete { vault, log, below: number }));
+        }
+        Ok(self.next_cut(object_bytes, now))
+    }
+
+    /// A maker of objects from the files here.
     fn object_maker(&self) -> ObjectMaker {
         let (archive, options) = (self.writer.archive.clone(), self.options.clone());
         ObjectMaker { archive, options, node: self.cluster.node }
@@ -224,9 +252,10 @@ impl Node {
             return Some(self.tiering.asked_until);
         }
         let has_work = !self.tiering.is_checked
-            || committed.objects.next_to_store().is_some()
+            || (committed.objects.next_to_store().is_some() && self.tiering.delegation.is_idle())
+            || self.tiering.claimed.is_some()
             || committed.raft > self.tiering.looked_upto;
-        let work = has_work.then_some(now);
+        let work = has_work.then_some(now).or(self.tiering.delegation.deadline());
         let delete = self.tiering.to_delete.map(|(_, _, at)| at);
         let age = self.age_due(now);
         [work, delete, age].into_iter().flatten().min().map(|at| at.max(self.tiering.again))
@@ -289,7 +318,7 @@ impl Node {
         let oldest = self.writer.store.segments.oldest()?.base;
         match committed.objects.end() {
             Some((_, end)) if end.raft >= oldest.raft => Some(end),
-            // What is missing was discarded.
+            // The entries in between were discarded.
             Some(_) if oldest.next <= committed.first => Some(oldest),
             Some(_) => None,
             None => Some(oldest),
@@ -330,6 +359,16 @@ impl Node {
             JobDone::End(Ok(Some(cut))) => self.propose_object(cut, now)?,
             JobDone::End(Ok(None)) => self.tiering.looked_upto = self.replica.sequencer.committed().raft,
             JobDone::End(Err(error)) => self.tiering.has_failed(&error, "the end of an object cannot be found", now),
+            JobDone::Stored(number, result) if self.tiering.delegation.answers(number).is_some() => {
+                self.answer(number, result);
+            }
+            JobDone::Checked(number, object, Ok(())) => {
+                self.tiering.has_succeeded("the object store");
+                self.propose_object(ObjectCommand::Stored { number, object }, now)?;
+            }
+            JobDone::Checked(_, _, Err(error)) => {
+                self.tiering.has_failed(&error, "an object that another replica stored is not there", now);
+            }
             JobDone::Stored(number, Ok(object)) => {
                 tracing::debug!(path = %self.tiering.path.display(), number, bytes = object.bytes, "an object is stored");
                 self.published.counters.stored_object(object.bytes.into());

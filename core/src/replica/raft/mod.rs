@@ -32,6 +32,7 @@ mod options;
 mod peers;
 mod propose;
 mod ready;
+pub(crate) mod object_service;
 mod repair_service;
 mod requests;
 mod storage;
@@ -114,6 +115,7 @@ pub(crate) struct Replica {
     /// The term that it was leader in when this was last noted.
     led: Option<Term>,
     repair_service: repair_service::RepairService,
+    object_service: object_service::ObjectService,
     /// When this replica lost leadership while appends waited.
     lost_lead: Option<Moment>,
     /// The reason why it takes no part any more.
@@ -202,6 +204,7 @@ impl Replica {
             truncated_records: 0,
             led: None,
             repair_service: repair_service::RepairService::default(),
+            object_service: object_service::ObjectService::default(),
             lost_lead: None,
             out: None,
             answers_on: false,

@@ -72,10 +72,14 @@ pub(crate) enum HeadKind {
     ReadsVersion = 13,
     /// The first requested entry is damaged here as well. Older versions drop it.
     DamagedEntry = 14,
+    /// A leader asks the receiver to put an object into the object store. Older versions drop it.
+    StoreObject = 15,
+    /// The object is stored, or the sender could not store it.
+    ObjectStored = 16,
 }
 
 impl HeadKind {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 16] = [
         Self::Raft,
         Self::Removed,
         Self::Hello,
@@ -90,6 +94,8 @@ impl HeadKind {
         Self::Version,
         Self::ReadsVersion,
         Self::DamagedEntry,
+        Self::StoreObject,
+        Self::ObjectStored,
     ];
 }
 

@@ -29,7 +29,7 @@
 use super::geometry::{FOOTER_BYTES, INDEX_ENTRY_BYTES, OBJECT_BYTES, OBJECTS_HEADER_BYTES, data_limit};
 use crate::record::batch::{Malformed, u32_at, u64_at};
 use crate::store::format::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES};
-use crate::store::segment::Base;
+use crate::store::format::segment::Base;
 use crate::types::{EntryIndex, Index, Term, Timestamp};
 use std::collections::VecDeque;
 

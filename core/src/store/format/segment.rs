@@ -214,6 +214,22 @@ impl Footer {
     }
 }
 
+/// The start of a segment in the log: the position just before its first block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Base {
+    pub(crate) raft: EntryIndex,
+    pub(crate) term: Term,
+    /// The next record's index.
+    pub(crate) next: Index,
+}
+
+impl Base {
+    /// The start of the segment that this footer describes.
+    pub(crate) fn before(footer: &Footer) -> Self {
+        Self { raft: footer.base_raft, term: footer.base_term, next: footer.first }
+    }
+}
+
 impl Footer {
     /// Whether its offsets are possible in a segment of this size.
     pub(crate) fn fits(&self, segment_bytes: usize) -> bool {
@@ -499,7 +515,7 @@ mod tests {
         newer[16] = 4;
         let crc = crc32c(&newer[12..]).to_le_bytes();
         newer[8..12].copy_from_slice(&crc);
-        assert_eq!(SegmentHeader::parse(&newer), Err(HeaderFault::Newer(3)));
+        assert_eq!(SegmentHeader::parse(&newer), Err(HeaderFault::Newer(4)));
     }
 
     #[test]

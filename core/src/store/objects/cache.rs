@@ -9,7 +9,7 @@
 //! - the bytes of a chunk are written before it counts as here, and never again: references to them stay sound;
 //! - a file that leaves the cache loses its name alone. Readers that have it open go on in it;
 //! - nothing in a cached file is trusted: its blocks and batches are checked like those of a segment. Where a check fails, the
-//!   file leaves the cache, so that the next reader gets it anew from the object store.
+//!   file leaves the cache, so that the next reader fetches it again.
 //!
 //! The files are removed when the log is opened: they have no record of what is in them.
 //!
@@ -19,7 +19,6 @@ use super::fetch::Fetchers;
 use super::names::object_name;
 use crate::disk::{Disk, DiskFile, Map};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::segment::{ReadMode, Segment};
 use crate::types::LogId;
 use crate::vault::Vault;
 use std::collections::VecDeque;
@@ -41,7 +40,8 @@ pub(crate) struct ObjectCache {
     vault: Arc<dyn Vault>,
     log: LogId,
     disk: Arc<dyn Disk>,
-    mode: ReadMode,
+    /// Whether readers map files.
+    maps: bool,
     bytes_max: u64,
     /// Bytes of the chunks of `files`.
     bytes: AtomicU64,
@@ -59,7 +59,7 @@ impl ObjectCache {
         vault: Arc<dyn Vault>,
         log: LogId,
         disk: Arc<dyn Disk>,
-        mode: ReadMode,
+        maps: bool,
         bytes_max: u64,
     ) -> Self {
         let left = disk.list().unwrap_or_default().into_iter().filter(|name| name.ends_with(SUFFIX));
@@ -72,7 +72,7 @@ impl ObjectCache {
             vault,
             log,
             disk,
-            mode,
+            maps,
             bytes_max,
             bytes: AtomicU64::new(0),
             files: Mutex::default(),
@@ -92,11 +92,11 @@ impl ObjectCache {
         (self.fetched.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 
-    /// Opens object `number`, which has the size of `segment`.
+    /// Opens object `number`, which has `bytes` bytes.
     ///
     /// # Errors
     /// `Io`: the file could not be made.
-    pub(crate) fn open(self: &Arc<Self>, number: u64, segment: &Segment) -> Result<Arc<ObjectFile>> {
+    pub(crate) fn open(self: &Arc<Self>, number: u64, bytes: usize) -> Result<Arc<ObjectFile>> {
         let mut files = lock(&self.files);
         if let Some(n) = files.iter().position(|file| file.number == number)
             && let Some(file) = files.remove(n)
@@ -104,7 +104,7 @@ impl ObjectCache {
             files.push_front(file.clone());
             return Ok(file);
         }
-        let file = Arc::new(ObjectFile::make(self, number, segment.bytes as usize)?);
+        let file = Arc::new(ObjectFile::make(self, number, bytes)?);
         files.push_front(file.clone());
         Ok(file)
     }
@@ -183,10 +183,7 @@ impl ObjectFile {
         let file = cache.disk.create(&file_name).map_err(io)?;
         // The whole length, without space: what is not fetched takes none.
         file.write_at(bytes as u64 - 1, &[IoSlice::new(&[0])]).map_err(io)?;
-        let map = match cache.mode {
-            ReadMode::Map => file.map().ok(),
-            ReadMode::Read => None,
-        };
+        let map = if cache.maps { file.map().ok() } else { None };
         Ok(Self {
             cache: Arc::downgrade(cache),
             vault: cache.vault.clone(),
@@ -222,7 +219,7 @@ impl ObjectFile {
         self.discarded.load(Ordering::Relaxed)
     }
 
-    /// Takes it out of the cache: the next reader gets it anew.
+    /// Takes it out of the cache: the next reader fetches it again.
     pub(crate) fn discard(&self) {
         if let Some(cache) = self.cache.upgrade() {
             let mut files = lock(&cache.files);

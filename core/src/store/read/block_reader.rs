@@ -226,7 +226,7 @@ impl Blocks {
     /// An error at an offset of the segment.
     pub(crate) fn corrupt(&self, offset: usize, why: Malformed) -> Error {
         if let Source::Object(object) = &self.data.source {
-            object.discard(); // the next reader gets it anew
+            object.discard(); // the next reader fetches it again
         }
         Error::corrupt(&self.data.path, offset as u64, why)
     }

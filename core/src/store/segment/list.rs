@@ -12,7 +12,7 @@ use super::{Extent, ReadMode, Segment, SegmentData, Source, file_number, lock};
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
-use crate::store::objects::list::{ObjectList, object_of};
+use crate::store::segment::objects::{ObjectList, object_of};
 use crate::types::{EntryIndex, Index, Timestamp};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -9,7 +9,7 @@ use crate::replica::queue::proposals::ObjectCommand;
 use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::store::format::block::{BlockHeader, Kind};
 use crate::store::format::objects::StoredObject;
-use crate::store::objects::maker::{MadeObject, Stretch, make};
+use crate::store::object_maker::{MadeObject, Stretch, make};
 use crate::store::objects::names::{folder, object_name, object_number, root_name, root_text};
 use crate::store::read::entry_lookup::Archive;
 use crate::store::segment::Base;
@@ -26,6 +26,8 @@ pub(super) enum Job {
     FindEnd { archive: Archive, number: u64, begin: Base, upto: EntryIndex, object_bytes: u64, all: bool },
     /// Makes an object and puts it into the object store.
     Store { vault: Arc<dyn Vault>, maker: ObjectMaker, stretch: Stretch },
+    /// Checks that an object that another replica has put is in the object store.
+    Check { vault: Arc<dyn Vault>, log: LogId, number: u64, object: StoredObject },
     /// Deletes the objects below a number.
     Delete { vault: Arc<dyn Vault>, log: LogId, below: u64 },
 }
@@ -37,6 +39,7 @@ pub(super) enum JobDone {
     /// None: there is not enough for an object.
     End(Result<Option<ObjectCommand>>),
     Stored(u64, Result<StoredObject>),
+    Checked(u64, StoredObject, Result<()>),
     /// How many objects were deleted.
     Deleted(u64, Result<u64>),
 }
@@ -47,6 +50,7 @@ impl JobDone {
             Self::Root(result) => result.is_err(),
             Self::End(result) => result.is_err(),
             Self::Stored(_, result) => result.is_err(),
+            Self::Checked(_, _, result) => result.is_err(),
             Self::Deleted(_, result) => result.is_err(),
         }
     }
@@ -65,6 +69,10 @@ impl Job {
             Self::Store { vault, maker, stretch } => {
                 let stored = maker.make(&stretch).and_then(|made| put(&*vault, &stretch, made));
                 JobDone::Stored(stretch.number, stored)
+            }
+            Self::Check { vault, log, number, object } => {
+                let there = check(&*vault, &object_name(log, number), u64::from(object.bytes));
+                JobDone::Checked(number, object, there)
             }
             Self::Delete { vault, log, below } => JobDone::Deleted(below, delete(&*vault, log, below)),
         }
@@ -160,11 +168,17 @@ fn put(vault: &dyn Vault, stretch: &Stretch, made: MadeObject) -> Result<StoredO
         return Err(Error::new(ErrorKind::Diverged, what));
     }
     vault.put(&name, &made.pieces)?;
-    if vault.size(&name)? != Some(bytes) {
-        let what = format!("{name} is not in the object store as it was put there");
-        return Err(Error::new(ErrorKind::Unavailable, what));
-    }
+    check(vault, &name, bytes)?;
     Ok(made.object)
+}
+
+/// Checks that the object store has an object of this size.
+fn check(vault: &dyn Vault, name: &str, bytes: u64) -> Result<()> {
+    if vault.size(name)? == Some(bytes) {
+        return Ok(());
+    }
+    let what = format!("{name} is not in the object store as it was put there");
+    Err(Error::new(ErrorKind::Unavailable, what))
 }
 
 fn delete(vault: &dyn Vault, log: LogId, below: u64) -> Result<u64> {

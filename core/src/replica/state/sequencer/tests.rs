@@ -223,6 +223,9 @@ fn set_options_commands_round_trip_and_malformed_ones_are_refused() {
         if option == LogOption::RetentionBytes || option == LogOption::CapacityBytes {
             options.set(option, Some(u64::MAX));
         }
+        if option == LogOption::ObjectBytes {
+            options.set(option, Some(1 << 20));
+        }
         bodies.push(encode_command(Command::SetOptions(options)));
     }
     for (n, body) in bodies.iter().enumerate() {

@@ -8,11 +8,10 @@
 //! was durable, and the salt follows from the log's id and the object's number. So all replicas make the same bytes, and so does
 //! any later build.
 //!
-//! The bodies are those of the files, not copied: of each block only the header is made anew. Every byte is checked on the way.
+//! The bodies are those of the files, not copied: only the header of each block is another one. Every byte is checked on the way.
 //!
 //! Must not know: what the entries mean, where the file goes.
 
-use super::names::salt;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::crc::Crc;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
@@ -21,6 +20,7 @@ use crate::store::format::geometry::{
 };
 use crate::store::format::objects::StoredObject;
 use crate::store::format::segment::{Footer, IndexEntry, SegmentHeader, encode_index, version_of};
+use crate::store::objects::names::salt;
 use crate::store::read::entry_lookup::Archive;
 use crate::store::segment::Base;
 use crate::types::{LogId, SegmentId, Timestamp};

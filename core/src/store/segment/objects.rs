@@ -2,13 +2,13 @@
 //!
 //! Invariant: an object is in the list before the local segments with its records leave theirs.
 
-use super::cache::ObjectCache;
-use super::names::salt;
+use super::{Base, Segment, SegmentData};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::format::geometry::data_limit;
 use crate::store::format::objects::StoredObject;
 use crate::store::format::segment::Footer;
-use crate::store::segment::{Base, Segment, SegmentData};
+use crate::store::objects::cache::ObjectCache;
+use crate::store::objects::names::salt;
 use crate::types::{EntryIndex, Index, LogId, Timestamp};
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -130,7 +130,7 @@ impl ObjectList {
             );
             return Err(Error::new(ErrorKind::Unavailable, what));
         };
-        segment.data_of(|| cache.open(number, segment))
+        segment.data_of(|| cache.open(number, segment.bytes as usize))
     }
 }
 

@@ -1,0 +1,128 @@
+//! Delegation: the leader asks another replica to store an object: the one with the lowest number that has all of it, is heard, and
+//! did not fail lately. Without one it does it itself.
+//!
+//! The replica that is asked makes the object from its own files. It may be slow, or answer after another one was asked: the
+//! bytes are the same. The leader looks whether the object is there before it says so in the log.
+
+use super::super::Node;
+use super::jobs::Job;
+use crate::error::Result;
+use crate::replica::raft::object_service::ObjectAnswer;
+use crate::store::format::objects::StoredObject;
+use crate::store::object_maker::Stretch;
+use crate::sync::clock::Moment;
+use crate::types::NodeId;
+use crate::vault::Vault;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a replica has to store an object.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a replica that could not store an object is not asked again.
+const REST: Duration = Duration::from_secs(300);
+
+/// Requests of this replica, and to it.
+#[derive(Debug, Default)]
+pub(super) struct Delegation {
+    /// At the leader: the replica that was asked for an object, and until when it can answer.
+    asked: Option<(NodeId, u64, Moment)>,
+    /// Replicas that are not asked before this time.
+    resting: BTreeMap<NodeId, Moment>,
+    /// At another replica: who asks for which object.
+    request: Option<(NodeId, u64)>,
+    /// The request whose job is running.
+    running: Option<(NodeId, u64)>,
+}
+
+impl Delegation {
+    /// Whether no answer is awaited.
+    pub(super) fn is_idle(&self) -> bool {
+        self.asked.is_none()
+    }
+
+    /// Until when an answer is awaited.
+    pub(super) fn deadline(&self) -> Option<Moment> {
+        self.asked.map(|(.., until)| until)
+    }
+
+    /// The replica that waits for the result of the job that stored this object.
+    pub(super) fn answers(&self, number: u64) -> Option<NodeId> {
+        self.running.filter(|(_, running)| *running == number).map(|(from, _)| from)
+    }
+}
+
+impl Node {
+    /// At the leader: whether this replica stores the object itself. If another one can, it is asked.
+    pub(super) fn is_stored_here(&mut self, stretch: &Stretch, now: Moment) -> bool {
+        let delegation = &mut self.tiering.delegation;
+        if let Some((node, number, until)) = delegation.asked {
+            if number == stretch.number && now < until {
+                return false;
+            }
+            if number == stretch.number {
+                delegation.resting.insert(node, now.plus(REST));
+            }
+            delegation.asked = None;
+        }
+        delegation.resting.retain(|_, until| now < *until);
+        let peers = self.replica.peer_statuses(now);
+        let able = peers.into_iter().filter(|peer| peer.active && peer.matched >= stretch.end.raft);
+        let able = able.filter(|peer| !self.tiering.delegation.resting.contains_key(&peer.node));
+        let Some(node) = able.map(|peer| peer.node).min() else { return true };
+        self.tiering.delegation.asked = Some((node, stretch.number, now.plus(ANSWER_TIMEOUT)));
+        self.replica.request_object(node, stretch.number);
+        self.send();
+        false
+    }
+
+    /// At the leader: takes the answer of the replica that was asked.
+    pub(super) fn take_answer(&mut self, now: Moment) {
+        let Some(ObjectAnswer { from, number, stored }) = self.replica.take_object_answer() else { return };
+        let delegation = &mut self.tiering.delegation;
+        if delegation.asked.take_if(|(node, asked, _)| (*node, *asked) == (from, number)).is_none() {
+            return;
+        }
+        match stored {
+            Some(stored) => self.tiering.claimed = Some((number, stored)),
+            None => drop(delegation.resting.insert(from, now.plus(REST))),
+        }
+    }
+
+    /// At another replica: takes the leader's request. Without an object store it is refused at once.
+    pub(super) fn take_request(&mut self) {
+        let Some((from, number)) = self.replica.take_object_request() else { return };
+        if self.tiering.vault.is_none() {
+            self.replica.answer_object(from, number, None);
+            return self.send();
+        }
+        self.tiering.delegation.request = Some((from, number));
+    }
+
+    /// The job that the leader has asked for, once this replica knows that the object was cut.
+    pub(super) fn requested_job(&mut self, vault: &Arc<dyn Vault>) -> Option<Job> {
+        let (from, wanted) = self.tiering.delegation.request?;
+        let (number, begin, end) = self.replica.sequencer.committed().objects.next_to_store()?;
+        if number != wanted {
+            return None;
+        }
+        self.tiering.delegation.request = None;
+        self.tiering.delegation.running = Some((from, number));
+        let stretch = Stretch { log: self.tiering.log, number, begin, end };
+        Some(Job::Store { vault: vault.clone(), maker: self.object_maker(), stretch })
+    }
+
+    /// Tells the leader what became of its request.
+    pub(super) fn answer(&mut self, number: u64, result: Result<StoredObject>) {
+        let Some((to, _)) = self.tiering.delegation.running.take() else { return };
+        match &result {
+            Ok(object) => self.published.counters.stored_object(object.bytes.into()),
+            Err(error) => {
+                let path = self.tiering.path.display();
+                tracing::warn!(%path, number, %error, "an object cannot be stored; another replica does it");
+            }
+        }
+        self.replica.answer_object(to, number, result.ok());
+        self.send();
+    }
+}

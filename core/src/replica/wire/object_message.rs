@@ -1,0 +1,56 @@
+//! Messages about objects, as bytes: the leader's request to store one, and the answer.
+//!
+//! Little-endian. A request has the object's number, 8 bytes. An answer has it too, then what is stored, 20 bytes, or zeros: the
+//! sender could not store it.
+
+use crate::record::batch::{Malformed, u64_at};
+use crate::replica::wire::raft_message::{HeadKind, head};
+use crate::store::format::objects::{STORED_BYTES, StoredObject};
+use bytes::Bytes;
+
+/// The request to store an object.
+pub(crate) fn encode_request(number: u64) -> Bytes {
+    head(HeadKind::StoreObject, &number.to_le_bytes())
+}
+
+/// # Errors
+/// The request has another length.
+pub(crate) fn parse_request(body: &[u8]) -> Result<u64, Malformed> {
+    let body: &[u8; 8] = body.try_into().map_err(|_| "request for an object has an unexpected length")?;
+    Ok(u64::from_le_bytes(*body))
+}
+
+/// The answer: what is stored. None: nothing.
+pub(crate) fn encode_answer(number: u64, stored: Option<StoredObject>) -> Bytes {
+    let stored = stored.map_or([0; STORED_BYTES], |stored| stored.encode());
+    head(HeadKind::ObjectStored, &[&number.to_le_bytes()[..], &stored].concat())
+}
+
+/// # Errors
+/// The answer has another length, or impossible sizes.
+pub(crate) fn parse_answer(body: &[u8]) -> Result<(u64, Option<StoredObject>), Malformed> {
+    let (number, stored) = body.split_first_chunk::<8>().ok_or("answer about an object is cut off")?;
+    let stored: &[u8; STORED_BYTES] =
+        stored.try_into().map_err(|_| "answer about an object has an unexpected length")?;
+    let stored = if *stored == [0; STORED_BYTES] { None } else { Some(StoredObject::parse(stored)?) };
+    Ok((u64_at(number, 0), stored))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replica::wire::raft_message::parse_head;
+
+    #[test]
+    fn messages_survive_encoding_and_every_cut_is_an_error() {
+        let object = StoredObject { bytes: 1 << 20, data_end: 5000, index_count: 3, index_crc: 4, crc: 5 };
+        let (kind, body) = parse_head(&encode_request(7)).unwrap();
+        assert_eq!((kind, parse_request(&body)), (HeadKind::StoreObject, Ok(7)));
+        assert!((0..body.len()).all(|cut| parse_request(&body[..cut]).is_err()));
+        for stored in [None, Some(object)] {
+            let (kind, body) = parse_head(&encode_answer(7, stored)).unwrap();
+            assert_eq!((kind, parse_answer(&body)), (HeadKind::ObjectStored, Ok((7, stored))));
+            assert!((0..body.len()).all(|cut| parse_answer(&body[..cut]).is_err()));
+        }
+    }
+}
