@@ -155,10 +155,10 @@ fn file_of_prices_is_used_and_its_mistakes_are_reported() {
     assert_eq!(dollars(&dearer, "object", "puts"), Some(259.2));
 
     for (from, to, words) in [
-        ("[disk]", "[disk]\ncolour = 1", &["unknown field `colour`", "line 16", "correct that line"][..]),
+        ("[disk]", "[disk]\ncolour = 1", &["unknown field `colour`", "line 15", "correct that line"][..]),
         ("gb_month = 0.08\n", "", &["missing field `gb_month`", "--print-prices"]),
         ("in_per_gb = 0.01", "in_per_gb = -0.01", &["transfer.in_per_gb is -0.01, which is no price"]),
-        ("[disk]", "[disk", &["line 15"]),
+        ("[disk]", "[disk", &["line 14"]),
     ] {
         assert!(today.text().contains(from), "{from}");
         fs::write(&file, today.text().replacen(from, to, 1)).unwrap();

@@ -21,15 +21,13 @@ const BUILT_IN: [(&str, &str); 2] = [
     (OF_THE_KIP, include_str!("../../../../prices/aws-2023-us-east-1.toml")),
 ];
 
-/// A file of prices. A month is one of 30 days.
+/// A file of prices, in US dollars. A month is one of 30 days.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Prices {
     pub(super) name: String,
     /// The day on which these prices held, as `2026-11-26`.
     pub(super) date: String,
-    /// The sign before amounts is `$` whatever this says.
-    pub(super) currency: String,
     /// The bytes of a GB on the bill.
     pub(super) gb_bytes: u64,
     pub(super) transfer: Transfer,
@@ -215,10 +213,10 @@ mod tests {
             (
                 "[disk]",
                 "[disk]\ncolour = 1",
-                &["unknown field `colour`", "f, line 16", "correct that line"][..],
+                &["unknown field `colour`", "f, line 15", "correct that line"][..],
             ),
             ("gb_month = 0.08", "", &["missing field `gb_month`", "f, line"]),
-            ("out_per_gb = 0.01", "out_per_gb = \"x\"", &["invalid type", "f, line 10"]),
+            ("out_per_gb = 0.01", "out_per_gb = \"x\"", &["invalid type", "f, line 9"]),
             ("out_per_gb = 0.01", "out_per_gb = -1", &["transfer.out_per_gb is -1, which is no price", "f;"]),
             (
                 "get_per_1000 = 0.0004",
@@ -228,7 +226,7 @@ mod tests {
             ("name = \"s3-express\"", "name = \"s3-standard\"", &["a name of its own"]),
             ("zones = 3", "zones = 0", &["zones of the store s3-standard is 0"]),
             ("gb_bytes = 1_073_741_824", "gb_bytes = 0", &["gb_bytes is 0"]),
-            ("[disk]", "[disk", &["f, line 15"]),
+            ("[disk]", "[disk", &["f, line 14"]),
         ] {
             assert!(good.contains(from), "{from}");
             let failure = Prices::parse("f", &good.replacen(from, to, 1)).unwrap_err();
