@@ -13,7 +13,7 @@ use serde::Serialize;
 
 /// The KIP's inputs.
 struct Inputs {
-    /// What followers of one broker copy. 30 MB/s are 108 GB/h; the KIP calculates with 112.
+    /// The bytes that a follower of one broker copies. 30 MB/s are 108 GB/h; the KIP calculates with 112.
     gb_per_hour: f64,
     hours: f64,
     slices_per_second: f64,

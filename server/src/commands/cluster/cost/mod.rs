@@ -24,7 +24,7 @@ use traffic::{Traffic, measure};
 const HELP: &str = "\
 Examples:
   chiplog cost log1:7411
-      What the traffic of the next 10 s would cost, if it went on for a month.
+      The cost of a month with the traffic of the next 10 s.
   chiplog cost log1:7411 --seconds 600 --fan-out 3 --retention 7d --formulas
   chiplog cost --append-rate 30MB/s --fan-out 3 --replicas 3 --zones 3 --retention 7d --slice 100ms
       Before there is a cluster.
@@ -267,7 +267,7 @@ impl Cost {
         }
     }
 
-    /// What a reader of the figures has to know.
+    /// The limits of the figures, for the user.
     fn notes(&self, slices: &Slices, is_measured: bool) -> Vec<String> {
         let mut notes = vec![
             "this version has the class majority only; the others are computed for comparison".to_owned(),

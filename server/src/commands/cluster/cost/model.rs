@@ -15,10 +15,10 @@ use serde::Serialize;
 pub(super) const MONTH_SECONDS: f64 = 2_592_000.0;
 /// The bytes of a closed object; an object is one PUT.
 const OBJECT_BYTES: f64 = 67_108_864.0;
-/// About what a replica keeps of a slice that is in the store.
+/// The bytes that a replica keeps of a slice that is in the store, about.
 const REFERENCE_BYTES: f64 = 150.0;
 
-/// What is appended to one group of replicas: a log on its own, or the named logs of a group.
+/// The appends to one group of replicas: a log on its own, or the named logs of a group.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Flow {
     pub(super) bytes_per_second: f64,
@@ -31,7 +31,7 @@ pub(super) struct Flow {
     pub(super) stored_bytes: f64,
 }
 
-/// What the model computes the cost of.
+/// The traffic that the model computes the cost of.
 #[derive(Clone, Debug)]
 pub(super) struct Workload {
     pub(super) flows: Vec<Flow>,
@@ -236,7 +236,7 @@ fn client_transfer(kind: Kind, part: f64, workload: &Workload, prices: &Prices) 
     Line { kind, dollars: gb * part * per_gb, formula }
 }
 
-/// Slices through the store: the lines of what puts them there and of what gets them. `readers` get each slice of a flow.
+/// Slices through the store: the lines of requests, bytes and storage. `readers` get each slice of a flow.
 pub(super) fn hop(
     slices: &Slices,
     flows: &[Flow],

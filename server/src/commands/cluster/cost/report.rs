@@ -1,4 +1,4 @@
-//! What the command prints: bills and the table of KIP-1176, as values for JSON and as text.
+//! The output of the command: bills and the table of KIP-1176, as values for JSON and as text.
 
 use super::amounts::{cents, figure, to_cents, whole};
 use super::kip;
@@ -21,7 +21,7 @@ const NOT_INCLUDED: [&str; 8] = [
     "copies that follow outside the cluster, and backups",
 ];
 
-/// Where the traffic comes from, and how much it is.
+/// The traffic, and how it is known.
 #[derive(Debug, Serialize)]
 pub(super) struct Shown {
     /// How long it was measured. None: it was given.
