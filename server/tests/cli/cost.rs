@@ -76,6 +76,7 @@ fn given_traffic_is_computed_by_class_and_line() {
             "append_bytes_per_second",
             "appends_per_second",
             "read_bytes_per_second",
+            "are_reads_assumed",
             "stored_bytes",
             "slices_per_second",
             "zones",

@@ -49,11 +49,13 @@ Lines:
   closed objects of 64 MiB: the log for --retention
 
 Measured are the bytes of blocks that leaders wrote, and the appends that they accepted, of the default log
-and of all groups of named logs. Servers do not count what clients read: --fan-out says it.
+and of all groups of named logs; and the bytes that clients read from all servers, unless --fan-out says them,
+a log is named, or a server does not answer or does not count them.
 
 JSON fields:
   traffic       seconds (measured; null: given), append_bytes_per_second, appends_per_second (null: enough for
-                each slice), read_bytes_per_second, stored_bytes, slices_per_second, zones,
+                each slice), read_bytes_per_second, are_reads_assumed (by --fan-out or its default),
+                stored_bytes, slices_per_second, zones,
                 are_zones_assumed (servers without a label of their zone), groups (null: given), for each:
                 log, leader, append_bytes_per_second, appends_per_second, replicas, copies_between_zones,
                 stored_bytes
@@ -101,9 +103,9 @@ pub(crate) struct Cost {
     #[arg(long, value_name = "N", value_parser = whole_number::<u32>("a number of zones", 1..=64))]
     zones: Option<u32>,
 
-    /// The number of times that clients read each appended byte.
-    #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = fan_out)]
-    fan_out: f64,
+    /// The number of times that clients read each appended byte. Default: 1; with servers what clients read from them.
+    #[arg(long, value_name = "N", value_parser = fan_out)]
+    fan_out: Option<f64>,
 
     /// The replica that clients read from: any (their default), or the nearest (in their own zone).
     #[arg(long, value_enum, default_value_t = Readers::Any)]
@@ -255,11 +257,12 @@ impl Cost {
         })
     }
 
-    fn workload(&self, flows: Vec<Flow>, zones: u32, slices: Slices) -> Workload {
+    fn workload(&self, flows: Vec<Flow>, reads: Option<f64>, zones: u32, slices: Slices) -> Workload {
         let in_other_zones = part_in_other_zones(zones);
+        let appended: f64 = flows.iter().map(|flow| flow.bytes_per_second).sum();
         Workload {
             flows,
-            fan_out: self.fan_out,
+            read_bytes_per_second: reads.unwrap_or(appended * self.fan_out.unwrap_or(1.0)),
             appends_between_zones: in_other_zones,
             reads_between_zones: if self.readers == Readers::Any { in_other_zones } else { 0.0 },
             slices,
@@ -268,16 +271,12 @@ impl Cost {
     }
 
     /// The limits of the figures, for the user.
-    fn notes(&self, slices: &Slices, is_measured: bool) -> Vec<String> {
+    fn notes(&self, slices: &Slices, are_reads_unknown: bool) -> Vec<String> {
         let mut notes = vec![
             "this version has the class majority only; the others are computed for comparison".to_owned(),
         ];
-        let reads = format!(
-            "clients are assumed to read each byte {} times (--fan-out)",
-            amounts::figure(self.fan_out)
-        );
-        if is_measured {
-            notes.push(format!("servers do not count what clients read: {reads}"));
+        if are_reads_unknown {
+            notes.push("not all servers report what clients read: each byte is assumed to be read once, --fan-out N changes it".to_owned());
         }
         if slices.store.zones == 1 && slices.copies < 2.0 {
             notes.push(format!(
@@ -322,8 +321,10 @@ pub(crate) fn run(args: &Cost, ui: &Ui) -> Result<Exit> {
         None => vec![args.given(args.append_rate.unwrap_or_default())],
     };
     let zones = measured.as_ref().map_or(args.zones(), |traffic| traffic.zones);
-    let notes = args.notes(&slices, measured.is_some());
-    let workload = args.workload(flows, zones, slices);
+    let reads = measured.as_ref().and_then(|traffic| traffic.read_bytes_per_second);
+    let reads = reads.filter(|_| args.fan_out.is_none());
+    let notes = args.notes(&slices, measured.is_some() && reads.is_none() && args.fan_out.is_none());
+    let workload = args.workload(flows, reads, zones, slices);
     let sum = |of: fn(&Flow) -> f64| workload.flows.iter().map(of).sum::<f64>();
     let appended = sum(|flow| flow.bytes_per_second);
     let appends: Option<Vec<f64>> = workload.flows.iter().map(|flow| flow.appends_per_second).collect();
@@ -331,7 +332,8 @@ pub(crate) fn run(args: &Cost, ui: &Ui) -> Result<Exit> {
         seconds: measured.is_some().then_some(args.seconds),
         append_bytes_per_second: appended,
         appends_per_second: appends.map(|all| all.iter().sum()),
-        read_bytes_per_second: appended * workload.fan_out,
+        read_bytes_per_second: workload.read_bytes_per_second,
+        are_reads_assumed: reads.is_none(),
         stored_bytes: sum(|flow| flow.stored_bytes),
         slices_per_second: workload.flows.iter().map(|flow| workload.slices.per_second(flow)).sum(),
         zones,

@@ -35,8 +35,7 @@ pub(super) struct Flow {
 #[derive(Clone, Debug)]
 pub(super) struct Workload {
     pub(super) flows: Vec<Flow>,
-    /// The number of times that each byte is read by clients.
-    pub(super) fan_out: f64,
+    pub(super) read_bytes_per_second: f64,
     /// The part of what clients append that crosses zones on its way to the leader.
     pub(super) appends_between_zones: f64,
     /// The part of what clients read that crosses zones.
@@ -189,10 +188,11 @@ pub(super) fn bills(workload: &Workload, prices: &Prices) -> Vec<Bill> {
 }
 
 fn bill(class: Class, workload: &Workload, prices: &Prices) -> Bill {
+    let appended = sum(&workload.flows, |flow| flow.bytes_per_second);
     let mut lines = vec![
         replication(class, workload, prices),
-        client_transfer(Kind::Appends, workload.appends_between_zones, workload, prices),
-        client_transfer(Kind::Reads, workload.reads_between_zones * workload.fan_out, workload, prices),
+        client_transfer(Kind::Appends, appended, workload.appends_between_zones, prices),
+        client_transfer(Kind::Reads, workload.read_bytes_per_second, workload.reads_between_zones, prices),
     ];
     if class != Class::Majority {
         let readers = |flow: &Flow| if class == Class::Object { flow.replicas - 1.0 } else { 0.0 };
@@ -228,10 +228,9 @@ fn replication(class: Class, workload: &Workload, prices: &Prices) -> Line {
     Line { kind: Kind::Replication, dollars: gb * per_gb, formula }
 }
 
-/// `part`: the bytes that cross zones for each appended byte.
-fn client_transfer(kind: Kind, part: f64, workload: &Workload, prices: &Prices) -> Line {
-    let gb = month_gb(sum(&workload.flows, |flow| flow.bytes_per_second), prices);
-    let per_gb = prices.transfer.per_gb();
+/// `part`: that of the bytes which crosses zones.
+fn client_transfer(kind: Kind, bytes_per_second: f64, part: f64, prices: &Prices) -> Line {
+    let (gb, per_gb) = (month_gb(bytes_per_second, prices), prices.transfer.per_gb());
     let formula = format!("{} GB x {} to other zones x {}", figure(gb), figure(part), price(per_gb));
     Line { kind, dollars: gb * part * per_gb, formula }
 }
@@ -333,7 +332,7 @@ mod tests {
                 copies_between_zones: 2.0,
                 stored_bytes: 1000.0 * gb,
             }],
-            fan_out: 3.0,
+            read_bytes_per_second: 3.0 * gb,
             appends_between_zones: 0.5,
             reads_between_zones: 0.25,
             slices: Slices {

@@ -28,8 +28,9 @@ pub(super) struct Shown {
     pub(super) seconds: Option<u64>,
     pub(super) append_bytes_per_second: f64,
     pub(super) appends_per_second: Option<f64>,
-    /// Assumed: servers do not count what clients read.
     pub(super) read_bytes_per_second: f64,
+    /// Whether they follow from a number of reads for each byte, and were not measured.
+    pub(super) are_reads_assumed: bool,
     pub(super) stored_bytes: f64,
     pub(super) slices_per_second: f64,
     pub(super) zones: u32,
@@ -105,8 +106,9 @@ impl Shown {
         };
         let appends =
             self.appends_per_second.map_or_else(String::new, |n| format!(" in {} appends/s", figure(n)));
+        let reads = if self.are_reads_assumed { " (assumed)" } else { "" };
         let mut out = format!(
-            "{how}: {}/s appended{appends}, {}/s read (assumed), {} kept on each replica.\n",
+            "{how}: {}/s appended{appends}, {}/s read{reads}, {} kept on each replica.\n",
             bytes(self.append_bytes_per_second),
             bytes(self.read_bytes_per_second),
             bytes(self.stored_bytes),

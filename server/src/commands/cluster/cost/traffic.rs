@@ -54,6 +54,9 @@ impl Group {
 #[derive(Debug)]
 pub(super) struct Traffic {
     pub(super) groups: Vec<Group>,
+    /// The bytes that clients read per second, of all logs. None: a server does not count them, a log was named, or a server
+    /// answered in one round only.
+    pub(super) read_bytes_per_second: Option<f64>,
     /// The zones of the servers; without labels each server counts as one.
     pub(super) zones: u32,
     /// Whether every server has a label of its zone.
@@ -86,15 +89,25 @@ pub(super) fn measure(asker: &Asker, servers: &Servers, time: Duration) -> Resul
         watched.push(watch(asker, &servers.with_log(&log))?);
     }
     std::thread::sleep(time);
-    let groups = watched.into_iter().map(|mut log| {
+    let (mut groups, mut read) = (Vec::new(), None);
+    for mut log in watched {
         let after = asker.wait(log.query.round(PATIENCE)).somebody()?;
-        group(&log.log, &log.before, &after, log.at.elapsed())
-    });
-    let groups = groups.collect::<Result<Vec<_>>>()?;
+        let passed = log.at.elapsed();
+        groups.push(group(&log.log, &log.before, &after, passed)?);
+        // Each server counts the reads of all its logs, so the first log stands for all.
+        if groups.len() == 1 && !servers.is_named() {
+            read = reads(&log.before, &after).map(|bytes| format::rate(bytes, passed));
+        }
+    }
     let are_zones_known = has_labels(&members);
     let labels: BTreeSet<&str> = members.iter().map(|member| &*member.zone).collect();
     let zones = if are_zones_known { labels.len() } else { members.len() };
-    Ok(Traffic { groups, zones: u32::try_from(zones).unwrap_or(u32::MAX), are_zones_known })
+    Ok(Traffic {
+        groups,
+        read_bytes_per_second: read,
+        zones: u32::try_from(zones).unwrap_or(u32::MAX),
+        are_zones_known,
+    })
 }
 
 fn watch(asker: &Asker, servers: &Servers) -> Result<Watched> {
@@ -102,6 +115,19 @@ fn watch(asker: &Asker, servers: &Servers) -> Result<Watched> {
     let before = asker.wait(query.round(PATIENCE)).somebody()?;
     let log = if servers.log.is_empty() { DEFAULT_LOG.to_owned() } else { servers.log.clone() };
     Ok(Watched { log, query, before, at: Instant::now() })
+}
+
+/// The bytes that clients read between two rounds.
+fn reads(before: &Found, after: &Found) -> Option<u64> {
+    if !before.silent.is_empty() || !after.silent.is_empty() {
+        return None;
+    }
+    let grown = |now: &StatusResponse| {
+        let is_it = |then: &&StatusResponse| (then.node, &then.directory) == (now.node, &now.directory);
+        let then = before.answers.iter().map(|(_, then)| then).find(is_it)?;
+        now.read_bytes?.checked_sub(then.read_bytes?)
+    };
+    after.answers.iter().map(|(_, now)| grown(now)).sum()
 }
 
 fn has_labels(members: &[Member]) -> bool {
@@ -173,6 +199,21 @@ mod tests {
         assert_eq!(of(["a", "a", ""]).copies_between_zones, 2);
         assert_eq!(all.flow(None).stored_bytes, 7.0);
         assert_eq!(all.flow(Some(60.0)).stored_bytes, 30_000.0);
+    }
+
+    #[test]
+    fn reads_are_known_if_every_server_counts_them() {
+        let of = |bytes: [Option<u64>; 2]| {
+            let answers = (1..).zip(bytes).map(|(node, read_bytes)| {
+                (format!("a:{node}"), StatusResponse { node, read_bytes, ..StatusResponse::default() })
+            });
+            Found { answers: answers.collect(), ..Found::default() }
+        };
+        let before = || of([Some(10), Some(20)]);
+        assert_eq!(reads(&before(), &of([Some(15), Some(27)])), Some(12));
+        assert_eq!(reads(&before(), &of([Some(15), None])), None, "an older version");
+        assert_eq!(reads(&of([Some(10), None]), &of([Some(15), Some(27)])), None);
+        assert_eq!(reads(&before(), &of([Some(15), Some(1)])), None, "it was restarted");
     }
 
     #[test]
