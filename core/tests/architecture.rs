@@ -211,6 +211,7 @@ const WORDS: &[(&str, &[&str])] = &[
     ("servers", &["crate::connect", "crate::serve", "chiplog_net"]),
     ("how servers are queried", &["chiplog_net::client"]),
     ("how anything is shown", &["crate::common::output"]),
+    ("prices", &["crate::commands::cluster::cost::prices"]),
     // Benchmarks and Python.
     ("chiplog", &["chiplog", "crate::engine"]),
     ("reports", &["crate::report"]),

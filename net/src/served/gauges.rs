@@ -1,4 +1,5 @@
-//! Gauges: what is open at a server now: connections of clients, and streams by purpose.
+//! Gauges: what is open at a server now: connections of clients, and streams by purpose. And one counter: the bytes that
+//! clients read.
 //!
 //! Invariant: each open object holds a guard, and is counted as long as the guard lives.
 //!
@@ -49,6 +50,7 @@ impl Open {
 #[derive(Debug, Default)]
 pub struct Gauges {
     counts: [AtomicU64; Open::ALL.len()],
+    read_bytes: AtomicU64,
 }
 
 /// A guard of one open object.
@@ -68,6 +70,22 @@ impl Gauges {
     pub fn open(self: &Arc<Self>, what: Open) -> Opened {
         self.counts[what as usize].fetch_add(1, Ordering::Relaxed);
         Opened { gauges: self.clone(), what }
+    }
+
+    /// Counts bytes of records that a client reads. Copies (`chiplog follow`) are counted elsewhere.
+    ///
+    /// ```
+    /// let gauges = chiplog_net::served::gauges::Gauges::default();
+    /// gauges.add_read_bytes(10);
+    /// assert_eq!(gauges.read_bytes(), 10);
+    /// ```
+    pub fn add_read_bytes(&self, bytes: u64) {
+        self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// The bytes of records that clients read since the server was started.
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes.load(Ordering::Relaxed)
     }
 
     /// The number of open objects of this kind.

@@ -134,6 +134,7 @@ impl AdminService {
         (response.peer_address, response.client_address, response.zone) = (peer, client, zone);
         response.version.clone_from(&self.version);
         response.draining = self.host.is_draining();
+        response.read_bytes = Some(self.host.gauges().read_bytes());
         if log.is_some_and(|log| self.host.opened().is_some_and(|own| own.log_id() == log.log_id())) {
             response.full = self.host.fullness().unwrap_or_default();
             response.groups = self.host.named().map(groups::statuses).unwrap_or_default();

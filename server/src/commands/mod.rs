@@ -14,7 +14,7 @@ use crate::common::exit::Exit;
 use crate::common::failure::Result;
 use crate::common::output::Ui;
 use clap::Subcommand;
-use cluster::{logs, member, options, status, top};
+use cluster::{cost, logs, member, options, status, top};
 use data::{append, discard, read};
 use files::{backup, dump, info, restore, verify};
 use meta::{completions, config, man, token};
@@ -38,6 +38,7 @@ pub(crate) enum Command {
     Restore(restore::Restore),
     Status(status::Status),
     Top(top::Top),
+    Cost(Box<cost::Cost>),
     Logs(Box<logs::LogsCommand>),
     Member(Box<member::MemberCommand>),
     TransferLeader(Box<member::TransferLeader>),
@@ -73,6 +74,7 @@ pub(crate) fn run(command: Command, whole: fn() -> clap::Command, ui: &Ui) -> Re
         Command::Restore(args) => restore::run(&args, ui),
         Command::Status(args) => status::run(&args, ui),
         Command::Top(args) => top::run(&args, ui),
+        Command::Cost(args) => cost::run(&args, ui),
         Command::Logs(args) => logs::run(&args, ui),
         Command::Member(args) => member::run(&args, ui),
         Command::TransferLeader(args) => member::transfer(&args, ui),

@@ -142,7 +142,8 @@ fn of_clients(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
     page.gauge("connections", "open connections of clients", gauges.count(Open::Connections))?;
     let streams = [(Open::Appends, "append"), (Open::Reads, "read"), (Open::Watches, "watch")];
     let streams = streams.map(|(what, name)| (name.to_owned(), gauges.count(what)));
-    page.family("streams", "open streams, by what they do", "stream", MetricType::Gauge, &streams)
+    page.family("streams", "open streams, by what they do", "stream", MetricType::Gauge, &streams)?;
+    page.counter("read_bytes", "bytes of records that clients read", gauges.read_bytes())
 }
 
 fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {

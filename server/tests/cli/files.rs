@@ -247,6 +247,7 @@ fn help_and_version_are_not_errors() {
         "bench",
         "status",
         "top",
+        "cost",
         "member",
         "completions",
         "man",

@@ -6,6 +6,7 @@
 
 mod backup;
 mod beside;
+mod cost;
 mod files;
 mod harness;
 mod installed;

@@ -6,6 +6,7 @@ mod backup;
 mod certificates;
 mod cluster;
 mod configuration;
+mod cost;
 mod damage;
 mod disks;
 mod doors;

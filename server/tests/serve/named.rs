@@ -156,6 +156,7 @@ fn log_that_does_not_exist_is_not_found() {
         &["append", &none],
         &["discard", &none, "2"],
         &["status", &none],
+        &["cost", &none],
         &["options", &none],
         &["transfer-leader", "1", "--cluster", &none],
         &["logs", "seal", client, "none"],

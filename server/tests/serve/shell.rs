@@ -119,7 +119,7 @@ fn files_of_options_are_checked_before_connecting() {
     let (file, none) = (dir.path().join("no.pem"), dir.path().join("missing"));
     std::fs::write(&file, "no certificate").unwrap();
     let (file, none) = (file.to_str().unwrap(), none.to_str().unwrap());
-    for command in ["info", "read", "append", "status", "top"] {
+    for command in ["info", "read", "append", "status", "top", "cost"] {
         for (flag, path) in [("--tls-authority", file), ("--tls-authority", none), ("--token-file", none)] {
             let ran = run(&[command, "127.0.0.1:1", flag, path]);
             let named = ran.err.contains(flag) && ran.err.contains(path) && ran.err.lines().count() == 1;

@@ -65,6 +65,7 @@ fn url_is_refused_everywhere_with_the_same_message() {
         &["member", "add", url, "--cluster", "a:1"],
         &["member", "remove", "2", "--cluster", url],
         &["top", url],
+        &["cost", url],
         &["follow", "./copy", url],
     ] {
         let ran = run(args);

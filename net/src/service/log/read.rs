@@ -336,6 +336,10 @@ impl Reading {
     fn reply(&self, batches: Vec<StoredBatch>, next: Option<Index>, memory: Memory) -> Reply {
         let (first, last) = self.log.range().into_inner();
         let short = self.log.shortage_cause().is_some();
+        if !batches.is_empty() {
+            let bytes: usize = batches.iter().map(|batch| batch.bytes().len()).sum();
+            self.host.gauges().add_read_bytes(bytes as u64);
+        }
         Reply { batches, last, first, next, short, memory, is_in_memory: !self.is_mapped }
     }
 

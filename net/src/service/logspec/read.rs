@@ -97,6 +97,9 @@ impl Reading {
             Err(error) => Err(status_of(&self.log, &error)),
         };
         self.over = !matches!(reply, Ok(Reply::Entries { .. }));
+        if let Ok(Reply::Entries { parts, .. }) = &reply {
+            host.gauges().add_read_bytes(parts.iter().map(Part::data_bytes).sum::<usize>() as u64);
+        }
         Some(reply)
     }
 

@@ -59,6 +59,12 @@ impl Part {
         self.records.clone().filter_map(|n| self.batch.get(n))
     }
 
+    /// The bytes of its records.
+    pub(super) fn data_bytes(&self) -> usize {
+        let before = |n: u32| n.checked_sub(1).map_or(0, |last| self.batch.end(last));
+        before(self.records.end).saturating_sub(before(self.records.start))
+    }
+
     /// An upper bound of its memory without its large records.
     pub(super) fn copied_bytes(&self) -> usize {
         let small = |bytes: usize| if bytes < SHARED_BYTES_MIN { bytes } else { 0 };

@@ -1,5 +1,6 @@
 //! Commands that manage a cluster.
 
+pub(crate) mod cost;
 pub(crate) mod logs;
 pub(crate) mod member;
 pub(crate) mod options;
