@@ -97,7 +97,8 @@ fn replicas_share_the_objects_of_their_log() {
     let (network, vault) = (MemoryNetwork::new(), Arc::new(MemoryVault::default()));
     let dirs: Vec<_> = (0..4).map(|_| tempfile::tempdir().unwrap()).collect();
     let options = || options(&vault).local_bytes(2 * u64::from(SEGMENT));
-    let open = |node: u64, bootstrap| replica(dirs[node as usize - 1].path(), node, bootstrap, &network, options());
+    let open =
+        |node: u64, bootstrap| replica(dirs[node as usize - 1].path(), node, bootstrap, &network, options());
     let one = open(1, Bootstrap::Init);
     eventually("it leads", || one.append(&record(1)).is_ok());
     let id = one.log_id();
@@ -124,7 +125,9 @@ fn replicas_share_the_objects_of_their_log() {
     eventually("it follows", || three.last_index() == last);
     for log in [&one, &two, &three] {
         assert_eq!(log.first_index().get(), 1);
-        eventually("it knows all objects", || log.reader(Start::First).and_then(|mut r| r.next_batch().map(drop)).is_ok());
+        eventually("it knows all objects", || {
+            log.reader(Start::First).and_then(|mut r| r.next_batch().map(drop)).is_ok()
+        });
         read_all(log, 1);
         read_all(log, 3500);
     }

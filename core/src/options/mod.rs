@@ -244,7 +244,11 @@ impl Options {
         }
         within("object_bytes", self.object_bytes.into(), OBJECT_BYTES_MIN, OBJECT_BYTES_MAX)?;
         if let Some(age) = self.object_age {
-            at_least_1_ms("object_age", age, "every entry would be an object; none stores full objects only")?;
+            at_least_1_ms(
+                "object_age",
+                age,
+                "every entry would be an object; none stores full objects only",
+            )?;
         }
         if let Some(bytes) = self.local_bytes {
             within("local_bytes", bytes, segments, u64::MAX)?;

@@ -46,7 +46,11 @@ pub(crate) struct Stretch {
 ///
 /// # Errors
 /// `NotFound`: not all of the stretch is in the log's files. `Corrupt`, `Io`. `TooLarge`: no segment file is that large.
-pub(crate) fn make(archive: &Archive, stretch: &Stretch, opening: (BlockHeader, Vec<u8>)) -> Result<MadeObject> {
+pub(crate) fn make(
+    archive: &Archive,
+    stretch: &Stretch,
+    opening: (BlockHeader, Vec<u8>),
+) -> Result<MadeObject> {
     let Stretch { log, number, begin, end } = *stretch;
     let entries = archive.entries(begin.raft.next(), end.raft)?.ok_or_else(|| {
         let what = format!(
@@ -118,7 +122,8 @@ impl File {
         let Stretch { log, number, begin, end } = *stretch;
         let bytes = segment_bytes_for(self.end);
         if bytes > SEGMENT_BYTES_MAX as usize {
-            let what = format!("object {number} has {bytes} bytes, which is more than a segment file can have");
+            let what =
+                format!("object {number} has {bytes} bytes, which is more than a segment file can have");
             return Err(Error::new(ErrorKind::TooLarge, what));
         }
         let (index, index_crc) = encode_index(&self.index);

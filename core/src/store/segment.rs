@@ -370,6 +370,7 @@ const _: () = assert!(SEGMENT_HEADER_BYTES.is_multiple_of(BLOCK_HEADER_BYTES));
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::{EntryIndex, Index, Term};
 
     /// The helper thread writes a footer while the segment is cut. That footer is out of date, and the segment must not
     /// count as sealed.

@@ -178,9 +178,8 @@ impl Node {
     /// Whether the oldest segment is beyond the age limit, by the log's time: a jump of the wall clock discards
     /// nothing.
     fn is_too_old(&self, now: Moment) -> bool {
-        self.aging().is_some_and(|(newest, age)| {
-            newest < Timestamp(self.replica.time(now).0.saturating_sub(age))
-        })
+        self.aging()
+            .is_some_and(|(newest, age)| newest < Timestamp(self.replica.time(now).0.saturating_sub(age)))
     }
 
     /// As [`Self::beyond_retention`], in a shared group: the oldest segment with records goes once every log has

@@ -33,9 +33,9 @@ use crate::replica::queue::proposals::{Command, ObjectCommand, ProposalQueue};
 use crate::replica::raft::body_bytes_of;
 use crate::store::Store;
 use crate::store::format::objects::StoredObject;
+use crate::store::object_maker::Stretch;
 use crate::store::objects::cache::ObjectCache;
 use crate::store::segment::objects::ListedObject;
-use crate::store::object_maker::Stretch;
 use crate::store::segment::{Base, ReadMode};
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
@@ -46,8 +46,8 @@ use delegation::Delegation;
 use jobs::{Job, JobDone, ObjectMaker};
 use local::Released;
 use std::path::PathBuf;
-use std::sync::mpsc::{Sender, channel};
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -355,10 +355,14 @@ impl Node {
                 self.tiering.is_checked = true;
                 self.tiering.has_succeeded("the object store");
             }
-            JobDone::Root(Err(error)) => self.tiering.has_failed(&error, "the object store cannot be used", now),
+            JobDone::Root(Err(error)) => {
+                self.tiering.has_failed(&error, "the object store cannot be used", now)
+            }
             JobDone::End(Ok(Some(cut))) => self.propose_object(cut, now)?,
             JobDone::End(Ok(None)) => self.tiering.looked_upto = self.replica.sequencer.committed().raft,
-            JobDone::End(Err(error)) => self.tiering.has_failed(&error, "the end of an object cannot be found", now),
+            JobDone::End(Err(error)) => {
+                self.tiering.has_failed(&error, "the end of an object cannot be found", now)
+            }
             JobDone::Stored(number, result) if self.tiering.delegation.answers(number).is_some() => {
                 self.answer(number, result);
             }
@@ -375,7 +379,9 @@ impl Node {
                 self.tiering.has_succeeded("the object store");
                 self.propose_object(ObjectCommand::Stored { number, object }, now)?;
             }
-            JobDone::Stored(_, Err(error)) => self.tiering.has_failed(&error, "an object cannot be stored", now),
+            JobDone::Stored(_, Err(error)) => {
+                self.tiering.has_failed(&error, "an object cannot be stored", now)
+            }
             JobDone::Deleted(below, Ok(count)) => {
                 let path = self.tiering.path.display();
                 tracing::info!(%path, below, count, "objects whose records are discarded were deleted");
@@ -383,7 +389,9 @@ impl Node {
                 self.tiering.to_delete.take_if(|(number, ..)| *number <= below);
                 self.tiering.has_succeeded("the object store");
             }
-            JobDone::Deleted(_, Err(error)) => self.tiering.has_failed(&error, "objects cannot be deleted", now),
+            JobDone::Deleted(_, Err(error)) => {
+                self.tiering.has_failed(&error, "objects cannot be deleted", now)
+            }
         }
         Ok(())
     }
@@ -427,7 +435,10 @@ impl Node {
         let is_discarded = number > self.tiering.shown.0 || self.tiering.shown == (0, 0);
         self.tiering.shown = (number, next);
         if is_discarded && number > self.tiering.deleted {
-            let at = self.tiering.to_delete.map_or_else(|| now.plus(self.options.object_delete_delay), |(.., at)| at);
+            let at = self
+                .tiering
+                .to_delete
+                .map_or_else(|| now.plus(self.options.object_delete_delay), |(.., at)| at);
             self.tiering.to_delete = Some((number, committed.raft, at));
         }
     }

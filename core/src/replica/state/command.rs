@@ -40,7 +40,11 @@ pub(crate) fn encode_command(command: Command) -> Vec<u8> {
         Command::Log(LogCommand::SetOptions { log, options }) => return set_options(log, &options),
         Command::Object(ObjectCommand::Cut { number, begin, end, timestamp }) => {
             let words = [CUT, number, begin.raft.0, begin.term.0, begin.next.0, end.raft.0, end.term.0];
-            return [&words[..], &[end.next.0, timestamp.0]].concat().into_iter().flat_map(u64::to_le_bytes).collect();
+            return [&words[..], &[end.next.0, timestamp.0]]
+                .concat()
+                .into_iter()
+                .flat_map(u64::to_le_bytes)
+                .collect();
         }
         Command::Object(ObjectCommand::Stored { number, object }) => {
             let words = [STORED, number].map(u64::to_le_bytes);
@@ -105,7 +109,12 @@ pub(crate) fn parse_command(body: &[u8]) -> Result<Command, Malformed> {
             next: Index(u64_at(body, at + 16)),
         };
         let (number, begin, end) = (u64_at(body, 8), base_at(16), base_at(40));
-        return Ok(Command::Object(ObjectCommand::Cut { number, begin, end, timestamp: Timestamp(u64_at(body, 64)) }));
+        return Ok(Command::Object(ObjectCommand::Cut {
+            number,
+            begin,
+            end,
+            timestamp: Timestamp(u64_at(body, 64)),
+        }));
     }
     let body: &[u8; COMMAND_BYTES] = body.try_into().map_err(|_| "command has an unexpected length")?;
     let operand = u64_at(body, 8);

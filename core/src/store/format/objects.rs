@@ -72,7 +72,8 @@ impl StoredObject {
         if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&object.bytes) {
             return Err("object has an impossible size");
         }
-        let (bytes, index) = (object.bytes as usize, u64::from(object.index_count) * INDEX_ENTRY_BYTES as u64);
+        let (bytes, index) =
+            (object.bytes as usize, u64::from(object.index_count) * INDEX_ENTRY_BYTES as u64);
         let blocks = SEGMENT_HEADER_BYTES..=data_limit(bytes);
         if !blocks.contains(&(object.data_end as usize))
             || data_limit(bytes) as u64 + index > (bytes - FOOTER_BYTES) as u64
@@ -131,8 +132,7 @@ pub(crate) const fn encoded_bytes(objects: usize) -> usize {
 /// The reverse of [`encode`].
 pub(crate) fn decode(b: &[u8]) -> Result<(Objects, Index), Malformed> {
     const NEWER: Malformed = "object table has fields of a newer format";
-    let (header, rest) =
-        b.split_first_chunk::<OBJECTS_HEADER_BYTES>().ok_or("object table is cut off")?;
+    let (header, rest) = b.split_first_chunk::<OBJECTS_HEADER_BYTES>().ok_or("object table is cut off")?;
     let (entries, left) = rest.as_chunks::<OBJECT_BYTES>();
     if u64_at(header, 40) != entries.len() as u64 || !left.is_empty() {
         return Err("object table has another length than it says");
@@ -147,7 +147,8 @@ pub(crate) fn decode(b: &[u8]) -> Result<(Objects, Index), Malformed> {
     if base.next == Index(0) || first == Index(0) {
         return Err("object table has no records");
     }
-    let mut objects = Objects { number: u64_at(header, 0), base, list: VecDeque::with_capacity(entries.len()) };
+    let mut objects =
+        Objects { number: u64_at(header, 0), base, list: VecDeque::with_capacity(entries.len()) };
     let (mut before, mut all_stored) = (base, true);
     for entry in entries {
         if entry[52..] != [0; 4] {
@@ -178,8 +179,7 @@ mod tests {
     }
 
     fn table() -> Objects {
-        let stored =
-            StoredObject { bytes: 1 << 16, data_end: 8192, index_count: 2, index_crc: 7, crc: 9 };
+        let stored = StoredObject { bytes: 1 << 16, data_end: 8192, index_count: 2, index_crc: 7, crc: 9 };
         let list = [
             ObjectState { end: base(9, 2, 40), timestamp: Timestamp(5), stored: Some(stored) },
             ObjectState { end: base(12, 2, 40), timestamp: Timestamp(6), stored: None },

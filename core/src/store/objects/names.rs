@@ -47,7 +47,11 @@ mod tests {
         assert_eq!(name, "00000000000000000000000000000007/o/00000000000000000012");
         assert_eq!(object_number(log, &name), Some(12));
         assert_eq!(object_number(LogId(8), &name), None);
-        for no in ["12", "00000000000000000000000000000007/o/12", "00000000000000000000000000000007/o/+0000000000000000012"] {
+        for no in [
+            "12",
+            "00000000000000000000000000000007/o/12",
+            "00000000000000000000000000000007/o/+0000000000000000012",
+        ] {
             assert_eq!(object_number(log, no), None, "{no}");
         }
         assert!(object_name(log, u64::MAX) > object_name(log, 9));

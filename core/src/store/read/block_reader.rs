@@ -237,7 +237,9 @@ impl Blocks {
                 Ok(Slice::Mapped { data: self.data.clone(), range: at..at + length })
             }
             Source::Map(_) => Err(self.corrupt(at, SHORT)),
-            Source::Object(_) if at + length > self.data.segment.bytes as usize => Err(self.corrupt(at, SHORT)),
+            Source::Object(_) if at + length > self.data.segment.bytes as usize => {
+                Err(self.corrupt(at, SHORT))
+            }
             Source::Object(object) => {
                 object.ensure(at..at + length)?;
                 match object.map() {

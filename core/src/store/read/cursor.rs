@@ -114,7 +114,9 @@ pub(crate) fn remembered(segments: &Segments, index: Index) -> Option<(Slice, Fo
     let bytes = match &data.source {
         Source::Map(map) if range.end <= map.len() => Slice::Mapped { data, range },
         Source::Map(_) => return None,
-        Source::File(_) | Source::Object(_) => Slice::Copied(data.copy(range.start, range.len()).ok()??.into()),
+        Source::File(_) | Source::Object(_) => {
+            Slice::Copied(data.copy(range.start, range.len()).ok()??.into())
+        }
     };
     (bytes.len() >= 4 && u32_at(&bytes, 0) == found.crc).then_some((bytes, found))
 }
@@ -158,7 +160,8 @@ impl Prefetch {
             Source::File(file) => file.will_need(range.start as u64..range.end as u64),
             Source::Object(object) => {
                 object.will_need(range);
-                segments.will_need_after(&data.segment, (at + ahead).saturating_sub(data.segment.bytes as usize));
+                segments
+                    .will_need_after(&data.segment, (at + ahead).saturating_sub(data.segment.bytes as usize));
             }
         }
     }

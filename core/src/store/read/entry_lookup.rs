@@ -112,7 +112,11 @@ impl Archive {
     ///
     /// # Errors
     /// Those of [`Self::header`].
-    pub(crate) fn entries(&self, from: EntryIndex, to: EntryIndex) -> Result<Option<Vec<(BlockHeader, Bytes)>>> {
+    pub(crate) fn entries(
+        &self,
+        from: EntryIndex,
+        to: EntryIndex,
+    ) -> Result<Option<Vec<(BlockHeader, Bytes)>>> {
         self.segments.undisturbed(|| {
             let mut entries = Vec::new();
             self.walk(from, to.next(), &mut |blocks, found, upto| {

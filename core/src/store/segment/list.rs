@@ -311,7 +311,9 @@ impl Segments {
         let bytes = behind.map(|segment| {
             let begin = match segment.base.raft >= raft {
                 true => SEGMENT_HEADER_BYTES,
-                false => self.open(&segment).and_then(|data| data.seek(|e| e.raft_index <= raft)).unwrap_or(0),
+                false => {
+                    self.open(&segment).and_then(|data| data.seek(|e| e.raft_index <= raft)).unwrap_or(0)
+                }
             };
             segment.data_end().saturating_sub(begin) as u64
         });

@@ -12,8 +12,8 @@
 //! - the opening that says so is durable before the first file goes.
 
 use super::super::Node;
-use crate::types::{EntryIndex, Index, Timestamp};
 use crate::sync::clock::Moment;
+use crate::types::{EntryIndex, Index, Timestamp};
 
 /// How far the log is known to be stored, and what goes for that.
 #[derive(Debug, Default)]

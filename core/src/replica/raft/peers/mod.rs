@@ -92,7 +92,9 @@ impl Replica {
             HeadKind::Version => return self.on_version_request(from, &body).map(|()| None),
             HeadKind::ReadsVersion => return self.on_version(from, &body).map(|()| None),
             HeadKind::StoreObject => return self.on_object_request(from, &body).map(|()| None),
-            HeadKind::ObjectStored if !is_member => return Err("answer about an object from a node that is no member"),
+            HeadKind::ObjectStored if !is_member => {
+                return Err("answer about an object from a node that is no member");
+            }
             HeadKind::ObjectStored => return self.on_object_answer(from, &body).map(|()| None),
         }
         let (message, arrived) = raft_message::decode_message(&body, bodies)?;

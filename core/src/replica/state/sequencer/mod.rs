@@ -372,7 +372,11 @@ impl Sequencer {
         let opening = Opening {
             base_raft: self.end.raft,
             base_term: self.end.term,
-            log_first: if planted!(30) { Index(1) } else { self.first_at_end().max(self.committed.local_first) },
+            log_first: if planted!(30) {
+                Index(1)
+            } else {
+                self.first_at_end().max(self.committed.local_first)
+            },
             hard_state: HardState {
                 commit: self.known_committed(),
                 term: if planted!(21) { self.end.term } else { self.hard_state.term },
@@ -634,10 +638,9 @@ impl Sequencer {
             Command::OpenSession { .. } => Index(block.header.raft_index.0),
             Command::Discard { first } => first,
             Command::Log(LogCommand::Discard { first, .. }) => first,
-            Command::CloseSession { .. }
-            | Command::SetOptions(_)
-            | Command::Log(_)
-            | Command::Object(_) => Index(0),
+            Command::CloseSession { .. } | Command::SetOptions(_) | Command::Log(_) | Command::Object(_) => {
+                Index(0)
+            }
         };
         Decision::Write(block, result)
     }
