@@ -29,6 +29,7 @@ const CORE: House = House {
         "types",
         "error",
         "random",
+        "vault",
         "record",
         "sync",
         "disk",
