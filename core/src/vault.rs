@@ -19,7 +19,7 @@ use std::ops::Range;
 ///
 /// Calls block, also for the network, and can be made from several threads at a time. They end: an implementation has
 /// time-outs, and tries again by itself what is worth it. A name is 1 to 512 of the characters `a-z 0-9 . _ - /`, with no part
-/// between slashes that is empty, `.` or `..`: see [`check_name`]. No name continues another one after a slash: with an object
+/// between slashes that is empty, `.`, `..` or longer than 200: see [`check_name`]. No name continues another one after a slash: with an object
 /// `o/7` there is none `o/7/a`, because a directory cannot keep both.
 ///
 /// # Errors
@@ -102,6 +102,8 @@ pub fn check_name(name: &str) -> Result<()> {
         "it may have the characters a-z 0-9 . _ - / only".to_owned()
     } else if name.split('/').any(|part| matches!(part, "" | "." | "..")) {
         "a part between its slashes is empty, . or ..".to_owned()
+    } else if name.split('/').any(|part| part.len() > NAME_PART_BYTES_MAX) {
+        format!("a part between its slashes has more than {NAME_PART_BYTES_MAX} bytes")
     } else {
         return Ok(());
     };
@@ -138,6 +140,10 @@ pub fn check_range(name: &str, range: &Range<u64>) -> Result<()> {
 
 /// The length of the longest name.
 pub const NAME_BYTES_MAX: usize = 512;
+
+/// The length of the longest part of a name between slashes. A file's name has up to 255 bytes, and some stores keep a file for
+/// their own use beside it.
+pub const NAME_PART_BYTES_MAX: usize = 200;
 
 #[cfg(any(test, feature = "testing"))]
 mod conformance;

@@ -20,8 +20,8 @@ pub(crate) struct Call {
     pub(crate) hint: &'static str,
 }
 
-/// A cause is shown up to this length: some proxies answer with a whole page.
-const CAUSE_CHARS_MAX: usize = 600;
+/// Of a longer cause, this much of its beginning and twice that of its end are shown: some proxies answer with a whole page.
+const CAUSE_CHARS: usize = 250;
 
 /// Codes of a refusal with status 400 that concern the credentials.
 const CREDENTIAL_CODES: [&str; 4] =
@@ -59,14 +59,22 @@ impl Call {
     fn failure(&self, error: StoreError) -> Error {
         let (kind, advice) = classify(&error, refusal().as_ref());
         let what = &self.what;
-        let mut cause = error.to_string();
-        if let Some((end, _)) = cause.char_indices().nth(CAUSE_CHARS_MAX) {
-            cause.truncate(end);
-            cause.push('…');
-        }
+        let cause = shorten(error.to_string());
         let hint = if kind == ErrorKind::Unavailable { self.hint } else { "" };
         Error::with_cause(kind, format!("cannot {what}: {cause}{advice}{hint}"), error)
     }
+}
+
+fn shorten(cause: String) -> String {
+    let count = cause.chars().count();
+    if count <= 3 * CAUSE_CHARS {
+        return cause;
+    }
+    let chars = |skipped, taken| cause.chars().skip(skipped).take(taken);
+    chars(0, CAUSE_CHARS)
+        .chain(" … ".chars())
+        .chain(chars(count - 2 * CAUSE_CHARS, 2 * CAUSE_CHARS))
+        .collect()
 }
 
 /// The kind of a failure, and what to do about it.
@@ -151,7 +159,7 @@ mod tests {
     fn long_causes_are_cut_and_stay_the_source() {
         let call = Call { what: "put object o/7".into(), limit: Duration::from_secs(1), hint: "" };
         let error = call.failure(generic(io::Error::other("ä".repeat(5_000))));
-        assert!(error.to_string().chars().count() < 700);
+        assert!((750..850).contains(&error.to_string().chars().count()));
         assert!(std::error::Error::source(&error).unwrap().to_string().len() > 10_000);
     }
 }

@@ -40,7 +40,10 @@ impl Location {
             "s3" => Provider::S3,
             "gs" => Provider::Google,
             "az" => Provider::Azure,
-            "file" => return directory(text),
+            "file" if rest.starts_with('/') => return directory(text),
+            "file" => {
+                return Err(invalid(format!("{text:?} names no local directory: use file:///DIRECTORY")));
+            }
             // The text is not shown: a pasted URL can contain a secret.
             _ => return Err(invalid(format!("{scheme:?} is no scheme of a vault's location: {FORMS}"))),
         };

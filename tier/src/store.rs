@@ -1,6 +1,4 @@
 //! From a location and options to a store.
-//!
-//! Must not know: objects.
 
 use crate::http::Connector;
 use crate::location::{Location, Provider, invalid};
@@ -179,6 +177,7 @@ fn s3(bucket: &str, options: &VaultOptions) -> Result<AmazonS3Builder> {
 
 fn google(bucket: &str, options: &VaultOptions) -> Result<GoogleCloudStorageBuilder> {
     let VaultOptions { endpoint, secret_key, allow_http, .. } = options;
+    check_plain_text(endpoint.as_deref(), Some(allow_http.to_string()))?;
     let mut builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket);
     if let Some(url) = endpoint {
         builder = builder.with_base_url(url);
@@ -186,12 +185,8 @@ fn google(bucket: &str, options: &VaultOptions) -> Result<GoogleCloudStorageBuil
     if let Some(key) = secret_key {
         builder = builder.with_service_account_key(key);
     }
-    if *allow_http {
-        builder = builder.with_config(GoogleConfigKey::Client(ClientConfigKey::AllowHttp), "true");
-    }
-    let allows = builder.get_config_value(&GoogleConfigKey::Client(ClientConfigKey::AllowHttp));
-    check_plain_text(endpoint.as_deref(), allows)?;
-    Ok(builder)
+    // By default this builder allows it, unlike the others. The machine's account is asked for without TLS all the same.
+    Ok(builder.with_config(GoogleConfigKey::Client(ClientConfigKey::AllowHttp), allow_http.to_string()))
 }
 
 fn azure(container: &str, options: &VaultOptions) -> Result<MicrosoftAzureBuilder> {

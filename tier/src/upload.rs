@@ -1,6 +1,6 @@
 //! Uploads of large objects in parts.
 //!
-//! Must not know: names, prefixes.
+//! Invariant: an upload that fails is aborted, and the failure that caused it is the one that is returned.
 
 use crate::call::Call;
 use bytes::Bytes;
