@@ -47,6 +47,14 @@ impl Call {
         .await
     }
 
+    /// Bounds the time of a call that makes several requests.
+    ///
+    /// # Errors
+    /// Those of the work; `Unavailable` after the time limit.
+    pub(crate) async fn within_limit<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        timeout(self.limit, work).await.unwrap_or_else(|_| Err(self.silence()))
+    }
+
     /// The error of a request that took too long.
     fn silence(&self) -> Error {
         let Self { what, limit, hint } = self;
@@ -59,10 +67,23 @@ impl Call {
     fn failure(&self, error: StoreError) -> Error {
         let (kind, advice) = classify(&error, refusal().as_ref());
         let what = &self.what;
-        let cause = shorten(error.to_string());
+        let cause = shorten(tell(&error));
         let hint = if kind == ErrorKind::Unavailable { self.hint } else { "" };
         Error::with_cause(kind, format!("cannot {what}: {cause}{advice}{hint}"), error)
     }
+}
+
+/// A failure with those of its causes that it does not show by itself: a refused connection, a certificate.
+fn tell(error: &StoreError) -> String {
+    let mut told = error.to_string();
+    for cause in causes(error) {
+        let text = cause.to_string();
+        if !told.contains(&text) {
+            told.push_str(": ");
+            told.push_str(&text);
+        }
+    }
+    told
 }
 
 fn shorten(cause: String) -> String {
@@ -112,8 +133,13 @@ fn classify(error: &StoreError, refusal: Option<&Refusal>) -> (ErrorKind, &'stat
 
 /// The first error of a type among an error's causes.
 fn find<E: std::error::Error + 'static>(error: &StoreError) -> Option<&E> {
+    causes(error).find_map(|error| error.downcast_ref())
+}
+
+/// An error and its causes.
+fn causes(error: &StoreError) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
     let first: &(dyn std::error::Error + 'static) = error;
-    std::iter::successors(Some(first), |error| error.source()).find_map(|error| error.downcast_ref())
+    std::iter::successors(Some(first), |error| error.source())
 }
 
 #[cfg(test)]

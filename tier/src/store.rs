@@ -27,7 +27,7 @@ pub(crate) struct Store {
     pub(crate) hint: &'static str,
 }
 
-/// The options that differ from those in the environment.
+/// Checks the bounds of options.
 fn check(options: &VaultOptions) -> Result<()> {
     let VaultOptions { endpoint, timeout, retries, access_key, secret_key, .. } = options;
     if !(Duration::from_millis(50)..=Duration::from_secs(3_600)).contains(timeout) {

@@ -21,7 +21,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::sleep;
 
 /// A [`Vault`] in a bucket of S3, Google Cloud Storage or Azure, or in a directory.
 ///
@@ -154,7 +154,9 @@ impl Vault for ObjectVault {
     fn create(&self, name: &str, bytes: Bytes) -> Result<bool> {
         let path = self.path(name)?;
         let call = self.call("create object", name, bytes.len() as u64);
-        self.wait(|store| create(store, path, bytes, call)).map_err(no_object_meant)
+        let made =
+            self.wait(|store| async move { call.within_limit(create(&store, &path, bytes, &call)).await });
+        made.map_err(no_object_meant)
     }
 
     fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
@@ -281,30 +283,26 @@ async fn get(store: &Arc<dyn ObjectStore>, path: &Path, range: Range<u64>, call:
 
 /// Creates an object. A refusal can mean that an earlier attempt of this call has made it, or nothing at all: some stores
 /// refuse one of two requests at the same time although neither is done (`object_store` calls that `AlreadyExists`, too).
-async fn create(store: Arc<dyn ObjectStore>, path: Path, bytes: Bytes, call: Call) -> Result<bool> {
-    let deadline = Instant::now() + call.limit;
-    for wait in CREATE_WAITS.iter().map(Some).chain([None]) {
+async fn create(store: &Arc<dyn ObjectStore>, path: &Path, bytes: Bytes, call: &Call) -> Result<bool> {
+    let mut waits = CREATE_WAITS.iter();
+    loop {
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
         let payload = PutPayload::from_bytes(bytes.clone());
-        let refused = match call.run(store.put_opts(&path, payload, options)).await {
+        let refused = match call.run(store.put_opts(path, payload, options)).await {
             Ok(_) => return Ok(true),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => error,
             Err(error) => return Err(error),
         };
-        match holds(&store, &path, &bytes, &call).await? {
-            Some(is_same) => return Ok(is_same),
-            // Nothing is there. Once more, if there is time.
-            None => match wait {
-                Some(wait) if timeout_at(deadline, sleep(*wait)).await.is_ok() => {}
-                _ => {
-                    let what = format!("{refused}; but there is no such object; try again");
-                    return Err(Error::with_source(ErrorKind::Unavailable, what, &refused));
-                }
-            },
+        if let Some(is_same) = holds(store, path, &bytes, call).await? {
+            return Ok(is_same);
         }
+        // Nothing is there.
+        let Some(wait) = waits.next() else {
+            let what = format!("{refused}; but there is no such object; try again");
+            return Err(Error::with_source(ErrorKind::Unavailable, what, &refused));
+        };
+        sleep(*wait).await;
     }
-    let what = format!("cannot {}: the store refused it again and again; try again", call.what);
-    Err(Error::new(ErrorKind::Unavailable, what))
 }
 
 /// Whether an object has exactly these bytes; None if there is none.

@@ -120,7 +120,10 @@ fn unreachable_store_is_unavailable() {
         .secret_key("secret".to_owned())
         .retries(1);
     let vault = chiplog_tier::ObjectVault::open("s3://bucket/p", options).unwrap();
-    is_unavailable(&vault.put("o/7", &["x".into()]).unwrap_err());
+    let error = vault.put("o/7", &["x".into()]).unwrap_err();
+    is_unavailable(&error);
+    assert!(error.to_string().contains("refused"), "{error}");
+    assert_eq!(error.os_error(), Some(111), "{error}");
 }
 
 /// `object_store` calls every 409 `AlreadyExists`, also that of a store that refuses one of two requests at a time and does

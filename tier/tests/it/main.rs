@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod environment;
 mod faults;
 mod opening;
+mod providers;
 mod s3_server;
 mod scripted_server;
 mod stores;

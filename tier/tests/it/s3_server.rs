@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 
 pub(crate) struct S3Server {
     pub(crate) options: VaultOptions,
@@ -24,6 +26,11 @@ pub(crate) struct S3Server {
 impl S3Server {
     /// Starts a server with the bucket `bucket`.
     pub(crate) fn start() -> Self {
+        Self::with_tls(None)
+    }
+
+    /// Starts one, with TLS for the name `localhost` if there is a configuration for it.
+    pub(crate) fn with_tls(tls: Option<ServerConfig>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("bucket")).unwrap();
         let mut builder = S3ServiceBuilder::new(s3s_fs::FileSystem::new(dir.path()).unwrap());
@@ -32,9 +39,14 @@ impl S3Server {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
-        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let port = listener.local_addr().unwrap().port();
+        let endpoint = match tls {
+            Some(_) => format!("https://localhost:{port}"),
+            None => format!("http://127.0.0.1:{port}"),
+        };
         let requests = Arc::default();
-        runtime.spawn(serve(listener, service, Arc::clone(&requests)));
+        let tls = tls.map(|config| TlsAcceptor::from(Arc::new(config)));
+        runtime.spawn(serve(listener, tls, service, Arc::clone(&requests)));
         let options = VaultOptions::default()
             .endpoint(endpoint)
             .allow_http(true)
@@ -64,7 +76,12 @@ impl Drop for S3Server {
     }
 }
 
-async fn serve(listener: TcpListener, service: S3Service, requests: Arc<Mutex<Vec<String>>>) {
+async fn serve(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    service: S3Service,
+    requests: Arc<Mutex<Vec<String>>>,
+) {
     // The server looks whether an object exists, and then writes it: two conditional requests at a time could both succeed.
     let one_by_one = Arc::new(tokio::sync::Mutex::new(()));
     loop {
@@ -80,6 +97,14 @@ async fn serve(listener: TcpListener, service: S3Service, requests: Arc<Mutex<Ve
                 Service::call(&service, request).await
             }
         });
-        tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(socket), handle));
+        let connections = http1::Builder::new();
+        match tls.clone() {
+            None => drop(tokio::spawn(connections.serve_connection(TokioIo::new(socket), handle))),
+            Some(tls) => drop(tokio::spawn(async move {
+                if let Ok(socket) = tls.accept(socket).await {
+                    let _ = connections.serve_connection(TokioIo::new(socket), handle).await;
+                }
+            })),
+        }
     }
 }

@@ -72,6 +72,10 @@ impl ScriptedServer {
         ObjectVault::open("s3://bucket/p", options).unwrap()
     }
 
+    pub(crate) fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
     /// Method and target of all requests.
     pub(crate) fn lines(&self) -> Vec<String> {
         self.requests.lock().unwrap().iter().map(|r| format!("{} {}", r.method, r.target)).collect()

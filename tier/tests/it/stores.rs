@@ -151,6 +151,20 @@ fn missing_bucket_is_no_empty_bucket() {
     assert!(error.to_string().contains("make the bucket"), "{error}");
 }
 
+/// The S3 server here answers 500 to that, because it keeps objects in directories, too.
+#[test]
+fn folders_are_no_objects() {
+    let dir = tempfile::tempdir().unwrap();
+    let vaults: [&dyn Vault; 2] = [&directory(dir.path()), &MemoryVault::default()];
+    for vault in vaults {
+        vault.put("o/a/1", &["x".into()]).unwrap();
+        for folder in ["o", "o/a"] {
+            assert_eq!(vault.size(folder).unwrap(), None);
+            assert_eq!(vault.get(folder, 0..1).unwrap_err().kind(), ErrorKind::NotFound);
+        }
+    }
+}
+
 #[test]
 fn directory_keeps_the_longest_names() {
     let dir = tempfile::tempdir().unwrap();
