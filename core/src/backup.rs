@@ -1,6 +1,6 @@
 //! Backup: a log's files in a directory of their own, sealed. A backup is a closed copy that followed a log, with a
 //! manifest of its files and their checksums. It is made, opened and checked here; `backup/restore.rs` makes a log of
-//! it.
+//! it, and `backup/fetch.rs` makes it of the objects in an object store.
 //!
 //! ```text
 //!  begin ──> chiplog.backup.tmp      while this file exists the backup is not finished
@@ -16,6 +16,7 @@
 //!
 //! Must not know: how a log is made of it.
 
+mod fetch;
 pub(crate) mod restore;
 
 pub(crate) mod manifest;

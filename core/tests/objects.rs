@@ -1,10 +1,11 @@
 //! A log whose older records are in an object store: what is stored, what goes from the disk, and what readers get.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use chiplog::backup::{Backup, RestoreOptions, RestoreTo};
 use chiplog::cluster::{Bootstrap, Change, ClusterOptions};
 use chiplog::transport::MemoryNetwork;
-use chiplog::vault::{MemoryVault, Vault};
-use chiplog::{Index, Log, LogOption, NodeId, Options, ReadMode, Start};
+use chiplog::vault::{FaultOptions, FaultyVault, MemoryVault, Vault};
+use chiplog::{ErrorKind, Index, Log, LogOption, NodeId, Options, ReadMode, Start};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,9 +23,28 @@ fn record(n: u64) -> Vec<u8> {
 }
 
 fn append(log: &Log, count: u64) {
-    let next = log.last_index().get();
-    for n in next + 1..=next + count {
-        assert_eq!(log.append(&record(n)).unwrap().get(), n);
+    append_to(&[log], count);
+}
+
+/// Appends to the replica that leads. The record at an index is always the same, so that an append of unknown outcome is found.
+fn append_to(replicas: &[&Log], count: u64) {
+    let begun = Instant::now();
+    let (mut at, mut last) = (0, None);
+    while last.is_none_or(|(now, end)| now < end) {
+        assert!(begun.elapsed() < Duration::from_secs(120), "no replica leads: {last:?}");
+        let leader = replicas[at];
+        let now = leader.barrier(Duration::from_secs(2)).map(|_| leader.last_index().get());
+        let appended = now.and_then(|now| {
+            let (_, end) = *last.get_or_insert((now, now + count));
+            last = Some((now, end));
+            let left = (end - now).min(256);
+            let tickets: Vec<_> = (now + 1..=now + left).map(|n| leader.submit(&record(n))).collect();
+            tickets.into_iter().try_for_each(|ticket| ticket?.wait().map(drop)).map(|()| left)
+        });
+        match appended {
+            Ok(left) => last = last.map(|(now, end)| (now + left, end)),
+            Err(_) => at = (at + 1) % replicas.len(),
+        }
     }
 }
 
@@ -110,19 +130,20 @@ fn replicas_share_the_objects_of_their_log() {
         one.change_members(&[add], Duration::from_secs(20)).unwrap();
         one.change_members(&[Change::Promote(node)], Duration::from_secs(20)).unwrap();
     }
-    append(&one, 3000);
+    append_to(&[&one, &two, &three], 3000);
     let stored = || [&one, &two, &three].map(|log| log.metrics().stored_bytes).iter().sum::<u64>();
     eventually("objects are stored", || stored() > 1_500_000);
-    assert!(two.metrics().stored_objects > 0, "a follower stores them");
     drop(three);
-    append(&one, 4000);
+    append_to(&[&one, &two], 4000);
     eventually("files go", || {
-        append(&one, 1);
+        append_to(&[&one, &two], 1);
         files(dirs[0].path(), ".seg") <= 8 && files(dirs[1].path(), ".seg") <= 8
     });
+    let helped = [&one, &two].iter().filter(|log| log.metrics().stored_objects > 0).count();
+    assert!(helped > 0, "a replica stores them");
     let three = open(3, Bootstrap::Existing);
-    let last = one.last_index();
-    eventually("it follows", || three.last_index() == last);
+    let last = one.last_index().max(two.last_index());
+    eventually("it follows", || [&one, &two, &three].iter().all(|log| log.last_index() == last));
     for log in [&one, &two, &three] {
         assert_eq!(log.first_index().get(), 1);
         eventually("it knows all objects", || {
@@ -130,5 +151,143 @@ fn replicas_share_the_objects_of_their_log() {
         });
         read_all(log, 1);
         read_all(log, 3500);
+    }
+}
+
+/// All replicas are lost: the log comes back from the object store alone, as far as it was stored.
+#[test]
+fn log_comes_back_from_the_object_store_alone() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let place = |name: &str| dir.path().join(name);
+    let options =
+        || options(&vault).object_age(Duration::from_millis(50)).local_bytes(2 * u64::from(SEGMENT));
+    let log = Log::open(place("lost"), options()).unwrap();
+    append(&log, 4000);
+    let mut session = log.open_session().unwrap();
+    session.append(&record(4001)).unwrap();
+    log.discard(Index(100)).unwrap();
+    eventually("everything is stored", || {
+        let next = log.last_index().get() + 1;
+        log.append(&record(next)).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        log.metrics().unstored_bytes < 2000
+    });
+    let (id, last) = (log.log_id(), log.last_index().get());
+    drop(session);
+    drop(log);
+    std::fs::remove_dir_all(place("lost")).unwrap();
+
+    assert_eq!(Backup::logs_in(&*vault).unwrap(), [id]);
+    let mut fetched = (0, 0);
+    let backup =
+        Backup::fetch(&*vault, id, place("backup"), &mut |done, total| fetched = (done, total)).unwrap();
+    assert!(fetched.0 == fetched.1 && fetched.0 > 2_000_000, "{fetched:?}");
+    assert_eq!(backup.info().log_id, id);
+    assert!(backup.info().last.get() >= last - 1, "{:?} of {last}", backup.info());
+    backup.check(&mut |_, _| {}).unwrap();
+    let to = RestoreOptions::default().to(RestoreTo::Index(Index(3000)));
+    backup.restore(place("before"), &to, &mut |_, _| {}).unwrap();
+    backup.restore(place("again"), &RestoreOptions::default(), &mut |_, _| {}).unwrap();
+    let log = Log::open(place("before"), options()).unwrap();
+    // The discard came later.
+    assert!(log.first_index().get() <= 100 && log.last_index().get() == 3000, "{:?}", log.status());
+    read_all(&log, log.first_index().get());
+    // A restored log is another one, with objects of its own.
+    let log = Log::open(place("again"), options()).unwrap();
+    assert_ne!(log.log_id(), id);
+    read_all(&log, 100);
+    append(&log, 3000);
+    eventually("objects of its own are stored", || log.metrics().stored_bytes > 1_000_000);
+    read_all(&log, 100);
+    assert!(Backup::logs_in(&*vault).unwrap().contains(&log.log_id()));
+
+    // An object is missing.
+    let name = format!("{:032x}/o/{:020}", id.get(), 3);
+    let size = vault.size(&name).unwrap().unwrap();
+    let bytes = vault.get(&name, 0..size).unwrap();
+    vault.delete(&name).unwrap();
+    let error = Backup::fetch(&*vault, id, place("less"), &mut |_, _| {}).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(!place("less").exists(), "nothing is left of it");
+    vault.put(&name, std::slice::from_ref(&bytes)).unwrap();
+    // An object is damaged.
+    let largest =
+        vault.list(&format!("{:032x}/o/", id.get())).unwrap().into_iter().max_by_key(|object| object.bytes);
+    let largest = largest.unwrap();
+    let mut bad = vault.get(&largest.name, 0..largest.bytes).unwrap().to_vec();
+    bad[40_000] ^= 1; // in a record
+    vault.put(&largest.name, &[bad.into()]).unwrap();
+    let error = Backup::fetch(&*vault, id, place("less"), &mut |_, _| {}).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+}
+
+/// Objects go with the records that a discard or retention removes, and not before the delay.
+#[test]
+fn objects_of_discarded_records_are_deleted() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let options = || {
+        options(&vault).local_bytes(2 * u64::from(SEGMENT)).object_delete_delay(Duration::from_millis(200))
+    };
+    let log = Log::open(dir.path(), options()).unwrap();
+    append(&log, 4000);
+    eventually("objects are stored", || log.metrics().stored_bytes > 2_000_000);
+    let name = |number: u64| format!("{:032x}/o/{number:020}", log.log_id().get());
+    let is_there = |number| vault.size(&name(number)).unwrap().is_some();
+    assert!(is_there(0) && is_there(5));
+    log.discard(Index(3000)).unwrap();
+    eventually("objects are deleted", || !is_there(0) && !is_there(5));
+    assert_eq!(log.first_index().get(), 3000);
+    read_all(&log, 3000);
+    let error = log.read(Index(2999)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Discarded);
+    drop(log);
+    // Retention counts what is in the object store alone, too.
+    let log = Log::open(dir.path(), options().retention_bytes(3 * u64::from(SEGMENT))).unwrap();
+    append(&log, 4000);
+    eventually("retention discards", || {
+        append(&log, 1);
+        log.first_index().get() > 6000
+    });
+    read_all(&log, log.first_index().get());
+}
+
+/// The object store fails now and then, for good, and comes back: appends go on, nothing is lost.
+#[test]
+fn faults_of_the_object_store_delay_and_lose_nothing() {
+    let (dir, below) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let faults = || FaultOptions::default().refused(200).unanswered(200).missing(100).flipped(100).short(100);
+    let vault = Arc::new(FaultyVault::new(below.clone(), 7, faults()));
+    let options = Options::with_segment_bytes(SEGMENT)
+        .vault(vault.clone() as Arc<dyn Vault>)
+        .object_bytes(128 << 10)
+        .local_bytes(2 * u64::from(SEGMENT));
+    let log = Log::open(dir.path(), options).unwrap();
+    append(&log, 2000);
+    vault.set_faults(FaultOptions::default().refused(1000));
+    append(&log, 1000);
+    assert_eq!(log.last_index().get(), 3000, "appends do not wait for it");
+    vault.set_faults(FaultOptions::default());
+    eventually("all is stored once it is back", || log.metrics().stored_bytes > 1_700_000);
+    eventually("files go", || {
+        append(&log, 1);
+        files(dir.path(), ".seg") <= 8
+    });
+    vault.set_faults(FaultOptions::default().refused(1000));
+    let error = log.reader(Start::First).and_then(|mut reader| reader.next_batch().map(drop)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    vault.set_faults(faults());
+    let mut reader = log.reader(Start::First).unwrap();
+    let mut next = 1;
+    while next <= 3000 {
+        match reader.next_record() {
+            Ok(Some(found)) => {
+                assert_eq!((found.index.get(), found.data), (next, &record(next)[..]));
+                next += 1;
+            }
+            Ok(None) => panic!("record {next} is not there"),
+            Err(error) => {
+                assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Corrupt), "{error}")
+            }
+        }
     }
 }

@@ -14,6 +14,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::crc::Crc;
+use crate::store::PROOF_BYTES_MAX;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::geometry::{
     FOOTER_BYTES, INDEX_STRIDE_BYTES, SEGMENT_BYTES_MAX, SEGMENT_HEADER_BYTES, data_limit, segment_bytes_for,
@@ -122,7 +123,7 @@ impl File {
 
     fn seal(self, stretch: &Stretch) -> Result<MadeObject> {
         let Stretch { log, number, begin, end } = *stretch;
-        let bytes = segment_bytes_for(self.end);
+        let bytes = segment_bytes_for(self.end + PROOF_BYTES_MAX);
         if bytes > SEGMENT_BYTES_MAX as usize {
             let what =
                 format!("object {number} has {bytes} bytes, which is more than a segment file can have");

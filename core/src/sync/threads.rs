@@ -7,6 +7,8 @@ use crate::error::{Error, Result};
 use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
 /// The stack size of each thread.
@@ -45,4 +47,45 @@ pub(crate) fn spawn_writer<Q: Send + Sync + 'static>(
 pub(crate) fn spawn(name: &str, path: &Path, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let thread = thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
     thread.spawn(body).map_err(|e| Error::io("start a thread for", path, e))
+}
+
+/// Calls `work` for each item, for up to `threads` items at a time, on threads of its own, and `each` with every result on this
+/// one. Returns when all calls have ended.
+///
+/// # Errors
+/// The first error of a call; no further call begins then.
+pub(crate) fn in_parallel<T: Sync, R: Send>(
+    threads: usize,
+    items: &[T],
+    work: impl Fn(&T) -> Result<R> + Sync,
+    mut each: impl FnMut(R),
+) -> Result<()> {
+    let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let mut failed = None;
+    thread::scope(|scope| {
+        let (results, from_threads) = channel();
+        for _ in 0..threads.min(items.len()) {
+            let results = results.clone();
+            scope.spawn(|| {
+                let results = results;
+                while !is_over.load(Ordering::Relaxed) {
+                    let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
+                    if results.send(work(item)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(results);
+        for result in from_threads {
+            match result {
+                Ok(result) => each(result),
+                Err(error) => {
+                    is_over.store(true, Ordering::Relaxed);
+                    failed.get_or_insert(error);
+                }
+            }
+        }
+    });
+    failed.map_or(Ok(()), Err)
 }

@@ -97,6 +97,8 @@ pub(crate) struct Node {
     uncommitted_bytes: u64,
     /// A committed discard whose files are removed once a durable block records this.
     to_drop: Option<(EntryIndex, Index)>,
+    /// Records below it are durably known here to be discarded.
+    droppable: Index,
     /// When the tail is to be proven.
     prove_at: Option<Moment>,
     retain_at: Moment,
@@ -160,6 +162,7 @@ impl Node {
             first,
             uncommitted_bytes: 0,
             to_drop: None,
+            droppable: Index(0),
             prove_at: None,
             retain_at: now,
             sync_began: now,

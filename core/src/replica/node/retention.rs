@@ -57,10 +57,23 @@ impl Node {
     pub(super) fn drop_files(&mut self) {
         let known = if planted!(11) { self.writer.synced().end.raft } else { self.known_commit() };
         if let Some((_, first)) = self.to_drop.take_if(|(raft, _)| *raft <= known) {
-            self.writer.store.drop_below(first, known);
-            self.replica.dropped_to(self.writer.archive.first());
-            self.queue.recount(self.writer.store.segments.bytes_from(first));
+            self.droppable = first;
+            self.drop_discarded(known);
         }
+    }
+
+    /// Removes the files of discards that are durable. Keeps those of an object that is not stored yet: some of its records
+    /// may be left.
+    pub(super) fn drop_discarded(&mut self, known: EntryIndex) {
+        let first = self.droppable;
+        if first == Index(0) {
+            return;
+        }
+        let object = self.replica.sequencer.committed().objects.next_to_store();
+        let needed = object.map_or(known, |(_, begin, _)| if planted!(98) { known } else { begin.raft });
+        self.writer.store.drop_below(first, known.min(needed));
+        self.replica.dropped_to(self.writer.archive.first());
+        self.queue.recount(self.writer.store.segments.bytes_from(first));
     }
 
     /// Discards whole segments that are beyond the retention limits.

@@ -360,7 +360,14 @@ impl Node {
             JobDone::Root(Err(error)) => {
                 self.tiering.has_failed(&error, "the object store cannot be used", now)
             }
-            JobDone::End(Ok(Some(cut))) => self.propose_object(cut, now)?,
+            JobDone::End(Ok(Some(cut))) => {
+                // A discard may have removed its beginning meanwhile, or will once it is committed.
+                let is_here =
+                    matches!(cut, ObjectCommand::Cut { begin, .. } if self.next_begin() == Some(begin));
+                if is_here && !self.replica.sequencer.has_pending_discard() {
+                    self.propose_object(cut, now)?;
+                }
+            }
             JobDone::End(Ok(None)) => self.tiering.looked_upto = self.replica.sequencer.committed().raft,
             JobDone::End(Err(error)) => {
                 self.tiering.has_failed(&error, "the end of an object cannot be found", now)
@@ -434,15 +441,15 @@ impl Node {
             object: at.object,
         });
         list.update(self.tiering.log, number, added);
-        let is_discarded = number > self.tiering.shown.0 || self.tiering.shown == (0, 0);
+        let (raft, is_discarded) =
+            (committed.raft, number > self.tiering.shown.0 || self.tiering.shown == (0, 0));
         self.tiering.shown = (number, next);
         if is_discarded && number > self.tiering.deleted {
-            let at = self
-                .tiering
-                .to_delete
-                .map_or_else(|| now.plus(self.options.object_delete_delay), |(.., at)| at);
-            self.tiering.to_delete = Some((number, committed.raft, at));
+            let delay = self.options.object_delete_delay;
+            let at = self.tiering.to_delete.map_or_else(|| now.plus(delay), |(.., at)| at);
+            self.tiering.to_delete = Some((number, raft, at));
         }
+        self.drop_discarded(self.known_commit());
     }
 
     /// The objects that can be deleted now: all below this number.

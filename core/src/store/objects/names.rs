@@ -24,6 +24,13 @@ pub(crate) fn root_name(log: LogId) -> String {
     format!("{:032x}/root", log.0)
 }
 
+/// The log in the name of such an object; None for other names.
+pub(crate) fn root_log(name: &str) -> Option<LogId> {
+    let digits = name.strip_suffix("/root").filter(|digits| digits.len() == 32)?;
+    let is_hex = digits.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    u128::from_str_radix(digits, 16).ok().filter(|_| is_hex).map(LogId)
+}
+
 /// The contents of that object.
 pub(crate) fn root_text(log: LogId) -> String {
     format!("chiplog objects\nformat 1\nlog {:032x}\n", log.0)
@@ -53,6 +60,15 @@ mod tests {
             "00000000000000000000000000000007/o/+0000000000000000012",
         ] {
             assert_eq!(object_number(log, no), None, "{no}");
+        }
+        assert_eq!(root_log(&root_name(log)), Some(log));
+        for no in [
+            "root",
+            "7/root",
+            "+0000000000000000000000000000007/root",
+            "0000000000000000000000000000000A/root",
+        ] {
+            assert_eq!(root_log(no), None, "{no}");
         }
         assert!(object_name(log, u64::MAX) > object_name(log, 9));
     }

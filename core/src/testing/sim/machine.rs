@@ -643,6 +643,15 @@ impl Machine {
         self.readers.logs()
     }
 
+    /// The names of the objects that are known here to be stored, and of all objects that were cut.
+    pub(super) fn objects(&self) -> (Vec<String>, Vec<String>) {
+        let guarded = self.lock();
+        let objects = &guarded.node.replica.sequencer.committed().objects;
+        let name = |number| object_name(self.identity.log, number);
+        let cut = objects.end().map_or(0, |(next, _)| next);
+        (objects.stored().map(|at| name(at.number)).collect(), (0..cut).map(name).collect())
+    }
+
     /// Makes each object that is stored from the files here, where they still have it, and has the object store compare it with
     /// the one that it has.
     ///

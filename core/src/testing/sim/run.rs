@@ -305,6 +305,20 @@ impl World {
         ails.join("; ")
     }
 
+    /// Checks that every object that is said to be stored is there, and that every object that is there was cut.
+    fn judge_objects(&mut self, leader: NodeId) -> Check {
+        let Some(vault) = self.vault.clone() else { return Ok(()) };
+        let Some(machine) = self.machine(leader) else { return Ok(()) };
+        let ((stored, cut), names) = (machine.objects(), vault.names());
+        if let Some(missing) = stored.iter().find(|name| !names.contains(name)) {
+            return Err(format!("object {missing} is said to be stored, and is not"));
+        }
+        match names.iter().find(|name| !name.ends_with("/root") && !cut.contains(name)) {
+            Some(stray) => Err(format!("object {stray} is stored, and was never cut")),
+            None => Ok(()),
+        }
+    }
+
     /// Checks that all replicas have the same log, and that the history is one of a log.
     fn verdict(&mut self) -> Check {
         let Some(leader) = self.leader() else { return Err("there is no leader".to_owned()) };
@@ -327,6 +341,7 @@ impl World {
                 return Err(format!("node {node} was removed and leads"));
             }
         }
+        self.judge_objects(leader)?;
         self.judge_followers()?;
         let logs: BTreeSet<LogNumber> = self.history.calls.iter().map(|call| call.log).collect();
         let check = |log: &LogNumber| {
