@@ -234,6 +234,8 @@ struct Inner {
 enum Source {
     System(io::Error),
     Earlier(Error),
+    /// An error of another library.
+    Other(Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// `Result` with this crate's [`Error`].
@@ -263,6 +265,23 @@ impl Error {
     pub fn with_source(kind: ErrorKind, message: impl Into<String>, cause: &Self) -> Self {
         let source = Some(Source::Earlier(cause.clone()));
         Self::made(kind, message.into(), source, None)
+    }
+
+    /// An error that follows from one of another library, which becomes its source; the system's error number is kept. For code
+    /// around the log: a vault, a transport.
+    ///
+    /// ```
+    /// use chiplog::{Error, ErrorKind};
+    /// let cause = std::fs::File::open("/nothing-here").unwrap_err();
+    /// let error = Error::with_cause(ErrorKind::Io, format!("cannot read the token: {cause}"), cause);
+    /// assert_eq!(error.os_error(), Some(2));
+    /// ```
+    pub fn with_cause(
+        kind: ErrorKind,
+        message: impl Into<String>,
+        cause: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self::made(kind, message.into(), Some(Source::Other(cause.into())), None)
     }
 
     /// Corruption, with the file and the offset of the first wrong byte range.
@@ -373,6 +392,11 @@ impl Error {
         match self.0.source.as_ref()? {
             Source::System(error) => error.raw_os_error(),
             Source::Earlier(error) => error.os_error(),
+            Source::Other(error) => {
+                let first: &(dyn std::error::Error + 'static) = &**error;
+                let mut chain = std::iter::successors(Some(first), |error| error.source());
+                chain.find_map(|error| error.downcast_ref::<io::Error>())?.raw_os_error()
+            }
         }
     }
 }
@@ -394,6 +418,7 @@ impl std::error::Error for Error {
         match self.0.source.as_ref()? {
             Source::System(error) => Some(error),
             Source::Earlier(error) => Some(error),
+            Source::Other(error) => Some(&**error),
         }
     }
 }

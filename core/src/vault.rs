@@ -10,7 +10,7 @@
 //!
 //! Must not know: segments, entries.
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use std::fmt;
 use std::ops::Range;
@@ -18,8 +18,9 @@ use std::ops::Range;
 /// An object store, or a part of one: named objects of bytes, each written and replaced as a whole.
 ///
 /// Calls block, also for the network, and can be made from several threads at a time. They end: an implementation has
-/// time-outs, and tries again by itself what is worth it. A name is 1 to 512 of the characters `a-z 0-9 . _ - /`, without an
-/// empty part between slashes.
+/// time-outs, and tries again by itself what is worth it. A name is 1 to 512 of the characters `a-z 0-9 . _ - /`, with no part
+/// between slashes that is empty, `.`, `..` or longer than 200: see [`check_name`]. No name continues another one after a slash: with an object
+/// `o/7` there is none `o/7/a`, because a directory cannot keep both.
 ///
 /// # Errors
 /// All calls:
@@ -44,7 +45,9 @@ pub trait Vault: fmt::Debug + Send + Sync {
     /// object is durable, and every reader gets it as a whole.
     fn put(&self, name: &str, pieces: &[Bytes]) -> Result<()>;
 
-    /// Stores an object unless there is one of that name. False: there is one, and it stays as it is.
+    /// Stores an object unless there is one of that name. False: there is one, and it stays as it is. An implementation may
+    /// also return true for an object that has exactly these bytes: after a lost answer it cannot know whose they are. Two
+    /// callers that must not both get true store different bytes.
     fn create(&self, name: &str, bytes: Bytes) -> Result<bool>;
 
     /// Returns exactly these bytes of an object.
@@ -81,6 +84,75 @@ impl ObjectInfo {
     }
 }
 
+/// Checks an object's name. For implementations of [`Vault`].
+///
+/// # Errors
+/// [`InvalidArgument`](crate::ErrorKind::InvalidArgument): no object can have this name.
+///
+/// ```
+/// use chiplog::vault::check_name;
+/// assert!(check_name("o/00000000000000000007").is_ok());
+/// assert!(check_name("o/../root").is_err());
+/// ```
+pub fn check_name(name: &str) -> Result<()> {
+    let is_usable = |c: u8| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-' | b'/');
+    let wrong = if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        format!("it has {} bytes, and may have 1 to {NAME_BYTES_MAX}", name.len())
+    } else if !name.bytes().all(is_usable) {
+        "it may have the characters a-z 0-9 . _ - / only".to_owned()
+    } else if name.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        "a part between its slashes is empty, . or ..".to_owned()
+    } else if name.split('/').any(|part| part.len() > NAME_PART_BYTES_MAX) {
+        format!("a part between its slashes has more than {NAME_PART_BYTES_MAX} bytes")
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(ErrorKind::InvalidArgument, format!("{name:?} is no name of an object: {wrong}")))
+}
+
+/// Checks a prefix of [`Vault::list`]. For implementations of [`Vault`].
+///
+/// # Errors
+/// [`InvalidArgument`](crate::ErrorKind::InvalidArgument): it is not empty and does not end with a slash, or no name can
+/// begin with it.
+pub fn check_prefix(prefix: &str) -> Result<()> {
+    match prefix.strip_suffix('/') {
+        Some(folder) => check_name(folder),
+        None if prefix.is_empty() => Ok(()),
+        None => {
+            let what = format!("the prefix {prefix:?} of objects must be empty or end with a slash");
+            Err(Error::new(ErrorKind::InvalidArgument, what))
+        }
+    }
+}
+
+/// Checks a range of [`Vault::get`]. For implementations of [`Vault`].
+///
+/// # Errors
+/// [`InvalidArgument`](crate::ErrorKind::InvalidArgument): it ends before it begins.
+pub fn check_range(name: &str, range: &Range<u64>) -> Result<()> {
+    if range.start > range.end {
+        let what = format!("the range {range:?} of object {name} ends before it begins");
+        return Err(Error::new(ErrorKind::InvalidArgument, what));
+    }
+    Ok(())
+}
+
+/// The length of the longest name.
+pub const NAME_BYTES_MAX: usize = 512;
+
+/// The length of the longest part of a name between slashes. A file's name has up to 255 bytes, and some stores keep a file for
+/// their own use beside it.
+pub const NAME_PART_BYTES_MAX: usize = 200;
+
+#[cfg(any(test, feature = "testing"))]
+mod conformance;
+#[cfg(any(test, feature = "testing"))]
+mod faulty;
 mod memory;
 
+#[cfg(any(test, feature = "testing"))]
+pub use conformance::check_conformance;
+#[cfg(any(test, feature = "testing"))]
+pub use faulty::{FaultCounts, FaultOptions, FaultyVault};
 pub use memory::MemoryVault;

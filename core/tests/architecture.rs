@@ -83,6 +83,11 @@ const HOUSES: &[House] = &[
         rooms: &["notices", "wire", "served", "client", "follower", "listener", "service", "peer"],
         parts_of_one: &[],
     },
+    House {
+        folder: "tier",
+        rooms: &["options", "location", "http", "call", "runtime", "store", "upload", "vault"],
+        parts_of_one: &[],
+    },
     House { folder: "ffi", rooms: &["support", "abi", "handles"], parts_of_one: &[] },
     House {
         folder: "server",

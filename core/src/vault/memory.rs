@@ -1,6 +1,6 @@
 //! A vault in memory, for tests and examples.
 
-use super::{ObjectInfo, Vault};
+use super::{ObjectInfo, Vault, check_name, check_prefix, check_range};
 use crate::error::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -30,11 +30,13 @@ impl MemoryVault {
 
 impl Vault for MemoryVault {
     fn put(&self, name: &str, pieces: &[Bytes]) -> Result<()> {
+        check_name(name)?;
         self.objects().insert(name.to_owned(), pieces.concat().into());
         Ok(())
     }
 
     fn create(&self, name: &str, bytes: Bytes) -> Result<bool> {
+        check_name(name)?;
         let mut objects = self.objects();
         let is_new = !objects.contains_key(name);
         if is_new {
@@ -44,12 +46,14 @@ impl Vault for MemoryVault {
     }
 
     fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        check_name(name)?;
+        check_range(name, &range)?;
         let objects = self.objects();
         let object = objects
             .get(name)
             .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no object {name}")))?;
         let bytes = usize::try_from(range.start).ok().zip(usize::try_from(range.end).ok());
-        match bytes.filter(|(start, end)| start <= end && *end <= object.len()) {
+        match bytes.filter(|(_, end)| *end <= object.len()) {
             Some((start, end)) => Ok(object.slice(start..end)),
             None => {
                 let what = format!("object {name} has {} bytes, and {range:?} are wanted", object.len());
@@ -59,17 +63,30 @@ impl Vault for MemoryVault {
     }
 
     fn size(&self, name: &str) -> Result<Option<u64>> {
+        check_name(name)?;
         Ok(self.objects().get(name).map(|object| object.len() as u64))
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        check_prefix(prefix)?;
         let objects = self.objects();
         let found = objects.iter().filter(|(name, _)| name.starts_with(prefix));
         Ok(found.map(|(name, object)| ObjectInfo::new(name, object.len() as u64)).collect())
     }
 
     fn delete(&self, name: &str) -> Result<()> {
+        check_name(name)?;
         self.objects().remove(name);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_vault_conforms() {
+        super::super::check_conformance(&MemoryVault::default());
     }
 }

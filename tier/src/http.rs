@@ -1,0 +1,145 @@
+//! The HTTP client below the stores: TLS by ring, time-outs, proxies; and the last status that a call has seen.
+//!
+//! `object_store` keeps the status of a failed request in a private type. This client is between the two, and remembers the
+//! status in the task that makes the call.
+//!
+//! Must not know: which store it serves.
+
+use crate::options::is_true;
+use async_trait::async_trait;
+use chiplog::{Error, ErrorKind, Result};
+use http::StatusCode;
+use http::header::CONTENT_LENGTH;
+use object_store::client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService};
+use object_store::{ClientConfigKey, ClientOptions};
+use reqwest::redirect::Policy;
+use rustls::{ClientConfig, RootCertStore};
+use std::cell::RefCell;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An answer of a store that was no success.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    /// The store's own code, such as `NoSuchBucket`; empty if it gave none.
+    pub(crate) code: String,
+}
+
+tokio::task_local! {
+    /// The answer to the last request of this call, if it was no success.
+    static REFUSAL: RefCell<Option<Refusal>>;
+}
+
+/// Runs the work of one call. [`refusal`] works within it.
+pub(crate) async fn remember_refusal<T>(work: impl Future<Output = T>) -> T {
+    REFUSAL.scope(RefCell::new(None), work).await
+}
+
+/// The answer to the last request of this call, if there was one and it was no success.
+pub(crate) fn refusal() -> Option<Refusal> {
+    REFUSAL.try_with(|last| last.borrow().clone()).ok().flatten()
+}
+
+fn remember(refusal: Option<Refusal>) {
+    let _ = REFUSAL.try_with(|last| last.replace(refusal)); // outside of a call, nobody asks
+}
+
+/// Makes the clients of a store. All of them share their connections if they have the same options.
+#[derive(Debug)]
+pub(crate) struct Connector {
+    tls: ClientConfig,
+    has_roots: bool,
+    timeout: Duration,
+}
+
+/// How long a connection may take; a working one takes far less.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Connector {
+    /// Reads the machine's certificates. `timeout` is the limit of a request with all its attempts.
+    ///
+    /// # Errors
+    /// `Io`: TLS cannot be set up.
+    pub(crate) fn new(timeout: Duration) -> Result<Self> {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        let has_roots = !roots.is_empty();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|e| Error::with_cause(ErrorKind::Io, format!("cannot set up TLS: {e}"), e))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(Self { tls, has_roots, timeout })
+    }
+
+    fn client(
+        &self,
+        options: &ClientOptions,
+    ) -> Result<reqwest::Client, Box<dyn std::error::Error + Send + Sync>> {
+        let value = |key| options.get_config_value(&key);
+        let allow_http = value(ClientConfigKey::AllowHttp).is_some_and(|text| is_true(&text));
+        if !allow_http && !self.has_roots {
+            return Err("this machine has no certificates of authorities: install ca-certificates, or set SSL_CERT_FILE".into());
+        }
+        let mut builder = reqwest::Client::builder()
+            .user_agent(concat!("chiplog/", env!("CARGO_PKG_VERSION")))
+            .tls_backend_preconfigured(self.tls.clone())
+            .https_only(!allow_http)
+            .http1_only() // one connection a request is faster than streams of one connection
+            .redirect(Policy::none()) // a signature holds for one host
+            .tcp_nodelay(true)
+            .connect_timeout(CONNECT_TIMEOUT.min(self.timeout / 2))
+            .read_timeout(self.timeout / 2);
+        if let Some(url) = value(ClientConfigKey::ProxyUrl) {
+            let excludes =
+                value(ClientConfigKey::ProxyExcludes).and_then(|e| reqwest::NoProxy::from_string(&e));
+            builder = builder.proxy(reqwest::Proxy::all(url)?.no_proxy(excludes));
+        }
+        Ok(builder.build()?)
+    }
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let client = self.client(options);
+        let client =
+            client.map_err(|source| object_store::Error::Generic { store: "HTTP client", source })?;
+        Ok(HttpClient::new(Client(client)))
+    }
+}
+
+#[derive(Debug)]
+struct Client(reqwest::Client);
+
+/// The body of a refusal is read up to this size. Stores send less than 1 KiB.
+const REFUSAL_BYTES_MAX: u64 = 64 << 10;
+
+#[async_trait]
+impl HttpService for Client {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        remember(None);
+        let response = self.0.call(request).await?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let (parts, body) = response.into_parts();
+        let status = parts.status;
+        let code = parts.headers.get("x-ms-error-code").and_then(|code| code.to_str().ok()); // Azure's
+        remember(Some(Refusal { status, code: code.unwrap_or_default().to_owned() }));
+        let length =
+            parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+        if code.is_some() || length.is_none_or(|length| length > REFUSAL_BYTES_MAX) {
+            return Ok(HttpResponse::from_parts(parts, body));
+        }
+        let body = body.bytes().await?;
+        let text = String::from_utf8_lossy(&body);
+        let code = text.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>")); // S3's, in XML
+        if let Some((code, _)) = code {
+            remember(Some(Refusal { status, code: code.to_owned() }));
+        }
+        Ok(HttpResponse::from_parts(parts, body.into()))
+    }
+}

@@ -1,0 +1,340 @@
+//! The vault: chiplog's interface to an object store, over a store of the crate `object_store`.
+//!
+//! Invariant: a `create` believes no refusal. It compares what is there with what it wrote.
+//!
+//! Must not know: raft, segments.
+
+use crate::call::Call;
+use crate::location::Location;
+use crate::options::VaultOptions;
+use crate::runtime::Runtime;
+use crate::store::{self, Store};
+use crate::upload::{PART_BYTES, part_bytes, upload_in_parts};
+use bytes::Bytes;
+use chiplog::vault::{ObjectInfo, Vault, check_name, check_prefix, check_range};
+use chiplog::{Error, ErrorKind, Result};
+use futures_util::TryStreamExt;
+use object_store::path::Path;
+use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use std::fmt;
+use std::future::Future;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// A [`Vault`] in a bucket of S3, Google Cloud Storage or Azure, or in a directory.
+///
+/// `Send + Sync`: several threads can make calls at a time. Each call blocks its thread, at most as long as
+/// [`VaultOptions::timeout`] says. The work is done on a thread of the vault's own, so calls work on any thread, with or
+/// without an async runtime; within a runtime they block its worker. Dropping the vault does not block.
+///
+/// An object up to 8 MiB goes up in one request; a larger one in parts of 8 MiB, four at a time. If an upload in parts fails, it
+/// is aborted. If the process ends before that, parts can stay: a rule of the bucket should remove incomplete uploads after a day.
+/// Directories are synced before `put` and `create` return.
+///
+/// # Errors
+/// Those of [`Vault`], with the object, the location and the store's own error as source. A bucket that does not exist is
+/// `InvalidArgument`, except that [`size`](Vault::size) finds no object in it. In a forked child, calls fail as `Forked`.
+///
+/// ```
+/// use chiplog::vault::Vault;
+/// use chiplog_tier::{ObjectVault, VaultOptions};
+/// # let temporary = tempfile::tempdir()?;
+/// # let location = temporary.path().join("vault").display().to_string();
+/// let vault = ObjectVault::open(&location, VaultOptions::default())?; // or "s3://bucket/prefix"
+/// vault.put("o/7", &["seven ".into(), "and more".into()])?;
+/// assert_eq!(vault.get("o/7", 6..14)?, &b"and more"[..]);
+/// assert!(vault.create("root", "log 1".into())?);
+/// assert!(!vault.create("root", "log 2".into())?);
+/// assert_eq!(vault.list("o/")?[0].name, "o/7");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct ObjectVault {
+    location: Arc<str>,
+    store: Store,
+    timeout: Duration,
+    runtime: Runtime,
+}
+
+/// The waits between attempts of [`Vault::create`] that were refused although nothing is there.
+const CREATE_WAITS: [Duration; 4] = [
+    Duration::from_millis(50),
+    Duration::from_millis(200),
+    Duration::from_millis(800),
+    Duration::from_secs(2),
+];
+
+impl ObjectVault {
+    /// Opens the vault at a location:
+    ///
+    /// - `s3://BUCKET/PREFIX`: Amazon S3, or with [`VaultOptions::endpoint`] any other service with S3's interface;
+    /// - `gs://BUCKET/PREFIX`: Google Cloud Storage;
+    /// - `az://CONTAINER/PREFIX`: Azure Blob Storage;
+    /// - `file:///DIRECTORY` or an absolute path: a local directory, which is made if it is missing.
+    ///
+    /// The prefix may be left out. This call makes no request: a bucket that does not exist and wrong keys show up in the
+    /// first call. Blocks only for local files.
+    ///
+    /// # Errors
+    /// - `InvalidArgument`: the location has another form, an option is out of its bounds, or the environment's variables do
+    ///   not fit.
+    /// - `PermissionDenied`, `Io`: the directory cannot be made; no thread can be started.
+    pub fn open(location: &str, options: VaultOptions) -> Result<Self> {
+        let location = Location::parse(location)?;
+        let store = store::open(&location, &options)?;
+        let runtime = Runtime::start()?;
+        Ok(Self { location: location.to_string().into(), store, timeout: options.timeout, runtime })
+    }
+
+    /// Where the vault is, without secrets: the location that it was opened with, without a slash at the end.
+    pub fn location(&self) -> &str {
+        &self.location
+    }
+
+    /// Prepares a call about an object, or about all with a prefix, that moves this many bytes in one request.
+    fn call(&self, what: &str, name: &str, bytes: u64) -> Call {
+        let limit = limit(self.timeout, bytes);
+        Call { what: format!("{what} {name:?} of {}", self.location).into(), limit, hint: self.store.hint }
+    }
+
+    /// Does the work on the vault's thread.
+    fn wait<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
+        &self,
+        work: impl FnOnce(Arc<dyn ObjectStore>) -> F,
+    ) -> Result<T> {
+        self.runtime.wait(work(self.store.objects.clone()))
+    }
+
+    fn path(&self, name: &str) -> Result<Path> {
+        check_name(name)?;
+        let path = match self.store.prefix.as_ref() {
+            "" => Path::parse(name),
+            prefix => Path::parse(format!("{prefix}/{name}")),
+        };
+        path.map_err(|e| {
+            Error::with_cause(ErrorKind::InvalidArgument, format!("{name:?} is no name of an object: {e}"), e)
+        })
+    }
+
+    /// The name of what is at a path; None if that is no object of a vault.
+    fn name(&self, path: &Path) -> Option<String> {
+        let name = match self.store.prefix.as_ref() {
+            "" => path.as_ref(),
+            prefix => path.as_ref().strip_prefix(prefix)?.strip_prefix('/')?,
+        };
+        check_name(name).ok()?;
+        Some(name.to_owned())
+    }
+}
+
+impl Vault for ObjectVault {
+    fn put(&self, name: &str, pieces: &[Bytes]) -> Result<()> {
+        let path = self.path(name)?;
+        let total = pieces.iter().map(|piece| piece.len() as u64).sum();
+        let in_parts = self.store.has_parts && total > PART_BYTES;
+        let call = self.call("put object", name, if in_parts { part_bytes(total) } else { total });
+        let pieces = pieces.to_vec(); // shares the bytes
+        let done = self.wait(|store| async move {
+            if in_parts {
+                return upload_in_parts(&store, &path, &pieces, &call).await;
+            }
+            let payload: PutPayload = pieces.into_iter().collect();
+            call.run(store.put(&path, payload)).await.map(|_| ())
+        });
+        done.map_err(|error| match error.kind() {
+            // Nothing is in the way of a put: the store had another request for this object at the same time.
+            ErrorKind::AlreadyExists => {
+                Error::with_source(ErrorKind::Unavailable, format!("{error}; try again"), &error)
+            }
+            _ => no_object_meant(error),
+        })
+    }
+
+    fn create(&self, name: &str, bytes: Bytes) -> Result<bool> {
+        let path = self.path(name)?;
+        let call = self.call("create object", name, bytes.len() as u64);
+        let made =
+            self.wait(|store| async move { call.within_limit(create(&store, &path, bytes, &call)).await });
+        made.map_err(no_object_meant)
+    }
+
+    fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        let path = self.path(name)?;
+        check_range(name, &range)?;
+        let call = self.call("get object", name, range.end - range.start);
+        self.wait(|store| async move { get(&store, &path, range, &call).await })
+    }
+
+    fn size(&self, name: &str) -> Result<Option<u64>> {
+        let path = self.path(name)?;
+        let call = self.call("look for object", name, 0);
+        self.wait(|store| async move { size(&store, &path, &call).await })
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        check_prefix(prefix)?;
+        let path = match prefix.strip_suffix('/') {
+            Some(folder) => self.path(folder)?,
+            None => self.store.prefix.clone(),
+        };
+        let call = self.call("list objects", prefix, 0);
+        let found = self.wait(|store| async move {
+            let mut pages = store.list(Some(&path));
+            let mut found = Vec::new();
+            while let Some(object) = call.run(pages.try_next()).await? {
+                found.push(object);
+            }
+            Ok(found)
+        });
+        let found = found.map_err(no_object_meant)?.into_iter();
+        let mut infos: Vec<_> = found
+            .filter_map(|object| Some(ObjectInfo::new(self.name(&object.location)?, object.size)))
+            .collect();
+        infos.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(infos)
+    }
+
+    fn delete(&self, name: &str) -> Result<()> {
+        let path = self.path(name)?;
+        let call = self.call("delete object", name, 0);
+        let done = self.wait(|store| async move { call.run(store.delete(&path)).await });
+        match done {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            done => done,
+        }
+    }
+}
+
+impl fmt::Debug for ObjectVault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ObjectVault")
+            .field("location", &self.location)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The time limit of a request: the option, for each 8 MiB.
+fn limit(timeout: Duration, bytes: u64) -> Duration {
+    let parts = bytes.div_ceil(PART_BYTES).clamp(1, 1_000);
+    timeout.saturating_mul(parts as u32)
+}
+
+/// Where no object can be missing, `NotFound` means that the bucket is.
+fn no_object_meant(error: Error) -> Error {
+    if error.kind() != ErrorKind::NotFound {
+        return error;
+    }
+    let what = format!("{error}; make the bucket, or correct the location");
+    Error::with_source(ErrorKind::InvalidArgument, what, &error)
+}
+
+async fn size(store: &Arc<dyn ObjectStore>, path: &Path, call: &Call) -> Result<Option<u64>> {
+    match call.run(store.head(path)).await {
+        Ok(object) => Ok(Some(object.size)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+async fn get(store: &Arc<dyn ObjectStore>, path: &Path, range: Range<u64>, call: &Call) -> Result<Bytes> {
+    let wanted = range.end - range.start;
+    let too_short = |size: u64| {
+        let what = format!("cannot {}: it has {size} bytes, and {range:?} are wanted", call.what);
+        Error::new(ErrorKind::OutOfRange, what)
+    };
+    let missing =
+        || Error::new(ErrorKind::NotFound, format!("cannot {}: there is no such object", call.what));
+    if wanted == 0 {
+        // HTTP has no empty ranges.
+        let size = size(store, path, call).await?.ok_or_else(missing)?;
+        return if size < range.end { Err(too_short(size)) } else { Ok(Bytes::new()) };
+    }
+    let options = GetOptions { range: Some(GetRange::Bounded(range.clone())), ..GetOptions::default() };
+    let read = async {
+        let object = store.get_opts(path, options).await?;
+        // What ends before the range does is not even read.
+        let size = object.meta.size;
+        Ok((size, if size < range.end { Bytes::new() } else { object.bytes().await? }))
+    };
+    match call.run(read).await {
+        Ok((size, _)) if size < range.end => Err(too_short(size)),
+        Ok((_, bytes)) if bytes.len() as u64 == wanted => Ok(bytes),
+        Ok((_, bytes)) => {
+            let what = format!(
+                "cannot {}: the store answered {} bytes of {range:?}; try again",
+                call.what,
+                bytes.len()
+            );
+            Err(Error::new(ErrorKind::Unavailable, what))
+        }
+        // Stores refuse a range behind the end each in its own way.
+        Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::OutOfRange) => {
+            match size(store, path, call).await? {
+                None => Err(missing()),
+                Some(size) if size < range.end => Err(too_short(size)),
+                Some(_) => Err(Error::with_source(ErrorKind::Io, error.to_string(), &error)),
+            }
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Creates an object. A refusal can mean that an earlier attempt of this call has made it, or nothing at all: some stores
+/// refuse one of two requests at the same time although neither is done (`object_store` calls that `AlreadyExists`, too).
+async fn create(store: &Arc<dyn ObjectStore>, path: &Path, bytes: Bytes, call: &Call) -> Result<bool> {
+    let mut waits = CREATE_WAITS.iter();
+    loop {
+        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        let payload = PutPayload::from_bytes(bytes.clone());
+        let refused = match call.run(store.put_opts(path, payload, options)).await {
+            Ok(_) => return Ok(true),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => error,
+            Err(error) => return Err(error),
+        };
+        if let Some(is_same) = holds(store, path, &bytes, call).await? {
+            return Ok(is_same);
+        }
+        // Nothing is there.
+        let Some(wait) = waits.next() else {
+            let what = format!("{refused}; but there is no such object; try again");
+            return Err(Error::with_source(ErrorKind::Unavailable, what, &refused));
+        };
+        sleep(*wait).await;
+    }
+}
+
+/// Whether an object has exactly these bytes; None if there is none.
+async fn holds(
+    store: &Arc<dyn ObjectStore>,
+    path: &Path,
+    bytes: &Bytes,
+    call: &Call,
+) -> Result<Option<bool>> {
+    let length = bytes.len() as u64;
+    match size(store, path, call).await? {
+        None => return Ok(None),
+        Some(size) if size != length => return Ok(Some(false)),
+        Some(_) => {}
+    }
+    match get(store, path, 0..length, call).await {
+        Ok(there) => Ok(Some(there == *bytes)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == ErrorKind::OutOfRange => Ok(Some(false)), // replaced meanwhile
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_grow_with_the_bytes() {
+        let second = Duration::from_secs(1);
+        for (bytes, seconds) in [(0, 1), (8 << 20, 1), ((8 << 20) + 1, 2), (64 << 20, 8), (u64::MAX, 1_000)] {
+            assert_eq!(limit(second, bytes), second * seconds);
+        }
+    }
+}
