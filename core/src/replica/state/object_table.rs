@@ -15,12 +15,12 @@
 //! - objects are stored in order;
 //! - an object is forgotten only once all its records are discarded. Its number is not used again.
 //!
-//! Must not know: object stores, files.
+//! Must not know: disks, threads.
 
 use crate::record::batch::Malformed;
 use crate::replica::queue::proposals::ObjectCommand;
 use crate::store::format::objects::{ObjectState, Objects, StoredObject, encode, encoded_bytes};
-use crate::store::segment::Base;
+use crate::store::format::segment::Base;
 use crate::types::{EntryIndex, Index, Timestamp};
 
 /// The objects of a log, oldest first.

@@ -15,7 +15,7 @@
 //!
 //! Must not know: which objects there are.
 
-use super::fetch::Fetchers;
+use super::fetch::{Chunks, Fetchers};
 use super::names::object_name;
 use crate::disk::{Disk, DiskFile, Map};
 use crate::error::{Error, ErrorKind, Result};
@@ -256,7 +256,7 @@ impl ObjectFile {
     }
 
     /// Fetches a chunk, or waits for the thread that fetches it.
-    pub(super) fn ensure_chunk(&self, chunk: usize) -> Result<()> {
+    fn ensure_chunk(&self, chunk: usize) -> Result<()> {
         let state = &self.chunks[chunk];
         if state.load(Ordering::Acquire) == HERE {
             return Ok(());
@@ -298,6 +298,12 @@ impl ObjectFile {
             cache.add(self, got.len());
         }
         Ok(())
+    }
+}
+
+impl Chunks for ObjectFile {
+    fn fetch_chunk(&self, chunk: usize) -> Result<()> {
+        self.ensure_chunk(chunk)
     }
 }
 

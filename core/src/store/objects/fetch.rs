@@ -5,9 +5,10 @@
 //!
 //! Must not know: what is in a chunk.
 
-use super::cache::ObjectFile;
+use crate::error::Result;
 use crate::sync::threads::spawn;
 use std::collections::VecDeque;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -16,23 +17,29 @@ const THREADS_MAX: usize = 8;
 /// The most chunks that wait. More would only delay those that readers need now.
 const WAITING_MAX: usize = 64;
 
+/// A file of chunks.
+pub(super) trait Chunks: Send + Sync {
+    /// Fetches a chunk, unless it is there.
+    fn fetch_chunk(&self, chunk: usize) -> Result<()>;
+}
+
 /// The threads of a cache that fetch ahead. `Send + Sync`.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Fetchers {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Shared {
     state: Mutex<State>,
     work: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     /// Where the log is, for errors. None: nothing is fetched ahead.
     path: Option<PathBuf>,
-    waiting: VecDeque<(Weak<ObjectFile>, usize)>,
+    waiting: VecDeque<(Weak<dyn Chunks>, usize)>,
     threads: usize,
     idle: usize,
     stopped: bool,
@@ -41,6 +48,12 @@ struct State {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Fetchers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Fetchers")
     }
 }
 
@@ -59,16 +72,17 @@ impl Fetchers {
     }
 
     /// Has a chunk fetched soon.
-    pub(super) fn push(&self, file: &Arc<ObjectFile>, chunk: usize) {
+    pub(super) fn push(&self, file: &Arc<impl Chunks + 'static>, chunk: usize) {
         let mut state = self.shared.lock();
-        let is_known = |(waiting, at): &(Weak<ObjectFile>, usize)| {
-            *at == chunk && std::ptr::eq(waiting.as_ptr(), Arc::as_ptr(file))
+        let is_known = |(waiting, at): &(Weak<dyn Chunks>, usize)| {
+            *at == chunk && std::ptr::addr_eq(waiting.as_ptr(), Arc::as_ptr(file))
         };
         let Some(path) = state.path.clone() else { return };
         if state.stopped || state.waiting.len() >= WAITING_MAX || state.waiting.iter().any(is_known) {
             return;
         }
-        state.waiting.push_back((Arc::downgrade(file), chunk));
+        let file = Arc::downgrade(file);
+        state.waiting.push_back((file, chunk));
         if state.idle > 0 {
             self.shared.work.notify_one();
         } else if state.threads < THREADS_MAX {
@@ -93,7 +107,7 @@ impl Shared {
             };
             drop(state);
             // The reader meets the error, if it needs the chunk.
-            if let Some(Err(error)) = file.upgrade().map(|file| file.ensure_chunk(chunk)) {
+            if let Some(Err(error)) = file.upgrade().map(|file| file.fetch_chunk(chunk)) {
                 tracing::debug!(%error, "a chunk could not be fetched ahead");
             }
             state = self.lock();

@@ -1,6 +1,6 @@
 //! The jobs of tiering: what takes long, or needs the object store. They run apart from the node.
 //!
-//! Must not know: whether this replica still leads.
+//! Must not know: who leads.
 
 use crate::cluster::membership::Membership;
 use crate::error::{Error, ErrorKind, Result};
