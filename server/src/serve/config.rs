@@ -10,7 +10,7 @@
 
 use super::limits::Limits;
 use super::objects::Objects;
-use super::size::Size;
+use super::size::{Size, narrow};
 use crate::common::failure::{Failure, Result};
 use chiplog::cluster::{Bootstrap, ClusterOptions};
 use chiplog::internal::GroupDirectories;
@@ -556,11 +556,6 @@ fn words(error: &toml::de::Error) -> String {
         text = text.replace(&format!("expected {number}"), "expected a whole number");
     }
     text
-}
-
-pub(super) fn narrow(key: &str, size: Size) -> Result<u32> {
-    u32::try_from(size.0)
-        .map_err(|_| Failure::usage(format!("{key} is {}; it has to be below 4 GiB", size.0)))
 }
 
 fn wide(size: Size) -> usize {

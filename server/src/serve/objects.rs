@@ -4,8 +4,7 @@
 //!
 //! Must not know: sockets, what is stored.
 
-use super::config::narrow;
-use super::size::Size;
+use super::size::{Size, narrow};
 use crate::common::failure::{Failure, Result};
 use crate::common::secret;
 use chiplog::Options;

@@ -1,6 +1,6 @@
 //! `chiplog dev`: a cluster of three servers in one process, for trials.
 
-use crate::commands::run::scratch::Scratch;
+use crate::common::scratch::Scratch;
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::number::whole_number;
