@@ -149,7 +149,9 @@ fn vault(location: &str) -> PyResult<Arc<dyn Vault>> {
 
 #[cfg(not(feature = "object-store"))]
 fn vault(_: &str) -> PyResult<Arc<dyn Vault>> {
-    Err(invalid("option object_store is set, but this package was built without the feature object-store".into()))
+    Err(invalid(
+        "option object_store is set, but this package was built without the feature object-store".into(),
+    ))
 }
 
 /// `chiplog.Options`.

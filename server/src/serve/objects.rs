@@ -126,8 +126,7 @@ impl Objects {
 
 /// Reads a file of credentials. Errors show nothing of its contents.
 fn credentials(file: &Path) -> Result<Credentials> {
-    let text = secret::read(file)
-        .map_err(|e| e.at("objects.credentials"))?;
+    let text = secret::read(file).map_err(|e| e.at("objects.credentials"))?;
     toml::from_str(&text).map_err(|e| {
         let line = e.span().map_or(1, |span| text[..span.start.min(text.len())].lines().count().max(1));
         Failure::usage(format!(
@@ -150,7 +149,8 @@ mod tests {
 
     #[test]
     fn wrong_location_is_an_error_at_once_and_a_store_that_is_down_is_none() {
-        let objects = Objects { endpoint: "http://127.0.0.1:1".into(), allow_http: true, ..Objects::default() };
+        let objects =
+            Objects { endpoint: "http://127.0.0.1:1".into(), allow_http: true, ..Objects::default() };
         for wrong in ["relative/dir", "s3://", "ftp://a/b"] {
             let error = open(&objects, wrong);
             assert!(error.to_string().starts_with("object_store: "), "{error}");

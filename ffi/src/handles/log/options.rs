@@ -5,9 +5,9 @@ use crate::abi::error::invalid;
 use crate::abi::growing::{Growing, growing, options};
 use crate::abi::pointers::text_or_none;
 use crate::abi::values::{Context, duration, millis};
-use chiplog::vault::Vault;
 #[cfg(feature = "object-store")]
 use chiplog::Error;
+use chiplog::vault::Vault;
 use chiplog::{Clock, Options, ReadMode, Result, Timestamp};
 #[cfg(feature = "object-store")]
 use chiplog_tier::{ObjectVault, VaultOptions};
@@ -186,15 +186,16 @@ unsafe fn vault(location: *const c_char) -> Result<Option<Arc<dyn Vault>>> {
 
 #[cfg(feature = "object-store")]
 fn open_vault(location: &str) -> Result<Arc<dyn Vault>> {
-    let vault = ObjectVault::open(location, VaultOptions::default()).map_err(|error| {
-        Error::with_source(error.kind(), format!("object_store: {error}"), &error)
-    })?;
+    let vault = ObjectVault::open(location, VaultOptions::default())
+        .map_err(|error| Error::with_source(error.kind(), format!("object_store: {error}"), &error))?;
     Ok(Arc::new(vault))
 }
 
 #[cfg(not(feature = "object-store"))]
 fn open_vault(_: &str) -> Result<Arc<dyn Vault>> {
-    Err(invalid("object_store is set, but this library was built without its feature object-store: use one that has it"))
+    Err(invalid(
+        "object_store is set, but this library was built without its feature object-store: use one that has it",
+    ))
 }
 
 /// Fills options with their defaults. `size`: sizeof(chiplog_log_options_t).

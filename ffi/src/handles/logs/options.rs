@@ -62,12 +62,11 @@ pub(super) unsafe fn read(given: *const chiplog_logs_options_t) -> Result<LogsOp
         .collect::<Result<_>>()?;
     let options = options::read(given.options)?;
     if options.vault.is_some() {
-        return Err(invalid("options of named logs: object_store must be NULL: named logs have no objects yet"));
+        return Err(invalid(
+            "options of named logs: object_store must be NULL: named logs have no objects yet",
+        ));
     }
-    Ok(LogsOptions::default()
-        .groups(given.groups)
-        .directories(directories)
-        .options(options))
+    Ok(LogsOptions::default().groups(given.groups).directories(directories).options(options))
 }
 
 /// Fills options with their defaults. `size`: sizeof(chiplog_logs_options_t).

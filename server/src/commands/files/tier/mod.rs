@@ -146,7 +146,9 @@ impl Store {
         let path = self.location.strip_prefix("file://").unwrap_or(&self.location);
         // A server makes the directory; a command that only reads does not.
         if path.starts_with('/') && !path.contains('%') && !Path::new(path).is_dir() {
-            let what = format!("there is no directory {path}: give the location that the servers have as object_store");
+            let what = format!(
+                "there is no directory {path}: give the location that the servers have as object_store"
+            );
             return Err(Failure::new(ErrorKind::NotFound, what));
         }
         let objects = Objects {

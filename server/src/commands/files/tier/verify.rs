@@ -112,7 +112,8 @@ pub(super) fn run(vault: &dyn Vault, only: Option<LogId>, ui: &Ui) -> Result<Exi
     let bar = ui.progress(Some(found.values().map(Listed::bytes).sum()), "verifying");
     let scratch = Scratch::make(&std::env::temp_dir(), "chiplog-tier-")?;
     let checking = |(log, listed): (&u128, &Listed)| {
-        Check { vault, log: *log, dir: scratch.dir(), bar: &bar, ui, end: None, checked: Checked::new(*log) }.run(listed)
+        Check { vault, log: *log, dir: scratch.dir(), bar: &bar, ui, end: None, checked: Checked::new(*log) }
+            .run(listed)
     };
     let logs = found.iter().map(checking).collect::<Result<Vec<_>>>()?;
     bar.finish_and_clear();
@@ -196,7 +197,8 @@ impl Check<'_> {
                 Ok(()) => self.inspect(*number, *bytes)?,
                 // Its records were discarded meanwhile.
                 Err(failure) if failure.kind() == ErrorKind::NotFound && self.checked.objects == 0 => {
-                    self.checked.first_object = listed.objects.range(next..).next().map(|(number, _)| *number);
+                    self.checked.first_object =
+                        listed.objects.range(next..).next().map(|(number, _)| *number);
                 }
                 Err(failure) if matches!(failure.kind(), ErrorKind::NotFound | ErrorKind::OutOfRange) => {
                     self.end = None;
@@ -313,7 +315,13 @@ impl Check<'_> {
     }
 
     /// Counts, prints and keeps a fault. `place`: offset and bytes.
-    fn fault(&mut self, object: Option<u64>, place: (u64, u64), severity: Severity, what: &str) -> Result<()> {
+    fn fault(
+        &mut self,
+        object: Option<u64>,
+        place: (u64, u64),
+        severity: Severity,
+        what: &str,
+    ) -> Result<()> {
         let checked = &mut self.checked;
         match severity {
             Severity::Corrupt => checked.corrupt += 1,
@@ -330,7 +338,13 @@ impl Check<'_> {
             let line = format!("{}: log {}{at}: {what}\n", severity.name(), checked.log_id);
             self.bar.suspend(|| print(line.as_bytes()))?;
         }
-        checked.faults.push(Fault { object, offset, bytes, severity: severity.name(), what: what.to_owned() });
+        checked.faults.push(Fault {
+            object,
+            offset,
+            bytes,
+            severity: severity.name(),
+            what: what.to_owned(),
+        });
         Ok(())
     }
 }
@@ -348,8 +362,11 @@ fn begin_of(block: &Block<'_>) -> Option<Begin> {
 /// The end behind a block. A discard beyond the end moves the next record.
 fn end_of(block: &Block<'_>, before: Option<End>) -> End {
     let own = block.first().get() + u64::from(block.record_count());
-    let discarded = match block.content() {
-        Ok(Content::Discard { first }) => first.get(),
+    let discarded = match block.kind() {
+        "command" => match block.content() {
+            Ok(Content::Discard { first }) => first.get(),
+            _ => 0,
+        },
         _ => 0,
     };
     let next = Index(own.max(discarded));
