@@ -20,7 +20,7 @@ Examples:
       The logs that have objects there.
   chiplog tier verify s3://bucket/chiplog
       Download every object of every log and check every byte.
-  chiplog tier verify /mnt/objects --log 5f0c39a1f3b54e0d8c1b5a7f2e9d4c36 --json | jq .ok
+  chiplog tier verify /mnt/objects --log-id 5f0c39a1f3b54e0d8c1b5a7f2e9d4c36 --json | jq .ok
   chiplog tier list s3://bucket/chiplog --endpoint https://minio:9000 --credentials ./keys.toml
       A store of another provider, with keys from a file.
 
@@ -54,7 +54,7 @@ JSON fields, one object per line:
 const VERIFY_EXAMPLES: &str = "\
 Examples:
   chiplog tier verify s3://bucket/chiplog && echo sound
-  chiplog tier verify s3://bucket/chiplog --log 5f0c39a1f3b54e0d8c1b5a7f2e9d4c36
+  chiplog tier verify s3://bucket/chiplog --log-id 5f0c39a1f3b54e0d8c1b5a7f2e9d4c36
   chiplog tier verify /mnt/objects --json | jq '.logs[].faults[] | {object, what}'
 
 Faults:
@@ -105,7 +105,7 @@ enum Action {
         store: Store,
         /// Check only the log with this id: all 32 digits, as `chiplog status` shows them.
         #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
-        log: Option<LogId>,
+        log_id: Option<LogId>,
     },
 }
 
@@ -165,6 +165,6 @@ impl Store {
 pub(crate) fn run(args: &TierCommand, ui: &Ui) -> Result<Exit> {
     match &args.action {
         Action::List { store } => list::run(&*store.open()?, ui),
-        Action::Verify { store, log } => verify::run(&*store.open()?, *log, ui),
+        Action::Verify { store, log_id } => verify::run(&*store.open()?, *log_id, ui),
     }
 }

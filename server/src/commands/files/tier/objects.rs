@@ -78,13 +78,12 @@ pub(super) fn root(log: u128) -> (String, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
     use chiplog::vault::MemoryVault;
 
     #[test]
     fn logs_are_found_by_their_names() {
         let vault = MemoryVault::default();
-        let put = |name: &str, bytes: &'static [u8]| vault.put(name, &[Bytes::from_static(bytes)]).unwrap();
+        let put = |name: &str, bytes: &'static [u8]| vault.put(name, &[bytes.into()]).unwrap();
         put(&root(7).0, b"x");
         put(&object_name(7, 3), b"four");
         put(&object_name(7, 5), b"five5");
