@@ -145,6 +145,8 @@ fn store_that_is_down_stops_no_append_and_a_wrong_location_is_an_error_at_start(
     append(std::slice::from_ref(&server), 1, 4000);
     wait("failures are counted", || (value(&server, "chiplog_object_failures_total") > 0.0).then_some(()));
     assert!(value(&server, "chiplog_unstored_bytes") > 3e6);
+    let told = run(&["status", &server.client, "--json"]).json();
+    assert!(told["replicas"][0]["object_failures"].as_u64() > Some(0), "{told}");
     assert!(server.said().contains("the object store cannot be used"), "{}", server.said());
     reads_all(&server, 4000);
     assert_eq!(server.stop(), Some(0));
