@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// What a call does, for its errors, and how long a request may take. Cheap to clone.
+/// Names a call in its errors, and bounds the time of its requests. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
-    /// Such as `put object o/7 into s3://bucket/prefix`.
+    /// For example `put object "o/7" of s3://bucket/prefix`.
     pub(crate) what: Arc<str>,
     pub(crate) limit: Duration,
     /// Added if the store does not answer.

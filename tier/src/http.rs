@@ -23,7 +23,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
-    /// The store's own code, such as `NoSuchBucket`; empty if it gave none.
+    /// The store's own code, for example `NoSuchBucket`; empty if it gave none.
     pub(crate) code: String,
 }
 

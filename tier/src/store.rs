@@ -34,7 +34,7 @@ fn check(options: &VaultOptions) -> Result<()> {
         return Err(invalid(format!("timeout is {timeout:?} and must be 50 ms to 1 h")));
     }
     if *retries > 100 {
-        return Err(invalid(format!("retries is {retries} and may be at most 100")));
+        return Err(invalid(format!("retries is {retries} and may be up to 100")));
     }
     if access_key.is_some() && secret_key.is_none() {
         return Err(invalid("access_key is set without secret_key: set both, or neither"));
@@ -208,4 +208,17 @@ fn azure(container: &str, options: &VaultOptions) -> Result<MicrosoftAzureBuilde
     let at = builder.get_config_value(&AzureConfigKey::Endpoint);
     check_plain_text(at.as_deref(), allows)?;
     Ok(builder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `LocalFileSystem` syncs nothing by default: an object was lost in a power cut after `put` had returned.
+    #[test]
+    fn directory_is_synced() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = directory(&dir.path().join("a/b")).unwrap();
+        assert!(format!("{:?}", store.objects).contains("fsync: true"));
+    }
 }

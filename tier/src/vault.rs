@@ -25,7 +25,7 @@ use tokio::time::sleep;
 
 /// A [`Vault`] in a bucket of S3, Google Cloud Storage or Azure, or in a directory.
 ///
-/// `Send + Sync`: several threads can make calls at a time. Each call blocks its thread, at most as long as
+/// `Send + Sync`: several threads can make calls at a time. Each call blocks its thread, up to as long as
 /// [`VaultOptions::timeout`] says. The work is done on a thread of the vault's own, so calls work on any thread, with or
 /// without an async runtime; within a runtime they block its worker. Dropping the vault does not block.
 ///
@@ -245,7 +245,7 @@ async fn get(store: &Arc<dyn ObjectStore>, path: &Path, range: Range<u64>, call:
         Error::new(ErrorKind::OutOfRange, what)
     };
     let missing =
-        || Error::new(ErrorKind::NotFound, format!("cannot {}: there is no such object", call.what));
+        || Error::new(ErrorKind::NotFound, format!("cannot {}: there is no object of that name", call.what));
     if wanted == 0 {
         // HTTP has no empty ranges.
         let size = size(store, path, call).await?.ok_or_else(missing)?;
@@ -254,7 +254,7 @@ async fn get(store: &Arc<dyn ObjectStore>, path: &Path, range: Range<u64>, call:
     let options = GetOptions { range: Some(GetRange::Bounded(range.clone())), ..GetOptions::default() };
     let read = async {
         let object = store.get_opts(path, options).await?;
-        // What ends before the range does is not even read.
+        // An object that ends before the range does is not even read.
         let size = object.meta.size;
         Ok((size, if size < range.end { Bytes::new() } else { object.bytes().await? }))
     };
@@ -298,7 +298,7 @@ async fn create(store: &Arc<dyn ObjectStore>, path: &Path, bytes: Bytes, call: &
         }
         // Nothing is there.
         let Some(wait) = waits.next() else {
-            let what = format!("{refused}; but there is no such object; try again");
+            let what = format!("{refused}; but there is no object of that name; try again");
             return Err(Error::with_source(ErrorKind::Unavailable, what, &refused));
         };
         sleep(*wait).await;

@@ -217,7 +217,12 @@ impl LogView {
                 _ => not_here(next),
             });
         };
-        let data = self.segments.open(&segment)?;
+        self.cursor_in(&segment, next)
+    }
+
+    /// As [`Self::cursor`], in this segment.
+    fn cursor_in(&self, segment: &Arc<Segment>, next: Index) -> Result<Cursor> {
+        let data = self.segments.open(segment)?;
         let offset = data.seek(|e| e.first <= next)?;
         Ok(Cursor::new(self.segments.clone(), data, offset, self.prefetch))
     }
@@ -375,10 +380,11 @@ impl Reader {
         if !self.is_committed()? {
             return Ok(None);
         }
-        let found = self.find_batch().and_then(|found| {
-            let bytes = found.bytes.apart_from(self.block.as_ref().map_or(0, |block| block.bytes.len()));
+        let found = self.here_or_in_object(|reader| {
+            let found = reader.find_batch()?;
+            let bytes = found.bytes.apart_from(reader.block.as_ref().map_or(0, |block| block.bytes.len()));
             let stored = StoredBatch::verify(&bytes, found.first, found.timestamp);
-            stored.map_err(|why| self.corrupt(&found, why))
+            stored.map_err(|why| reader.corrupt(&found, why))
         });
         let stored = self.or_discarded(found)?;
         self.next = stored.last().next();
@@ -501,8 +507,9 @@ impl Reader {
             return Ok(false);
         }
         let mut behind = None;
-        let found = self.find_batch().and_then(|found| {
-            let header = batch::verify(&found.bytes).map_err(|why| self.corrupt(&found, why))?;
+        let found = self.here_or_in_object(|reader| {
+            let found = reader.find_batch()?;
+            let header = batch::verify(&found.bytes).map_err(|why| reader.corrupt(&found, why))?;
             let batch = RecordBatch::unpack(&found.bytes, &header, found.first, found.timestamp);
             batch.map_err(|why| {
                 behind = Some(found.first.plus(header.count.into()));
@@ -555,6 +562,24 @@ impl Reader {
             return Err(unknown(self.view.log));
         }
         read.map_err(|error| self.view.met(&error, self.next))
+    }
+
+    /// Reads; if what is here is damaged, from the object that has the record too. An object that came damaged is fetched once
+    /// more.
+    fn here_or_in_object<T>(&mut self, mut read: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
+        match read(self) {
+            Err(error) if error.kind() == ErrorKind::Corrupt && self.view.log.is_none() => {
+                let Some(object) = self.view.segments.objects().holding(self.next) else {
+                    return Err(error);
+                };
+                // The repair learns of damage to a file here.
+                let error = self.view.met(&error, self.next);
+                let Ok(cursor) = self.view.cursor_in(&object, self.next) else { return Err(error) };
+                (self.block, self.cursor) = (None, Some(Finder::Blocks(cursor)));
+                read(self)
+            }
+            result => result,
+        }
     }
 
     /// Finds the stored batch that contains `next`, which is committed, and moves past it. Not verified yet.

@@ -1,4 +1,4 @@
-//! What every vault must do, as one test over any of them.
+//! One test over any vault: all that the documentation of `Vault` promises.
 //!
 //! Must not know: which vault it tests.
 

@@ -89,7 +89,7 @@ enum Call {
     Delete,
 }
 
-/// What happens to one call.
+/// The fault of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Refused,

@@ -26,7 +26,7 @@ fn child() {
     println!("outcome: {outcome:?}");
 }
 
-/// What the child says with these variables besides the keys.
+/// Runs the child with these variables and the keys, and returns its outcome.
 fn outcome(variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "environment::child", "--nocapture"]);

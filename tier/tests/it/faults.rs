@@ -1,4 +1,4 @@
-//! What the vault makes of a server that misbehaves.
+//! The vault over a server that misbehaves.
 
 use crate::scripted_server::{Answer, Request, ScriptedServer};
 use bytes::Bytes;
@@ -17,7 +17,7 @@ fn is_unavailable(error: &Error) {
     assert!(!text.contains("secret"), "{text}");
 }
 
-/// What a store answers to a range of `0123456789`.
+/// The answers of a store that has the object `0123456789`.
 fn ten_bytes(request: &Request) -> Answer {
     match &*request.method {
         "HEAD" => Answer::Http(200, HEAD_OF_TEN, Vec::new()),

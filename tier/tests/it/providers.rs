@@ -1,4 +1,4 @@
-//! What goes over the wire to the other providers: there is no server of theirs here.
+//! Requests to the other providers and their answers: there is no server of theirs here.
 
 use crate::scripted_server::{Answer, ScriptedServer};
 use chiplog::ErrorKind;

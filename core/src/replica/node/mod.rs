@@ -26,7 +26,7 @@ mod retention;
 pub(crate) mod runtime;
 pub(crate) mod shared;
 mod slow_disk;
-mod tiering;
+pub(crate) mod tiering;
 
 pub(crate) use publish::Published;
 

@@ -43,7 +43,8 @@ use crate::sync::threads::spawn;
 use crate::types::{EntryIndex, LogId, LogNumber, Timestamp};
 use crate::vault::Vault;
 use delegation::Delegation;
-use jobs::{Job, JobDone, ObjectMaker};
+pub(crate) use jobs::ObjectMaker;
+use jobs::{Job, JobDone};
 use local::Released;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -309,7 +310,8 @@ impl Node {
         }
         let archive = self.writer.archive.clone();
         let number = committed.objects.end().map_or(0, |(number, _)| number);
-        Some(Job::FindEnd { archive, number, begin, upto: committed.raft, object_bytes, all: is_old })
+        let (upto, first) = (committed.raft, committed.first);
+        Some(Job::FindEnd { archive, number, begin, upto, object_bytes, all: is_old, first })
     }
 
     /// Where the next object begins. None: its entries are not here.

@@ -23,7 +23,7 @@ const STORED: u64 = 8;
 pub(crate) const STORED_COMMAND_BYTES: usize = 40;
 /// The code of the command that cuts an object, and the size of its body in bytes.
 const CUT: u64 = 10;
-pub(crate) const CUT_COMMAND_BYTES: usize = 72;
+pub(crate) const CUT_COMMAND_BYTES: usize = 80;
 
 /// Encodes the body of a command block: the operation, then its operand.
 pub(crate) fn encode_command(command: Command) -> Vec<u8> {
@@ -38,9 +38,9 @@ pub(crate) fn encode_command(command: Command) -> Vec<u8> {
         Command::Log(LogCommand::Discard { log, first }) => return long(7, log.0.into(), first.0),
         Command::SetOptions(options) => return set_options(LogNumber::OWN, &options),
         Command::Log(LogCommand::SetOptions { log, options }) => return set_options(log, &options),
-        Command::Object(ObjectCommand::Cut { number, begin, end, timestamp }) => {
+        Command::Object(ObjectCommand::Cut { number, begin, end, timestamp, first }) => {
             let words = [CUT, number, begin.raft.0, begin.term.0, begin.next.0, end.raft.0, end.term.0];
-            return [&words[..], &[end.next.0, timestamp.0]]
+            return [&words[..], &[end.next.0, timestamp.0, first.0]]
                 .concat()
                 .into_iter()
                 .flat_map(u64::to_le_bytes)
@@ -109,12 +109,8 @@ pub(crate) fn parse_command(body: &[u8]) -> Result<Command, Malformed> {
             next: Index(u64_at(body, at + 16)),
         };
         let (number, begin, end) = (u64_at(body, 8), base_at(16), base_at(40));
-        return Ok(Command::Object(ObjectCommand::Cut {
-            number,
-            begin,
-            end,
-            timestamp: Timestamp(u64_at(body, 64)),
-        }));
+        let (timestamp, first) = (Timestamp(u64_at(body, 64)), Index(u64_at(body, 72)));
+        return Ok(Command::Object(ObjectCommand::Cut { number, begin, end, timestamp, first }));
     }
     let body: &[u8; COMMAND_BYTES] = body.try_into().map_err(|_| "command has an unexpected length")?;
     let operand = u64_at(body, 8);

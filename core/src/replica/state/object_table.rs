@@ -116,8 +116,9 @@ impl ObjectTable {
     /// The command contradicts the table. Nothing has changed then.
     pub(crate) fn apply(&mut self, command: ObjectCommand, first: Index) -> Result<(), Malformed> {
         match command {
-            ObjectCommand::Cut { number, begin, end, timestamp } => {
+            ObjectCommand::Cut { number, begin, end, timestamp, first: logs_first } => {
                 if begin.next == Index(0)
+                    || logs_first == Index(0)
                     || end.raft <= begin.raft
                     || end.term < begin.term
                     || end.next < begin.next
@@ -182,7 +183,7 @@ mod tests {
     }
 
     fn cut(number: u64, begin: Base, end: Base) -> ObjectCommand {
-        ObjectCommand::Cut { number, begin, end, timestamp: Timestamp(1) }
+        ObjectCommand::Cut { number, begin, end, timestamp: Timestamp(1), first: Index(1) }
     }
 
     fn stored(number: u64) -> ObjectCommand {

@@ -180,7 +180,7 @@ impl Copy {
     /// # Errors
     /// Those of `Reader::next_record`.
     pub(super) fn fresh(&mut self) -> Result<Records> {
-        self.readers.fresh()
+        self.readers.fresh(true)
     }
 
     /// Everything that can be read.

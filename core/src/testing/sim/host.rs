@@ -10,6 +10,7 @@ use super::patient;
 use super::patient::{Patient, Started};
 use super::plan::Plan;
 use super::threads::THREADS;
+use super::vault::SimVault;
 use crate::cluster::options::Bootstrap;
 use crate::cluster::transport::Envelope;
 use crate::disk::sim::{DiskState, Rng, SimDisk};
@@ -76,6 +77,8 @@ pub(super) struct Host {
     pub(super) directory: Option<DirectoryId>,
     pub(super) bootstrap: Bootstrap,
     pub(super) clock: Arc<SetClock>,
+    /// The object store.
+    vault: Option<Arc<SimVault>>,
     /// The clock's error, in milliseconds.
     pub(super) wrong_by_ms: i64,
     /// The next time each of its threads runs.
@@ -135,7 +138,13 @@ pub(super) struct Host {
 pub(super) type Voters = (Vec<NodeId>, Vec<NodeId>);
 
 impl Host {
-    pub(super) fn new(node: NodeId, bootstrap: Bootstrap, plan: &Plan, rng: &mut Rng) -> Self {
+    pub(super) fn new(
+        node: NodeId,
+        bootstrap: Bootstrap,
+        plan: &Plan,
+        vault: Option<Arc<SimVault>>,
+        rng: &mut Rng,
+    ) -> Self {
         let disk = SimDisk::default();
         disk.forget_history();
         disk.set_chance(rng.next_u64());
@@ -153,6 +162,7 @@ impl Host {
             directory: None,
             bootstrap,
             clock: Arc::default(),
+            vault,
             wrong_by_ms: rng.between(0, 200) as i64 - 100,
             due: [None; THREADS],
             busy_until: Moment::START,
@@ -210,6 +220,7 @@ impl Host {
             sessions_max: plan.sessions_max.map(|n| n + (self.node.0 % 3) as u32), // different on each replica
             queue_bytes_max: plan.queue_bytes_max,
             shared: plan.logs > 0,
+            vault: self.vault.clone(),
             seed: plan.seed ^ (self.node.0 << 32) ^ u64::from(self.life),
         }
     }

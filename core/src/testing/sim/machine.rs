@@ -6,6 +6,7 @@ use super::kept::{Kept, Seal};
 use super::outbox::Outbox;
 use super::readers::{Readers, range_of};
 use super::threads::{Dial, Ran, Records, Threads, body_at, header_at};
+use super::vault::SimVault;
 use crate::cluster::membership::{Change, Membership};
 use crate::cluster::options::{Bootstrap, ClusterOptions, Role};
 use crate::cluster::transport::Envelope;
@@ -19,20 +20,25 @@ use crate::record::batch::Batch;
 use crate::replica::node::Node;
 use crate::replica::node::driver::{DrivenNode as _, Driver, Guarded};
 use crate::replica::node::shared::Shared;
+use crate::replica::node::tiering::ObjectMaker;
 use crate::replica::open::{RecoveredLog, open};
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
 use crate::replica::queue::proposals::{Command, LogCommand, ProposalQueue, QueueLimits, WaitLimit};
 use crate::replica::state::command::parse_command;
 use crate::replica::state::log_table::LogTable;
+use crate::replica::state::object_table::ObjectTable;
 use crate::replica::state::sequencer::Owner;
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;
 use crate::store::format::block::{Batches, BlockHeader, Kind, table_of};
 use crate::store::format::identity::Identity;
+use crate::store::object_maker::Stretch;
+use crate::store::objects::names::object_name;
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
 use crate::sync::completion::Ticket;
 use crate::types::{DirectoryId, EntryIndex, Index, LogId, LogNumber, NodeId, SessionId, Term, Timestamp};
+use crate::vault::Vault;
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType};
@@ -79,6 +85,8 @@ pub(super) struct Setup {
     pub(super) queue_bytes_max: usize,
     /// The log is a group of named logs.
     pub(super) shared: bool,
+    /// The object store.
+    pub(super) vault: Option<Arc<SimVault>>,
     pub(super) seed: u64,
 }
 
@@ -147,6 +155,8 @@ pub(super) struct ReplicatedState {
     pub(super) members: u64,
     /// A digest of its table of named logs.
     pub(super) logs: u64,
+    /// A digest of its objects.
+    pub(super) objects: u64,
     /// The options that are set for the log.
     pub(super) options: LogOptions,
     /// The log's time.
@@ -164,6 +174,7 @@ pub(super) struct Settled {
     /// The same, as readers see them.
     pub(super) published_logs: LogSummaries,
     pub(super) options: LogOptions,
+    pub(super) has_objects: bool,
     /// The entry before the first one in the files, and the first record that they can hold.
     pub(super) base: (EntryIndex, Index),
 }
@@ -180,6 +191,9 @@ pub(super) struct Machine {
     outbox: Arc<Outbox>,
     /// Read the committed records one after another.
     readers: Readers,
+    vault: Option<Arc<SimVault>>,
+    /// The next object to be made here, and compared with the one that is stored.
+    compared: u64,
 }
 
 /// The size of blocks in some runs: two large records fit.
@@ -242,6 +256,8 @@ impl Machine {
             identity,
             outbox,
             readers: Readers::new(view),
+            vault: setup.vault.clone(),
+            compared: 0,
         })
     }
 
@@ -428,6 +444,7 @@ impl Machine {
             sessions: sequencer.sessions().digest(time),
             members: digest_of(sequencer.membership_at_end()),
             logs: digest_of_logs(sequencer.logs()),
+            objects: digest_of_objects(sequencer.objects()),
             options: sequencer.options_at_end(),
             time,
         }
@@ -445,6 +462,7 @@ impl Machine {
             logs: summaries(&committed.logs),
             published_logs: self.readers.published(),
             options: committed.options,
+            has_objects: committed.objects.has_begun(),
             base: (guarded.node.writer.archive.first().raft, guarded.node.writer.archive.first().next),
         }
     }
@@ -625,12 +643,41 @@ impl Machine {
         self.readers.logs()
     }
 
+    /// Makes each object that is stored from the files here, where they still have it, and has the object store compare it with
+    /// the one that it has.
+    ///
+    /// # Errors
+    /// Those of the archive.
+    pub(super) fn compare_objects(&mut self) -> Result<()> {
+        let Some(vault) = self.vault.clone() else { return Ok(()) };
+        let guarded = self.lock();
+        let node = &guarded.node;
+        let objects = &node.replica.sequencer.committed().objects;
+        let at = objects.stored().find(|at| at.number >= self.compared);
+        let Some(at) = at else { return Ok(()) };
+        let maker = ObjectMaker {
+            archive: node.writer.archive.clone(),
+            options: self.options.clone(),
+            node: self.node,
+        };
+        let log = self.identity.log;
+        let stretch = Stretch { log, number: at.number, begin: at.begin, end: at.state.end };
+        let made = maker.make(&stretch);
+        drop(guarded);
+        self.compared = at.number + 1;
+        match made {
+            Ok(made) => vault.compare(&object_name(log, at.number), &made.pieces),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()), // removed here since
+            Err(error) => Err(error),
+        }
+    }
+
     /// The records that became readable since the last call.
     ///
     /// # Errors
     /// Those of `Reader::next_record`.
     pub(super) fn read_on(&mut self) -> Result<Records> {
-        self.readers.fresh()
+        self.readers.fresh(false)
     }
 
     /// Every record that can be read.
@@ -688,6 +735,12 @@ pub(super) fn options_of(setup: &Setup, outbox: Arc<Outbox>) -> Options {
         session_idle_max: setup.session_idle_max,
         cluster: Some(cluster),
         sessions_max: setup.sessions_max.unwrap_or(sessions_max),
+        vault: setup.vault.clone().map(|vault| vault as Arc<dyn Vault>),
+        object_bytes: SEGMENT_BYTES,
+        object_age: setup.seed.is_multiple_of(3).then_some(Duration::from_secs(2)),
+        local_bytes: Some(2 * u64::from(SEGMENT_BYTES)),
+        cache_bytes: 8 << 20,
+        object_delete_delay: Duration::from_secs(1),
         session_window,
         ..options
     }
@@ -732,6 +785,13 @@ fn digest_of(membership: &Membership) -> u64 {
 
 fn summaries(table: &LogTable) -> LogSummaries {
     table.iter().map(|(log, state)| (log, state.into())).collect()
+}
+
+/// A digest of the objects of a log.
+fn digest_of_objects(objects: &ObjectTable) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    objects.encode(Index(1)).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// A digest of a log table, except for the logs' first records: the discards that let a replica jump can come after the

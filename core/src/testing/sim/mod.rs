@@ -21,6 +21,7 @@
 //! | `oracle`, `contents`, `kept` | the invariants, checked after every event; what was ever committed, log by log; the entries on a disk |
 //! | `readers` | read the logs of a directory on |
 //! | `history`, `linear` | the calls of clients and their answers; whether one log can have given these answers |
+//! | `vault` | an object store with faults, which refuses to have an object replaced by other bytes |
 //! | `plan`, `run` | the parameters that a seed determines; a run, from building the cluster to the verdict |
 //! | `directed`, `bugs` | scenarios for mistakes that seeds meet too rarely; planted mistakes, and what finds each |
 //! | `harm` | damage to the newest files that a log is specified to survive |
@@ -52,6 +53,7 @@ mod readers;
 mod run;
 mod story;
 mod threads;
+mod vault;
 mod world;
 
 pub use crate::sync::clock::Moment;

@@ -14,7 +14,7 @@
 //! | a replica remembers each vote that it has sent | `look` |
 //! | a replica whose last vote was lost to damage gives none again | `has_learnt` |
 //! | a replica that has started votes only after another replica's introduction | `leaves` |
-//! | after the same entry all replicas have the same sessions, membership, named logs, options of the log, positions and time, live and after a replay or a jump | `check_state` |
+//! | after the same entry all replicas have the same sessions, membership, named logs, objects, options of the log, positions and time, live and after a replay or a jump | `check_state` |
 //! | a log that opens has at most one change of membership that is not known to be committed | `opens` |
 //! | the number of committed changes that are not in force is bounded | `look` |
 //! | no poison without a fault of the disk | `may_fail` |
@@ -237,6 +237,10 @@ impl Oracle {
                 summary.committed, summary.written
             ));
         }
+        match machine.compare_objects() {
+            Err(e) if !unreadable(&e) => return Err(format!("node {node}: an object cannot be made: {e:?}")),
+            _ => {}
+        }
         self.check_state(node, machine)?;
         Ok(news)
     }
@@ -257,7 +261,7 @@ impl Oracle {
         let Some((next, first, logs)) = after(settled.raft).cloned() else { return Ok(()) };
         let (base_raft, base_next) = settled.base;
         // The discard that let a replica jump can come after the jump.
-        let first = first.max(base_next);
+        let first = if settled.has_objects { first } else { first.max(base_next) };
         if (settled.next, settled.first) != (next, first) {
             return Err(format!(
                 "node {node}: after the committed entry {} its log goes from {} to before {}; it is from {first} to before {next}",

@@ -28,6 +28,8 @@ pub struct Plan {
     /// How many named logs the cluster's group has at the beginning; 0: the group is one log on its own. Further ones
     /// come and go during the run.
     pub logs: u32,
+    /// Whether the replicas have an object store. Not with named logs.
+    pub objects: bool,
     /// How many clients have no session.
     pub plain_clients: u32,
     /// How many clients have a session.
@@ -66,6 +68,11 @@ fn named_logs(seed: u64) -> u32 {
     if rng.permille(250) { rng.between(1, 4) as u32 } else { 0 }
 }
 
+/// A third of the other runs has an object store.
+fn has_objects(seed: u64) -> bool {
+    named_logs(seed) == 0 && Rng::new(seed ^ 0x0b_7ec7).permille(333)
+}
+
 /// Sessions do not expire within this: clocks jump by less.
 const IDLE_NEVER: Duration = Duration::from_secs(24 * 3600);
 
@@ -100,6 +107,7 @@ impl Plan {
             learners,
             followers: Rng::new(seed ^ 0xf0_110e).below(4) as u64,
             logs: named_logs(seed),
+            objects: has_objects(seed),
             plain_clients: rng.between(1, 3) as u32,
             session_clients: rng.between(1, 3) as u32,
             trouble: Duration::from_millis(rng.between(10_000, 25_000)),

@@ -51,7 +51,10 @@ impl Readers {
     ///
     /// # Errors
     /// Those of `Reader::next_record`.
-    pub(super) fn fresh(&mut self) -> Result<Records> {
+    ///
+    /// Unless `strict`, records that are in the object store alone may not be readable now: it has faults, and so has the disk
+    /// that they are kept on.
+    pub(super) fn fresh(&mut self, strict: bool) -> Result<Records> {
         let logs = self.logs();
         let mut fresh = Vec::new();
         let gone = self.each.extract_if(.., |log, _| !log.is_none() && !logs.contains(log));
@@ -65,7 +68,7 @@ impl Readers {
                 Some(reader) => reader,
                 None => view.reader(Start::First)?,
             };
-            read_on(&view, &mut reader, &mut fresh)?;
+            read_on(&view, &mut reader, &mut fresh, strict)?;
             self.each.insert(log, reader);
         }
         Ok(fresh)
@@ -77,20 +80,28 @@ impl Readers {
     /// Those of `Reader::next_record`.
     pub(super) fn all(&mut self) -> Result<Records> {
         self.each.clear();
-        self.fresh()
+        self.fresh(true)
     }
 }
 
 /// All records that a reader has not returned yet; from the first record, if that is beyond the reader's position.
-fn read_on(view: &LogView, reader: &mut Reader, fresh: &mut Records) -> Result<()> {
+fn read_on(view: &LogView, reader: &mut Reader, fresh: &mut Records, strict: bool) -> Result<()> {
     loop {
+        let at = reader.position();
         match reader.next_record() {
             Ok(Some(record)) => fresh.push((view.log, record.index, record.data.to_vec())),
             Ok(None) => return Ok(()),
             Err(e) if e.kind() == ErrorKind::Discarded => *reader = view.reader(Start::First)?,
+            Err(_) if !strict && is_before_files(view, at) => return Ok(()),
             Err(e) => return Err(e),
         }
     }
+}
+
+/// Whether a record is in no file here.
+fn is_before_files(view: &LogView, index: Index) -> bool {
+    let has_objects = view.segments.objects().cache().is_some();
+    has_objects && view.segments.oldest().is_some_and(|oldest| index < oldest.base.next)
 }
 
 /// Reads a log that was dropped: what its files still have, and then that it is gone.

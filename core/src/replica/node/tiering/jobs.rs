@@ -13,7 +13,7 @@ use crate::store::object_maker::{MadeObject, Stretch, make};
 use crate::store::objects::names::{folder, object_name, object_number, root_name, root_text};
 use crate::store::read::entry_lookup::Archive;
 use crate::store::segment::Base;
-use crate::types::{EntryIndex, LogId, NodeId, Timestamp};
+use crate::types::{EntryIndex, Index, LogId, NodeId, Timestamp};
 use crate::vault::Vault;
 use std::sync::Arc;
 
@@ -23,7 +23,16 @@ pub(super) enum Job {
     CheckRoot { vault: Arc<dyn Vault>, log: LogId },
     /// Finds where the next object ends: before the block with which it would be too large. `all`: at the last committed
     /// entry, if that comes first.
-    FindEnd { archive: Archive, number: u64, begin: Base, upto: EntryIndex, object_bytes: u64, all: bool },
+    FindEnd {
+        archive: Archive,
+        number: u64,
+        begin: Base,
+        upto: EntryIndex,
+        object_bytes: u64,
+        all: bool,
+        /// The log's first record.
+        first: Index,
+    },
     /// Makes an object and puts it into the object store.
     Store { vault: Arc<dyn Vault>, maker: ObjectMaker, stretch: Stretch },
     /// Checks that an object that another replica has put is in the object store.
@@ -61,9 +70,9 @@ impl Job {
     pub(super) fn run(self) -> JobDone {
         match self {
             Self::CheckRoot { vault, log } => JobDone::Root(check_root(&*vault, log)),
-            Self::FindEnd { archive, number, begin, upto, object_bytes, all } => {
+            Self::FindEnd { archive, number, begin, upto, object_bytes, all, first } => {
                 let found = find_end(&archive, begin, upto, object_bytes, all);
-                let cut = |(end, timestamp)| ObjectCommand::Cut { number, begin, end, timestamp };
+                let cut = |(end, timestamp)| ObjectCommand::Cut { number, begin, end, timestamp, first };
                 JobDone::End(found.map(|found| found.map(cut)))
             }
             Self::Store { vault, maker, stretch } => {

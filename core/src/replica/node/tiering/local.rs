@@ -9,7 +9,8 @@
 //!
 //! Invariants:
 //! - every record of a removed file is in an object that is durably known here to be stored;
-//! - the opening that says so is durable before the first file goes.
+//! - the opening that says so is durable before the first file goes, and so is that the entries before it are committed:
+//!   recovery takes the first record as of the last entry that it knows to be committed.
 
 use super::super::Node;
 use crate::sync::clock::Moment;
@@ -49,10 +50,20 @@ impl Node {
             }
             return;
         };
-        let is_kept = self.replica.sequencer.committed().local_first >= going.first;
-        if !is_kept {
+        if self.replica.sequencer.committed().local_first < going.first {
             self.tiering.released.going = None; // a conflict has replaced the state
-        } else if newest.number > going.decided_in && self.writer.synced().end.raft > newest.base.raft {
+            return;
+        }
+        let says_it =
+            || self.writer.store.segments.snapshot().into_iter().find(|s| s.number > going.decided_in);
+        let Some(says_it) = Some(newest).filter(|s| s.number > going.decided_in).and_then(|_| says_it())
+        else {
+            return;
+        };
+        let known = self.known_commit();
+        if known < says_it.base.raft {
+            self.owes_commit |= self.replica.sequencer.committed().raft >= says_it.base.raft;
+        } else if self.writer.synced().end.raft > says_it.base.raft {
             self.tiering.released.going = None;
             self.drop_local(going.first);
         }

@@ -83,8 +83,9 @@ pub(crate) enum Command {
 /// A change of the objects of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ObjectCommand {
-    /// The entries from `begin` to `end` are object `number` from now on. `timestamp`: of its last entry.
-    Cut { number: u64, begin: Base, end: Base, timestamp: Timestamp },
+    /// The entries from `begin` to `end` are object `number` from now on. `timestamp`: of its last entry. `first`: the log's
+    /// first record at the leader; a replica that skipped entries may not know it.
+    Cut { number: u64, begin: Base, end: Base, timestamp: Timestamp, first: Index },
     /// The object is in the object store, durably.
     Stored { number: u64, object: StoredObject },
 }

@@ -296,11 +296,16 @@ impl Sequencer {
 
     /// The first index after the last block.
     fn first_at_end(&self) -> Index {
-        let discards = self.pending.iter().filter_map(|p| match p.effect {
-            Some(Effect::Discard(first)) => Some(first),
-            _ => None,
-        });
-        discards.fold(self.committed.first, Index::max)
+        let (first, _) = self.pending.iter().fold(
+            (self.committed.first, self.committed.objects.has_begun()),
+            |(first, has_objects), p| match &p.effect {
+                Some(Effect::Discard(discarded)) => (first.max(*discarded), has_objects),
+                Some(Effect::Object(ObjectCommand::Cut { first, .. })) if !has_objects => (*first, true),
+                Some(Effect::Tables(_, objects)) => (first, objects.has_begun()),
+                _ => (first, has_objects),
+            },
+        );
+        first
     }
 
     /// Entries up to `raft` are committed: applies their effects.
@@ -342,7 +347,15 @@ impl Sequencer {
                 self.changed_logs.states.push(command.log());
                 logs.apply(command)
             }
-            Effect::Object(command) => self.committed.objects.apply(command, self.committed.first),
+            Effect::Object(command) => {
+                // From the first object on all replicas agree on the first record, whatever a jump has taken from them.
+                if let ObjectCommand::Cut { first, .. } = command
+                    && !self.committed.objects.has_begun()
+                {
+                    self.committed.first = first;
+                }
+                self.committed.objects.apply(command, self.committed.first)
+            }
             Effect::Tables(table, objects) => {
                 self.changed_logs = ChangedLogs::all_of(&table);
                 self.replaced_logs = true;

@@ -48,6 +48,7 @@ fn setup(bootstrap: Bootstrap) -> Setup {
         sessions_max: None,
         queue_bytes_max: 1 << 20,
         shared: false,
+        vault: None,
         seed: 1,
     }
 }

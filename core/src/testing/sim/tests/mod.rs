@@ -75,6 +75,7 @@ impl Stage {
             sessions_max: None,
             queue_bytes_max: 1 << 20,
             shared: false,
+            vault: None,
             seed: node,
         };
         let disk = self.disks.entry(node).or_default();

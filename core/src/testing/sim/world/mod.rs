@@ -38,6 +38,7 @@ use super::network::Network;
 use super::oracle::{Check, Oracle};
 use super::plan::Plan;
 use super::story::Story;
+use super::vault::SimVault;
 use crate::cluster::options::{Bootstrap, Role};
 use crate::cluster::transport::Envelope;
 use crate::disk::sim::Rng;
@@ -51,6 +52,7 @@ use drill::Drill;
 use followers::{Follower, FollowerEvent};
 use nemesis::Nemesis;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 use tenant::Tenant;
 use watch::Watch;
@@ -137,6 +139,8 @@ pub(super) struct World {
     /// Chooses the changes of the log's options.
     pub(super) options_rng: Rng,
     pub(super) tenant: Tenant,
+    /// The object store of the replicas.
+    pub(super) vault: Option<Arc<SimVault>>,
     pub(super) hosts: BTreeMap<NodeId, Host>,
     pub(super) network: Network,
     pub(super) clients: Vec<Client>,
@@ -195,6 +199,7 @@ impl World {
             left: BTreeSet::new(),
             options_rng: Rng::new(plan.seed ^ 0xb710_45e7),
             tenant: Tenant::new(&plan),
+            vault: plan.objects.then(|| Arc::new(SimVault::new(plan.seed, !plan.faults.is_empty()))),
             rng,
             plan,
         }
@@ -210,7 +215,7 @@ impl World {
     pub(super) fn new_host(&mut self, bootstrap: Bootstrap) -> NodeId {
         let node = NodeId(self.next_node);
         self.next_node += 1;
-        let host = Host::new(node, bootstrap, &self.plan, &mut self.rng);
+        let host = Host::new(node, bootstrap, &self.plan, self.vault.clone(), &mut self.rng);
         self.hosts.insert(node, host);
         node
     }
@@ -401,6 +406,9 @@ impl World {
             }
         }
         let news = self.oracle.look(host)?;
+        if let Some(wrong) = self.vault.as_ref().and_then(|vault| vault.wrong()) {
+            return Err(format!("node {node}: {wrong}"));
+        }
         if let Some(line) = news {
             self.story.note(now, || format!("node {node}: {line}"));
         }

@@ -235,6 +235,9 @@ impl World {
         for (_, trouble) in std::mem::take(&mut self.nemesis.troubles) {
             self.undo(trouble)?;
         }
+        if let Some(vault) = &self.vault {
+            vault.heal();
+        }
         self.network.open();
         self.network.weather = Weather::default();
         self.fix_followers();

@@ -1,0 +1,124 @@
+//! The object store of a simulation: objects in memory behind faults. It never loses an object, and sees whether two replicas
+//! would store different bytes under one name.
+//!
+//! Must not know: what is in an object.
+
+use crate::error::Result;
+use crate::vault::{FaultOptions, FaultyVault, MemoryVault, ObjectInfo, Vault};
+use bytes::Bytes;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The objects, and what was wrong with a put.
+#[derive(Debug, Default)]
+struct Objects {
+    memory: MemoryVault,
+    wrong: Mutex<Option<String>>,
+}
+
+impl Objects {
+    fn check(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let Some(size) = self.memory.size(name)? else { return Ok(()) };
+        let there = self.memory.get(name, 0..size)?;
+        if there != bytes {
+            let same = there.iter().zip(bytes).take_while(|(a, b)| a == b).count();
+            let what = format!(
+                "object {name} of {size} bytes is put again with {} other ones, from byte {same} on",
+                bytes.len()
+            );
+            self.wrong.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(what);
+        }
+        Ok(())
+    }
+}
+
+impl Vault for Objects {
+    fn put(&self, name: &str, pieces: &[Bytes]) -> Result<()> {
+        self.check(name, &pieces.concat())?;
+        self.memory.put(name, pieces)
+    }
+
+    fn create(&self, name: &str, bytes: Bytes) -> Result<bool> {
+        self.memory.create(name, bytes)
+    }
+
+    fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        self.memory.get(name, range)
+    }
+
+    fn size(&self, name: &str) -> Result<Option<u64>> {
+        self.memory.size(name)
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        self.memory.list(prefix)
+    }
+
+    fn delete(&self, name: &str) -> Result<()> {
+        self.memory.delete(name)
+    }
+}
+
+/// The object store of all replicas.
+#[derive(Debug)]
+pub(super) struct SimVault {
+    objects: Arc<Objects>,
+    faulty: FaultyVault,
+}
+
+impl SimVault {
+    /// An object store that fails in some of all calls, or in none.
+    pub(super) fn new(seed: u64, fails: bool) -> Self {
+        let objects = Arc::new(Objects::default());
+        let rate = if fails { 30 } else { 0 };
+        let faults = FaultOptions::default().refused(rate).unanswered(rate).missing(rate / 3);
+        let faulty = FaultyVault::new(objects.clone(), seed, faults.flipped(rate).short(rate / 3));
+        Self { objects, faulty }
+    }
+
+    /// Ends all faults.
+    pub(super) fn heal(&self) {
+        self.faulty.set_faults(FaultOptions::default());
+    }
+
+    /// What was wrong with a put.
+    pub(super) fn wrong(&self) -> Option<String> {
+        self.objects.wrong.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Checks an object that a replica would store now against the one that is there, if it is.
+    pub(super) fn compare(&self, name: &str, pieces: &[Bytes]) -> Result<()> {
+        self.objects.check(name, &pieces.concat())
+    }
+
+    /// The names of all objects, without faults.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.objects.list("").unwrap_or_default().into_iter().map(|object| object.name).collect()
+    }
+}
+
+impl Vault for SimVault {
+    fn put(&self, name: &str, pieces: &[Bytes]) -> Result<()> {
+        self.faulty.put(name, pieces)
+    }
+
+    fn create(&self, name: &str, bytes: Bytes) -> Result<bool> {
+        self.faulty.create(name, bytes)
+    }
+
+    fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        self.faulty.get(name, range)
+    }
+
+    fn size(&self, name: &str) -> Result<Option<u64>> {
+        self.faulty.size(name)
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        self.faulty.list(prefix)
+    }
+
+    fn delete(&self, name: &str) -> Result<()> {
+        self.faulty.delete(name)
+    }
+}
