@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "embedded.h"
 #include <pthread.h>
+#include <unistd.h>
 
 static void versions(void) {
     CHECK(strcmp(chiplog_version(), CHIPLOG_VERSION) == 0);

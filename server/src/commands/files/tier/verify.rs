@@ -1,7 +1,7 @@
 //! `chiplog tier verify`: downloads every object and checks every byte.
 //!
 //! An object is a sealed segment file (docs/format.md, section 18), so the inspector of segments reads it, one at a time in a
-//! temporary directory. What it cannot see is checked here: that the objects are those of the log, and continue each other.
+//! temporary directory. Two things that it cannot see are checked here: the objects are those of the log, and continue each other.
 
 use super::objects::{Listed, logs, object_name, root};
 use crate::common::exit::Exit;
