@@ -189,7 +189,7 @@ fn export(seeds: Range<u64>, dir: &PathBuf) -> Result<ExitCode> {
 
 /// Plants one bug after the other.
 fn bugs(seeds: Range<u64>, only: Option<u32>) -> Result<ExitCode> {
-    use chiplog::sim::bugs::{BUGS, NAMED_LOGS_FROM, play};
+    use chiplog::sim::bugs::{BUGS, NAMED_LOGS_FROM, OBJECTS_FROM, play};
     let mut missed = 0;
     println!("{:>3}  {:<66} {:>8} {:>6}  found by", "bug", "what", "seed", "runs");
     for bug in BUGS.iter().filter(|b| only.is_none_or(|n| n == b.number)) {
@@ -201,7 +201,11 @@ fn bugs(seeds: Range<u64>, only: Option<u32>) -> Result<ExitCode> {
                 planted(bug.number, || play(scenario).err()).map(|what| (format!("{:>15}", "directed"), what))
             }
             None => {
-                let can_find = |seed: &u64| bug.number < NAMED_LOGS_FROM || Plan::of(*seed).logs > 0;
+                let can_find = |seed: &u64| match bug.number {
+                    OBJECTS_FROM.. => Plan::of(*seed).objects,
+                    NAMED_LOGS_FROM.. => Plan::of(*seed).logs > 0,
+                    _ => true,
+                };
                 let seeds: Vec<u64> = seeds.clone().filter(can_find).collect();
                 let runs = |seed| seeds.iter().take_while(|s| **s <= seed).count();
                 let first = || many::first(&seeds, many::processors(), |r| r.violation.clone());

@@ -168,6 +168,14 @@ impl Membership {
         Self::of([Member::voter(ALONE, DirectoryId(0), "")])
     }
 
+    /// Whether this is the membership of a log whose entries have never changed it: that of its founder, or none, at a
+    /// replica that joined later.
+    pub(crate) fn is_unchanged(&self) -> bool {
+        self.members.len() <= 1
+            && self.members.values().all(|m| *m == Member::voter(m.node, DirectoryId(0), ""))
+            && !self.auto_leave
+    }
+
     pub(crate) fn of(members: impl IntoIterator<Item = Member>) -> Self {
         Self { members: members.into_iter().map(|m| (m.node, m)).collect(), auto_leave: false }
     }

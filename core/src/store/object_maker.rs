@@ -63,7 +63,9 @@ pub(crate) fn make(
     })?;
     let mut file = File::new(salt(log, number));
     file.push(opening.0, opening.1.into());
-    for (header, body) in entries {
+    let lacking = usize::from(planted!(93));
+    let count = entries.len() - lacking;
+    for (header, body) in entries.into_iter().take(count) {
         file.push(header, body);
     }
     file.seal(stretch)

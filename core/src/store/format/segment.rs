@@ -350,6 +350,11 @@ impl Opening {
         Self::part_in(body, LOGS_PART)
     }
 
+    /// Whether such a body has an object table.
+    pub(crate) fn has_objects(body: &[u8]) -> Result<bool, Malformed> {
+        Self::part_in(body, OBJECTS_PART).map(|objects| !objects.is_empty())
+    }
+
     /// Part number `number` of such a body, from 0; empty if it is not there.
     fn part_in(body: &[u8], number: usize) -> Result<&[u8], Malformed> {
         let mut rest = body.get(48..).ok_or(SHORT)?;

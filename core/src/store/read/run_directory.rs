@@ -110,13 +110,29 @@ pub(crate) fn in_opening<T>(
     data: &Arc<SegmentData>,
     look: impl FnOnce(&[u8]) -> std::result::Result<T, Malformed>,
 ) -> Result<T> {
+    look_at_opening(data, |body| Opening::logs_in(body).and_then(look))
+}
+
+/// Whether a segment's opening has an object table.
+///
+/// # Errors
+/// `Corrupt`: the opening is damaged; `Io`.
+pub(crate) fn has_objects(data: &Arc<SegmentData>) -> Result<bool> {
+    look_at_opening(data, Opening::has_objects)
+}
+
+/// Passes the body of a segment's opening to `look`.
+fn look_at_opening<T>(
+    data: &Arc<SegmentData>,
+    look: impl FnOnce(&[u8]) -> std::result::Result<T, Malformed>,
+) -> Result<T> {
     let upto = data.segment.data_end();
     let mut blocks = Blocks::new(data.clone(), SEGMENT_HEADER_BYTES, WINDOW_BYTES);
     let corrupt = |why| Error::corrupt(&data.path, SEGMENT_HEADER_BYTES as u64, why);
     let opening = blocks.next(upto)?.filter(|block| block.header.kind == Kind::Opening);
     let opening = opening.ok_or_else(|| corrupt("segment does not begin with an opening"))?;
     let bytes = blocks.load(&opening, upto)?;
-    Opening::logs_in(&bytes[BLOCK_HEADER_BYTES..]).and_then(look).map_err(corrupt)
+    look(&bytes[BLOCK_HEADER_BYTES..]).map_err(corrupt)
 }
 
 /// The places of all runs of a segment.

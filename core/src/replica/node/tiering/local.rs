@@ -13,6 +13,7 @@
 //!   recovery takes the first record as of the last entry that it knows to be committed.
 
 use super::super::Node;
+use crate::store::read::run_directory::has_objects;
 use crate::sync::clock::Moment;
 use crate::types::{EntryIndex, Index, Timestamp};
 
@@ -31,8 +32,8 @@ pub(super) struct Released {
 #[derive(Clone, Copy, Debug)]
 struct Going {
     first: Index,
-    /// The segment that grew when this was decided: the opening of a later one says it.
-    decided_in: u64,
+    /// The last entry when this was decided: an opening behind a later one says it. One that was planned before does not.
+    decided_at: EntryIndex,
 }
 
 impl Node {
@@ -42,11 +43,11 @@ impl Node {
             return;
         }
         self.learn_stored();
-        let Some(newest) = self.writer.store.segments.newest() else { return };
         let Some(going) = self.tiering.released.going else {
             if let Some(first) = self.beyond_local_limits(now) {
                 self.replica.sequencer.keep_from(first);
-                self.tiering.released.going = Some(Going { first, decided_in: newest.number });
+                let decided_at = self.replica.sequencer.end().raft;
+                self.tiering.released.going = Some(Going { first, decided_at });
             }
             return;
         };
@@ -54,14 +55,15 @@ impl Node {
             self.tiering.released.going = None; // a conflict has replaced the state
             return;
         }
-        let says_it =
-            || self.writer.store.segments.snapshot().into_iter().find(|s| s.number > going.decided_in);
-        let Some(says_it) = Some(newest).filter(|s| s.number > going.decided_in).and_then(|_| says_it())
-        else {
+        let segments = &self.writer.store.segments;
+        if segments.newest().is_none_or(|newest| newest.base.raft <= going.decided_at) {
+            return;
+        }
+        let Some(says_it) = segments.snapshot().into_iter().find(|s| s.base.raft > going.decided_at) else {
             return;
         };
         let known = self.known_commit();
-        if known < says_it.base.raft {
+        if known < says_it.base.raft && !planted!(95) {
             self.owes_commit |= self.replica.sequencer.committed().raft >= says_it.base.raft;
         } else if self.writer.synced().end.raft > says_it.base.raft {
             self.tiering.released.going = None;
@@ -109,12 +111,18 @@ impl Node {
         for segment in full {
             let is_too_much = self.options.local_bytes.is_some_and(|max| bytes > max);
             let is_too_old = young.is_some_and(|young| segment.last_timestamp() < young);
-            if !(is_too_much || is_too_old) || segment.end().raft > stored {
+            let is_stored = segment.end().raft <= stored || planted!(90);
+            if !(is_too_much || is_too_old) || !is_stored {
                 break;
             }
             bytes -= segment.data_end() as u64;
             first = Some(segment.end().next);
         }
-        first.filter(|first| *first > self.replica.sequencer.committed().local_first)
+        let first = first.filter(|first| *first > self.replica.sequencer.committed().local_first)?;
+        // A replica that skips entries begins with the opening of the oldest segment here, and has to learn from it that
+        // there are objects.
+        let oldest = segments.iter().find(|segment| segment.base.next >= first)?;
+        let data = self.writer.store.segments.open(oldest).ok()?;
+        has_objects(&data).ok()?.then_some(first)
     }
 }

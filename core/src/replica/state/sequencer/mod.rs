@@ -399,7 +399,7 @@ impl Sequencer {
             sessions: if planted!(7) { Sessions::new(1, 1).encode() } else { self.sessions.encode() },
             options: if planted!(74) { Vec::new() } else { self.options_at_end().encode() },
             logs: if planted!(76) { Vec::new() } else { self.logs.encode() },
-            objects: self.objects.encode(self.first_at_end()),
+            objects: if planted!(96) { Vec::new() } else { self.objects.encode(self.first_at_end()) },
         };
         self.position_block(Kind::Opening, opening.encode())
     }

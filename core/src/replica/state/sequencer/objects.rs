@@ -44,9 +44,8 @@ impl Sequencer {
         Err(Error::new(ErrorKind::Full, what))
     }
 
-    /// Sets the first record that this directory keeps. Records before it are in the object store.
+    /// Sets the first record that this directory keeps. Records before it are in the object store, or discarded.
     pub(crate) fn keep_from(&mut self, first: Index) {
-        debug_assert!(self.committed.objects.stored_upto().is_some(), "nothing is in the object store");
         self.committed.local_first = self.committed.local_first.max(first);
     }
 
@@ -55,12 +54,16 @@ impl Sequencer {
     pub(crate) fn object_opening(&self) -> (BlockHeader, Vec<u8>) {
         // Before the log had objects, its openings said what this replica kept.
         let log_first = if self.objects.has_begun() { self.first_at_end() } else { self.end.next };
+        let log_first = if planted!(91) { self.committed.local_first } else { log_first };
+        // A founder's own membership is in no entry: the replicas that joined it do not know it.
+        let membership = self.membership_at_end();
+        let configuration = if membership.is_unchanged() { Vec::new() } else { membership.encode() };
         let opening = Opening {
             base_raft: self.end.raft,
             base_term: self.end.term,
             log_first,
             hard_state: HardState { term: self.end.term, vote: 0, commit: self.end.raft },
-            configuration: self.membership_at_end().encode(),
+            configuration,
             sessions: self.sessions.encode(),
             options: self.options_at_end().encode(),
             logs: self.logs.encode(),

@@ -277,7 +277,7 @@ impl Sequencer {
         // If the log has objects, they are in the object store, or discarded by a command before the snapshot.
         if !planted!(18) {
             self.committed.local_first = self.committed.local_first.max(self.end.next);
-            if !self.objects.has_begun() || self.me == Owner::Follower {
+            if !self.objects.has_begun() || self.me == Owner::Follower || planted!(92) {
                 self.committed.first = self.committed.local_first;
             }
         }

@@ -331,6 +331,8 @@ impl World {
             Err(e) if e.kind() == ErrorKind::Discarded => Seen::Discarded,
             Err(e) if e.kind() == ErrorKind::OutOfRange => Seen::Beyond,
             Err(e) if matches!(e.kind(), ErrorKind::Io | ErrorKind::Corrupt) => return Ok(None),
+            // The object store has faults, or this replica does not know yet which object has the record.
+            Err(e) if e.kind() == ErrorKind::Unavailable && self.vault.is_some() => return Ok(None),
             // It has not heard of the log yet.
             Err(e) if e.kind() == ErrorKind::NotFound && !log.is_none() => return Ok(None),
             Err(e) => return Err(format!("node {node}, reading {index} of log {log}: {e:?}")),
