@@ -38,7 +38,7 @@ use crate::common::failure::{Failure, Result};
 use crate::connect::open_log;
 use chiplog::cluster::{Bootstrap, Role};
 use chiplog::vault::Vault;
-use chiplog::{ErrorKind, Log, LogId, NodeId};
+use chiplog::{ErrorKind, Log, LogId, LogOption, NodeId};
 use chiplog_net::listener;
 use chiplog_net::listener::Settings;
 use chiplog_net::listener::auth::roles::{Access, AccessLayer};
@@ -176,6 +176,11 @@ impl LogOpener {
             _ => e,
         })?;
         warn_of_mode(&self.config.data);
+        if self.vault.is_none() && log.log_options().get(LogOption::ObjectBytes).is_some() {
+            tracing::warn!(
+                "the log has objects in an object store, and object_store is not set here: this server stores none, and cannot read records that are not on its disk; set object_store as on the other servers"
+            );
+        }
         self.transport.identify(log.log_id(), log.directory_id());
         Ok(log)
     }

@@ -5,6 +5,7 @@ use crate::harness::{PATIENCE, Server, fed, founded_with, leader, run, runtime, 
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
 use chiplog_net::wire::proto::logspec::{ReadRequest, read_reply};
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 const RECORD_BYTES: usize = 1000;
@@ -127,9 +128,16 @@ fn older_records_are_read_from_the_object_store_and_a_lost_disk_is_replaced() {
 fn store_that_is_down_stops_no_append_and_a_wrong_location_is_an_error_at_start() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Server::new(1, dir.path());
+    // Made-up keys: without any, the store's client asks the machine for its role.
+    let keys = dir.path().join("keys");
+    fs::write(&keys, "access_key = \"made-up\"\nsecret_key = \"made-up\"\n").unwrap();
+    fs::set_permissions(&keys, fs::Permissions::from_mode(0o600)).unwrap();
+    let keys = format!("objects.credentials={}", keys.display());
     let down = [
         "--init",
         "--object-store=s3://bucket/prefix",
+        "--set",
+        &keys,
         "--set",
         "objects.endpoint=http://127.0.0.1:1",
         "--set",
@@ -149,6 +157,9 @@ fn store_that_is_down_stops_no_append_and_a_wrong_location_is_an_error_at_start(
     assert!(told["replicas"][0]["object_failures"].as_u64() > Some(0), "{told}");
     assert!(server.said().contains("the object store cannot be used"), "{}", server.said());
     reads_all(&server, 4000);
+    assert_eq!(server.stop(), Some(0));
+    server.start(&[]);
+    assert!(server.said().contains("object_store is not set here"), "{}", server.said());
     assert_eq!(server.stop(), Some(0));
 
     for (wrong, named) in [
