@@ -225,7 +225,7 @@ LIB_PROFILE ?= release
 ifneq ($(LIB_PROFILE),dev)
 install-server: export CHIPLOG_COMMIT := $(CHIPLOG_COMMIT)
 endif
-BUILD_LIB = $(if $(filter dev,$(LIB_PROFILE)),$(CARGO) build --quiet $(TESTED) --test architecture --lib,$(CARGO) build --profile $(LIB_PROFILE) --package chiplog-ffi)
+BUILD_LIB = $(if $(filter dev,$(LIB_PROFILE)),$(CARGO) build --quiet $(TESTED) --test architecture --lib,$(CARGO) build --profile $(LIB_PROFILE) --package chiplog-ffi $(LIB_FEATURES))
 LIB_ARCHIVE = $(or $(CARGO_TARGET_DIR),target)/$(patsubst dev,debug,$(LIB_PROFILE))/libchiplog_ffi.a
 lib: ## libchiplog.so and libchiplog.a, stripped, with header, pkg-config file and CMake package, below target/c; debug information in lib/.debug
 	$(BUILD_LIB)

@@ -508,9 +508,9 @@ typedef struct {
    */
   uint32_t sessions_max;
   /**
-   * Not used; must be 0.
+   * With an object store: how many bytes of blocks an object has at most, 64 KiB to 512 MiB, default 64 MiB.
    */
-  uint32_t reserved;
+  uint32_t object_bytes;
   /**
    * Limit of the bytes of retained blocks. Beyond it appends fail with CHIPLOG_FULL. 0, the default: no limit but
    * the disk.
@@ -548,6 +548,35 @@ typedef struct {
    * The argument of `clock`. Borrowed until the log is closed.
    */
   void *clock_context;
+  /**
+   * The object store in which the log keeps copies of its older records: "s3://BUCKET/PREFIX", "gs://BUCKET/PREFIX",
+   * "az://CONTAINER/PREFIX", "file:///DIRECTORY" or an absolute path. Keys, region and endpoint come from the variables
+   * that the store's own programs use, such as AWS_ACCESS_KEY_ID and AWS_ENDPOINT_URL. NULL or empty, the default: none.
+   * Opening the log makes no request, and a store that is down stops no append. Borrowed for the call. Named logs have no
+   * objects yet: for them it must be NULL.
+   */
+  const char *object_store;
+  /**
+   * Records that are older than this are stored, even if they make a small object. 0, the default: only full objects.
+   */
+  uint64_t object_age_ms;
+  /**
+   * Keep at most about this many bytes of records on this disk that are in the object store: older ones are read from
+   * there. At least two segments. 0, the default: keep all.
+   */
+  uint64_t local_bytes;
+  /**
+   * Keep records that are in the object store on this disk no longer than this. 0, the default: keep all.
+   */
+  uint64_t local_age_ms;
+  /**
+   * Bytes of objects that are kept on this disk after they were read, default 1 GiB, at least 8 MiB.
+   */
+  uint64_t cache_bytes;
+  /**
+   * How long objects are kept after their records were discarded, default 24 h.
+   */
+  uint64_t object_delete_delay_ms;
 } chiplog_log_options_t;
 
 /**
@@ -725,6 +754,30 @@ typedef struct {
    * Bytes that are written and not yet committed.
    */
   uint64_t uncommitted_bytes;
+  /**
+   * Objects that were put into the object store.
+   */
+  uint64_t stored_objects;
+  /**
+   * Bytes of these objects.
+   */
+  uint64_t stored_bytes;
+  /**
+   * Attempts to use the object store for objects of the log that failed. Each is repeated.
+   */
+  uint64_t object_failures;
+  /**
+   * Bytes of objects that were fetched from the object store for readers.
+   */
+  uint64_t fetched_bytes;
+  /**
+   * Bytes of blocks here that are in no object known to be stored now. 0 in a log without objects.
+   */
+  uint64_t unstored_bytes;
+  /**
+   * Bytes of objects that are kept here for readers now.
+   */
+  uint64_t cached_bytes;
 } chiplog_metrics_t;
 
 /**
@@ -733,12 +786,14 @@ typedef struct {
 typedef struct {
   /**
    * The name: "retention_bytes", "retention_age" (ms), "capacity_bytes", "record_bytes_max", "sessions_max",
-   * "session_window", "session_idle_max" (ms) or "append_bytes_per_second". A named log has "retention_bytes",
-   * "retention_age" and "append_bytes_per_second" of its own; the others are set for its group.
+   * "session_window", "session_idle_max" (ms), "append_bytes_per_second", "object_bytes" or "object_age" (ms). A named log
+   * has "retention_bytes", "retention_age" and "append_bytes_per_second" of its own; the others are set for its group.
+   * Once "object_bytes" is set, the log has objects, and it cannot be unset. A log with an object store sets it itself.
    */
   const char *name;
   /**
-   * The value, in bytes, milliseconds or a count. UINT64_MAX means no limit, for the first three options and the last.
+   * The value, in bytes, milliseconds or a count. UINT64_MAX means no limit, for the first three options,
+   * "append_bytes_per_second" and "object_age".
    */
   uint64_t value;
   /**
@@ -836,7 +891,7 @@ typedef struct {
   size_t size;
   /**
    * Options of each group. NULL, the default: the defaults. retention_bytes and retention_age_ms must be 0: discard
-   * records of each named log. Segments have a table of the group's logs: if they are smaller than 8 MiB, lower
+   * records of each named log. object_store must be NULL: named logs have no objects yet. Segments have a table of the group's logs: if they are smaller than 8 MiB, lower
    * sessions_max to make room for it.
    */
   const chiplog_log_options_t *options;
@@ -1678,7 +1733,7 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_log_report_damage(const chiplog_log_t 
                                            chiplog_error_t **error);
 
 /**
- * Returns the options that the log was opened with, except for the clock. Set `options->size` first.
+ * Returns the options that the log was opened with, except for the clock and the object store. Set `options->size` first.
  * Ownership: `log` borrowed; the caller owns `options`. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
 CHIPLOG_MUST_USE chiplog_status_t chiplog_log_options(const chiplog_log_t *log,

@@ -5,16 +5,17 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const CRATES: [&str; 4] = ["core", "net", "server", "ffi"];
+const CRATES: [&str; 5] = ["core", "net", "tier", "server", "ffi"];
 
 /// The categories of crates.io used here. Check there before you add another one.
-const CATEGORIES: [&str; 7] = [
+const CATEGORIES: [&str; 8] = [
     "command-line-utilities",
     "concurrency",
     "data-structures",
     "database",
     "database-implementations",
     "external-ffi-bindings",
+    "filesystem",
     "network-programming",
 ];
 

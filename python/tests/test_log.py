@@ -3,6 +3,7 @@
 import errno
 import gc
 import pickle
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -167,6 +168,32 @@ def test_the_options_in_force_are_readable(tmp_path: Path) -> None:
     assert told.batch_bytes_max is not None and told.batch_bytes_max < 1 << 20, "it was lowered with the segment size"
     with chiplog.Log(tmp_path, told) as log:
         assert log.options == told
+
+
+def test_older_records_are_in_an_object_store(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    options = chiplog.Options(
+        segment_bytes=1 << 18, object_store=f"file://{store}", object_bytes=1 << 16, local_bytes=1 << 19, object_delete_delay=1.0
+    )
+    with chiplog.Log(tmp_path / "log", options) as log:
+        for n in range(1, 1001):
+            log.append(b"%d " % n * 400)
+        deadline = time.monotonic() + 60
+        while log.metrics().stored_bytes < 1 << 20:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        metrics = log.metrics()
+        assert metrics.stored_objects > 10 and metrics.object_failures == 0 and metrics.unstored_bytes > 0
+        assert log.log_options()["object_bytes"] == 1 << 16
+        assert (log.options.local_bytes, log.options.object_store) == (1 << 19, None)
+        assert log.get(1).copy() == b"1 " * 400
+    assert list(store.glob("*/o/*"))
+    for wrong in ("relative/dir", "s3://", "ftp://a/b"):
+        with pytest.raises(chiplog.InvalidArgumentError, match="object_store"):
+            chiplog.Log(tmp_path / "never", chiplog.Options(object_store=wrong))
+    with pytest.raises(chiplog.InvalidArgumentError, match="object_store: named logs have no objects yet"):
+        chiplog.Logs(tmp_path / "never", options=chiplog.Options(object_store=str(store)))
+    assert not (tmp_path / "never").exists()
 
 
 def test_a_directory_has_one_appending_handle(log: chiplog.Log) -> None:

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "embedded.h"
 #include <pthread.h>
+#include <unistd.h>
 
 static void versions(void) {
     CHECK(strcmp(chiplog_version(), CHIPLOG_VERSION) == 0);
@@ -318,8 +319,43 @@ static void options_of_the_log(void) {
     GIVES(CHIPLOG_CLOSED, chiplog_log_report_damage(log, 1, &error));
 }
 
+/* Older records in an object store: here a directory. */
+static void objects(void) {
+    chiplog_log_options_t options;
+    chiplog_log_options_for_segments(&options, sizeof options, 256 << 10);
+    CHECK(options.object_bytes == 64 << 20 && options.cache_bytes == 1 << 30);
+    CHECK(options.object_store == NULL && options.object_delete_delay_ms == 24 * 3600 * 1000);
+    char store[5000];
+    snprintf(store, sizeof store, "file://%s", below("store"));
+    options.object_store = store;
+    options.object_bytes = 64 << 10;
+    options.local_bytes = 512 << 10;
+    chiplog_log_t *log = NULL;
+    FINE(chiplog_log_open(below("objects"), &options, &log, &error));
+    static char record[4000];
+    chiplog_metrics_t metrics;
+    metrics.size = sizeof metrics;
+    for (int n = 0; n < 500; n++)
+        FINE(chiplog_log_append(log, record, sizeof record, NULL, &error));
+    for (int tries = 0; tries < 6000; tries++) {
+        FINE(chiplog_log_metrics(log, &metrics, &error));
+        if (metrics.stored_bytes > 1 << 20)
+            break;
+        usleep(10000);
+    }
+    CHECK(metrics.stored_objects > 10 && metrics.object_failures == 0 && metrics.unstored_bytes > 0);
+    uint64_t value = 0;
+    uint8_t is_set = 0;
+    FINE(chiplog_log_log_option(log, "object_bytes", &value, &is_set, &error));
+    CHECK(value == 64 << 10 && is_set == 1);
+    FINE(chiplog_log_options(log, &options, &error));
+    CHECK(options.local_bytes == 512 << 10 && options.object_store == NULL);
+    FINE(chiplog_log_close(log, &error));
+}
+
 int main(int argc, char **argv) {
     begin(argc, argv);
+    objects();
     versions();
     append_and_read();
     sessions();

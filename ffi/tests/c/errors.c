@@ -18,6 +18,12 @@ static void errors(void) {
     options.create = 1;
     options.segment_bytes = 5;
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_open(below("none"), &options, &second, &error));
+    options.segment_bytes = 64 << 20;
+    options.object_store = "no/location";
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_open(below("none"), &options, &second, &error));
+    options.object_store = "";
+    options.cache_bytes = 1;
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_open(below("none"), &options, &second, &error));
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_open(NULL, NULL, &second, &error));
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_open(below("none"), NULL, NULL, &error));
     CHECK(second == NULL);

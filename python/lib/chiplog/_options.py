@@ -125,6 +125,38 @@ class Options:
     session_idle_max: float | None = option(
         _SOME_TIME, "86,400 (a day)", "A session that sends nothing for this long expires."
     )
+    object_store: str | None = option(
+        'text, a location: "s3://BUCKET/PREFIX", "gs://BUCKET/PREFIX", "az://CONTAINER/PREFIX", "file:///DIRECTORY" or an '
+        "absolute path",
+        "None: no object store",
+        "Where the log keeps copies of its older records. Keys, region and endpoint come from the variables that the "
+        "store's own programs use, such as AWS_ACCESS_KEY_ID and AWS_ENDPOINT_URL. Opening the log makes no request, and "
+        "a store that is down stops no append. Not for named logs. `Log.options` does not tell it.",
+    )
+    object_bytes: int | None = option(
+        "bytes, 65,536 (64 KiB) to 536,870,912 (512 MiB)", "67,108,864 (64 MiB)", "The largest object, in bytes of blocks."
+    )
+    object_age: float | None = option(
+        _SOME_TIME,
+        "None: only full objects",
+        "Records that are older than this are stored, even if they make a small object.",
+    )
+    local_bytes: int | None = option(
+        "bytes, at least two segments",
+        "None: keep all",
+        "Keep about this many bytes of records on this disk that are in the object store; older ones are read from there.",
+    )
+    local_age: float | None = option(
+        _SOME_TIME, "None: keep all", "Keep records that are in the object store on this disk no longer than this."
+    )
+    cache_bytes: int | None = option(
+        "bytes, at least 8,388,608 (8 MiB)",
+        "1,073,741,824 (1 GiB)",
+        "Bytes of objects that are kept on this disk after they were read.",
+    )
+    object_delete_delay: float | None = option(
+        _TIME, "86,400 (a day)", "How long objects are kept after their records were discarded."
+    )
 
 
 @documented

@@ -69,6 +69,18 @@ class Metrics:
     queue_bytes: int = field(metadata=doc("Bytes of these appends."))
     taken_bytes: int = field(metadata=doc("Bytes of appends that the writer has taken and not yet written."))
     uncommitted_bytes: int = field(metadata=doc("Bytes that are written and not yet committed."))
+    stored_objects: int = field(metadata=doc("Objects that were put into the object store."))
+    stored_bytes: int = field(metadata=doc("Bytes of these objects."))
+    object_failures: int = field(
+        metadata=doc("Attempts to use the object store for objects of the log that failed. Each is repeated.")
+    )
+    fetched_bytes: int = field(
+        metadata=doc("Bytes of objects that were fetched from the object store for readers.")
+    )
+    unstored_bytes: int = field(
+        metadata=doc("Bytes of blocks here that are in no object known to be stored; 0 in a log without objects.")
+    )
+    cached_bytes: int = field(metadata=doc("Bytes of objects that are kept here for readers."))
 
 
 @documented

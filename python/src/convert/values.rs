@@ -74,6 +74,13 @@ pub(crate) fn options<'py>(py: Python<'py>, options: &Options) -> Value<'py> {
         sessions_max = options.sessions_max,
         session_window = options.session_window,
         session_idle_max = options.session_idle_max.as_secs_f64(),
+        object_store = py.None(), // the vault does not tell its location
+        object_bytes = options.object_bytes,
+        object_age = options.object_age.map(|age| age.as_secs_f64()),
+        local_bytes = options.local_bytes,
+        local_age = options.local_age.map(|age| age.as_secs_f64()),
+        cache_bytes = options.cache_bytes,
+        object_delete_delay = options.object_delete_delay.as_secs_f64(),
     );
     made_in(py, "chiplog._options", "Options", &fields)
 }
@@ -129,6 +136,12 @@ pub(crate) fn metrics<'py>(py: Python<'py>, metrics: &Metrics) -> Value<'py> {
         queue_bytes = metrics.queue_bytes,
         taken_bytes = metrics.taken_bytes,
         uncommitted_bytes = metrics.uncommitted_bytes,
+        stored_objects = metrics.stored_objects,
+        stored_bytes = metrics.stored_bytes,
+        object_failures = metrics.object_failures,
+        fetched_bytes = metrics.fetched_bytes,
+        unstored_bytes = metrics.unstored_bytes,
+        cached_bytes = metrics.cached_bytes,
     );
     make(py, "Metrics", &fields)
 }

@@ -5,15 +5,19 @@
 use crate::convert::errors::raise;
 use crate::convert::input;
 use crate::handles::unsent;
+use chiplog::vault::Vault;
 use chiplog::{
     Codec, Error, ErrorKind, Index, LogOption, Options, ReadMode, Sequence, SessionId, Start, Timestamp,
 };
 use chiplog_net::client::{ClientOptions, ClientTls, ProducerOptions, ReadFrom, ReaderOptions, Secret};
 use chiplog_net::follower::FollowerOptions;
+#[cfg(feature = "object-store")]
+use chiplog_tier::{ObjectVault, VaultOptions};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyMapping;
 use std::fmt::Display;
+use std::sync::Arc;
 use std::time::Duration;
 
 type Given<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
@@ -132,6 +136,29 @@ macro_rules! take_times {
     };
 }
 
+/// Opens the object store at a location.
+#[cfg(feature = "object-store")]
+fn vault(location: &str) -> PyResult<Arc<dyn Vault>> {
+    match ObjectVault::open(location, VaultOptions::default()) {
+        Ok(vault) => Ok(Arc::new(vault)),
+        Err(error) => {
+            Err(raise(Error::with_source(error.kind(), format!("option object_store: {error}"), &error)))
+        }
+    }
+}
+
+#[cfg(not(feature = "object-store"))]
+fn vault(_: &str) -> PyResult<Arc<dyn Vault>> {
+    Err(invalid(
+        "option object_store is set, but this package was built without the feature object-store".into(),
+    ))
+}
+
+/// The error for an object store of named logs.
+pub(crate) fn refused_for_named_logs() -> PyErr {
+    invalid("option object_store: named logs have no objects yet".into())
+}
+
 /// `chiplog.Options`.
 pub(crate) fn log(given: Given<'_, '_>) -> PyResult<Options> {
     let Some(from) = of_class(given, "options", "Options")? else { return Ok(Options::default()) };
@@ -139,11 +166,15 @@ pub(crate) fn log(given: Given<'_, '_>) -> PyResult<Options> {
     let segment_bytes: Option<u32> = field(from, "segment_bytes")?;
     let mut to = segment_bytes.map_or_else(Options::default, Options::with_segment_bytes);
     take!(from => to; create, record_bytes_max, batch_bytes_max, block_bytes_max, queue_bytes_max,
-        queue_appends_max, prefetch_bytes, sessions_max, session_window);
-    take_times!(from => to; queue_timeout, session_idle_max);
+        queue_appends_max, prefetch_bytes, sessions_max, session_window, object_bytes, cache_bytes);
+    take_times!(from => to; queue_timeout, session_idle_max, object_delete_delay);
     to.capacity_bytes = field(from, "capacity_bytes")?;
     to.retention_bytes = field(from, "retention_bytes")?;
     to.retention_age = field(from, "retention_age")?.map(|Seconds(age)| age);
+    to.object_age = field(from, "object_age")?.map(|Seconds(age)| age);
+    to.local_bytes = field(from, "local_bytes")?;
+    to.local_age = field(from, "local_age")?.map(|Seconds(age)| age);
+    to.vault = field::<String>(from, "object_store")?.map(|location| vault(&location)).transpose()?;
     if let Some(mode) = field::<String>(from, "read_mode")? {
         to.read_mode = match &*mode {
             "map" => ReadMode::Map,

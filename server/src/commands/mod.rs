@@ -16,7 +16,7 @@ use crate::common::output::Ui;
 use clap::Subcommand;
 use cluster::{cost, logs, member, options, status, top};
 use data::{append, discard, read};
-use files::{backup, dump, info, restore, verify};
+use files::{backup, dump, info, restore, tier, verify};
 use meta::{completions, config, man, token};
 use run::{bench, dev, doctor, follow, serve};
 
@@ -36,6 +36,7 @@ pub(crate) enum Command {
     Follow(Box<follow::Follow>),
     Backup(Box<backup::BackUp>),
     Restore(restore::Restore),
+    Tier(Box<tier::TierCommand>),
     Status(status::Status),
     Top(top::Top),
     Cost(Box<cost::Cost>),
@@ -72,6 +73,7 @@ pub(crate) fn run(command: Command, whole: fn() -> clap::Command, ui: &Ui) -> Re
         Command::Follow(args) => follow::run(&args, ui),
         Command::Backup(args) => backup::run(&args, ui),
         Command::Restore(args) => restore::run(&args, ui),
+        Command::Tier(args) => tier::run(&args, ui),
         Command::Status(args) => status::run(&args, ui),
         Command::Top(args) => top::run(&args, ui),
         Command::Cost(args) => cost::run(&args, ui),

@@ -8,6 +8,7 @@ pub(crate) mod logging;
 pub(crate) mod number;
 pub(crate) mod output;
 pub(crate) mod runtime;
+pub(crate) mod scratch;
 pub(crate) mod secret;
 pub(crate) mod signals;
 pub(crate) mod version;

@@ -5,8 +5,8 @@
 
 use crate::common::failure::{Failure, Result};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 /// Writes such a file durably. An existing file is replaced if `overwrite` is set; otherwise it is an error.
@@ -37,10 +37,27 @@ pub(crate) fn write(path: &Path, bytes: &[u8], overwrite: bool) -> Result<()> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| Failure::io("sync", dir, &e))
 }
 
+/// Reads such a file as text.
+///
+/// # Errors
+/// It cannot be read, is no text, or others may read it.
+pub(crate) fn read(path: &Path) -> Result<String> {
+    let mut file = File::open(path).map_err(|e| Failure::io("read", path, &e))?;
+    let mode = file.metadata().map_err(|e| Failure::io("read", path, &e))?.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        let path = path.display();
+        return Err(Failure::usage(format!(
+            "{path} has mode {mode:o}, so others can read the secrets in it: `chmod 600 {path}`, and change the secrets if others were on this machine"
+        )));
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(|e| Failure::io("read", path, &e))?;
+    Ok(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn secret_file_is_private_and_replaced_only_with_overwrite() {

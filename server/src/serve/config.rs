@@ -9,10 +9,12 @@
 //! Must not know: sockets, logs.
 
 use super::limits::Limits;
-use super::size::Size;
+use super::objects::Objects;
+use super::size::{Size, narrow};
 use crate::common::failure::{Failure, Result};
 use chiplog::cluster::{Bootstrap, ClusterOptions};
 use chiplog::internal::GroupDirectories;
+use chiplog::vault::{MemoryVault, Vault};
 use chiplog::{Logs, LogsOptions, NodeId, Options, ReadMode};
 use chiplog_net::peer::GROUPS_MAX;
 use chiplog_net::served::log_slot::DEFAULT_LOG;
@@ -48,9 +50,12 @@ pub(crate) struct Config {
     pub(crate) group_replicas: u32,
     /// Further directories for the groups of named logs, each meant to be on a disk of its own.
     pub(crate) group_directories: Vec<PathBuf>,
+    /// The location of the object store for the default log. Empty: none.
+    pub(crate) object_store: String,
     pub(crate) listen: Listen,
     pub(crate) advertise: Advertise,
     pub(crate) log: LogConfig,
+    pub(crate) objects: Objects,
     pub(crate) cluster: ClusterConfig,
     pub(crate) limits: Limits,
     pub(crate) tls: Tls,
@@ -187,9 +192,11 @@ impl Default for Config {
             groups: 0,
             group_replicas: 0,
             group_directories: Vec::new(),
+            object_store: String::new(),
             listen: Listen::default(),
             advertise: Advertise::default(),
             log: LogConfig::default(),
+            objects: Objects::default(),
             cluster: ClusterConfig::default(),
             limits: Limits::default(),
             tls: Tls::default(),
@@ -342,7 +349,11 @@ impl Config {
             ("tls.peer_key", peer_key),
             ("tls.peer_authority", peer_authority),
         ];
-        let others = [("tls.client_authority", client_authority), ("auth.tokens", &self.auth.tokens)];
+        let others = [
+            ("tls.client_authority", client_authority),
+            ("auth.tokens", &self.auth.tokens),
+            ("objects.credentials", &self.objects.credentials),
+        ];
         let mut wrong = Vec::new();
         let directories = GroupDirectories::check(&self.data, &self.group_directories);
         wrong.extend(directories.err().map(|e| format!("group_directories: {e}")));
@@ -367,6 +378,7 @@ impl Config {
             ("threads", self.threads.unwrap_or(1), 1, 1024),
             ("groups", self.groups.into(), 0, GROUPS_MAX.into()),
             ("cluster.heartbeat_millis", heartbeat_millis, 1, 60_000),
+            ("objects.timeout_millis", self.objects.timeout_millis, 50, 3_600_000),
         ] {
             if !(min..=max).contains(&value) {
                 wrong.push(format!("{key} is {value}; it has to be from {min} to {max}"));
@@ -381,11 +393,14 @@ impl Config {
         for (key, value) in [
             ("log.retention_seconds", self.log.retention_seconds),
             ("log.session_idle_max_seconds", self.log.session_idle_max_seconds),
+            ("objects.object_age_seconds", self.objects.object_age_seconds),
+            ("objects.local_age_seconds", self.objects.local_age_seconds),
         ] {
             if value == Some(0) {
                 wrong.push(format!("{key} is 0; it has to be at least 1"));
             }
         }
+        wrong.extend(self.objects.without_store().filter(|_| self.object_store.is_empty()));
         if election_timeout_millis / 3 < heartbeat_millis {
             wrong.push(format!(
                 "cluster.election_timeout_millis is {election_timeout_millis}; it has to be at least three times cluster.heartbeat_millis, which is {heartbeat_millis}"
@@ -400,13 +415,17 @@ impl Config {
             Ok(options) => options,
             Err(failure) => return vec![failure.to_string()],
         };
+        // An object store needs room in the log's segments.
+        let any: Option<Arc<dyn Vault>> =
+            (!self.object_store.is_empty()).then(|| Arc::new(MemoryVault::default()) as Arc<dyn Vault>);
+        let options = options.vault(any);
         let log = options.check().err().filter(|_| self.check_numbers().is_empty());
-        let log = log.map(|e| format!("{e} (in the section [log] or [cluster] of the file)"));
+        let log = log.map(|e| format!("{e} (in the section [log], [objects] or [cluster] of the file)"));
         let limits = self.limits.check(options.batch_bytes_max).err().map(|e| e.to_string());
         log.into_iter().chain(limits).collect()
     }
 
-    /// The options of this server's log. `node` may still be missing.
+    /// The options of this server's log, without its object store. `node` may still be missing.
     pub(crate) fn options(
         &self,
         bootstrap: Bootstrap,
@@ -431,6 +450,7 @@ impl Config {
             None => Options::default(),
         };
         let or = |key: &str, size: Option<Size>, default| size.map_or(Ok(default), |s| narrow(key, s));
+        let base = self.objects.apply(base)?;
         Ok(base
             .clone()
             .capacity_bytes(l.capacity_bytes.map(|s| s.0))
@@ -453,8 +473,8 @@ impl Config {
             .cluster(cluster))
     }
 
-    /// The options of the groups of named logs. Retention by size and by age is of the default log alone, and each group
-    /// may take the whole capacity.
+    /// The options of the groups of named logs. Retention by size and by age and the object store are of the default log alone,
+    /// and each group may take the whole capacity.
     pub(crate) fn groups_options(
         &self,
         bootstrap: Bootstrap,
@@ -464,6 +484,7 @@ impl Config {
         let mut options = self.options(bootstrap, transport, address)?;
         let cluster = options.cluster.take();
         (options.retention_bytes, options.retention_age) = (None, None);
+        (options.local_bytes, options.local_age, options.object_age) = (None, None, None);
         if self.log.sessions_max.is_none() {
             options.sessions_max = options.sessions_max.div_ceil(2); // small segments need room for the table of logs
         }
@@ -509,7 +530,7 @@ impl Config {
         };
         let message_bytes_max = size(self.limits.message_bytes_max(o.batch_bytes_max));
         let limits = Limits { message_bytes_max, ..self.limits.clone() };
-        Ok(Self { log, limits, ..self.clone() })
+        Ok(Self { log, limits, objects: self.objects.filled(&o), ..self.clone() })
     }
 }
 
@@ -535,11 +556,6 @@ fn words(error: &toml::de::Error) -> String {
         text = text.replace(&format!("expected {number}"), "expected a whole number");
     }
     text
-}
-
-fn narrow(key: &str, size: Size) -> Result<u32> {
-    u32::try_from(size.0)
-        .map_err(|_| Failure::usage(format!("{key} is {}; it has to be below 4 GiB", size.0)))
 }
 
 fn wide(size: Size) -> usize {
@@ -637,6 +653,20 @@ mod tests {
             ("", Some(("cluster.heartbeat_millis", "900")), "heartbeat"),
             ("", Some(("listen.cilent", "a:1")), "--set listen.cilent=a:1"),
             ("", Some(("node", "foo")), "--set node=foo"),
+            (
+                "",
+                Some(("objects.local_bytes", "1GiB")),
+                "objects.local_bytes is set, but object_store is not",
+            ),
+            ("object_store = \"/o\"", Some(("objects.local_bytes", "1")), "local_bytes"),
+            (
+                "object_store = \"/o\"",
+                Some(("objects.local_age_seconds", "0")),
+                "objects.local_age_seconds is 0",
+            ),
+            ("", Some(("objects.object_bytes", "1")), "object_bytes"),
+            ("", Some(("objects.credentials", "")), "objects.credentials is empty"),
+            ("[objects]\nsecret_key = \"x\"", None, "secret_key"),
             ("", Some(("log.segment_bytes", "1")), "section [log]"),
             ("", Some(("tls.peer_authority", "")), "tls.peer_authority is empty"),
             ("", Some(("tls.key", "k")), "tls.key without tls.certificate:"),

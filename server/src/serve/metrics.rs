@@ -199,6 +199,7 @@ fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
         metrics.truncated_records,
     )?;
     page.counter("discarded_records", "records removed by discards or retention", metrics.discarded_records)?;
+    of_objects(page, &metrics)?;
     histograms(page, &metrics)?;
     let peers = |value: fn(&chiplog::cluster::PeerStatus) -> u64| -> Vec<(String, u64)> {
         replica.peers.iter().map(|p| (p.node.to_string(), value(p))).collect()
@@ -213,6 +214,19 @@ fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
     )?;
     let active = peers(|p| u64::from(p.active));
     page.family("peer_active", "1 if the leader hears from the peer", "node", MetricType::Gauge, &active)
+}
+
+/// The object store of the default log. A server without one shows zeros.
+fn of_objects(page: &mut Page<'_>, metrics: &chiplog::metrics::Metrics) -> fmt::Result {
+    page.counter("stored_objects", "objects put into the object store", metrics.stored_objects)?;
+    page.counter("stored_bytes", "bytes of these objects", metrics.stored_bytes)?;
+    let help = "failed attempts to use the object store for the log's objects; each is repeated";
+    page.counter("object_failures", help, metrics.object_failures)?;
+    let help = "bytes of objects fetched from the object store for readers";
+    page.counter("fetched_bytes", help, metrics.fetched_bytes)?;
+    let help = "bytes of blocks here that are in no object known to be stored; 0 without objects";
+    page.gauge("unstored_bytes", help, metrics.unstored_bytes)?;
+    page.gauge("cached_bytes", "bytes of objects kept here for readers", metrics.cached_bytes)
 }
 
 /// The size of the disk that a log is on, and its free bytes; 0: unknown.

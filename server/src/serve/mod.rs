@@ -25,6 +25,7 @@ mod http;
 mod http_listener;
 mod limits;
 mod metrics;
+pub(crate) mod objects;
 mod ready;
 mod reload;
 mod services;
@@ -36,7 +37,8 @@ use config::LogAt;
 use crate::common::failure::{Failure, Result};
 use crate::connect::open_log;
 use chiplog::cluster::{Bootstrap, Role};
-use chiplog::{ErrorKind, Log, LogId, NodeId};
+use chiplog::vault::Vault;
+use chiplog::{ErrorKind, Log, LogId, LogOption, NodeId};
 use chiplog_net::listener;
 use chiplog_net::listener::Settings;
 use chiplog_net::listener::auth::roles::{Access, AccessLayer};
@@ -111,6 +113,8 @@ struct LogOpener {
     address: String,
     transport: Arc<PeerTransport>,
     groups: Groups,
+    /// The object store of the default log.
+    vault: Option<Arc<dyn Vault>>,
     /// When the server began to listen for other replicas.
     started: Instant,
 }
@@ -162,6 +166,7 @@ impl LogOpener {
         let refused = |f: Failure| chiplog::Error::new(ErrorKind::InvalidArgument, f.to_string());
         let options =
             self.config.options(bootstrap, self.transport.clone(), self.address.clone()).map_err(refused)?;
+        let options = options.vault(self.vault.clone());
         let is_new = !open_log::is_log(&self.config.data);
         let log = Log::open(&self.config.data, options).map_err(|e| match e.kind() {
             ErrorKind::Full if is_new => chiplog::Error::new(
@@ -171,6 +176,11 @@ impl LogOpener {
             _ => e,
         })?;
         warn_of_mode(&self.config.data);
+        if self.vault.is_none() && log.log_options().get(LogOption::ObjectBytes).is_some() {
+            tracing::warn!(
+                "the log has objects in an object store, and object_store is not set here: this server stores none, and cannot read records that are not on its disk; set object_store as on the other servers"
+            );
+        }
         self.transport.identify(log.log_id(), log.directory_id());
         Ok(log)
     }
@@ -197,6 +207,10 @@ impl Server {
             tracing::warn!("{warning}");
         }
         check_places(&config)?;
+        let vault = match config.object_store.as_str() {
+            "" => None,
+            location => Some(config.objects.open(location)?),
+        };
         let tls = &config.tls;
         let (client, client_at) = bind("listen.client", &config.listen.client)?;
         let (peer, peer_at) = bind("listen.peer", &config.listen.peer)?;
@@ -223,6 +237,7 @@ impl Server {
             address: address.to_string(),
             transport: transport.clone(),
             groups: groups.clone(),
+            vault,
             started: Instant::now(),
         };
         if let Some(log) = open(&opener, first).await? {

@@ -1,7 +1,14 @@
 //! Size: a number of bytes in a server's configuration.
 
+use crate::common::failure::Failure;
 use crate::common::format::parse_bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A number of bytes that fits 32 bits. `key`: where it is from.
+pub(super) fn narrow(key: &str, size: Size) -> Result<u32, Failure> {
+    u32::try_from(size.0)
+        .map_err(|_| Failure::usage(format!("{key} is {}; it has to be below 4 GiB", size.0)))
+}
 
 /// A number of bytes, written as a number or as text such as "64MiB".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -12,3 +12,4 @@ mod harness;
 mod installed;
 mod named;
 mod targets;
+mod tier;

@@ -18,6 +18,7 @@ mod metrics;
 mod named;
 mod network;
 mod notary;
+mod objects;
 mod one;
 mod operator;
 mod options;

@@ -3,9 +3,15 @@
 use crate::abi::entry::init;
 use crate::abi::error::invalid;
 use crate::abi::growing::{Growing, growing, options};
+use crate::abi::pointers::text_or_none;
 use crate::abi::values::{Context, duration, millis};
+#[cfg(feature = "object-store")]
+use chiplog::Error;
+use chiplog::vault::Vault;
 use chiplog::{Clock, Options, ReadMode, Result, Timestamp};
-use std::ffi::c_void;
+#[cfg(feature = "object-store")]
+use chiplog_tier::{ObjectVault, VaultOptions};
+use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 /// Returns the time in milliseconds since 1970. Called on chiplog's threads, also on several at once. It must not
@@ -42,8 +48,8 @@ pub struct chiplog_log_options_t {
     pub prefetch_bytes: u32,
     /// The largest number of open exactly-once sessions, default 4,096.
     pub sessions_max: u32,
-    /// Not used; must be 0.
-    pub reserved: u32,
+    /// With an object store: how many bytes of blocks an object has at most, 64 KiB to 512 MiB, default 64 MiB.
+    pub object_bytes: u32,
     /// Limit of the bytes of retained blocks. Beyond it appends fail with CHIPLOG_FULL. 0, the default: no limit but
     /// the disk.
     pub capacity_bytes: u64,
@@ -63,6 +69,23 @@ pub struct chiplog_log_options_t {
     pub clock: chiplog_clock_fn,
     /// The argument of `clock`. Borrowed until the log is closed.
     pub clock_context: *mut c_void,
+    /// The object store in which the log keeps copies of its older records: "s3://BUCKET/PREFIX", "gs://BUCKET/PREFIX",
+    /// "az://CONTAINER/PREFIX", "file:///DIRECTORY" or an absolute path. Keys, region and endpoint come from the variables
+    /// that the store's own programs use, such as AWS_ACCESS_KEY_ID and AWS_ENDPOINT_URL. NULL or empty, the default: none.
+    /// Opening the log makes no request, and a store that is down stops no append. Borrowed for the call. Named logs have no
+    /// objects yet: for them it must be NULL.
+    pub object_store: *const c_char,
+    /// Records that are older than this are stored, even if they make a small object. 0, the default: only full objects.
+    pub object_age_ms: u64,
+    /// Keep at most about this many bytes of records on this disk that are in the object store: older ones are read from
+    /// there. At least two segments. 0, the default: keep all.
+    pub local_bytes: u64,
+    /// Keep records that are in the object store on this disk no longer than this. 0, the default: keep all.
+    pub local_age_ms: u64,
+    /// Bytes of objects that are kept on this disk after they were read, default 1 GiB, at least 8 MiB.
+    pub cache_bytes: u64,
+    /// How long objects are kept after their records were discarded, default 24 h.
+    pub object_delete_delay_ms: u64,
 }
 
 growing!(chiplog_log_options_t);
@@ -99,6 +122,12 @@ pub(crate) fn shown(options: &Options) -> chiplog_log_options_t {
         queue_appends_max: options.queue_appends_max as u64,
         queue_timeout_ms: millis(options.queue_timeout),
         session_idle_max_ms: millis(options.session_idle_max),
+        object_bytes: options.object_bytes,
+        object_age_ms: options.object_age.map_or(0, millis),
+        local_bytes: options.local_bytes.unwrap_or(0),
+        local_age_ms: options.local_age.map_or(0, millis),
+        cache_bytes: options.cache_bytes,
+        object_delete_delay_ms: millis(options.object_delete_delay),
         ..Growing::zeros()
     }
 }
@@ -106,11 +135,11 @@ pub(crate) fn shown(options: &Options) -> chiplog_log_options_t {
 /// Converts the caller's options to Rust's; NULL: the defaults.
 ///
 /// # Safety
-/// As [`options`]. The clock may be called with its context while the log is open.
+/// As [`options`], with `object_store` NULL or a C string. The clock may be called with its context while the log is open.
 pub(crate) unsafe fn read(given: *const chiplog_log_options_t) -> Result<Options> {
     let given = options(given, shown(&Options::default()))?;
-    if given.create > 1 || given.read_by_copy > 1 || given.reserved != 0 {
-        return Err(invalid("log options: create and read_by_copy must be 0 or 1, and reserved must be 0"));
+    if given.create > 1 || given.read_by_copy > 1 {
+        return Err(invalid("log options: create and read_by_copy must be 0 or 1"));
     }
     let some = |value: u64| (value != 0).then_some(value);
     let mut options = Options::default()
@@ -129,11 +158,44 @@ pub(crate) unsafe fn read(given: *const chiplog_log_options_t) -> Result<Options
         .queue_bytes_max(given.queue_bytes_max as usize)
         .queue_appends_max(given.queue_appends_max as usize)
         .queue_timeout(duration(given.queue_timeout_ms))
-        .session_idle_max(duration(given.session_idle_max_ms));
+        .session_idle_max(duration(given.session_idle_max_ms))
+        .vault(vault(given.object_store)?)
+        .object_bytes(given.object_bytes)
+        .object_age(some(given.object_age_ms).map(duration))
+        .local_bytes(some(given.local_bytes))
+        .local_age(some(given.local_age_ms).map(duration))
+        .cache_bytes(given.cache_bytes)
+        .object_delete_delay(duration(given.object_delete_delay_ms));
     if let Some(now) = given.clock {
         options.clock = Arc::new(CallersClock { now, context: Context(given.clock_context) });
     }
     Ok(options)
+}
+
+/// Opens the object store at a location. None: NULL, or empty.
+///
+/// # Safety
+/// `location` is NULL or a C string.
+unsafe fn vault(location: *const c_char) -> Result<Option<Arc<dyn Vault>>> {
+    let location = text_or_none(location, "object_store")?;
+    if location.is_empty() {
+        return Ok(None);
+    }
+    open_vault(&location).map(Some)
+}
+
+#[cfg(feature = "object-store")]
+fn open_vault(location: &str) -> Result<Arc<dyn Vault>> {
+    let vault = ObjectVault::open(location, VaultOptions::default())
+        .map_err(|error| Error::with_source(error.kind(), format!("object_store: {error}"), &error))?;
+    Ok(Arc::new(vault))
+}
+
+#[cfg(not(feature = "object-store"))]
+fn open_vault(_: &str) -> Result<Arc<dyn Vault>> {
+    Err(invalid(
+        "object_store is set, but this library was built without its feature object-store: use one that has it",
+    ))
 }
 
 /// Fills options with their defaults. `size`: sizeof(chiplog_log_options_t).

@@ -92,6 +92,18 @@ pub struct chiplog_metrics_t {
     pub taken_bytes: u64,
     /// Bytes that are written and not yet committed.
     pub uncommitted_bytes: u64,
+    /// Objects that were put into the object store.
+    pub stored_objects: u64,
+    /// Bytes of these objects.
+    pub stored_bytes: u64,
+    /// Attempts to use the object store for objects of the log that failed. Each is repeated.
+    pub object_failures: u64,
+    /// Bytes of objects that were fetched from the object store for readers.
+    pub fetched_bytes: u64,
+    /// Bytes of blocks here that are in no object known to be stored now. 0 in a log without objects.
+    pub unstored_bytes: u64,
+    /// Bytes of objects that are kept here for readers now.
+    pub cached_bytes: u64,
 }
 
 growing!(chiplog_log_status_t, chiplog_metrics_t);
@@ -135,11 +147,17 @@ fn metrics(now: &Metrics) -> chiplog_metrics_t {
         queue_bytes: now.queue_bytes,
         taken_bytes: now.taken_bytes,
         uncommitted_bytes: now.uncommitted_bytes,
+        stored_objects: now.stored_objects,
+        stored_bytes: now.stored_bytes,
+        object_failures: now.object_failures,
+        fetched_bytes: now.fetched_bytes,
+        unstored_bytes: now.unstored_bytes,
+        cached_bytes: now.cached_bytes,
         ..Growing::zeros()
     }
 }
 
-/// Returns the options that the log was opened with, except for the clock. Set `options->size` first.
+/// Returns the options that the log was opened with, except for the clock and the object store. Set `options->size` first.
 /// Ownership: `log` borrowed; the caller owns `options`. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_options(

@@ -39,6 +39,9 @@ Keys:
   append_bytes_per_second
       How many bytes may be appended to the log in a second, on average. Appends beyond it wait, then fail
       with status 5 (busy); clients retry them.
+  object_bytes, object_age_seconds
+      Each means the same as objects.KEY in a server's file. A server with an object store sets them itself.
+      Once object_bytes is set, the log has objects, and it cannot be unset.
   A named log has retention_bytes, retention_seconds and append_bytes_per_second of its own; the other keys
   are those of its group, /_group-N. Its retention goes by whole segments of the group: at least
   retention_bytes of its newest records stay, and the part of a segment goes once the segment's last record
@@ -91,12 +94,13 @@ fn key_of(option: LogOption) -> (&'static str, u64) {
     match option {
         LogOption::RetentionAge => ("retention_seconds", 1000),
         LogOption::SessionIdleMax => ("session_idle_max_seconds", 1000),
+        LogOption::ObjectAge => ("object_age_seconds", 1000),
         other => (other.name(), 1),
     }
 }
 
 fn key(text: &str) -> Result<LogOption, String> {
-    let name = text.strip_prefix("log.").unwrap_or(text);
+    let name = text.strip_prefix("log.").or(text.strip_prefix("objects.")).unwrap_or(text);
     LogOption::ALL.into_iter().find(|option| key_of(*option).0 == name).ok_or_else(|| {
         let keys = LogOption::ALL.map(|option| key_of(option).0).join(", ");
         format!("the log has no option {text}; its options are {keys}")
@@ -112,13 +116,16 @@ fn setting(text: &str) -> Result<(LogOption, u64), String> {
             | LogOption::RetentionAge
             | LogOption::CapacityBytes
             | LogOption::AppendBytesPerSecond
+            | LogOption::ObjectAge
     );
     if value == "none" && has_none {
         return Ok((option, u64::MAX));
     }
     let number = match option {
         _ if is_bytes(option) => format::parse_bytes(value)?,
-        LogOption::RetentionAge | LogOption::SessionIdleMax => format::parse_seconds(value)?,
+        LogOption::RetentionAge | LogOption::SessionIdleMax | LogOption::ObjectAge => {
+            format::parse_seconds(value)?
+        }
         _ => value.parse().map_err(|_| format!("{name} has to be a number, not {value}"))?,
     };
     let value = number.checked_mul(key_of(option).1).ok_or_else(|| format!("{name} is too large"))?;
@@ -137,8 +144,8 @@ fn shown(option: LogOption, value: u64) -> Value {
 
 /// Whether it is a number of bytes, alone or in a second.
 fn is_bytes(option: LogOption) -> bool {
-    use LogOption::{AppendBytesPerSecond, CapacityBytes, RecordBytesMax, RetentionBytes};
-    matches!(option, RetentionBytes | CapacityBytes | RecordBytesMax | AppendBytesPerSecond)
+    use LogOption::{AppendBytesPerSecond, CapacityBytes, ObjectBytes, RecordBytesMax, RetentionBytes};
+    matches!(option, RetentionBytes | CapacityBytes | RecordBytesMax | AppendBytesPerSecond | ObjectBytes)
 }
 
 fn words(option: LogOption, value: u64) -> String {
@@ -162,7 +169,10 @@ fn check_bounds(changes: &[(LogOption, Option<u64>)]) -> Result<()> {
             LogOption::RetentionBytes | LogOption::CapacityBytes if value < bytes_min => {
                 format!("{} ({bytes_min}), two of the smallest segments", format::bytes(bytes_min))
             }
-            LogOption::RetentionAge | LogOption::SessionIdleMax | LogOption::AppendBytesPerSecond
+            LogOption::RetentionAge
+            | LogOption::SessionIdleMax
+            | LogOption::AppendBytesPerSecond
+            | LogOption::ObjectAge
                 if value == 0 =>
             {
                 "1".to_owned()

@@ -72,7 +72,8 @@ JSON fields:
   replicas  for each replica:
     node, state (as above), why (null: ok), client, peer, zone, directory, term, first, last,
     last_raft, committed_raft, bytes_used, sync_median_micros, sync_p99_micros, scrubbed_bytes,
-    damaged, repaired, version
+    damaged, repaired, version, unstored_bytes (of blocks that are in no object in the object store),
+    object_failures (attempts to use the object store)
     role            leader, follower, candidate, learner, repairing, removed, waiting,
                     unreachable (it does not answer), unknown
     voter           whether it counts for the majority, according to the leader
@@ -168,6 +169,8 @@ struct Replica {
     scrubbed_bytes: Option<u64>,
     damaged: Option<u64>,
     repaired: Option<u64>,
+    unstored_bytes: Option<u64>,
+    object_failures: Option<u64>,
     version: Option<String>,
     poison: Option<String>,
     error: Option<String>,
@@ -201,6 +204,8 @@ impl Replica {
             scrubbed_bytes: Some(s.scrubbed_bytes),
             damaged: Some(s.damaged),
             repaired: Some(s.repaired),
+            unstored_bytes: Some(s.unstored_bytes),
+            object_failures: Some(s.object_failures),
             version: Some(s.version),
             poison: (!s.poison.is_empty()).then_some(s.poison),
             error: None,

@@ -190,7 +190,15 @@ fn describe(content: &Content) -> Option<Value> {
         Content::HardState { term, vote, commit } => {
             Some(json!({ "term": term.get(), "vote": vote, "commit": commit.get() }))
         }
-        Content::Opening { base, log_first, configuration_bytes, sessions_bytes, options, logs_bytes } => {
+        Content::Opening {
+            base,
+            log_first,
+            configuration_bytes,
+            sessions_bytes,
+            options,
+            logs_bytes,
+            objects_bytes,
+        } => {
             let mut opening = json!({
                 "base_raft_index": base.0.get(),
                 "base_term": base.1.get(),
@@ -202,7 +210,21 @@ fn describe(content: &Content) -> Option<Value> {
             if *logs_bytes > 0 {
                 opening["logs_bytes"] = json!(logs_bytes);
             }
+            if *objects_bytes > 0 {
+                opening["objects_bytes"] = json!(objects_bytes);
+            }
             Some(opening)
+        }
+        Content::CutObject { number, entries, records } => Some(json!({
+            "command": "cut_object",
+            "object": number,
+            "raft_first": entries.0.get(),
+            "raft_last": entries.1.get(),
+            "first": records.0.get(),
+            "next": records.1.get(),
+        })),
+        Content::StoreObject { number, bytes, crc } => {
+            Some(json!({ "command": "store_object", "object": number, "bytes": bytes, "crc": crc }))
         }
         Content::Discard { first } => Some(json!({ "command": "discard", "first": first.get() })),
         Content::OpenSession { log, idle_max_ms } if log.is_none() => {

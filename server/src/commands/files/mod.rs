@@ -4,4 +4,5 @@ pub(crate) mod backup;
 pub(crate) mod dump;
 pub(crate) mod info;
 pub(crate) mod restore;
+pub(crate) mod tier;
 pub(crate) mod verify;

@@ -1,11 +1,11 @@
 //! `chiplog dev`: a cluster of three servers in one process, for trials.
 
-use crate::commands::run::scratch::Scratch;
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::number::whole_number;
 use crate::common::output::Ui;
 use crate::common::runtime::runtime;
+use crate::common::scratch::Scratch;
 use crate::common::signals;
 use crate::connect::target;
 use crate::serve::{Config, First, Server};

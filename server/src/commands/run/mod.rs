@@ -4,5 +4,4 @@ pub(crate) mod bench;
 pub(crate) mod dev;
 pub(crate) mod doctor;
 pub(crate) mod follow;
-mod scratch;
 pub(crate) mod serve;

@@ -125,6 +125,11 @@ pub(crate) struct Settings {
     #[arg(long, env = "CHIPLOG_ZONE")]
     zone: Option<String>,
 
+    /// Object store for the default log's older records: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX,
+    /// az://CONTAINER/PREFIX or an absolute path; the same on all servers. Default: none.
+    #[arg(long, env = "CHIPLOG_OBJECT_STORE", value_name = "LOCATION")]
+    object_store: Option<String>,
+
     /// Allow listeners for other machines without TLS.
     #[arg(
         long,
@@ -172,6 +177,7 @@ impl Settings {
             ("advertise.client", "advertise-client", self.advertise_client.as_ref().map(text)),
             ("advertise.peer", "advertise-peer", self.advertise_peer.as_ref().map(text)),
             ("zone", "zone", self.zone.as_ref().map(text)),
+            ("object_store", "object-store", self.object_store.as_ref().map(text)),
             ("node", "node", self.node.clone()),
             ("insecure", "insecure", self.insecure.map(|insecure| insecure.to_string())),
         ] {

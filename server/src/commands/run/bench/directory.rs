@@ -1,9 +1,9 @@
 //! Benchmark of a log in a directory: threads that append to it, then a read. The log is removed at the end.
 
 use super::{Case, Latencies, Load, Measured, Read};
-use crate::commands::run::scratch::Scratch;
 use crate::common::failure::{Failure, Result};
 use crate::common::output::Ui;
+use crate::common::scratch::Scratch;
 use crate::common::signals;
 use crate::connect::open_log;
 use chiplog::{ErrorKind, Log, Options, Start};

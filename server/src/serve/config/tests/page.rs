@@ -78,7 +78,7 @@ fn page_lists_the_flags_and_variables_of_serve() {
     let command = crate::commands::cli::command();
     let serve = command.get_subcommands().find(|c| c.get_name() == "serve").unwrap();
     for (key, row) in rows() {
-        let long = key.replace('.', "-");
+        let long = key.replace(['.', '_'], "-");
         let argument = serve.get_arguments().find(|a| a.get_long() == Some(&long));
         let flag = argument.map_or(String::new(), |_| format!("--{long}"));
         let variable = argument.and_then(|a| a.get_env()).map_or("", |v| v.to_str().unwrap());

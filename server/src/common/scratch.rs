@@ -6,10 +6,11 @@
 use crate::common::failure::{Failure, Result};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-/// A new directory, removed with its contents when dropped.
-pub(super) struct Scratch {
+/// A new directory that only its owner may read, removed with its contents when dropped.
+pub(crate) struct Scratch {
     dir: PathBuf,
     /// Locked while the directory is in use.
     _lock: File,
@@ -22,12 +23,12 @@ const MARK: &str = "chiplog made this temporary directory and removes it, or its
 
 impl Scratch {
     /// Makes a directory below `parent`, whose name begins with `prefix`. It never uses one that exists.
-    pub(super) fn make(parent: &Path, prefix: &str) -> Result<Self> {
+    pub(crate) fn make(parent: &Path, prefix: &str) -> Result<Self> {
         clear(parent, prefix);
         let pid = std::process::id();
         let mut dir = parent.join(format!("{prefix}{pid}"));
         let mut more = 0;
-        while let Err(e) = fs::create_dir(&dir) {
+        while let Err(e) = fs::DirBuilder::new().mode(0o700).create(&dir) {
             if e.kind() != ErrorKind::AlreadyExists {
                 return Err(Failure::io("make", &dir, &e));
             }
@@ -44,7 +45,7 @@ impl Scratch {
     }
 
     /// Its path.
-    pub(super) fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 }

@@ -1,0 +1,67 @@
+//! `chiplog tier list`: the logs that have objects.
+
+use super::objects::{Listed, logs};
+use crate::common::exit::Exit;
+use crate::common::failure::Result;
+use crate::common::format;
+use crate::common::output::{Ui, print};
+use chiplog::vault::Vault;
+use chiplog_net::wire::ids::to_hex;
+use serde::Serialize;
+
+/// A log as it is shown.
+#[derive(Serialize)]
+struct Shown {
+    log_id: String,
+    objects: u64,
+    first: Option<u64>,
+    last: Option<u64>,
+    bytes: u64,
+    missing: u64,
+}
+
+impl Shown {
+    fn new(log: u128, listed: &Listed) -> Self {
+        Self {
+            log_id: to_hex(log),
+            objects: listed.objects.len() as u64,
+            first: listed.first(),
+            last: listed.last(),
+            bytes: listed.bytes(),
+            missing: listed.missing(),
+        }
+    }
+
+    fn row(&self) -> [String; 5] {
+        let or_none = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |n| n.to_string());
+        [
+            self.log_id.clone(),
+            format::count(self.objects),
+            or_none(self.first),
+            or_none(self.last),
+            format::bytes(self.bytes),
+        ]
+    }
+}
+
+/// The heads of the columns; the help explains them.
+const COLUMNS: [&str; 5] = ["LOG", "OBJECTS", "FIRST", "LAST", "BYTES"];
+
+pub(super) fn run(vault: &dyn Vault, ui: &Ui) -> Result<Exit> {
+    let logs: Vec<Shown> = logs(vault, None)?.iter().map(|(log, listed)| Shown::new(*log, listed)).collect();
+    if ui.json {
+        logs.iter().try_for_each(|log| ui.json(log))?;
+        return Ok(Exit::Ok);
+    }
+    if logs.is_empty() {
+        ui.say("no log has objects there");
+        return Ok(Exit::Ok);
+    }
+    let rows: Vec<_> = [COLUMNS.map(str::to_owned)].into_iter().chain(logs.iter().map(Shown::row)).collect();
+    print(format::table(&rows).as_bytes())?;
+    for log in logs.iter().filter(|log| log.missing > 0) {
+        let missing = format::many(log.missing, "object is", "objects are");
+        ui.say(&format!("{missing} missing between the first and the last one of log {}: `chiplog tier verify` names them", log.log_id));
+    }
+    Ok(Exit::Ok)
+}

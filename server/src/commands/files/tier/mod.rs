@@ -1,0 +1,170 @@
+//! `chiplog tier`: the objects that logs keep in an object store.
+
+mod list;
+mod objects;
+mod verify;
+
+use crate::common::exit::Exit;
+use crate::common::failure::{Failure, Result};
+use crate::common::output::Ui;
+use crate::serve::objects::Objects;
+use chiplog::vault::Vault;
+use chiplog::{ErrorKind, LogId};
+use clap::{Args, Subcommand};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const EXAMPLES: &str = "\
+Examples:
+  chiplog tier list s3://bucket/chiplog
+      The logs that have objects there.
+  chiplog tier verify s3://bucket/chiplog
+      Download every object of every log and check every byte.
+  chiplog tier verify /mnt/objects --log-id 5f0c39a1f3b54e0d8c1b5a7f2e9d4c36 --json | jq .ok
+  chiplog tier list s3://bucket/chiplog --endpoint https://minio:9000 --credentials ./keys.toml
+      A store of another provider, with keys from a file.
+
+Locations:
+  s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, file:///DIRECTORY or an absolute path:
+  what object_store is in a server's file.
+
+Credentials:
+  Without --credentials the keys are those of the environment, as for the store's own programs:
+    S3            AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION,
+                  AWS_ENDPOINT_URL; without keys, the role of the machine or container
+    Google Cloud  GOOGLE_APPLICATION_CREDENTIALS, GOOGLE_SERVICE_ACCOUNT
+    Azure         AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY
+  The right to list and to read objects is enough.";
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  chiplog tier list s3://bucket/chiplog
+  chiplog tier list s3://bucket/chiplog --json | jq -r .log_id
+
+Columns:
+  LOG          the log's id, as `chiplog status` shows it
+  OBJECTS      how many objects it has there
+  FIRST, LAST  the numbers of its oldest and of its newest object; - if there is none
+  BYTES        the size of all of them: in B, KiB (1,024 B), MiB and so on
+
+JSON fields, one object per line:
+  log_id, objects, first, last (numbers of objects; null: there is none), bytes, missing (numbers
+  between first and last without an object)";
+
+const VERIFY_EXAMPLES: &str = "\
+Examples:
+  chiplog tier verify s3://bucket/chiplog && echo sound
+  chiplog tier verify s3://bucket/chiplog --log-id 5f0c39a1f3b54e0d8c1b5a7f2e9d4c36
+  chiplog tier verify /mnt/objects --json | jq '.logs[].faults[] | {object, what}'
+
+Faults:
+  corrupt      an object is missing, damaged, or does not continue the one before (status 3)
+  harmless     only a shortcut is damaged, every record can be read (status 0)
+  undecodable  a batch is stored as it was appended, but cannot be unpacked (status 0)
+  A replica that still has the records on its disk serves them. The object itself is not replaced.
+
+JSON fields:
+  ok, seconds
+  logs  each {\"log_id\", \"objects\", \"first_object\", \"last_object\", \"records\", \"bytes\", \"first\", \"last\"
+        (indexes of records), \"corrupt\", \"harmless\", \"undecodable\", \"faults\", \"faults_left_out\"}
+        faults  each {\"object\" (null: none), \"offset\", \"bytes\", \"severity\", \"what\"}";
+
+/// List and check the objects that logs keep in an object store.
+///
+/// A server with `object_store` in its configuration keeps copies of the log's older records there, as
+/// numbered objects. These commands read the store itself: no server has to run, and they change nothing.
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct TierCommand {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List the logs that have objects in an object store.
+    ///
+    /// Lists the names below the location once; no object is downloaded.
+    #[command(after_long_help = LIST_EXAMPLES)]
+    List {
+        #[command(flatten)]
+        store: Store,
+    },
+    /// Download and check every object; continue after damage and report all of it.
+    ///
+    /// Checks that the objects of a log are numbered without a gap, that each continues the one before, and of
+    /// each all that `chiplog verify` checks of a file: headers, the checksums of all blocks and batches, that
+    /// compressed batches can be unpacked, index and footer.
+    ///
+    /// One object at a time is downloaded to the directory for temporary files (TMPDIR), up to 1 GiB. A store
+    /// charges for requests and for traffic to other networks: run it near the store. Servers can go on storing
+    /// meanwhile: objects that are new after the start are not checked.
+    #[command(after_long_help = VERIFY_EXAMPLES)]
+    Verify {
+        #[command(flatten)]
+        store: Store,
+        /// Check only the log with this id: all 32 digits, as `chiplog status` shows them.
+        #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
+        log_id: Option<LogId>,
+    },
+}
+
+fn log_id(text: &str) -> Result<LogId, String> {
+    chiplog_net::wire::ids::from_hex(text).map(LogId).map_err(|e| e.to_string())
+}
+
+/// An object store on the command line.
+#[derive(Args, Debug)]
+struct Store {
+    /// Where the objects are, such as s3://BUCKET/PREFIX or an absolute path.
+    #[arg(value_name = "LOCATION", env = "CHIPLOG_OBJECT_STORE")]
+    location: String,
+
+    /// The URL of the service, for S3 of another provider than Amazon.
+    #[arg(long, value_name = "URL", default_value = "", hide_default_value = true)]
+    endpoint: String,
+
+    /// The region of an S3 bucket.
+    #[arg(long, value_name = "REGION", default_value = "", hide_default_value = true)]
+    region: String,
+
+    /// Permit an endpoint without TLS, which shows records and objects to the network.
+    #[arg(long)]
+    allow_http: bool,
+
+    /// A file with access_key, secret_key and session_token, each as KEY = "TEXT", that only its owner may read.
+    #[arg(long, value_name = "FILE")]
+    credentials: Option<PathBuf>,
+}
+
+impl Store {
+    /// Opens the store.
+    ///
+    /// # Errors
+    /// The location or an option is wrong; `NotFound`: it is a directory that does not exist.
+    fn open(&self) -> Result<Arc<dyn Vault>> {
+        let path = self.location.strip_prefix("file://").unwrap_or(&self.location);
+        // A server makes the directory; a command that only reads does not.
+        if path.starts_with('/') && !path.contains('%') && !Path::new(path).is_dir() {
+            let what = format!(
+                "there is no directory {path}: give the location that the servers have as object_store"
+            );
+            return Err(Failure::new(ErrorKind::NotFound, what));
+        }
+        let objects = Objects {
+            endpoint: self.endpoint.clone(),
+            region: self.region.clone(),
+            allow_http: self.allow_http,
+            credentials: self.credentials.clone(),
+            ..Objects::default()
+        };
+        objects.open(&self.location)
+    }
+}
+
+pub(crate) fn run(args: &TierCommand, ui: &Ui) -> Result<Exit> {
+    match &args.action {
+        Action::List { store } => list::run(&*store.open()?, ui),
+        Action::Verify { store, log_id } => verify::run(&*store.open()?, *log_id, ui),
+    }
+}

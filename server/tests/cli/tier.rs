@@ -1,0 +1,157 @@
+//! `chiplog tier`: the objects of logs in an object store: output, exit codes, what is found.
+
+use crate::harness::{has_fields, is_error, run};
+use chiplog::{Log, Options};
+use chiplog_tier::{ObjectVault, VaultOptions};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A log with objects in a directory.
+struct Stored {
+    dir: TempDir,
+    id: String,
+}
+
+impl Stored {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let location = dir.path().join("store").display().to_string();
+        let vault = Arc::new(ObjectVault::open(&location, VaultOptions::default()).unwrap());
+        let options = Options::with_segment_bytes(256 << 10).vault(Some(vault as _)).object_bytes(64 << 10);
+        let log = Log::open(dir.path().join("log"), options).unwrap();
+        for n in 0..1500_u32 {
+            log.append(&n.to_le_bytes().repeat(100)).unwrap();
+        }
+        let begun = Instant::now();
+        while log.metrics().stored_objects < 8 {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let id = format!("{:032x}", log.log_id().get());
+        log.close().unwrap();
+        Self { dir, id }
+    }
+
+    fn location(&self) -> String {
+        format!("file://{}", self.dir.path().join("store").display())
+    }
+
+    fn object(&self, number: u64) -> PathBuf {
+        self.dir.path().join("store").join(&self.id).join(format!("o/{number:020}"))
+    }
+
+    fn verify(&self) -> crate::harness::Ran {
+        run(&["tier", "verify", &self.location(), "--json"])
+    }
+}
+
+fn flip(file: &Path, offset: usize) {
+    let mut bytes = fs::read(file).unwrap();
+    bytes[offset] ^= 4;
+    fs::write(file, bytes).unwrap();
+}
+
+/// The objects and the texts of the faults.
+fn faults(told: &serde_json::Value) -> Vec<(Option<u64>, String)> {
+    let faults = told["logs"][0]["faults"].as_array().unwrap().iter();
+    faults.map(|fault| (fault["object"].as_u64(), fault["what"].as_str().unwrap().to_owned())).collect()
+}
+
+#[test]
+fn sound_objects_are_listed_and_verified() {
+    let stored = Stored::new();
+    let listed = run(&["tier", "list", &stored.location(), "--json"]).ok().json();
+    has_fields(&listed, &["log_id", "objects", "first", "last", "bytes", "missing"]);
+    assert_eq!(
+        (&listed["log_id"], &listed["first"], &listed["missing"]),
+        (&stored.id[..].into(), &0.into(), &0.into())
+    );
+    let objects = listed["objects"].as_u64().unwrap();
+    assert!(objects >= 8 && listed["last"] == objects - 1, "{listed}");
+    let text = run(&["tier", "list", &stored.location()]).ok();
+    assert!(text.text().starts_with("LOG ") && text.text().contains(&stored.id), "{}", text.text());
+
+    let told = stored.verify().ok().json();
+    has_fields(&told, &["ok", "seconds", "logs"]);
+    let log = &told["logs"][0];
+    has_fields(
+        log,
+        &[
+            "log_id",
+            "objects",
+            "first_object",
+            "last_object",
+            "records",
+            "bytes",
+            "first",
+            "last",
+            "corrupt",
+            "harmless",
+            "undecodable",
+            "faults",
+            "faults_left_out",
+        ],
+    );
+    assert_eq!((&told["ok"], &log["first"], &log["objects"]), (&true.into(), &1.into(), &listed["objects"]));
+    assert_eq!(log["records"], log["last"], "no record is missing or there twice: {log}");
+    assert!(log["records"].as_u64().unwrap() > 1000, "{log}");
+    let text = run(&["tier", "verify", &stored.location(), "--log-id", &stored.id]).ok();
+    assert!(text.text().starts_with(&format!("sound: log {}: ", stored.id)), "{}", text.text());
+}
+
+#[test]
+fn damaged_and_missing_objects_are_named() {
+    let stored = Stored::new();
+    flip(&stored.object(2), 20_000);
+    fs::remove_file(stored.object(4)).unwrap();
+    // Objects that are sound by themselves and do not belong there.
+    fs::copy(stored.object(1), stored.object(6)).unwrap();
+    let told = stored.verify().fails(3).json();
+    assert_eq!(told["ok"], false);
+    let found = faults(&told);
+    let named: Vec<_> = found.iter().filter_map(|(object, _)| *object).collect();
+    assert_eq!(named.first(), Some(&2), "{found:?}");
+    assert!(found.contains(&(Some(4), "the object is missing".into())), "{found:?}");
+    assert!(named.contains(&6) && named.iter().all(|n| [2, 4, 6, 7].contains(n)), "{found:?}");
+    let text = run(&["tier", "verify", &stored.location()]).fails(3);
+    assert!(
+        text.text().contains(&format!("corrupt: log {}, object 2 at offset ", stored.id)),
+        "{}",
+        text.text()
+    );
+    assert!(text.text().contains(&format!("CORRUPT: log {}: ", stored.id)), "{}", text.text());
+    let listed = run(&["tier", "list", &stored.location(), "--json"]).ok().json();
+    assert_eq!(listed["missing"], 1);
+}
+
+#[test]
+fn object_that_ends_early_and_a_wrong_root_are_faults() {
+    let stored = Stored::new();
+    let bytes = fs::read(stored.object(3)).unwrap();
+    fs::write(stored.object(3), &bytes[..30_000]).unwrap();
+    let root = stored.dir.path().join("store").join(&stored.id).join("root");
+    fs::write(&root, "chiplog objects\nformat 1\nlog 00000000000000000000000000000007\n").unwrap();
+    let found = faults(&stored.verify().fails(3).json());
+    assert!(found[0] == (None, format!("{}/root is not of this log", stored.id)), "{found:?}");
+    assert!(found[1..].iter().all(|(object, _)| *object == Some(3)) && found.len() > 1, "{found:?}");
+    fs::remove_file(&root).unwrap();
+    assert!(faults(&stored.verify().fails(3).json())[0].1.ends_with("/root is missing"));
+}
+
+#[test]
+fn wrong_places_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let empty = dir.path().display().to_string();
+    is_error(&run(&["tier", "verify", &empty, "--json"]).fails(4), "not_found", 14);
+    assert!(run(&["tier", "list", &empty, "--json"]).ok().out.is_empty());
+    let missing = dir.path().join("nowhere");
+    let ran = run(&["tier", "list", missing.to_str().unwrap()]).fails(4);
+    assert!(ran.err.contains("there is no directory"), "{}", ran.err);
+    assert!(!missing.exists(), "a command that reads makes nothing");
+    run(&["tier", "list", "relative"]).fails(2);
+    run(&["tier", "verify", &empty, "--log-id", "7"]).fails(2);
+    run(&["tier", "list", &empty, "--credentials", "/nowhere/keys"]).fails(4);
+}

@@ -1,0 +1,176 @@
+//! Servers whose older records are in an object store: what they store, what goes from their disks, what clients read, and what
+//! an outage of the store does.
+
+use crate::harness::{PATIENCE, Server, fed, founded_with, leader, run, runtime, wait};
+use chiplog_net::wire::proto::logspec::log_client::LogClient;
+use chiplog_net::wire::proto::logspec::{ReadRequest, read_reply};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+const RECORD_BYTES: usize = 1000;
+
+fn line(n: u64) -> String {
+    let mut line = format!("record {n} ");
+    while line.len() < RECORD_BYTES {
+        line.push((b'a' + ((n * 7 + line.len() as u64) % 26) as u8) as char);
+    }
+    line
+}
+
+fn lines(first: u64, last: u64) -> String {
+    (first..=last).map(|n| line(n) + "\n").collect()
+}
+
+/// The arguments of a server with small objects at `store`.
+fn arguments(store: &Path) -> Vec<String> {
+    let mut all = vec!["--object-store".to_owned(), format!("file://{}", store.display())];
+    for set in ["objects.object_bytes=256KiB", "objects.local_bytes=2MiB", "objects.cache_bytes=8MiB"] {
+        all.extend(["--set".to_owned(), set.to_owned()]);
+    }
+    all
+}
+
+fn append(servers: &[Server], first: u64, last: u64) {
+    let all: Vec<&str> = servers.iter().filter(|s| s.is_running()).map(|s| s.client.as_str()).collect();
+    fed(&["append", &all.join(",")], &lines(first, last)).ok();
+}
+
+/// Reads every record from this server alone; `chiplog read` may choose another one.
+fn reads_all(server: &Server, last: u64) {
+    wait("it has the last record", || {
+        let told = run(&["info", &server.client, "--stale", "--json"]).json();
+        (told["last"].as_u64()? >= last && told["first"].as_u64()? == 1).then_some(())
+    });
+    let read = async {
+        let mut client = LogClient::connect(format!("http://{}", server.client)).await.unwrap();
+        let mut replies = client.read(ReadRequest { next_index: 1 }).await.unwrap().into_inner();
+        let mut next = 1;
+        while next <= last {
+            let reply = replies.message().await.unwrap().unwrap();
+            let Some(read_reply::Reply::Ok(ok)) = reply.reply else { panic!("{reply:?}") };
+            for entry in ok.entries.into_iter().filter(|entry| !entry.skip) {
+                assert_eq!(entry.index, next, "node {}", server.node);
+                assert!(entry.data == line(next).as_bytes(), "record {next} of node {}", server.node);
+                next += 1;
+            }
+        }
+    };
+    runtime().block_on(async { tokio::time::timeout(PATIENCE, read).await.unwrap() });
+}
+
+fn segments(server: &Server) -> usize {
+    let names = fs::read_dir(&server.data).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter(|name| name.to_string_lossy().ends_with(".seg")).count()
+}
+
+/// The value of a series.
+fn value(server: &Server, series: &str) -> f64 {
+    let text = server.page("/metrics").1;
+    let found = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok());
+    found.unwrap_or_else(|| panic!("no {series} in {text}"))
+}
+
+#[test]
+fn older_records_are_read_from_the_object_store_and_a_lost_disk_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let arguments = arguments(&store);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut servers = founded_with((1..=3).map(|n| Server::new(n, dir.path())).collect(), &arguments);
+    append(&servers, 1, 12_000);
+    wait("objects are stored", || {
+        let stored: f64 = servers.iter().map(|s| value(s, "chiplog_stored_bytes_total")).sum();
+        (stored > 10e6).then_some(())
+    });
+    // Files go when another segment begins.
+    let mut last = 12_000;
+    wait("files go", || {
+        append(&servers, last + 1, last + 500);
+        last += 500;
+        servers.iter().all(|s| segments(s) <= 8).then_some(())
+    });
+    for server in &servers {
+        reads_all(server, last);
+        assert!(value(server, "chiplog_fetched_bytes_total") > 4e6, "node {}", server.node);
+        assert!(value(server, "chiplog_cached_bytes") > 0.0);
+        assert!(value(server, "chiplog_unstored_bytes") < 4e6);
+        assert_eq!(value(server, "chiplog_object_failures_total"), 0.0);
+    }
+    let options = run(&["options", &servers[0].client, "--json"]).ok().json();
+    assert_eq!(options["options"]["object_bytes"], 256 << 10, "{options}");
+
+    let location = store.to_str().unwrap();
+    let listed = run(&["tier", "list", location, "--json"]).ok().json();
+    assert!(listed["objects"].as_u64().unwrap() > 30, "{listed}");
+    let verified = run(&["tier", "verify", location, "--json"]).ok().json();
+    assert_eq!((&verified["ok"], &verified["logs"][0]["first"]), (&true.into(), &1.into()), "{verified}");
+
+    // The disk of a server is lost. Another server takes its place.
+    let node = leader(&servers.iter().collect::<Vec<_>>());
+    let lost = servers.iter().position(|s| s.node != node).unwrap();
+    servers[lost].kill();
+    fs::remove_dir_all(&servers[lost].data).unwrap();
+    let gone = servers.remove(lost).node;
+    let mut new = Server::new(4, dir.path());
+    new.start(&arguments);
+    let there = &servers[0].client;
+    run(&["member", "add", &new.client, "--cluster", there, "--promote"]).ok();
+    run(&["member", "remove", &gone.to_string(), "--cluster", there]).ok();
+    reads_all(&new, last);
+    assert!(value(&new, "chiplog_fetched_bytes_total") > 4e6);
+    servers.push(new);
+    append(&servers, last + 1, last + 100);
+    reads_all(&servers[2], last + 100);
+}
+
+#[test]
+fn store_that_is_down_stops_no_append_and_a_wrong_location_is_an_error_at_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    // Made-up keys: without any, the store's client asks the machine for its role.
+    let keys = dir.path().join("keys");
+    fs::write(&keys, "access_key = \"made-up\"\nsecret_key = \"made-up\"\n").unwrap();
+    fs::set_permissions(&keys, fs::Permissions::from_mode(0o600)).unwrap();
+    let keys = format!("objects.credentials={}", keys.display());
+    let down = [
+        "--init",
+        "--object-store=s3://bucket/prefix",
+        "--set",
+        &keys,
+        "--set",
+        "objects.endpoint=http://127.0.0.1:1",
+        "--set",
+        "objects.allow_http=true",
+        "--set",
+        "objects.timeout_millis=200",
+        "--set",
+        "objects.object_bytes=64KiB",
+        "--set",
+        "objects.local_bytes=2MiB",
+    ];
+    server.start(&down);
+    append(std::slice::from_ref(&server), 1, 4000);
+    wait("failures are counted", || (value(&server, "chiplog_object_failures_total") > 0.0).then_some(()));
+    assert!(value(&server, "chiplog_unstored_bytes") > 3e6);
+    let told = run(&["status", &server.client, "--json"]).json();
+    assert!(told["replicas"][0]["object_failures"].as_u64() > Some(0), "{told}");
+    assert!(server.said().contains("the object store cannot be used"), "{}", server.said());
+    reads_all(&server, 4000);
+    assert_eq!(server.stop(), Some(0));
+    server.start(&[]);
+    assert!(server.said().contains("object_store is not set here"), "{}", server.said());
+    assert_eq!(server.stop(), Some(0));
+
+    for (wrong, named) in [
+        ("relative/dir", "object_store: "),
+        ("s3://", "object_store: "),
+        ("/dev/null/store", "object_store: "),
+    ] {
+        let mut server = Server::new(2, dir.path());
+        server.spawn(&["--init", "--object-store", wrong]);
+        assert_ne!(server.ended(), Some(0));
+        let said = server.said();
+        assert!(said.contains(named), "{said}");
+    }
+}
