@@ -266,7 +266,7 @@ const CONFINED: &[(&str, &[&str], &str)] = &[
     ("process::exit", &[], "a library does not end its program"),
     ("thread::spawn", &[], "a thread's stack has a fixed size, else its size is read from the environment"),
     ("thread::Builder", &["sync::threads"], "as above"),
-    ("thread::scope", &[], "as above"),
+    ("thread::scope", &["sync::threads"], "as above"),
 ];
 
 /// Whether a module is the crate's root, which only lists, re-exports or starts.

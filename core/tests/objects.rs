@@ -3,9 +3,10 @@
 
 use chiplog::backup::{Backup, RestoreOptions, RestoreTo};
 use chiplog::cluster::{Bootstrap, Change, ClusterOptions};
+use chiplog::follower::{FollowFrom, FollowMessage};
 use chiplog::transport::MemoryNetwork;
 use chiplog::vault::{FaultOptions, FaultyVault, MemoryVault, Vault};
-use chiplog::{ErrorKind, Index, Log, LogOption, NodeId, Options, ReadMode, Start};
+use chiplog::{ErrorKind, Index, Log, LogOption, NodeId, Options, ReadMode, ReadOnlyLog, Start};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -290,4 +291,26 @@ fn faults_of_the_object_store_delay_and_lose_nothing() {
             }
         }
     }
+}
+
+/// A copy is made of files: it begins with the first record that is in one, and a backup of the directory too.
+#[test]
+fn copy_begins_with_the_files() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let options = options(&vault).local_bytes(2 * u64::from(SEGMENT));
+    let log = Log::open(dir.path().join("log"), options).unwrap();
+    append(&log, 4000);
+    eventually("files go", || {
+        append(&log, 1);
+        log.metrics().stored_bytes > 2_000_000 && files(dir.path().join("log").as_path(), ".seg") <= 8
+    });
+    let Some(FollowMessage::State(state)) = log.follow(FollowFrom::First).unwrap().next(0).unwrap() else {
+        panic!("no state");
+    };
+    assert!(state.next() > Index(1000), "{state:?}");
+    let refused = log.follow(FollowFrom::Index(Index(5))).unwrap().next(0).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    let read_only = ReadOnlyLog::open(dir.path().join("log")).unwrap();
+    let backup = Backup::make(&read_only, dir.path().join("backup"), &mut |_, _| {}).unwrap();
+    assert!(backup.info().first > Index(1000) && backup.info().last > Index(4000), "{:?}", backup.info());
 }

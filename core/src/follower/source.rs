@@ -300,6 +300,18 @@ impl FollowSource {
 
     // ---- states ----
 
+    fn check_in_files(&self, index: Index) -> Result<()> {
+        let first = self.view.segments.first_in_files();
+        if index >= first {
+            return Ok(());
+        }
+        let what = format!(
+            "records before {first} are in the object store alone, and a copy is made of files: begin with record {first} or a \
+             later one, or make a backup of the objects"
+        );
+        Err(Error::new(ErrorKind::Unavailable, what))
+    }
+
     fn begin(&mut self, beginning: Beginning) -> Result<FollowMessage> {
         for n in 0..BEGINNINGS_MAX {
             if n > 0 {
@@ -309,7 +321,11 @@ impl FollowSource {
             let index = match beginning {
                 Beginning::Newest => None,
                 Beginning::Index(index) => Some(index),
-                Beginning::At(start) => Some(self.view.resolve(start).map_err(|error| self.suspect(error))?),
+                Beginning::At(start) => {
+                    let index = self.view.resolve(start).map_err(|error| self.suspect(error))?;
+                    // A copy is made of files: it begins with the first record that is in one here.
+                    Some(index.max(self.view.segments.first_in_files()))
+                }
             };
             let found = match index {
                 Some(index) => self.entry_before(index),
@@ -327,6 +343,7 @@ impl FollowSource {
             }
             if let Beginning::Index(index) = beginning {
                 self.view.check(index)?;
+                self.check_in_files(index)?;
             }
         }
         Err(Error::new(

@@ -64,17 +64,27 @@ pub(crate) fn in_parallel<T: Sync, R: Send>(
     let mut failed = None;
     thread::scope(|scope| {
         let (results, from_threads) = channel();
-        for _ in 0..threads.min(items.len()) {
-            let results = results.clone();
-            scope.spawn(|| {
-                let results = results;
+        for n in 0..threads.min(items.len()) {
+            let (results, next, is_over, work) = (results.clone(), &next, &is_over, &work);
+            let run = move || {
                 while !is_over.load(Ordering::Relaxed) {
                     let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
                     if results.send(work(item)).is_err() {
                         return;
                     }
                 }
-            });
+            };
+            let thread = thread::Builder::new().name("chiplog-parallel".to_owned()).stack_size(STACK_BYTES);
+            match thread.spawn_scoped(scope, run) {
+                Ok(_) => {}
+                // Those that there are do all of it.
+                Err(e) if n > 0 => {
+                    tracing::debug!(error = %e, threads = n, "no more threads could be started")
+                }
+                Err(e) => {
+                    drop(failed.get_or_insert(Error::io("start a thread to work on", Path::new("."), e)))
+                }
+            }
         }
         drop(results);
         for result in from_threads {

@@ -237,9 +237,9 @@ impl Node {
     }
 
     /// A maker of objects from the files here.
-    fn object_maker(&self) -> ObjectMaker {
+    fn object_maker(&self) -> Box<ObjectMaker> {
         let (archive, options) = (self.writer.archive.clone(), self.options.clone());
-        ObjectMaker { archive, options, node: self.cluster.node }
+        Box::new(ObjectMaker { archive, options, node: self.cluster.node })
     }
 
     /// When [`Self::tier`] has to be called. None: when something else happens.

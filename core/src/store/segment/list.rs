@@ -144,6 +144,12 @@ impl Segments {
         &self.objects
     }
 
+    /// The first record that is in a file here, if older ones are in objects alone; else 0.
+    pub(crate) fn first_in_files(&self) -> Index {
+        let oldest = self.oldest().filter(|_| !self.objects.is_empty());
+        oldest.map_or(Index(0), |oldest| oldest.base.next)
+    }
+
     /// The segment that contains record `index`, or would contain it: a file of the log, or an object. `None`: neither has
     /// it, or there are no segments.
     pub(crate) fn holding(&self, index: Index) -> Option<Arc<Segment>> {

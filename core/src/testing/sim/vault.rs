@@ -9,7 +9,7 @@ use bytes::Bytes;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The objects, and what was wrong with a put.
+/// The objects, and the fault of a put.
 #[derive(Debug, Default)]
 struct Objects {
     memory: MemoryVault,
@@ -81,7 +81,7 @@ impl SimVault {
         self.faulty.set_faults(FaultOptions::default());
     }
 
-    /// What was wrong with a put.
+    /// The fault of a put, if one had any.
     pub(super) fn wrong(&self) -> Option<String> {
         self.objects.wrong.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -34,7 +34,7 @@ pub(super) enum Job {
         first: Index,
     },
     /// Makes an object and puts it into the object store.
-    Store { vault: Arc<dyn Vault>, maker: ObjectMaker, stretch: Stretch },
+    Store { vault: Arc<dyn Vault>, maker: Box<ObjectMaker>, stretch: Stretch },
     /// Checks that an object that another replica has put is in the object store.
     Check { vault: Arc<dyn Vault>, log: LogId, number: u64, object: StoredObject },
     /// Deletes the objects below a number.

@@ -326,6 +326,7 @@ impl Learn for Replayed<'_> {
         self.sequencer.replay(header, body, self.options)
     }
 
+    #[expect(clippy::misnamed_getters, reason = "to recovery the log begins where this directory does")]
     fn first(&self) -> Index {
         self.sequencer.committed().local_first
     }
