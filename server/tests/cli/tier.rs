@@ -155,3 +155,26 @@ fn wrong_places_are_refused() {
     run(&["tier", "verify", &empty, "--log-id", "7"]).fails(2);
     run(&["tier", "list", &empty, "--credentials", "/nowhere/keys"]).fails(4);
 }
+
+/// All replicas are lost, and the log comes back from its objects.
+#[test]
+fn fetched_objects_are_restored() {
+    let stored = Stored::new();
+    fs::remove_dir_all(stored.dir.path().join("log")).unwrap();
+    let place = |name: &str| stored.dir.path().join(name).display().to_string();
+    let fetched = run(&["tier", "fetch", &stored.location(), &place("backup"), "--json"]).ok().json();
+    assert_eq!(fetched["log_id"], stored.id.as_str());
+    let last = fetched["last"].as_u64().unwrap();
+    assert!(last > 500, "{fetched}");
+    run(&["restore", &place("backup"), &place("again"), "--json"]).ok();
+    let log = Log::open(place("again"), Options::with_segment_bytes(256 << 10)).unwrap();
+    assert_eq!((log.first_index().get(), log.last_index().get()), (1, last));
+    for n in [0, 7, last as u32 - 1] {
+        assert_eq!(log.read(chiplog::Index(u64::from(n) + 1)).unwrap().data, n.to_le_bytes().repeat(100));
+    }
+    let again = run(&["tier", "fetch", &stored.location(), &place("backup"), "--json"]).fails(2);
+    is_error(&again, "invalid_argument", 9);
+    flip(&stored.object(2), 9000);
+    is_error(&run(&["tier", "fetch", &stored.location(), &place("bad"), "--json"]).fails(3), "corrupt", 2);
+    assert!(!Path::new(&place("bad")).exists());
+}

@@ -86,7 +86,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Serialize)]
-struct BackupSummary {
+pub(super) struct BackupSummary {
     log_id: String,
     first: u64,
     last: u64,
@@ -100,7 +100,7 @@ struct BackupSummary {
 }
 
 impl BackupSummary {
-    fn new(info: &BackupInfo, unproven: u64, time: Duration) -> Self {
+    pub(super) fn new(info: &BackupInfo, unproven: u64, time: Duration) -> Self {
         let written = Some(info.last_timestamp).filter(|time| *time > Timestamp(0));
         Self {
             log_id: to_hex(info.log_id.get()),
@@ -116,7 +116,7 @@ impl BackupSummary {
         }
     }
 
-    fn words(&self, dest: &Path) -> String {
+    pub(super) fn words(&self, dest: &Path) -> String {
         format!(
             "backed up log {}: {}; {} in {}, {}, at {}",
             self.log_id,

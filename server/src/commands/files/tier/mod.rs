@@ -1,5 +1,6 @@
 //! `chiplog tier`: the objects that logs keep in an object store.
 
+mod fetch;
 mod list;
 mod objects;
 mod verify;
@@ -21,6 +22,8 @@ Examples:
   chiplog tier verify s3://bucket/chiplog
       Download every object of every log and check every byte.
   chiplog tier verify /mnt/objects --log-id 5f0c39a1f3b54e0d8c1b5a7f2e9d4c36 --json | jq .ok
+  chiplog tier fetch s3://bucket/chiplog ./backup && chiplog restore ./backup /var/lib/chiplog/1
+      All replicas are lost: make a log of what is there.
   chiplog tier list s3://bucket/chiplog --endpoint https://minio:9000 --credentials ./keys.toml
       A store of another provider, with keys from a file.
 
@@ -69,10 +72,10 @@ JSON fields:
         (indexes of records), \"corrupt\", \"harmless\", \"undecodable\", \"faults\", \"faults_left_out\"}
         faults  each {\"object\" (null: none), \"offset\", \"bytes\", \"severity\", \"what\"}";
 
-/// List and check the objects that logs keep in an object store.
+/// List, check and fetch the objects that logs keep in an object store.
 ///
 /// A server with `object_store` in its configuration keeps copies of the log's older records there, as
-/// numbered objects. These commands read the store itself: no server has to run, and they change nothing.
+/// numbered objects. These commands read the store itself: no server has to run, and they change nothing there.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct TierCommand {
@@ -107,7 +110,37 @@ enum Action {
         #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
         log_id: Option<LogId>,
     },
+    /// Make a backup of a log's objects, without any replica.
+    ///
+    /// Downloads all objects of the log to DIR, eight at a time, checks every byte, and seals them as a backup.
+    /// `chiplog restore` makes a log of it, also up to a record or a time. This is how a log comes back whose
+    /// replicas are all lost. Records that were in no object are not in it: those since about the last
+    /// object_bytes, or object_age_seconds.
+    ///
+    /// DIR must not exist, or be empty. After an error it is as it was.
+    #[command(after_long_help = FETCH_EXAMPLES)]
+    Fetch {
+        #[command(flatten)]
+        store: Store,
+        /// Where the backup is made.
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+        /// The log with this id: all 32 digits. Needed if several logs have objects there.
+        #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
+        log_id: Option<LogId>,
+    },
 }
+
+const FETCH_EXAMPLES: &str = "\
+Examples:
+  chiplog tier fetch s3://bucket/chiplog /backup/lost
+  chiplog restore /backup/lost /var/lib/chiplog/1
+      A log that begins with these records. `chiplog serve` of node 1 makes a new cluster of it.
+  chiplog restore /backup/lost ./before --to-index 41200
+  chiplog tier fetch /mnt/objects ./backup --log-id 5f0c39a1f3b54e0d8c1b5a7f2e9d4c36 --json | jq .last
+
+JSON fields:
+  those of `chiplog backup`";
 
 fn log_id(text: &str) -> Result<LogId, String> {
     chiplog_net::wire::ids::from_hex(text).map(LogId).map_err(|e| e.to_string())
@@ -165,6 +198,7 @@ impl Store {
 pub(crate) fn run(args: &TierCommand, ui: &Ui) -> Result<Exit> {
     match &args.action {
         Action::List { store } => list::run(&*store.open()?, ui),
+        Action::Fetch { store, dir, log_id } => fetch::run(&*store.open()?, dir, *log_id, ui),
         Action::Verify { store, log_id } => verify::run(&*store.open()?, *log_id, ui),
     }
 }
