@@ -138,7 +138,7 @@ pub fn ffi(input: &[u8]) {
                 place[0] = which.into();
                 let filled = place.as_mut_ptr().cast::<chiplog_log_status_t>();
                 let status = call!(log_open || which < 8, chiplog_log_status(log, filled));
-                assert!(status != CHIPLOG_OK || place[0] == which.into());
+                assert!(status != CHIPLOG_OK || place[0] == u64::from(which));
                 let mut bytes = place.iter().flat_map(|word| word.to_ne_bytes());
                 assert!(
                     bytes.by_ref().skip(8.max(which.into())).all(|byte| byte == 0xff),

@@ -82,7 +82,7 @@ pub(crate) fn in_parallel<T: Sync, R: Send>(
                     tracing::debug!(error = %e, threads = n, "no more threads could be started")
                 }
                 Err(e) => {
-                    drop(failed.get_or_insert(Error::io("start a thread to work on", Path::new("."), e)))
+                    failed.get_or_insert(Error::io("start a thread in", Path::new("."), e));
                 }
             }
         }
