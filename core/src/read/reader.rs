@@ -181,7 +181,12 @@ impl LogView {
         let offset = data.seek(|e| e.timestamp < time)?;
         let mut cursor = Cursor::new(self.segments.clone(), data, offset, 0);
         let found = cursor.find(|h| h.kind.has_records() && h.timestamp >= time)?;
-        Ok(found.map_or(end, |b| b.header.first.min(end)))
+        match (found, cursor.end_of_object()) {
+            (Some(found), _) => Ok(found.header.first.min(end)),
+            // The next object is not known here yet.
+            (None, Some(next)) if next < end => Err(not_here(next)),
+            (None, _) => Ok(end),
+        }
     }
 
     /// Returns one record, by its index.
@@ -627,6 +632,9 @@ impl Drop for Reader {
 fn find_block(cursor: &mut Cursor, next: Index, lookup: bool) -> Result<Block> {
     let located = cursor.find(|h| h.kind == Kind::Data && h.next_record() > next)?;
     let Some(located) = located else {
+        if cursor.end_of_object().is_some() {
+            return Err(not_here(next));
+        }
         return Err(Error::new(
             ErrorKind::Corrupt,
             format!("record {next} is committed, but no block contains it"),

@@ -270,7 +270,27 @@ fn walk_back(
         }
         survey.segments.push_front(segment);
     }
+    keep_for_object(files, survey, learner);
     Ok(())
+}
+
+/// Adds the segments before those that the log needs, as far as they follow each other, which hold an object that is not stored
+/// yet. A discard leaves them, and nothing but this object needs them: without them all is well, too.
+fn keep_for_object(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Learn) {
+    let Some(begin) = learner.kept_for_object().filter(|_| !planted!(98)) else { return };
+    while let Some(next) = survey.segments.front().cloned().filter(|next| next.base.raft > begin) {
+        let Some(number) = files.names.last_key_value().map(|(number, _)| *number) else { return };
+        let links = |f: &Footer| {
+            (f.last_raft, f.last_term, f.next) == (next.base.raft, next.base.term, next.base.next)
+        };
+        let opened = files.open(number).ok().flatten();
+        let found = opened.and_then(|o| o.footer.filter(links).map(|footer| (footer, o.header.bytes)));
+        let Some((footer, bytes)) = found else { return };
+        files.names.remove(&number);
+        let segment = Arc::new(Segment::sealed(&footer, bytes));
+        segment.publish(segment.data_end());
+        survey.segments.push_front(segment);
+    }
 }
 
 /// Opens the segment that ends where `next` begins, or contains that position. Segments between them are dead.

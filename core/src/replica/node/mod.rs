@@ -136,6 +136,7 @@ impl Node {
         let (writer, first) =
             (Writer::new(store, sequencer.end(), sequencer.committed().raft), positions.first());
         let archive = writer.archive.clone();
+        let droppable = sequencer.committed().first;
         let mut replica = Replica::new(me, cluster.clone(), options.clone(), sequencer, archive, seed, now)?;
         if !is_new {
             replica.await_introduction();
@@ -162,7 +163,7 @@ impl Node {
             first,
             uncommitted_bytes: 0,
             to_drop: None,
-            droppable: Index(0),
+            droppable,
             prove_at: None,
             retain_at: now,
             sync_began: now,

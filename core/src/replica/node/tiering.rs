@@ -40,12 +40,13 @@ use crate::store::segment::{Base, ReadMode};
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
 use crate::sync::threads::spawn;
-use crate::types::{EntryIndex, LogId, LogNumber, Timestamp};
+use crate::types::{EntryIndex, LogId, LogNumber, NodeId, Timestamp};
 use crate::vault::Vault;
 use delegation::Delegation;
 pub(crate) use jobs::ObjectMaker;
 use jobs::{Job, JobDone};
 use local::Released;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
@@ -55,6 +56,8 @@ use std::time::Duration;
 /// The delay after a failure: the initial and the maximum one.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(60);
+/// How soon a failed deletion is tried again.
+const DELETE_RETRY: Duration = Duration::from_secs(600);
 /// How often a leader looks whether there is enough for another object, at most.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long the change that makes a log have objects may wait for the other members.
@@ -94,7 +97,7 @@ pub(super) struct Tiering {
     released: Released,
     delegation: Delegation,
     /// An object that another replica says to have stored.
-    claimed: Option<(u64, StoredObject)>,
+    claimed: Option<(NodeId, u64, StoredObject)>,
 }
 
 impl Tiering {
@@ -137,7 +140,8 @@ impl Tiering {
     fn start(&mut self, job: Job) -> Result<()> {
         let (done, queue) = (self.done.clone(), self.queue.clone());
         let run = move || {
-            let result = job.run();
+            // Without this a panic in the program's own vault would stop everything here without a word.
+            let result = catch_unwind(AssertUnwindSafe(|| job.run())).unwrap_or(JobDone::Panicked);
             *done.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
             queue.push_event(InboxEvent::JobEnded);
         };
@@ -190,6 +194,10 @@ impl Node {
         }
         self.take_request();
         self.take_answer(now);
+        if !self.replica.is_leader() {
+            self.tiering.delegation.forget();
+            self.tiering.claimed = None;
+        }
         if self.tiering.is_busy || now < self.tiering.again {
             return Ok(());
         }
@@ -219,9 +227,13 @@ impl Node {
         if !self.tiering.is_checked {
             return Ok(Some(Job::CheckRoot { vault, log }));
         }
+        if let Some(below) = self.due_for_deletion(now) {
+            return Ok(Some(Job::Delete { vault, log, below }));
+        }
         if let Some((number, begin, end)) = committed.objects.next_to_store() {
-            if let Some((number, object)) = self.tiering.claimed.take_if(|(claimed, _)| *claimed == number) {
-                return Ok(Some(Job::Check { vault, log, number, object }));
+            if let Some((from, number, object)) = self.tiering.claimed.take().filter(|(_, n, _)| *n == number)
+            {
+                return Ok(Some(Job::Check { vault, log, number, object, from }));
             }
             let stretch = Stretch { log, number, begin, end };
             return Ok(self.is_stored_here(&stretch, now).then(|| Job::Store {
@@ -230,9 +242,7 @@ impl Node {
                 stretch,
             }));
         }
-        if let Some(number) = self.due_for_deletion(now) {
-            return Ok(Some(Job::Delete { vault, log, below: number }));
-        }
+        self.tiering.claimed = None;
         Ok(self.next_cut(object_bytes, now))
     }
 
@@ -252,12 +262,14 @@ impl Node {
         if committed.options.get(LogOption::ObjectBytes).is_none() {
             return Some(self.tiering.asked_until);
         }
-        let has_work = !self.tiering.is_checked
-            || (committed.objects.next_to_store().is_some() && self.tiering.delegation.is_idle())
-            || self.tiering.claimed.is_some()
-            || committed.raft > self.tiering.looked_upto;
+        let has_work = match committed.objects.next_to_store() {
+            _ if !self.tiering.is_checked || self.tiering.claimed.is_some() => true,
+            Some(_) => self.tiering.delegation.is_idle(),
+            None => committed.raft > self.tiering.looked_upto,
+        };
         let work = has_work.then_some(now).or(self.tiering.delegation.deadline());
-        let delete = self.tiering.to_delete.map(|(_, _, at)| at);
+        let known = self.known_commit();
+        let delete = self.tiering.to_delete.filter(|(_, raft, _)| *raft <= known).map(|(_, _, at)| at);
         let age = self.age_due(now);
         [work, delete, age].into_iter().flatten().min().map(|at| at.max(self.tiering.again))
     }
@@ -360,7 +372,10 @@ impl Node {
             JobDone::Root(Err(error)) => {
                 self.tiering.has_failed(&error, "the object store cannot be used", now)
             }
-            JobDone::End(Ok(Some(cut))) => {
+            JobDone::End(Ok(Some(mut cut))) => {
+                if let ObjectCommand::Cut { first, .. } = &mut cut {
+                    *first = self.replica.sequencer.committed().first;
+                }
                 // A discard may have removed its beginning meanwhile, or will once it is committed.
                 let is_here =
                     matches!(cut, ObjectCommand::Cut { begin, .. } if self.next_begin() == Some(begin));
@@ -375,11 +390,12 @@ impl Node {
             JobDone::Stored(number, result) if self.tiering.delegation.answers(number).is_some() => {
                 self.answer(number, result);
             }
-            JobDone::Checked(number, object, Ok(())) => {
+            JobDone::Checked(number, object, _, Ok(())) => {
                 self.tiering.has_succeeded("the object store");
                 self.propose_object(ObjectCommand::Stored { number, object }, now)?;
             }
-            JobDone::Checked(_, _, Err(error)) => {
+            JobDone::Checked(_, _, from, Err(error)) => {
+                self.tiering.delegation.rest(from, now);
                 self.tiering.has_failed(&error, "an object that another replica stored is not there", now);
             }
             JobDone::Stored(number, Ok(object)) => {
@@ -398,8 +414,17 @@ impl Node {
                 self.tiering.to_delete.take_if(|(number, ..)| *number <= below);
                 self.tiering.has_succeeded("the object store");
             }
+            // Everything else goes on: the store may forbid deletion alone.
             JobDone::Deleted(_, Err(error)) => {
-                self.tiering.has_failed(&error, "objects cannot be deleted", now)
+                let path = self.tiering.path.display();
+                tracing::warn!(%path, %error, "objects of discarded records cannot be deleted; it is tried again");
+                if let Some((.., at)) = &mut self.tiering.to_delete {
+                    *at = now.plus(DELETE_RETRY);
+                }
+            }
+            JobDone::Panicked => {
+                let error = Error::new(ErrorKind::Io, "a call of the object store panicked");
+                self.tiering.has_failed(&error, "objects cannot be stored", now);
             }
         }
         Ok(())

@@ -271,10 +271,9 @@ impl ObjectFile {
         }
         state.store(FETCHING, Ordering::Relaxed);
         drop(changing);
+        let mut fetching = Fetching { file: self, chunk, is_here: false };
         let fetched = self.fetch(chunk);
-        let _changing = lock(&self.changing);
-        state.store(if fetched.is_ok() { HERE } else { ABSENT }, Ordering::Release);
-        self.changed.notify_all();
+        fetching.is_here = fetched.is_ok();
         fetched
     }
 
@@ -298,6 +297,23 @@ impl ObjectFile {
             cache.add(self, got.len());
         }
         Ok(())
+    }
+}
+
+/// A chunk that is being fetched. Its state changes when this is dropped, also by a panic in the program's vault: no reader waits
+/// for ever.
+struct Fetching<'a> {
+    file: &'a ObjectFile,
+    chunk: usize,
+    is_here: bool,
+}
+
+impl Drop for Fetching<'_> {
+    fn drop(&mut self) {
+        let _changing = lock(&self.file.changing);
+        let state = if self.is_here { HERE } else { ABSENT };
+        self.file.chunks[self.chunk].store(state, Ordering::Release);
+        self.file.changed.notify_all();
     }
 }
 

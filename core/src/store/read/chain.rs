@@ -19,6 +19,10 @@ pub(crate) trait Learn {
     fn learn(&mut self, header: &BlockHeader, body: &[u8]) -> Result<Base, Malformed>;
     /// The log's first index according to the learned blocks that are known to be committed.
     fn first(&self) -> Index;
+    /// The last entry before an object that has yet to be stored: its files are kept as long as they are there.
+    fn kept_for_object(&self) -> Option<EntryIndex> {
+        None
+    }
     /// Marks learned entries through `raft` as committed, because of information from elsewhere.
     fn commit_to(&mut self, raft: EntryIndex);
     /// The last entry known to be committed according to the learned blocks; for a log on its own, the last one.

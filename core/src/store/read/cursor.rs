@@ -87,6 +87,11 @@ impl Cursor {
         places.into_iter().for_each(|p| self.segments.remember(p));
     }
 
+    /// If it is in an object: the record after it.
+    pub(crate) fn end_of_object(&self) -> Option<Index> {
+        matches!(self.blocks.data().source, Source::Object(_)).then(|| self.segment().end().next)
+    }
+
     /// An error at an offset of the cursor's segment.
     pub(crate) fn corrupt(&self, offset: usize, why: Malformed) -> Error {
         self.blocks.corrupt(offset, why)

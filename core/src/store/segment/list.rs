@@ -153,11 +153,11 @@ impl Segments {
     /// The segment that contains record `index`, or would contain it: a file of the log, or an object. `None`: neither has
     /// it, or there are no segments.
     pub(crate) fn holding(&self, index: Index) -> Option<Arc<Segment>> {
-        let (local, is_older) = self.read(|list| {
+        let local = self.read(|list| {
             let n = list.partition_point(|s| s.base.next <= index);
-            (list.get(n.saturating_sub(1)).cloned(), n == 0)
+            n.checked_sub(1).and_then(|n| list.get(n).cloned())
         });
-        if is_older && !self.objects.is_empty() { self.objects.holding(index) } else { local }
+        local.or_else(|| self.objects.holding(index))
     }
 
     /// Where a reader continues at the end of its segment, which it read up to offset `at`: a segment and an offset.

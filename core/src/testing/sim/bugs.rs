@@ -156,7 +156,7 @@ bugs! {
     95 "files are removed before the opening that says so is known to be committed",
     96 "the objects are forgotten at a roll",
     97 "an object whose upload failed counts as stored",
-    98 "a discard removes files of an object that is not stored yet",
+    98 "a discard, or a restart, removes files of an object that is not stored yet",
 }
 
 #[cfg(test)]

@@ -41,6 +41,17 @@ impl Delegation {
         self.asked.is_none()
     }
 
+    /// Forgets the requests of a leader.
+    pub(super) fn forget(&mut self) {
+        self.asked = None;
+        self.resting.clear();
+    }
+
+    /// Asks a replica for nothing for a while.
+    pub(super) fn rest(&mut self, node: NodeId, now: Moment) {
+        self.resting.insert(node, now.plus(REST));
+    }
+
     /// Until when an answer is awaited.
     pub(super) fn deadline(&self) -> Option<Moment> {
         self.asked.map(|(.., until)| until)
@@ -84,8 +95,8 @@ impl Node {
             return;
         }
         match stored {
-            Some(stored) => self.tiering.claimed = Some((number, stored)),
-            None => drop(delegation.resting.insert(from, now.plus(REST))),
+            Some(stored) => self.tiering.claimed = Some((from, number, stored)),
+            None => delegation.rest(from, now),
         }
     }
 

@@ -36,7 +36,7 @@ pub(super) enum Job {
     /// Makes an object and puts it into the object store.
     Store { vault: Arc<dyn Vault>, maker: Box<ObjectMaker>, stretch: Stretch },
     /// Checks that an object that another replica has put is in the object store.
-    Check { vault: Arc<dyn Vault>, log: LogId, number: u64, object: StoredObject },
+    Check { vault: Arc<dyn Vault>, log: LogId, number: u64, object: StoredObject, from: NodeId },
     /// Deletes the objects below a number.
     Delete { vault: Arc<dyn Vault>, log: LogId, below: u64 },
 }
@@ -48,7 +48,9 @@ pub(super) enum JobDone {
     /// None: there is not enough for an object.
     End(Result<Option<ObjectCommand>>),
     Stored(u64, Result<StoredObject>),
-    Checked(u64, StoredObject, Result<()>),
+    Checked(u64, StoredObject, NodeId, Result<()>),
+    /// A call of the program's vault panicked.
+    Panicked,
     /// How many objects were deleted.
     Deleted(u64, Result<u64>),
 }
@@ -59,7 +61,8 @@ impl JobDone {
             Self::Root(result) => result.is_err(),
             Self::End(result) => result.is_err(),
             Self::Stored(_, result) => result.is_err(),
-            Self::Checked(_, _, result) => result.is_err(),
+            Self::Checked(_, _, _, result) => result.is_err(),
+            Self::Panicked => true,
             Self::Deleted(_, result) => result.is_err(),
         }
     }
@@ -79,9 +82,9 @@ impl Job {
                 let stored = maker.make(&stretch).and_then(|made| put(&*vault, &stretch, made));
                 JobDone::Stored(stretch.number, stored)
             }
-            Self::Check { vault, log, number, object } => {
+            Self::Check { vault, log, number, object, from } => {
                 let there = check(&*vault, &object_name(log, number), u64::from(object.bytes));
-                JobDone::Checked(number, object, there)
+                JobDone::Checked(number, object, from, there)
             }
             Self::Delete { vault, log, below } => JobDone::Deleted(below, delete(&*vault, log, below)),
         }

@@ -331,6 +331,10 @@ impl Learn for Replayed<'_> {
         self.sequencer.committed().local_first
     }
 
+    fn kept_for_object(&self) -> Option<EntryIndex> {
+        self.sequencer.objects().next_to_store().map(|(_, begin, _)| begin.raft)
+    }
+
     fn commit_to(&mut self, raft: EntryIndex) {
         self.sequencer.commit_to(raft);
     }
