@@ -13,6 +13,7 @@ use crate::reads::{self, By};
 use crate::replicas::DRAGONBOAT;
 use crate::report::number;
 use crate::run::{Sizes, THREADS};
+use crate::tier;
 use anyhow::Result;
 use clap::ValueEnum;
 
@@ -61,6 +62,10 @@ pub(crate) enum Name {
     ManyDisks,
     /// The leader of a group of 10,000 named logs is killed: appends continue within 1.2 of the time with one log
     ManyFailover,
+    /// Appends to a log that stores its objects: at least 0.95 of one without an object store
+    TierAppend,
+    /// Reading from an object store: 0.8 of bare requests, and once fetched 0.9 of files
+    TierScan,
     /// Over the network, one server: 128 appenders over 1 to 128 connections, the lowest rate 0.6 of the highest
     NetNativeOne,
     /// The same, durable on two of three servers
@@ -116,6 +121,8 @@ pub(crate) fn measure(bench: &Bench, sizes: &Sizes, which: Name) -> Result<Vec<B
         Name::ManyAmp => many_amp(bench),
         Name::ManyDisks => many_disks(bench, sizes),
         Name::ManyFailover => net::many_failover(bench, sizes.logs),
+        Name::TierAppend => tier_append(bench),
+        Name::TierScan => tier_scan(bench, sizes),
         Name::NetNativeOne => net::flat(bench, sizes, LogService, 1),
         Name::NetNativeThree => net::flat(bench, sizes, LogService, 3),
         Name::NetLogspecOne => net::flat(bench, sizes, Logspec, 1),
@@ -462,6 +469,46 @@ fn many_disks(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
     );
     let values = (middle(&figures), middle(&limits));
     Ok(vec![bar("many_disks", values, "/s", ratio(&figures, &limits), Side::AtLeast(1.7), note)])
+}
+
+fn tier_append(bench: &Bench) -> Result<Vec<Bar>> {
+    let (with, without) = tier::appends(bench, RECORD_BYTES)?;
+    let (figures, limits) = (many::per_second(&with), many::per_second(&without));
+    let middle = |values: &[f64]| median(values.iter().copied());
+    let cpu = |outcomes: &[crate::workload::Outcome]| {
+        median(outcomes.iter().map(crate::workload::Outcome::cpu_micros_each))
+    };
+    let note = format!(
+        "128 threads x 2 KiB on a log that makes and stores its objects itself, in a directory on the same disk; limit: without; \
+         {} us of processor an append, without {} us",
+        number(cpu(&with)),
+        number(cpu(&without))
+    );
+    let values = (middle(&figures), middle(&limits));
+    Ok(vec![bar("tier_append", values, "/s", ratio(&figures, &limits), Side::AtLeast(0.95), note)])
+}
+
+fn tier_scan(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
+    let seen = tier::reads(bench, sizes.scan_bytes, RECORD_BYTES)?;
+    let one = |name, (figures, limits): &(Vec<f64>, Vec<f64>), least, note: &str| {
+        let mib = |rates: &[f64]| median(rates.iter().copied()) / MIB;
+        let values = (mib(figures), mib(limits));
+        bar(name, values, "MiB/s", ratio(figures, limits), Side::AtLeast(least), note.to_owned())
+    };
+    Ok(vec![
+        one(
+            "tier_scan_cold",
+            &seen.cold,
+            0.8,
+            "from a directory as object store; limit: 8 bare requests of 4 MiB at a time",
+        ),
+        one(
+            "tier_scan_warm",
+            &seen.warm,
+            0.9,
+            "from the log's cache of objects; limit: a log with all its files",
+        ),
+    ])
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ mod reads;
 mod replicas;
 mod report;
 mod run;
+mod tier;
 mod workload;
 
 use clap::Parser;

@@ -15,9 +15,11 @@ use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::replica::open::disk_at;
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::store::format::identity::{IDENTITY_FILE, Identity};
-use crate::store::format::segment::{Footer, HeaderFault, SegmentHeader};
+use crate::store::format::objects;
+use crate::store::format::segment::{Footer, HeaderFault, Opening, SegmentHeader};
 use crate::store::objects::names::{folder, object_number, root_log, salt};
 use crate::store::segment::file_name;
 use crate::sync::threads::in_parallel;
@@ -112,7 +114,8 @@ impl Backup {
     }
 }
 
-/// The objects of a log, by their numbers, without a gap.
+/// The objects of a log that are needed, by their numbers, without a gap. Objects whose records were discarded before the newest
+/// one began are not: such a one may never have been stored.
 fn objects_of(vault: &dyn Vault, log: LogId) -> Result<Vec<(u64, ObjectInfo)>> {
     let found = vault.list(&folder(log))?.into_iter();
     let mut objects: Vec<_> =
@@ -121,6 +124,10 @@ fn objects_of(vault: &dyn Vault, log: LogId) -> Result<Vec<(u64, ObjectInfo)>> {
     if objects.is_empty() {
         let what = format!("log {:032x} has no objects in the object store", log.0);
         return Err(Error::new(ErrorKind::NotFound, what));
+    }
+    if let Some((number, newest)) = objects.last() {
+        let first = first_needed(vault, log, *number, newest)?;
+        objects.retain(|(number, _)| *number >= first);
     }
     if let Some(pair) = objects.windows(2).find(|pair| pair[0].0 + 1 != pair[1].0) {
         let what = format!(
@@ -133,6 +140,29 @@ fn objects_of(vault: &dyn Vault, log: LogId) -> Result<Vec<(u64, ObjectInfo)>> {
         return Err(Error::new(ErrorKind::Corrupt, what));
     }
     Ok(objects)
+}
+
+/// The number of the oldest object that was not discarded when this one began, as its opening says.
+fn first_needed(vault: &dyn Vault, log: LogId, number: u64, object: &ObjectInfo) -> Result<u64> {
+    let at = SEGMENT_HEADER_BYTES as u64;
+    let head = at + BLOCK_HEADER_BYTES as u64;
+    let corrupt = |why| Error::corrupt(Path::new(&object.name), at, why);
+    if object.bytes < head {
+        return Err(corrupt("object is cut off"));
+    }
+    let header =
+        BlockHeader::parse(&vault.get(&object.name, at..head)?, salt(log, number)).map_err(corrupt)?;
+    let end = at + u64::from(header.length);
+    if header.kind != Kind::Opening || end > object.bytes {
+        return Err(corrupt("object does not begin with an opening"));
+    }
+    let body = vault.get(&object.name, head..end)?;
+    let opening = Opening::parse(&body).map_err(corrupt)?;
+    if opening.objects.is_empty() {
+        return Ok(0);
+    }
+    let (objects, _) = objects::decode(&opening.objects).map_err(corrupt)?;
+    Ok(objects.number.min(number))
 }
 
 /// Writes an object as a segment file, durably. Returns its size.

@@ -26,7 +26,8 @@ pub struct LogsOptions {
     /// each other and from the directory of the logs. Opening fails if one that has groups is not listed, or is not mounted.
     /// Up to 64. Default none: all groups are in the directory of the logs.
     pub directories: Vec<PathBuf>,
-    /// The options of each group. Retention by size or age is set for single logs, not here. Each segment begins with a
+    /// The options of each group. Retention by size or age is set for single logs, not here. Named logs have no objects: an
+    /// object store is refused. Each segment begins with a
     /// table of the group's logs: with segments below 8 MiB, lower `sessions_max` to make room for it.
     pub options: Options,
     /// Makes each group a replica of a cluster: called with the group's number. Group 0 is that of the catalogue; named
@@ -98,6 +99,14 @@ impl LogsOptions {
         if self.options.cluster.is_some() {
             return invalid(
                 "each group needs options of a cluster of its own: set LogsOptions::cluster".into(),
+            );
+        }
+        if self.options.vault.is_some()
+            || self.options.local_bytes.is_some()
+            || self.options.local_age.is_some()
+        {
+            return invalid(
+                "named logs have no objects: leave out the object store, local_bytes and local_age".into(),
             );
         }
         if self.options.retention_bytes.is_some() || self.options.retention_age.is_some() {
