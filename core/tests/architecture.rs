@@ -127,6 +127,7 @@ const HOUSES: &[House] = &[
             "checks",
             "reads",
             "many",
+            "tier",
             "net::wire",
             "net::load",
             "run",
