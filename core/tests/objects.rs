@@ -314,3 +314,23 @@ fn copy_begins_with_the_files() {
     let backup = Backup::make(&read_only, dir.path().join("backup"), &mut |_, _| {}).unwrap();
     assert!(backup.info().first > Index(1000) && backup.info().last > Index(4000), "{:?}", backup.info());
 }
+
+/// A directory that is not mounted any more looks like an empty object store. An object that went there would be lost.
+#[test]
+fn object_store_that_is_another_one_gets_no_object() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = Log::open(dir.path(), options(&vault).local_bytes(2 * u64::from(SEGMENT))).unwrap();
+    append(&log, 4000);
+    eventually("files go", || {
+        append(&log, 1);
+        log.metrics().stored_bytes > 2_000_000 && files(dir.path(), ".seg") <= 8
+    });
+    for object in vault.list("").unwrap() {
+        vault.delete(&object.name).unwrap();
+    }
+    append(&log, 1000);
+    eventually("it tries to store", || log.metrics().object_failures > 0);
+    assert!(vault.list("").unwrap().is_empty());
+    let error = log.read(Index(1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}

@@ -16,7 +16,7 @@
 //! Must not know: which objects there are.
 
 use super::fetch::{Chunks, Fetchers};
-use super::names::object_name;
+use super::names::{not_there, object_name, root_name};
 use crate::disk::{Disk, DiskFile, Map};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::LogId;
@@ -160,6 +160,8 @@ pub(crate) struct ObjectFile {
     number: u64,
     /// Its name in the object store.
     name: String,
+    /// The name of the object that says which log this is.
+    root: String,
     file_name: String,
     file: Arc<dyn DiskFile>,
     map: Option<Map>,
@@ -189,6 +191,7 @@ impl ObjectFile {
             vault: cache.vault.clone(),
             number,
             name: object_name(cache.log, number),
+            root: root_name(cache.log),
             file_name,
             file,
             map,
@@ -285,6 +288,10 @@ impl ObjectFile {
             false => Err(Error::new(ErrorKind::OutOfRange, format!("{} bytes came", got.len()))),
         });
         let got = got.map_err(|error| match error.kind() {
+            // Not one object, but all of them.
+            ErrorKind::NotFound if matches!(self.vault.size(&self.root), Ok(None)) => {
+                Error::new(ErrorKind::Unavailable, not_there(&self.root))
+            }
             ErrorKind::NotFound | ErrorKind::OutOfRange => {
                 let what = format!("the object store does not have it whole: {error}");
                 Error::corrupt(&self.path(), range.start as u64, what)

@@ -24,6 +24,14 @@ pub(crate) fn root_name(log: LogId) -> String {
     format!("{:032x}/root", log.0)
 }
 
+/// The text of the error that this object is missing.
+pub(crate) fn not_there(root: &str) -> String {
+    format!(
+        "{root} is not in the object store any more: is this the right location, and is its directory mounted? Nothing is stored \
+         until it is there again"
+    )
+}
+
 /// The log in the name of such an object; None for other names.
 pub(crate) fn root_log(name: &str) -> Option<LogId> {
     let digits = name.strip_suffix("/root").filter(|digits| digits.len() == 32)?;

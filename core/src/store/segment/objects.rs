@@ -123,8 +123,8 @@ impl ObjectList {
     pub(crate) fn open(&self, segment: &Arc<Segment>) -> Result<Arc<SegmentData>> {
         let Some((cache, number)) = self.cache().zip(object_of(segment)) else {
             let what = format!(
-                "records {} to {} are in the object store alone, and this log was opened without one: open it with a \
-                 vault, or read them from another replica",
+                "records {} to {} are in the object store alone, and this log was opened without one: set object_store at the \
+                 server, or the vault in a program, or read them from another replica",
                 segment.base.next,
                 segment.end().next.previous()
             );

@@ -10,7 +10,7 @@ use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::store::format::block::{BlockHeader, Kind};
 use crate::store::format::objects::StoredObject;
 use crate::store::object_maker::{MadeObject, Stretch, make};
-use crate::store::objects::names::{folder, object_name, object_number, root_name, root_text};
+use crate::store::objects::names::{folder, not_there, object_name, object_number, root_name, root_text};
 use crate::store::read::entry_lookup::Archive;
 use crate::store::segment::Base;
 use crate::types::{EntryIndex, Index, LogId, NodeId, Timestamp};
@@ -79,11 +79,15 @@ impl Job {
                 JobDone::End(found.map(|found| found.map(cut)))
             }
             Self::Store { vault, maker, stretch } => {
-                let stored = maker.make(&stretch).and_then(|made| put(&*vault, &stretch, made));
+                let there = check_there(&*vault, stretch.log);
+                let stored =
+                    there.and_then(|()| maker.make(&stretch)).and_then(|made| put(&*vault, &stretch, made));
                 JobDone::Stored(stretch.number, stored)
             }
             Self::Check { vault, log, number, object, from } => {
-                let there = check(&*vault, &object_name(log, number), u64::from(object.bytes));
+                let bytes = u64::from(object.bytes);
+                let there = check_there(&*vault, log);
+                let there = there.and_then(|()| check(&*vault, &object_name(log, number), bytes));
                 JobDone::Checked(number, object, from, there)
             }
             Self::Delete { vault, log, below } => JobDone::Deleted(below, delete(&*vault, log, below)),
@@ -133,6 +137,16 @@ fn check_root(vault: &dyn Vault, log: LogId) -> Result<()> {
         return Err(Error::new(ErrorKind::Diverged, what));
     }
     Ok(())
+}
+
+/// Checks that the object store is still the one with this log's objects. A directory that is not mounted looks like an empty one,
+/// and an object that went there would be lost once it is mounted again.
+fn check_there(vault: &dyn Vault, log: LogId) -> Result<()> {
+    let name = root_name(log);
+    if vault.size(&name)?.is_some() {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Unavailable, not_there(&name)))
 }
 
 /// The end of an object that begins at `begin`, and the timestamp of its last entry.

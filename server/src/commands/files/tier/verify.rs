@@ -88,7 +88,7 @@ impl Verified {
             if log.corrupt > 0 {
                 _ = writeln!(
                     out,
-                    "{}: a replica with these records on its disk still serves them: do not shorten its local_bytes or local_age_seconds",
+                    "{}: if a replica has these records on its disk, it still serves them: do not shorten its local_bytes or local_age_seconds",
                     format::many(log.corrupt, "fault", "faults")
                 );
             }
