@@ -379,9 +379,7 @@ impl Replica {
             HardState { vote: if planted!(37) { 0 } else { state.vote }, ..state },
             committed,
         );
-        if !planted!(89) {
-            self.sequencer.keep_from(local_first);
-        }
+        self.sequencer.keep_from(local_first);
         let end = self.sequencer.end();
         assert_eq!(end.raft, to, "the replay did not end where the log is truncated");
         let records = was.next.0.saturating_sub(end.next.0);

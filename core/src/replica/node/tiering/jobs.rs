@@ -193,10 +193,9 @@ fn put(vault: &dyn Vault, stretch: &Stretch, made: MadeObject) -> Result<StoredO
         );
         return Err(Error::new(ErrorKind::Diverged, what));
     }
-    match vault.put(&name, &made.pieces).and_then(|()| check(vault, &name, bytes)) {
-        Err(error) if !planted!(97) => Err(error),
-        _ => Ok(made.object),
-    }
+    vault.put(&name, &made.pieces)?;
+    check(vault, &name, bytes)?;
+    Ok(made.object)
 }
 
 /// Checks that the object store has an object of this size.
