@@ -308,15 +308,19 @@ impl Node {
             self.tiering.looked_upto = committed.raft;
             return None;
         };
+        let is_old = self.age_due(now).is_some_and(|at| at <= now);
+        if committed.raft <= self.tiering.looked_upto && !is_old {
+            return None; // nothing is new since the last look, which found too little
+        }
         let segments = &self.writer.store.segments;
         let is_full = segments.bytes_behind(begin.raft) >= object_bytes;
-        let is_old = self.age_due(now).is_some_and(|at| at <= now);
         if !is_full && !is_old {
             self.tiering.again = now.plus(LOOK_EVERY);
             self.tiering.looked_upto = committed.raft;
             return None;
         }
         if let Err(full) = self.replica.sequencer.check_room_for_object() {
+            self.tiering.looked_upto = committed.raft;
             self.tiering.has_failed(&full, "no more objects can be stored", now);
             return None;
         }
@@ -372,7 +376,7 @@ impl Node {
             JobDone::Root(Err(error)) => {
                 self.tiering.has_failed(&error, "the object store cannot be used", now)
             }
-            JobDone::End(Ok(Some(mut cut))) => {
+            JobDone::End(_, Ok(Some(mut cut))) => {
                 if let ObjectCommand::Cut { first, .. } = &mut cut {
                     *first = self.replica.sequencer.committed().first;
                 }
@@ -383,8 +387,11 @@ impl Node {
                     self.propose_object(cut, now)?;
                 }
             }
-            JobDone::End(Ok(None)) => self.tiering.looked_upto = self.replica.sequencer.committed().raft,
-            JobDone::End(Err(error)) => {
+            JobDone::End(upto, Ok(None)) => {
+                self.tiering.looked_upto = upto;
+                self.tiering.again = now.plus(LOOK_EVERY);
+            }
+            JobDone::End(_, Err(error)) => {
                 self.tiering.has_failed(&error, "the end of an object cannot be found", now)
             }
             JobDone::Stored(number, result) if self.tiering.delegation.answers(number).is_some() => {

@@ -68,9 +68,9 @@ fn named_logs(seed: u64) -> u32 {
     if rng.permille(250) { rng.between(1, 4) as u32 } else { 0 }
 }
 
-/// One in sixteen of the other runs has an object store: they take far longer than others.
+/// A third of the other runs has an object store.
 fn has_objects(seed: u64) -> bool {
-    named_logs(seed) == 0 && Rng::new(seed ^ 0x0b_7ec7).permille(60)
+    named_logs(seed) == 0 && Rng::new(seed ^ 0x0b_7ec7).permille(333)
 }
 
 /// Sessions do not expire within this: clocks jump by less.

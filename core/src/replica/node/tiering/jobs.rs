@@ -45,8 +45,8 @@ pub(super) enum Job {
 #[derive(Debug)]
 pub(super) enum JobDone {
     Root(Result<()>),
-    /// None: there is not enough for an object.
-    End(Result<Option<ObjectCommand>>),
+    /// None: there is not enough for an object up to this entry.
+    End(EntryIndex, Result<Option<ObjectCommand>>),
     Stored(u64, Result<StoredObject>),
     Checked(u64, StoredObject, NodeId, Result<()>),
     /// A call of the program's vault panicked.
@@ -59,7 +59,7 @@ impl JobDone {
     pub(super) fn is_failure(&self) -> bool {
         match self {
             Self::Root(result) => result.is_err(),
-            Self::End(result) => result.is_err(),
+            Self::End(_, result) => result.is_err(),
             Self::Stored(_, result) => result.is_err(),
             Self::Checked(_, _, _, result) => result.is_err(),
             Self::Panicked => true,
@@ -76,7 +76,7 @@ impl Job {
             Self::FindEnd { archive, number, begin, upto, object_bytes, all, first } => {
                 let found = find_end(&archive, begin, upto, object_bytes, all);
                 let cut = |(end, timestamp)| ObjectCommand::Cut { number, begin, end, timestamp, first };
-                JobDone::End(found.map(|found| found.map(cut)))
+                JobDone::End(upto, found.map(|found| found.map(cut)))
             }
             Self::Store { vault, maker, stretch } => {
                 let there = check_there(&*vault, stretch.log);
