@@ -334,38 +334,3 @@ fn object_store_that_is_another_one_gets_no_object() {
     let error = log.read(Index(1)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }
-
-/// Where bytes behind the last object were almost enough for another one, the log looked for its end again and again: an idle log
-/// took a whole processor. The count of blocks in the files holds more than objects do.
-#[test]
-fn idle_log_starts_no_jobs() {
-    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
-    let log = Log::open(dir.path(), options(&vault)).unwrap();
-    let switches = || -> u64 {
-        let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
-        let statuses = tasks.filter_map(|task| std::fs::read_to_string(task.join("status")).ok());
-        let objects = statuses.filter(|status| status.contains("chiplog-objects"));
-        let counts = objects.flat_map(|status| {
-            let line =
-                status.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).map(str::to_owned);
-            line.and_then(|line| line.split_whitespace().last().and_then(|count| count.parse::<u64>().ok()))
-        });
-        counts.sum()
-    };
-    append(&log, 400);
-    // Every size from one object to the next.
-    for _ in 0..40 {
-        append(&log, 8);
-        let settled = Instant::now();
-        let mut before = switches();
-        while settled.elapsed() < Duration::from_secs(20) {
-            std::thread::sleep(Duration::from_millis(60));
-            let now = switches();
-            if now - before <= 2 {
-                break;
-            }
-            before = now;
-        }
-        assert!(settled.elapsed() < Duration::from_secs(20), "jobs do not end while nothing is appended");
-    }
-}
