@@ -2,7 +2,8 @@
 //! did not fail lately. Without one it does it itself.
 //!
 //! The replica that is asked makes the object from its own files. It may be slow, or answer after another one was asked: the
-//! bytes are the same. The leader looks whether the object is there before it says so in the log.
+//! bytes are the same. The leader looks whether the object is there before it says so in the log. A request or an answer may be
+//! lost, so the leader asks again, and a replica ignores a request whose job it runs.
 
 use super::super::Node;
 use super::jobs::Job;
@@ -19,20 +20,33 @@ use std::time::Duration;
 
 /// How long a replica has to store an object.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// How soon the replica is asked again, in case the request or its answer was lost, or another one if it is not heard any more.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// How long a replica that could not store an object is not asked again.
 const REST: Duration = Duration::from_secs(300);
 
 /// Requests of this replica, and to it.
 #[derive(Debug, Default)]
 pub(super) struct Delegation {
-    /// At the leader: the replica that was asked for an object, and until when it can answer.
-    asked: Option<(NodeId, u64, Moment)>,
+    /// At the leader: the request whose answer is awaited.
+    asked: Option<Asked>,
     /// Replicas that are not asked before this time.
     resting: BTreeMap<NodeId, Moment>,
     /// At another replica: who asks for which object.
     request: Option<(NodeId, u64)>,
     /// The request whose job is running.
     running: Option<(NodeId, u64)>,
+}
+
+/// A request of the leader.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    node: NodeId,
+    number: u64,
+    /// When the replica is asked again.
+    again: Moment,
+    /// Until when it can answer.
+    until: Moment,
 }
 
 impl Delegation {
@@ -52,9 +66,9 @@ impl Delegation {
         self.resting.insert(node, now.plus(REST));
     }
 
-    /// Until when an answer is awaited.
+    /// When the replica that was asked is asked again, or another one.
     pub(super) fn deadline(&self) -> Option<Moment> {
-        self.asked.map(|(.., until)| until)
+        self.asked.map(|asked| asked.again)
     }
 
     /// The replica that waits for the result of the job that stored this object.
@@ -67,22 +81,26 @@ impl Node {
     /// At the leader: whether this replica stores the object itself. If another one can, it is asked.
     pub(super) fn is_stored_here(&mut self, stretch: &Stretch, now: Moment) -> bool {
         let delegation = &mut self.tiering.delegation;
-        if let Some((node, number, until)) = delegation.asked {
-            if number == stretch.number && now < until {
-                return false;
-            }
-            if number == stretch.number {
-                delegation.resting.insert(node, now.plus(REST));
-            }
-            delegation.asked = None;
+        let asked = delegation.asked.filter(|asked| asked.number == stretch.number);
+        if asked.is_some_and(|asked| now < asked.again) {
+            return false;
         }
+        if let Some(Asked { node, .. }) = asked.filter(|asked| asked.until <= now) {
+            delegation.rest(node, now);
+        }
+        delegation.asked = None;
         delegation.resting.retain(|_, until| now < *until);
         let peers = self.replica.peer_statuses(now);
         let able = peers.into_iter().filter(|peer| peer.active && peer.matched >= stretch.end.raft);
-        let able = able.filter(|peer| !self.tiering.delegation.resting.contains_key(&peer.node));
-        let Some(node) = able.map(|peer| peer.node).min() else { return true };
-        self.tiering.delegation.asked = Some((node, stretch.number, now.plus(ANSWER_TIMEOUT)));
-        self.replica.request_object(node, stretch.number);
+        let able =
+            able.map(|peer| peer.node).filter(|node| !self.tiering.delegation.resting.contains_key(node));
+        let able: Vec<_> = able.collect();
+        let again = asked.filter(|asked| able.contains(&asked.node));
+        let until = again.map_or(now.plus(ANSWER_TIMEOUT), |asked| asked.until);
+        let Some(node) = again.map(|asked| asked.node).or(able.into_iter().min()) else { return true };
+        let (number, again) = (stretch.number, now.plus(ASK_AGAIN));
+        self.tiering.delegation.asked = Some(Asked { node, number, again, until });
+        self.replica.request_object(node, number);
         self.send();
         false
     }
@@ -91,7 +109,7 @@ impl Node {
     pub(super) fn take_answer(&mut self, now: Moment) {
         let Some(ObjectAnswer { from, number, stored }) = self.replica.take_object_answer() else { return };
         let delegation = &mut self.tiering.delegation;
-        if delegation.asked.take_if(|(node, asked, _)| (*node, *asked) == (from, number)).is_none() {
+        if delegation.asked.take_if(|asked| (asked.node, asked.number) == (from, number)).is_none() {
             return;
         }
         match stored {
@@ -107,7 +125,10 @@ impl Node {
             self.replica.answer_object(from, number, None);
             return self.send();
         }
-        self.tiering.delegation.request = Some((from, number));
+        let is_running = self.tiering.is_busy && self.tiering.delegation.running == Some((from, number));
+        if !is_running {
+            self.tiering.delegation.request = Some((from, number));
+        }
     }
 
     /// The job that the leader has asked for, once this replica knows that the object was cut.
