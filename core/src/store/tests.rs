@@ -356,9 +356,17 @@ pub(super) fn check_archive(archive: &Archive, base: Base, entries: &[Entry]) {
         assert_eq!((header.first, &body[..]), (entry.first, &entry.body[..]));
         assert_eq!(archive.term(entry.raft).unwrap(), Some(entry.term));
         assert_eq!(archive.header(entry.raft).unwrap(), Some(header));
+        if header.record_count > 0 {
+            let raft = EntryIndex(entry.raft.0 - 1);
+            let before = Base { raft, term: archive.term(raft).unwrap().unwrap(), next: entry.first };
+            for record in [entry.first, Index(header.next_record().0 - 1)] {
+                assert_eq!(archive.before_record(record).unwrap(), Some(before));
+            }
+        }
     }
     let end = here.last().map_or(first, |e| e.end);
     assert_eq!(archive.body(end.raft.next()).unwrap(), None);
+    assert_eq!(archive.before_record(end.next).unwrap(), None);
     assert_eq!(archive.term(end.raft.next()).unwrap(), None);
     if first.raft.0 > 0 {
         assert_eq!(archive.header(first.raft).unwrap(), None);

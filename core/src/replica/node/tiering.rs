@@ -44,7 +44,7 @@ use crate::types::{EntryIndex, LogId, LogNumber, NodeId, Timestamp};
 use crate::vault::Vault;
 use delegation::Delegation;
 pub(crate) use jobs::ObjectMaker;
-use jobs::{Job, JobDone};
+use jobs::{Job, JobDone, ObjectBegin, Search};
 use local::Released;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -304,7 +304,7 @@ impl Node {
     /// The job that finds the end of the next object, if there is enough for one.
     fn next_cut(&mut self, object_bytes: u64, now: Moment) -> Option<Job> {
         let committed = self.replica.sequencer.committed();
-        let Some(begin) = self.next_begin() else {
+        let Some(about) = self.about_next_begin() else {
             self.tiering.looked_upto = committed.raft;
             return None;
         };
@@ -313,7 +313,7 @@ impl Node {
             return None; // nothing is new since the last look, which found too little
         }
         let segments = &self.writer.store.segments;
-        let is_full = segments.bytes_behind(begin.raft) >= object_bytes;
+        let is_full = segments.bytes_behind(about.raft) >= object_bytes;
         if !is_full && !is_old {
             self.tiering.again = now.plus(LOOK_EVERY);
             self.tiering.looked_upto = committed.raft;
@@ -326,29 +326,38 @@ impl Node {
         }
         let archive = self.writer.archive.clone();
         let number = committed.objects.end().map_or(0, |(number, _)| number);
-        let (upto, first) = (committed.raft, committed.first);
-        Some(Job::FindEnd { archive, number, begin, upto, object_bytes, all: is_old, first })
+        let (upto, first) = (committed.raft, self.replica.sequencer.first_at_end());
+        let (begin, all) = (self.next_begin(), is_old);
+        Some(Job::FindEnd(Search { archive, number, begin, upto, object_bytes, all, first }))
     }
 
-    /// Where the next object begins. None: its entries are not here.
-    fn next_begin(&self) -> Option<Base> {
-        let committed = self.replica.sequencer.committed();
-        let oldest = self.writer.store.segments.oldest()?.base;
-        match committed.objects.end() {
-            Some((_, end)) if end.raft >= oldest.raft => Some(end),
-            // The entries in between were discarded.
-            Some(_) if oldest.next <= committed.first => Some(oldest),
-            Some(_) => None,
-            None => Some(oldest),
+    /// Where the next object begins.
+    fn next_begin(&self) -> ObjectBegin {
+        let first = self.replica.sequencer.first_at_end();
+        match self.replica.sequencer.committed().objects.end() {
+            Some((_, end)) if end.next > first => ObjectBegin::Behind(end),
+            _ => ObjectBegin::WithRecord(first),
         }
-        .filter(|begin| begin.raft < committed.raft)
+    }
+
+    /// A position at or before the begin of the next object, not before its segment. None: there is nothing for an object.
+    fn about_next_begin(&self) -> Option<Base> {
+        let committed = self.replica.sequencer.committed();
+        let begin = match self.next_begin() {
+            ObjectBegin::Behind(end) => Some(end),
+            ObjectBegin::WithRecord(first) if first < committed.next => {
+                self.writer.store.segments.holding(first).map(|segment| segment.base)
+            }
+            ObjectBegin::WithRecord(_) => None,
+        };
+        begin.filter(|begin| begin.raft < committed.raft)
     }
 
     /// When entries that are in no object are too old for that. None: there are none, or they have no limit.
     fn age_due(&self, now: Moment) -> Option<Moment> {
         let committed = self.replica.sequencer.committed();
         let age = committed.options.get(LogOption::ObjectAge).filter(|age| *age < u64::MAX)?;
-        let begin = self.next_begin()?;
+        let begin = self.about_next_begin()?;
         // Records, not the commands about objects: else each object would cause the next one.
         if begin.next >= committed.next {
             return None;
@@ -376,22 +385,16 @@ impl Node {
             JobDone::Root(Err(error)) => {
                 self.tiering.has_failed(&error, "the object store cannot be used", now)
             }
-            JobDone::End(_, Ok(Some(mut cut))) => {
-                if let ObjectCommand::Cut { first, .. } = &mut cut {
-                    *first = self.replica.sequencer.committed().first;
-                }
-                // A discard may have removed its beginning meanwhile, or will once it is committed.
-                let is_here =
-                    matches!(cut, ObjectCommand::Cut { begin, .. } if self.next_begin() == Some(begin));
-                if is_here && !self.replica.sequencer.has_pending_discard() {
-                    self.propose_object(cut, now)?;
-                }
+            // A discard may have moved its begin meanwhile: then replicas may lack what is before.
+            JobDone::End(begin, _, Ok(Some(_))) if self.next_begin() != begin => {
+                self.tiering.again = now.plus(LOOK_EVERY);
             }
-            JobDone::End(upto, Ok(None)) => {
+            JobDone::End(_, _, Ok(Some(cut))) => self.propose_object(cut, now)?,
+            JobDone::End(_, upto, Ok(None)) => {
                 self.tiering.looked_upto = upto;
                 self.tiering.again = now.plus(LOOK_EVERY);
             }
-            JobDone::End(_, Err(error)) => {
+            JobDone::End(_, _, Err(error)) => {
                 self.tiering.has_failed(&error, "the end of an object cannot be found", now)
             }
             JobDone::Stored(number, result) if self.tiering.delegation.answers(number).is_some() => {
@@ -451,8 +454,11 @@ impl Node {
             self.tiering.again = now.plus(RETRY_MIN); // no file is available
             return Ok(());
         }
+        let before = self.replica.sequencer.objects().progress();
         self.replica.command(command, None, now, &mut self.writer.plan)?;
-        self.tiering.again = now;
+        // A command that the log does not take is not tried at once: nothing would have changed.
+        let is_taken = self.replica.sequencer.objects().progress() != before;
+        self.tiering.again = if is_taken { now } else { now.plus(LOOK_EVERY) };
         self.finish(now)
     }
 

@@ -14,7 +14,7 @@ use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
 use crate::store::format::segment::IndexEntry;
 use crate::store::segment::{Base, Extent, Segment, Segments};
-use crate::types::{EntryIndex, Term};
+use crate::types::{EntryIndex, Index, Term};
 use bytes::Bytes;
 use std::path::Path;
 use std::sync::Arc;
@@ -64,6 +64,29 @@ impl Archive {
             }
         }
         Ok(self.header(index)?.map(|h| h.term))
+    }
+
+    /// The position just before the entry that contains record `index`. `None`: that entry does not exist here any more or yet.
+    ///
+    /// # Errors
+    /// Those of [`Self::header`].
+    pub(crate) fn before_record(&self, index: Index) -> Result<Option<Base>> {
+        let holding = self.segments.undisturbed(|| {
+            let Some(segment) = self.segments.holding(index) else { return Ok(None) };
+            let (_, upto) = segment.written();
+            let mut blocks = self.seek(&segment, |e| e.first <= index)?;
+            while let Some(found) = blocks.next(upto)? {
+                if found.header.next_record() > index {
+                    return Ok(Some(found.header));
+                }
+            }
+            Ok(None)
+        })?;
+        let Some(BlockHeader { first, raft_index, .. }) = holding.filter(|block| block.first <= index) else {
+            return Ok(None);
+        };
+        let raft = EntryIndex(raft_index.0 - 1);
+        Ok(self.term(raft)?.map(|term| Base { raft, term, next: first }))
     }
 
     /// The headers of the entries from `from` on and below `to`, as many as have `bytes_max` bytes of bodies together;

@@ -21,18 +21,8 @@ use std::sync::Arc;
 pub(super) enum Job {
     /// Checks that what the object store has under this log's id is this log's, or makes it so.
     CheckRoot { vault: Arc<dyn Vault>, log: LogId },
-    /// Finds where the next object ends: before the block with which it would be too large. `all`: at the last committed
-    /// entry, if that comes first.
-    FindEnd {
-        archive: Archive,
-        number: u64,
-        begin: Base,
-        upto: EntryIndex,
-        object_bytes: u64,
-        all: bool,
-        /// The log's first record.
-        first: Index,
-    },
+    /// Finds the next object, if there is enough for one.
+    FindEnd(Search),
     /// Makes an object and puts it into the object store.
     Store { vault: Arc<dyn Vault>, maker: Box<ObjectMaker>, stretch: Stretch },
     /// Checks that an object that another replica has put is in the object store.
@@ -41,12 +31,35 @@ pub(super) enum Job {
     Delete { vault: Arc<dyn Vault>, log: LogId, below: u64 },
 }
 
+/// A search for the next object: it ends before the block with which it would be too large.
+pub(super) struct Search {
+    pub(super) archive: Archive,
+    pub(super) number: u64,
+    pub(super) begin: ObjectBegin,
+    /// The last committed entry.
+    pub(super) upto: EntryIndex,
+    pub(super) object_bytes: u64,
+    /// Whether it ends there, too, if nothing is behind it.
+    pub(super) all: bool,
+    /// The log's first record.
+    pub(super) first: Index,
+}
+
+/// Where an object begins. All replicas have the entries behind it, unless a later discard has passed them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ObjectBegin {
+    /// Behind the object before it, the log's first record or later.
+    Behind(Base),
+    /// With the entry of the log's first record. Replicas may have removed everything before it, each to another file.
+    WithRecord(Index),
+}
+
 /// The result of a job.
 #[derive(Debug)]
 pub(super) enum JobDone {
     Root(Result<()>),
     /// None: there is not enough for an object up to this entry.
-    End(EntryIndex, Result<Option<ObjectCommand>>),
+    End(ObjectBegin, EntryIndex, Result<Option<ObjectCommand>>),
     Stored(u64, Result<StoredObject>),
     Checked(u64, StoredObject, NodeId, Result<()>),
     /// A call of the program's vault panicked.
@@ -59,7 +72,7 @@ impl JobDone {
     pub(super) fn is_failure(&self) -> bool {
         match self {
             Self::Root(result) => result.is_err(),
-            Self::End(_, result) => result.is_err(),
+            Self::End(_, _, result) => result.is_err(),
             Self::Stored(_, result) => result.is_err(),
             Self::Checked(_, _, _, result) => result.is_err(),
             Self::Panicked => true,
@@ -73,11 +86,7 @@ impl Job {
     pub(super) fn run(self) -> JobDone {
         match self {
             Self::CheckRoot { vault, log } => JobDone::Root(check_root(&*vault, log)),
-            Self::FindEnd { archive, number, begin, upto, object_bytes, all, first } => {
-                let found = find_end(&archive, begin, upto, object_bytes, all);
-                let cut = |(end, timestamp)| ObjectCommand::Cut { number, begin, end, timestamp, first };
-                JobDone::End(upto, found.map(|found| found.map(cut)))
-            }
+            Self::FindEnd(search) => JobDone::End(search.begin, search.upto, search.find()),
             Self::Store { vault, maker, stretch } => {
                 let there = check_there(&*vault, stretch.log);
                 let stored =
@@ -126,6 +135,48 @@ impl ObjectMaker {
     }
 }
 
+impl Search {
+    fn find(&self) -> Result<Option<ObjectCommand>> {
+        let begin = match self.begin {
+            ObjectBegin::Behind(end) => Some(end),
+            ObjectBegin::WithRecord(first) => self.archive.before_record(first)?,
+        };
+        let Some(begin) = begin.filter(|begin| begin.raft < self.upto) else { return Ok(None) };
+        let found = self.end_behind(begin)?;
+        let Self { number, first, .. } = *self;
+        Ok(found.map(|(end, timestamp)| ObjectCommand::Cut { number, begin, end, timestamp, first }))
+    }
+
+    /// The end of an object that begins at `begin`, and the timestamp of its last entry.
+    fn end_behind(&self, begin: Base) -> Result<Option<(Base, Timestamp)>> {
+        let Self { archive, upto, object_bytes, .. } = self;
+        let mut headers = archive.headers(begin.raft.next(), upto.next(), *object_bytes)?;
+        let mut bytes = 0;
+        let fits = |header: &&BlockHeader| {
+            bytes += header.stride() as u64;
+            bytes <= *object_bytes
+        };
+        let count = headers.iter().take_while(fits).count().max(1);
+        if count == headers.len() && headers.last().is_some_and(|last| last.raft_index == *upto) && !self.all
+        {
+            return Ok(None); // the next entry may still fit
+        }
+        headers.truncate(count);
+        let Some(mut last) = headers.pop() else { return Ok(None) };
+        let next = archive.header(last.raft_index.next())?;
+        // A discard beyond the end moves the next record: only the entry behind it shows how far.
+        while next.is_none() && last.kind == Kind::Command {
+            let Some(before) = headers.pop() else { return Ok(None) };
+            last = before;
+        }
+        let behind = match next {
+            Some(next) if next.raft_index == last.raft_index.next() => next.first,
+            _ => last.next_record(),
+        };
+        Ok(Some((Base { raft: last.raft_index, term: last.term, next: behind }, last.timestamp)))
+    }
+}
+
 fn check_root(vault: &dyn Vault, log: LogId) -> Result<()> {
     let (name, text) = (root_name(log), root_text(log));
     if vault.create(&name, text.clone().into())? {
@@ -149,40 +200,6 @@ fn check_there(vault: &dyn Vault, log: LogId) -> Result<()> {
     Err(Error::new(ErrorKind::Unavailable, not_there(&name)))
 }
 
-/// The end of an object that begins at `begin`, and the timestamp of its last entry.
-fn find_end(
-    archive: &Archive,
-    begin: Base,
-    upto: EntryIndex,
-    object_bytes: u64,
-    all: bool,
-) -> Result<Option<(Base, Timestamp)>> {
-    let from = begin.raft.next();
-    let mut headers = archive.headers(from, upto.next(), object_bytes)?;
-    let mut bytes = 0;
-    let fits = |header: &&BlockHeader| {
-        bytes += header.stride() as u64;
-        bytes <= object_bytes
-    };
-    let count = headers.iter().take_while(fits).count().max(1);
-    if count == headers.len() && headers.last().is_some_and(|last| last.raft_index == upto) && !all {
-        return Ok(None); // the next entry may still fit
-    }
-    headers.truncate(count);
-    let Some(mut last) = headers.pop() else { return Ok(None) };
-    let next = archive.header(last.raft_index.next())?;
-    // A discard beyond the end moves the next record: only the entry behind it shows how far.
-    while next.is_none() && last.kind == Kind::Command {
-        let Some(before) = headers.pop() else { return Ok(None) };
-        last = before;
-    }
-    let behind = match next {
-        Some(next) if next.raft_index == last.raft_index.next() => next.first,
-        _ => last.next_record(),
-    };
-    Ok(Some((Base { raft: last.raft_index, term: last.term, next: behind }, last.timestamp)))
-}
-
 fn put(vault: &dyn Vault, stretch: &Stretch, made: MadeObject) -> Result<StoredObject> {
     let (name, bytes) = (object_name(stretch.log, stretch.number), u64::from(made.object.bytes));
     // An object of this name has these bytes, or it is another history's.
@@ -193,9 +210,10 @@ fn put(vault: &dyn Vault, stretch: &Stretch, made: MadeObject) -> Result<StoredO
         );
         return Err(Error::new(ErrorKind::Diverged, what));
     }
-    vault.put(&name, &made.pieces)?;
-    check(vault, &name, bytes)?;
-    Ok(made.object)
+    match vault.put(&name, &made.pieces).and_then(|()| check(vault, &name, bytes)) {
+        Err(error) if !planted!(97) => Err(error),
+        _ => Ok(made.object),
+    }
 }
 
 /// Checks that the object store has an object of this size.

@@ -295,7 +295,7 @@ impl Sequencer {
     }
 
     /// The first index after the last block.
-    fn first_at_end(&self) -> Index {
+    pub(crate) fn first_at_end(&self) -> Index {
         let (first, _) = self.pending.iter().fold(
             (self.committed.first, self.committed.objects.has_begun()),
             |(first, has_objects), p| match &p.effect {

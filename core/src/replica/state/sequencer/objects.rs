@@ -15,11 +15,6 @@ impl Sequencer {
         &self.objects
     }
 
-    /// Whether a discard is in the log that is not known to be committed.
-    pub(crate) fn has_pending_discard(&self) -> bool {
-        self.first_at_end() != self.committed.first
-    }
-
     /// The decision on a command that changes nothing, or is refused. None: it is written. Only the node itself cuts objects
     /// and stores them, and a command that does not follow the table is one that another leader was faster with.
     pub(super) fn decide_object(&self, command: ObjectCommand) -> Option<Decision> {
