@@ -362,8 +362,6 @@ impl Replica {
         assert!(plan.is_settled(), "entries that are not written would be replayed");
         let was = self.sequencer.end();
         let state = self.sequencer.hard_state();
-        // Files before it may be gone: an opening that is replayed can be older than that.
-        let local_first = self.sequencer.committed().local_first;
         let mut replayed = Replayed {
             sequencer: Sequencer::new(Owner::Node(self.node()), Membership::default(), &self.options),
             options: &self.options,
@@ -379,7 +377,6 @@ impl Replica {
             HardState { vote: if planted!(37) { 0 } else { state.vote }, ..state },
             committed,
         );
-        self.sequencer.keep_from(local_first);
         let end = self.sequencer.end();
         assert_eq!(end.raft, to, "the replay did not end where the log is truncated");
         let records = was.next.0.saturating_sub(end.next.0);

@@ -152,7 +152,10 @@ bugs! {
     92 "the log's first record moves at a jump, although objects have older ones",
     93 "an object lacks its last entry",
     94 "an object too many is deleted",
+    95 "files are removed before the opening that says so is known to be committed",
     96 "the objects are forgotten at a roll",
+    97 "an object whose upload failed counts as stored",
+    98 "a discard, or a restart, removes files of an object that is not stored yet",
 }
 
 #[cfg(test)]

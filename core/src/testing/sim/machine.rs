@@ -32,6 +32,7 @@ use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;
 use crate::store::format::block::{Batches, BlockHeader, Kind, table_of};
 use crate::store::format::identity::Identity;
+use crate::store::format::segment::Base;
 use crate::store::object_maker::Stretch;
 use crate::store::objects::names::object_name;
 use crate::sync::clock::Moment;
@@ -641,6 +642,11 @@ impl Machine {
     /// The logs that can be read.
     pub(super) fn logs(&self) -> Vec<LogNumber> {
         self.readers.logs()
+    }
+
+    /// The first object that was cut and is not known here to be stored.
+    pub(super) fn object_to_store(&self) -> Option<(u64, Base, Base)> {
+        self.lock().node.replica.sequencer.committed().objects.next_to_store()
     }
 
     /// The names of the objects that are known here to be stored, and of all objects that were cut.

@@ -11,6 +11,7 @@ use super::plan::Plan;
 use super::story::{Story, Teller};
 use super::world::{Event, Task, World};
 use crate::cluster::options::{Bootstrap, Role};
+use crate::store::format::segment::Base;
 use crate::sync::clock::Moment;
 use crate::types::{Index, LogNumber, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -257,6 +258,13 @@ impl World {
             && self.admin.is_idle()
             && self.stragglers().is_some_and(|s| s.is_empty())
             && self.lagging_followers().is_empty()
+            && self.object_to_store().is_none()
+    }
+
+    /// The first object that was cut and is not stored, as the leader knows it.
+    fn object_to_store(&mut self) -> Option<(u64, Base, Base)> {
+        let leader = self.leader()?;
+        self.machine(leader)?.object_to_store()
     }
 
     /// The followers that lack entries of the leader.
@@ -295,6 +303,9 @@ impl World {
         let lagging = self.lagging_followers();
         if !lagging.is_empty() {
             ails.push(format!("followers {lagging:?} lack entries"));
+        }
+        if let Some(object) = self.object_to_store() {
+            ails.push(format!("object {object:?} is not stored"));
         }
         for host in self.hosts.values() {
             let summary = host.machine.as_ref().map(super::machine::Machine::summary);

@@ -63,7 +63,7 @@ impl Node {
             return;
         };
         let known = self.known_commit();
-        if known < says_it.base.raft {
+        if known < says_it.base.raft && !planted!(95) {
             self.owes_commit |= self.replica.sequencer.committed().raft >= says_it.base.raft;
         } else if self.writer.synced().end.raft > says_it.base.raft {
             self.tiering.released.going = None;
