@@ -16,7 +16,7 @@
 //!
 //! Must not know: how a log is made of it.
 
-mod fetch;
+pub(crate) mod fetch;
 pub(crate) mod restore;
 
 pub(crate) mod manifest;

@@ -334,3 +334,52 @@ fn object_store_that_is_another_one_gets_no_object() {
     let error = log.read(Index(1)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }
+
+/// A discard after the newest object is in no object: what it has removed there is not missed.
+#[test]
+fn log_comes_back_after_a_discard_that_is_in_no_object() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let options = || options(&vault).object_delete_delay(Duration::from_millis(10));
+    let log = Log::open(dir.path().join("lost"), options()).unwrap();
+    let id = log.log_id();
+    // Exact to one stride of the block index.
+    let stored = || eventually("all is stored", || log.metrics().unstored_bytes < 300 << 10);
+    append(&log, 4000);
+    stored();
+    let objects = || vault.list(&format!("{:032x}/o/", id.get())).unwrap();
+    let fetch = |place: &str| Backup::fetch(&*vault, id, dir.path().join(place), &mut |_, _| {});
+    // The first and the last record of the log that is made of the objects.
+    let restored = |place: &str| {
+        let (backup, place) = (fetch(place).unwrap(), dir.path().join(format!("{place}-restored")));
+        backup.restore(&place, &RestoreOptions::default(), &mut |_, _| {}).unwrap();
+        let log = Log::open(place, Options::with_segment_bytes(SEGMENT)).unwrap();
+        assert_eq!((backup.info().first, backup.info().last), (log.first_index(), log.last_index()));
+        read_all(&log, log.first_index().get());
+        (log.first_index().get(), log.last_index().get())
+    };
+    let before = objects();
+    assert_eq!(restored("all").0, 1);
+    log.discard(Index(3000)).unwrap();
+    eventually("objects are deleted", || objects().len() < before.len());
+    assert_eq!(objects().last(), before.last());
+    let (first, last) = restored("some");
+    assert!(first > 1 && first <= 3000 && last > 3500, "{first} to {last}");
+    // One that is lost is not taken for a deleted one.
+    let oldest = objects()[0].name.clone();
+    let bytes = vault.get(&oldest, 0..objects()[0].bytes).unwrap();
+    vault.delete(&oldest).unwrap();
+    let error = fetch("lacking").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    vault.put(&oldest, &[bytes]).unwrap();
+    assert_eq!(restored("again"), (first, last));
+    // Everything up to the newest object is discarded, and more: the next one does not follow it.
+    let end = log.last_index().get();
+    log.discard(Index(end)).unwrap();
+    eventually("all objects are deleted", || objects().is_empty());
+    assert_eq!(fetch("none").unwrap_err().kind(), ErrorKind::NotFound);
+    append(&log, 1000);
+    stored();
+    let (first, last) = restored("more");
+    assert!(first <= end && last > end + 300, "{first} to {last}, {end}");
+    assert_eq!(vault.list(&format!("{:032x}/begin/", id.get())).unwrap().len(), 1);
+}

@@ -236,20 +236,18 @@ impl Node {
                 return Ok(Some(Job::Check { vault, log, number, object, from }));
             }
             let stretch = Stretch { log, number, begin, end };
-            return Ok(self.is_stored_here(&stretch, now).then(|| Job::Store {
-                vault,
-                maker: self.object_maker(),
-                stretch,
-            }));
+            return Ok(self.is_stored_here(&stretch, now).then(|| self.store_job(vault, stretch)));
         }
         self.tiering.claimed = None;
         Ok(self.next_cut(object_bytes, now))
     }
 
-    /// A maker of objects from the files here.
-    fn object_maker(&self) -> Box<ObjectMaker> {
+    /// The job that stores an object from the files here.
+    fn store_job(&self, vault: Arc<dyn Vault>, stretch: Stretch) -> Job {
         let (archive, options) = (self.writer.archive.clone(), self.options.clone());
-        Box::new(ObjectMaker { archive, options, node: self.cluster.node })
+        let maker = Box::new(ObjectMaker { archive, options, node: self.cluster.node });
+        let oldest = self.replica.sequencer.committed().objects.number() == stretch.number;
+        Job::Store { vault, maker, stretch, oldest }
     }
 
     /// When [`Self::tier`] has to be called. None: when something else happens.

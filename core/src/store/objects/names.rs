@@ -15,7 +15,31 @@ pub(crate) fn object_name(log: LogId, number: u64) -> String {
 
 /// The number in an object's name; None for other names.
 pub(crate) fn object_number(log: LogId, name: &str) -> Option<u64> {
-    let digits = name.strip_prefix(&folder(log))?;
+    number_in(&folder(log), name)
+}
+
+/// The folder of a log's begins.
+pub(crate) fn begins(log: LogId) -> String {
+    format!("{:032x}/begin/", log.0)
+}
+
+/// The name of a begin: it says that the records of all objects below this number are discarded.
+pub(crate) fn begin_name(log: LogId, number: u64) -> String {
+    format!("{}{number:020}", begins(log))
+}
+
+/// The contents of a begin.
+pub(crate) fn begin_text(log: LogId, number: u64) -> String {
+    format!("chiplog objects\nlog {:032x}\nbegin {number}\n", log.0)
+}
+
+/// The number in the name of a begin; None for other names.
+pub(crate) fn begin_number(log: LogId, name: &str) -> Option<u64> {
+    number_in(&begins(log), name)
+}
+
+fn number_in(folder: &str, name: &str) -> Option<u64> {
+    let digits = name.strip_prefix(folder)?;
     (digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok()).flatten()
 }
 
@@ -62,6 +86,9 @@ mod tests {
         assert_eq!(name, "00000000000000000000000000000007/o/00000000000000000012");
         assert_eq!(object_number(log, &name), Some(12));
         assert_eq!(object_number(LogId(8), &name), None);
+        let begin = begin_name(log, 12);
+        assert_eq!(begin, "00000000000000000000000000000007/begin/00000000000000000012");
+        assert_eq!((begin_number(log, &begin), object_number(log, &begin)), (Some(12), None));
         for no in [
             "12",
             "00000000000000000000000000000007/o/12",

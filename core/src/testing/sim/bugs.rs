@@ -156,6 +156,7 @@ bugs! {
     96 "the objects are forgotten at a roll",
     97 "an object whose upload failed counts as stored",
     98 "a discard, or a restart, removes files of an object that is not stored yet",
+    99 "objects are deleted, and the object store does not say so",
 }
 
 #[cfg(test)]

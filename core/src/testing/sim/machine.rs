@@ -644,6 +644,10 @@ impl Machine {
         self.readers.logs()
     }
 
+    pub(super) fn log(&self) -> LogId {
+        self.identity.log
+    }
+
     /// The first object that was cut and is not known here to be stored.
     pub(super) fn object_to_store(&self) -> Option<(u64, Base, Base)> {
         self.lock().node.replica.sequencer.committed().objects.next_to_store()

@@ -11,6 +11,7 @@ use super::plan::Plan;
 use super::story::{Story, Teller};
 use super::world::{Event, Task, World};
 use crate::cluster::options::{Bootstrap, Role};
+use crate::error::ErrorKind;
 use crate::store::format::segment::Base;
 use crate::sync::clock::Moment;
 use crate::types::{Index, LogNumber, NodeId};
@@ -316,7 +317,8 @@ impl World {
         ails.join("; ")
     }
 
-    /// Checks that every object that is said to be stored is there, and that every object that is there was cut.
+    /// Checks that every object that is said to be stored is there, that every object that is there was cut, and that the log can
+    /// be made of its objects alone.
     fn judge_objects(&mut self, leader: NodeId) -> Check {
         let Some(vault) = self.vault.clone() else { return Ok(()) };
         let Some(machine) = self.machine(leader) else { return Ok(()) };
@@ -324,8 +326,16 @@ impl World {
         if let Some(missing) = stored.iter().find(|name| !names.contains(name)) {
             return Err(format!("object {missing} is said to be stored, and is not"));
         }
-        match names.iter().find(|name| !name.ends_with("/root") && !cut.contains(name)) {
-            Some(stray) => Err(format!("object {stray} is stored, and was never cut")),
+        let is_object = |name: &&String| !name.ends_with("/root") && !name.contains("/begin/");
+        if let Some(stray) = names.iter().filter(is_object).find(|name| !cut.contains(name)) {
+            return Err(format!("object {stray} is stored, and was never cut"));
+        }
+        let needed = match vault.needed(machine.log()) {
+            Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
+            needed => needed.map_err(|e| format!("the log cannot be made of its objects: {e}"))?,
+        };
+        match stored.iter().find(|name| !needed.contains(name)) {
+            Some(lacking) => Err(format!("a log that is made of its objects alone lacks {lacking}")),
             None => Ok(()),
         }
     }

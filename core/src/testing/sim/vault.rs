@@ -3,7 +3,9 @@
 //!
 //! Must not know: what is in an object.
 
+use crate::backup::fetch::objects_of;
 use crate::error::Result;
+use crate::types::LogId;
 use crate::vault::{FaultOptions, FaultyVault, MemoryVault, ObjectInfo, Vault};
 use bytes::Bytes;
 use std::ops::Range;
@@ -89,6 +91,14 @@ impl SimVault {
     /// Checks an object that a replica would store now against the one that is there, if it is.
     pub(super) fn compare(&self, name: &str, pieces: &[Bytes]) -> Result<()> {
         self.objects.check(name, &pieces.concat())
+    }
+
+    /// The names of the objects that a backup of the log is made of, without faults.
+    ///
+    /// # Errors
+    /// Those of [`Backup::fetch`](crate::backup::Backup::fetch).
+    pub(super) fn needed(&self, log: LogId) -> Result<Vec<String>> {
+        Ok(objects_of(&*self.objects, log)?.into_iter().map(|(_, object)| object.name).collect())
     }
 
     /// The names of all objects, without faults.

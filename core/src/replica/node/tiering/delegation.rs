@@ -141,7 +141,7 @@ impl Node {
         self.tiering.delegation.request = None;
         self.tiering.delegation.running = Some((from, number));
         let stretch = Stretch { log: self.tiering.log, number, begin, end };
-        Some(Job::Store { vault: vault.clone(), maker: self.object_maker(), stretch })
+        Some(self.store_job(vault.clone(), stretch))
     }
 
     /// Tells the leader what became of its request.

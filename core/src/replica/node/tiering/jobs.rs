@@ -10,7 +10,10 @@ use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::store::format::block::{BlockHeader, Kind};
 use crate::store::format::objects::StoredObject;
 use crate::store::object_maker::{MadeObject, Stretch, make};
-use crate::store::objects::names::{folder, not_there, object_name, object_number, root_name, root_text};
+use crate::store::objects::names::{
+    begin_name, begin_number, begin_text, begins, folder, not_there, object_name, object_number, root_name,
+    root_text,
+};
 use crate::store::read::entry_lookup::Archive;
 use crate::store::segment::Base;
 use crate::types::{EntryIndex, Index, LogId, NodeId, Timestamp};
@@ -23,8 +26,8 @@ pub(super) enum Job {
     CheckRoot { vault: Arc<dyn Vault>, log: LogId },
     /// Finds the next object, if there is enough for one.
     FindEnd(Search),
-    /// Makes an object and puts it into the object store.
-    Store { vault: Arc<dyn Vault>, maker: Box<ObjectMaker>, stretch: Stretch },
+    /// Makes an object and puts it into the object store. `oldest`: the records of all objects before it are discarded.
+    Store { vault: Arc<dyn Vault>, maker: Box<ObjectMaker>, stretch: Stretch, oldest: bool },
     /// Checks that an object that another replica has put is in the object store.
     Check { vault: Arc<dyn Vault>, log: LogId, number: u64, object: StoredObject, from: NodeId },
     /// Deletes the objects below a number.
@@ -87,11 +90,8 @@ impl Job {
         match self {
             Self::CheckRoot { vault, log } => JobDone::Root(check_root(&*vault, log)),
             Self::FindEnd(search) => JobDone::End(search.begin, search.upto, search.find()),
-            Self::Store { vault, maker, stretch } => {
-                let there = check_there(&*vault, stretch.log);
-                let stored =
-                    there.and_then(|()| maker.make(&stretch)).and_then(|made| put(&*vault, &stretch, made));
-                JobDone::Stored(stretch.number, stored)
+            Self::Store { vault, maker, stretch, oldest } => {
+                JobDone::Stored(stretch.number, store(&*vault, &maker, &stretch, oldest))
             }
             Self::Check { vault, log, number, object, from } => {
                 let bytes = u64::from(object.bytes);
@@ -157,8 +157,8 @@ impl Search {
             bytes <= *object_bytes
         };
         let count = headers.iter().take_while(fits).count().max(1);
-        if count == headers.len() && headers.last().is_some_and(|last| last.raft_index == *upto) && !self.all
-        {
+        let is_last = count == headers.len() && headers.last().is_some_and(|last| last.raft_index == *upto);
+        if is_last && bytes <= *object_bytes && !self.all {
             return Ok(None); // the next entry may still fit
         }
         headers.truncate(count);
@@ -200,6 +200,25 @@ fn check_there(vault: &dyn Vault, log: LogId) -> Result<()> {
     Err(Error::new(ErrorKind::Unavailable, not_there(&name)))
 }
 
+fn store(vault: &dyn Vault, maker: &ObjectMaker, stretch: &Stretch, oldest: bool) -> Result<StoredObject> {
+    check_there(vault, stretch.log)?;
+    let made = maker.make(stretch)?;
+    if oldest {
+        say_begin(vault, stretch.log, stretch.number)?;
+    }
+    put(vault, stretch, made)
+}
+
+/// Records in the object store that the records of all objects below a number are discarded: no object says so of a discard that
+/// comes after it, and without it nobody could tell a deleted object from a lost one. An object before the oldest one may be
+/// missing for another reason, too: it was discarded before it was stored.
+fn say_begin(vault: &dyn Vault, log: LogId, number: u64) -> Result<()> {
+    if number > 0 && !planted!(99) {
+        vault.create(&begin_name(log, number), begin_text(log, number).into())?;
+    }
+    Ok(())
+}
+
 fn put(vault: &dyn Vault, stretch: &Stretch, made: MadeObject) -> Result<StoredObject> {
     let (name, bytes) = (object_name(stretch.log, stretch.number), u64::from(made.object.bytes));
     // An object of this name has these bytes, or it is another history's.
@@ -226,6 +245,12 @@ fn check(vault: &dyn Vault, name: &str, bytes: u64) -> Result<()> {
 }
 
 fn delete(vault: &dyn Vault, log: LogId, below: u64) -> Result<u64> {
+    say_begin(vault, log, below)?;
+    for begin in vault.list(&begins(log))? {
+        if begin_number(log, &begin.name).is_some_and(|number| number < below) {
+            vault.delete(&begin.name)?;
+        }
+    }
     let mut count = 0;
     for object in vault.list(&folder(log))? {
         if object_number(log, &object.name).is_some_and(|number| number < below + u64::from(planted!(94))) {
