@@ -114,6 +114,10 @@ impl LogOption {
         self as usize - 1
     }
 
+    fn bit(self) -> u32 {
+        1 << self.at()
+    }
+
     /// The bounds of the format. A replica's segment size can narrow them.
     fn bounds(self) -> RangeInclusive<u64> {
         match self {
@@ -182,7 +186,10 @@ fn millis(time: Duration) -> u64 {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogOptions {
-    values: [Option<u64>; COUNT],
+    /// A bit for each option that is set.
+    set: u32,
+    /// 0 for an option that is not set. Always initialized, so that checkers of memory find nothing to say.
+    values: [u64; COUNT],
 }
 
 impl fmt::Display for LogOptions {
@@ -202,14 +209,18 @@ impl fmt::Display for LogOptions {
 impl LogOptions {
     /// The value of an option, if it is set.
     pub fn get(&self, option: LogOption) -> Option<u64> {
-        self.values[option.at()]
+        (self.set & option.bit() != 0).then_some(self.values[option.at()])
     }
 
     /// Sets an option in this value; None removes it. The log changes only with [`Log::set_log_options`].
     ///
     /// [`Log::set_log_options`]: crate::Log::set_log_options
     pub fn set(&mut self, option: LogOption, value: Option<u64>) {
-        self.values[option.at()] = value;
+        self.values[option.at()] = value.unwrap_or(0);
+        match value {
+            Some(_) => self.set |= option.bit(),
+            None => self.set &= !option.bit(),
+        }
     }
 
     /// The options that are set, in the order of [`LogOption::ALL`].
@@ -219,7 +230,7 @@ impl LogOptions {
 
     /// Whether no option is set.
     pub fn is_empty(&self) -> bool {
-        self.values.iter().all(Option::is_none)
+        self.set == 0
     }
 
     /// Returns these options with `changes` made.
