@@ -361,7 +361,6 @@ fn log_comes_back_after_a_discard_that_is_in_no_object() {
     assert_eq!(restored("all").0, 1);
     log.discard(Index(3000)).unwrap();
     eventually("objects are deleted", || objects().len() < before.len());
-    assert_eq!(objects().last(), before.last());
     let (first, last) = restored("some");
     assert!(first > 1 && first <= 3000 && last > 3500, "{first} to {last}");
     // One that is lost is not taken for a deleted one.
