@@ -81,6 +81,7 @@ fn fields_have_no_gaps_and_fill_their_structure() {
         "INDEX_ENTRY_BYTES",
         "FOOTER_BYTES",
         "CATALOGUE_RECORD_BYTES",
+        "SEGMENT_HEADER_BYTES", // of a sorted copy
     ];
     let layouts: Vec<_> = tables().into_iter().filter(|(h, _)| h.starts_with(&["offset", "size"])).collect();
     assert_eq!(layouts.len(), structures.len());

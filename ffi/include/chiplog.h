@@ -577,6 +577,15 @@ typedef struct {
    * How long objects are kept after their records were discarded, default 24 h.
    */
   uint64_t object_delete_delay_ms;
+  /**
+   * For named logs: whether full segments of a group are copied in the order of their logs, so that one of many logs is read at the
+   * speed of a log on its own: 1 or 0. Default 1. A copy takes about the space of its segment, and gives way where the disk is full.
+   */
+  uint32_t sorted_copies;
+  /**
+   * Not used; must be 0.
+   */
+  uint32_t reserved;
 } chiplog_log_options_t;
 
 /**

@@ -132,6 +132,10 @@ options! {
         /// How long objects are kept after their records were discarded, default 1 day. Readers that a discard has overtaken
         /// can go on for as long.
         pub object_delete_delay: Duration,
+        /// Whether full segments of a group of named logs are copied in the order of their logs, so that a reader of one of many logs
+        /// reads what is behind each other. A copy takes about the space of its segment, and gives way where the disk is full. Without
+        /// effect on a log on its own. Default true.
+        pub sorted_copies: bool,
         /// The replica's configuration in a cluster. None (the default): a log on its own, the only voter of a cluster
         /// of one.
         pub cluster: Option<ClusterOptions>,
@@ -165,6 +169,7 @@ impl Default for Options {
             local_age: None,
             cache_bytes: 1 << 30,
             object_delete_delay: Duration::from_secs(24 * 3600),
+            sorted_copies: true,
             cluster: None,
         }
     }

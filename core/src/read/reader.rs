@@ -305,6 +305,14 @@ impl Finder {
         }
     }
 
+    /// If a sorted copy of a segment is read: removes it, for this reason, and goes on in the segment.
+    fn give_up_copy(&mut self, why: &Error) -> bool {
+        match self {
+            Self::Blocks(_) => false,
+            Self::Runs(cursor) => why.kind() == ErrorKind::Corrupt && cursor.give_up_copy(why),
+        }
+    }
+
     /// An error at an offset of the segment.
     fn corrupt(&self, offset: usize, why: batch::Malformed) -> Error {
         match self {
@@ -385,7 +393,7 @@ impl Reader {
         if !self.is_committed()? {
             return Ok(None);
         }
-        let found = self.here_or_in_object(|reader| {
+        let found = self.here_or_elsewhere(|reader| {
             let found = reader.find_batch()?;
             let bytes = found.bytes.apart_from(reader.block.as_ref().map_or(0, |block| block.bytes.len()));
             let stored = StoredBatch::verify(&bytes, found.first, found.timestamp);
@@ -512,7 +520,7 @@ impl Reader {
             return Ok(false);
         }
         let mut behind = None;
-        let found = self.here_or_in_object(|reader| {
+        let found = self.here_or_elsewhere(|reader| {
             let found = reader.find_batch()?;
             let header = batch::verify(&found.bytes).map_err(|why| reader.corrupt(&found, why))?;
             let batch = RecordBatch::unpack(&found.bytes, &header, found.first, found.timestamp);
@@ -569,10 +577,14 @@ impl Reader {
         read.map_err(|error| self.view.met(&error, self.next))
     }
 
-    /// Reads; if what is here is damaged, from the object that has the record too. An object that came damaged is fetched once
-    /// more.
-    fn here_or_in_object<T>(&mut self, mut read: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
+    /// Reads; if what is here is damaged, from the object that has the record too, or from the segment instead of its sorted copy. An
+    /// object that came damaged is fetched once more.
+    fn here_or_elsewhere<T>(&mut self, mut read: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
         match read(self) {
+            Err(error) if self.cursor.as_mut().is_some_and(|cursor| cursor.give_up_copy(&error)) => {
+                self.block = None;
+                read(self)
+            }
             Err(error) if error.kind() == ErrorKind::Corrupt && self.view.log.is_none() => {
                 let Some(object) = self.view.segments.objects().holding(self.next) else {
                     return Err(error);

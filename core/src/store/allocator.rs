@@ -50,6 +50,15 @@ impl Purpose {
     }
 }
 
+/// Frees space on a full disk; false if it could not.
+struct RoomMaker(Box<dyn Fn() -> bool + Send + Sync>);
+
+impl fmt::Debug for RoomMaker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RoomMaker")
+    }
+}
+
 /// Notifies callers that did not wait for a file.
 struct FileHook(Box<dyn Fn() + Send + Sync>);
 
@@ -79,6 +88,7 @@ pub(crate) struct Allocator {
     done: Condvar,
     /// Callers that do not block are notified through this.
     file_hook: OnceLock<FileHook>,
+    room_maker: OnceLock<RoomMaker>,
 }
 
 impl Allocator {
@@ -102,6 +112,7 @@ impl Allocator {
             work: Condvar::new(),
             done: Condvar::new(),
             file_hook: OnceLock::new(),
+            room_maker: OnceLock::new(),
         }
     }
 
@@ -109,6 +120,12 @@ impl Allocator {
     /// have changed. Call it once.
     pub(crate) fn set_file_hook(&self, file_hook: impl Fn() + Send + Sync + 'static) {
         let _ = self.file_hook.set(FileHook(Box::new(file_hook)));
+    }
+
+    /// Sets what frees space if there is none for a file. It runs on the helper thread, or on that of a caller who waits for a file.
+    /// Call it once.
+    pub(crate) fn set_room_maker(&self, make_room: impl Fn() -> bool + Send + Sync + 'static) {
+        let _ = self.room_maker.set(RoomMaker(Box::new(make_room)));
     }
 
     /// Sets the time. Failed attempts are repeated by the clock of the log's own thread.
@@ -390,9 +407,18 @@ impl Allocator {
         result
     }
 
+    fn has_made_room(&self) -> bool {
+        self.room_maker.get().is_some_and(|RoomMaker(make_room)| make_room())
+    }
+
     fn carry_out(&self, job: Job) -> Outcome {
         match job {
-            Job::Prepare(number, spare) => Outcome::Prepared(self.prepare(number, spare)),
+            Job::Prepare(number, spare) => Outcome::Prepared(match self.prepare(number, spare) {
+                Err((error, spare)) if error.kind() == ErrorKind::Full && self.has_made_room() => {
+                    self.prepare(number, spare)
+                }
+                prepared => prepared,
+            }),
             Job::Seal(segment) => {
                 if let Err(error) = self.write_footer(&segment) {
                     tracing::warn!(%error, segment = segment.number, "could not write a segment's footer; the segment is scanned when it is opened");

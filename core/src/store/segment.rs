@@ -297,6 +297,12 @@ pub(crate) enum Source {
 }
 
 impl SegmentData {
+    /// A file with the records of a segment in another order. It has no block index, and does not keep the segment.
+    pub(crate) fn of_copy(of: &Segment, source: Source, path: PathBuf) -> Self {
+        let segment = Segment::growing(of.number, of.id, of.bytes, of.base, of.first_timestamp);
+        Self { segment: Arc::new(segment), source, path, index: OnceLock::new() }
+    }
+
     /// Copies a range from either source. None: the file ends before it.
     pub(crate) fn copy(&self, offset: usize, length: usize) -> Result<Option<Vec<u8>>> {
         match &self.source {

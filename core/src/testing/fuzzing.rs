@@ -29,8 +29,9 @@ use crate::store::format::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use crate::store::format::mixed::{RUN_BYTES, RUNS_MAX, TABLE_FIXED_BYTES};
 use crate::store::format::segment;
 use crate::store::format::segment::{Footer, Opening, SegmentHeader};
+use crate::store::format::sorted::{SortedDirectory, SortedHeader};
 use crate::store::recovery::decision_table::{DECISIONS, Verdict};
-use crate::types::SegmentId;
+use crate::types::{Index, LogId, SegmentId};
 use bytes::Bytes;
 
 /// The format's checksum, so that a fuzz target can correct one and get past it.
@@ -154,6 +155,32 @@ pub fn footer(bytes: &[u8]) -> Option<Vec<u8>> {
     let bytes: &[u8; FOOTER_BYTES] = bytes.first_chunk()?;
     let (number, id) = (batch::u64_at(bytes, 16), SegmentId(batch::u64_at(bytes, 24)));
     Footer::parse(bytes, number, id).ok().map(|f| f.encode().to_vec())
+}
+
+/// Decodes the directory of a sorted copy under a right checksum: how many logs it has, then its bytes. Looks records up in it.
+pub fn sorted_directory(bytes: &[u8]) -> Option<Vec<u8>> {
+    let (logs, bytes) = bytes.split_first()?;
+    let marks = bytes.len().checked_sub(usize::from(*logs) * 16)? / 16;
+    let end = usize::from(*logs).checked_sub(1).and_then(|last| bytes.get(last * 16 + 8..last * 16 + 12));
+    let header = SortedHeader {
+        log: LogId(1),
+        number: 1,
+        id: SegmentId(1),
+        data_end: 0,
+        directory_at: end.map_or(0, |end| batch::u32_at(end, 0)),
+        logs: u32::from(*logs),
+        marks: marks as u32,
+        directory_crc: crc32c(bytes),
+    };
+    assert_eq!(SortedHeader::parse(&header.encode()), Ok(header));
+    let directory = SortedDirectory::parse(&header, bytes).ok()?;
+    for (log, begin, end) in directory.places() {
+        for index in [0, 1, u64::MAX] {
+            let found = directory.seek(log, Index(index));
+            assert!(found.is_none_or(|found| found.1 == end && begin < end), "{found:?}");
+        }
+    }
+    Some([&[*logs], &directory.encode()[..]].concat())
 }
 
 /// Decodes the body of an opening block.

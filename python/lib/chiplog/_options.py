@@ -157,6 +157,12 @@ class Options:
     object_delete_delay: float | None = option(
         _TIME, "86,400 (a day)", "How long objects are kept after their records were discarded."
     )
+    sorted_copies: bool | None = option(
+        "True or False",
+        "True",
+        "For named logs: copies full segments of a group in the order of their logs, so that one of many logs is read at the speed of "
+        "a log on its own. A copy takes about the space of its segment, and gives way where the disk is full.",
+    )
 
 
 @documented

@@ -81,6 +81,7 @@ pub(crate) fn options<'py>(py: Python<'py>, options: &Options) -> Value<'py> {
         local_age = options.local_age.map(|age| age.as_secs_f64()),
         cache_bytes = options.cache_bytes,
         object_delete_delay = options.object_delete_delay.as_secs_f64(),
+        sorted_copies = options.sorted_copies,
     );
     made_in(py, "chiplog._options", "Options", &fields)
 }

@@ -166,7 +166,8 @@ pub(crate) fn log(given: Given<'_, '_>) -> PyResult<Options> {
     let segment_bytes: Option<u32> = field(from, "segment_bytes")?;
     let mut to = segment_bytes.map_or_else(Options::default, Options::with_segment_bytes);
     take!(from => to; create, record_bytes_max, batch_bytes_max, block_bytes_max, queue_bytes_max,
-        queue_appends_max, prefetch_bytes, sessions_max, session_window, object_bytes, cache_bytes);
+        queue_appends_max, prefetch_bytes, sessions_max, session_window, object_bytes, cache_bytes,
+        sorted_copies);
     take_times!(from => to; queue_timeout, session_idle_max, object_delete_delay);
     to.capacity_bytes = field(from, "capacity_bytes")?;
     to.retention_bytes = field(from, "retention_bytes")?;

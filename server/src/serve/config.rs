@@ -129,6 +129,7 @@ pub(crate) struct LogConfig {
     pub(crate) session_idle_max_seconds: Option<u64>,
     /// "map" or "read".
     pub(crate) read_mode: Option<Reading>,
+    pub(crate) sorted_copies: Option<bool>,
 }
 
 /// The same as [`ReadMode`].
@@ -470,6 +471,7 @@ impl Config {
                 Some(Reading::Read) => ReadMode::Read,
                 Some(Reading::Map) | None => base.read_mode,
             })
+            .sorted_copies(l.sorted_copies.unwrap_or(base.sorted_copies))
             .cluster(cluster))
     }
 
@@ -526,6 +528,7 @@ impl Config {
             session_window: Some(o.session_window),
             session_idle_max_seconds: Some(o.session_idle_max.as_secs()),
             read_mode: Some(if o.read_mode == ReadMode::Read { Reading::Read } else { Reading::Map }),
+            sorted_copies: Some(o.sorted_copies),
             ..self.log.clone()
         };
         let message_bytes_max = size(self.limits.message_bytes_max(o.batch_bytes_max));

@@ -26,6 +26,7 @@ mod retention;
 pub(crate) mod runtime;
 pub(crate) mod shared;
 mod slow_disk;
+mod sorting;
 pub(crate) mod tiering;
 
 pub(crate) use publish::Published;
@@ -53,6 +54,7 @@ use crate::sync::completion::Outcome;
 use crate::types::{EntryIndex, Index};
 use driver::DrivenNode;
 use shared::Shared;
+use sorting::Sorting;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -107,6 +109,7 @@ pub(crate) struct Node {
     shown: Option<publish::Shown>,
     scrubber: Scrubber,
     tiering: Tiering,
+    sorting: Sorting,
     /// The conflict between the log's options and those that the node was opened with.
     misfit: Option<Error>,
     /// The kind of the last published reason why this replica cannot accept every entry.
@@ -129,6 +132,8 @@ impl Node {
         let (of_store, of_cluster) = (options.clone(), cluster.clone());
         let scrubber = Scrubber::new(&store, queue.clone(), of_store, of_cluster, now);
         let tiering = Tiering::new(&store, me.log, &options, queue.clone());
+        let sorting =
+            Sorting::new(view.runs.clone(), &store, me.log, &options, sequencer.logs().is_shared())?;
         store.allocator.set_file_hook({
             let queue = queue.clone();
             move || queue.push_event(InboxEvent::JobEnded)
@@ -171,6 +176,7 @@ impl Node {
             shown: None,
             scrubber,
             tiering,
+            sorting,
             misfit: None,
             shortage: None,
         };
@@ -472,6 +478,7 @@ impl DrivenNode for Node {
         self.finish(now)?;
         self.retain(now)?;
         self.tier(now)?;
+        self.sort_segments(now);
         self.scrub(now)
     }
 

@@ -8,3 +8,4 @@ pub(crate) mod logs;
 pub(crate) mod mixed;
 pub(crate) mod objects;
 pub(crate) mod segment;
+pub(crate) mod sorted;

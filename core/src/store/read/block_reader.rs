@@ -11,6 +11,7 @@ use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, check_body, c
 use crate::store::format::mixed::{RUN_BYTES, Run, TABLE_FIXED_BYTES};
 use crate::store::segment::batch_offsets::Place;
 use crate::store::segment::{SegmentData, Source};
+use crate::types::SegmentId;
 use bytes::Bytes;
 use std::io;
 use std::ops::{Deref, Range};
@@ -98,6 +99,8 @@ pub(crate) struct Located {
 #[derive(Debug)]
 pub(crate) struct Blocks {
     data: Arc<SegmentData>,
+    /// The salt of their checksums.
+    salt: SegmentId,
     at: usize,
     /// Bytes that were read without a mapping.
     window: Window,
@@ -108,7 +111,18 @@ pub(crate) struct Blocks {
 impl Blocks {
     /// Starts at `offset`, where a block begins.
     pub(crate) fn new(data: Arc<SegmentData>, offset: usize, window_bytes: usize) -> Self {
-        Self { data, at: offset, window: Window::default(), window_bytes }
+        let salt = data.segment.id;
+        Self::with_salt(data, offset, window_bytes, salt)
+    }
+
+    /// As [`Self::new`], with another salt than the segment's.
+    pub(crate) fn with_salt(
+        data: Arc<SegmentData>,
+        offset: usize,
+        window_bytes: usize,
+        salt: SegmentId,
+    ) -> Self {
+        Self { data, salt, at: offset, window: Window::default(), window_bytes }
     }
 
     pub(crate) fn data(&self) -> &Arc<SegmentData> {
@@ -129,9 +143,8 @@ impl Blocks {
             return Ok(None);
         }
         let offset = self.at;
-        let id = self.data.segment.id;
         let head = self.bytes(offset, BLOCK_HEADER_BYTES, upto)?;
-        let header = BlockHeader::parse(&head, id).map_err(|why| self.corrupt(offset, why))?;
+        let header = BlockHeader::parse(&head, self.salt).map_err(|why| self.corrupt(offset, why))?;
         if header.stride() > upto - offset {
             return Err(self.corrupt(offset, "block runs over the end of the written bytes"));
         }

@@ -8,4 +8,6 @@ pub(crate) mod run_cursor;
 pub(crate) mod run_directory;
 pub(crate) mod scanner;
 pub(crate) mod segment_files;
+pub(crate) mod sorted_copies;
+pub(crate) mod sorter;
 pub(crate) mod window;

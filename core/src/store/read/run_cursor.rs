@@ -1,13 +1,17 @@
-//! Run cursor: finds the runs of one log of a shared group, for readers. It keeps the segment that it reads, so that
-//! returned bytes stay valid even if the segment is dropped.
+//! Run cursor: finds the runs of one log of a shared group, for readers: in the sorted copy of a segment if there is one, else in the
+//! segment. It keeps the file that it reads, so that returned bytes stay valid even if the segment is dropped.
 //!
-//! Invariant: it reads only below `Segment::readable`.
+//! Invariants:
+//! - it reads only below `Segment::readable`;
+//! - what cannot be read from a copy is read from the segment: a copy that is damaged, or lacks a record, costs time only.
 
 use super::block_reader::{Blocks, Slice, WINDOW_BYTES};
 use super::run_directory::{RunDirectories, RunDirectory, RunPlace};
+use super::sorted_copies::SortedCopy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::Malformed;
-use crate::store::format::block::BlockHeader;
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader};
+use crate::store::segment::Segment;
 use crate::types::{Index, LogNumber, Timestamp};
 use std::sync::Arc;
 
@@ -22,11 +26,19 @@ pub(crate) struct FoundRun {
     pub(crate) timestamp: Timestamp,
 }
 
-/// A position in a segment.
+/// Where a cursor reads.
 #[derive(Debug)]
-struct Position {
-    directory: Arc<RunDirectory>,
-    blocks: Blocks,
+enum Position {
+    Segment {
+        directory: Arc<RunDirectory>,
+        blocks: Blocks,
+    },
+    /// The blocks of the log in a sorted copy end at `end`.
+    Copy {
+        copy: Arc<SortedCopy>,
+        blocks: Blocks,
+        end: usize,
+    },
 }
 
 /// Reads the runs of one log.
@@ -51,13 +63,16 @@ impl RunCursor {
             return Ok(found);
         }
         let segment = self.directories.holding(self.log, next)?;
+        if let Some(found) = self.find_in_copy(&segment, next)? {
+            return Ok(found);
+        }
         let directory = self.directories.of(&segment);
         let blocks = Blocks::new(self.directories.segments().open(&segment)?, 0, WINDOW_BYTES);
-        self.position = Some(Position { directory, blocks });
+        self.position = Some(Position::Segment { directory, blocks });
         if let Some(found) = self.find_here(next)? {
             return Ok(found);
         }
-        if let Some(Position { directory, blocks }) = &self.position {
+        if let Some(Position::Segment { directory, blocks }) = &self.position {
             directory.read_gaps(blocks.data())?;
         }
         self.find_here(next)?.ok_or_else(|| {
@@ -66,24 +81,37 @@ impl RunCursor {
         })
     }
 
-    /// Returns the run that contains record `next`, if it is in the current segment.
+    /// Returns the run that contains record `next`, if it is in the sorted copy of its segment.
+    fn find_in_copy(&mut self, segment: &Segment, next: Index) -> Result<Option<FoundRun>> {
+        let Some(copy) = self.directories.copies().of(segment) else { return Ok(None) };
+        let Some((blocks, end)) = copy.blocks(self.log, next, WINDOW_BYTES) else { return Ok(None) };
+        self.position = Some(Position::Copy { copy, blocks, end });
+        self.find_here(next)
+    }
+
+    /// Returns the run that contains record `next`, if it is in the file where the cursor is.
     fn find_here(&mut self, next: Index) -> Result<Option<FoundRun>> {
-        let Some(Position { directory, blocks }) = &mut self.position else { return Ok(None) };
-        let Some(place) = directory.place(blocks.data(), self.log, next)? else { return Ok(None) };
-        let RunPlace { first, block, number, at } = place;
-        let upto = blocks.data().segment.readable();
-        blocks.seek(block as usize);
-        let Some(block) = blocks.next(upto)? else { return Ok(None) };
-        let (run, offset) = (blocks.run_at(&block, number as usize, upto)?, block.offset + at as usize);
-        if (run.log, run.first) != (self.log, first) {
-            return Err(blocks.corrupt(block.offset, "table of a mixed block has changed"));
+        match &mut self.position {
+            None => Ok(None),
+            Some(Position::Segment { directory, blocks }) => {
+                run_in_segment(directory, blocks, self.log, next)
+            }
+            Some(Position::Copy { blocks, end, .. }) => match run_in_copy(blocks, *end, next) {
+                Err(error) => {
+                    self.give_up_copy(&error);
+                    Ok(None)
+                }
+                found => found,
+            },
         }
-        if run.next() <= next {
-            return Ok(None);
-        }
-        let bytes = blocks.load_run(&run, offset, upto)?;
-        let BlockHeader { timestamp, .. } = block.header;
-        Ok(Some(FoundRun { bytes, offset, first, timestamp }))
+    }
+
+    /// If the cursor reads a sorted copy: removes it, for this reason, and goes on in the segment. False: it reads none.
+    pub(crate) fn give_up_copy(&mut self, why: &Error) -> bool {
+        let Some(Position::Copy { copy, .. }) = &self.position else { return false };
+        self.directories.copies().give_up(copy.number(), why);
+        self.position = None;
+        true
     }
 
     /// The first record of the log in a block of this time or later. `None`: no block is.
@@ -126,8 +154,51 @@ impl RunCursor {
     /// An error at an offset of the cursor's segment.
     pub(crate) fn corrupt(&self, offset: usize, why: Malformed) -> Error {
         match &self.position {
-            Some(Position { blocks, .. }) => blocks.corrupt(offset, why),
+            Some(Position::Segment { blocks, .. } | Position::Copy { blocks, .. }) => {
+                blocks.corrupt(offset, why)
+            }
             None => Error::new(ErrorKind::Corrupt, why),
         }
     }
+}
+
+/// Returns the run of `log` that contains record `next`, if it is in this segment.
+fn run_in_segment(
+    directory: &RunDirectory,
+    blocks: &mut Blocks,
+    log: LogNumber,
+    next: Index,
+) -> Result<Option<FoundRun>> {
+    let Some(place) = directory.place(blocks.data(), log, next)? else { return Ok(None) };
+    let RunPlace { first, block, number, at } = place;
+    let upto = blocks.data().segment.readable();
+    blocks.seek(block as usize);
+    let Some(block) = blocks.next(upto)? else { return Ok(None) };
+    let (run, offset) = (blocks.run_at(&block, number as usize, upto)?, block.offset + at as usize);
+    if (run.log, run.first) != (log, first) {
+        return Err(blocks.corrupt(block.offset, "table of a mixed block has changed"));
+    }
+    if run.next() <= next {
+        return Ok(None);
+    }
+    let bytes = blocks.load_run(&run, offset, upto)?;
+    let BlockHeader { timestamp, .. } = block.header;
+    Ok(Some(FoundRun { bytes, offset, first, timestamp }))
+}
+
+/// Returns the batches of the block that contains record `next`, if it is among these of a sorted copy.
+fn run_in_copy(blocks: &mut Blocks, end: usize, next: Index) -> Result<Option<FoundRun>> {
+    while let Some(block) = blocks.next(end)? {
+        let BlockHeader { first, timestamp, .. } = block.header;
+        if first > next {
+            return Ok(None);
+        }
+        if block.header.next_record() > next {
+            let bytes = blocks.load_list(&block, end, |_| {})?;
+            let (bytes, offset) =
+                (bytes.slice(BLOCK_HEADER_BYTES..bytes.len()), block.offset + BLOCK_HEADER_BYTES);
+            return Ok(Some(FoundRun { bytes, offset, first, timestamp }));
+        }
+    }
+    Ok(None)
 }

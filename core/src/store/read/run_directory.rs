@@ -8,6 +8,7 @@
 //!   record is not found: it may have been repaired.
 
 use super::block_reader::{Blocks, Located, WINDOW_BYTES};
+use super::sorted_copies::SortedCopies;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::Malformed;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, Kind, table_of};
@@ -16,7 +17,7 @@ use crate::store::format::logs::has_passed;
 use crate::store::format::segment::Opening;
 use crate::store::segment::{Segment, SegmentData, Segments};
 use crate::types::{Index, LogNumber, SegmentId};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,13 +41,19 @@ const DIRECTORIES_BYTES_MAX: usize = 32 << 20;
 #[derive(Debug)]
 pub(crate) struct RunDirectories {
     segments: Arc<Segments>,
+    copies: SortedCopies,
     /// Newest first.
     recent: Mutex<VecDeque<Arc<RunDirectory>>>,
 }
 
 impl RunDirectories {
     pub(crate) fn new(segments: Arc<Segments>) -> Self {
-        Self { segments, recent: Mutex::default() }
+        Self { copies: SortedCopies::new(segments.clone()), segments, recent: Mutex::default() }
+    }
+
+    /// The sorted copies of the segments.
+    pub(crate) fn copies(&self) -> &SortedCopies {
+        &self.copies
     }
 
     pub(crate) fn segments(&self) -> &Arc<Segments> {
@@ -158,6 +165,17 @@ impl RunDirectory {
     fn new(segment: SegmentId) -> Self {
         let known = Known { upto: SEGMENT_HEADER_BYTES, logs: HashMap::new(), places: 0, gaps: Vec::new() };
         Self { segment, bytes: AtomicUsize::new(0), known: Mutex::new(known) }
+    }
+
+    /// The places of all runs of a segment, by log.
+    ///
+    /// # Errors
+    /// `Corrupt`: a block is damaged; `Io`.
+    pub(crate) fn all_of(data: &Arc<SegmentData>) -> Result<BTreeMap<LogNumber, Vec<RunPlace>>> {
+        let mut known = Self::new(data.segment.id).known.into_inner().unwrap_or_else(PoisonError::into_inner);
+        known.extend(data)?;
+        known.read_gaps(data)?;
+        Ok(known.logs.into_iter().collect())
     }
 
     /// The last run of `log` that begins at or before `next`. It can end before `next`. `None`: there is no such run in

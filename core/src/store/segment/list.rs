@@ -144,6 +144,18 @@ impl Segments {
         &self.objects
     }
 
+    /// The oldest segment for which this is so, of those that another one follows.
+    pub(crate) fn find_full(&self, is_wanted: impl Fn(&Segment) -> bool) -> Option<Arc<Segment>> {
+        self.read(|list| {
+            let mut full = list.iter().take(list.len().saturating_sub(1));
+            full.find(|segment| is_wanted(segment)).cloned()
+        })
+    }
+
+    pub(crate) fn mode(&self) -> ReadMode {
+        self.mode
+    }
+
     /// The first record that is in a file here, if older ones are in objects alone; else 0.
     pub(crate) fn first_in_files(&self) -> Index {
         let oldest = self.oldest().filter(|_| !self.objects.is_empty());

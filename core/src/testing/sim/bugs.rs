@@ -147,6 +147,7 @@ bugs! {
     86 "the options of named logs are forgotten at a roll",
     87 "retention of a named log discards records that are not old enough",
     88 "retention obeys options that are about to change",
+    89 "the sorted copy of a segment mixes its logs",
     90 "files are removed before their records are stored",
     91 "an object begins with the first record that its replica keeps",
     92 "the log's first record moves at a jump, although objects have older ones",

@@ -86,6 +86,11 @@ pub struct chiplog_log_options_t {
     pub cache_bytes: u64,
     /// How long objects are kept after their records were discarded, default 24 h.
     pub object_delete_delay_ms: u64,
+    /// For named logs: whether full segments of a group are copied in the order of their logs, so that one of many logs is read at the
+    /// speed of a log on its own: 1 or 0. Default 1. A copy takes about the space of its segment, and gives way where the disk is full.
+    pub sorted_copies: u32,
+    /// Not used; must be 0.
+    pub reserved: u32,
 }
 
 growing!(chiplog_log_options_t);
@@ -128,6 +133,7 @@ pub(crate) fn shown(options: &Options) -> chiplog_log_options_t {
         local_age_ms: options.local_age.map_or(0, millis),
         cache_bytes: options.cache_bytes,
         object_delete_delay_ms: millis(options.object_delete_delay),
+        sorted_copies: options.sorted_copies.into(),
         ..Growing::zeros()
     }
 }
@@ -140,6 +146,9 @@ pub(crate) unsafe fn read(given: *const chiplog_log_options_t) -> Result<Options
     let given = options(given, shown(&Options::default()))?;
     if given.create > 1 || given.read_by_copy > 1 {
         return Err(invalid("log options: create and read_by_copy must be 0 or 1"));
+    }
+    if given.sorted_copies > 1 || given.reserved != 0 {
+        return Err(invalid("log options: sorted_copies must be 0 or 1, and reserved 0"));
     }
     let some = |value: u64| (value != 0).then_some(value);
     let mut options = Options::default()
@@ -165,7 +174,8 @@ pub(crate) unsafe fn read(given: *const chiplog_log_options_t) -> Result<Options
         .local_bytes(some(given.local_bytes))
         .local_age(some(given.local_age_ms).map(duration))
         .cache_bytes(given.cache_bytes)
-        .object_delete_delay(duration(given.object_delete_delay_ms));
+        .object_delete_delay(duration(given.object_delete_delay_ms))
+        .sorted_copies(given.sorted_copies == 1);
     if let Some(now) = given.clock {
         options.clock = Arc::new(CallersClock { now, context: Context(given.clock_context) });
     }

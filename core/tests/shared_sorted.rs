@@ -1,0 +1,224 @@
+//! Sorted copies of the segments of shared groups: made, used, removed, and never needed.
+#![cfg(feature = "testing")] // opens the simulated disk
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use chiplog::disk::Disk as _;
+use chiplog::disk::sim::{Damage, SimDisk};
+use chiplog::{ErrorKind, Index, Log, Logs, LogsOptions, Options, ReadMode, Start};
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const SEGMENT: u32 = 256 << 10;
+const LOGS: usize = 40;
+
+/// A group of named logs on simulated disks.
+struct Group {
+    system: SimDisk,
+    disk: SimDisk,
+    options: Options,
+    /// None: closed.
+    logs: Option<Logs>,
+    handles: Vec<Log>,
+}
+
+impl Group {
+    fn new(mode: ReadMode) -> Self {
+        let (system, disk) = (SimDisk::default(), SimDisk::default());
+        let options = Options::with_segment_bytes(SEGMENT).sessions_max(8).read_mode(mode);
+        let logs = open(&system, &disk, &options);
+        let handles = (0..LOGS).map(|n| logs.create(&format!("log-{n}")).unwrap()).collect();
+        Self { system, disk, options, logs: Some(logs), handles }
+    }
+
+    /// Closes and opens everything.
+    fn reopen(&mut self) {
+        self.handles.clear();
+        self.logs.take().unwrap().close().unwrap();
+        let logs = open(&self.system, &self.disk, &self.options);
+        self.handles = (0..LOGS).map(|n| logs.get(&format!("log-{n}")).unwrap()).collect();
+        self.logs = Some(logs);
+    }
+
+    /// Appends `count` records to each log, to all logs at a time: blocks have records of many logs.
+    fn append(&self, count: usize) {
+        for _ in 0..count {
+            let submit =
+                |(n, log): (usize, &Log)| log.submit(&record(n, log.last_index().get() + 1)).unwrap();
+            let tickets: Vec<_> = self.handles.iter().enumerate().map(submit).collect();
+            for ticket in tickets {
+                ticket.wait().unwrap();
+            }
+        }
+    }
+
+    /// Checks every record of each log from its first one on.
+    fn read_all(&self) {
+        for (n, log) in self.handles.iter().enumerate() {
+            let mut reader = log.reader(Start::First).unwrap();
+            for index in log.first_index().get()..=log.last_index().get() {
+                let found = reader.next_record().unwrap().unwrap();
+                assert_eq!((found.index.get(), found.data), (index, &record(n, index)[..]), "log {n}");
+            }
+            assert!(reader.next_record().unwrap().is_none());
+        }
+    }
+
+    fn files(&self, suffix: &str) -> Vec<String> {
+        let mut names = self.disk.list().unwrap();
+        names.retain(|name| name.ends_with(suffix));
+        names.sort();
+        names
+    }
+
+    /// The segments that have begun, except for the last one.
+    fn full_segments(&self) -> usize {
+        let prepared = 2;
+        self.files(".seg").len() - 1 - prepared
+    }
+
+    fn await_copies(&self) {
+        eventually("all full segments are sorted", || {
+            self.files(".run").len() == self.full_segments() && self.files(".run.tmp").is_empty()
+        });
+    }
+}
+
+fn open(system: &SimDisk, disk: &SimDisk, options: &Options) -> Logs {
+    let options = LogsOptions::default().groups(1).options(options.clone());
+    Logs::open_on(Arc::new(system.clone()), vec![Arc::new(disk.clone())], options).unwrap()
+}
+
+fn record(log: usize, index: u64) -> Vec<u8> {
+    let mut record = format!("log {log} record {index} ").into_bytes();
+    record.resize(100 + (index % 5 * 100) as usize, log as u8);
+    record
+}
+
+fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Flips a bit in every block of a file, from its second page on.
+fn spoil(disk: &SimDisk, name: &str) {
+    let bytes = disk.open(name, false).unwrap().len().unwrap();
+    for at in (4096..bytes).step_by(64) {
+        assert!(disk.damage(name, &Damage::FlipBit { bit: at * 8 + 3 }));
+    }
+}
+
+#[test]
+fn full_segments_are_sorted_and_read_from_their_copies() {
+    for mode in [ReadMode::Map, ReadMode::Read] {
+        let mut group = Group::new(mode);
+        group.append(100);
+        assert!(group.full_segments() >= 4, "{:?}", group.files(""));
+        group.await_copies();
+        group.read_all();
+        group.reopen();
+        group.read_all();
+        group.await_copies();
+        // Nothing but the opening and the end of the first segment is sound any more: its records come from the copy.
+        let first = group.files(".seg")[0].clone();
+        let bytes = u64::from(SEGMENT);
+        for at in (bytes / 4..bytes / 2).step_by(64) {
+            assert!(group.disk.damage(&first, &Damage::FlipBit { bit: at * 8 + 3 }));
+        }
+        group.read_all();
+    }
+}
+
+#[test]
+fn damaged_copies_are_not_used_and_made_again() {
+    let mut group = Group::new(ReadMode::Read);
+    group.append(100);
+    group.await_copies();
+    let copies = group.files(".run");
+    for name in &copies {
+        spoil(&group.disk, name);
+    }
+    group.read_all();
+    // Each log's reader meets the damage of a copy, and the first one removes it.
+    group.append(1);
+    group.await_copies();
+    group.read_all();
+    assert_eq!(group.files(".run")[..copies.len()], copies);
+
+    // Found at the opening: the copy of another segment, a file that is cut off, and one without a segment.
+    let content = |name: &str| {
+        let file = group.disk.open(name, false).unwrap();
+        let mut bytes = vec![0; file.len().unwrap() as usize];
+        file.read_at(0, &mut bytes).unwrap();
+        bytes
+    };
+    let other = content(&copies[1]);
+    for (name, bytes) in [(&copies[0], &other[..]), (&copies[2], &content(&copies[2])[..9000])] {
+        group.disk.remove(name).unwrap();
+        let file = group.disk.create(name).unwrap();
+        file.write_at(0, &[IoSlice::new(bytes)]).unwrap();
+    }
+    for name in ["00000000000000099999.run", "00000000000000000001.run.tmp"] {
+        group.disk.create(name).unwrap();
+    }
+    group.reopen();
+    group.read_all();
+    group.append(1);
+    group.await_copies();
+    group.read_all();
+    assert!(!group.files("").contains(&"00000000000000099999.run".to_owned()));
+}
+
+#[test]
+fn copies_go_with_their_segments_and_with_the_option() {
+    let mut group = Group::new(ReadMode::Map);
+    group.append(100);
+    group.await_copies();
+    let before = group.files(".run").len();
+    for log in &group.handles {
+        log.discard(Index(60)).unwrap();
+    }
+    eventually("segments of discarded records go", || {
+        group.append(1);
+        group.full_segments() < before
+    });
+    // Copies go with the next one that is made.
+    group.append(40);
+    group.await_copies();
+    group.read_all();
+
+    group.options.sorted_copies = false;
+    group.reopen();
+    assert!(group.files(".run").is_empty());
+    group.append(40);
+    group.read_all();
+    assert!(group.files(".run").is_empty());
+}
+
+#[test]
+fn copies_give_way_where_the_disk_is_full() {
+    let group = Group::new(ReadMode::Map);
+    group.append(60);
+    group.await_copies();
+    let copies: u64 =
+        group.files(".run").iter().map(|name| group.disk.open(name, false).unwrap().len().unwrap()).sum();
+    let files: u64 =
+        group.files("").iter().map(|name| group.disk.open(name, false).unwrap().len().unwrap()).sum();
+    // Room for two more segments without the copies.
+    group.disk.limit_space(Some(files + u64::from(SEGMENT) / 2));
+    let fits = copies / u64::from(SEGMENT);
+    assert!(fits >= 2, "{copies}");
+    let full = group.full_segments();
+    let mut refused = None;
+    while refused.is_none() {
+        let log = &group.handles[0];
+        refused = log.append(&record(0, log.last_index().get() + 1)).err();
+    }
+    assert_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Full));
+    assert!(group.full_segments() as u64 >= full as u64 + fits - 1, "{:?}", group.files(""));
+    assert!(group.files(".run").is_empty(), "{:?}", group.files(""));
+    group.read_all();
+}
