@@ -11,19 +11,22 @@ use crate::measure::{Memory, Usage, interleave, median, timed};
 use crate::workload::{self, Appender, Outcome};
 use anyhow::{Context, Result, ensure};
 use chiplog::metrics::Metrics;
-use chiplog::{Logs, LogsOptions};
+use chiplog::{Logs, LogsOptions, Options};
 use std::cell::RefCell;
 use std::fs;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Threads that append in the cases of this file.
 const APPENDERS: usize = 128;
 /// The named logs of most cases.
 pub(crate) const LOGS: usize = 1000;
+
+/// How long the copies of all segments may take.
+const COPIES_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Named logs in a directory that is removed with them.
 pub(crate) struct ScratchLogs {
@@ -60,6 +63,24 @@ impl ScratchLogs {
         self.logs.as_ref().context("the logs were closed")
     }
 
+    /// Waits until all full segments of the only group have a sorted copy.
+    fn await_copies(&self) -> Result<()> {
+        let groups = self.logs()?.groups();
+        let full = groups.get(&1).context("there is no group 1")?.status().segments.saturating_sub(1);
+        let begun = Instant::now();
+        loop {
+            let mut copies = 0u64;
+            for entry in fs::read_dir(self.path.join("group-1"))? {
+                copies += u64::from(entry?.path().extension().is_some_and(|ext| ext == "run"));
+            }
+            if copies >= full {
+                return Ok(());
+            }
+            ensure!(begun.elapsed() < COPIES_TIMEOUT, "{copies} of {full} segments were sorted");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// The counters of all groups together.
     fn metrics(&self) -> Result<Vec<Metrics>> {
         Ok(self.logs()?.groups().values().map(Log::metrics).collect())
@@ -76,7 +97,11 @@ impl ScratchLogs {
 
     /// Opens the logs again after [`Self::shut`].
     fn open_again(&mut self) -> Result<()> {
-        self.logs = Some(Logs::open(&self.path, LogsOptions::default().groups(1))?);
+        self.open_with(Options::default())
+    }
+
+    fn open_with(&mut self, options: Options) -> Result<()> {
+        self.logs = Some(Logs::open(&self.path, LogsOptions::default().groups(1).options(options))?);
         Ok(())
     }
 }
@@ -290,8 +315,9 @@ pub(crate) struct Scans {
     pub(crate) one: Vec<f64>,
 }
 
-pub(crate) fn scan(bench: &Bench, count: usize, bytes: u64, record_bytes: usize) -> Result<Scans> {
-    let many = filled(bench, count, bytes, record_bytes)?;
+/// The rates without sorted copies of segments, and with them.
+pub(crate) fn scan(bench: &Bench, count: usize, bytes: u64, record_bytes: usize) -> Result<[Scans; 2]> {
+    let mut many = filled(bench, count, bytes, record_bytes)?;
     let one = ScratchLog::create(&bench.dir, "log", options())?;
     fill(&one, &bench.pool, bytes / 10, record_bytes, 1)?;
     let read = |log: &Log| -> Result<u64> {
@@ -302,22 +328,33 @@ pub(crate) fn scan(bench: &Bench, count: usize, bytes: u64, record_bytes: usize)
         }
         Ok(bytes)
     };
-    // Both sides have read everything once before.
-    many.handles.iter().try_for_each(|log| read(log).map(drop))?;
-    read(&one)?;
-    let (many, one) = interleave(
-        bench.rounds,
-        || {
-            let (bytes, time) = timed(|| many.handles[..count / 10].iter().map(read).sum::<Result<u64>>())?;
-            ensure!(bytes > 0, "the named logs are empty");
-            Ok(bytes as f64 / time.as_secs_f64())
-        },
-        || {
-            let (bytes, time) = timed(|| read(&one))?;
-            Ok(bytes as f64 / time.as_secs_f64())
-        },
-    )?;
-    Ok(Scans { many, one })
+    let mut scans = |is_sorted: bool| -> Result<Scans> {
+        many.shut()?;
+        many.open_with(Options::default().sorted_copies(is_sorted))?;
+        many.handles =
+            (0..count).map(|n| Ok(many.logs()?.get(&format!("log-{n}"))?)).collect::<Result<_>>()?;
+        if is_sorted {
+            many.await_copies()?;
+        }
+        // Both sides have read everything once before.
+        many.handles.iter().try_for_each(|log| read(log).map(drop))?;
+        read(&one)?;
+        let (many, one) = interleave(
+            bench.rounds,
+            || {
+                let (bytes, time) =
+                    timed(|| many.handles[..count / 10].iter().map(read).sum::<Result<u64>>())?;
+                ensure!(bytes > 0, "the named logs are empty");
+                Ok(bytes as f64 / time.as_secs_f64())
+            },
+            || {
+                let (bytes, time) = timed(|| read(&one))?;
+                Ok(bytes as f64 / time.as_secs_f64())
+            },
+        )?;
+        Ok(Scans { many, one })
+    };
+    Ok([scans(false)?, scans(true)?])
 }
 
 /// Latencies of quiet logs alone and beside one log whose appenders keep the queue full.

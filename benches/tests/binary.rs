@@ -96,6 +96,7 @@ fn every_bar_is_measured() {
         "many_idle_memory",
         "many_open",
         "many_scan",
+        "many_scan_sorted",
         "many_fair",
         "many_amp",
         "many_failover",

@@ -147,7 +147,8 @@ impl SortedDirectory {
         Some((mark.offset as usize, place.end as usize))
     }
 
-    /// The places of all logs' blocks, for a check of everything.
+    /// The places of all logs' blocks: where they begin and end.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn places(&self) -> impl Iterator<Item = (LogNumber, usize, usize)> + '_ {
         self.logs.iter().map(|place| (place.log, place.begin as usize, place.end as usize))
     }

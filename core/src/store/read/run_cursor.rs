@@ -26,6 +26,9 @@ pub(crate) struct FoundRun {
     pub(crate) timestamp: Timestamp,
 }
 
+/// In how many further segments a reader looks for the next record of its log before it searches all of them.
+const NEXT_MAX: usize = 8;
+
 /// Where a cursor reads.
 #[derive(Debug)]
 enum Position {
@@ -62,6 +65,9 @@ impl RunCursor {
         if let Some(found) = self.find_here(next)? {
             return Ok(found);
         }
+        if let Some(found) = self.find_in_next_copies(next)? {
+            return Ok(found);
+        }
         let segment = self.directories.holding(self.log, next)?;
         if let Some(found) = self.find_in_copy(&segment, next)? {
             return Ok(found);
@@ -79,6 +85,23 @@ impl RunCursor {
             let what = format!("record {next} of log {} is committed, but no block contains it", self.log);
             Error::new(ErrorKind::Corrupt, what)
         })
+    }
+
+    /// From one sorted copy to the next: returns the run that contains record `next`, if it is in the copy of one of the next
+    /// segments. This is much faster than a search for the segment.
+    fn find_in_next_copies(&mut self, next: Index) -> Result<Option<FoundRun>> {
+        let Some(Position::Copy { copy, .. }) = &self.position else { return Ok(None) };
+        let mut number = copy.number();
+        for _ in 0..NEXT_MAX {
+            let Some(segment) = self.directories.segments().after(number) else { return Ok(None) };
+            let Some(copy) = self.directories.copies().of(&segment) else { return Ok(None) };
+            if let Some((blocks, end)) = copy.blocks(self.log, next, WINDOW_BYTES) {
+                self.position = Some(Position::Copy { copy, blocks, end });
+                return self.find_here(next);
+            }
+            number = segment.number;
+        }
+        Ok(None)
     }
 
     /// Returns the run that contains record `next`, if it is in the sorted copy of its segment.

@@ -24,8 +24,9 @@ use crate::types::{Index, LogNumber};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How many copies stay open without a reader.
-const RECENT_MAX: usize = 64;
+/// How many copies stay open without a reader: mappings, and files, of which a process has few.
+const MAPPINGS_MAX: usize = 1024;
+const FILES_MAX: usize = 64;
 
 /// The file name of the copy of segment `number`.
 pub(crate) fn sorted_name(number: u64) -> String {
@@ -133,7 +134,10 @@ impl SortedCopies {
             },
         };
         state.recent.push_front(copy.clone());
-        state.recent.truncate(RECENT_MAX);
+        state.recent.truncate(match self.segments.mode() {
+            ReadMode::Map => MAPPINGS_MAX,
+            ReadMode::Read => FILES_MAX,
+        });
         Some(copy)
     }
 

@@ -152,6 +152,11 @@ impl Segments {
         })
     }
 
+    /// The first segment with a higher number.
+    pub(crate) fn after(&self, number: u64) -> Option<Arc<Segment>> {
+        self.read(|list| list.get(list.partition_point(|segment| segment.number <= number)).cloned())
+    }
+
     pub(crate) fn mode(&self) -> ReadMode {
         self.mode
     }
