@@ -451,7 +451,9 @@ fn many_fair(bench: &Bench) -> Result<Vec<Bar>> {
 fn many_amp(bench: &Bench) -> Result<Vec<Bar>> {
     const BYTES_MAX: f64 = 2.2;
     let bytes = many::amplification(bench, RECORD_BYTES)?;
-    let note = "bytes written to segment files for a byte of records, without zeros filled ahead".to_owned();
+    let note =
+        "bytes written to segments and their sorted copies for a byte of records, without zeros filled ahead"
+            .to_owned();
     Ok(vec![bar("many_amp", (bytes, BYTES_MAX), "B", bytes / BYTES_MAX, Side::AtMost(1.0), note)])
 }
 

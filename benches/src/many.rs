@@ -69,16 +69,20 @@ impl ScratchLogs {
         let full = groups.get(&1).context("there is no group 1")?.status().segments.saturating_sub(1);
         let begun = Instant::now();
         loop {
-            let mut copies = 0u64;
-            for entry in fs::read_dir(self.path.join("group-1"))? {
-                copies += u64::from(entry?.path().extension().is_some_and(|ext| ext == "run"));
-            }
+            let copies = self.copies()?.len() as u64;
             if copies >= full {
                 return Ok(());
             }
             ensure!(begun.elapsed() < COPIES_TIMEOUT, "{copies} of {full} segments were sorted");
             thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// The sizes of the sorted copies of the only group.
+    fn copies(&self) -> Result<Vec<u64>> {
+        let entries: Vec<_> = fs::read_dir(self.path.join("group-1"))?.collect::<std::io::Result<_>>()?;
+        let copies = entries.iter().filter(|entry| entry.path().extension().is_some_and(|ext| ext == "run"));
+        copies.map(|entry| Ok(entry.metadata()?.len())).collect()
     }
 
     /// The counters of all groups together.
@@ -407,6 +411,8 @@ pub(crate) fn amplification(bench: &Bench, record_bytes: usize) -> Result<f64> {
         (bytes + after.bytes - before.bytes, records + after.records - before.records)
     });
     ensure!(outcome.appends > 0, "nothing was appended");
+    logs.await_copies()?;
+    let bytes = bytes + logs.copies()?.iter().sum::<u64>();
     Ok(bytes as f64 / (records * record_bytes as u64) as f64)
 }
 

@@ -516,7 +516,8 @@ impl DrivenNode for Node {
             let left = Duration::from_millis(due.0.saturating_sub(self.replica.time(now).0));
             now.plus(left).max(self.retain_at)
         });
-        [self.replica.deadline(), self.prove_at, retain, self.scrubber.deadline(now), self.tiering_due(now)]
+        let (scrub, tier) = (self.scrubber.deadline(now), self.tiering_due(now));
+        [self.replica.deadline(), self.prove_at, retain, scrub, tier, self.sorting_due(now)]
             .into_iter()
             .flatten()
             .min()

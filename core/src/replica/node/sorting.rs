@@ -18,8 +18,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How soon a segment is looked at again that is not committed to its end.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// After each copy the helper thread rests for so many times as long as that took: appends need the disk and the processors, and
+/// what they leave is enough for the copies in the long run.
+const REST: u32 = 9;
 /// How long no copy is made after a failure, or after the copies were removed because the disk was full.
 const PAUSE: Duration = Duration::from_secs(600);
 
@@ -34,10 +35,22 @@ pub(super) struct Sorting {
     again: Moment,
     /// Segments that are damaged.
     damaged: BTreeSet<u64>,
-    /// The newest segment, and how many copies were removed, when there was nothing to do.
-    looked: Option<(u64, u64)>,
+    /// When the last copy was begun.
+    began: Moment,
+    /// When there was nothing to do.
+    looked: Option<State>,
     /// The copies were removed because the disk was full.
     gave_way: Arc<AtomicBool>,
+}
+
+/// As long as this does not change, no further segment can be copied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct State {
+    newest: Option<u64>,
+    /// How far the newest full segment is committed.
+    committed: usize,
+    /// How many copies were removed.
+    removals: u64,
 }
 
 /// The result of a copy.
@@ -77,9 +90,19 @@ impl Sorting {
             is_busy: false,
             again: Moment::default(),
             damaged: BTreeSet::new(),
+            began: Moment::default(),
             looked: None,
             gave_way,
         })
+    }
+
+    fn state(&self) -> State {
+        let (copies, segments) = (self.runs.copies(), self.runs.segments());
+        State {
+            newest: segments.newest().map(|segment| segment.number),
+            committed: segments.newest_full().map_or(0, |segment| segment.readable()),
+            removals: copies.removals(),
+        }
     }
 
     fn take_done(&mut self) -> Option<Sorted> {
@@ -90,13 +113,25 @@ impl Sorting {
 }
 
 impl Node {
+    /// When [`Self::sort_segments`] has to be called. None: when something else happens.
+    pub(super) fn sorting_due(&self, now: Moment) -> Option<Moment> {
+        let sorting = &self.sorting;
+        let can_begin = sorting.is_wanted && !sorting.is_busy && self.replica.sequencer.logs().is_shared();
+        let has_work = can_begin && sorting.looked != Some(sorting.state());
+        has_work.then(|| sorting.again.max(now))
+    }
+
     /// Has the next segment copied, if there is one.
     pub(super) fn sort_segments(&mut self, now: Moment) {
         if !self.sorting.is_wanted || !self.replica.sequencer.logs().is_shared() {
             return;
         }
         let segments = &self.writer.store.segments;
-        if let Some(Sorted { number, result: Err(error) }) = self.sorting.take_done() {
+        let done = self.sorting.take_done();
+        if done.is_some() {
+            self.sorting.again = now.plus(now.since(self.sorting.began) * REST);
+        }
+        if let Some(Sorted { number, result: Err(error) }) = done {
             tracing::warn!(path = %segments.disk().path().display(), segment = number, %error, "a segment could not be sorted; it is tried again later");
             if error.kind() == ErrorKind::Corrupt {
                 self.sorting.damaged.insert(number);
@@ -108,25 +143,18 @@ impl Node {
         if self.sorting.gave_way.swap(false, Ordering::Relaxed) {
             self.sorting.again = now.plus(PAUSE);
         }
-        if self.sorting.is_busy || now < self.sorting.again {
+        if self.sorting_due(now).is_none_or(|due| due > now) {
             return;
         }
-        let Some(newest) = segments.newest() else { return };
         let copies = self.sorting.runs.copies();
-        let state = (newest.number, copies.removals());
-        if self.sorting.looked == Some(state) {
-            return;
-        }
         let is_wanted = |number| !copies.has(number) && !self.sorting.damaged.contains(&number);
-        let Some(segment) = segments.find_full(|segment| is_wanted(segment.number)) else {
-            self.sorting.looked = Some(state);
-            self.sorting.damaged.clear(); // tried again with the next segment
+        let segment = segments.find_full(|segment| is_wanted(segment.number));
+        let Some(segment) = segment.filter(|segment| segment.readable() == segment.data_end()) else {
+            self.sorting.looked = Some(self.sorting.state());
+            self.sorting.damaged.clear(); // tried again when something has changed
             return;
         };
-        if segment.readable() < segment.data_end() {
-            self.sorting.again = now.plus(LOOK_AGAIN);
-            return;
-        }
+        self.sorting.began = now;
         self.sorting.is_busy = true;
         let (runs, log, done) = (self.sorting.runs.clone(), self.sorting.log, self.sorting.done.clone());
         let (oldest, queue) = (segments.oldest().map_or(0, |oldest| oldest.number), self.queue.clone());
