@@ -54,6 +54,11 @@ pub trait Disk: Debug + Send + Sync {
     /// Makes all names made, moved and removed so far durable.
     fn sync_dir(&self) -> io::Result<()>;
 
+    /// The disk that the directory is on. `None`: it is not known.
+    fn space(&self) -> io::Result<Option<Space>> {
+        Ok(None)
+    }
+
     /// Makes the names of the directory itself and of its parents durable. Needed once, when the first file is stored
     /// in it.
     fn sync_ancestors(&self) -> io::Result<()> {
@@ -73,6 +78,15 @@ pub trait Disk: Debug + Send + Sync {
         }
         Ok(())
     }
+}
+
+/// The disk that a directory is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// A number of its own.
+    pub device: u64,
+    /// The bytes that are free for this process.
+    pub free: u64,
 }
 
 /// A held lock. Dropping it releases the lock.

@@ -489,3 +489,24 @@ fn body_without_a_mapping_keeps_no_other_bytes() {
     }
     assert!(count >= 5, "{count} bodies");
 }
+
+/// A batch of which a record was read is not passed over by a reader that goes on with whole batches.
+#[test]
+fn whole_batches_follow_single_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+    for _ in 0..2 {
+        let mut batch = BatchBuilder::new();
+        for record in ["a", "b", "c"] {
+            batch.push(record.as_bytes()).unwrap();
+        }
+        log.append(&batch.build().unwrap()).unwrap();
+    }
+    let mut reader = log.reader(Start::First).unwrap();
+    for first in [1, 4] {
+        assert_eq!(reader.next_record().unwrap().unwrap().index, Index(first));
+        let stored = reader.next_stored().unwrap().unwrap();
+        assert_eq!((stored.first(), stored.last()), (Index(first), Index(first + 2)));
+    }
+    assert!(reader.next_stored().unwrap().is_none());
+}

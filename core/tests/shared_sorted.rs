@@ -103,11 +103,20 @@ fn eventually(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// Flips a bit in every block of a file, from its second page on.
+/// The contents of a file.
+fn content(disk: &SimDisk, name: &str) -> Vec<u8> {
+    let file = disk.open(name, false).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize];
+    file.read_at(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// Flips a bit in every second block of a sorted copy, and in none of its header and its directory.
 fn spoil(disk: &SimDisk, name: &str) {
-    let bytes = disk.open(name, false).unwrap().len().unwrap();
-    for at in (4096..bytes).step_by(64) {
-        assert!(disk.damage(name, &Damage::FlipBit { bit: at * 8 + 3 }));
+    let bytes = content(disk, name);
+    let directory = u32::from_le_bytes(bytes[52..56].try_into().unwrap()) as usize;
+    for at in (4096..directory).step_by(64).filter(|at| &bytes[*at..at + 4] == b"CLB1").step_by(2) {
+        assert!(disk.damage(name, &Damage::FlipBit { bit: (at as u64 + 70) * 8 + 3 }));
     }
 }
 
@@ -137,26 +146,33 @@ fn damaged_copies_are_not_used_and_made_again() {
     let mut group = Group::new(ReadMode::Read);
     group.append(100);
     group.await_copies();
-    let copies = group.files(".run");
-    for name in &copies {
+    group.read_all();
+    // Readers have the copies open, some in the middle of one.
+    let mut readers: Vec<_> = group.handles.iter().map(|log| log.reader(Start::First).unwrap()).collect();
+    for (n, reader) in readers.iter_mut().enumerate() {
+        assert_eq!(reader.next_record().unwrap().unwrap().data, record(n, 1));
+    }
+    let copies: Vec<_> =
+        group.files(".run").into_iter().map(|name| (name.clone(), content(&group.disk, &name))).collect();
+    for (name, _) in &copies {
         spoil(&group.disk, name);
     }
-    group.read_all();
-    // Each log's reader meets the damage of a copy, and the first one removes it.
+    for (n, reader) in readers.iter_mut().enumerate() {
+        for index in 2..=100 {
+            assert_eq!(reader.next_record().unwrap().unwrap().data, record(n, index), "log {n}");
+        }
+        assert!(reader.next_record().unwrap().is_none());
+    }
+    group.read_all(); // those had read the beginning of the first copy ahead
     group.append(1);
-    group.await_copies();
+    eventually("damaged copies are made again, the same", || {
+        let files = group.files(".run");
+        copies.iter().all(|(name, bytes)| files.contains(name) && content(&group.disk, name) == *bytes)
+    });
     group.read_all();
-    assert_eq!(group.files(".run")[..copies.len()], copies);
 
     // Found at the opening: the copy of another segment, a file that is cut off, and one without a segment.
-    let content = |name: &str| {
-        let file = group.disk.open(name, false).unwrap();
-        let mut bytes = vec![0; file.len().unwrap() as usize];
-        file.read_at(0, &mut bytes).unwrap();
-        bytes
-    };
-    let other = content(&copies[1]);
-    for (name, bytes) in [(&copies[0], &other[..]), (&copies[2], &content(&copies[2])[..9000])] {
+    for (name, bytes) in [(&copies[0].0, &copies[1].1[..]), (&copies[2].0, &copies[2].1[..9000])] {
         group.disk.remove(name).unwrap();
         let file = group.disk.create(name).unwrap();
         file.write_at(0, &[IoSlice::new(bytes)]).unwrap();
@@ -167,7 +183,12 @@ fn damaged_copies_are_not_used_and_made_again() {
     group.reopen();
     group.read_all();
     group.append(1);
-    group.await_copies();
+    eventually("they are made again", || {
+        [0, 2].iter().all(|n| {
+            let (name, bytes) = &copies[*n];
+            group.files(".run").contains(name) && content(&group.disk, name) == *bytes
+        })
+    });
     group.read_all();
     assert!(!group.files("").contains(&"00000000000000099999.run".to_owned()));
 }
@@ -198,19 +219,21 @@ fn copies_go_with_their_segments_and_with_the_option() {
     assert!(group.files(".run").is_empty());
 }
 
+/// Also those of another group on the same disk.
 #[test]
 fn copies_give_way_where_the_disk_is_full() {
     let group = Group::new(ReadMode::Map);
     group.append(60);
     group.await_copies();
-    let copies: u64 =
-        group.files(".run").iter().map(|name| group.disk.open(name, false).unwrap().len().unwrap()).sum();
-    let files: u64 =
-        group.files("").iter().map(|name| group.disk.open(name, false).unwrap().len().unwrap()).sum();
-    // Room for two more segments without the copies.
-    group.disk.limit_space(Some(files + u64::from(SEGMENT) / 2));
+    let size = |name: &String| group.disk.open(name, false).unwrap().len().unwrap();
+    let copies: u64 = group.files(".run").iter().map(size).sum();
     let fits = copies / u64::from(SEGMENT);
     assert!(fits >= 2, "{copies}");
+    // A reader waits at the end: it keeps no copy.
+    let mut waiting: Vec<_> = group.handles.iter().map(|log| log.reader(Start::First).unwrap()).collect();
+    waiting.iter_mut().for_each(|reader| while reader.next_record().unwrap().is_some() {});
+    // Half a segment is free beside the copies.
+    group.disk.limit_space(Some(group.disk.space_used() + u64::from(SEGMENT) / 2));
     let full = group.full_segments();
     let mut refused = None;
     while refused.is_none() {
@@ -221,4 +244,36 @@ fn copies_give_way_where_the_disk_is_full() {
     assert!(group.full_segments() as u64 >= full as u64 + fits - 1, "{:?}", group.files(""));
     assert!(group.files(".run").is_empty(), "{:?}", group.files(""));
     group.read_all();
+    drop(waiting);
+}
+
+/// On a real disk, with mappings.
+#[test]
+fn copies_are_mapped() {
+    let dir = tempfile::tempdir().unwrap();
+    let options =
+        || LogsOptions::default().groups(1).options(Options::with_segment_bytes(SEGMENT).sessions_max(8));
+    let logs = Logs::open(dir.path(), options()).unwrap();
+    let handles: Vec<_> = (0..LOGS).map(|n| logs.create(&format!("log-{n}")).unwrap()).collect();
+    for _ in 0..100 {
+        let submit = |(n, log): (usize, &Log)| log.submit(&record(n, log.last_index().get() + 1)).unwrap();
+        let tickets: Vec<_> = handles.iter().enumerate().map(submit).collect();
+        for ticket in tickets {
+            ticket.wait().unwrap();
+        }
+    }
+    let copies = || {
+        let names =
+            std::fs::read_dir(dir.path().join("group-1")).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().ends_with(".run")).count()
+    };
+    let full = logs.groups()[&1].status().segments - 1;
+    eventually("all full segments are sorted", || copies() as u64 >= full);
+    for (n, log) in handles.iter().enumerate() {
+        let mut reader = log.reader(Start::First).unwrap();
+        for index in 1..=100 {
+            assert_eq!(reader.next_record().unwrap().unwrap().data, record(n, index));
+        }
+        assert_eq!(log.read(Index(50)).unwrap().data, record(n, 50));
+    }
 }

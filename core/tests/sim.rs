@@ -107,6 +107,14 @@ fn seed_2446_closes_a_leader_that_nobody_has_answered_yet() {
     assert!(report.violation.is_none(), "{}", report.violation.unwrap());
 }
 
+/// A replica jumped while a reader was in its last segment, which then no longer told where it ended: the reader looked for the next
+/// record in an object, and not in the file that had it.
+#[test]
+fn seed_288_reader_goes_on_in_the_file_behind_a_jump() {
+    let report = run(288);
+    assert!(report.violation.is_none(), "{}", report.violation.unwrap());
+}
+
 /// A log on one voter syncs the last block of a segment, answers its append, rolls, and the sync of the next segment fails: all in
 /// one step. The checks took the record for not durable, which it was.
 #[test]

@@ -3,7 +3,7 @@
 //! Invariant: directories are made with mode 0700 and files with 0600. In a directory that its group may read and others
 //! may not (0750, 2750), files get 0640. The process's umask applies too. Existing files and directories keep their mode.
 
-use super::{Disk, DiskFile, Lock, Map};
+use super::{Disk, DiskFile, Lock, Map, Space};
 use rustix::fs::{
     Access, Advice, AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, access, fadvise, fallocate,
     fcntl_getfl, fcntl_setfl, flock, fstat, openat, renameat, statat, unlinkat,
@@ -84,6 +84,12 @@ impl Disk for RealDisk {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         Ok(unlinkat(&self.dir, name, AtFlags::empty())?)
+    }
+
+    fn space(&self) -> io::Result<Option<Space>> {
+        let (of_disk, of_directory) = (rustix::fs::fstatvfs(&self.dir)?, rustix::fs::fstat(&self.dir)?);
+        let free = of_disk.f_bavail.saturating_mul(of_disk.f_frsize);
+        Ok(Some(Space { device: of_directory.st_dev, free }))
     }
 
     fn sync_dir(&self) -> io::Result<()> {

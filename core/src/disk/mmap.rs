@@ -1,4 +1,4 @@
-//! The read-only mapping of a segment file. The only file with `unsafe` code.
+//! The read-only mapping of a segment file, or of a sorted copy. The only file with `unsafe` code.
 //!
 //! Returning `&[u8]` of a file that is being written is sound for these reasons:
 //!
@@ -9,6 +9,7 @@
 //!    new bytes, and the bytes that it accepts do not change again.
 //! 2. A segment file keeps its length while it is mapped: it has its full size, with blocks allocated, before it is
 //!    first mapped, and is reused only when no mapping is left (`store::allocator`).
+//!    A sorted copy is whole before it gets its name, and never written or reused after that (`store::read::sorter`).
 //! 3. Another process that shortens or overwrites the files breaks both. It must not; the directory is locked and the
 //!    documentation says so. Programs that cannot exclude such a process use `ReadMode::Read`.
 #![expect(unsafe_code, reason = "memory mappings; each block says why it is sound")]

@@ -54,7 +54,7 @@ pub use file::Damage;
 pub use rng::Rng;
 pub use state::{DiskState, Image, Landed, NodeId, Op};
 
-use super::{Disk, DiskFile, Lock};
+use super::{Disk, DiskFile, Lock, Space};
 use faults::{Faults, eio, enospc};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
@@ -545,6 +545,12 @@ impl Disk for SimDisk {
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let op = Op::Rename { from: from.to_owned(), to: to.to_owned() };
         self.lock_inner().change_names(Call::Rename, op, from)
+    }
+
+    fn space(&self) -> io::Result<Option<Space>> {
+        let inner = self.lock_inner();
+        let free = inner.space.map_or(u64::MAX, |space| space.saturating_sub(inner.space_used()));
+        Ok(Some(Space { device: Arc::as_ptr(&self.shared) as u64, free }))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {

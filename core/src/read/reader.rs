@@ -305,11 +305,19 @@ impl Finder {
         }
     }
 
-    /// If a sorted copy of a segment is read: removes it, for this reason, and goes on in the segment.
-    fn give_up_copy(&mut self, why: &Error) -> bool {
+    /// If a sorted copy of a segment is read, and damaged: goes on in the segment.
+    fn leave_copy(&mut self, why: &Error) -> bool {
         match self {
             Self::Blocks(_) => false,
-            Self::Runs(cursor) => why.kind() == ErrorKind::Corrupt && cursor.give_up_copy(why),
+            Self::Runs(cursor) => why.kind() == ErrorKind::Corrupt && cursor.leave_copy(why),
+        }
+    }
+
+    /// Closes a sorted copy of a segment. False: none is read.
+    fn close_copy(&mut self) -> bool {
+        match self {
+            Self::Blocks(_) => false,
+            Self::Runs(cursor) => cursor.close_copy(),
         }
     }
 
@@ -389,6 +397,9 @@ impl Reader {
     /// # Errors
     /// Those of [`Self::next_record`], except `Undecodable`.
     pub fn next_stored(&mut self) -> Result<Option<StoredBatch>> {
+        if self.has_batch() {
+            (self.block, self.cursor) = (None, None); // they are behind this batch already
+        }
         (self.batch, self.behind_undecodable) = (None, None);
         if !self.is_committed()? {
             return Ok(None);
@@ -537,7 +548,7 @@ impl Reader {
     }
 
     /// Whether the next record is committed; an error if it was discarded.
-    fn is_committed(&self) -> Result<bool> {
+    fn is_committed(&mut self) -> Result<bool> {
         let first = self.view.positions.first();
         if self.next < first {
             return Err(discarded(self.next, first));
@@ -548,6 +559,10 @@ impl Reader {
         // Records that were committed before can still be read while their files are there.
         if self.view.positions.is_closed() && self.view.is_dropped() {
             return Err(unknown(self.view.log));
+        }
+        // The next record will not be in a sorted copy, whose file would be kept.
+        if self.cursor.as_mut().is_some_and(Finder::close_copy) {
+            self.block = None;
         }
         Ok(false)
     }
@@ -581,7 +596,7 @@ impl Reader {
     /// object that came damaged is fetched once more.
     fn here_or_elsewhere<T>(&mut self, mut read: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
         match read(self) {
-            Err(error) if self.cursor.as_mut().is_some_and(|cursor| cursor.give_up_copy(&error)) => {
+            Err(error) if self.cursor.as_mut().is_some_and(|cursor| cursor.leave_copy(&error)) => {
                 self.block = None;
                 read(self)
             }

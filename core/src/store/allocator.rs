@@ -22,13 +22,14 @@ pub(crate) use super::background::{AHEAD, PreparedSegment};
 
 use super::background::{BackgroundJob, Job, JobQueue, Outcome};
 use super::format::segment::FORMAT_VERSION_FIRST;
+use super::read::sorted_copies::make_room;
 use super::segment::Segment;
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::clock::Moment;
 use crate::types::LogId;
 use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The use of a new segment.
@@ -47,15 +48,6 @@ impl Purpose {
             Self::Data => 2,
             Self::Metadata => 1,
         }
-    }
-}
-
-/// Frees space on a full disk; false if it could not.
-struct RoomMaker(Box<dyn Fn() -> bool + Send + Sync>);
-
-impl fmt::Debug for RoomMaker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RoomMaker")
     }
 }
 
@@ -88,7 +80,8 @@ pub(crate) struct Allocator {
     done: Condvar,
     /// Callers that do not block are notified through this.
     file_hook: OnceLock<FileHook>,
-    room_maker: OnceLock<RoomMaker>,
+    /// Whether its segments can have sorted copies, which are removed with them.
+    has_copies: AtomicBool,
 }
 
 impl Allocator {
@@ -112,7 +105,7 @@ impl Allocator {
             work: Condvar::new(),
             done: Condvar::new(),
             file_hook: OnceLock::new(),
-            room_maker: OnceLock::new(),
+            has_copies: AtomicBool::new(false),
         }
     }
 
@@ -122,10 +115,9 @@ impl Allocator {
         let _ = self.file_hook.set(FileHook(Box::new(file_hook)));
     }
 
-    /// Sets what frees space if there is none for a file. It runs on the helper thread, or on that of a caller who waits for a file.
-    /// Call it once.
-    pub(crate) fn set_room_maker(&self, make_room: impl Fn() -> bool + Send + Sync + 'static) {
-        let _ = self.room_maker.set(RoomMaker(Box::new(make_room)));
+    /// Has the sorted copy of each segment removed with it.
+    pub(crate) fn remove_copies(&self) {
+        self.has_copies.store(true, Ordering::Relaxed);
     }
 
     /// Sets the time. Failed attempts are repeated by the clock of the log's own thread.
@@ -407,14 +399,13 @@ impl Allocator {
         result
     }
 
-    fn has_made_room(&self) -> bool {
-        self.room_maker.get().is_some_and(|RoomMaker(make_room)| make_room())
-    }
-
     fn carry_out(&self, job: Job) -> Outcome {
         match job {
             Job::Prepare(number, spare) => Outcome::Prepared(match self.prepare(number, spare) {
-                Err((error, spare)) if error.kind() == ErrorKind::Full && self.has_made_room() => {
+                Err((error, spare))
+                    if error.kind() == ErrorKind::Full
+                        && make_room(&*self.disk, self.segment_bytes.into()) =>
+                {
                     self.prepare(number, spare)
                 }
                 prepared => prepared,

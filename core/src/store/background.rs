@@ -112,6 +112,9 @@ impl JobQueue {
         if self.wants_file() {
             return Some(Job::Prepare(self.next_number, self.take_spare(self.next_number)));
         }
+        if self.ending {
+            return None;
+        }
         self.jobs.pop_front().map(Job::Run)
     }
 

@@ -297,6 +297,17 @@ pub(crate) enum Source {
 }
 
 impl SegmentData {
+    /// The segment's file, without a mapping: a device that cannot read it causes an error and no signal.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn unmapped(segment: Arc<Segment>, disk: &dyn Disk) -> Result<Arc<Self>> {
+        let name = file_name(segment.number);
+        let path = disk.path().join(&name);
+        let file = disk.open(&name, false).map_err(|e| Error::io("open", &path, e))?;
+        Ok(Arc::new(Self { segment, source: Source::File(file), path, index: OnceLock::new() }))
+    }
+
     /// A file with the records of a segment in another order. It has no block index, and does not keep the segment.
     pub(crate) fn of_copy(of: &Segment, source: Source, path: PathBuf) -> Self {
         let segment = Segment::growing(of.number, of.id, of.bytes, of.base, of.first_timestamp);

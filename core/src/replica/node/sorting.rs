@@ -1,46 +1,47 @@
-//! Sorting: the full segments of a shared group are copied in the order of their logs, one at a time, by the helper thread.
+//! Sorting: the full segments of a shared group are copied in the order of their logs, one at a time, the newest first, by the helper
+//! thread.
 //!
 //! Invariant: only a segment whose blocks are all committed is copied.
 //!
 //! Must not know: what a copy looks like.
 
 use super::Node;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::replica::queue::inbox::InboxEvent;
 use crate::store::Store;
+use crate::store::allocator::Allocator;
 use crate::store::read::run_directory::RunDirectories;
-use crate::store::read::sorter::sort;
+use crate::store::read::sorter::{Begun, Sorter};
 use crate::sync::clock::Moment;
 use crate::types::LogId;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// After each copy the helper thread rests for so many times as long as that took: appends need the disk and the processors, and
+/// How long no copy is made after a failure, or if the disk has too little space for one.
+const PAUSE: Duration = Duration::from_secs(60);
+/// After each copy the helper thread rests, this many times as long as that took: appends need the disk and the processors, and
 /// what they leave is enough for the copies in the long run.
 const REST: u32 = 9;
-/// How long no copy is made after a failure, or after the copies were removed because the disk was full.
-const PAUSE: Duration = Duration::from_secs(600);
 
 /// The sorting of a log's segments.
 pub(super) struct Sorting {
     runs: Arc<RunDirectories>,
     is_wanted: bool,
     log: LogId,
+    /// The result of the copy that was being made.
     done: Arc<Mutex<Option<Sorted>>>,
     is_busy: bool,
     /// Nothing is done before.
     again: Moment,
-    /// Segments that are damaged.
-    damaged: BTreeSet<u64>,
+    /// Segments that are damaged, or of which no copy is made.
+    skipped: BTreeSet<u64>,
     /// When the last copy was begun.
     began: Moment,
     /// When there was nothing to do.
     looked: Option<State>,
-    /// The copies were removed because the disk was full.
-    gave_way: Arc<AtomicBool>,
 }
 
 /// As long as this does not change, no further segment can be copied.
@@ -56,7 +57,50 @@ struct State {
 /// The result of a copy.
 struct Sorted {
     number: u64,
-    result: Result<()>,
+    outcome: Result<Outcome>,
+}
+
+/// The result of a step that did not fail.
+enum Outcome {
+    Made,
+    NotThis,
+    NoRoom,
+}
+
+/// A copy that waits for its next step.
+enum Work {
+    Begin(Box<dyn FnOnce() -> Result<Begun> + Send>),
+    GoOn(Box<Sorter>),
+}
+
+impl Work {
+    /// Makes a step.
+    fn step(self) -> Result<std::result::Result<Self, Outcome>> {
+        match self {
+            Self::Begin(begin) => Ok(match begin()? {
+                Begun::Sorter(sorter) => Ok(Self::GoOn(sorter)),
+                Begun::NotThis => Err(Outcome::NotThis),
+                Begun::NoRoom => Err(Outcome::NoRoom),
+            }),
+            Self::GoOn(mut sorter) => {
+                Ok(if sorter.step()? { Err(Outcome::Made) } else { Ok(Self::GoOn(sorter)) })
+            }
+        }
+    }
+
+    /// Has the helper thread make this step and all further ones, each after more urgent work.
+    fn run(self, allocator: Arc<Allocator>, done: Box<dyn FnOnce(Result<Outcome>) + Send>) {
+        let next = allocator.clone();
+        allocator.run_in_background(move || {
+            // A panic would end the thread, and with it the log.
+            let stepped = catch_unwind(AssertUnwindSafe(|| self.step()));
+            match stepped.unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "sorting a segment panicked"))) {
+                Ok(Ok(work)) => work.run(next, done),
+                Ok(Err(outcome)) => done(Ok(outcome)),
+                Err(error) => done(Err(error)),
+            }
+        });
+    }
 }
 
 impl Sorting {
@@ -69,19 +113,12 @@ impl Sorting {
         options: &Options,
         is_shared: bool,
     ) -> Result<Self> {
-        let gave_way = Arc::new(AtomicBool::new(false));
         if is_shared {
             let segments = store.segments.snapshot();
             let is_listed = |number| segments.iter().any(|segment| segment.number == number);
             runs.copies().find(|number| options.sorted_copies && is_listed(number))?;
+            store.allocator.remove_copies();
         }
-        store.allocator.set_room_maker({
-            let (runs, gave_way) = (runs.clone(), gave_way.clone());
-            move || {
-                gave_way.store(true, Ordering::Relaxed);
-                runs.copies().clear() > 0
-            }
-        });
         Ok(Self {
             runs,
             is_wanted: options.sorted_copies,
@@ -89,10 +126,9 @@ impl Sorting {
             done: Arc::default(),
             is_busy: false,
             again: Moment::default(),
-            damaged: BTreeSet::new(),
+            skipped: BTreeSet::new(),
             began: Moment::default(),
             looked: None,
-            gave_way,
         })
     }
 
@@ -123,46 +159,58 @@ impl Node {
 
     /// Has the next segment copied, if there is one.
     pub(super) fn sort_segments(&mut self, now: Moment) {
-        if !self.sorting.is_wanted || !self.replica.sequencer.logs().is_shared() {
-            return;
-        }
-        let segments = &self.writer.store.segments;
-        let done = self.sorting.take_done();
-        if done.is_some() {
-            self.sorting.again = now.plus(now.since(self.sorting.began) * REST);
-        }
-        if let Some(Sorted { number, result: Err(error) }) = done {
-            tracing::warn!(path = %segments.disk().path().display(), segment = number, %error, "a segment could not be sorted; it is tried again later");
-            if error.kind() == ErrorKind::Corrupt {
-                self.sorting.damaged.insert(number);
-                let _ = segments.met(error, None); // the repair looks there
-            } else {
-                self.sorting.again = now.plus(PAUSE);
-            }
-        }
-        if self.sorting.gave_way.swap(false, Ordering::Relaxed) {
-            self.sorting.again = now.plus(PAUSE);
-        }
+        self.end_sorting(now);
         if self.sorting_due(now).is_none_or(|due| due > now) {
             return;
         }
+        // Before the search: a change meanwhile causes another one.
+        let state = self.sorting.state();
+        let segments = &self.writer.store.segments;
         let copies = self.sorting.runs.copies();
-        let is_wanted = |number| !copies.has(number) && !self.sorting.damaged.contains(&number);
-        let segment = segments.find_full(|segment| is_wanted(segment.number));
-        let Some(segment) = segment.filter(|segment| segment.readable() == segment.data_end()) else {
-            self.sorting.looked = Some(self.sorting.state());
-            self.sorting.damaged.clear(); // tried again when something has changed
+        copies.forget_below(segments.oldest().map_or(0, |oldest| oldest.number));
+        let segment = segments.find_full(|segment| {
+            let is_known = copies.has(segment.number) || self.sorting.skipped.contains(&segment.number);
+            !is_known && segment.readable() == segment.data_end()
+        });
+        let Some(segment) = segment else {
+            self.sorting.looked = Some(state);
+            self.sorting.skipped.clear(); // tried again when something has changed
             return;
         };
         self.sorting.began = now;
         self.sorting.is_busy = true;
-        let (runs, log, done) = (self.sorting.runs.clone(), self.sorting.log, self.sorting.done.clone());
-        let (oldest, queue) = (segments.oldest().map_or(0, |oldest| oldest.number), self.queue.clone());
-        self.writer.store.allocator.run_in_background(move || {
-            runs.copies().drop_below(oldest);
-            let (number, result) = (segment.number, sort(runs.copies(), log, &segment));
-            *done.lock().unwrap_or_else(PoisonError::into_inner) = Some(Sorted { number, result });
-            queue.push_event(InboxEvent::JobEnded);
-        });
+        let (copies, log, done) = (copies.clone(), self.sorting.log, self.sorting.done.clone());
+        let (number, queue) = (segment.number, self.queue.clone());
+        let allocator = self.writer.store.allocator.clone();
+        allocator.remove_copies();
+        Work::Begin(Box::new(move || Sorter::begin(copies, log, segment))).run(
+            allocator,
+            Box::new(move |outcome| {
+                *done.lock().unwrap_or_else(PoisonError::into_inner) = Some(Sorted { number, outcome });
+                queue.push_event(InboxEvent::JobEnded);
+            }),
+        );
+    }
+
+    /// Takes the result of a copy.
+    fn end_sorting(&mut self, now: Moment) {
+        let Some(Sorted { number, outcome }) = self.sorting.take_done() else { return };
+        let segments = &self.writer.store.segments;
+        self.sorting.again = now.plus(now.since(self.sorting.began) * REST);
+        match outcome {
+            Ok(Outcome::Made) => {}
+            Ok(Outcome::NotThis) => drop(self.sorting.skipped.insert(number)),
+            Ok(Outcome::NoRoom) => self.sorting.again = now.plus(PAUSE),
+            Err(error) => {
+                let path = segments.disk().path().display();
+                tracing::warn!(%path, segment = number, %error, "a segment could not be sorted; it is tried again later");
+                if error.kind() == ErrorKind::Corrupt {
+                    self.sorting.skipped.insert(number);
+                    let _ = segments.met(error, None); // the repair looks there
+                } else {
+                    self.sorting.again = now.plus(PAUSE);
+                }
+            }
+        }
     }
 }

@@ -44,8 +44,9 @@ use crate::types::{EntryIndex, LogId, LogNumber, NodeId, Timestamp};
 use crate::vault::Vault;
 use delegation::Delegation;
 pub(crate) use jobs::ObjectMaker;
-use jobs::{Job, JobDone, ObjectBegin, Search};
+use jobs::{Found, Job, JobDone, ObjectBegin, Search};
 use local::Released;
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -58,6 +59,8 @@ const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 /// How soon a failed deletion is tried again.
 const DELETE_RETRY: Duration = Duration::from_secs(600);
+/// The most deletions that wait.
+const DELETIONS_MAX: u32 = 16;
 /// How often a leader looks whether there is enough for another object, at most.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long the change that makes a log have objects may wait for the other members.
@@ -86,10 +89,13 @@ pub(super) struct Tiering {
     asked_until: Moment,
     /// Up to this entry there was not enough for another object.
     looked_upto: EntryIndex,
+    /// The bytes that are needed behind this entry for another object, as the last look has shown. An estimate from the segments
+    /// alone can be too high by most of a segment.
+    lacking: Option<(EntryIndex, u64)>,
     /// Shown to readers: the number of the oldest object, and of the next one.
     shown: (u64, u64),
-    /// Objects below this number are to be deleted, once the entry is durably known to be committed, not before the time.
-    to_delete: Option<(u64, EntryIndex, Moment)>,
+    /// Objects that are to be deleted, the next ones first.
+    to_delete: VecDeque<Deletion>,
     /// Objects below this number were deleted.
     deleted: u64,
     /// Whether the object store is known to be this log's.
@@ -98,6 +104,18 @@ pub(super) struct Tiering {
     delegation: Delegation,
     /// An object that another replica says to have stored.
     claimed: Option<(NodeId, u64, StoredObject)>,
+}
+
+/// Objects below a number that are to be deleted.
+#[derive(Clone, Copy, Debug)]
+struct Deletion {
+    below: u64,
+    /// Once this entry is durably known to be committed.
+    raft: EntryIndex,
+    /// The discard was seen then.
+    since: Moment,
+    /// Not before.
+    at: Moment,
 }
 
 impl Tiering {
@@ -126,8 +144,9 @@ impl Tiering {
             failed: None,
             asked_until: Moment::default(),
             looked_upto: EntryIndex(0),
+            lacking: None,
             shown: (0, 0),
-            to_delete: None,
+            to_delete: VecDeque::new(),
             deleted: 0,
             is_checked: false,
             released: Released::default(),
@@ -267,7 +286,7 @@ impl Node {
         };
         let work = has_work.then_some(now).or(self.tiering.delegation.deadline());
         let known = self.known_commit();
-        let delete = self.tiering.to_delete.filter(|(_, raft, _)| *raft <= known).map(|(_, _, at)| at);
+        let delete = self.tiering.to_delete.front().filter(|next| next.raft <= known).map(|next| next.at);
         let age = self.age_due(now);
         [work, delete, age].into_iter().flatten().min().map(|at| at.max(self.tiering.again))
     }
@@ -311,7 +330,8 @@ impl Node {
             return None; // nothing is new since the last look, which found too little
         }
         let segments = &self.writer.store.segments;
-        let is_full = segments.bytes_behind(about.raft) >= object_bytes;
+        let lacking = self.tiering.lacking.filter(|(behind, _)| *behind == about.raft);
+        let is_full = segments.bytes_behind(about.raft) >= lacking.map_or(object_bytes, |(_, bytes)| bytes);
         if !is_full && !is_old {
             self.tiering.again = now.plus(LOOK_EVERY);
             self.tiering.looked_upto = committed.raft;
@@ -384,13 +404,19 @@ impl Node {
                 self.tiering.has_failed(&error, "the object store cannot be used", now)
             }
             // A discard may have moved its begin meanwhile: then replicas may lack what is before.
-            JobDone::End(begin, _, Ok(Some(_))) if self.next_begin() != begin => {
+            JobDone::End(begin, _, Ok(Found::Cut(_))) if self.next_begin() != begin => {
                 self.tiering.again = now.plus(LOOK_EVERY);
             }
-            JobDone::End(_, _, Ok(Some(cut))) => self.propose_object(cut, now)?,
-            JobDone::End(_, upto, Ok(None)) => {
+            JobDone::End(_, _, Ok(Found::Cut(cut))) => self.propose_object(cut, now)?,
+            JobDone::End(_, upto, Ok(Found::Lacking(bytes))) => {
                 self.tiering.looked_upto = upto;
                 self.tiering.again = now.plus(LOOK_EVERY);
+                let segments = &self.writer.store.segments;
+                self.tiering.lacking = self.about_next_begin().map(|about| {
+                    let looked =
+                        segments.bytes_behind(about.raft).saturating_sub(segments.bytes_behind(upto));
+                    (about.raft, looked.saturating_add(bytes))
+                });
             }
             JobDone::End(_, _, Err(error)) => {
                 self.tiering.has_failed(&error, "the end of an object cannot be found", now)
@@ -419,15 +445,15 @@ impl Node {
                 let path = self.tiering.path.display();
                 tracing::info!(%path, below, count, "objects whose records are discarded were deleted");
                 self.tiering.deleted = below;
-                self.tiering.to_delete.take_if(|(number, ..)| *number <= below);
+                self.tiering.to_delete.retain(|deletion| deletion.below > below);
                 self.tiering.has_succeeded("the object store");
             }
             // Everything else goes on: the store may forbid deletion alone.
             JobDone::Deleted(_, Err(error)) => {
                 let path = self.tiering.path.display();
                 tracing::warn!(%path, %error, "objects of discarded records cannot be deleted; it is tried again");
-                if let Some((.., at)) = &mut self.tiering.to_delete {
-                    *at = now.plus(DELETE_RETRY);
+                if let Some(next) = self.tiering.to_delete.front_mut() {
+                    next.at = now.plus(DELETE_RETRY);
                 }
             }
             JobDone::Panicked => {
@@ -481,16 +507,24 @@ impl Node {
             (committed.raft, number > self.tiering.shown.0 || self.tiering.shown == (0, 0));
         self.tiering.shown = (number, next);
         if is_discarded && number > self.tiering.deleted {
-            let delay = self.options.object_delete_delay;
-            let at = self.tiering.to_delete.map_or_else(|| now.plus(delay), |(.., at)| at);
-            self.tiering.to_delete = Some((number, raft, at));
+            self.delete_later(number, raft, now);
         }
         self.drop_discarded(self.known_commit());
     }
 
+    /// Has the objects below a number deleted after the delay. Discards that follow each other closely are joined, so that a log that
+    /// discards all the time has few deletions waiting.
+    fn delete_later(&mut self, below: u64, raft: EntryIndex, now: Moment) {
+        let delay = self.options.object_delete_delay;
+        let waiting = &mut self.tiering.to_delete;
+        let joined = waiting.pop_back_if(|last| now.since(last.since) < delay / DELETIONS_MAX);
+        let since = joined.map_or(now, |last| last.since);
+        waiting.push_back(Deletion { below, raft, since, at: now.plus(delay) });
+    }
+
     /// The objects that can be deleted now: all below this number.
     fn due_for_deletion(&self, now: Moment) -> Option<u64> {
-        let (number, raft, at) = self.tiering.to_delete?;
-        (at <= now && raft <= self.known_commit()).then_some(number)
+        let next = self.tiering.to_delete.front()?;
+        (next.at <= now && next.raft <= self.known_commit()).then_some(next.below)
     }
 }

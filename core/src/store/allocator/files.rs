@@ -8,6 +8,7 @@ use crate::store::format::geometry::{
     FOOTER_BYTES, INDEX_ENTRY_BYTES, SEGMENT_HEADER_BYTES, data_limit, tail_reserve,
 };
 use crate::store::format::segment::{Footer, SegmentHeader, encode_index};
+use crate::store::read::sorted_copies::sorted_name;
 use crate::store::segment::{Segment, file_name};
 use crate::types::SegmentId;
 use std::io;
@@ -177,7 +178,8 @@ impl Allocator {
 
     /// Makes a dropped segment's file a spare if no reader has it, one is needed and its size is right.
     pub(super) fn reuse_or_remove(&self, segment: Arc<Segment>) -> Outcome {
-        let (name, spare) = (file_name(segment.number), format!("{:020}.tmp", segment.number));
+        let number = segment.number;
+        let (name, spare) = (file_name(number), format!("{number:020}.tmp"));
         let right_size = segment.bytes == self.segment_bytes;
         let own = segment.number >= self.own_from;
         let unread = Arc::try_unwrap(segment).is_ok();
@@ -185,6 +187,9 @@ impl Allocator {
             let state = self.lock();
             state.spare.len() < AHEAD
         };
+        if self.has_copies.load(Ordering::Relaxed) {
+            let _ = self.disk.remove(&sorted_name(number)); // it may have none
+        }
         // Renamed at once, to leave the sequence of segments: otherwise a reader of the directory would miss those
         // after it.
         if right_size && own && unread && wanted && self.disk.rename(&name, &spare).is_ok() {

@@ -153,6 +153,11 @@ impl SortedDirectory {
         self.logs.iter().map(|place| (place.log, place.begin as usize, place.end as usize))
     }
 
+    /// The memory that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&self.logs[..]) + size_of_val(&self.marks[..])
+    }
+
     pub(crate) fn counts(&self) -> (u32, u32) {
         (self.logs.len() as u32, self.marks.len() as u32)
     }

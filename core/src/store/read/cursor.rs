@@ -20,6 +20,8 @@ use std::sync::Arc;
 pub(crate) struct Cursor {
     segments: Arc<Segments>,
     blocks: Blocks,
+    /// The record after the last block that was seen.
+    behind: Index,
     prefetch: Prefetch,
 }
 
@@ -32,7 +34,7 @@ impl Cursor {
         prefetch: usize,
     ) -> Self {
         let blocks = Blocks::new(data, offset, WINDOW_BYTES);
-        Self { segments, blocks, prefetch: Prefetch::new(prefetch) }
+        Self { segments, blocks, behind: Index(0), prefetch: Prefetch::new(prefetch) }
     }
 
     /// Returns the first block from here on for which `wanted` holds, and moves past it. `None`: no readable block is
@@ -44,12 +46,13 @@ impl Cursor {
         loop {
             let readable = self.segment().readable();
             let Some(found) = self.blocks.next(readable)? else {
-                match self.segments.next_position(self.segment(), self.blocks.at()) {
+                match self.segments.next_position(self.segment(), self.blocks.at(), self.behind) {
                     Some((next, offset)) => self.enter(&next, offset)?,
                     None => return Ok(None),
                 }
                 continue;
             };
+            self.behind = found.header.next_record();
             if wanted(&found.header) {
                 self.prefetch.reach(&self.segments, self.blocks.data(), self.blocks.at());
                 return Ok(Some(found));

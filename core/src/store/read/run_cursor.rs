@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! - it reads only below `Segment::readable`;
-//! - what cannot be read from a copy is read from the segment: a copy that is damaged, or lacks a record, costs time only.
+//! - a record that cannot be read from a copy is read from the segment: a copy that is damaged, or lacks it, costs time only.
 
 use super::block_reader::{Blocks, Slice, WINDOW_BYTES};
 use super::run_directory::{RunDirectories, RunDirectory, RunPlace};
@@ -27,7 +27,7 @@ pub(crate) struct FoundRun {
 }
 
 /// In how many further segments a reader looks for the next record of its log before it searches all of them.
-const NEXT_MAX: usize = 8;
+const NEXT_MAX: usize = 2;
 
 /// Where a cursor reads.
 #[derive(Debug)]
@@ -68,6 +68,7 @@ impl RunCursor {
         if let Some(found) = self.find_in_next_copies(next)? {
             return Ok(found);
         }
+        self.position = None; // an error from here on is not of the copy
         let segment = self.directories.holding(self.log, next)?;
         if let Some(found) = self.find_in_copy(&segment, next)? {
             return Ok(found);
@@ -121,7 +122,7 @@ impl RunCursor {
             }
             Some(Position::Copy { blocks, end, .. }) => match run_in_copy(blocks, *end, next) {
                 Err(error) => {
-                    self.give_up_copy(&error);
+                    self.leave_copy(&error);
                     Ok(None)
                 }
                 found => found,
@@ -129,12 +130,18 @@ impl RunCursor {
         }
     }
 
-    /// If the cursor reads a sorted copy: removes it, for this reason, and goes on in the segment. False: it reads none.
-    pub(crate) fn give_up_copy(&mut self, why: &Error) -> bool {
+    /// If the cursor reads a sorted copy: reports that it cannot be read, for this reason, and goes on in the segment. False: it reads
+    /// none.
+    pub(crate) fn leave_copy(&mut self, why: &Error) -> bool {
         let Some(Position::Copy { copy, .. }) = &self.position else { return false };
-        self.directories.copies().give_up(copy.number(), why);
+        self.directories.copies().cannot_read(copy, why);
         self.position = None;
         true
+    }
+
+    /// Closes the sorted copy that the cursor reads. False: it reads none.
+    pub(crate) fn close_copy(&mut self) -> bool {
+        self.position.take_if(|position| matches!(position, Position::Copy { .. })).is_some()
     }
 
     /// The first record of the log in a block of this time or later. `None`: no block is.

@@ -41,7 +41,7 @@ const DIRECTORIES_BYTES_MAX: usize = 32 << 20;
 #[derive(Debug)]
 pub(crate) struct RunDirectories {
     segments: Arc<Segments>,
-    copies: SortedCopies,
+    copies: Arc<SortedCopies>,
     /// Newest first.
     recent: Mutex<VecDeque<Arc<RunDirectory>>>,
 }
@@ -52,7 +52,7 @@ impl RunDirectories {
     }
 
     /// The sorted copies of the segments.
-    pub(crate) fn copies(&self) -> &SortedCopies {
+    pub(crate) fn copies(&self) -> &Arc<SortedCopies> {
         &self.copies
     }
 

@@ -2,7 +2,7 @@
 //! among many finds its records one behind the other there, and scattered over the whole segment otherwise.
 //!
 //! ```text
-//! N.seg, full and committed ──> helper thread: sort ──> N.run.tmp ──synced, renamed──> N.run ──> readers
+//! N.seg, full and committed ──> helper thread: sorter ──> N.run.tmp ──synced, renamed──> N.run ──> readers
 //! ```
 //!
 //! The segment stays, and raft, repair and recovery know nothing else. So a copy can be missing at any time: after a crash, on a full
@@ -11,22 +11,27 @@
 //! Invariants:
 //! - a copy is made of committed blocks only, which never change; it names the segment by its random id;
 //! - a file `N.run` is whole and durable: it gets its name after its sync;
-//! - no record of one log is ever read as another's: each log's blocks have a salt of their own.
+//! - no record of one log is ever read as another's: each log's blocks have a salt of their own;
+//! - no lock is held during a call to the disk: the thread that writes the log asks for the state of the copies.
 //!
 //! Must not know: raft, readers.
 
 use super::block_reader::Blocks;
 use crate::disk::{Disk, DiskFile};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::store::format::sorted::{SORTED_HEADER_BYTES, SortedDirectory, SortedHeader, salt};
 use crate::store::segment::{ReadMode, Segment, SegmentData, Segments, Source};
 use crate::types::{Index, LogNumber};
-use std::collections::{BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// How many copies stay open without a reader: mappings, and files, of which a process has few.
-const MAPPINGS_MAX: usize = 1024;
-const FILES_MAX: usize = 64;
+/// How many copies stay open without a reader: mappings, or files, of which a process has few.
+const MAPPINGS_MAX: usize = 256;
+const FILES_MAX: usize = 16;
+/// The most memory that their directories take, except for the one that was used last.
+const DIRECTORIES_BYTES_MAX: usize = 32 << 20;
 
 /// The file name of the copy of segment `number`.
 pub(crate) fn sorted_name(number: u64) -> String {
@@ -34,13 +39,13 @@ pub(crate) fn sorted_name(number: u64) -> String {
 }
 
 /// The number in the file name of a copy; None for other names.
-pub(crate) fn sorted_number(name: &str) -> Option<u64> {
+fn sorted_number(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".run")?;
     (digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok()).flatten()
 }
 
 /// The name of a copy that is being made.
-pub(crate) fn unfinished_name(number: u64) -> String {
+pub(super) fn unfinished_name(number: u64) -> String {
     format!("{}.tmp", sorted_name(number))
 }
 
@@ -49,26 +54,50 @@ pub(crate) fn is_sorted_name(name: &str) -> bool {
     sorted_number(name.strip_suffix(".tmp").unwrap_or(name)).is_some()
 }
 
+/// The copies of all logs in this process, which give way together: they can be on one disk.
+static ALL: Mutex<Vec<Weak<SortedCopies>>> = Mutex::new(Vec::new());
+
+/// Removes copies of any log on the disk of `disk`, the oldest of each first, until `bytes` are free. False: nothing
+/// was removed. Blocks for the disk.
+pub(crate) fn make_room(disk: &dyn Disk, bytes: u64) -> bool {
+    let space = || disk.space().ok().flatten();
+    let Some(device) = space().map(|space| space.device) else { return false };
+    let mut all = lock(&ALL).iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
+    all.retain(|copies| copies.disk().space().is_ok_and(|space| space.is_some_and(|s| s.device == device)));
+    let mut removed = 0;
+    while space().is_some_and(|space| space.free < bytes) || removed == 0 {
+        let before = removed;
+        removed += all.iter().filter(|copies| copies.remove_oldest()).count();
+        if removed == before {
+            break;
+        }
+    }
+    if removed > 0 {
+        tracing::info!(path = %disk.path().display(), removed, "the disk is full: sorted copies of segments were removed");
+    }
+    removed > 0
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The copies of a log's segments. `Send + Sync`; calls block only for the disk.
 #[derive(Debug)]
 pub(crate) struct SortedCopies {
     segments: Arc<Segments>,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// The numbers of the segments that have one.
-    numbers: BTreeSet<u64>,
-    /// How many copies were removed so far.
-    removals: u64,
+    /// The segments that have a copy, and a number that each copy has for itself.
+    known: Mutex<BTreeMap<u64, u64>>,
+    made: AtomicU64,
+    removals: AtomicU64,
     /// Copies that were used last, newest first.
-    recent: VecDeque<Arc<SortedCopy>>,
+    recent: Mutex<VecDeque<Arc<SortedCopy>>>,
 }
 
 impl SortedCopies {
-    pub(crate) fn new(segments: Arc<Segments>) -> Self {
-        Self { segments, state: Mutex::default() }
+    pub(crate) fn new(segments: Arc<Segments>) -> Arc<Self> {
+        let (made, removals) = (AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(Self { segments, known: Mutex::default(), made, removals, recent: Mutex::default() })
     }
 
     /// The segments that are copied.
@@ -80,21 +109,17 @@ impl SortedCopies {
         &**self.segments.disk()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Finds the copies in a directory that was just opened, and removes those that no segment has, or that are unfinished.
     ///
     /// # Errors
     /// `Io`: the directory cannot be read.
-    pub(crate) fn find(&self, has_segment: impl Fn(u64) -> bool) -> Result<()> {
+    pub(crate) fn find(self: &Arc<Self>, has_segment: impl Fn(u64) -> bool) -> Result<()> {
         let disk = self.disk();
         let names = disk.list().map_err(|e| Error::io("list", disk.path(), e))?;
         for name in names.into_iter().filter(|name| is_sorted_name(name)) {
             match sorted_number(&name).filter(|number| has_segment(*number)) {
                 Some(number) => self.add(number),
-                None => remove(disk, &name),
+                None => self.remove(&name),
             }
         }
         Ok(())
@@ -102,85 +127,117 @@ impl SortedCopies {
 
     /// Whether a segment has a copy.
     pub(crate) fn has(&self, number: u64) -> bool {
-        self.lock().numbers.contains(&number)
+        lock(&self.known).contains_key(&number)
     }
 
     /// How many copies were removed so far although their segments may be there.
     pub(crate) fn removals(&self) -> u64 {
-        self.lock().removals
+        self.removals.load(Ordering::Relaxed)
     }
 
-    /// Notes that a copy was made.
-    pub(super) fn add(&self, number: u64) {
-        self.lock().numbers.insert(number);
-    }
-
-    /// Opens the copy of a segment. One that cannot be used is removed. None: there is none.
-    pub(crate) fn of(&self, segment: &Segment) -> Option<Arc<SortedCopy>> {
-        let mut state = self.lock();
-        if !state.numbers.contains(&segment.number) {
-            return None;
+    /// Notes that a copy was made. From the first one on the copies give way where the disk is full.
+    pub(super) fn add(self: &Arc<Self>, number: u64) {
+        let made = self.made.fetch_add(1, Ordering::Relaxed);
+        lock(&self.known).insert(number, made);
+        if made == 0 {
+            let mut all = lock(&ALL);
+            all.retain(|copies| copies.strong_count() > 0);
+            all.push(Arc::downgrade(self));
         }
-        let known = state.recent.iter().position(|copy| copy.number() == segment.number);
-        let copy = match known.and_then(|n| state.recent.remove(n)) {
+    }
+
+    /// Opens the copy of a segment. A damaged one is removed. None: there is none that can be used now.
+    pub(crate) fn of(&self, segment: &Segment) -> Option<Arc<SortedCopy>> {
+        let made = *lock(&self.known).get(&segment.number)?;
+        let mut recent = lock(&self.recent);
+        let at = recent.iter().position(|copy| (copy.number(), copy.made) == (segment.number, made));
+        let known = at.and_then(|n| recent.remove(n));
+        drop(recent);
+        let copy = match known {
             Some(copy) => copy,
-            None => match SortedCopy::open(segment, self.disk(), self.segments.mode()) {
+            None => match SortedCopy::open(segment, made, self.disk(), self.segments.mode()) {
                 Ok(copy) => Arc::new(copy),
                 Err(error) => {
-                    drop(state);
-                    self.give_up(segment.number, &error);
+                    self.cannot_use(segment.number, made, &error);
                     return None;
                 }
             },
         };
-        state.recent.push_front(copy.clone());
-        state.recent.truncate(match self.segments.mode() {
+        let count_max = match self.segments.mode() {
             ReadMode::Map => MAPPINGS_MAX,
             ReadMode::Read => FILES_MAX,
+        };
+        let mut bytes = 0;
+        let mut recent = lock(&self.recent);
+        recent.push_front(copy.clone());
+        let kept = recent.iter().take(count_max).take_while(|copy| {
+            bytes += copy.directory.bytes();
+            bytes <= DIRECTORIES_BYTES_MAX
         });
+        let kept = kept.count().max(1);
+        let closed = recent.split_off(kept);
+        drop(recent);
+        drop(closed); // after the lock: this can unmap files
         Some(copy)
     }
 
-    /// Removes a copy that cannot be used, for this reason. Readers of it go on in the segment.
-    pub(crate) fn give_up(&self, number: u64, why: &Error) {
-        let disk = self.disk();
-        if self.forget(number) {
-            tracing::warn!(path = %disk.path().display(), segment = number, error = %why, "the sorted copy of a segment cannot be used; it is removed, and made again later");
-            remove(disk, &sorted_name(number));
+    /// Reports that a copy could not be read, for this reason. A damaged one is removed.
+    pub(crate) fn cannot_read(&self, copy: &SortedCopy, why: &Error) {
+        self.cannot_use(copy.number(), copy.made, why);
+    }
+
+    fn cannot_use(&self, number: u64, made: u64, why: &Error) {
+        // There may be no memory or descriptor for it now. The file is sound as far as is known.
+        if why.kind() != ErrorKind::Corrupt {
+            tracing::debug!(path = %self.disk().path().display(), segment = number, error = %why, "the sorted copy of a segment cannot be read now");
+        } else if self.forget(number, Some(made)) {
+            tracing::warn!(path = %self.disk().path().display(), segment = number, error = %why, "the sorted copy of a segment is damaged; it is removed, and made again later");
+            self.remove(&sorted_name(number));
         }
     }
 
-    /// Removes the copies of segments before `oldest`, which are gone.
-    pub(crate) fn drop_below(&self, oldest: u64) {
-        loop {
-            let first = self.lock().numbers.first().copied();
-            let Some(number) = first.filter(|number| *number < oldest) else { return };
-            self.forget(number);
-            remove(self.disk(), &sorted_name(number));
+    /// Forgets the copies of segments before `oldest`, whose files are removed with those of the segments.
+    pub(crate) fn forget_below(&self, oldest: u64) {
+        let gone = |number: &u64| *number < oldest;
+        lock(&self.known).retain(|number, _| !gone(number));
+        let mut recent = lock(&self.recent);
+        let (closed, kept): (VecDeque<_>, _) =
+            std::mem::take(&mut *recent).into_iter().partition(|copy| gone(&copy.number()));
+        *recent = kept;
+        drop(recent);
+        drop(closed);
+    }
+
+    /// Removes the oldest copy. False: there is none.
+    fn remove_oldest(&self) -> bool {
+        let oldest = lock(&self.known).first_key_value().map(|(number, _)| *number);
+        let Some(number) = oldest.filter(|number| self.forget(*number, None)) else { return false };
+        self.remove(&sorted_name(number));
+        true
+    }
+
+    /// Forgets a copy, or only this one of its segment. False: it was not known.
+    fn forget(&self, number: u64, made: Option<u64>) -> bool {
+        let mut known = lock(&self.known);
+        let Some(found) = known.get(&number) else { return false };
+        if made.is_some_and(|made| made != *found) {
+            return false;
         }
+        known.remove(&number);
+        drop(known);
+        self.removals.fetch_add(1, Ordering::Relaxed);
+        let mut recent = lock(&self.recent);
+        let closed = recent.iter().position(|copy| copy.number() == number).and_then(|n| recent.remove(n));
+        drop(recent);
+        drop(closed);
+        true
     }
 
-    /// Removes all copies, because the log needs their space. Returns how many there were.
-    pub(crate) fn clear(&self) -> usize {
-        let numbers: Vec<_> = self.lock().numbers.iter().copied().collect();
-        let removed = numbers.into_iter().filter(|number| self.forget(*number));
-        removed.inspect(|number| remove(self.disk(), &sorted_name(*number))).count()
-    }
-
-    /// Forgets a copy. False: it was not known.
-    fn forget(&self, number: u64) -> bool {
-        let mut state = self.lock();
-        state.recent.retain(|copy| copy.number() != number);
-        let was_known = state.numbers.remove(&number);
-        state.removals += u64::from(was_known);
-        was_known
-    }
-}
-
-/// Removes a copy. If that fails, the next opening does it, or finds that it is not of its segment.
-pub(super) fn remove(disk: &dyn Disk, name: &str) {
-    if let Err(error) = disk.remove(name) {
-        tracing::debug!(path = %disk.path().display(), name, %error, "a sorted copy could not be removed");
+    /// Removes a file. If that fails, the next opening does it, or finds that it is not of its segment.
+    pub(super) fn remove(&self, name: &str) {
+        if let Err(error) = self.disk().remove(name) {
+            tracing::debug!(path = %self.disk().path().display(), name, %error, "a sorted copy could not be removed");
+        }
     }
 }
 
@@ -189,19 +246,24 @@ pub(super) fn remove(disk: &dyn Disk, name: &str) {
 pub(crate) struct SortedCopy {
     data: Arc<SegmentData>,
     directory: SortedDirectory,
+    made: u64,
 }
 
 impl SortedCopy {
     /// # Errors
-    /// `Corrupt`: the file is damaged, or not a copy of this segment; `Io`.
-    fn open(segment: &Segment, disk: &dyn Disk, mode: ReadMode) -> Result<Self> {
+    /// `Corrupt`: the file is damaged, missing, or not a copy of this segment; `Io`.
+    fn open(segment: &Segment, made: u64, disk: &dyn Disk, mode: ReadMode) -> Result<Self> {
         let name = sorted_name(segment.number);
         let path = disk.path().join(&name);
-        let io = |e| Error::io("read", &path, e);
+        let corrupt = |why| Error::corrupt(&path, 0, why);
+        let io = |e: io::Error| match e.kind() {
+            io::ErrorKind::NotFound => corrupt("file of a sorted copy is missing"),
+            io::ErrorKind::UnexpectedEof => corrupt("sorted copy is cut off"),
+            _ => Error::io("read", &path, e),
+        };
         let file = disk.open(&name, false).map_err(io)?;
         let mut bytes = vec![0; SORTED_HEADER_BYTES];
         file.read_at(0, &mut bytes).map_err(io)?;
-        let corrupt = |why| Error::corrupt(&path, 0, why);
         let header = SortedHeader::parse(&bytes).map_err(corrupt)?;
         let is_of = (header.number, header.id, header.data_end as usize)
             == (segment.number, segment.id, segment.data_end());
@@ -213,7 +275,8 @@ impl SortedCopy {
         file.read_at(header.directory_at.into(), &mut bytes).map_err(io)?;
         let directory = SortedDirectory::parse(&header, &bytes).map_err(corrupt)?;
         let source = source_of(file, mode).map_err(io)?;
-        Ok(Self { data: Arc::new(SegmentData::of_copy(segment, source, path)), directory })
+        let data = Arc::new(SegmentData::of_copy(segment, source, path));
+        Ok(Self { data, directory, made })
     }
 
     /// The segment that it is a copy of.
@@ -230,10 +293,10 @@ impl SortedCopy {
     }
 }
 
-fn source_of(file: Arc<dyn DiskFile>, mode: ReadMode) -> std::io::Result<Source> {
+fn source_of(file: Arc<dyn DiskFile>, mode: ReadMode) -> io::Result<Source> {
     match mode {
         ReadMode::Map => match file.map() {
-            Err(e) if e.kind() == std::io::ErrorKind::Unsupported => Ok(Source::File(file)),
+            Err(e) if e.kind() == io::ErrorKind::Unsupported => Ok(Source::File(file)),
             map => map.map(Source::Map),
         },
         ReadMode::Read => Ok(Source::File(file)),

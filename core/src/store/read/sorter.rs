@@ -1,60 +1,69 @@
-//! Makes the sorted copy of a segment.
+//! Sorter: makes the sorted copy of a segment, in steps, so that more urgent work of the helper thread comes between them.
 //!
-//! Every byte is checked before it is copied. The file is written in pieces, with a sync after some of them: the syncs of the
-//! log's appends wait on the same disk.
+//! Every byte is checked before it is copied. Each step ends with a sync of what it wrote: the syncs of the log's appends wait on the
+//! same disk.
 
 use super::block_reader::Blocks;
 use super::run_directory::{RunDirectory, RunPlace};
-use super::sorted_copies::{SortedCopies, remove, sorted_name, unfinished_name};
+use super::sorted_copies::{SortedCopies, sorted_name, unfinished_name};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::{BatchHeader, Malformed};
 use crate::record::crc::crc32c;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind, digest_of_batches};
 use crate::store::format::sorted::{SORTED_HEADER_BYTES, SortedDirectory, SortedHeader, salt};
-use crate::store::segment::{Segment, Segments};
+use crate::store::segment::{Segment, SegmentData};
 use crate::types::{LogId, LogNumber};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-/// Bytes written at a time, and between two syncs.
+/// Bytes written at a time, and in a step.
 const PIECE_BYTES: usize = 256 << 10;
-const SYNC_BYTES: u64 = 4 << 20;
+const STEP_BYTES: u64 = 4 << 20;
 /// The largest block that batches of one time are joined to.
 const BLOCK_BYTES_MAX: usize = 256 << 10;
-/// Bytes read at a time without a mapping: the runs of a log are far apart.
+/// Bytes read at a time: the runs of a log are far apart.
 const WINDOW_BYTES: usize = 4096;
+/// No copy is made of a segment with more records: a run can be a single one, and takes some memory while the copy is made.
+const RECORDS_MAX: u64 = 1 << 22;
+/// The number of further segments that have to fit the disk behind a copy; else none is made.
+const RESERVE_SEGMENTS: u64 = 16;
 
-/// Makes the sorted copy of a full segment whose blocks are all committed. Blocks for the disk.
-///
-/// # Errors
-/// `Corrupt`: the segment is damaged. `Full`, `Io`. The file is removed then.
-pub(crate) fn sort(copies: &SortedCopies, log: LogId, segment: &Arc<Segment>) -> Result<()> {
-    let segments = copies.segments();
-    let disk = segments.disk();
-    let name = unfinished_name(segment.number);
-    let made = Maker::new(segments, segment, &**disk, &name).and_then(|maker| maker.make(log));
-    let made = made.and_then(|()| {
-        let rename = || disk.rename(&name, &sorted_name(segment.number)).and_then(|()| disk.sync_dir());
-        rename().map_err(|e| Error::io("rename", &disk.path().join(&name), e))
-    });
-    match made {
-        Ok(()) => copies.add(segment.number),
-        Err(_) => remove(&**disk, &name),
-    }
-    made
+/// Whether a copy can be made.
+#[derive(Debug)]
+pub(crate) enum Begun {
+    Sorter(Box<Sorter>),
+    /// The segment is gone, or has too many records.
+    NotThis,
+    /// The disk has too little space for a copy.
+    NoRoom,
 }
 
-/// Makes one copy.
-struct Maker<'a> {
-    segment: &'a Arc<Segment>,
+/// Makes one copy. If it is dropped before its last step, the file is removed.
+#[derive(Debug)]
+pub(crate) struct Sorter {
+    copies: Arc<SortedCopies>,
+    log: LogId,
+    segment: Arc<Segment>,
     blocks: Blocks,
-    output: Output<'a>,
+    /// The runs that are not copied yet, by log.
+    places: std::vec::IntoIter<(LogNumber, RunPlace)>,
+    output: Output,
     directory: SortedDirectory,
     next: Option<NextBlock>,
+    is_done: bool,
+}
+
+impl Drop for Sorter {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.copies.remove(&self.output.name);
+        }
+    }
 }
 
 /// A block that is being collected: batches of one log and one time.
+#[derive(Debug)]
 struct NextBlock {
     log: LogNumber,
     header: BlockHeader,
@@ -63,31 +72,60 @@ struct NextBlock {
     crcs: Vec<u32>,
 }
 
-impl<'a> Maker<'a> {
-    fn new(
-        segments: &Segments,
-        segment: &'a Arc<Segment>,
-        disk: &'a dyn Disk,
-        name: &'a str,
-    ) -> Result<Self> {
-        let blocks = Blocks::new(segments.open(segment)?, 0, WINDOW_BYTES);
-        let (output, directory) = (Output::create(disk, name)?, SortedDirectory::default());
-        Ok(Self { segment, blocks, output, directory, next: None })
+impl Sorter {
+    /// Begins the copy of a full segment whose blocks are all committed. Blocks for the disk.
+    ///
+    /// # Errors
+    /// `Corrupt`: the segment is damaged. `Io`.
+    pub(crate) fn begin(copies: Arc<SortedCopies>, log: LogId, segment: Arc<Segment>) -> Result<Begun> {
+        let disk = copies.segments().disk().clone();
+        let records = segment.end().next.0 - segment.base.next.0;
+        if !copies.segments().contains(&segment) || records > RECORDS_MAX {
+            return Ok(Begun::NotThis);
+        }
+        let needed = u64::from(segment.bytes) * (RESERVE_SEGMENTS + 2);
+        if disk.space().is_ok_and(|space| space.is_some_and(|space| space.free < needed)) {
+            return Ok(Begun::NoRoom);
+        }
+        let data = SegmentData::unmapped(segment.clone(), &*disk)?;
+        let runs = RunDirectory::all_of(&data)?.into_iter();
+        let places: Vec<_> =
+            runs.flat_map(|(log, places)| places.into_iter().map(move |at| (log, at))).collect();
+        let mut sorter = Self {
+            blocks: Blocks::new(data, 0, WINDOW_BYTES),
+            output: Output::create(disk, unfinished_name(segment.number))?,
+            copies,
+            log,
+            segment,
+            places: places.into_iter(),
+            directory: SortedDirectory::default(),
+            next: None,
+            is_done: false,
+        };
+        sorter.output.push(&[0; SORTED_HEADER_BYTES])?;
+        Ok(Begun::Sorter(Box::new(sorter)))
     }
 
-    /// Writes the file.
-    fn make(mut self, log: LogId) -> Result<()> {
-        self.output.push(&[0; SORTED_HEADER_BYTES])?;
-        for (log, places) in RunDirectory::all_of(self.blocks.data())? {
-            for place in places {
-                self.add(log, place)?;
-            }
+    /// Copies some more. True: the copy is complete, and readers use it. Blocks for the disk.
+    ///
+    /// # Errors
+    /// `Corrupt`: the segment is damaged. `Io`: the disk may be full.
+    pub(crate) fn step(&mut self) -> Result<bool> {
+        let end = self.output.written + STEP_BYTES;
+        while self.output.written < end {
+            let Some((log, place)) = self.places.next() else { return self.finish().map(|()| true) };
+            self.add(log, place)?;
         }
+        self.output.sync()?;
+        Ok(false)
+    }
+
+    fn finish(&mut self) -> Result<()> {
         self.end_block()?;
         let (directory, directory_at) = (self.directory.encode(), self.output.offset()?);
         let (logs, marks) = self.directory.counts();
         let header = SortedHeader {
-            log,
+            log: self.log,
             number: self.segment.number,
             id: self.segment.id,
             data_end: self.segment.data_end() as u32,
@@ -97,7 +135,16 @@ impl<'a> Maker<'a> {
             directory_crc: crc32c(&directory),
         };
         self.output.push(&directory)?;
-        self.output.finish(&header.encode())
+        self.output.finish(&header.encode())?;
+        let (number, disk) = (self.segment.number, &*self.output.disk);
+        let rename = || disk.rename(&self.output.name, &sorted_name(number)).and_then(|()| disk.sync_dir());
+        rename().map_err(|e| Error::io("rename", &disk.path().join(&self.output.name), e))?;
+        self.is_done = true;
+        match self.copies.segments().contains(&self.segment) {
+            true => self.copies.add(number),
+            false => self.copies.remove(&sorted_name(number)),
+        }
+        Ok(())
     }
 
     /// Adds a run of a log.
@@ -167,28 +214,28 @@ fn checked((batch, bytes): (BatchHeader, &[u8])) -> Result<u32, Malformed> {
 static ZEROS: [u8; BLOCK_HEADER_BYTES] = [0; BLOCK_HEADER_BYTES];
 
 /// A file that is written from its beginning to its end.
-struct Output<'a> {
+#[derive(Debug)]
+struct Output {
     file: Arc<dyn DiskFile>,
-    disk: &'a dyn Disk,
-    name: &'a str,
+    disk: Arc<dyn Disk>,
+    name: String,
     /// The bytes that were pushed and not written, and their offset.
     pending: Vec<u8>,
     written: u64,
-    synced: u64,
 }
 
-impl<'a> Output<'a> {
-    fn create(disk: &'a dyn Disk, name: &'a str) -> Result<Self> {
-        let create = || match disk.create(name) {
+impl Output {
+    fn create(disk: Arc<dyn Disk>, name: String) -> Result<Self> {
+        let create = || match disk.create(&name) {
             // Left by an attempt that could not clean up.
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                disk.remove(name)?;
-                disk.create(name)
+                disk.remove(&name)?;
+                disk.create(&name)
             }
             created => created,
         };
-        let file = create().map_err(|e| Error::io("make", &disk.path().join(name), e))?;
-        Ok(Self { file, disk, name, pending: Vec::with_capacity(2 * PIECE_BYTES), written: 0, synced: 0 })
+        let file = create().map_err(|e| Error::io("make", &disk.path().join(&name), e))?;
+        Ok(Self { file, disk, name, pending: Vec::with_capacity(2 * PIECE_BYTES), written: 0 })
     }
 
     /// The offset of the next push.
@@ -204,33 +251,26 @@ impl<'a> Output<'a> {
     }
 
     fn write(&mut self) -> Result<()> {
-        let write = || {
-            self.file.write_at(self.written, &[IoSlice::new(&self.pending)])?;
-            match self.written - self.synced >= SYNC_BYTES {
-                true => self.file.sync().map(|()| true),
-                false => Ok(false),
-            }
-        };
-        let is_synced = write().map_err(|e| self.failed(e))?;
+        let written = self.file.write_at(self.written, &[IoSlice::new(&self.pending)]);
+        written.map_err(|e| self.failed(e))?;
         self.written += self.pending.len() as u64;
         self.pending.clear();
-        if is_synced {
-            self.synced = self.written;
-        }
         Ok(())
     }
 
+    fn sync(&self) -> Result<()> {
+        self.file.sync().map_err(|e| self.failed(e))
+    }
+
     /// Writes the rest, and the header, and makes all of it durable.
-    fn finish(mut self, header: &[u8]) -> Result<()> {
+    fn finish(&mut self, header: &[u8]) -> Result<()> {
         self.write()?;
-        let end = || {
-            self.file.write_at(0, &[IoSlice::new(header)])?;
-            self.file.sync()
-        };
-        end().map_err(|e| self.failed(e))
+        let written = self.file.write_at(0, &[IoSlice::new(header)]);
+        written.map_err(|e| self.failed(e))?;
+        self.sync()
     }
 
     fn failed(&self, error: io::Error) -> Error {
-        Error::io("write", &self.disk.path().join(self.name), error)
+        Error::io("write", &self.disk.path().join(&self.name), error)
     }
 }

@@ -144,12 +144,9 @@ impl Segments {
         &self.objects
     }
 
-    /// The oldest segment for which this is so, of those that another one follows.
+    /// The newest segment for which this is so, of those that another one follows.
     pub(crate) fn find_full(&self, is_wanted: impl Fn(&Segment) -> bool) -> Option<Arc<Segment>> {
-        self.read(|list| {
-            let mut full = list.iter().take(list.len().saturating_sub(1));
-            full.find(|segment| is_wanted(segment)).cloned()
-        })
+        self.read(|list| list.iter().rev().skip(1).find(|segment| is_wanted(segment)).cloned())
     }
 
     /// The first segment with a higher number.
@@ -177,17 +174,23 @@ impl Segments {
         local.or_else(|| self.objects.holding(index))
     }
 
-    /// Where a reader continues at the end of its segment, which it read up to offset `at`: a segment and an offset.
-    /// `None` if this segment has more, perhaps not committed yet, or nothing follows.
-    pub(crate) fn next_position(&self, segment: &Segment, at: usize) -> Option<(Arc<Segment>, usize)> {
+    /// Where a reader continues at the end of its segment, which it read up to offset `at`, and up to record `behind`, if it met any
+    /// block there: a segment and an offset. `None` if this segment has more, perhaps not committed yet, or nothing follows.
+    pub(crate) fn next_position(
+        &self,
+        segment: &Segment,
+        at: usize,
+        behind: Index,
+    ) -> Option<(Arc<Segment>, usize)> {
         if object_of(segment).is_some() {
             let next = (at >= segment.data_end()).then(|| self.holding(segment.end().next)).flatten()?;
             return Some((next, SEGMENT_HEADER_BYTES));
         }
         let (next, offset) = self.next_file(segment, at)?;
-        // The files in between were removed: their records are in objects.
-        if next.base.next > segment.end().next && !self.objects.is_empty() {
-            return self.objects.holding(segment.end().next).map(|object| (object, SEGMENT_HEADER_BYTES));
+        // The files in between were removed: their records are in objects. A segment that left the log does not tell its end any more.
+        let behind = behind.max(segment.end().next);
+        if next.base.next > behind && !self.objects.is_empty() {
+            return self.objects.holding(behind).map(|object| (object, SEGMENT_HEADER_BYTES));
         }
         Some((next, offset))
     }

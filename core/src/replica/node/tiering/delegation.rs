@@ -109,10 +109,12 @@ impl Node {
     pub(super) fn take_answer(&mut self, now: Moment) {
         let Some(ObjectAnswer { from, number, stored }) = self.replica.take_object_answer() else { return };
         let delegation = &mut self.tiering.delegation;
-        if delegation.asked.take_if(|asked| (asked.node, asked.number) == (from, number)).is_none() {
-            return;
+        let Some(asked) = delegation.asked.filter(|asked| asked.number == number) else { return };
+        if stored.is_some() || asked.node == from {
+            delegation.asked = None;
         }
         match stored {
+            // Perhaps of a replica that was asked before: the object is the same.
             Some(stored) => self.tiering.claimed = Some((from, number, stored)),
             None => delegation.rest(from, now),
         }

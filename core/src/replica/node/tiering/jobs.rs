@@ -57,12 +57,20 @@ pub(super) enum ObjectBegin {
     WithRecord(Index),
 }
 
+/// The result of a search.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// The command that cuts the object.
+    Cut(ObjectCommand),
+    /// The number of bytes that are lacking, at least.
+    Lacking(u64),
+}
+
 /// The result of a job.
 #[derive(Debug)]
 pub(super) enum JobDone {
     Root(Result<()>),
-    /// None: there is not enough for an object up to this entry.
-    End(ObjectBegin, EntryIndex, Result<Option<ObjectCommand>>),
+    End(ObjectBegin, EntryIndex, Result<Found>),
     Stored(u64, Result<StoredObject>),
     Checked(u64, StoredObject, NodeId, Result<()>),
     /// A call of the program's vault panicked.
@@ -136,34 +144,40 @@ impl ObjectMaker {
 }
 
 impl Search {
-    fn find(&self) -> Result<Option<ObjectCommand>> {
+    fn find(&self) -> Result<Found> {
         let begin = match self.begin {
             ObjectBegin::Behind(end) => Some(end),
             ObjectBegin::WithRecord(first) => self.archive.before_record(first)?,
         };
-        let Some(begin) = begin.filter(|begin| begin.raft < self.upto) else { return Ok(None) };
-        let found = self.end_behind(begin)?;
-        let Self { number, first, .. } = *self;
-        Ok(found.map(|(end, timestamp)| ObjectCommand::Cut { number, begin, end, timestamp, first }))
-    }
-
-    /// The end of an object that begins at `begin`, and the timestamp of its last entry.
-    fn end_behind(&self, begin: Base) -> Result<Option<(Base, Timestamp)>> {
-        let Self { archive, upto, object_bytes, .. } = self;
-        let mut headers = archive.headers(begin.raft.next(), upto.next(), *object_bytes)?;
+        let Some(begin) = begin.filter(|begin| begin.raft < self.upto) else {
+            return Ok(Found::Lacking(self.object_bytes));
+        };
+        let mut headers = self.archive.headers(begin.raft.next(), self.upto.next(), self.object_bytes)?;
         let mut bytes = 0;
         let fits = |header: &&BlockHeader| {
             bytes += header.stride() as u64;
-            bytes <= *object_bytes
+            bytes <= self.object_bytes
         };
         let count = headers.iter().take_while(fits).count().max(1);
-        let is_last = count == headers.len() && headers.last().is_some_and(|last| last.raft_index == *upto);
-        if is_last && bytes <= *object_bytes && !self.all {
-            return Ok(None); // the next entry may still fit
+        let is_last =
+            count == headers.len() && headers.last().is_some_and(|last| last.raft_index == self.upto);
+        if is_last && bytes <= self.object_bytes && !self.all {
+            return Ok(Found::Lacking(self.object_bytes - bytes)); // the next entry may still fit
         }
         headers.truncate(count);
+        Ok(match self.end_at(headers)? {
+            Some((end, timestamp)) => {
+                let Self { number, first, .. } = *self;
+                Found::Cut(ObjectCommand::Cut { number, begin, end, timestamp, first })
+            }
+            None => Found::Lacking(0),
+        })
+    }
+
+    /// The position behind the last of these entries that an object can end with, and the timestamp of that entry.
+    fn end_at(&self, mut headers: Vec<BlockHeader>) -> Result<Option<(Base, Timestamp)>> {
         let Some(mut last) = headers.pop() else { return Ok(None) };
-        let next = archive.header(last.raft_index.next())?;
+        let next = self.archive.header(last.raft_index.next())?;
         // A discard beyond the end moves the next record: only the entry behind it shows how far.
         while next.is_none() && last.kind == Kind::Command {
             let Some(before) = headers.pop() else { return Ok(None) };
@@ -245,6 +259,7 @@ fn check(vault: &dyn Vault, name: &str, bytes: u64) -> Result<()> {
 }
 
 fn delete(vault: &dyn Vault, log: LogId, below: u64) -> Result<u64> {
+    check_there(vault, log)?;
     say_begin(vault, log, below)?;
     for begin in vault.list(&begins(log))? {
         if begin_number(log, &begin.name).is_some_and(|number| number < below) {

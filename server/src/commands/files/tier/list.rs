@@ -61,7 +61,7 @@ pub(super) fn run(vault: &dyn Vault, ui: &Ui) -> Result<Exit> {
     print(format::table(&rows).as_bytes())?;
     for log in logs.iter().filter(|log| log.missing > 0) {
         let missing = format::many(log.missing, "object is", "objects are");
-        ui.say(&format!("{missing} missing between the first and the last one of log {}: `chiplog tier verify` names them", log.log_id));
+        ui.say(&format!("{missing} missing of log {}: `chiplog tier verify` names them", log.log_id));
     }
     Ok(Exit::Ok)
 }

@@ -51,8 +51,8 @@ Columns:
   BYTES        the size of all of them: in B, KiB (1,024 B), MiB and so on
 
 JSON fields, one object per line:
-  log_id, objects, first, last (numbers of objects; null: there is none), bytes, missing (numbers
-  between first and last without an object)";
+  log_id, objects, first, last (numbers of objects; null: there is none), bytes, missing (how many
+  objects are not there that have to be: those whose records are discarded can be deleted)";
 
 const VERIFY_EXAMPLES: &str = "\
 Examples:

@@ -13,6 +13,8 @@ pub(super) struct Listed {
     /// Whether the object that says which log this is exists.
     pub(super) has_root: bool,
     pub(super) objects: BTreeMap<u64, u64>,
+    /// The records of all objects below this number are discarded; these objects may be deleted.
+    begin: u64,
 }
 
 impl Listed {
@@ -28,10 +30,20 @@ impl Listed {
         self.objects.values().sum()
     }
 
-    /// How many numbers between the first and the last one have no object.
+    /// The number from which on all objects up to the last one have to be there.
+    pub(super) fn needed_from(&self) -> u64 {
+        match self.last() {
+            Some(last) if self.begin <= last => self.begin,
+            // The records of all of them are discarded.
+            _ => self.last().map_or(0, |last| last + 1),
+        }
+    }
+
+    /// How many of the objects that have to be there are not.
     pub(super) fn missing(&self) -> u64 {
-        let all = self.first().zip(self.last()).map_or(0, |(first, last)| last - first + 1);
-        all - self.objects.len() as u64
+        let from = self.needed_from();
+        let all = self.last().map_or(0, |last| last + 1 - from);
+        all - self.objects.range(from..).count() as u64
     }
 }
 
@@ -51,16 +63,19 @@ pub(super) fn logs(vault: &dyn Vault, only: Option<LogId>) -> Result<BTreeMap<u1
         let Ok(log) = from_hex(log) else { continue };
         if rest == "root" {
             logs.entry(log).or_default().has_root = true;
-        } else if let Some(number) = number(rest) {
+        } else if let Some(number) = number_in("o/", rest) {
             logs.entry(log).or_default().objects.insert(number, object.bytes);
+        } else if let Some(number) = number_in("begin/", rest) {
+            let listed = logs.entry(log).or_default();
+            listed.begin = listed.begin.max(number);
         }
     }
     Ok(logs)
 }
 
-/// The number of the object `o/00000000000000000007`. None: it is something else.
-fn number(name: &str) -> Option<u64> {
-    let digits = name.strip_prefix("o/")?;
+/// The number in a name such as `o/00000000000000000007`. None: it is something else.
+fn number_in(folder: &str, name: &str) -> Option<u64> {
+    let digits = name.strip_prefix(folder)?;
     (digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok()).flatten()
 }
 
@@ -94,7 +109,12 @@ mod tests {
         let all = logs(&vault, None).unwrap();
         assert_eq!(all.keys().copied().collect::<Vec<_>>(), [7, 9]);
         let seven = &all[&7];
-        assert_eq!((seven.first(), seven.last(), seven.bytes(), seven.missing()), (Some(3), Some(5), 9, 1));
+        // Nothing says that the first three were discarded.
+        assert_eq!((seven.first(), seven.last(), seven.bytes(), seven.missing()), (Some(3), Some(5), 9, 4));
+        for (begin, missing) in [(3, 1), (4, 1), (5, 0), (6, 0)] {
+            put(&format!("{}/begin/{begin:020}", to_hex(7)), b"x");
+            assert_eq!(logs(&vault, None).unwrap()[&7].missing(), missing, "from {begin}");
+        }
         assert!(all.values().all(|log| log.has_root));
         assert_eq!((all[&9].first(), all[&9].missing()), (None, 0));
         assert_eq!(logs(&vault, Some(LogId(9))).unwrap().len(), 1);

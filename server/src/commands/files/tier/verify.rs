@@ -186,19 +186,22 @@ impl Check<'_> {
         self.check_root(listed)?;
         self.checked.first_object = listed.first();
         self.checked.last_object = listed.last();
-        let mut next = listed.first().unwrap_or(0);
+        let from = listed.needed_from();
+        let mut next = from;
         for (number, bytes) in &listed.objects {
-            if *number > next {
+            if *number <= from {
+                self.end = None; // the records of older ones are discarded, and some of them may be gone
+            } else if *number > next {
                 self.missing(next, *number - 1)?;
             }
-            next = *number + 1;
-            let file = self.dir.join(format!("{next:020}.seg"));
+            next = next.max(*number + 1);
+            let file = self.dir.join(format!("{:020}.seg", *number + 1));
             match self.download(*number, *bytes, &file) {
                 Ok(()) => self.inspect(*number, *bytes)?,
                 // Its records were discarded meanwhile.
                 Err(failure) if failure.kind() == ErrorKind::NotFound && self.checked.objects == 0 => {
                     self.checked.first_object =
-                        listed.objects.range(next..).next().map(|(number, _)| *number);
+                        listed.objects.range(*number + 1..).next().map(|(number, _)| *number);
                 }
                 Err(failure) if matches!(failure.kind(), ErrorKind::NotFound | ErrorKind::OutOfRange) => {
                     self.end = None;
