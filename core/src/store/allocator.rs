@@ -259,6 +259,9 @@ impl Allocator {
     /// is being closed, it may never run.
     pub(crate) fn run_in_background(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.lock();
+        if state.stop {
+            return; // it is never run; kept here, it could keep this
+        }
         state.jobs.push_back(BackgroundJob(Box::new(job)));
         if state.unaided {
             let late = state.late;
@@ -339,7 +342,12 @@ impl Allocator {
 
     /// Ends the helper thread after its current job.
     pub(crate) fn stop(&self) {
-        self.lock().stop = true;
+        let jobs = {
+            let mut state = self.lock();
+            state.stop = true;
+            std::mem::take(&mut state.jobs)
+        };
+        drop(jobs); // a job that queues its next step holds this
         self.work.notify_one();
         self.done.notify_all();
         self.run_file_hook();
@@ -392,24 +400,32 @@ impl Allocator {
             let number = state.next_number;
             (number, state.take_spare(number))
         };
-        let outcome = self.prepare(number, spare);
+        let outcome = self.prepare_in_room(number, spare);
         let mut state = self.lock();
         let result = outcome.as_ref().map(|_| ()).map_err(|(error, _)| error.clone());
         state.note(Outcome::Prepared(outcome), self.now());
         result
     }
 
+    /// As [`Self::prepare`]. On a full disk sorted copies of segments give way.
+    fn prepare_in_room(
+        &self,
+        number: u64,
+        spare: Option<String>,
+    ) -> Result<PreparedSegment, (Error, Option<String>)> {
+        match self.prepare(number, spare) {
+            Err((error, spare))
+                if error.kind() == ErrorKind::Full && make_room(&*self.disk, self.segment_bytes.into()) =>
+            {
+                self.prepare(number, spare)
+            }
+            prepared => prepared,
+        }
+    }
+
     fn carry_out(&self, job: Job) -> Outcome {
         match job {
-            Job::Prepare(number, spare) => Outcome::Prepared(match self.prepare(number, spare) {
-                Err((error, spare))
-                    if error.kind() == ErrorKind::Full
-                        && make_room(&*self.disk, self.segment_bytes.into()) =>
-                {
-                    self.prepare(number, spare)
-                }
-                prepared => prepared,
-            }),
+            Job::Prepare(number, spare) => Outcome::Prepared(self.prepare_in_room(number, spare)),
             Job::Seal(segment) => {
                 if let Err(error) = self.write_footer(&segment) {
                     tracing::warn!(%error, segment = segment.number, "could not write a segment's footer; the segment is scanned when it is opened");

@@ -206,9 +206,11 @@ fn start_threads<W: WriterThreads>(
         let work = Arc::new(work);
         for _ in 0..work.threads() {
             let (work, allocator, lock) = (work.clone(), allocator.clone(), lock.clone());
+            let runs = shared.view.runs.clone();
             threads.push(spawn_writer(path, queue, move || {
                 work.run();
                 allocator.stop();
+                runs.copies().close();
                 drop(lock);
             })?);
         }

@@ -12,7 +12,7 @@ use crate::replica::queue::inbox::InboxEvent;
 use crate::store::Store;
 use crate::store::allocator::Allocator;
 use crate::store::read::run_directory::RunDirectories;
-use crate::store::read::sorter::{Begun, Sorter};
+use crate::store::read::sorter::{Begun, Sorter, Step};
 use crate::sync::clock::Moment;
 use crate::types::LogId;
 use std::collections::BTreeSet;
@@ -82,9 +82,11 @@ impl Work {
                 Begun::NotThis => Err(Outcome::NotThis),
                 Begun::NoRoom => Err(Outcome::NoRoom),
             }),
-            Self::GoOn(mut sorter) => {
-                Ok(if sorter.step()? { Err(Outcome::Made) } else { Ok(Self::GoOn(sorter)) })
-            }
+            Self::GoOn(mut sorter) => Ok(match sorter.step()? {
+                Step::More => Ok(Self::GoOn(sorter)),
+                Step::Done => Err(Outcome::Made),
+                Step::NoRoom => Err(Outcome::NoRoom),
+            }),
         }
     }
 
@@ -196,7 +198,8 @@ impl Node {
     fn end_sorting(&mut self, now: Moment) {
         let Some(Sorted { number, outcome }) = self.sorting.take_done() else { return };
         let segments = &self.writer.store.segments;
-        self.sorting.again = now.plus(now.since(self.sorting.began) * REST);
+        let took = now.since(self.sorting.began).min(PAUSE);
+        self.sorting.again = now.plus(took * REST);
         match outcome {
             Ok(Outcome::Made) => {}
             Ok(Outcome::NotThis) => drop(self.sorting.skipped.insert(number)),
@@ -204,8 +207,8 @@ impl Node {
             Err(error) => {
                 let path = segments.disk().path().display();
                 tracing::warn!(%path, segment = number, %error, "a segment could not be sorted; it is tried again later");
+                self.sorting.skipped.insert(number);
                 if error.kind() == ErrorKind::Corrupt {
-                    self.sorting.skipped.insert(number);
                     let _ = segments.met(error, None); // the repair looks there
                 } else {
                     self.sorting.again = now.plus(PAUSE);

@@ -91,7 +91,7 @@ pub(super) struct Tiering {
     looked_upto: EntryIndex,
     /// The bytes that are needed behind this entry for another object, as the last look has shown. An estimate from the segments
     /// alone can be too high by most of a segment.
-    lacking: Option<(EntryIndex, u64)>,
+    lacking: Option<Lacking>,
     /// Shown to readers: the number of the oldest object, and of the next one.
     shown: (u64, u64),
     /// Objects that are to be deleted, the next ones first.
@@ -104,6 +104,15 @@ pub(super) struct Tiering {
     delegation: Delegation,
     /// An object that another replica says to have stored.
     claimed: Option<(NodeId, u64, StoredObject)>,
+}
+
+/// The bytes that an object needs.
+#[derive(Clone, Copy, Debug)]
+struct Lacking {
+    behind: EntryIndex,
+    bytes: u64,
+    /// The size of objects then.
+    object_bytes: u64,
 }
 
 /// Objects below a number that are to be deleted.
@@ -330,8 +339,9 @@ impl Node {
             return None; // nothing is new since the last look, which found too little
         }
         let segments = &self.writer.store.segments;
-        let lacking = self.tiering.lacking.filter(|(behind, _)| *behind == about.raft);
-        let is_full = segments.bytes_behind(about.raft) >= lacking.map_or(object_bytes, |(_, bytes)| bytes);
+        let is_of = |of: &Lacking| (of.behind, of.object_bytes) == (about.raft, object_bytes);
+        let needed = self.tiering.lacking.filter(is_of).map_or(object_bytes, |lacking| lacking.bytes);
+        let is_full = segments.bytes_behind(about.raft) >= needed;
         if !is_full && !is_old {
             self.tiering.again = now.plus(LOOK_EVERY);
             self.tiering.looked_upto = committed.raft;
@@ -412,10 +422,12 @@ impl Node {
                 self.tiering.looked_upto = upto;
                 self.tiering.again = now.plus(LOOK_EVERY);
                 let segments = &self.writer.store.segments;
+                let options = self.replica.sequencer.committed().options;
+                let object_bytes = options.get(LogOption::ObjectBytes).unwrap_or(0);
                 self.tiering.lacking = self.about_next_begin().map(|about| {
                     let looked =
                         segments.bytes_behind(about.raft).saturating_sub(segments.bytes_behind(upto));
-                    (about.raft, looked.saturating_add(bytes))
+                    Lacking { behind: about.raft, bytes: looked.saturating_add(bytes), object_bytes }
                 });
             }
             JobDone::End(_, _, Err(error)) => {
@@ -517,6 +529,10 @@ impl Node {
     fn delete_later(&mut self, below: u64, raft: EntryIndex, now: Moment) {
         let delay = self.options.object_delete_delay;
         let waiting = &mut self.tiering.to_delete;
+        // Only a leader deletes: another replica keeps the last one that is due.
+        while waiting.get(1).is_some_and(|second| second.at <= now) {
+            waiting.pop_front();
+        }
         let joined = waiting.pop_back_if(|last| now.since(last.since) < delay / DELETIONS_MAX);
         let since = joined.map_or(now, |last| last.since);
         waiting.push_back(Deletion { below, raft, since, at: now.plus(delay) });
@@ -524,7 +540,8 @@ impl Node {
 
     /// The objects that can be deleted now: all below this number.
     fn due_for_deletion(&self, now: Moment) -> Option<u64> {
-        let next = self.tiering.to_delete.front()?;
-        (next.at <= now && next.raft <= self.known_commit()).then_some(next.below)
+        let known = self.known_commit();
+        let due = self.tiering.to_delete.iter().take_while(|next| next.at <= now && next.raft <= known);
+        due.last().map(|last| last.below)
     }
 }

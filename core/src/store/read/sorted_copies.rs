@@ -17,15 +17,15 @@
 //! Must not know: raft, readers.
 
 use super::block_reader::Blocks;
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, Space};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::format::sorted::{SORTED_HEADER_BYTES, SortedDirectory, SortedHeader, salt};
 use crate::store::segment::{ReadMode, Segment, SegmentData, Segments, Source};
 use crate::types::{Index, LogNumber};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// How many copies stay open without a reader: mappings, or files, of which a process has few.
 const MAPPINGS_MAX: usize = 256;
@@ -57,20 +57,21 @@ pub(crate) fn is_sorted_name(name: &str) -> bool {
 /// The copies of all logs in this process, which give way together: they can be on one disk.
 static ALL: Mutex<Vec<Weak<SortedCopies>>> = Mutex::new(Vec::new());
 
-/// Removes copies of any log on the disk of `disk`, the oldest of each first, until `bytes` are free. False: nothing
-/// was removed. Blocks for the disk.
+/// Removes copies of any log on the disk of `disk`, the oldest of each first, one log after the other, until `bytes` are free. No more than
+/// twice as much: the disk may not show at once what became free. False: nothing was removed. Blocks for the disk.
 pub(crate) fn make_room(disk: &dyn Disk, bytes: u64) -> bool {
-    let space = || disk.space().ok().flatten();
-    let Some(device) = space().map(|space| space.device) else { return false };
-    let mut all = lock(&ALL).iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
-    all.retain(|copies| copies.disk().space().is_ok_and(|space| space.is_some_and(|s| s.device == device)));
+    let Some(Space { device, .. }) = disk.space().ok().flatten() else { return false };
+    let mut left: Vec<_> = lock(&ALL).iter().filter_map(Weak::upgrade).collect();
+    left.retain(|copies| copies.device.get() == Some(&device));
     let mut removed = 0;
-    while space().is_some_and(|space| space.free < bytes) || removed == 0 {
-        let before = removed;
-        removed += all.iter().filter(|copies| copies.remove_oldest()).count();
-        if removed == before {
-            break;
-        }
+    while !left.is_empty() && removed < 2 * bytes {
+        left.retain(|copies| {
+            let is_enough =
+                removed > 0 && disk.space().is_ok_and(|space| space.is_some_and(|s| s.free >= bytes));
+            let gone = if is_enough || removed >= 2 * bytes { None } else { copies.remove_oldest() };
+            removed += gone.unwrap_or(0);
+            gone.is_some()
+        });
     }
     if removed > 0 {
         tracing::info!(path = %disk.path().display(), removed, "the disk is full: sorted copies of segments were removed");
@@ -90,14 +91,25 @@ pub(crate) struct SortedCopies {
     known: Mutex<BTreeMap<u64, u64>>,
     made: AtomicU64,
     removals: AtomicU64,
+    /// The disk that they are on, once there is one.
+    device: OnceLock<u64>,
+    /// The log is closed: its files are another's.
+    is_closed: AtomicBool,
     /// Copies that were used last, newest first.
     recent: Mutex<VecDeque<Arc<SortedCopy>>>,
 }
 
 impl SortedCopies {
     pub(crate) fn new(segments: Arc<Segments>) -> Arc<Self> {
-        let (made, removals) = (AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(Self { segments, known: Mutex::default(), made, removals, recent: Mutex::default() })
+        Arc::new(Self {
+            segments,
+            known: Mutex::default(),
+            made: AtomicU64::new(0),
+            removals: AtomicU64::new(0),
+            device: OnceLock::new(),
+            is_closed: AtomicBool::new(false),
+            recent: Mutex::default(),
+        })
     }
 
     /// The segments that are copied.
@@ -139,30 +151,50 @@ impl SortedCopies {
     pub(super) fn add(self: &Arc<Self>, number: u64) {
         let made = self.made.fetch_add(1, Ordering::Relaxed);
         lock(&self.known).insert(number, made);
-        if made == 0 {
+        if made == 0
+            && let Ok(Some(space)) = self.disk().space()
+        {
+            let _ = self.device.set(space.device);
             let mut all = lock(&ALL);
             all.retain(|copies| copies.strong_count() > 0);
             all.push(Arc::downgrade(self));
         }
     }
 
+    /// The log is being closed: from now on no file is removed.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+
     /// Opens the copy of a segment. A damaged one is removed. None: there is none that can be used now.
     pub(crate) fn of(&self, segment: &Segment) -> Option<Arc<SortedCopy>> {
         let made = *lock(&self.known).get(&segment.number)?;
+        if let Some(copy) = self.recall(segment.number, made) {
+            return Some(copy);
+        }
+        match SortedCopy::open(segment, made, self.disk(), self.segments.mode()) {
+            Ok(copy) => Some(self.keep(Arc::new(copy))),
+            Err(error) => {
+                self.cannot_use(segment.number, made, &error);
+                None
+            }
+        }
+    }
+
+    /// An open copy, which is then the one that was used last.
+    fn recall(&self, number: u64, made: u64) -> Option<Arc<SortedCopy>> {
         let mut recent = lock(&self.recent);
-        let at = recent.iter().position(|copy| (copy.number(), copy.made) == (segment.number, made));
-        let known = at.and_then(|n| recent.remove(n));
-        drop(recent);
-        let copy = match known {
-            Some(copy) => copy,
-            None => match SortedCopy::open(segment, made, self.disk(), self.segments.mode()) {
-                Ok(copy) => Arc::new(copy),
-                Err(error) => {
-                    self.cannot_use(segment.number, made, &error);
-                    return None;
-                }
-            },
-        };
+        let at = recent.iter().position(|copy| (copy.number(), copy.made) == (number, made))?;
+        let copy = recent.remove(at)?;
+        recent.push_front(copy.clone());
+        Some(copy)
+    }
+
+    /// Keeps a copy open, unless another reader was faster, or it was removed meanwhile.
+    fn keep(&self, copy: Arc<SortedCopy>) -> Arc<SortedCopy> {
+        if let Some(known) = self.recall(copy.number(), copy.made) {
+            return known;
+        }
         let count_max = match self.segments.mode() {
             ReadMode::Map => MAPPINGS_MAX,
             ReadMode::Read => FILES_MAX,
@@ -178,7 +210,25 @@ impl SortedCopies {
         let closed = recent.split_off(kept);
         drop(recent);
         drop(closed); // after the lock: this can unmap files
-        Some(copy)
+        if lock(&self.known).get(&copy.number()) != Some(&copy.made) {
+            self.close_all_of(copy.number());
+        }
+        copy
+    }
+
+    /// Closes the open copies of a segment, as far as no reader has them.
+    fn close_all_of(&self, number: u64) {
+        self.close_all(|copy| copy.number() == number);
+    }
+
+    /// Closes these open copies, as far as no reader has them.
+    fn close_all(&self, is_closed: impl Fn(&SortedCopy) -> bool) {
+        let mut recent = lock(&self.recent);
+        let (closed, kept): (VecDeque<_>, _) =
+            std::mem::take(&mut *recent).into_iter().partition(|copy| is_closed(copy));
+        *recent = kept;
+        drop(recent);
+        drop(closed); // after the lock: this can unmap files
     }
 
     /// Reports that a copy could not be read, for this reason. A damaged one is removed.
@@ -190,7 +240,7 @@ impl SortedCopies {
         // There may be no memory or descriptor for it now. The file is sound as far as is known.
         if why.kind() != ErrorKind::Corrupt {
             tracing::debug!(path = %self.disk().path().display(), segment = number, error = %why, "the sorted copy of a segment cannot be read now");
-        } else if self.forget(number, Some(made)) {
+        } else if !self.is_closed.load(Ordering::Acquire) && self.forget(number, made) {
             tracing::warn!(path = %self.disk().path().display(), segment = number, error = %why, "the sorted copy of a segment is damaged; it is removed, and made again later");
             self.remove(&sorted_name(number));
         }
@@ -198,38 +248,35 @@ impl SortedCopies {
 
     /// Forgets the copies of segments before `oldest`, whose files are removed with those of the segments.
     pub(crate) fn forget_below(&self, oldest: u64) {
-        let gone = |number: &u64| *number < oldest;
-        lock(&self.known).retain(|number, _| !gone(number));
-        let mut recent = lock(&self.recent);
-        let (closed, kept): (VecDeque<_>, _) =
-            std::mem::take(&mut *recent).into_iter().partition(|copy| gone(&copy.number()));
-        *recent = kept;
-        drop(recent);
-        drop(closed);
+        lock(&self.known).retain(|number, _| *number >= oldest);
+        self.close_all(|copy| copy.number() < oldest);
     }
 
-    /// Removes the oldest copy. False: there is none.
-    fn remove_oldest(&self) -> bool {
-        let oldest = lock(&self.known).first_key_value().map(|(number, _)| *number);
-        let Some(number) = oldest.filter(|number| self.forget(*number, None)) else { return false };
-        self.remove(&sorted_name(number));
-        true
+    /// Removes the oldest copy, and returns its size. None: there is none.
+    fn remove_oldest(&self) -> Option<u64> {
+        if self.is_closed.load(Ordering::Acquire) {
+            return None;
+        }
+        let (number, made) = lock(&self.known).first_key_value().map(|(number, made)| (*number, *made))?;
+        let name = sorted_name(number);
+        let bytes = self.disk().open(&name, false).and_then(|file| file.len()).unwrap_or(0);
+        if self.forget(number, made) {
+            self.remove(&name);
+        }
+        Some(bytes)
     }
 
-    /// Forgets a copy, or only this one of its segment. False: it was not known.
-    fn forget(&self, number: u64, made: Option<u64>) -> bool {
-        let mut known = lock(&self.known);
-        let Some(found) = known.get(&number) else { return false };
-        if made.is_some_and(|made| made != *found) {
+    /// Forgets this copy of a segment. False: it was not known.
+    fn forget(&self, number: u64, made: u64) -> bool {
+        let is_known = {
+            let mut known = lock(&self.known);
+            known.get(&number) == Some(&made) && known.remove(&number).is_some()
+        };
+        if !is_known {
             return false;
         }
-        known.remove(&number);
-        drop(known);
         self.removals.fetch_add(1, Ordering::Relaxed);
-        let mut recent = lock(&self.recent);
-        let closed = recent.iter().position(|copy| copy.number() == number).and_then(|n| recent.remove(n));
-        drop(recent);
-        drop(closed);
+        self.close_all_of(number);
         true
     }
 

@@ -20,6 +20,8 @@ use std::sync::Arc;
 /// Bytes written at a time, and in a step.
 const PIECE_BYTES: usize = 256 << 10;
 const STEP_BYTES: u64 = 4 << 20;
+/// The most runs that are copied in a step: each can be a read of its own.
+const STEP_RUNS: usize = 4096;
 /// The largest block that batches of one time are joined to.
 const BLOCK_BYTES_MAX: usize = 256 << 10;
 /// Bytes read at a time: the runs of a log are far apart.
@@ -37,6 +39,22 @@ pub(crate) enum Begun {
     NotThis,
     /// The disk has too little space for a copy.
     NoRoom,
+}
+
+/// How far a copy is.
+#[derive(Debug)]
+pub(crate) enum Step {
+    More,
+    /// It is complete, and readers use it.
+    Done,
+    /// The disk has too little space left.
+    NoRoom,
+}
+
+/// Whether the disk has space for a copy, and enough behind it. Yes, if that is not known.
+fn has_room(disk: &dyn Disk, segment: &Segment) -> bool {
+    let needed = u64::from(segment.bytes) * (RESERVE_SEGMENTS + 2);
+    disk.space().ok().flatten().is_none_or(|space| space.free >= needed)
 }
 
 /// Makes one copy. If it is dropped before its last step, the file is removed.
@@ -83,8 +101,7 @@ impl Sorter {
         if !copies.segments().contains(&segment) || records > RECORDS_MAX {
             return Ok(Begun::NotThis);
         }
-        let needed = u64::from(segment.bytes) * (RESERVE_SEGMENTS + 2);
-        if disk.space().is_ok_and(|space| space.is_some_and(|space| space.free < needed)) {
+        if !has_room(&*disk, &segment) {
             return Ok(Begun::NoRoom);
         }
         let data = SegmentData::unmapped(segment.clone(), &*disk)?;
@@ -106,18 +123,24 @@ impl Sorter {
         Ok(Begun::Sorter(Box::new(sorter)))
     }
 
-    /// Copies some more. True: the copy is complete, and readers use it. Blocks for the disk.
+    /// Copies some more. Blocks for the disk.
     ///
     /// # Errors
     /// `Corrupt`: the segment is damaged. `Io`: the disk may be full.
-    pub(crate) fn step(&mut self) -> Result<bool> {
+    pub(crate) fn step(&mut self) -> Result<Step> {
+        if !has_room(&*self.output.disk, &self.segment) {
+            return Ok(Step::NoRoom);
+        }
         let end = self.output.written + STEP_BYTES;
-        while self.output.written < end {
-            let Some((log, place)) = self.places.next() else { return self.finish().map(|()| true) };
+        for _ in 0..STEP_RUNS {
+            let Some((log, place)) = self.places.next() else { return self.finish().map(|()| Step::Done) };
             self.add(log, place)?;
+            if self.output.written >= end {
+                break;
+            }
         }
         self.output.sync()?;
-        Ok(false)
+        Ok(Step::More)
     }
 
     fn finish(&mut self) -> Result<()> {
@@ -140,9 +163,10 @@ impl Sorter {
         let rename = || disk.rename(&self.output.name, &sorted_name(number)).and_then(|()| disk.sync_dir());
         rename().map_err(|e| Error::io("rename", &disk.path().join(&self.output.name), e))?;
         self.is_done = true;
-        match self.copies.segments().contains(&self.segment) {
-            true => self.copies.add(number),
-            false => self.copies.remove(&sorted_name(number)),
+        self.copies.add(number);
+        if !self.copies.segments().contains(&self.segment) {
+            self.copies.forget_below(number + 1);
+            self.copies.remove(&sorted_name(number));
         }
         Ok(())
     }

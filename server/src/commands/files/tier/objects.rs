@@ -76,7 +76,8 @@ pub(super) fn logs(vault: &dyn Vault, only: Option<LogId>) -> Result<BTreeMap<u1
 /// The number in a name such as `o/00000000000000000007`. None: it is something else.
 fn number_in(folder: &str, name: &str) -> Option<u64> {
     let digits = name.strip_prefix(folder)?;
-    (digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok()).flatten()
+    let is_number = digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit());
+    digits.parse().ok().filter(|number| is_number && *number < u64::MAX)
 }
 
 /// The name of an object.

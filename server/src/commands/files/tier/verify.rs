@@ -199,7 +199,10 @@ impl Check<'_> {
             match self.download(*number, *bytes, &file) {
                 Ok(()) => self.inspect(*number, *bytes)?,
                 // Its records were discarded meanwhile.
-                Err(failure) if failure.kind() == ErrorKind::NotFound && self.checked.objects == 0 => {
+                Err(failure)
+                    if failure.kind() == ErrorKind::NotFound
+                        && (*number < from || self.checked.objects == 0) =>
+                {
                     self.checked.first_object =
                         listed.objects.range(*number + 1..).next().map(|(number, _)| *number);
                 }
