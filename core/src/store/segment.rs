@@ -50,7 +50,12 @@ pub(crate) fn file_name(number: u64) -> String {
 
 /// The number in a segment's file name; None for other names.
 pub(crate) fn file_number(name: &str) -> Option<u64> {
-    let digits = name.strip_suffix(".seg")?;
+    number_before(name, ".seg")
+}
+
+/// The 20 digits before the suffix of a file name; None for other names.
+pub(crate) fn number_before(name: &str, suffix: &str) -> Option<u64> {
+    let digits = name.strip_suffix(suffix)?;
     (digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok()).flatten()
 }
 
@@ -229,14 +234,7 @@ impl Segment {
         }
         let path = disk.path().join(file_name(self.number));
         let file = disk.open(&file_name(self.number), false).map_err(|e| Error::io("open", &path, e))?;
-        let source = match mode {
-            ReadMode::Map => match file.map() {
-                Ok(map) => Source::Map(map),
-                Err(e) if e.kind() == std::io::ErrorKind::Unsupported => Source::File(file),
-                Err(e) => return Err(Error::io("map", &path, e)),
-            },
-            ReadMode::Read => Source::File(file),
-        };
+        let source = Source::of(file, mode).map_err(|e| Error::io("map", &path, e))?;
         let data = Arc::new(SegmentData { segment: self.clone(), source, path, index: OnceLock::new() });
         *open = Arc::downgrade(&data);
         Ok(data)
@@ -294,6 +292,19 @@ pub(crate) enum Source {
     File(Arc<dyn DiskFile>),
     /// Of an object: what is read is fetched first.
     Object(Arc<ObjectFile>),
+}
+
+impl Source {
+    /// Maps a file, if that is the mode and the disk can.
+    pub(crate) fn of(file: Arc<dyn DiskFile>, mode: ReadMode) -> std::io::Result<Self> {
+        match mode {
+            ReadMode::Map => match file.map() {
+                Err(e) if e.kind() == std::io::ErrorKind::Unsupported => Ok(Self::File(file)),
+                map => map.map(Self::Map),
+            },
+            ReadMode::Read => Ok(Self::File(file)),
+        }
+    }
 }
 
 impl SegmentData {

@@ -17,10 +17,10 @@
 //! Must not know: raft, readers.
 
 use super::block_reader::Blocks;
-use crate::disk::{Disk, DiskFile, Space};
+use crate::disk::{Disk, Space};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::format::sorted::{SORTED_HEADER_BYTES, SortedDirectory, SortedHeader, salt};
-use crate::store::segment::{ReadMode, Segment, SegmentData, Segments, Source};
+use crate::store::segment::{ReadMode, Segment, SegmentData, Segments, Source, number_before};
 use crate::types::{Index, LogNumber};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -40,8 +40,7 @@ pub(crate) fn sorted_name(number: u64) -> String {
 
 /// The number in the file name of a copy; None for other names.
 fn sorted_number(name: &str) -> Option<u64> {
-    let digits = name.strip_suffix(".run")?;
-    (digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok()).flatten()
+    number_before(name, ".run")
 }
 
 /// The name of a copy that is being made.
@@ -211,14 +210,9 @@ impl SortedCopies {
         drop(recent);
         drop(closed); // after the lock: this can unmap files
         if lock(&self.known).get(&copy.number()) != Some(&copy.made) {
-            self.close_all_of(copy.number());
+            self.close_all(|other| other.number() == copy.number());
         }
         copy
-    }
-
-    /// Closes the open copies of a segment, as far as no reader has them.
-    fn close_all_of(&self, number: u64) {
-        self.close_all(|copy| copy.number() == number);
     }
 
     /// Closes these open copies, as far as no reader has them.
@@ -276,7 +270,7 @@ impl SortedCopies {
             return false;
         }
         self.removals.fetch_add(1, Ordering::Relaxed);
-        self.close_all_of(number);
+        self.close_all(|copy| copy.number() == number);
         true
     }
 
@@ -321,7 +315,7 @@ impl SortedCopy {
         bytes.resize(header.directory_bytes(), 0);
         file.read_at(header.directory_at.into(), &mut bytes).map_err(io)?;
         let directory = SortedDirectory::parse(&header, &bytes).map_err(corrupt)?;
-        let source = source_of(file, mode).map_err(io)?;
+        let source = Source::of(file, mode).map_err(io)?;
         let data = Arc::new(SegmentData::of_copy(segment, source, path));
         Ok(Self { data, directory, made })
     }
@@ -337,15 +331,5 @@ impl SortedCopy {
         let (at, end) = self.directory.seek(log, next)?;
         let salt = salt(self.data.segment.id, log);
         Some((Blocks::with_salt(self.data.clone(), at, window_bytes, salt), end))
-    }
-}
-
-fn source_of(file: Arc<dyn DiskFile>, mode: ReadMode) -> io::Result<Source> {
-    match mode {
-        ReadMode::Map => match file.map() {
-            Err(e) if e.kind() == io::ErrorKind::Unsupported => Ok(Source::File(file)),
-            map => map.map(Source::Map),
-        },
-        ReadMode::Read => Ok(Source::File(file)),
     }
 }
