@@ -1,6 +1,8 @@
 //! Machine: one process of a simulation. It is a [`Node`] over a simulated disk, driven call by call: the steps that
 //! the log's own driver does with threads and clocks are done here when the world calls.
 
+mod objects;
+
 use super::contents::LogSummaries;
 use super::kept::{Kept, Seal};
 use super::outbox::Outbox;
@@ -20,7 +22,6 @@ use crate::record::batch::Batch;
 use crate::replica::node::Node;
 use crate::replica::node::driver::{DrivenNode as _, Driver, Guarded};
 use crate::replica::node::shared::Shared;
-use crate::replica::node::tiering::ObjectMaker;
 use crate::replica::open::{RecoveredLog, open};
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
 use crate::replica::queue::proposals::{Command, LogCommand, ProposalQueue, QueueLimits, WaitLimit};
@@ -32,9 +33,6 @@ use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;
 use crate::store::format::block::{Batches, BlockHeader, Kind, table_of};
 use crate::store::format::identity::Identity;
-use crate::store::format::segment::Base;
-use crate::store::object_maker::Stretch;
-use crate::store::objects::names::object_name;
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
 use crate::sync::completion::Ticket;
@@ -646,49 +644,6 @@ impl Machine {
 
     pub(super) fn log(&self) -> LogId {
         self.identity.log
-    }
-
-    /// The first object that was cut and is not known here to be stored.
-    pub(super) fn object_to_store(&self) -> Option<(u64, Base, Base)> {
-        self.lock().node.replica.sequencer.committed().objects.next_to_store()
-    }
-
-    /// The names of the objects that are known here to be stored, and of all objects that were cut.
-    pub(super) fn objects(&self) -> (Vec<String>, Vec<String>) {
-        let guarded = self.lock();
-        let objects = &guarded.node.replica.sequencer.committed().objects;
-        let name = |number| object_name(self.identity.log, number);
-        let cut = objects.end().map_or(0, |(next, _)| next);
-        (objects.stored().map(|at| name(at.number)).collect(), (0..cut).map(name).collect())
-    }
-
-    /// Makes each object that is stored from the files here, where they still have it, and has the object store compare it with
-    /// the one that it has.
-    ///
-    /// # Errors
-    /// Those of the archive.
-    pub(super) fn compare_objects(&mut self) -> Result<()> {
-        let Some(vault) = self.vault.clone() else { return Ok(()) };
-        let guarded = self.lock();
-        let node = &guarded.node;
-        let objects = &node.replica.sequencer.committed().objects;
-        let at = objects.stored().find(|at| at.number >= self.compared);
-        let Some(at) = at else { return Ok(()) };
-        let maker = ObjectMaker {
-            archive: node.writer.archive.clone(),
-            options: self.options.clone(),
-            node: self.node,
-        };
-        let log = self.identity.log;
-        let stretch = Stretch { log, number: at.number, begin: at.begin, end: at.state.end };
-        let made = maker.make(&stretch);
-        drop(guarded);
-        self.compared = at.number + 1;
-        match made {
-            Ok(made) => vault.compare(&object_name(log, at.number), &made.pieces),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()), // removed here since
-            Err(error) => Err(error),
-        }
     }
 
     /// The records that became readable since the last call.

@@ -1,0 +1,53 @@
+//! The objects of a simulated machine's log, as the checks see them.
+
+use super::Machine;
+use crate::error::{ErrorKind, Result};
+use crate::replica::node::tiering::ObjectMaker;
+use crate::store::format::segment::Base;
+use crate::store::object_maker::Stretch;
+use crate::store::objects::names::object_name;
+
+impl Machine {
+    /// The first object that was cut and is not known here to be stored.
+    pub(in super::super) fn object_to_store(&self) -> Option<(u64, Base, Base)> {
+        self.lock().node.replica.sequencer.committed().objects.next_to_store()
+    }
+
+    /// The names of the objects that are known here to be stored, and of all objects that were cut.
+    pub(in super::super) fn objects(&self) -> (Vec<String>, Vec<String>) {
+        let guarded = self.lock();
+        let objects = &guarded.node.replica.sequencer.committed().objects;
+        let name = |number| object_name(self.identity.log, number);
+        let cut = objects.end().map_or(0, |(next, _)| next);
+        (objects.stored().map(|at| name(at.number)).collect(), (0..cut).map(name).collect())
+    }
+
+    /// Makes each object that is stored from the files here, where they still have it, and has the object store compare it with
+    /// the one that it has.
+    ///
+    /// # Errors
+    /// Those of the archive.
+    pub(in super::super) fn compare_objects(&mut self) -> Result<()> {
+        let Some(vault) = self.vault.clone() else { return Ok(()) };
+        let guarded = self.lock();
+        let node = &guarded.node;
+        let objects = &node.replica.sequencer.committed().objects;
+        let at = objects.stored().find(|at| at.number >= self.compared);
+        let Some(at) = at else { return Ok(()) };
+        let maker = ObjectMaker {
+            archive: node.writer.archive.clone(),
+            options: self.options.clone(),
+            node: self.node,
+        };
+        let log = self.identity.log;
+        let stretch = Stretch { log, number: at.number, begin: at.begin, end: at.state.end };
+        let made = maker.make(&stretch);
+        drop(guarded);
+        self.compared = at.number + 1;
+        match made {
+            Ok(made) => vault.compare(&object_name(log, at.number), &made.pieces),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()), // removed here since
+            Err(error) => Err(error),
+        }
+    }
+}
