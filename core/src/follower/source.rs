@@ -65,6 +65,8 @@ pub struct FollowSource {
     log: LogId,
     options: Options,
     owner: HookOwner,
+    /// The copy reads objects.
+    skips_stored: bool,
     position: FeedPosition,
     cursor: Option<Cursor>,
     /// The next block, which the cursor has found and which was too large for the last call.
@@ -142,7 +144,25 @@ impl FollowSource {
         };
         let owner = view.positions.hook_owner();
         let archive = Archive::new(view.segments.clone());
-        Ok(Self { view, archive, me, log, options, owner, position, cursor: None, kept: None })
+        let skips_stored = false;
+        Ok(Self { view, archive, me, log, options, owner, skips_stored, position, cursor: None, kept: None })
+    }
+
+    /// For a copy that was opened with the log's object store, of which it reads what it has no files of. If the log has
+    /// objects, a new copy then begins behind the records that are stored, wherever the feed was to begin, and has all
+    /// records of the log. Without objects this changes nothing.
+    ///
+    /// ```
+    /// # use chiplog::follower::FollowFrom;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+    /// let feed = log.follow(FollowFrom::First)?.skip_stored();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn skip_stored(mut self) -> Self {
+        self.skips_stored = true;
+        self
     }
 
     /// Returns the next item: a state, or entries with up to `bytes_max` bytes of bodies together, but at least one
@@ -313,6 +333,9 @@ impl FollowSource {
     }
 
     fn begin(&mut self, beginning: Beginning) -> Result<FollowMessage> {
+        if let Some(state) = self.begin_behind_objects() {
+            return Ok(self.hand_out_state(state));
+        }
         for n in 0..BEGINNINGS_MAX {
             if n > 0 {
                 std::thread::sleep(PAUSE); // a jump or a discard is written and not published yet
@@ -352,6 +375,14 @@ impl FollowSource {
         ))
     }
 
+    /// The state after the last entry that is stored, for a copy that reads objects. None: the copy is made of files alone,
+    /// which is always right. So it is if the state does not tell of objects yet, because the first one was cut later.
+    fn begin_behind_objects(&self) -> Option<FollowSnapshot> {
+        let stored = self.skips_stored.then(|| self.view.segments.objects().upto())?;
+        let state = (stored > EntryIndex(0)).then(|| self.state_after(stored))?;
+        state.ok().flatten().filter(FollowSnapshot::has_objects)
+    }
+
     /// The entry before the one that holds record `index`; `None` if that one is still to come.
     fn entry_before(&self, index: Index) -> Result<Option<EntryIndex>> {
         if index > self.view.positions.committed() {
@@ -383,7 +414,26 @@ impl FollowSource {
         let (header, body) = self.archive.oldest_opening().map_err(|error| self.suspect(error))?;
         let (log, committed, kept) = (self.log, self.committed(), self.kept());
         let header = BlockHeader { durable_upto: 0, ..header };
-        Ok(self.hand_out_state(FollowSnapshot { log, committed, kept, header, body }))
+        let state = FollowSnapshot { log, committed, kept, header, body };
+        if self.skips_stored {
+            self.check_stored(&state)?;
+        }
+        Ok(self.hand_out_state(state))
+    }
+
+    /// Checks that a copy that reads objects lacks no record if it jumps to `state`. A copy of files alone can have removed
+    /// records that no object has yet.
+    fn check_stored(&self, state: &FollowSnapshot) -> Result<()> {
+        let stored = self.view.segments.objects().upto();
+        if state.raft() <= stored || state.next() <= state.kept || !state.expects_objects() {
+            return Ok(());
+        }
+        let what = format!(
+            "this source has no entries up to {}, and knows of objects up to entry {stored} alone: use another replica or copy, \
+             or retry",
+            state.raft()
+        );
+        Err(Error::new(ErrorKind::Unavailable, what))
     }
 
     fn hand_out_state(&mut self, state: FollowSnapshot) -> FollowMessage {

@@ -274,6 +274,7 @@ impl Task {
             log_id,
             start: Some(start),
             keep_alive_millis: keep_alive as u32,
+            skips_stored: self.shared.options.files.vault.is_some(),
         }
     }
 

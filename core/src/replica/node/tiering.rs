@@ -35,7 +35,6 @@ use crate::store::Store;
 use crate::store::format::objects::StoredObject;
 use crate::store::object_maker::Stretch;
 use crate::store::objects::cache::ObjectCache;
-use crate::store::segment::objects::ListedObject;
 use crate::store::segment::{Base, ReadMode};
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
@@ -127,18 +126,21 @@ struct Deletion {
     at: Moment,
 }
 
+/// Lets readers read objects, through a cache of files in the log's directory, if the options name an object store.
+pub(crate) fn read_objects(store: &Store, log: LogId, options: &Options) {
+    let Some(vault) = options.vault.clone() else { return };
+    let maps = options.read_mode == ReadMode::Map;
+    let cache = ObjectCache::new(vault, log, store.disk.clone(), maps, options.cache_bytes);
+    if !store.allocator.is_unaided() {
+        cache.start_fetching();
+    }
+    store.segments.objects().set_cache(Arc::new(cache));
+}
+
 impl Tiering {
     pub(super) fn new(store: &Store, log: LogId, options: &Options, queue: Arc<ProposalQueue>) -> Self {
         let unaided = store.allocator.is_unaided();
-        if let Some(vault) = &options.vault {
-            let (vault, disk) = (vault.clone(), store.disk.clone());
-            let maps = options.read_mode == ReadMode::Map;
-            let cache = ObjectCache::new(vault, log, disk, maps, options.cache_bytes);
-            if !unaided {
-                cache.start_fetching();
-            }
-            store.segments.objects().set_cache(Arc::new(cache));
-        }
+        read_objects(store, log, options);
         Self {
             vault: options.vault.clone(),
             log,
@@ -505,16 +507,7 @@ impl Node {
         if (number, next) == self.tiering.shown {
             return;
         }
-        let list = self.writer.store.segments.objects();
-        let known = list.next().unwrap_or(number).max(number);
-        let added = committed.objects.stored().filter(|at| at.number >= known).map(|at| ListedObject {
-            number: at.number,
-            begin: at.begin,
-            end: at.state.end,
-            timestamps: (at.before, at.state.timestamp),
-            object: at.object,
-        });
-        list.update(self.tiering.log, number, added);
+        committed.objects.show(self.tiering.log, self.writer.store.segments.objects());
         let (raft, is_discarded) =
             (committed.raft, number > self.tiering.shown.0 || self.tiering.shown == (0, 0));
         self.tiering.shown = (number, next);

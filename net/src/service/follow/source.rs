@@ -71,7 +71,7 @@ pub(super) async fn begin(
 ) -> Result<Answers<Reply>, Status> {
     let log = host.replica(caller, &request.log).await?;
     let from = from(request, log.log_id()).map_err(|e| status_of(&log, &e))?;
-    let feed = log.follow(from).map_err(|e| status_of(&log, &e))?;
+    let feed = feed_of(&log, from, request.skips_stored).map_err(|e| status_of(&log, &e))?;
     let keep_alive = Duration::from_millis(request.keep_alive_millis.into());
     let feeding = Feeding {
         payer,
@@ -81,12 +81,19 @@ pub(super) async fn begin(
         is_mapped: log.options().read_mode == ReadMode::Map,
         log,
         from,
+        skips_stored: request.skips_stored,
         committed: feed.committed(),
         stage: Stage::Begun(Box::new(feed)),
         keep_alive: if keep_alive.is_zero() { KEEP_ALIVE } else { keep_alive.max(KEEP_ALIVE_MIN) },
         response_bytes,
     };
     Ok(Box::pin(futures_util::stream::unfold(feeding, Feeding::next)))
+}
+
+/// A feed from a position; of a copy that reads objects or not.
+fn feed_of(log: &Log, from: FollowFrom, skips_stored: bool) -> chiplog::Result<FollowSource> {
+    let feed = log.follow(from)?;
+    Ok(if skips_stored { feed.skip_stored() } else { feed })
 }
 
 /// The position at which the follower wants to start.
@@ -133,6 +140,7 @@ struct Feeding {
     log: Log,
     /// The position at which the follower wanted to start.
     from: FollowFrom,
+    skips_stored: bool,
     /// Blocks are parts of a mapping, and take no memory.
     is_mapped: bool,
     stage: Stage,
@@ -212,6 +220,7 @@ impl Feeding {
     /// Reads the next response. `seen`: the next blocks did not exist at that time.
     fn fetch(&self, mut feed: Box<FollowSource>, seen: Option<CameAt>) -> Coming {
         let (payer, log, from) = (self.payer.clone(), self.log.clone(), self.from);
+        let skips_stored = self.skips_stored;
         let mut bytes_max = self.response_bytes;
         Box::pin(async move {
             let came = match seen {
@@ -244,11 +253,8 @@ impl Feeding {
                     Taken::Larger { bytes, restart } => {
                         bytes_max = bytes;
                         if let Some(place) = restart {
-                            *feed = log.follow(place.map_or(from, |(raft, term)| FollowFrom::After {
-                                log: log.log_id(),
-                                raft,
-                                term,
-                            }))?;
+                            let behind = |(raft, term)| FollowFrom::After { log: log.log_id(), raft, term };
+                            *feed = feed_of(&log, place.map_or(from, behind), skips_stored)?;
                         }
                     }
                 }
