@@ -47,6 +47,12 @@ demo: ## three servers, the leader killed in mid-append. FILE=path uses another 
 	@$(or $(CARGO_TARGET_DIR),target)/release/chiplog-example-cluster \
 	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
 
+demo-tiered: ## older records in a bucket; all servers and their disks are lost, and the log comes back. FILE=, DIR= as for demo
+	@echo "building the release binaries; the first time this takes ten minutes of processor time or so"
+	@$(CARGO) build --release --package chiplog-server --package chiplog-example-tiered
+	@$(or $(CARGO_TARGET_DIR),target)/release/chiplog-example-tiered \
+	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
+
 # Built in the same way as the tests, so that the results of `make test` are reused. Views in languages whose tools are missing
 # are skipped, and the output says so; the list of views is examples/run/src/views.rs.
 EXAMPLES := embedded tenants cluster run

@@ -79,6 +79,9 @@ pub struct Metrics {
     pub unstored_bytes: u64,
     /// Gauge: bytes of objects that are kept here for readers.
     pub cached_bytes: u64,
+    /// Gauge: the last record that is in an object known to be stored; 0 if there is none. If all replicas are lost, the
+    /// log comes back up to this record, or a later one.
+    pub stored_index: u64,
 }
 
 /// How many buckets [`Metrics::sync_micros_buckets`] has: the last but one ends at 8.4 seconds.

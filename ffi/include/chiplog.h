@@ -787,6 +787,10 @@ typedef struct {
    * Bytes of objects that are kept here for readers now.
    */
   uint64_t cached_bytes;
+  /**
+   * The last record that is in an object known to be stored; 0 if there is none.
+   */
+  uint64_t stored_index;
 } chiplog_metrics_t;
 
 /**

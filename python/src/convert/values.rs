@@ -143,6 +143,7 @@ pub(crate) fn metrics<'py>(py: Python<'py>, metrics: &Metrics) -> Value<'py> {
         fetched_bytes = metrics.fetched_bytes,
         unstored_bytes = metrics.unstored_bytes,
         cached_bytes = metrics.cached_bytes,
+        stored_index = metrics.stored_index,
     );
     make(py, "Metrics", &fields)
 }

@@ -104,6 +104,8 @@ pub struct chiplog_metrics_t {
     pub unstored_bytes: u64,
     /// Bytes of objects that are kept here for readers now.
     pub cached_bytes: u64,
+    /// The last record that is in an object known to be stored; 0 if there is none.
+    pub stored_index: u64,
 }
 
 growing!(chiplog_log_status_t, chiplog_metrics_t);
@@ -153,6 +155,7 @@ fn metrics(now: &Metrics) -> chiplog_metrics_t {
         fetched_bytes: now.fetched_bytes,
         unstored_bytes: now.unstored_bytes,
         cached_bytes: now.cached_bytes,
+        stored_index: now.stored_index,
         ..Growing::zeros()
     }
 }
