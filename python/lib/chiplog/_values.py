@@ -84,6 +84,12 @@ class Metrics:
     stored_index: int = field(
         metadata=doc("The last record that is in an object known to be stored; 0 if there is none.")
     )
+    repaired_objects: int = field(
+        metadata=doc("Objects that were missing or damaged in the object store, and that were stored again here.")
+    )
+    damaged_objects: int = field(
+        metadata=doc("Objects that are known to be missing or damaged, and cannot be made again here.")
+    )
 
 
 @documented

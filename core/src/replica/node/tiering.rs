@@ -23,6 +23,7 @@
 mod delegation;
 mod jobs;
 mod local;
+mod object_scrub;
 
 use super::Node;
 use crate::error::{Error, ErrorKind, Result};
@@ -45,6 +46,7 @@ use delegation::Delegation;
 pub(crate) use jobs::ObjectMaker;
 use jobs::{Found, Job, JobDone, ObjectBegin, Search};
 use local::Released;
+use object_scrub::ObjectScrub;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -101,6 +103,7 @@ pub(super) struct Tiering {
     is_checked: bool,
     released: Released,
     delegation: Delegation,
+    scrub: ObjectScrub,
     /// An object that another replica says to have stored.
     claimed: Option<(NodeId, u64, StoredObject)>,
 }
@@ -162,6 +165,7 @@ impl Tiering {
             is_checked: false,
             released: Released::default(),
             delegation: Delegation::default(),
+            scrub: ObjectScrub::default(),
             claimed: None,
         }
     }
@@ -236,7 +240,7 @@ impl Node {
             true => self.leaders_job(&vault, now)?,
             false => self.requested_job(&vault),
         };
-        let Some(job) = job else { return Ok(()) };
+        let Some(job) = job.or_else(|| self.scrub_job(&vault, now)) else { return Ok(()) };
         if let Err(error) = self.tiering.start(job) {
             self.tiering.is_busy = false;
             self.tiering.has_failed(&error, "objects cannot be stored", now);
@@ -274,16 +278,29 @@ impl Node {
 
     /// The job that stores an object from the files here.
     fn store_job(&self, vault: Arc<dyn Vault>, stretch: Stretch) -> Job {
-        let (archive, options) = (self.writer.archive.clone(), self.options.clone());
-        let maker = Box::new(ObjectMaker { archive, options, node: self.cluster.node });
+        let maker = Box::new(self.object_maker());
         let oldest = self.replica.sequencer.committed().objects.number() == stretch.number;
         Job::Store { vault, maker, stretch, oldest }
     }
 
+    /// Makes objects from the files here.
+    fn object_maker(&self) -> ObjectMaker {
+        let (archive, options) = (self.writer.archive.clone(), self.options.clone());
+        ObjectMaker { archive, options, node: self.cluster.node }
+    }
+
     /// When [`Self::tier`] has to be called. None: when something else happens.
     pub(super) fn tiering_due(&self, now: Moment) -> Option<Moment> {
-        let can_start = self.tiering.vault.is_some() && !self.tiering.is_busy && self.replica.is_leader();
-        if !can_start || !self.may_propose_objects() {
+        if self.tiering.vault.is_none() || self.tiering.is_busy {
+            return None;
+        }
+        let scrub = self.scrub_due(now).map(|at| at.max(self.tiering.again));
+        self.leaders_due(now).into_iter().chain(scrub).min()
+    }
+
+    /// When a leader has to do something about objects.
+    fn leaders_due(&self, now: Moment) -> Option<Moment> {
+        if !self.replica.is_leader() || !self.may_propose_objects() {
             return None;
         }
         let committed = self.replica.sequencer.committed();
@@ -455,6 +472,8 @@ impl Node {
             JobDone::Stored(_, Err(error)) => {
                 self.tiering.has_failed(&error, "an object cannot be stored", now)
             }
+            JobDone::Listed(result) => self.end_listing(result, now),
+            JobDone::Examined(number, result) => self.end_examination(number, result, now),
             JobDone::Deleted(below, Ok(count)) => {
                 let path = self.tiering.path.display();
                 tracing::info!(%path, below, count, "objects whose records are discarded were deleted");
