@@ -115,7 +115,9 @@ impl RecordFeed {
                 view.check(index)?;
                 Position::Begins(Start::Index(index))
             }
-            FollowFrom::After { log: wanted, .. } | FollowFrom::AfterRecord { log: wanted, .. } if wanted != log => {
+            FollowFrom::After { log: wanted, .. } | FollowFrom::AfterRecord { log: wanted, .. }
+                if wanted != log =>
+            {
                 let what = format!("this is log {log}, not log {wanted}");
                 return Err(Error::new(ErrorKind::Diverged, what));
             }
@@ -124,7 +126,9 @@ impl RecordFeed {
                             numbers its entries by itself; nothing was sent to it";
                 return Err(Error::new(ErrorKind::Diverged, what));
             }
-            FollowFrom::AfterRecord { raft, next, first, .. } => Position::Behind(Behind { raft, next, first }),
+            FollowFrom::AfterRecord { raft, next, first, .. } => {
+                Position::Behind(Behind { raft, next, first })
+            }
         };
         Ok(Self { view, me, log, position, reader: None })
     }
@@ -151,7 +155,9 @@ impl RecordFeed {
             };
             self.release();
             match collected {
-                Err(error) if entries.is_empty() && error.kind() != ErrorKind::Discarded => return Err(error),
+                Err(error) if entries.is_empty() && error.kind() != ErrorKind::Discarded => {
+                    return Err(error);
+                }
                 _ if entries.is_empty() => continue, // discarded meanwhile
                 _ => return Ok(Some(self.hand_out(behind, entries))), // the next call meets the error again
             }

@@ -22,8 +22,8 @@ options! {
         /// addition to the log's own discards. If the servers' blocks fill their segments, `segment_bytes` must be at
         /// least that of the servers. `cluster` must be None.
         pub files: Options,
-        /// The log's name; empty, the default: the log "default". `_group-1` and so on: all named logs of a group. One
-        /// named log alone cannot be followed.
+        /// The log's name; empty, the default: the log "default". A named log: the copy has this log alone, as a log on
+        /// its own. `_group-1` and so on: the copy has all named logs of a group.
         pub log: String,
         /// The preferred zone. A server of this zone comes first, then one that does not lead, then the leader.
         /// Default: no zone.
