@@ -325,7 +325,7 @@ impl Log {
                         it at a server, or follow the whole group";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
-        FollowSource::of_one_log(self.view.clone(), me, self.id, from)
+        FollowSource::of_one_log(self.view.clone(), published.clone(), me, self.id, from)
     }
 
     /// Returns one committed record, by its index.

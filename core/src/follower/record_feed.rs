@@ -30,6 +30,7 @@ use crate::read::positions::Until;
 use crate::read::reader::{LogView, NextBatch, Reader, Start};
 use crate::read::records::StoredBatch;
 use crate::record::batch::{BatchHeader, without_session};
+use crate::replica::node::Published;
 use crate::replica::queue::proposals::Command;
 use crate::replica::state::command::{COMMAND_BYTES, encode_command, parse_command};
 use crate::replica::state::sequencer::{FIRST_TERM, Owner};
@@ -40,6 +41,8 @@ use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, digest_
 use crate::store::format::segment::{HardState, Opening, digest_of_bytes};
 use crate::types::{EntryIndex, Index, LogId, Term, Timestamp};
 use bytes::{Bytes, BytesMut};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Batches of the same time share an entry up to this size, which fits into the smallest segment.
@@ -55,6 +58,7 @@ const FIRST_ENTRY: EntryIndex = EntryIndex(1);
 /// The records of a log.
 pub(crate) struct RecordFeed {
     view: LogView,
+    published: Arc<Published>,
     me: Owner,
     log: LogId,
     position: Position,
@@ -77,14 +81,16 @@ struct Behind {
     next: Index,
     /// Its first record that is not discarded, as far as is known here.
     first: Index,
+    /// The time of the last item that this feed returned.
+    time: Timestamp,
 }
 
 /// How far the log is.
 struct Extent {
     first: Index,
     next: Index,
-    /// The time of the last record that it ever had.
-    time: Timestamp,
+    /// The time of the last record that it ever had. `None`: to be looked up.
+    time: Option<Timestamp>,
 }
 
 /// The next item.
@@ -104,7 +110,13 @@ impl RecordFeed {
     /// # Errors
     /// `Diverged`: the follower wants another log, or continues behind an entry of it. `Discarded`, `OutOfRange`:
     /// [`FollowFrom::Index`] is beyond either end. `InvalidArgument`: the view is that of a whole group.
-    pub(crate) fn new(view: LogView, me: Owner, log: LogId, from: FollowFrom) -> Result<Self> {
+    pub(crate) fn new(
+        view: LogView,
+        published: Arc<Published>,
+        me: Owner,
+        log: LogId,
+        from: FollowFrom,
+    ) -> Result<Self> {
         view.check_log()?;
         let position = match from {
             FollowFrom::First => Position::Begins(Start::First),
@@ -127,10 +139,10 @@ impl RecordFeed {
                 return Err(Error::new(ErrorKind::Diverged, what));
             }
             FollowFrom::AfterRecord { raft, next, first, .. } => {
-                Position::Behind(Behind { raft, next, first })
+                Position::Behind(Behind { raft, next, first, time: Timestamp(0) })
             }
         };
-        Ok(Self { view, me, log, position, reader: None })
+        Ok(Self { view, published, me, log, position, reader: None })
     }
 
     /// See [`FollowSource::next`](super::source::FollowSource::next).
@@ -144,7 +156,7 @@ impl RecordFeed {
             let collected = match self.coming(behind)? {
                 Coming::Nothing => return Ok(None),
                 Coming::Jump(next, time) => {
-                    let behind = Behind { raft: behind.raft.next(), next, first: next };
+                    let behind = Behind { raft: behind.raft.next(), next, first: next, time };
                     return Ok(Some(self.state(behind, time)));
                 }
                 Coming::Discard(first, time) => {
@@ -193,7 +205,7 @@ impl RecordFeed {
     pub(crate) fn resume_point(&self) -> FollowFrom {
         match self.position {
             Position::Begins(start) => begins(start),
-            Position::Behind(Behind { raft, next, first }) => {
+            Position::Behind(Behind { raft, next, first, .. }) => {
                 FollowFrom::AfterRecord { log: self.log, raft, term: FIRST_TERM, next, first }
             }
         }
@@ -246,15 +258,25 @@ impl RecordFeed {
         let log = self.view.log;
         if !log.is_none() {
             let state = self.view.logs.get(log).ok_or_else(|| unknown(log))?;
-            return Ok(Extent { first: state.first, next: state.next, time: state.last_timestamp });
+            return Ok(Extent { first: state.first, next: state.next, time: Some(state.last_timestamp) });
         }
-        loop {
-            let (first, last) = self.view.positions.range();
-            let segments = self.view.segments.snapshot();
-            let time = segments.iter().last().map_or(Timestamp(0), |segment| segment.last_timestamp());
-            if (first, last) == self.view.positions.range() {
-                return Ok(Extent { first, next: last.next(), time });
-            }
+        let (first, last) = self.view.positions.range();
+        Ok(Extent { first, next: last.next(), time: None })
+    }
+
+    /// The time of the last record of the log, whose next one is `next`. `None`: it was discarded meanwhile. Records that are
+    /// written and not published yet can be later ones: they do not count.
+    fn last_time(&mut self, extent: &Extent) -> Result<Option<Timestamp>> {
+        if extent.time.is_some() {
+            return Ok(extent.time);
+        }
+        if extent.first == extent.next {
+            // A follower publishes it after the records, and before the next discard.
+            return Ok(Some(Timestamp(self.published.last_timestamp.load(Ordering::Acquire))));
+        }
+        match self.batch_at(extent.next.previous()) {
+            Err(error) if error.kind() == ErrorKind::Discarded => Ok(None),
+            last => Ok(last?.map(|batch| batch.timestamp)),
         }
     }
 
@@ -262,29 +284,31 @@ impl RecordFeed {
     fn coming(&mut self, behind: Behind) -> Result<Coming> {
         loop {
             let extent = self.extent()?;
-            let from = behind.next.max(extent.first);
-            let next = match from < extent.next {
-                true => match self.batch_at(from) {
-                    Ok(Some(next)) => next,
-                    // Discarded meanwhile.
-                    Err(error) if error.kind() == ErrorKind::Discarded => continue,
-                    Ok(None) => continue,
-                    Err(error) => return Err(error),
-                },
-                // There is no record to come: an item without records has the time of the last one.
-                false => NextBatch { first: from, timestamp: extent.time, bytes: 0 },
-            };
             if behind.next > extent.next {
                 return Ok(Coming::Nothing); // the follower has more than this source
             }
+            let is_discarded = extent.first > behind.first && extent.first <= behind.next;
+            let from = behind.next.max(extent.first);
+            let next = match from < extent.next {
+                true => self.batch_at(from),
+                false if from == behind.next && !is_discarded => return Ok(Coming::Nothing),
+                // There is no record to come: an item without records has the time of the last one.
+                false => self
+                    .last_time(&extent)
+                    .map(|time| time.map(|timestamp| NextBatch { first: from, timestamp, bytes: 0 })),
+            };
+            let next = match next {
+                Ok(Some(next)) => next,
+                Ok(None) => continue, // discarded meanwhile
+                Err(error) if error.kind() == ErrorKind::Discarded => continue,
+                Err(error) => return Err(error),
+            };
+            let time = next.timestamp.max(behind.time);
             return match next.first {
-                first if first > behind.next => Ok(Coming::Jump(first, next.timestamp)),
+                first if first > behind.next => Ok(Coming::Jump(first, time)),
                 first if first < behind.next => Err(within(behind.next, first)),
-                _ if extent.first > behind.first && extent.first <= behind.next => {
-                    Ok(Coming::Discard(extent.first, next.timestamp))
-                }
-                _ if next.bytes > 0 => Ok(Coming::Records(next.bytes)),
-                _ => Ok(Coming::Nothing),
+                _ if is_discarded => Ok(Coming::Discard(extent.first, time)),
+                _ => Ok(Coming::Records(next.bytes)),
             };
         }
     }
@@ -317,13 +341,15 @@ impl RecordFeed {
             let index = self.view.resolve(start)?;
             let extent = self.extent()?;
             let found = match index {
-                _ if index == extent.next => Ok(Some((index, extent.time))),
+                _ if index == extent.next => {
+                    self.last_time(&extent).map(|time| time.map(|time| (index, time)))
+                }
                 _ => self.batch_at(index).map(|batch| batch.map(|batch| (batch.first, batch.timestamp))),
             };
             self.release();
             match found {
                 Ok(Some((next, time))) => {
-                    return Ok(self.state(Behind { raft: FIRST_ENTRY, next, first: next }, time));
+                    return Ok(self.state(Behind { raft: FIRST_ENTRY, next, first: next, time }, time));
                 }
                 Ok(None) => {}
                 Err(error) if error.kind() == ErrorKind::Discarded => {}
@@ -336,7 +362,7 @@ impl RecordFeed {
 
     /// Returns a state without sessions and options, after which a follower has `behind`.
     fn state(&mut self, behind: Behind, timestamp: Timestamp) -> FollowMessage {
-        let Behind { raft, next, first } = behind;
+        let Behind { raft, next, first, .. } = behind;
         let opening = Opening {
             base_raft: raft,
             base_term: FIRST_TERM,
@@ -516,6 +542,7 @@ fn after(behind: Behind, entry: &FollowEntry) -> Behind {
         raft: header.raft_index,
         next: header.next_record(),
         first: behind.first.max(discarded.unwrap_or_default()),
+        time: header.timestamp,
     }
 }
 

@@ -14,6 +14,7 @@ use crate::follower::record_feed::RecordFeed;
 use crate::options::Options;
 use crate::read::positions::{HookOwner, Positions, Until, or_wake};
 use crate::read::reader::LogView;
+use crate::replica::node::Published;
 use crate::replica::state::sequencer::Owner;
 use crate::replica::wire::repair_message::BLOCKS_MAX;
 use crate::types::{EntryIndex, LogId, Term};
@@ -74,9 +75,15 @@ impl FollowSource {
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub(crate) fn of_one_log(view: LogView, me: Owner, log: LogId, from: FollowFrom) -> Result<Self> {
+    pub(crate) fn of_one_log(
+        view: LogView,
+        published: Arc<Published>,
+        me: Owner,
+        log: LogId,
+        from: FollowFrom,
+    ) -> Result<Self> {
         let positions = view.positions.clone();
-        Ok(Self::of(positions, Feed::Records(RecordFeed::new(view, me, log, from)?)))
+        Ok(Self::of(positions, Feed::Records(RecordFeed::new(view, published, me, log, from)?)))
     }
 
     fn of(positions: Arc<Positions>, feed: Feed) -> Self {
