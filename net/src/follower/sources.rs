@@ -240,11 +240,15 @@ impl Sources {
         if let (Some(Copy { log: ours, .. }), Some(theirs)) = (copy, theirs)
             && ours != theirs
         {
-            let error = match super::is_named(name) {
-                false => super::other_log(&address, ours, theirs),
-                true => {
-                    of(ErrorKind::NotFound, format!("log {name:?} was deleted; another log has its name now"))
+            let error = match copy {
+                Some(Copy { is_of_one_log: true, .. }) if super::is_named(name) => {
+                    let what = format!(
+                        "log {name:?} is not the log of this copy: that one was deleted and another log has its name now, or the \
+                         directory holds a copy of another log"
+                    );
+                    of(ErrorKind::NotFound, what)
                 }
+                _ => super::other_log(&address, ours, theirs),
             };
             self.refuse(&address, error.clone());
             return Err(error);

@@ -193,7 +193,7 @@ fn missing_or_deleted_log_stops_the_follower() {
     let away = follow(other.path(), &servers, Start::First, "orders");
     let error = event(&away, stopped);
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
-    assert!(error.to_string().contains("another log"), "{error}");
+    assert!(error.to_string().contains("another log has its name"), "{error}");
     assert_eq!(away.log().last_index(), last);
 }
 
