@@ -259,6 +259,12 @@ fn discards_reach_the_copy_and_a_copy_that_lags_jumps() {
     assert_eq!(catch_up(&b, &copy), []);
     assert_eq!((copy.log().first_index(), copy.log().last_index()), (Index(61), Index(110)));
     assert_copy(copy.log(), &b);
+    // To a follower that has more than this source, nothing is sent before the source has caught up.
+    let FollowFrom::AfterRecord { log, raft, term, .. } = copy.resume_point().unwrap() else { panic!() };
+    let ahead = FollowFrom::AfterRecord { log, raft, term, next: Index(1000), first: Index(1) };
+    let mut feed = b.follow(ahead).unwrap();
+    assert!(feed.is_behind() && feed.next(1000).unwrap().is_none());
+    assert!(!feed.wait(Some(Duration::from_millis(10))).unwrap());
     // Records that it does not have yet.
     append_to(&[&a, &b], 110..200);
     b.discard(Index(151)).unwrap();
@@ -372,6 +378,30 @@ fn large_appends_are_entries_of_their_own() {
         assert_eq!(feed.position().unwrap().0, feed.committed());
         assert!(messages >= 13, "{messages}");
         assert_copy(copy.log(), &b);
+        // Many appends of one block: each entry of the copies has room in the smallest segments.
+        let tickets: Vec<_> = (0..400u16).map(|n| a.submit(&[n as u8; 1000]).unwrap()).collect();
+        tickets.into_iter().for_each(|ticket| drop(ticket.wait().unwrap()));
+        let small = options().read_mode(mode);
+        let from = a.last_index().get() - 399;
+        let FollowMessage::State(state) =
+            a.follow(FollowFrom::Index(Index(from))).unwrap().next(0).unwrap().unwrap()
+        else {
+            panic!()
+        };
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let near = FollowerLog::create(dirs[0].path(), small.clone(), &state).unwrap();
+        let mut feed = a.follow(near.resume_point().unwrap()).unwrap();
+        while let Some(fed) = feed.next(1 << 20).unwrap() {
+            near.apply(fed).unwrap();
+        }
+        assert_copy(near.log(), &a);
+        // A copy of the copy gets these entries in parts.
+        let far = FollowerLog::create(dirs[1].path(), small, &state).unwrap();
+        let mut feed = near.log().follow(far.resume_point().unwrap()).unwrap();
+        while let Some(fed) = feed.next(3000).unwrap() {
+            far.apply(fed).unwrap();
+        }
+        assert_copy(far.log(), &a);
     }
 }
 
