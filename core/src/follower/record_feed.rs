@@ -72,7 +72,7 @@ enum Position {
     Behind(Behind),
 }
 
-/// What the follower has.
+/// The end of the follower's copy.
 #[derive(Clone, Copy, Debug)]
 struct Behind {
     /// Its last entry.
@@ -231,7 +231,7 @@ impl RecordFeed {
         }
     }
 
-    /// What has to happen before there is an item to return. `None`: there is one now.
+    /// The position of the log at which there is an item to return. `None`: there is one now.
     pub(crate) fn awaited(&self) -> Option<Until> {
         match self.position {
             Position::Begins(_) => None,
@@ -531,7 +531,7 @@ fn discard(behind: &Behind, first: Index, time: Timestamp) -> FollowEntry {
     FollowEntry { header, body: vec![body] }
 }
 
-/// What a follower has after one more entry.
+/// The end of the copy after one more entry.
 fn after(behind: Behind, entry: &FollowEntry) -> Behind {
     let FollowEntry { header, body } = entry;
     let discarded = match (header.kind, body.first()) {

@@ -47,8 +47,8 @@ pub struct FollowSource {
 }
 
 enum Feed {
-    Entries(EntryFeed),
-    Records(RecordFeed),
+    Entries(Box<EntryFeed>),
+    Records(Box<RecordFeed>),
 }
 
 impl FollowSource {
@@ -68,7 +68,7 @@ impl FollowSource {
         from: FollowFrom,
     ) -> Result<Self> {
         let positions = view.positions.clone();
-        Ok(Self::of(positions, Feed::Entries(EntryFeed::new(view, me, log, options, from)?)))
+        Ok(Self::of(positions, Feed::Entries(Box::new(EntryFeed::new(view, me, log, options, from)?))))
     }
 
     /// A feed of the records of one log.
@@ -83,7 +83,7 @@ impl FollowSource {
         from: FollowFrom,
     ) -> Result<Self> {
         let positions = view.positions.clone();
-        Ok(Self::of(positions, Feed::Records(RecordFeed::new(view, published, me, log, from)?)))
+        Ok(Self::of(positions, Feed::Records(Box::new(RecordFeed::new(view, published, me, log, from)?))))
     }
 
     fn of(positions: Arc<Positions>, feed: Feed) -> Self {

@@ -380,7 +380,9 @@ fn large_appends_are_entries_of_their_own() {
         assert_copy(copy.log(), &b);
         // Many appends of one block: each entry of the copies has room in the smallest segments.
         let tickets: Vec<_> = (0..400u16).map(|n| a.submit(&[n as u8; 1000]).unwrap()).collect();
-        tickets.into_iter().for_each(|ticket| drop(ticket.wait().unwrap()));
+        for ticket in tickets {
+            ticket.wait().unwrap();
+        }
         let small = options().read_mode(mode);
         let from = a.last_index().get() - 399;
         let FollowMessage::State(state) =

@@ -51,7 +51,7 @@ pub(super) struct Sources {
     missing: Option<Instant>,
 }
 
-/// What the follower has.
+/// The follower's copy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Copy {
     /// Its log.
