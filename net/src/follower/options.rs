@@ -13,6 +13,7 @@ options! {
     /// use chiplog::Options;
     /// use chiplog_net::follower::FollowerOptions;
     /// let options = FollowerOptions::default()
+    ///     .log("orders".into()) // this named log alone
     ///     .zone("west".into()) // a server of this zone, if one answers
     ///     .files(Options::default().retention_bytes(10 << 30)); // keeps less than the cluster does
     /// ```

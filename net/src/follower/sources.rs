@@ -53,7 +53,7 @@ pub(super) struct Sources {
 
 /// The follower's copy.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Copy {
+pub(super) struct ExistingCopy {
     /// Its log.
     pub(super) log: LogId,
     /// It is one named log, and not a log with all its entries.
@@ -142,7 +142,7 @@ impl Sources {
     /// # Errors
     /// `NotFound`: all servers answered that the log does not exist. `Unavailable` and similar: no server answered. If no server
     /// can be used: the last reason.
-    pub(super) async fn choose(&mut self, copy: Option<Copy>) -> Result<String> {
+    pub(super) async fn choose(&mut self, copy: Option<ExistingCopy>) -> Result<String> {
         self.failed.retain(|_, since| since.elapsed() < AVOID);
         let servers = Servers::new(self.seeds.clone(), self.options.clone());
         let mut asked: BTreeSet<String> = self.usable().into_iter().cloned().collect();
@@ -202,7 +202,7 @@ impl Sources {
     }
 
     /// Checks a server's answer: whether the server can be used.
-    fn check_answer(&mut self, answer: Answer, copy: Option<Copy>) -> Result<Candidate> {
+    fn check_answer(&mut self, answer: Answer, copy: Option<ExistingCopy>) -> Result<Candidate> {
         let Answer { address, info, .. } = answer;
         let of = |kind, what: String| Error::new(kind, format!("{address}: {what}"));
         let info = info.map_err(|e| of(e.kind(), e.to_string()))?;
@@ -220,7 +220,7 @@ impl Sources {
         let has = |feature: &str| info.features.iter().any(|f| f == feature);
         let needs = match copy {
             None => self.needs,
-            Some(Copy { is_of_one_log: true, .. }) => FEATURE_FOLLOW_LOG,
+            Some(ExistingCopy { is_of_one_log: true, .. }) => FEATURE_FOLLOW_LOG,
             Some(_) => FEATURE_FOLLOW,
         };
         if !has(FEATURE_FOLLOW) || !has(needs) {
@@ -237,11 +237,11 @@ impl Sources {
             return Err(of(ErrorKind::Unsupported, what));
         }
         let theirs = from_hex(&info.log_id).ok().map(LogId);
-        if let (Some(Copy { log: ours, .. }), Some(theirs)) = (copy, theirs)
+        if let (Some(ExistingCopy { log: ours, .. }), Some(theirs)) = (copy, theirs)
             && ours != theirs
         {
             let error = match copy {
-                Some(Copy { is_of_one_log: true, .. }) if super::is_named(name) => {
+                Some(ExistingCopy { is_of_one_log: true, .. }) if super::is_named(name) => {
                     let what = format!(
                         "log {name:?} is not the log of this copy: that one was deleted and another log has its name now, or the \
                          directory holds a copy of another log"
@@ -347,7 +347,7 @@ mod tests {
         };
         let sources =
             |needs| Sources::new(vec!["a:1".into()], String::new(), ClientOptions::default(), needs);
-        let begun = Copy { log: LogId(1), is_of_one_log: false };
+        let begun = ExistingCopy { log: LogId(1), is_of_one_log: false };
         let refused = |mut sources: Sources, features, copy| {
             sources.check_answer(info(features), copy).err().map(|e| (e.kind(), e.to_string()))
         };
@@ -361,7 +361,7 @@ mod tests {
             None,
             "it has begun"
         );
-        let of_one = Copy { is_of_one_log: true, ..begun };
+        let of_one = ExistingCopy { is_of_one_log: true, ..begun };
         for (needs, copy) in [(FEATURE_FOLLOW_LOG, None), (FEATURE_FOLLOW, Some(of_one))] {
             let (kind, what) =
                 refused(sources(needs), &[FEATURE_FOLLOW, FEATURE_FOLLOW_PLACES], copy).unwrap();

@@ -16,7 +16,7 @@
 //! | the local files fail, are closed, or cannot hold a block | stop |
 
 use super::counted_channel::CountedChannel;
-use super::sources::{Copy, Sources};
+use super::sources::{ExistingCopy, Sources};
 use super::{FollowerEvent, Shared};
 use crate::client::own_thread::{AtWork, For};
 use crate::client::retry::backoff::Backoff;
@@ -149,7 +149,7 @@ impl Task {
         let want = self.followed().map(FollowerLog::resume_point).transpose().map_err(Failure::Fatal)?;
         let log = self.followed().map(|f| f.log().log_id());
         let is_of_one_log = matches!(want, Some(FollowFrom::AfterRecord { .. }));
-        let copy = log.map(|log| Copy { log, is_of_one_log });
+        let copy = log.map(|log| ExistingCopy { log, is_of_one_log });
         let chosen = self.sources.choose(copy).await.map_err(|error| self.unchosen(error))?;
         *server = Some(chosen.clone());
         self.elsewhere = Index(0);
