@@ -22,7 +22,7 @@ TOOLS := $(CURDIR)/target/tools
 # The commit that `--version` shows; empty in sources that are no checkout. Only builds for users and measurements get it: in tests
 # each commit would compile the server again.
 CHIPLOG_COMMIT ?= $(if $(wildcard .git),$(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null))
-demo bench bars-core bench-python attacks soak deb static: export CHIPLOG_COMMIT := $(CHIPLOG_COMMIT)
+demo demo-tiered bench bars-core bench-python attacks soak deb static: export CHIPLOG_COMMIT := $(CHIPLOG_COMMIT)
 
 # Below target/: the tools that build the Python wheel, and a fresh environment in which it is installed.
 PYTHON ?= python3
@@ -34,7 +34,7 @@ MATURIN := $(BUILD_VENV)/bin/maturin
 # Tests use the development profile, whose dependencies `make unit` has built; the release wheel uses another.
 WHEEL_PROFILE ?= dev
 
-.PHONY: help all lib install install-lib install-server deb static wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-crash nightly-fuzz bench bars pictures check lint fmt deny fuzz fuzz-short loom loom-short miri doc clean
+.PHONY: help all lib install install-lib install-server deb static wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-tiered examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-crash nightly-fuzz bench bars pictures check lint fmt deny fuzz fuzz-short loom loom-short miri doc clean
 
 help: ## this list
 	@sed -n '/^#   /s/^#   //p' $(firstword $(MAKEFILE_LIST))
@@ -45,6 +45,12 @@ demo: ## three servers, the leader killed in mid-append. FILE=path uses another 
 	@echo "building the release binaries; the first time this takes ten minutes of processor time or so"
 	@$(CARGO) build --release --package chiplog-server --package chiplog-example-cluster
 	@$(or $(CARGO_TARGET_DIR),target)/release/chiplog-example-cluster \
+	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
+
+demo-tiered: ## older records in a bucket; all servers and their disks are lost, and the log comes back. FILE=, DIR= as for demo
+	@echo "building the release binaries; the first time this takes ten minutes of processor time or so"
+	@$(CARGO) build --release --package chiplog-server --package chiplog-example-tiered
+	@$(or $(CARGO_TARGET_DIR),target)/release/chiplog-example-tiered \
 	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
 
 # Built in the same way as the tests, so that the results of `make test` are reused. Views in languages whose tools are missing

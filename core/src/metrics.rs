@@ -52,6 +52,8 @@ pub struct Metrics {
     pub stored_bytes: u64,
     /// Attempts of this replica to use the object store for objects of its own that failed. Each is repeated.
     pub object_failures: u64,
+    /// Objects that were missing or damaged in the object store, and that this replica has stored again.
+    pub repaired_objects: u64,
     /// Bytes of objects that this replica has fetched from the object store for its readers.
     pub fetched_bytes: u64,
     /// Histogram of syncs: bucket n counts those that took less than 2, 4, 8 … microseconds and did not fit the bucket
@@ -77,8 +79,13 @@ pub struct Metrics {
     pub uncommitted_bytes: u64,
     /// Gauge: bytes of blocks here that are in no object known to be stored; 0 in a log without objects.
     pub unstored_bytes: u64,
+    /// Gauge: objects that are known to be missing or damaged in the object store, and that this replica cannot make again.
+    pub damaged_objects: u64,
     /// Gauge: bytes of objects that are kept here for readers.
     pub cached_bytes: u64,
+    /// Gauge: the last record that is in an object known to be stored; 0 if there is none. If all replicas are lost, the
+    /// log comes back up to this record, or a later one.
+    pub stored_index: u64,
 }
 
 /// How many buckets [`Metrics::sync_micros_buckets`] has: the last but one ends at 8.4 seconds.
@@ -143,6 +150,8 @@ pub(crate) struct Counters {
     pub(crate) stored_objects: AtomicU64,
     pub(crate) stored_bytes: AtomicU64,
     pub(crate) object_failures: AtomicU64,
+    pub(crate) repaired_objects: AtomicU64,
+    pub(crate) damaged_objects: AtomicU64,
     syncs: AtomicU64,
     sync_micros: AtomicU64,
     sync_micros_max: AtomicU64,
@@ -210,6 +219,8 @@ impl Counters {
             stored_objects: get(&self.stored_objects),
             stored_bytes: get(&self.stored_bytes),
             object_failures: get(&self.object_failures),
+            repaired_objects: get(&self.repaired_objects),
+            damaged_objects: get(&self.damaged_objects),
             sync_micros_buckets: std::array::from_fn(|n| get(&self.sync_buckets[n])),
             commit_micros_buckets: std::array::from_fn(|n| get(&self.commit_buckets[n])),
             commit_micros_total: get(&self.commit_micros),

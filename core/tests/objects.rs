@@ -382,3 +382,113 @@ fn log_comes_back_after_a_discard_that_is_in_no_object() {
     assert!(first <= end && last > end + 300, "{first} to {last}, {end}");
     assert_eq!(vault.list(&format!("{:032x}/begin/", id.get())).unwrap().len(), 1);
 }
+
+/// The objects of a log in memory, as names and bytes.
+fn objects_in(vault: &MemoryVault) -> Vec<(String, bytes::Bytes)> {
+    let all = vault.list("").unwrap().into_iter().filter(|object| object.name.contains("/o/"));
+    all.map(|object| (object.name.clone(), vault.get(&object.name, 0..object.bytes).unwrap())).collect()
+}
+
+/// Objects that are lost, cut off or damaged are stored again, byte for byte, as long as the files have their entries.
+#[test]
+fn lost_and_damaged_objects_are_stored_again() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = Log::open(dir.path(), options(&vault).object_scrub(Duration::from_millis(300))).unwrap();
+    append(&log, 3000);
+    eventually("objects are stored", || log.metrics().stored_bytes > 1_500_000);
+    let sound = objects_in(&vault);
+    assert!(sound.len() > 8);
+    let mut flipped = sound[3].1.to_vec();
+    flipped[70_000] ^= 1;
+    let cut = sound[5].1.slice(..sound[5].1.len() / 2);
+    vault.delete(&sound[1].0).unwrap();
+    vault.put(&sound[3].0, &[flipped.into()]).unwrap();
+    vault.put(&sound[5].0, &[cut]).unwrap();
+    vault.put(&sound[6].0, &[bytes::Bytes::new()]).unwrap();
+    eventually("all are as they were", || {
+        log.metrics().repaired_objects == 4 && objects_in(&vault)[..sound.len()] == sound[..]
+    });
+    assert_eq!((log.metrics().damaged_objects, log.metrics().object_failures), (0, 0));
+}
+
+/// What no file has any more is shown, until another replica has stored it again.
+#[test]
+fn objects_that_cannot_be_stored_again_are_shown() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let options =
+        options(&vault).local_bytes(2 * u64::from(SEGMENT)).object_scrub(Duration::from_millis(300));
+    let log = Log::open(dir.path(), options).unwrap();
+    append(&log, 4000);
+    eventually("files go", || {
+        append(&log, 50);
+        log.metrics().stored_bytes > 2_000_000 && files(dir.path(), ".seg") <= 8
+    });
+    let (name, bytes) = objects_in(&vault).remove(1);
+    vault.delete(&name).unwrap();
+    eventually("it is shown", || log.metrics().damaged_objects == 1);
+    vault.put(&name, &[bytes]).unwrap();
+    eventually("it is not shown any more", || log.metrics().damaged_objects == 0);
+    assert_eq!(log.metrics().repaired_objects, 0);
+}
+
+/// Two clusters continue one log, and store its objects in one place: an object of the other one stays as it is.
+#[test]
+fn object_of_another_history_is_not_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str| dir.path().join(name);
+    let (vault, other_vault) = (Arc::new(MemoryVault::default()), Arc::new(MemoryVault::default()));
+    let open = |name: &str, vault| {
+        Log::open(place(name), options(vault).object_scrub(Duration::from_millis(300))).unwrap()
+    };
+    let log = open("log", &vault);
+    append(&log, 100);
+    log.close().unwrap();
+    Backup::make(&ReadOnlyLog::open(place("log")).unwrap(), place("backup"), &mut |_, _| {}).unwrap();
+    Backup::open(place("backup"))
+        .unwrap()
+        .restore(place("twin"), &RestoreOptions::default().keep_log_id(true), &mut |_, _| {})
+        .unwrap();
+    let (log, twin) = (open("log", &vault), open("twin", &other_vault));
+    for log in [&log, &twin] {
+        append(log, 2000);
+        eventually("objects are stored", || log.metrics().stored_bytes > 1_000_000);
+    }
+    let (name, mine) = objects_in(&vault).remove(3);
+    let theirs = objects_in(&other_vault).into_iter().find(|(other, _)| *other == name).unwrap().1;
+    assert!(theirs != mine);
+    vault.put(&name, &[theirs.clone()]).unwrap();
+    eventually("it is shown", || log.metrics().damaged_objects == 1);
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!(vault.get(&name, 0..theirs.len() as u64).unwrap(), theirs);
+    assert_eq!(log.metrics().repaired_objects, 0);
+}
+
+/// The replica that has the entries in its files stores the object again, whichever leads.
+#[test]
+fn another_replica_stores_a_lost_object_again() {
+    let (network, vault) = (MemoryNetwork::new(), Arc::new(MemoryVault::default()));
+    let dirs: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
+    // One replica removes files, and the other one keeps all.
+    let short = || options(&vault).local_bytes(2 * u64::from(SEGMENT));
+    let whole = || options(&vault).object_scrub(Duration::from_secs(1));
+    let one = replica(dirs[0].path(), 1, Bootstrap::Init, &network, short());
+    eventually("it leads", || one.append(&record(1)).is_ok());
+    let two = replica(dirs[1].path(), 2, Bootstrap::Join(one.log_id()), &network, whole());
+    let add =
+        Change::AddLearner { node: NodeId(2), directory: two.directory_id(), address: "memory:2".to_owned() };
+    one.change_members(&[add], Duration::from_secs(20)).unwrap();
+    one.change_members(&[Change::Promote(NodeId(2))], Duration::from_secs(20)).unwrap();
+    append_to(&[&one, &two], 5000);
+    eventually("files go", || {
+        append_to(&[&one, &two], 50);
+        files(dirs[0].path(), ".seg") <= 8
+    });
+    let (name, bytes) = objects_in(&vault).remove(2);
+    vault.delete(&name).unwrap();
+    eventually("the other replica stores it again", || {
+        vault.size(&name).unwrap() == Some(bytes.len() as u64)
+    });
+    assert_eq!(vault.get(&name, 0..bytes.len() as u64).unwrap(), bytes);
+    assert_eq!((two.metrics().repaired_objects, one.metrics().repaired_objects), (1, 0));
+    read_all(&one, 1);
+}

@@ -115,6 +115,14 @@ fn seed_288_reader_goes_on_in_the_file_behind_a_jump() {
     assert!(report.violation.is_none(), "{}", report.violation.unwrap());
 }
 
+/// A copy without an object store began before the log had objects. The first cut moved the log's beginning back to records that
+/// the copy has no files of, and once it was opened again readers looked for them.
+#[test]
+fn seed_1173_copy_without_an_object_store_begins_with_its_files() {
+    let report = run(1173);
+    assert!(report.violation.is_none(), "{}", report.violation.unwrap());
+}
+
 /// A log on one voter syncs the last block of a segment, answers its append, rolls, and the sync of the next segment fails: all in
 /// one step. The checks took the record for not durable, which it was.
 #[test]

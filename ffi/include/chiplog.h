@@ -552,8 +552,8 @@ typedef struct {
    * The object store in which the log keeps copies of its older records: "s3://BUCKET/PREFIX", "gs://BUCKET/PREFIX",
    * "az://CONTAINER/PREFIX", "file:///DIRECTORY" or an absolute path. Keys, region and endpoint come from the variables
    * that the store's own programs use, such as AWS_ACCESS_KEY_ID and AWS_ENDPOINT_URL. NULL or empty, the default: none.
-   * Opening the log makes no request, and a store that is down stops no append. Borrowed for the call. Named logs have no
-   * objects yet: for them it must be NULL.
+   * Opening the log makes no request, and a store that is down stops no append. A follower reads the log's older records
+   * from there. Borrowed for the call. Named logs have no objects yet: for them it must be NULL.
    */
   const char *object_store;
   /**
@@ -586,6 +586,11 @@ typedef struct {
    * Not used; must be 0.
    */
   uint32_t reserved;
+  /**
+   * How long a pass over all stored objects takes, in which each is read and compared with what the log says of it. What
+   * is missing or damaged is stored again. At least 100 ms, default 30 days. 0: objects are not examined.
+   */
+  uint64_t object_scrub_ms;
 } chiplog_log_options_t;
 
 /**
@@ -787,6 +792,18 @@ typedef struct {
    * Bytes of objects that are kept here for readers now.
    */
   uint64_t cached_bytes;
+  /**
+   * The last record that is in an object known to be stored; 0 if there is none.
+   */
+  uint64_t stored_index;
+  /**
+   * Objects that were missing or damaged in the object store, and that were stored again here.
+   */
+  uint64_t repaired_objects;
+  /**
+   * Objects that are known to be missing or damaged now, and cannot be made again here.
+   */
+  uint64_t damaged_objects;
 } chiplog_metrics_t;
 
 /**

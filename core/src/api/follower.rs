@@ -123,8 +123,10 @@ impl FollowerLog {
     /// Opens the follower's log in `dir`. Blocks while recovery reads the last segment.
     ///
     /// The options that count are those about how files are kept and read, and `retention_bytes` and `retention_age`:
-    /// the follower's own retention, in addition to what its source discards. `segment_bytes` has to be large enough
-    /// for the source's blocks; use at least the source's value. `create` is ignored; `cluster` has to be `None`.
+    /// the follower's own retention, in addition to what its source discards. With `vault`, the log's object store, it
+    /// reads what is stored from there, has all records of the log, and removes files by `local_bytes` and `local_age`
+    /// once what is in them is stored; give it at every opening. `segment_bytes` has to be large enough for the
+    /// source's blocks; use at least the source's value. `create` is ignored; `cluster` has to be `None`.
     ///
     /// # Errors
     /// `NotFound`: there is no log yet; see [`Self::create`]. `InvalidArgument`: the directory holds a standalone log
@@ -227,7 +229,7 @@ impl FollowerLog {
     /// ms. Blocks on the disk, and while another thread takes.
     ///
     /// Returns a [`Jumped`] if the log skipped records: then the records that were here are gone, and a reader before
-    /// the new beginning gets `Discarded`.
+    /// the new beginning gets `Discarded`. A log that was opened with a vault skips only records that were discarded.
     ///
     /// # Errors
     /// An error refuses one entry and all after it. The entries before it may have been taken: [`Self::resume_point`]
@@ -254,7 +256,8 @@ impl FollowerLog {
         self.change(|applier| applier.apply(entries))
     }
 
-    /// As [`Self::apply`], for a state: the log continues at it. Returns `None` if the log is there already.
+    /// As [`Self::apply`], for a state: the log continues at it. Returns `None` if the log is there already, or lacks no
+    /// record, because those before the state are in its object store.
     ///
     /// # Errors
     /// As [`Self::apply`]; `Diverged` also if the state is before the end of the log.

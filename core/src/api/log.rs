@@ -522,6 +522,7 @@ impl Log {
             fetched_bytes,
             cached_bytes,
             unstored_bytes,
+            stored_index: objects.last_record().get(),
             damaged: metrics.damaged + view.segments.damage().counted(),
             queue_appends: queue_appends as u64,
             queue_bytes: queue_bytes as u64,

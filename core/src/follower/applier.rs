@@ -14,7 +14,7 @@
 //! - every entry that is taken is the next one: it passes through the same sequencer as a replica's;
 //! - no part of a refused entry or state is in the log, and the sequencer's state is that of the last block;
 //! - before a jump removes segments, `first` has moved: no reader looks for their records;
-//! - files are removed only when a durable block says that the log begins after them;
+//! - files are removed only when a durable block says that the log begins after them, or that what is in them is in objects;
 //! - after a failed write or sync nothing is written any more: the caller that gets an outer error poisons the log.
 //!
 //! Must not know: raft, who feeds, threads.
@@ -29,6 +29,7 @@ use crate::read::positions::Positions;
 use crate::record::batch::Malformed;
 use crate::replica::node::Published;
 use crate::replica::node::shared::Shared;
+use crate::replica::node::tiering::read_objects;
 use crate::replica::open::RecoveredLog;
 use crate::replica::queue::proposals::{Command, LogCommand, ProposalQueue};
 use crate::replica::state::command::parse_command;
@@ -42,6 +43,7 @@ use crate::store::format::block::Kind;
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
 use crate::store::format::identity::Identity;
 use crate::store::format::segment::HARD_STATE_BYTES;
+use crate::store::read::run_directory::has_objects;
 use crate::store::segment::Segment;
 use crate::sync::clock::Moment;
 use crate::types::{EntryIndex, Index, LogId, NodeId, Term, Timestamp};
@@ -80,8 +82,10 @@ pub(crate) struct Applier {
     published: Arc<Published>,
     /// How many marks were planned. A mark comes after a block that says where the log begins.
     marks: u64,
-    /// Pairs of a mark and the log's first index once that mark is durable; in order.
+    /// Pairs of a mark and the first index of the log's files once that mark is durable; in order.
     to_drop: VecDeque<(u64, Index)>,
+    /// The objects that readers have been shown: the number of the oldest one, and of the next one.
+    shown: (u64, u64),
     /// Bytes of entries that are planned and not written.
     planned: u64,
     /// Bytes that are written and not synced, without those that the running sync covers.
@@ -96,6 +100,7 @@ impl Applier {
     pub(crate) fn new(opened: RecoveredLog, shared: &Shared) -> Self {
         let options = shared.options.clone();
         let RecoveredLog { identity: me, store, sequencer, .. } = opened;
+        read_objects(&store, me.log, &options);
         let writer = Writer::new(store, sequencer.end(), sequencer.committed().raft);
         let time = options.clock.now();
         let mut applier = Self {
@@ -109,6 +114,7 @@ impl Applier {
             published: shared.published.clone(),
             marks: 0,
             to_drop: VecDeque::new(),
+            shown: (0, 0),
             planned: 0,
             unsynced: 0,
             clock: LogClock::new(Moment::default(), time),
@@ -224,7 +230,8 @@ impl Applier {
         }
     }
 
-    /// Continues at `state` and discards everything before it. `None`: the log is there already.
+    /// Continues at `state`, without the entries before it. Records before it are discarded, or in the object store. `None`:
+    /// the log is there already, or lacks no record.
     pub(crate) fn install_snapshot(&mut self, state: &FollowSnapshot) -> Result<Result<Option<Jumped>>> {
         if let Err(refusal) = self.check_log(state.log) {
             return Ok(Err(refusal));
@@ -243,18 +250,23 @@ impl Applier {
             let what = format!("the fed state cannot be decoded: {why}");
             return Ok(Err(Error::new(ErrorKind::Corrupt, what)));
         }
+        let (first, next) = (self.sequencer.committed().first, end.next);
+        sequencer.forget_before(first); // its own retention
         self.settle()?; // the new segment has to begin with the next write
         if let Err(refusal) = self.writer.plan.roll(sequencer.opening(), 0, Purpose::Metadata) {
             return Ok(Err(refusal));
         }
         self.sequencer = sequencer;
         self.to_drop.clear(); // all files are removed once the new one is durable
-        self.positions.discarded(base.next);
+        let first = self.sequencer.committed().first;
+        self.positions.discarded(first);
         self.publish_logs();
+        self.show_objects();
         self.carry_out()?;
         self.publish();
         self.queue.recount(self.writer.store.segments.bytes_from(base.next));
-        Ok(Ok(Some(Jumped { from: end.next, to: base.next })))
+        let has_lost = self.options.vault.is_none() || first > next;
+        Ok(Ok(has_lost.then_some(Jumped { from: next, to: first })))
     }
 
     fn check_log(&self, log: LogId) -> Result<()> {
@@ -317,6 +329,9 @@ impl Applier {
             if let Some(first) = self.retained(bytes) {
                 return self.roll_from(first, body);
             }
+            if let Some(first) = self.released(bytes) {
+                return self.roll(|sequencer| sequencer.keep_from(first), body);
+            }
             if is_full {
                 let capacity = self.options.capacity_bytes.unwrap_or_default();
                 let what = format!(
@@ -345,12 +360,46 @@ impl Applier {
     /// Plans to continue in the next file, whose opening says that the log begins at `first`. A body of `body` bytes
     /// has to follow. The reserve may be used, because this makes room.
     fn roll_from(&mut self, first: Index, body: usize) -> Result<()> {
+        self.roll(|sequencer| sequencer.retain_from(first), body)
+    }
+
+    /// Plans to continue in the next file, whose opening says that the log, or its files, begin where `begin` sets it.
+    fn roll(&mut self, begin: impl Fn(&mut Sequencer), body: usize) -> Result<()> {
         self.writer.store.allocator.keep_one_ready()?;
-        let opening = self.sequencer.opening_from(first);
+        let opening = self.sequencer.opening_after(&begin);
         self.writer.plan.roll(opening, body, Purpose::Metadata)?;
-        self.sequencer.retain_from(first);
+        begin(&mut self.sequencer);
         self.mark();
         Ok(())
+    }
+
+    /// The first record that stays in files by this follower's own limits, if that is after the current one: all before it
+    /// are stored as objects. `more`: bytes to come in addition to those that are planned.
+    fn released(&self, more: u64) -> Option<Index> {
+        let Options { vault, local_bytes, local_age, capacity_bytes, .. } = &self.options;
+        vault.as_ref()?;
+        let bytes_max = [*local_bytes, *capacity_bytes].into_iter().flatten().min();
+        let too_old = local_age.map(|age| Timestamp(self.time.0.saturating_sub(millis(age))));
+        let committed = self.sequencer.committed();
+        let stored = committed.objects.stored_upto().unwrap_or(EntryIndex(0));
+        let list = self.writer.store.segments.snapshot();
+        let mut left = self.planned + more + list.iter().map(|s| bytes_of(s)).sum::<u64>();
+        let mut kept = None;
+        for (segment, next) in list.iter().zip(list.iter().skip(1)) {
+            let is_too_much = bytes_max.is_some_and(|max| left > max);
+            let is_too_old = too_old.is_some_and(|time| segment.last_timestamp() < time);
+            let is_stored = next.base.raft <= stored || planted!(100);
+            if !(is_too_much || is_too_old) || !is_stored {
+                break;
+            }
+            left -= bytes_of(segment);
+            kept = Some(next);
+        }
+        let oldest = kept.filter(|kept| kept.base.next > committed.local_first)?;
+        // A copy of this one that skips entries begins with the oldest opening here, and has to learn from it that there are
+        // objects.
+        let data = self.writer.store.segments.open(oldest).ok()?;
+        has_objects(&data).ok()?.then_some(oldest.base.next)
     }
 
     /// The first record by this follower's own retention, if it is after the current one. `more`: bytes to come in
@@ -365,8 +414,7 @@ impl Applier {
         let too_old = retention_age.map(|age| self.time.0.saturating_sub(millis(age)));
         let today = self.sequencer.committed().first;
         let list = self.writer.store.segments.snapshot();
-        let bytes = |s: &Segment| (s.data_end() - SEGMENT_HEADER_BYTES) as u64;
-        let mut left = self.planned + more + list.iter().map(|s| bytes(s)).sum::<u64>();
+        let mut left = self.planned + more + list.iter().map(|s| bytes_of(s)).sum::<u64>();
         let mut first = today;
         for (segment, next) in list.iter().zip(list.iter().skip(1)) {
             // Segments before that are discarded already and only wait for a sync.
@@ -378,7 +426,7 @@ impl Applier {
                 }
                 first = next.base.next;
             }
-            left -= bytes(segment);
+            left -= bytes_of(segment);
         }
         (first > today).then_some(first)
     }
@@ -405,11 +453,11 @@ impl Applier {
         Ok(Ok(()))
     }
 
-    /// Notes that the log's first index is durable once the planned blocks are.
+    /// Notes that the first index of the log, and of its files, is durable once the planned blocks are.
     fn mark(&mut self) {
         self.marks += 1;
         self.writer.plan.ready(self.marks);
-        self.to_drop.push_back((self.marks, self.sequencer.committed().first));
+        self.to_drop.push_back((self.marks, self.sequencer.committed().local_first));
     }
 
     // ---- the disk ----
@@ -483,7 +531,8 @@ impl Applier {
             durably = Some(first);
         }
         if let Some(first) = durably {
-            self.positions.discarded(first);
+            self.show_objects(); // before files with their records go
+            self.positions.discarded(self.sequencer.committed().first);
             self.writer.store.drop_below(first, synced.end.raft);
             self.queue.recount(self.writer.store.segments.bytes_from(first));
         }
@@ -531,9 +580,20 @@ impl Applier {
         }
     }
 
+    /// Shows readers and feeds the objects that are stored.
+    fn show_objects(&mut self) {
+        let objects = &self.sequencer.committed().objects;
+        let shown = (objects.number(), objects.next_to_show());
+        if self.shown != shown {
+            objects.show(self.me.log, self.writer.store.segments.objects());
+            self.shown = shown;
+        }
+    }
+
     /// Publishes everything that is written. Wakes no reader: the caller does that, without a lock.
     fn publish(&mut self) {
         self.publish_logs();
+        self.show_objects();
         let committed = self.sequencer.committed();
         self.positions.discarded(committed.first);
         self.positions.commit_entries_to(committed.raft);
@@ -584,6 +644,11 @@ fn makes_room(entry: &FollowEntry) -> bool {
                     )
             )
         )
+}
+
+/// The bytes of blocks in a file.
+fn bytes_of(segment: &Segment) -> u64 {
+    (segment.data_end() - SEGMENT_HEADER_BYTES) as u64
 }
 
 fn millis(age: Duration) -> u64 {

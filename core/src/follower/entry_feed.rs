@@ -44,6 +44,8 @@ pub(crate) struct EntryFeed {
     me: Owner,
     log: LogId,
     options: Options,
+    /// The copy reads objects.
+    skips_stored: bool,
     position: FeedPosition,
     cursor: Option<Cursor>,
     /// The next block, which the cursor has found and which was too large for the last call.
@@ -121,7 +123,13 @@ impl EntryFeed {
             }
         };
         let archive = Archive::new(view.segments.clone());
-        Ok(Self { view, archive, me, log, options, position, cursor: None, kept: None })
+        let skips_stored = false;
+        Ok(Self { view, archive, me, log, options, skips_stored, position, cursor: None, kept: None })
+    }
+
+    /// See [`FollowSource::skip_stored`](super::source::FollowSource::skip_stored).
+    pub(crate) fn skip_stored(&mut self) {
+        self.skips_stored = true;
     }
 
     /// See [`FollowSource::next`](super::source::FollowSource::next).
@@ -243,6 +251,9 @@ impl EntryFeed {
     }
 
     fn begin(&mut self, beginning: Beginning) -> Result<FollowMessage> {
+        if let Some(state) = self.begin_behind_objects() {
+            return Ok(self.hand_out_state(state));
+        }
         for n in 0..BEGINNINGS_MAX {
             if n > 0 {
                 std::thread::sleep(PAUSE); // a jump or a discard is written and not published yet
@@ -282,6 +293,14 @@ impl EntryFeed {
         ))
     }
 
+    /// The state after the last entry that is stored, for a copy that reads objects. None: the copy is made of files alone,
+    /// which is always right. So it is if the state does not tell of objects yet, because the first one was cut later.
+    fn begin_behind_objects(&self) -> Option<FollowSnapshot> {
+        let stored = self.skips_stored.then(|| self.view.segments.objects().upto())?;
+        let state = (stored > EntryIndex(0)).then(|| self.state_after(stored))?;
+        state.ok().flatten().filter(FollowSnapshot::has_objects)
+    }
+
     /// The entry before the one that holds record `index`; `None` if that one is still to come.
     fn entry_before(&self, index: Index) -> Result<Option<EntryIndex>> {
         if index > self.view.positions.committed() {
@@ -313,7 +332,26 @@ impl EntryFeed {
         let (header, body) = self.archive.oldest_opening().map_err(|error| self.suspect(error))?;
         let (log, committed, kept) = (self.log, self.committed(), self.kept());
         let header = BlockHeader { durable_upto: 0, ..header };
-        Ok(self.hand_out_state(FollowSnapshot { log, committed, kept, header, body }))
+        let state = FollowSnapshot { log, committed, kept, header, body };
+        if self.skips_stored {
+            self.check_stored(&state)?;
+        }
+        Ok(self.hand_out_state(state))
+    }
+
+    /// Checks that a copy that reads objects lacks no record if it jumps to `state`. A copy of files alone can have removed
+    /// records that no object has yet.
+    fn check_stored(&self, state: &FollowSnapshot) -> Result<()> {
+        let stored = self.view.segments.objects().upto();
+        if state.raft() <= stored || state.next() <= state.kept || !state.expects_objects() {
+            return Ok(());
+        }
+        let what = format!(
+            "this source has no entries up to {}, and knows of objects up to entry {stored} alone: use another replica or copy, \
+             or retry",
+            state.raft()
+        );
+        Err(Error::new(ErrorKind::Unavailable, what))
     }
 
     fn hand_out_state(&mut self, state: FollowSnapshot) -> FollowMessage {

@@ -91,6 +91,25 @@ impl FollowSource {
         Self { feed, positions, owner }
     }
 
+    /// For a copy that was opened with the log's object store, of which it reads what it has no files of. If the log has
+    /// objects, a new copy then begins behind the records that are stored, wherever the feed was to begin, and has all
+    /// records of the log. Without objects, and in a feed of one named log, this changes nothing.
+    ///
+    /// ```
+    /// # use chiplog::follower::FollowFrom;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+    /// let feed = log.follow(FollowFrom::First)?.skip_stored();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn skip_stored(mut self) -> Self {
+        if let Feed::Entries(feed) = &mut self.feed {
+            feed.skip_stored();
+        }
+        self
+    }
+
     /// Returns the next item: a state, or entries with up to `bytes_max` bytes of bodies together, but at least one
     /// even if it is larger. `None` at the tail, or while this log lags behind the follower. Blocks on the disk only; a
     /// feed that begins at a record reads up to one segment once.

@@ -132,6 +132,11 @@ options! {
         /// How long objects are kept after their records were discarded, default 1 day. Readers that a discard has overtaken
         /// can go on for as long.
         pub object_delete_delay: Duration,
+        /// How long a pass over all stored objects takes, in which each is read and compared with what the log says of it, by
+        /// the leader and by replicas that could store it again. All are looked for once an hour, and one in which a reader
+        /// meets damage is examined at once. What is missing or damaged is stored again, by a replica that has its entries in
+        /// files. At least 100 ms, default 30 days. None: no object is looked for, examined or stored again.
+        pub object_scrub: Option<Duration>,
         /// Whether full segments of a group of named logs are copied in the order of their logs, so that one of many logs is read
         /// about as fast as a log on its own. A copy takes about the space of its segment, up to 1.7 times as much with small
         /// appends. None is made unless 16 segments fit the disk beside it, and copies are removed before the log is refused a file.
@@ -170,6 +175,7 @@ impl Default for Options {
             local_age: None,
             cache_bytes: 1 << 30,
             object_delete_delay: Duration::from_secs(24 * 3600),
+            object_scrub: Some(Duration::from_secs(30 * 24 * 3600)),
             sorted_copies: true,
             cluster: None,
         }
@@ -259,6 +265,13 @@ impl Options {
         if let Some(bytes) = self.local_bytes {
             within("local_bytes", bytes, segments, u64::MAX)?;
         }
+        if self.object_scrub.is_some_and(|pass| pass < OBJECT_SCRUB_MIN) {
+            let what = format!(
+                "option object_scrub is {:?}; it must be at least {OBJECT_SCRUB_MIN:?}, or None",
+                self.object_scrub.unwrap_or_default()
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
         if let Some(age) = self.local_age {
             at_least_1_ms("local_age", age, "every stored file would be removed; none keeps all")?;
         }
@@ -317,6 +330,8 @@ const OBJECTS_SHARE: usize = 4;
 /// A log with fewer objects would soon have to stop storing them.
 const OBJECTS_MIN: usize = 16;
 
+/// The least of [`Options::object_scrub`].
+const OBJECT_SCRUB_MIN: Duration = Duration::from_millis(100);
 /// The bounds of [`Options::object_bytes`]. An object is at most that, or one block, and its opening; a segment file can hold it.
 pub(crate) const OBJECT_BYTES_MIN: u64 = SEGMENT_BYTES_MIN as u64;
 pub(crate) const OBJECT_BYTES_MAX: u64 = 512 << 20;

@@ -176,22 +176,10 @@ fn run_stages(
 
 /// Starts three servers and makes one cluster of them.
 fn assemble(servers: &Servers) -> Result<Client> {
-    thread::scope(|scope| {
-        let started: Vec<_> = servers.places.iter().map(|p| scope.spawn(|| servers.start(p.node))).collect();
-        started.into_iter().try_for_each(|s| s.join().map_err(|_| "starting a server panicked")?)
-    })?;
     println!(
         "1. Three servers, each a process (`chiplog serve`). Server 1 is the first of a cluster, the others join it:"
     );
-    let [first, others @ ..] = &servers.places[..] else { return Err("there is no server".into()) };
-    let command = |args: &[&str]| -> Result<()> {
-        println!("     $ chiplog {}\n     {}", args.join(" "), servers.command(args)?);
-        Ok(())
-    };
-    command(&["member", "init", &first.client])?;
-    for other in others {
-        command(&["member", "add", &other.client, "--cluster", &first.client, "--promote"])?;
-    }
+    servers.assemble(|args, output| println!("     $ chiplog {}\n     {output}", args.join(" ")))?;
     Ok(Client::connect(servers.clients(), Default::default())?)
 }
 

@@ -45,6 +45,8 @@ pub(crate) struct Servers {
     /// Whether the directory is removed with the servers.
     scratch: bool,
     pub(crate) places: Vec<Place>,
+    /// Further settings of each server, as KEY=VALUE.
+    pub(crate) settings: Vec<String>,
     running: Mutex<Running>,
 }
 
@@ -73,7 +75,7 @@ impl Servers {
             });
         let places = places.collect();
         let (program, dir) = (program.to_owned(), dir.to_owned());
-        Ok(Self { program, dir, scratch, places, running: Mutex::default() })
+        Ok(Self { program, dir, scratch, places, settings: Vec::new(), running: Mutex::default() })
     }
 
     fn running(&self) -> MutexGuard<'_, Running> {
@@ -111,7 +113,7 @@ impl Servers {
             format!("cluster.election_timeout_millis={ELECTION_MILLIS}"),
             "cluster.heartbeat_millis=100".to_owned(),
         ];
-        settings.iter().for_each(|setting| _ = command.args(["--set", setting]));
+        settings.iter().chain(&self.settings).for_each(|setting| _ = command.args(["--set", setting]));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         {
             let mut running = self.running();
@@ -132,6 +134,21 @@ impl Servers {
             }
             drop(running);
             thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// Starts all servers and makes one cluster of them. `tell` gets each command, and its output.
+    pub(crate) fn assemble(&self, tell: impl Fn(&[&str], &str)) -> Result<()> {
+        thread::scope(|scope| {
+            let started: Vec<_> = self.places.iter().map(|p| scope.spawn(|| self.start(p.node))).collect();
+            started.into_iter().try_for_each(|s| s.join().map_err(|_| "starting a server panicked")?)
+        })?;
+        let [first, others @ ..] = &self.places[..] else { return Err("there is no server".into()) };
+        let command = |args: &[&str]| self.command(args).map(|output| tell(args, &output));
+        command(&["member", "init", &first.client])?;
+        for other in others {
+            command(&["member", "add", &other.client, "--cluster", &first.client, "--promote"])?;
         }
         Ok(())
     }

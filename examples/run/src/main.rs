@@ -225,12 +225,7 @@ fn run_stages(
 
 /// Starts three servers and makes one cluster of them.
 fn assemble(servers: &Servers) -> Result<Client> {
-    servers.places.iter().try_for_each(|place| servers.start(place.node))?;
-    let [first, others @ ..] = &servers.places[..] else { return Err("there is no server".into()) };
-    servers.command(&["member", "init", &first.client])?;
-    for other in others {
-        servers.command(&["member", "add", &other.client, "--cluster", &first.client, "--promote"])?;
-    }
+    servers.assemble(|_, _| ())?;
     Ok(Client::connect(servers.clients(), Default::default())?)
 }
 

@@ -325,7 +325,7 @@ static void objects(void) {
     chiplog_log_options_for_segments(&options, sizeof options, 256 << 10);
     CHECK(options.object_bytes == 64 << 20 && options.cache_bytes == 1 << 30);
     CHECK(options.object_store == NULL && options.object_delete_delay_ms == 24 * 3600 * 1000);
-    CHECK(options.sorted_copies == 1);
+    CHECK(options.sorted_copies == 1 && options.object_scrub_ms == 30ull * 24 * 3600 * 1000);
     char store[5000];
     snprintf(store, sizeof store, "file://%s", below("store"));
     options.object_store = store;

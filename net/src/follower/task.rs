@@ -291,6 +291,7 @@ impl Task {
             start: Some(start),
             keep_alive_millis: keep_alive as u32,
             records: Some(records),
+            skips_stored: self.shared.options.files.vault.is_some(),
         }
     }
 

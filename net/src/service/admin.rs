@@ -441,6 +441,7 @@ fn describe(log: &Log) -> StatusResponse {
         written_bytes: metrics.bytes,
         unstored_bytes: metrics.unstored_bytes,
         object_failures: metrics.object_failures,
+        stored_index: metrics.stored_index,
         disk_bytes: disk.as_ref().map_or(0, |d| d.f_blocks.saturating_mul(d.f_frsize)),
         disk_free_bytes: disk.map_or(0, |d| d.f_bavail.saturating_mul(d.f_frsize)),
         shortage: log.shortage_cause().map_or_else(String::new, |cause| cause.to_string()),

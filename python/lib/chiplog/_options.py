@@ -131,7 +131,8 @@ class Options:
         "None: no object store",
         "Where the log keeps copies of its older records. Keys, region and endpoint come from the variables that the "
         "store's own programs use, such as AWS_ACCESS_KEY_ID and AWS_ENDPOINT_URL. Opening the log makes no request, and "
-        "a store that is down stops no append. Not for named logs. `Log.options` does not tell it.",
+        "a store that is down stops no append. A follower reads the log's older records from there. Not for named logs. "
+        "`Log.options` does not tell it.",
     )
     object_bytes: int | None = option(
         "bytes, 65,536 (64 KiB) to 536,870,912 (512 MiB)", "67,108,864 (64 MiB)", "The largest object, in bytes of blocks."
@@ -156,6 +157,12 @@ class Options:
     )
     object_delete_delay: float | None = option(
         _TIME, "86,400 (a day)", "How long objects are kept after their records were discarded."
+    )
+    object_scrub: float | None = option(
+        "seconds, at least 0.1; 0: none",
+        "2,592,000 (30 days)",
+        "How long a pass over all stored objects takes, in which each is read and compared with what the log says of it. What "
+        "is missing or damaged is stored again. 0: objects are not examined.",
     )
     sorted_copies: bool | None = option(
         "True or False",

@@ -81,6 +81,15 @@ class Metrics:
         metadata=doc("Bytes of blocks here that are in no object known to be stored; 0 in a log without objects.")
     )
     cached_bytes: int = field(metadata=doc("Bytes of objects that are kept here for readers."))
+    stored_index: int = field(
+        metadata=doc("The last record that is in an object known to be stored; 0 if there is none.")
+    )
+    repaired_objects: int = field(
+        metadata=doc("Objects that were missing or damaged in the object store, and that were stored again here.")
+    )
+    damaged_objects: int = field(
+        metadata=doc("Objects that are known to be missing or damaged, and cannot be made again here.")
+    )
 
 
 @documented

@@ -81,6 +81,7 @@ pub(crate) fn options<'py>(py: Python<'py>, options: &Options) -> Value<'py> {
         local_age = options.local_age.map(|age| age.as_secs_f64()),
         cache_bytes = options.cache_bytes,
         object_delete_delay = options.object_delete_delay.as_secs_f64(),
+        object_scrub = options.object_scrub.map_or(0.0, |pass| pass.as_secs_f64()),
         sorted_copies = options.sorted_copies,
     );
     made_in(py, "chiplog._options", "Options", &fields)
@@ -143,6 +144,9 @@ pub(crate) fn metrics<'py>(py: Python<'py>, metrics: &Metrics) -> Value<'py> {
         fetched_bytes = metrics.fetched_bytes,
         unstored_bytes = metrics.unstored_bytes,
         cached_bytes = metrics.cached_bytes,
+        stored_index = metrics.stored_index,
+        repaired_objects = metrics.repaired_objects,
+        damaged_objects = metrics.damaged_objects,
     );
     make(py, "Metrics", &fields)
 }

@@ -172,6 +172,9 @@ pub(crate) fn log(given: Given<'_, '_>) -> PyResult<Options> {
     to.capacity_bytes = field(from, "capacity_bytes")?;
     to.retention_bytes = field(from, "retention_bytes")?;
     to.retention_age = field(from, "retention_age")?.map(|Seconds(age)| age);
+    if let Some(Seconds(pass)) = field(from, "object_scrub")? {
+        to.object_scrub = (!pass.is_zero()).then_some(pass);
+    }
     to.object_age = field(from, "object_age")?.map(|Seconds(age)| age);
     to.local_bytes = field(from, "local_bytes")?;
     to.local_age = field(from, "local_age")?.map(|Seconds(age)| age);

@@ -226,6 +226,13 @@ fn of_objects(page: &mut Page<'_>, metrics: &chiplog::metrics::Metrics) -> fmt::
     page.counter("fetched_bytes", help, metrics.fetched_bytes)?;
     let help = "bytes of blocks here that are in no object known to be stored; 0 without objects";
     page.gauge("unstored_bytes", help, metrics.unstored_bytes)?;
+    let help = "objects that were missing or damaged in the object store, and that this server stored again";
+    page.counter("repaired_objects", help, metrics.repaired_objects)?;
+    let help =
+        "objects known to be missing or damaged in the object store, and that this server cannot make again";
+    page.gauge("damaged_objects", help, metrics.damaged_objects)?;
+    let help = "the last record in an object known to be stored; 0 if there is none";
+    page.gauge("stored_index", help, metrics.stored_index)?;
     page.gauge("cached_bytes", "bytes of objects kept here for readers", metrics.cached_bytes)
 }
 

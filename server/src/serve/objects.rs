@@ -25,6 +25,8 @@ pub(crate) struct Objects {
     pub(crate) local_age_seconds: Option<u64>,
     pub(crate) cache_bytes: Option<Size>,
     pub(crate) object_delete_delay_seconds: Option<u64>,
+    /// 0: objects are not examined.
+    pub(crate) object_scrub_seconds: Option<u64>,
     /// The URL of the service. Empty: the provider's own.
     pub(crate) endpoint: String,
     /// The region of the bucket. Empty: what the environment says.
@@ -46,6 +48,7 @@ impl Default for Objects {
             local_age_seconds: None,
             cache_bytes: None,
             object_delete_delay_seconds: None,
+            object_scrub_seconds: None,
             endpoint: String::new(),
             region: String::new(),
             allow_http: false,
@@ -84,12 +87,18 @@ impl Objects {
             None => base.object_bytes,
         };
         let (cache_bytes, delay) = (base.cache_bytes, base.object_delete_delay);
+        let scrub = match self.object_scrub_seconds {
+            Some(0) => None,
+            Some(seconds) => Some(Duration::from_secs(seconds)),
+            None => base.object_scrub,
+        };
         Ok(base
             .object_bytes(object_bytes)
             .object_age(self.object_age_seconds.map(Duration::from_secs))
             .local_bytes(self.local_bytes.map(|size| size.0))
             .local_age(self.local_age_seconds.map(Duration::from_secs))
             .cache_bytes(self.cache_bytes.map_or(cache_bytes, |size| size.0))
+            .object_scrub(scrub)
             .object_delete_delay(self.object_delete_delay_seconds.map_or(delay, Duration::from_secs)))
     }
 
@@ -99,6 +108,7 @@ impl Objects {
             object_bytes: Some(Size(options.object_bytes.into())),
             cache_bytes: Some(Size(options.cache_bytes)),
             object_delete_delay_seconds: Some(options.object_delete_delay.as_secs()),
+            object_scrub_seconds: Some(options.object_scrub.map_or(0, |pass| pass.as_secs())),
             ..self.clone()
         }
     }

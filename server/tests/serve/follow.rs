@@ -14,14 +14,14 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
 /// A running copy and the events it printed.
-struct Copy {
+pub(crate) struct Copy {
     dir: PathBuf,
     child: Child,
     told: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Copy {
-    fn start(dir: &Path, args: &[&str]) -> Self {
+    pub(crate) fn start(dir: &Path, args: &[&str]) -> Self {
         let mut command = chiplog();
         command.arg("follow").arg(dir).args(args).args(["--json", "--segment-bytes", "1MiB"]);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
@@ -38,7 +38,7 @@ impl Copy {
 
     /// The first event of this name.
     #[track_caller]
-    fn event(&self, name: &str) -> Value {
+    pub(crate) fn event(&self, name: &str) -> Value {
         let of = |told: &[Value]| told.iter().find(|t| t["event"] == name).cloned();
         wait(name, || of(&self.told.lock().unwrap()))
     }
@@ -65,7 +65,7 @@ impl Copy {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.signal(Signal::KILL);
         self.child.wait().unwrap();
     }

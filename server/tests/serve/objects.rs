@@ -1,6 +1,7 @@
 //! Servers whose older records are in an object store: what they store, what goes from their disks, what clients read, and what
 //! an outage of the store does.
 
+use crate::follow::Copy;
 use crate::harness::{PATIENCE, Server, fed, founded_with, leader, run, runtime, wait};
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
 use chiplog_net::wire::proto::logspec::{ReadRequest, read_reply};
@@ -43,8 +44,8 @@ fn reads_all(server: &Server, last: u64) {
         (told["last"].as_u64()? >= last && told["first"].as_u64()? == 1).then_some(())
     });
     let read = async {
-        let mut client = LogClient::connect(format!("http://{}", server.client)).await.unwrap();
-        let mut replies = client.read(ReadRequest { next_index: 1 }).await.unwrap().into_inner();
+        let mut log = LogClient::connect(format!("http://{}", server.client)).await.unwrap();
+        let mut replies = log.read(ReadRequest { next_index: 1 }).await.unwrap().into_inner();
         let mut next = 1;
         while next <= last {
             let reply = replies.message().await.unwrap().unwrap();
@@ -60,7 +61,11 @@ fn reads_all(server: &Server, last: u64) {
 }
 
 fn segments(server: &Server) -> usize {
-    let names = fs::read_dir(&server.data).unwrap().map(|entry| entry.unwrap().file_name());
+    segments_in(&server.data)
+}
+
+fn segments_in(dir: &Path) -> usize {
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
     names.filter(|name| name.to_string_lossy().ends_with(".seg")).count()
 }
 
@@ -106,6 +111,8 @@ fn older_records_are_read_from_the_object_store_and_a_lost_disk_is_replaced() {
     let verified = run(&["tier", "verify", location, "--json"]).ok().json();
     assert_eq!((&verified["ok"], &verified["logs"][0]["first"]), (&true.into(), &1.into()), "{verified}");
 
+    copy_reads_objects(&servers, location, &dir.path().join("copy"), last);
+
     // The disk of a server is lost. Another server takes its place.
     let node = leader(&servers.iter().collect::<Vec<_>>());
     let lost = servers.iter().position(|s| s.node != node).unwrap();
@@ -122,6 +129,28 @@ fn older_records_are_read_from_the_object_store_and_a_lost_disk_is_replaced() {
     servers.push(new);
     append(&servers, last + 1, last + 100);
     reads_all(&servers[2], last + 100);
+}
+
+/// A copy begins at once and has the whole log, and its own disk has little of it.
+fn copy_reads_objects(servers: &[Server], location: &str, dir: &Path, last: u64) {
+    let cluster = servers.iter().map(|s| s.client.as_str()).collect::<Vec<_>>().join(",");
+    let store = ["--object-store", location, "--local-bytes", "2MiB"];
+    let arguments = [&store[..], &["--cluster", &cluster, "--listen", "127.0.0.1:0"]].concat();
+    for _ in 0..2 {
+        let mut copy = Copy::start(dir, &arguments);
+        let listen = copy.event("opened")["listen"].as_str().unwrap().to_owned();
+        wait("it has the last record", || {
+            let told = run(&["info", &listen, "--stale", "--json"]).json();
+            (told["last"].as_u64()? >= last && told["first"].as_u64()? == 1).then_some(())
+        });
+        let read = run(&["read", &listen, "--stale"]).ok().out;
+        assert!(read == lines(1, last), "{} bytes are read", read.len());
+        assert!(segments_in(dir) <= 8, "{} files", segments_in(dir));
+        copy.kill();
+    }
+    let missing = run(&["follow", "x", &cluster, "--object-store", "/no/such/directory"]);
+    assert_eq!(missing.code, 4, "{}", missing.err);
+    assert!(missing.err.contains("there is no directory /no/such/directory"), "{}", missing.err);
 }
 
 #[test]

@@ -23,6 +23,7 @@
 mod delegation;
 mod jobs;
 mod local;
+mod object_scrub;
 
 use super::Node;
 use crate::error::{Error, ErrorKind, Result};
@@ -35,7 +36,6 @@ use crate::store::Store;
 use crate::store::format::objects::StoredObject;
 use crate::store::object_maker::Stretch;
 use crate::store::objects::cache::ObjectCache;
-use crate::store::segment::objects::ListedObject;
 use crate::store::segment::{Base, ReadMode};
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
@@ -46,6 +46,7 @@ use delegation::Delegation;
 pub(crate) use jobs::ObjectMaker;
 use jobs::{Found, Job, JobDone, ObjectBegin, Search};
 use local::Released;
+use object_scrub::ObjectScrub;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -102,6 +103,7 @@ pub(super) struct Tiering {
     is_checked: bool,
     released: Released,
     delegation: Delegation,
+    scrub: ObjectScrub,
     /// An object that another replica says to have stored.
     claimed: Option<(NodeId, u64, StoredObject)>,
 }
@@ -127,18 +129,21 @@ struct Deletion {
     at: Moment,
 }
 
+/// Lets readers read objects, through a cache of files in the log's directory, if the options name an object store.
+pub(crate) fn read_objects(store: &Store, log: LogId, options: &Options) {
+    let Some(vault) = options.vault.clone() else { return };
+    let maps = options.read_mode == ReadMode::Map;
+    let cache = ObjectCache::new(vault, log, store.disk.clone(), maps, options.cache_bytes);
+    if !store.allocator.is_unaided() {
+        cache.start_fetching();
+    }
+    store.segments.objects().set_cache(Arc::new(cache));
+}
+
 impl Tiering {
     pub(super) fn new(store: &Store, log: LogId, options: &Options, queue: Arc<ProposalQueue>) -> Self {
         let unaided = store.allocator.is_unaided();
-        if let Some(vault) = &options.vault {
-            let (vault, disk) = (vault.clone(), store.disk.clone());
-            let maps = options.read_mode == ReadMode::Map;
-            let cache = ObjectCache::new(vault, log, disk, maps, options.cache_bytes);
-            if !unaided {
-                cache.start_fetching();
-            }
-            store.segments.objects().set_cache(Arc::new(cache));
-        }
+        read_objects(store, log, options);
         Self {
             vault: options.vault.clone(),
             log,
@@ -160,6 +165,7 @@ impl Tiering {
             is_checked: false,
             released: Released::default(),
             delegation: Delegation::default(),
+            scrub: ObjectScrub::default(),
             claimed: None,
         }
     }
@@ -234,7 +240,7 @@ impl Node {
             true => self.leaders_job(&vault, now)?,
             false => self.requested_job(&vault),
         };
-        let Some(job) = job else { return Ok(()) };
+        let Some(job) = job.or_else(|| self.scrub_job(&vault, now)) else { return Ok(()) };
         if let Err(error) = self.tiering.start(job) {
             self.tiering.is_busy = false;
             self.tiering.has_failed(&error, "objects cannot be stored", now);
@@ -272,16 +278,29 @@ impl Node {
 
     /// The job that stores an object from the files here.
     fn store_job(&self, vault: Arc<dyn Vault>, stretch: Stretch) -> Job {
-        let (archive, options) = (self.writer.archive.clone(), self.options.clone());
-        let maker = Box::new(ObjectMaker { archive, options, node: self.cluster.node });
+        let maker = Box::new(self.object_maker());
         let oldest = self.replica.sequencer.committed().objects.number() == stretch.number;
         Job::Store { vault, maker, stretch, oldest }
     }
 
+    /// Makes objects from the files here.
+    fn object_maker(&self) -> ObjectMaker {
+        let (archive, options) = (self.writer.archive.clone(), self.options.clone());
+        ObjectMaker { archive, options, node: self.cluster.node }
+    }
+
     /// When [`Self::tier`] has to be called. None: when something else happens.
     pub(super) fn tiering_due(&self, now: Moment) -> Option<Moment> {
-        let can_start = self.tiering.vault.is_some() && !self.tiering.is_busy && self.replica.is_leader();
-        if !can_start || !self.may_propose_objects() {
+        if self.tiering.vault.is_none() || self.tiering.is_busy {
+            return None;
+        }
+        let scrub = self.scrub_due(now).map(|at| at.max(self.tiering.again));
+        self.leaders_due(now).into_iter().chain(scrub).min()
+    }
+
+    /// When a leader has to do something about objects.
+    fn leaders_due(&self, now: Moment) -> Option<Moment> {
+        if !self.replica.is_leader() || !self.may_propose_objects() {
             return None;
         }
         let committed = self.replica.sequencer.committed();
@@ -453,6 +472,8 @@ impl Node {
             JobDone::Stored(_, Err(error)) => {
                 self.tiering.has_failed(&error, "an object cannot be stored", now)
             }
+            JobDone::Listed(result) => self.end_listing(result, now),
+            JobDone::Examined(number, result) => self.end_examination(number, result, now),
             JobDone::Deleted(below, Ok(count)) => {
                 let path = self.tiering.path.display();
                 tracing::info!(%path, below, count, "objects whose records are discarded were deleted");
@@ -505,16 +526,7 @@ impl Node {
         if (number, next) == self.tiering.shown {
             return;
         }
-        let list = self.writer.store.segments.objects();
-        let known = list.next().unwrap_or(number).max(number);
-        let added = committed.objects.stored().filter(|at| at.number >= known).map(|at| ListedObject {
-            number: at.number,
-            begin: at.begin,
-            end: at.state.end,
-            timestamps: (at.before, at.state.timestamp),
-            object: at.object,
-        });
-        list.update(self.tiering.log, number, added);
+        committed.objects.show(self.tiering.log, self.writer.store.segments.objects());
         let (raft, is_discarded) =
             (committed.raft, number > self.tiering.shown.0 || self.tiering.shown == (0, 0));
         self.tiering.shown = (number, next);

@@ -21,7 +21,8 @@ use crate::record::batch::Malformed;
 use crate::replica::queue::proposals::ObjectCommand;
 use crate::store::format::objects::{ObjectState, Objects, StoredObject, encode, encoded_bytes};
 use crate::store::format::segment::Base;
-use crate::types::{EntryIndex, Index, Timestamp};
+use crate::store::segment::objects::{ListedObject, ObjectList};
+use crate::types::{EntryIndex, Index, LogId, Timestamp};
 
 /// The objects of a log, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,6 +105,19 @@ impl ObjectTable {
             let before = before.map_or(Timestamp(0), |object| object.timestamp);
             state.stored.map(|object| StoredAt { number, begin, state: *state, object, before })
         })
+    }
+
+    /// Shows readers of the log `log` the objects that are stored.
+    pub(crate) fn show(&self, log: LogId, list: &ObjectList) {
+        let known = list.next().unwrap_or(self.number()).max(self.number());
+        let added = self.stored().filter(|at| at.number >= known).map(|at| ListedObject {
+            number: at.number,
+            begin: at.begin,
+            end: at.state.end,
+            timestamps: (at.before, at.state.timestamp),
+            object: at.object,
+        });
+        list.update(log, self.number(), added);
     }
 
     fn begin_of(&self, n: usize) -> Base {

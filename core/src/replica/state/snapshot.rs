@@ -4,7 +4,9 @@
 //!
 //! Must not know: how it is sent.
 
+use crate::options::log_options::{LogOption, LogOptions};
 use crate::store::format::block::BlockHeader;
+use crate::store::format::segment::Opening;
 use crate::store::segment::Base;
 use crate::types::{EntryIndex, Index, LogId, Term, Timestamp};
 use bytes::Bytes;
@@ -50,7 +52,18 @@ impl FollowSnapshot {
         self.header.term
     }
 
-    /// The next record's index. A follower that starts here has no records before it.
+    /// Whether the log had objects then.
+    pub(crate) fn has_objects(&self) -> bool {
+        Opening::has_objects(&self.body).unwrap_or(false)
+    }
+
+    /// Whether the log was to have objects then. Malformed bytes have none: the copy refuses them.
+    pub(crate) fn expects_objects(&self) -> bool {
+        let options = Opening::parse(&self.body).and_then(|opening| LogOptions::decode(&opening.options));
+        options.is_ok_and(|options| options.get(LogOption::ObjectBytes).is_some())
+    }
+
+    /// The next record's index. A follower that starts here has no records before it, or reads them from the log's objects.
     pub fn next(&self) -> Index {
         self.header.first
     }

@@ -21,7 +21,7 @@ use crate::disk::{Disk, DiskFile, Map};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::LogId;
 use crate::vault::Vault;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::IoSlice;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -51,6 +51,8 @@ pub(crate) struct ObjectCache {
     fetched: AtomicU64,
     /// How many files were made.
     made: AtomicU64,
+    /// Objects in which readers have met damage.
+    suspects: Mutex<BTreeSet<u64>>,
 }
 
 impl ObjectCache {
@@ -79,6 +81,7 @@ impl ObjectCache {
             fetchers: Fetchers::default(),
             fetched: AtomicU64::new(0),
             made: AtomicU64::new(0),
+            suspects: Mutex::default(),
         }
     }
 
@@ -124,6 +127,15 @@ impl ObjectCache {
                 self.forget(&file);
             }
         }
+    }
+
+    /// The objects in which readers have met damage since the last call.
+    pub(crate) fn take_suspects(&self) -> BTreeSet<u64> {
+        std::mem::take(&mut *self.suspects.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn suspect(&self, number: u64) {
+        self.suspects.lock().unwrap_or_else(PoisonError::into_inner).insert(number);
     }
 
     /// Takes a file out of the account, and its name from the disk. The caller holds the lock of the files.
@@ -225,6 +237,7 @@ impl ObjectFile {
     /// Takes it out of the cache: the next reader fetches it again.
     pub(crate) fn discard(&self) {
         if let Some(cache) = self.cache.upgrade() {
+            cache.suspect(self.number);
             let mut files = lock(&cache.files);
             files.retain(|file| !std::ptr::eq(&**file, self));
             cache.forget(self);
@@ -293,6 +306,9 @@ impl ObjectFile {
                 Error::new(ErrorKind::Unavailable, not_there(&self.root))
             }
             ErrorKind::NotFound | ErrorKind::OutOfRange => {
+                if let Some(cache) = self.cache.upgrade() {
+                    cache.suspect(self.number);
+                }
                 let what = format!("the object store does not have it whole: {error}");
                 Error::corrupt(&self.path(), range.start as u64, what)
             }

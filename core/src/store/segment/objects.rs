@@ -77,6 +77,11 @@ impl ObjectList {
         self.read(|inner| inner.list.back().map_or(EntryIndex(0), |last| last.end().raft))
     }
 
+    /// The last record that is in an object; 0 if there is none.
+    pub(crate) fn last_record(&self) -> Index {
+        self.read(|inner| inner.list.back().map_or(Index(0), |last| last.end().next.previous()))
+    }
+
     /// The number of the next object.
     pub(crate) fn next(&self) -> Option<u64> {
         self.read(|inner| inner.list.back().and_then(|last| object_of(last)).map(|last| last + 1))

@@ -158,6 +158,7 @@ bugs! {
     97 "an object whose upload failed counts as stored",
     98 "a discard, or a restart, removes files of an object that is not stored yet",
     99 "objects are deleted, and the object store does not say so",
+    100 "a copy removes files before their records are stored",
 }
 
 #[cfg(test)]

@@ -3,9 +3,10 @@
 //!
 //! Must not know: the network, who feeds it, what it should have.
 
-use super::machine::SetClock;
+use super::machine::{SEGMENT_BYTES, SetClock};
 use super::readers::Readers;
 use super::threads::Records;
+use super::vault::SimVault;
 use crate::api::follower::{Next, State};
 use crate::disk::sim::SimDisk;
 use crate::error::Result;
@@ -21,6 +22,7 @@ use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::writer::SyncOnce;
 use crate::sync::clock::Moment;
 use crate::types::{EntryIndex, Index, LogId, LogNumber};
+use crate::vault::Vault;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -50,6 +52,8 @@ pub(super) struct Copy {
 pub(super) struct CopySetup {
     pub(super) clock: Arc<SetClock>,
     pub(super) retention_bytes: Option<u64>,
+    /// The log's object store, if it reads from there.
+    pub(super) vault: Option<Arc<SimVault>>,
 }
 
 impl CopySetup {
@@ -57,7 +61,10 @@ impl CopySetup {
         Options {
             clock: self.clock.clone(),
             retention_bytes: self.retention_bytes,
-            ..Options::with_segment_bytes(super::machine::SEGMENT_BYTES)
+            vault: self.vault.clone().map(|vault| vault as Arc<dyn Vault>),
+            local_bytes: Some(1), // all that is stored goes
+            cache_bytes: 8 << 20,
+            ..Options::with_segment_bytes(SEGMENT_BYTES)
         }
     }
 }
@@ -180,7 +187,7 @@ impl Copy {
     /// # Errors
     /// Those of `Reader::next_record`.
     pub(super) fn fresh(&mut self) -> Result<Records> {
-        self.readers.fresh(true)
+        self.readers.fresh(self.options.vault.is_none())
     }
 
     /// Everything that can be read.

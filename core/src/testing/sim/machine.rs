@@ -715,6 +715,7 @@ pub(super) fn options_of(setup: &Setup, outbox: Arc<Outbox>) -> Options {
         local_bytes: Some(2 * u64::from(SEGMENT_BYTES)),
         cache_bytes: 8 << 20,
         object_delete_delay: Duration::from_secs(1),
+        object_scrub: Some(Duration::from_secs(2)),
         // Half of the nodes read named logs from the segments.
         sorted_copies: setup.node.0.is_multiple_of(2),
         session_window,

@@ -72,8 +72,8 @@ pub struct chiplog_log_options_t {
     /// The object store in which the log keeps copies of its older records: "s3://BUCKET/PREFIX", "gs://BUCKET/PREFIX",
     /// "az://CONTAINER/PREFIX", "file:///DIRECTORY" or an absolute path. Keys, region and endpoint come from the variables
     /// that the store's own programs use, such as AWS_ACCESS_KEY_ID and AWS_ENDPOINT_URL. NULL or empty, the default: none.
-    /// Opening the log makes no request, and a store that is down stops no append. Borrowed for the call. Named logs have no
-    /// objects yet: for them it must be NULL.
+    /// Opening the log makes no request, and a store that is down stops no append. A follower reads the log's older records
+    /// from there. Borrowed for the call. Named logs have no objects yet: for them it must be NULL.
     pub object_store: *const c_char,
     /// Records that are older than this are stored, even if they make a small object. 0, the default: only full objects.
     pub object_age_ms: u64,
@@ -91,6 +91,9 @@ pub struct chiplog_log_options_t {
     pub sorted_copies: u32,
     /// Not used; must be 0.
     pub reserved: u32,
+    /// How long a pass over all stored objects takes, in which each is read and compared with what the log says of it. What
+    /// is missing or damaged is stored again. At least 100 ms, default 30 days. 0: objects are not examined.
+    pub object_scrub_ms: u64,
 }
 
 growing!(chiplog_log_options_t);
@@ -134,6 +137,7 @@ pub(crate) fn shown(options: &Options) -> chiplog_log_options_t {
         cache_bytes: options.cache_bytes,
         object_delete_delay_ms: millis(options.object_delete_delay),
         sorted_copies: options.sorted_copies.into(),
+        object_scrub_ms: options.object_scrub.map_or(0, millis),
         ..Growing::zeros()
     }
 }
@@ -175,6 +179,7 @@ pub(crate) unsafe fn read(given: *const chiplog_log_options_t) -> Result<Options
         .local_age(some(given.local_age_ms).map(duration))
         .cache_bytes(given.cache_bytes)
         .object_delete_delay(duration(given.object_delete_delay_ms))
+        .object_scrub(some(given.object_scrub_ms).map(duration))
         .sorted_copies(given.sorted_copies == 1);
     if let Some(now) = given.clock {
         options.clock = Arc::new(CallersClock { now, context: Context(given.clock_context) });

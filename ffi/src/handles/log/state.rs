@@ -104,6 +104,12 @@ pub struct chiplog_metrics_t {
     pub unstored_bytes: u64,
     /// Bytes of objects that are kept here for readers now.
     pub cached_bytes: u64,
+    /// The last record that is in an object known to be stored; 0 if there is none.
+    pub stored_index: u64,
+    /// Objects that were missing or damaged in the object store, and that were stored again here.
+    pub repaired_objects: u64,
+    /// Objects that are known to be missing or damaged now, and cannot be made again here.
+    pub damaged_objects: u64,
 }
 
 growing!(chiplog_log_status_t, chiplog_metrics_t);
@@ -153,6 +159,9 @@ fn metrics(now: &Metrics) -> chiplog_metrics_t {
         fetched_bytes: now.fetched_bytes,
         unstored_bytes: now.unstored_bytes,
         cached_bytes: now.cached_bytes,
+        stored_index: now.stored_index,
+        repaired_objects: now.repaired_objects,
+        damaged_objects: now.damaged_objects,
         ..Growing::zeros()
     }
 }

@@ -72,7 +72,7 @@ pub(super) async fn begin(
 ) -> Result<Answers<Reply>, Status> {
     let log = find(host, caller, request).await?;
     let from = from(request, log.log_id()).map_err(|e| status_of(&log, &e))?;
-    let feed = log.follow(from).map_err(|e| status_of(&log, &e))?;
+    let feed = feed_of(&log, from, request.skips_stored).map_err(|e| status_of(&log, &e))?;
     if feed.is_of_one_log() && request.records.is_none() {
         let what =
             "the follower cannot keep a copy of one named log: upgrade it, or follow the log's whole group";
@@ -86,6 +86,7 @@ pub(super) async fn begin(
         host: host.clone(),
         is_mapped: log.options().read_mode == ReadMode::Map && !feed.is_of_one_log(),
         log,
+        skips_stored: request.skips_stored,
         committed: feed.committed(),
         stage: Stage::Begun(Box::new(feed)),
         keep_alive: if keep_alive.is_zero() { KEEP_ALIVE } else { keep_alive.max(KEEP_ALIVE_MIN) },
@@ -106,6 +107,12 @@ async fn find(host: &LogSlot, caller: &Caller, request: &FollowRequest) -> Resul
 
 /// Positions beyond this are in no log.
 const POSITION_MAX: u64 = 1 << 62;
+
+/// A feed from a position; of a copy that reads objects or not.
+fn feed_of(log: &Log, from: FollowFrom, skips_stored: bool) -> chiplog::Result<FollowSource> {
+    let feed = log.follow(from)?;
+    Ok(if skips_stored { feed.skip_stored() } else { feed })
+}
 
 /// The position at which the follower wants to start.
 fn from(request: &FollowRequest, ours: LogId) -> chiplog::Result<FollowFrom> {
@@ -158,6 +165,7 @@ struct Feeding {
     fed: (Instant, bool),
     host: Arc<LogSlot>,
     log: Log,
+    skips_stored: bool,
     /// Blocks are parts of a mapping, and take no memory.
     is_mapped: bool,
     stage: Stage,
@@ -236,7 +244,7 @@ impl Feeding {
 
     /// Reads the next response. `seen`: the next blocks did not exist at that time.
     fn fetch(&self, mut feed: Box<FollowSource>, seen: Option<CameAt>) -> Coming {
-        let (payer, log) = (self.payer.clone(), self.log.clone());
+        let (payer, log, skips_stored) = (self.payer.clone(), self.log.clone(), self.skips_stored);
         let mut bytes_max = self.response_bytes;
         Box::pin(async move {
             let came = match seen {
@@ -269,7 +277,7 @@ impl Feeding {
                     Taken::Larger { bytes, restart } => {
                         bytes_max = bytes;
                         if let Some(from) = restart {
-                            *feed = log.follow(from)?;
+                            *feed = feed_of(&log, from, skips_stored)?;
                         }
                     }
                 }

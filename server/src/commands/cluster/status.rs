@@ -73,6 +73,7 @@ JSON fields:
     node, state (as above), why (null: ok), client, peer, zone, directory, term, first, last,
     last_raft, committed_raft, bytes_used, sync_median_micros, sync_p99_micros, scrubbed_bytes,
     damaged, repaired, version, unstored_bytes (of blocks that are in no object in the object store),
+    stored_index (the last record in such an object; 0: none),
     object_failures (attempts to use the object store)
     role            leader, follower, candidate, learner, repairing, removed, waiting,
                     unreachable (it does not answer), unknown
@@ -170,6 +171,7 @@ struct Replica {
     damaged: Option<u64>,
     repaired: Option<u64>,
     unstored_bytes: Option<u64>,
+    stored_index: Option<u64>,
     object_failures: Option<u64>,
     version: Option<String>,
     poison: Option<String>,
@@ -205,6 +207,7 @@ impl Replica {
             damaged: Some(s.damaged),
             repaired: Some(s.repaired),
             unstored_bytes: Some(s.unstored_bytes),
+            stored_index: of_log(s.stored_index),
             object_failures: Some(s.object_failures),
             version: Some(s.version),
             poison: (!s.poison.is_empty()).then_some(s.poison),

@@ -9,6 +9,7 @@ use crate::common::number::whole_number;
 use crate::common::output::Ui;
 use crate::common::signals;
 use crate::connect::cluster::Connect;
+use crate::connect::object_store::StoreAccess;
 use crate::connect::open_log;
 use crate::connect::remote;
 use crate::connect::target;
@@ -35,6 +36,8 @@ Examples:
   chiplog follow ./copy log1:7411,log2:7411/orders         a copy of the named log orders alone
   chiplog follow ./copy log1:7411/_group-1                 a copy of all named logs of a group
   chiplog follow ./copy --cluster log1:7411 --since 2h     the last two hours, and new records
+  chiplog follow ./copy --cluster log1:7411 --object-store s3://bucket/chiplog
+      the whole log at once: older records are read from the object store
   chiplog follow ./copy --cluster log1:7411 --listen 127.0.0.1:7421
   chiplog follow ./copy2 --cluster 127.0.0.1:7421          a copy of the copy
   chiplog read 127.0.0.1:7421 --stale --follow             read the copy over the network
@@ -48,7 +51,7 @@ Examples:
 /// The copy does not vote, and the cluster need not know it. It connects to any server; no leader is needed.
 /// If that server fails, it continues at another one with the next block. Everything is checked before it is
 /// stored, in the log's own format: commands that read a directory can read the copy, even while it grows.
-/// After a restart it continues where it stopped.
+/// After a restart it continues where it stopped. With --object-store give it again at each start.
 ///
 /// Records that were discarded before they arrived are missing in the copy; the command reports them. If the
 /// copy is full or no server answers, it retries forever. It ends if its files fail or the servers have
@@ -115,6 +118,20 @@ pub(crate) struct Follow {
     /// large.
     #[arg(long, value_name = "SIZE", value_parser = crate::connect::open_log::segment_bytes)]
     segment_bytes: Option<u32>,
+
+    /// The log's object store, such as s3://BUCKET/PREFIX: what is stored there is read from there, and only the
+    /// rest is copied. The copy then has all records of the log, and a new one begins at once, however long the
+    /// log is. Credentials: `chiplog tier --help`.
+    #[arg(long, value_name = "LOCATION", help_heading = "Object store options")]
+    object_store: Option<String>,
+
+    /// Keep about this many bytes in files, such as 1GiB; what is stored beyond that is read from the object
+    /// store. At least two segments.
+    #[arg(long, value_name = "SIZE", requires = "object_store", help_heading = "Object store options", value_parser = parse_bytes)]
+    local_bytes: Option<u64>,
+
+    #[command(flatten)]
+    store: StoreAccess,
 
     #[command(flatten)]
     listen: Listen,
@@ -185,7 +202,9 @@ impl Follow {
         let files = self.segment_bytes.map_or_else(Options::default, Options::with_segment_bytes);
         options.files = files
             .retention_bytes(self.retention_bytes)
-            .retention_age(self.retention_seconds.map(Duration::from_secs));
+            .retention_age(self.retention_seconds.map(Duration::from_secs))
+            .vault(self.object_store.as_deref().map(|location| self.store.open(location)).transpose()?)
+            .local_bytes(self.local_bytes);
         options.zone.clone_from(&self.zone);
         let client = self.connect.options()?;
         (options.tls, options.token) = (client.tls, client.token);

@@ -2,6 +2,7 @@
 //!
 //! Must not know: who leads.
 
+use super::object_scrub::{Examination, Listing, Verdict};
 use crate::cluster::membership::Membership;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
@@ -18,6 +19,7 @@ use crate::store::read::entry_lookup::Archive;
 use crate::store::segment::Base;
 use crate::types::{EntryIndex, Index, LogId, NodeId, Timestamp};
 use crate::vault::Vault;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A job.
@@ -30,6 +32,10 @@ pub(super) enum Job {
     Store { vault: Arc<dyn Vault>, maker: Box<ObjectMaker>, stretch: Stretch, oldest: bool },
     /// Checks that an object that another replica has put is in the object store.
     Check { vault: Arc<dyn Vault>, log: LogId, number: u64, object: StoredObject, from: NodeId },
+    /// Looks for all objects.
+    List(Listing),
+    /// Examines an object, and stores it again if it is lost or damaged.
+    Examine(Examination),
     /// Deletes the objects below a number.
     Delete { vault: Arc<dyn Vault>, log: LogId, below: u64 },
 }
@@ -75,6 +81,9 @@ pub(super) enum JobDone {
     Checked(u64, StoredObject, NodeId, Result<()>),
     /// A call of the program's vault panicked.
     Panicked,
+    /// The objects that are not there as they were stored.
+    Listed(Result<BTreeSet<u64>>),
+    Examined(u64, Result<Verdict>),
     /// How many objects were deleted.
     Deleted(u64, Result<u64>),
 }
@@ -87,6 +96,8 @@ impl JobDone {
             Self::Stored(_, result) => result.is_err(),
             Self::Checked(_, _, _, result) => result.is_err(),
             Self::Panicked => true,
+            Self::Listed(result) => result.is_err(),
+            Self::Examined(_, result) => result.is_err(),
             Self::Deleted(_, result) => result.is_err(),
         }
     }
@@ -107,6 +118,8 @@ impl Job {
                 let there = there.and_then(|()| check(&*vault, &object_name(log, number), bytes));
                 JobDone::Checked(number, object, from, there)
             }
+            Self::List(listing) => JobDone::Listed(listing.run()),
+            Self::Examine(object) => JobDone::Examined(object.number(), object.run()),
             Self::Delete { vault, log, below } => JobDone::Deleted(below, delete(&*vault, log, below)),
         }
     }
@@ -206,7 +219,7 @@ fn check_root(vault: &dyn Vault, log: LogId) -> Result<()> {
 
 /// Checks that the object store is still the one with this log's objects. A directory that is not mounted looks like an empty one,
 /// and an object that went there would be lost once it is mounted again.
-fn check_there(vault: &dyn Vault, log: LogId) -> Result<()> {
+pub(super) fn check_there(vault: &dyn Vault, log: LogId) -> Result<()> {
     let name = root_name(log);
     if vault.size(&name)?.is_some() {
         return Ok(());
@@ -233,6 +246,12 @@ fn say_begin(vault: &dyn Vault, log: LogId, number: u64) -> Result<()> {
     Ok(())
 }
 
+/// The number below which the object store says that all records are discarded.
+pub(super) fn newest_begin(vault: &dyn Vault, log: LogId) -> Result<Option<u64>> {
+    let begins = vault.list(&begins(log))?;
+    Ok(begins.iter().filter_map(|begin| begin_number(log, &begin.name)).max())
+}
+
 fn put(vault: &dyn Vault, stretch: &Stretch, made: MadeObject) -> Result<StoredObject> {
     let (name, bytes) = (object_name(stretch.log, stretch.number), u64::from(made.object.bytes));
     // An object of this name has these bytes, or it is another history's.
@@ -250,7 +269,7 @@ fn put(vault: &dyn Vault, stretch: &Stretch, made: MadeObject) -> Result<StoredO
 }
 
 /// Checks that the object store has an object of this size.
-fn check(vault: &dyn Vault, name: &str, bytes: u64) -> Result<()> {
+pub(super) fn check(vault: &dyn Vault, name: &str, bytes: u64) -> Result<()> {
     if vault.size(name)? == Some(bytes) {
         return Ok(());
     }

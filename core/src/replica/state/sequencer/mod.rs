@@ -88,6 +88,9 @@ impl Owner {
 #[derive(Debug)]
 pub(crate) struct Sequencer {
     me: Owner,
+    /// Whether the log begins where its objects do, and not with the files of this directory: at every replica, and at a
+    /// follower that was opened with an object store.
+    reads_objects: bool,
     /// The last raft entry, and the next record's index.
     end: Base,
     last_timestamp: Timestamp,
@@ -191,6 +194,7 @@ impl Sequencer {
     pub(crate) fn new(me: Owner, membership: Membership, options: &Options) -> Self {
         Self {
             me,
+            reads_objects: me != Owner::Follower || options.vault.is_some(),
             end: Base { raft: EntryIndex(0), term: FIRST_TERM, next: Index(1) },
             last_timestamp: Timestamp(0),
             sessions: Sessions::new(options.sessions_max, options.session_window),
@@ -351,6 +355,7 @@ impl Sequencer {
                 // From the first object on all replicas agree on the first record, whatever a jump has taken from them.
                 if let ObjectCommand::Cut { first, .. } = command
                     && !self.committed.objects.has_begun()
+                    && self.reads_objects
                 {
                     self.committed.first = first;
                 }
@@ -719,10 +724,10 @@ impl Sequencer {
         raft_message::membership_of_change(body)
     }
 
-    /// As [`Self::opening`], for a log that begins at `first`: see [`Self::retain_from`].
-    pub(crate) fn opening_from(&mut self, first: Index) -> NewBlock {
+    /// As [`Self::opening`], after `begin`, which sets where the log or its files begin, and which is undone.
+    pub(crate) fn opening_after(&mut self, begin: impl FnOnce(&mut Self)) -> NewBlock {
         let before = (self.committed.first, self.committed.local_first);
-        self.retain_from(first);
+        begin(self);
         let opening = self.opening();
         (self.committed.first, self.committed.local_first) = before;
         opening

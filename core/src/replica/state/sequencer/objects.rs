@@ -49,6 +49,11 @@ impl Sequencer {
         self.committed.local_first = self.committed.local_first.max(first);
     }
 
+    /// Sets the first record that this directory's readers can read, wherever the log begins.
+    pub(crate) fn forget_before(&mut self, first: Index) {
+        self.committed.first = self.committed.first.max(first);
+    }
+
     /// The opening of an object that begins behind the last block: header and body. The same at every replica, whatever it
     /// has discarded, voted for, or not learnt yet.
     pub(crate) fn object_opening(&self) -> (BlockHeader, Vec<u8>) {

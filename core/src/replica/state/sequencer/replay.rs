@@ -206,9 +206,8 @@ impl Sequencer {
         let logs = LogTable::decode(&opening.logs)?;
         let (objects, first) = match opening.objects.is_empty() {
             true => (ObjectTable::default(), opening.log_first),
-            // A follower has no object store.
-            false if self.me == Owner::Follower => (decode_objects(&opening.objects)?.0, opening.log_first),
-            false => decode_objects(&opening.objects)?,
+            false if self.reads_objects => decode_objects(&opening.objects)?,
+            false => (decode_objects(&opening.objects)?.0, opening.log_first),
         };
         let mut pending = VecDeque::new();
         let (mut next, mut committed_logs, mut committed_objects) = (end.next, logs.clone(), objects.clone());
@@ -222,6 +221,7 @@ impl Sequencer {
         let changed_logs = ChangedLogs::all_of(&committed_logs);
         *self = Self {
             me: self.me,
+            reads_objects: self.reads_objects,
             end,
             last_timestamp: header.timestamp,
             sessions: Sessions::decode(&opening.sessions, sessions_max, window)?,
@@ -277,7 +277,7 @@ impl Sequencer {
         // If the log has objects, they are in the object store, or discarded by a command before the snapshot.
         if !planted!(18) {
             self.committed.local_first = self.committed.local_first.max(self.end.next);
-            if !self.objects.has_begun() || self.me == Owner::Follower || planted!(92) {
+            if !self.objects.has_begun() || !self.reads_objects || planted!(92) {
                 self.committed.first = self.committed.local_first;
             }
         }

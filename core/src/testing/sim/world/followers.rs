@@ -119,7 +119,11 @@ impl World {
                 self.rng.permille(300).then_some(3 * u64::from(crate::testing::sim::machine::SEGMENT_BYTES));
             self.followers.push(Follower {
                 node: NodeId(NAMES_FROM + n as u64),
-                setup: CopySetup { clock: std::sync::Arc::default(), retention_bytes },
+                setup: CopySetup {
+                    clock: std::sync::Arc::default(),
+                    retention_bytes,
+                    vault: self.vault.clone().filter(|_| n % 2 == 1),
+                },
                 disk,
                 copy: None,
                 up: true,
@@ -316,6 +320,7 @@ impl World {
         let follower = &mut self.followers[n];
         let node = follower.node;
         let feed = match feed {
+            Ok(feed) if follower.setup.vault.is_some() => feed.skip_stored(),
             Ok(feed) => feed,
             Err(error) => return self.source_failed(n, source, &error),
         };

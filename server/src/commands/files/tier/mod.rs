@@ -6,13 +6,13 @@ mod objects;
 mod verify;
 
 use crate::common::exit::Exit;
-use crate::common::failure::{Failure, Result};
+use crate::common::failure::Result;
 use crate::common::output::Ui;
-use crate::serve::objects::Objects;
+use crate::connect::object_store::StoreAccess;
+use chiplog::LogId;
 use chiplog::vault::Vault;
-use chiplog::{ErrorKind, LogId};
 use clap::{Args, Subcommand};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 const EXAMPLES: &str = "\
@@ -153,45 +153,13 @@ struct Store {
     #[arg(value_name = "LOCATION", env = "CHIPLOG_OBJECT_STORE")]
     location: String,
 
-    /// The URL of the service, for S3 of another provider than Amazon.
-    #[arg(long, value_name = "URL", default_value = "", hide_default_value = true)]
-    endpoint: String,
-
-    /// The region of an S3 bucket.
-    #[arg(long, value_name = "REGION", default_value = "", hide_default_value = true)]
-    region: String,
-
-    /// Permit an endpoint without TLS, which shows records and objects to the network.
-    #[arg(long)]
-    allow_http: bool,
-
-    /// A file with access_key, secret_key and session_token, each as KEY = "TEXT", that only its owner may read.
-    #[arg(long, value_name = "FILE")]
-    credentials: Option<PathBuf>,
+    #[command(flatten)]
+    access: StoreAccess,
 }
 
 impl Store {
-    /// Opens the store.
-    ///
-    /// # Errors
-    /// The location or an option is wrong; `NotFound`: it is a directory that does not exist.
     fn open(&self) -> Result<Arc<dyn Vault>> {
-        let path = self.location.strip_prefix("file://").unwrap_or(&self.location);
-        // A server makes the directory; a command that only reads does not.
-        if path.starts_with('/') && !path.contains('%') && !Path::new(path).is_dir() {
-            let what = format!(
-                "there is no directory {path}: give the location that the servers have as object_store"
-            );
-            return Err(Failure::new(ErrorKind::NotFound, what));
-        }
-        let objects = Objects {
-            endpoint: self.endpoint.clone(),
-            region: self.region.clone(),
-            allow_http: self.allow_http,
-            credentials: self.credentials.clone(),
-            ..Objects::default()
-        };
-        objects.open(&self.location)
+        self.access.open(&self.location)
     }
 }
 

@@ -1,0 +1,233 @@
+//! Copies of a log that read its older records from the object store: what they copy, what stays on their disks, and what readers
+//! get.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use chiplog::follower::{FollowFrom, FollowMessage, FollowSource, Jumped};
+use chiplog::vault::{FaultOptions, FaultyVault, MemoryVault, Vault};
+use chiplog::{ErrorKind, FollowerLog, Index, Log, Options, Start};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const SEGMENT: u32 = 256 << 10;
+
+fn options() -> Options {
+    Options::with_segment_bytes(SEGMENT)
+}
+
+fn source(dir: &Path, vault: &Arc<MemoryVault>) -> Log {
+    let options = options().vault(vault.clone() as Arc<dyn Vault>).object_bytes(128 << 10);
+    Log::open(dir, options.local_bytes(2 * u64::from(SEGMENT))).unwrap()
+}
+
+fn reads(vault: &Arc<MemoryVault>) -> Options {
+    options().vault(vault.clone() as Arc<dyn Vault>)
+}
+
+fn record(n: u64) -> Vec<u8> {
+    let mut record = vec![(n % 251) as u8; 300 + (n % 700) as usize];
+    record[..8].copy_from_slice(&n.to_le_bytes());
+    record
+}
+
+fn append(log: &Log, count: u64) {
+    let end = log.last_index().get();
+    let tickets: Vec<_> = (end + 1..=end + count).map(|n| log.submit(&record(n)).unwrap()).collect();
+    tickets.into_iter().for_each(|ticket| _ = ticket.wait().unwrap());
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Appends until `count` more records are stored and their files are gone.
+fn fill(log: &Log, dir: &Path, count: u64) {
+    let wanted = log.metrics().stored_bytes + count * 600;
+    append(log, count);
+    eventually("files go", || {
+        append(log, 50);
+        log.metrics().stored_bytes >= wanted && segments(dir) <= 8
+    });
+}
+
+fn segments(dir: &Path) -> usize {
+    let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter(|name| name.to_string_lossy().ends_with(".seg")).count()
+}
+
+/// Feeds the copy until it has everything. Returns the bytes that it took, and where it jumped.
+fn feed(copy: &FollowerLog, feed: &mut FollowSource) -> (usize, Vec<Jumped>) {
+    let (mut bytes, mut jumps) = (0, Vec::new());
+    while let Some(fed) = feed.next(64 << 10).unwrap() {
+        bytes += fed.bytes();
+        jumps.extend(copy.apply(fed).unwrap());
+    }
+    (bytes, jumps)
+}
+
+fn follow_on(copy: &FollowerLog, log: &Log) -> (usize, Vec<Jumped>) {
+    feed(copy, &mut log.follow(copy.resume_point().unwrap()).unwrap().skip_stored())
+}
+
+/// A new copy that reads objects.
+fn copy(dir: &Path, log: &Log, from: FollowFrom, options: Options) -> (FollowerLog, usize) {
+    let mut source = log.follow(from).unwrap().skip_stored();
+    let Some(FollowMessage::State(state)) = source.next(0).unwrap() else {
+        panic!("a feed begins with a state")
+    };
+    let copy = FollowerLog::create(dir, options, &state).unwrap();
+    let (bytes, jumps) = feed(&copy, &mut source);
+    assert_eq!(jumps, []);
+    (copy, bytes)
+}
+
+fn check(copy: &FollowerLog, log: &Log, first: u64) {
+    let copied = copy.log();
+    assert_eq!((copied.first_index().get(), copied.last_index()), (first, log.last_index()));
+    let mut reader = copied.reader(Start::First).unwrap();
+    for n in first..=log.last_index().get() {
+        let found = reader.next_record().unwrap().unwrap_or_else(|| panic!("no record {n}"));
+        assert_eq!((found.index.get(), found.data), (n, &record(n)[..]));
+    }
+    assert!(reader.next_record().unwrap().is_none());
+}
+
+#[test]
+fn new_copy_begins_behind_what_is_stored_and_has_all_records() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = source(dir.path(), &vault);
+    fill(&log, dir.path(), 8000); // 5 MB
+    for from in [FollowFrom::First, FollowFrom::Newest, FollowFrom::Index(Index(4000)), FollowFrom::Last(10)]
+    {
+        let place = tempfile::tempdir().unwrap();
+        let (taken, bytes) = copy(place.path(), &log, from, reads(&vault));
+        assert!(bytes < 2_000_000, "{from:?}: {bytes} bytes were copied");
+        check(&taken, &log, 1);
+        append(&log, 500);
+        assert_eq!(follow_on(&taken, &log).1, []);
+        check(&taken, &log, 1);
+        taken.close().unwrap();
+        let taken = FollowerLog::open(place.path(), reads(&vault)).unwrap();
+        check(&taken, &log, 1);
+        // Its own copies begin as those of a replica do.
+        let second = tempfile::tempdir().unwrap();
+        check(&copy(second.path(), taken.log(), FollowFrom::First, reads(&vault)).0, &log, 1);
+        // Opened without the object store it has what its files have.
+        taken.close().unwrap();
+        drop(taken);
+        let alone = FollowerLog::open(place.path(), options()).unwrap();
+        let first = alone.log().first_index();
+        assert!(first > Index(5000), "{first}");
+        check(&alone, &log, first.get());
+    }
+}
+
+#[test]
+fn copy_without_objects_in_the_log_is_one_of_files() {
+    let (dir, place, vault) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = Log::open(dir.path(), options()).unwrap();
+    append(&log, 2000);
+    let (taken, bytes) = copy(place.path(), &log, FollowFrom::First, reads(&vault));
+    assert!(bytes > 1_000_000);
+    check(&taken, &log, 1);
+}
+
+/// Where a copy of files alone skips records, one that reads objects skips none.
+#[test]
+fn copy_that_was_away_lacks_no_record() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = source(dir.path(), &vault);
+    append(&log, 300);
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (with, _) = copy(one.path(), &log, FollowFrom::First, reads(&vault));
+    let (without, _) = copy(two.path(), &log, FollowFrom::First, options());
+    fill(&log, dir.path(), 8000);
+    let (bytes, jumps) = follow_on(&with, &log);
+    assert_eq!(jumps, []);
+    assert!(bytes < 2_000_000, "{bytes} bytes were copied");
+    check(&with, &log, 1);
+    let jumps = feed(&without, &mut log.follow(without.resume_point().unwrap()).unwrap()).1;
+    let [jumped] = jumps[..] else { panic!("{jumps:?}") };
+    check(&without, &log, jumped.to.get());
+    // Of records that are discarded it tells as the other does.
+    log.discard(Index(9000.min(log.last_index().get()))).unwrap();
+    let first = log.first_index().get();
+    follow_on(&with, &log);
+    assert_eq!(with.log().read(Index(first - 1)).unwrap_err().kind(), ErrorKind::Discarded);
+    check(&with, &log, first);
+}
+
+/// The copy's own limit: its files go once what is in them is stored, and not before.
+#[test]
+fn files_of_a_copy_go_once_they_are_stored() {
+    let (dir, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let vault = Arc::new(MemoryVault::default());
+    // Whole files at the source: all are copied.
+    let log = Log::open(dir.path(), reads(&vault).object_bytes(128 << 10)).unwrap();
+    let small = || reads(&vault).local_bytes(2 * u64::from(SEGMENT));
+    let (taken, _) = copy(place.path(), &log, FollowFrom::First, small());
+    let mut fewest = usize::MAX;
+    for _ in 0..40 {
+        append(&log, 400);
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(follow_on(&taken, &log).1, []);
+        fewest = segments(place.path());
+    }
+    eventually("files go", || {
+        append(&log, 400);
+        follow_on(&taken, &log);
+        fewest = segments(place.path());
+        fewest <= 8
+    });
+    assert!(segments(dir.path()) > 30, "the source keeps its files");
+    check(&taken, &log, 1);
+    taken.close().unwrap();
+    let taken = FollowerLog::open(place.path(), small()).unwrap();
+    check(&taken, &log, 1);
+    append(&log, 400);
+    follow_on(&taken, &log);
+    check(&taken, &log, 1);
+}
+
+/// A copy of files alone keeps less than its source. From it, one that reads objects would jump over records that it knows in no
+/// object.
+#[test]
+fn copy_is_not_led_past_records_that_are_not_stored() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    // Its objects are so large that none is cut.
+    let log = Log::open(dir.path(), reads(&vault).object_bytes(64 << 20)).unwrap();
+    append(&log, 300);
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (reader, _) = copy(one.path(), &log, FollowFrom::First, reads(&vault));
+    let (short, _) =
+        copy(two.path(), &log, FollowFrom::First, options().retention_bytes(2 * u64::from(SEGMENT)));
+    append(&log, 4000);
+    feed(&short, &mut log.follow(short.resume_point().unwrap()).unwrap());
+    assert!(short.log().first_index() > Index(1000));
+    let point = reader.resume_point().unwrap();
+    let refused = short.log().follow(point).unwrap().skip_stored().next(1 << 20).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    // The log itself leads on.
+    follow_on(&reader, &log);
+    check(&reader, &log, 1);
+}
+
+#[test]
+fn outage_of_the_object_store_is_no_loss() {
+    let (dir, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let vault = Arc::new(MemoryVault::default());
+    let log = source(dir.path(), &vault);
+    fill(&log, dir.path(), 4000);
+    let down = FaultyVault::new(vault, 7, FaultOptions::default().refused(1_000));
+    let down: Arc<dyn Vault> = Arc::new(down);
+    let (taken, _) = copy(place.path(), &log, FollowFrom::First, options().vault(down));
+    let last = log.last_index();
+    assert_eq!(taken.log().read(last).unwrap().data, record(last.get()));
+    assert_eq!(taken.log().read(Index(1)).unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(taken.log().first_index(), Index(1));
+}
