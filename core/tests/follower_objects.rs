@@ -76,7 +76,9 @@ fn follow_on(copy: &FollowerLog, log: &Log) -> (usize, Vec<Jumped>) {
 /// A new copy that reads objects.
 fn copy(dir: &Path, log: &Log, from: FollowFrom, options: Options) -> (FollowerLog, usize) {
     let mut source = log.follow(from).unwrap().skip_stored();
-    let Some(FollowMessage::State(state)) = source.next(0).unwrap() else { panic!("a feed begins with a state") };
+    let Some(FollowMessage::State(state)) = source.next(0).unwrap() else {
+        panic!("a feed begins with a state")
+    };
     let copy = FollowerLog::create(dir, options, &state).unwrap();
     let (bytes, jumps) = feed(&copy, &mut source);
     assert_eq!(jumps, []);
@@ -99,7 +101,8 @@ fn new_copy_begins_behind_what_is_stored_and_has_all_records() {
     let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
     let log = source(dir.path(), &vault);
     fill(&log, dir.path(), 8000); // 5 MB
-    for from in [FollowFrom::First, FollowFrom::Newest, FollowFrom::Index(Index(4000)), FollowFrom::Last(10)] {
+    for from in [FollowFrom::First, FollowFrom::Newest, FollowFrom::Index(Index(4000)), FollowFrom::Last(10)]
+    {
         let place = tempfile::tempdir().unwrap();
         let (taken, bytes) = copy(place.path(), &log, from, reads(&vault));
         assert!(bytes < 2_000_000, "{from:?}: {bytes} bytes were copied");

@@ -415,7 +415,8 @@ fn lost_and_damaged_objects_are_stored_again() {
 #[test]
 fn objects_that_cannot_be_stored_again_are_shown() {
     let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
-    let options = options(&vault).local_bytes(2 * u64::from(SEGMENT)).object_scrub(Duration::from_millis(300));
+    let options =
+        options(&vault).local_bytes(2 * u64::from(SEGMENT)).object_scrub(Duration::from_millis(300));
     let log = Log::open(dir.path(), options).unwrap();
     append(&log, 4000);
     eventually("files go", || {

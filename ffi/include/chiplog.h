@@ -1270,7 +1270,7 @@ typedef struct {
    */
   const chiplog_log_options_t *files;
   /**
-   * The name of the log. NULL or empty, the default: the log "default".
+   * The name of the log. NULL or empty, the default: the log "default". A named log: the copy has this log alone.
    */
   const char *log;
   /**

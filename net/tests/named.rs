@@ -254,9 +254,9 @@ async fn client_creates_lists_seals_and_deletes_logs() {
     assert_eq!(client.create_log("x").await.unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
-/// A copy in the program's process has the records of all logs of a group; a single log cannot be followed yet.
+/// A copy in the program's process has the records of all logs of a group, or of a single one.
 #[tokio::test]
-async fn a_group_can_be_followed_and_one_log_of_it_is_refused() {
+async fn a_group_can_be_followed_and_one_log_of_it() {
     let mut named = Named::new().await;
     let number = named.create("orders").await.unwrap().number;
     let group = format!("_group-{}", named.logs.info("orders").unwrap().group);
@@ -270,8 +270,15 @@ async fn a_group_can_be_followed_and_one_log_of_it_is_refused() {
         });
         async { tokio::time::timeout(PATIENCE, opened).await.unwrap().unwrap() }
     };
-    let (refused, _dir) = follow("orders").await;
-    assert_eq!(refused.map(drop).unwrap_err().kind(), ErrorKind::Unsupported);
+    let (one, _dir) = follow("orders").await;
+    let one = one.unwrap();
+    let read = move || {
+        one.wait_for(Index(2), PATIENCE).unwrap();
+        assert_eq!(one.log().read(Index(2)).unwrap().data, "b");
+        assert_eq!(one.log().named_logs(), 0);
+        one.close().unwrap();
+    };
+    tokio::task::spawn_blocking(read).await.unwrap();
     let (copy, _dir) = follow(&group).await;
     let copy = copy.unwrap();
     let read = move || {

@@ -277,16 +277,36 @@ impl Log {
     /// Any replica can be the source, and so can a log that is a follower itself. A feed costs as much as a reader
     /// and does not block appends.
     ///
+    /// The copy of a named log has the records of this log alone, with their indexes and times, as a log on its own. It
+    /// has no sessions, and none of the options that are set for the log. Records that are discarded here are discarded in
+    /// the copy too. A copy of a whole group is fed by the handle of [`Logs::groups`](crate::Logs::groups).
+    ///
+    /// ```
+    /// use chiplog::follower::{FollowFrom, FollowMessage};
+    /// use chiplog::{FollowerLog, Index, Logs, LogsOptions, Options};
+    /// # let (a, b) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    /// let logs = Logs::open(a.path(), LogsOptions::default())?;
+    /// let (orders, users) = (logs.create("orders")?, logs.create("users")?);
+    /// users.append(b"isaac")?;
+    /// orders.append(b"3 lenses")?;
+    /// let Some(FollowMessage::State(state)) = orders.follow(FollowFrom::First)?.next(0)? else { panic!() };
+    /// let copy = FollowerLog::create(b.path(), Options::default(), &state)?;
+    /// let mut feed = orders.follow(copy.resume_point()?)?;
+    /// while let Some(fed) = feed.next(1 << 20)? {
+    ///     copy.apply(fed)?;
+    /// }
+    /// assert_eq!(copy.log().read(Index(1))?.data, "3 lenses");
+    /// assert_eq!((copy.log().log_id(), copy.log().last_index()), (orders.log_id(), Index(1)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// `Diverged`: the follower belongs to another log. `Discarded` or `OutOfRange`: [`FollowFrom::Index`] is beyond
-    /// either end of the log. `Unsupported`: this is a named log: its whole group is followed, by the handle of
-    /// [`Logs::groups`](crate::Logs::groups). `Unavailable` while the log is being repaired; `Forked`.
+    /// `Diverged`: the follower belongs to another log, or to another kind of copy: it cannot continue here. `Discarded` or
+    /// `OutOfRange`: [`FollowFrom::Index`] is beyond either end of the log. `Unsupported`: a named log of a group that is
+    /// itself a copy, where the log's id is not known. `NotFound`: the named log was dropped. `Unavailable` while the log
+    /// is being repaired; `Forked`.
     pub fn follow(&self, from: FollowFrom) -> Result<FollowSource> {
         self.check_fork()?;
-        if !self.view.log.is_none() {
-            let what = "a named log is not followed alone: follow its group";
-            return Err(Error::new(ErrorKind::Unsupported, what));
-        }
         let Shared { published, view, options, identity, .. } = &**self.inner;
         published.check_held()?;
         let me = match &options.cluster {
@@ -294,7 +314,18 @@ impl Log {
             Some(cluster) => Owner::Node(cluster.node),
             None => Owner::Node(ALONE),
         };
-        FollowSource::new(view.clone(), me, identity.log, options.clone(), from)
+        let is_one_log = self.is_named()
+            || matches!(from, FollowFrom::AfterRecord { .. })
+            || published.of_one_log.load(Ordering::Relaxed);
+        if !is_one_log {
+            return FollowSource::new(view.clone(), me, identity.log, options.clone(), from);
+        }
+        if self.is_named() && self.id == identity.log {
+            let what = "a log of a copied group cannot be followed alone, because the copy does not have the log's id: follow \
+                        it at a server, or follow the whole group";
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        FollowSource::of_one_log(self.view.clone(), published.clone(), me, self.id, from)
     }
 
     /// Returns one committed record, by its index.

@@ -11,7 +11,7 @@
 //! | offset | bytes | field | bound |
 //! |---|---|---|---|
 //! | 0 | 4 | version | 1 |
-//! | 4 | 1 | flags: 1 = a joint configuration is left automatically | 0, 1 |
+//! | 4 | 1 | flags: 1 = a joint configuration is left automatically; without members: a copy of one log of a shared group | 0, 1 |
 //! | 5 | 1 | 0 | 0 |
 //! | 6 | 2 | number of members | - |
 //! | 8 | | the members, ascending by node | |
@@ -166,6 +166,17 @@ impl Membership {
     /// The membership of a log on its own.
     pub(crate) fn alone() -> Self {
         Self::of([Member::voter(ALONE, DirectoryId(0), "")])
+    }
+
+    /// The membership of a copy of one log of a shared group, which has no cluster. No cluster has this one: a joint configuration has
+    /// members.
+    pub(crate) fn of_one_log() -> Self {
+        Self { members: BTreeMap::new(), auto_leave: true }
+    }
+
+    /// Whether this is the membership of a copy of one log of a shared group. Such copies number their entries each by itself.
+    pub(crate) fn is_of_one_log(&self) -> bool {
+        self.members.is_empty() && self.auto_leave
     }
 
     /// Whether this is the membership of a log whose entries have never changed it: that of its founder, or none, at a

@@ -126,8 +126,12 @@ impl Applier {
 
     /// The position where a feed has to begin.
     pub(crate) fn resume_point(&self) -> FollowFrom {
-        let end = self.sequencer.end();
-        FollowFrom::After { log: self.me.log, raft: end.raft, term: end.term }
+        let (end, committed) = (self.sequencer.end(), self.sequencer.committed());
+        let (log, raft, term) = (self.me.log, end.raft, end.term);
+        match committed.membership.is_of_one_log() {
+            true => FollowFrom::AfterRecord { log, raft, term, next: end.next, first: committed.first },
+            false => FollowFrom::After { log, raft, term },
+        }
     }
 
     /// `time` has passed since the log was opened.
@@ -598,6 +602,7 @@ impl Applier {
         published.sessions.store(self.sequencer.sessions().len() as u32, Ordering::Relaxed);
         published.last_timestamp.store(self.sequencer.last_timestamp().0, Ordering::Relaxed);
         published.show_log_options(committed.options);
+        published.of_one_log.store(committed.membership.is_of_one_log(), Ordering::Relaxed);
         published.show(self.status());
     }
 

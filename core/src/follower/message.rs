@@ -73,6 +73,20 @@ pub enum FollowFrom {
         /// The entry's term. Two logs that have an entry of the same index and term are the same up to it.
         term: Term,
     },
+    /// After a record that the follower has: the value of [`FollowerLog::resume_point`](crate::FollowerLog::resume_point)
+    /// in a copy of one named log. Each of these copies numbers its entries by itself, so the record counts.
+    AfterRecord {
+        /// The log's id.
+        log: LogId,
+        /// The index of the copy's last entry. The feed continues with the next one.
+        raft: EntryIndex,
+        /// That entry's term.
+        term: Term,
+        /// The next record.
+        next: Index,
+        /// The first record that the copy has not discarded.
+        first: Index,
+    },
     /// A new copy, from the block that holds this record, or will hold it if it is the next one.
     Index(Index),
     /// A new copy, from the first record that is not discarded.

@@ -2,7 +2,9 @@
 //! them.
 
 pub(crate) mod applier;
+pub(crate) mod entry_feed;
 pub(crate) mod message;
+pub(crate) mod record_feed;
 pub(crate) mod source;
 
 pub use crate::replica::state::snapshot::FollowSnapshot;

@@ -1,44 +1,26 @@
-//! FollowSource: the source's side of a log that is followed. It returns committed entries in order, from an entry on, as
-//! they are in the files; and a state to begin at where no entries lead there. There can be any number of feeds: each
-//! is a reader.
+//! FollowSource: the source's side of a log that is followed. There can be any number of feeds: each is a reader.
 //!
-//! ```text
-//!  After(entry) ──> the same entry here? ──> entries ──> at the tail: wait
-//!                        │ another: Diverged    │ gone (discarded): ──┐
-//!  First, Index, Newest ─┴──────────────────────┴─────────────────────┴──> state ──> entries
-//! ```
-//!
-//! Invariants:
-//! - only committed entries are returned: a feed looks below `Segment::readable`, as readers do;
-//! - every byte is checked before it is returned, so that damage here does not spread;
-//! - between calls a feed holds no bytes of blocks in memory, in either read mode: many feeds cost little;
-//! - entries are returned without a gap: a missing entry was either discarded, and a state leads past it, or is
-//!   damage.
+//! | what is followed | feed | what it returns |
+//! |---|---|---|
+//! | a log on its own, or a whole shared group | [`EntryFeed`] | the entries as they are in the files |
+//! | one log of a shared group, or a copy of one | [`RecordFeed`] | the log's batches, as entries that are made here |
 //!
 //! Must not know: who follows, the writer.
 
-use crate::cluster::membership::Membership;
-use crate::error::{Error, ErrorKind, Result};
-use crate::follower::message::{FollowEntries, FollowEntry, FollowFrom, FollowMessage};
+use crate::error::Result;
+use crate::follower::entry_feed::EntryFeed;
+use crate::follower::message::{FollowFrom, FollowMessage};
+use crate::follower::record_feed::RecordFeed;
 use crate::options::Options;
-use crate::read::positions::{HookOwner, or_wake};
-use crate::read::reader::{LogView, Start};
-use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
-use crate::replica::state::snapshot::FollowSnapshot;
-use crate::replica::wire::raft_message::body_bytes;
+use crate::read::positions::{HookOwner, Positions, Until, or_wake};
+use crate::read::reader::LogView;
+use crate::replica::node::Published;
+use crate::replica::state::sequencer::Owner;
 use crate::replica::wire::repair_message::BLOCKS_MAX;
-use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader};
-use crate::store::read::block_reader::Located;
-use crate::store::read::cursor::Cursor;
-use crate::store::read::entry_lookup::Archive;
-use crate::types::{EntryIndex, Index, LogId, Term};
-use bytes::Bytes;
+use crate::types::{EntryIndex, LogId, Term};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-
-/// How often a beginning that moves meanwhile is looked for; with the pause in between about a second in all.
-const BEGINNINGS_MAX: u32 = 500;
-const PAUSE: Duration = Duration::from_millis(2);
 
 /// The committed entries of a log, for another one that follows it. Made by [`Log::follow`](crate::Log::follow). After
 /// the log was closed it still returns what is in the log. `Send`; used by one thread at a time.
@@ -59,63 +41,21 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct FollowSource {
-    view: LogView,
-    archive: Archive,
-    me: Owner,
-    log: LogId,
-    options: Options,
+    feed: Feed,
+    positions: Arc<Positions>,
     owner: HookOwner,
-    /// The copy reads objects.
-    skips_stored: bool,
-    position: FeedPosition,
-    cursor: Option<Cursor>,
-    /// The next block, which the cursor has found and which was too large for the last call.
-    kept: Option<Located>,
 }
 
-/// The position of a feed.
-#[derive(Clone, Copy, Debug)]
-enum FeedPosition {
-    /// The next item is a state.
-    Begins(Beginning),
-    /// After an entry that the follower claims to have; it is still to be compared with the entry here.
-    Claimed(EntryIndex, Term),
-    /// After an entry of this log.
-    Behind(EntryIndex, Term),
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Beginning {
-    Index(Index),
-    Newest,
-    /// To be looked up when the state is made, which may read a segment.
-    At(Start),
-}
-
-/// The next item that a feed returns.
-enum Coming {
-    /// None: the follower has everything that is committed here.
-    Nothing,
-    /// A state to begin at.
-    Beginning(Beginning),
-    /// A state that leads past discarded entries.
-    Jump,
-    /// The entries after this one.
-    Entries { behind: EntryIndex },
-}
-
-/// The result of looking for an entry.
-enum Found {
-    Block(Located),
-    /// The next entry was discarded here.
-    Gone,
+enum Feed {
+    Entries(Box<EntryFeed>),
+    Records(Box<RecordFeed>),
 }
 
 impl FollowSource {
     /// The largest number of entries that one call returns.
     pub const ENTRIES_MAX: usize = BLOCKS_MAX;
 
-    /// A feed of the log `log` that begins at `from`.
+    /// A feed of the whole log `log`, or the whole group, that begins at `from`.
     ///
     /// # Errors
     /// `Diverged`: the follower wants another log. `Discarded`, `OutOfRange`: [`FollowFrom::Index`] is beyond either
@@ -127,30 +67,33 @@ impl FollowSource {
         options: Options,
         from: FollowFrom,
     ) -> Result<Self> {
-        let position = match from {
-            FollowFrom::First => FeedPosition::Begins(Beginning::At(Start::First)),
-            FollowFrom::Newest => FeedPosition::Begins(Beginning::Newest),
-            FollowFrom::Last(count) => FeedPosition::Begins(Beginning::At(Start::Last(count))),
-            FollowFrom::Timestamp(time) => FeedPosition::Begins(Beginning::At(Start::Timestamp(time))),
-            FollowFrom::Index(index) => {
-                view.check(index)?;
-                FeedPosition::Begins(Beginning::Index(index))
-            }
-            FollowFrom::After { log: wanted, .. } if wanted != log => {
-                let what = format!("this is log {log}, not log {wanted}");
-                return Err(Error::new(ErrorKind::Diverged, what));
-            }
-            FollowFrom::After { raft, term, .. } => FeedPosition::Claimed(raft, term),
-        };
-        let owner = view.positions.hook_owner();
-        let archive = Archive::new(view.segments.clone());
-        let skips_stored = false;
-        Ok(Self { view, archive, me, log, options, owner, skips_stored, position, cursor: None, kept: None })
+        let positions = view.positions.clone();
+        Ok(Self::of(positions, Feed::Entries(Box::new(EntryFeed::new(view, me, log, options, from)?))))
+    }
+
+    /// A feed of the records of one log.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(crate) fn of_one_log(
+        view: LogView,
+        published: Arc<Published>,
+        me: Owner,
+        log: LogId,
+        from: FollowFrom,
+    ) -> Result<Self> {
+        let positions = view.positions.clone();
+        Ok(Self::of(positions, Feed::Records(Box::new(RecordFeed::new(view, published, me, log, from)?))))
+    }
+
+    fn of(positions: Arc<Positions>, feed: Feed) -> Self {
+        let owner = positions.hook_owner();
+        Self { feed, positions, owner }
     }
 
     /// For a copy that was opened with the log's object store, of which it reads what it has no files of. If the log has
     /// objects, a new copy then begins behind the records that are stored, wherever the feed was to begin, and has all
-    /// records of the log. Without objects this changes nothing.
+    /// records of the log. Without objects, and in a feed of one named log, this changes nothing.
     ///
     /// ```
     /// # use chiplog::follower::FollowFrom;
@@ -161,7 +104,9 @@ impl FollowSource {
     /// ```
     #[must_use]
     pub fn skip_stored(mut self) -> Self {
-        self.skips_stored = true;
+        if let Feed::Entries(feed) = &mut self.feed {
+            feed.skip_stored();
+        }
         self
     }
 
@@ -175,91 +120,70 @@ impl FollowSource {
     /// # Errors
     /// `Diverged`: the follower's history is not this log's; it must not continue with this source. `Corrupt`: bytes
     /// fail their checksum; the feed stays at its position, and another source may have the bytes. `Discarded`: the
-    /// feed begins at a record that was discarded. `Unavailable`: the log's beginning keeps moving. `Io`.
+    /// feed begins at a record that was discarded. `NotFound`: the named log was dropped. `Unavailable`: the log's
+    /// beginning keeps moving. `Io`.
     pub fn next(&mut self, bytes_max: usize) -> Result<Option<FollowMessage>> {
-        loop {
-            let raft = match self.coming()? {
-                Coming::Nothing => return Ok(None),
-                Coming::Beginning(beginning) => return self.begin(beginning).map(Some),
-                Coming::Jump => return self.jump().map(Some),
-                Coming::Entries { behind } => behind,
-            };
-            match self.collect(raft.next(), bytes_max) {
-                Ok(entries) if entries.is_empty() => continue, // discarded meanwhile
-                Ok(entries) => return Ok(Some(self.hand_out(entries))),
-                Err(error) => self.after(raft, error)?,
-            }
+        match &mut self.feed {
+            Feed::Entries(feed) => feed.next(bytes_max),
+            Feed::Records(feed) => feed.next(bytes_max),
         }
     }
 
     /// The length in bytes of the first entry's body, where [`Self::next`] would return entries: it returns at least
-    /// that many bytes. `None` where it would return a state or nothing. Blocks on the disk only; no body is read.
+    /// that many bytes. `None` where it would return a state or nothing. Blocks on the disk only; no body is read. In a
+    /// feed of one named log, which makes its entries, the least length that the first one can have.
     ///
     /// # Errors
     /// As [`Self::next`].
     pub fn next_bytes(&mut self) -> Result<Option<usize>> {
-        loop {
-            let Coming::Entries { behind } = self.coming()? else { return Ok(None) };
-            match self.find(behind.next()) {
-                Ok(Found::Block(found)) => {
-                    let bytes = body_bytes(&found.header);
-                    self.kept = Some(found);
-                    self.release();
-                    return Ok(Some(bytes));
-                }
-                Ok(Found::Gone) => {}
-                Err(error) => self.after(behind, error)?,
-            }
+        match &mut self.feed {
+            Feed::Entries(feed) => feed.next_bytes(),
+            Feed::Records(feed) => feed.next_bytes(),
         }
     }
 
-    /// Determines the next item. A position that the follower claims is compared with this log first.
-    fn coming(&mut self) -> Result<Coming> {
-        loop {
-            let (raft, term) = match self.position {
-                FeedPosition::Begins(beginning) => return Ok(Coming::Beginning(beginning)),
-                FeedPosition::Claimed(raft, _) if self.committed() < raft => return Ok(Coming::Nothing),
-                FeedPosition::Claimed(raft, term) | FeedPosition::Behind(raft, term) => (raft, term),
-            };
-            if self.archive.first().raft > raft {
-                return Ok(Coming::Jump);
-            }
-            if let FeedPosition::Claimed(..) = self.position {
-                match self.archive.term(raft) {
-                    Ok(Some(here)) if here == term => self.position = FeedPosition::Behind(raft, term),
-                    Ok(Some(here)) => return Err(diverged(raft, here, term)),
-                    Ok(None) => self.check_gone(raft, "a committed entry is missing")?,
-                    Err(error) => self.after(raft, error)?,
-                }
-                continue;
-            }
-            return Ok(if self.committed() > raft {
-                Coming::Entries { behind: raft }
-            } else {
-                Coming::Nothing
-            });
+    /// The beginning of a feed that returns what this one returns next.
+    ///
+    /// ```
+    /// # use chiplog::follower::FollowFrom;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+    /// let mut feed = log.follow(FollowFrom::First)?;
+    /// assert_eq!(feed.resume_point(), FollowFrom::First);
+    /// feed.next(0)?; // the state
+    /// log.append(b"x")?;
+    /// let mut again = log.follow(feed.resume_point())?;
+    /// assert_eq!(again.next(1 << 20)?, feed.next(1 << 20)?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn resume_point(&self) -> FollowFrom {
+        match &self.feed {
+            Feed::Entries(feed) => feed.resume_point(),
+            Feed::Records(feed) => feed.resume_point(),
         }
+    }
+
+    /// Whether this is a feed of one named log: see [`Log::follow`](crate::Log::follow). It copies small batches, to
+    /// make entries of them.
+    pub fn is_of_one_log(&self) -> bool {
+        matches!(self.feed, Feed::Records(_))
     }
 
     /// The last entry that was returned, or after which the feed began. `None` before the state of a new copy.
     pub fn position(&self) -> Option<(EntryIndex, Term)> {
-        match self.position {
-            FeedPosition::Begins(_) => None,
-            FeedPosition::Claimed(raft, term) | FeedPosition::Behind(raft, term) => Some((raft, term)),
+        match &self.feed {
+            Feed::Entries(feed) => feed.position(),
+            Feed::Records(feed) => feed.position(),
         }
     }
 
-    /// The source's last committed entry.
+    /// The source's last committed entry. In a feed of one named log it counts an entry for each record that is still to
+    /// come, because it makes at most as many.
     pub fn committed(&self) -> EntryIndex {
-        if planted!(62) {
-            return EntryIndex(u64::MAX >> 2);
+        match &self.feed {
+            Feed::Entries(feed) => feed.committed(),
+            Feed::Records(feed) => feed.committed(),
         }
-        self.view.positions.entry()
-    }
-
-    /// The first record that the log has not discarded; 0 if this copy of the log can begin later.
-    fn kept(&self) -> Index {
-        if self.me == Owner::Follower { Index(0) } else { self.view.positions.first() }
     }
 
     /// Whether the follower has more than this source. Then nothing is returned until the source has caught up;
@@ -271,10 +195,11 @@ impl FollowSource {
     /// Blocks until there is an item to return (true) or the time-out passes (false); `None` waits for ever.
     ///
     /// # Errors
-    /// `Closed` when the log was closed and everything in it was returned; `Poisoned` when it was poisoned.
+    /// `Closed` when the log was closed and everything in it was returned; `Poisoned` when it was poisoned; `NotFound`
+    /// when the named log was dropped.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
         match self.awaited() {
-            Some(entry) => self.view.positions.wait(entry, timeout),
+            Some(until) => self.positions.wait(until, timeout),
             None => Ok(true),
         }
     }
@@ -296,7 +221,7 @@ impl FollowSource {
     /// ```
     pub fn on_more(&self, hook: impl FnOnce() + Send + 'static) {
         match self.awaited() {
-            Some(entry) => self.view.positions.on_reach(self.owner, entry, Box::new(hook)),
+            Some(until) => self.positions.on_reach(self.owner, until, Box::new(hook)),
             None => hook(),
         }
     }
@@ -309,261 +234,26 @@ impl FollowSource {
         or_wake(self.wait(Some(Duration::ZERO)), context, |waker| self.on_more(|| waker.wake()))
     }
 
-    /// The entry that has to be committed before there is an item to return. `None`: there is one now.
-    fn awaited(&self) -> Option<EntryIndex> {
-        match self.position {
-            FeedPosition::Begins(_) => None,
-            FeedPosition::Claimed(raft, _) if self.committed() < raft => Some(raft),
-            FeedPosition::Claimed(raft, _) | FeedPosition::Behind(raft, _) => Some(raft.next()),
+    /// The position of the log at which there is an item to return. `None`: there is one now.
+    fn awaited(&self) -> Option<Until> {
+        match &self.feed {
+            Feed::Entries(feed) => feed.awaited().map(Until::Entry),
+            Feed::Records(feed) => feed.awaited(),
         }
-    }
-
-    // ---- states ----
-
-    fn check_in_files(&self, index: Index) -> Result<()> {
-        let first = self.view.segments.first_in_files();
-        if index >= first {
-            return Ok(());
-        }
-        let what = format!(
-            "records before {first} are in the object store alone, and a copy is made of files: begin with record {first} or a \
-             later one, or make a backup of the objects"
-        );
-        Err(Error::new(ErrorKind::Unavailable, what))
-    }
-
-    fn begin(&mut self, beginning: Beginning) -> Result<FollowMessage> {
-        if let Some(state) = self.begin_behind_objects() {
-            return Ok(self.hand_out_state(state));
-        }
-        for n in 0..BEGINNINGS_MAX {
-            if n > 0 {
-                std::thread::sleep(PAUSE); // a jump or a discard is written and not published yet
-            }
-            let committed = self.committed();
-            let index = match beginning {
-                Beginning::Newest => None,
-                Beginning::Index(index) => Some(index),
-                Beginning::At(start) => {
-                    let index = self.view.resolve(start).map_err(|error| self.suspect(error))?;
-                    // A copy is made of files: it begins with the first record that is in one here.
-                    Some(index.max(self.view.segments.first_in_files()))
-                }
-            };
-            let found = match index {
-                Some(index) => self.entry_before(index),
-                None => Ok(None),
-            };
-            let state = found.and_then(|found| self.state_after(found.unwrap_or(committed)));
-            match state {
-                Ok(Some(state)) => return Ok(self.hand_out_state(state)),
-                // Discarded meanwhile; or committed a moment ago, in a block that the next try finds.
-                Ok(None) => {}
-                Err(error) => match index {
-                    Some(index) if index < self.view.positions.first() => {}
-                    _ => return Err(self.suspect(error)),
-                },
-            }
-            if let Beginning::Index(index) = beginning {
-                self.view.check(index)?;
-                self.check_in_files(index)?;
-            }
-        }
-        Err(Error::new(
-            ErrorKind::Unavailable,
-            "the log's beginning keeps moving: retry, or use another replica",
-        ))
-    }
-
-    /// The state after the last entry that is stored, for a copy that reads objects. None: the copy is made of files alone,
-    /// which is always right. So it is if the state does not tell of objects yet, because the first one was cut later.
-    fn begin_behind_objects(&self) -> Option<FollowSnapshot> {
-        let stored = self.skips_stored.then(|| self.view.segments.objects().upto())?;
-        let state = (stored > EntryIndex(0)).then(|| self.state_after(stored))?;
-        state.ok().flatten().filter(FollowSnapshot::has_objects)
-    }
-
-    /// The entry before the one that holds record `index`; `None` if that one is still to come.
-    fn entry_before(&self, index: Index) -> Result<Option<EntryIndex>> {
-        if index > self.view.positions.committed() {
-            return Ok(None);
-        }
-        let mut cursor = self.view.cursor(index)?;
-        let found = cursor.find(|h| h.kind.has_records() && h.next_record() > index)?;
-        match found.filter(|found| found.header.first <= index) {
-            Some(found) => Ok(Some(EntryIndex(found.header.raft_index.0.saturating_sub(1)))),
-            None => Err(Error::new(ErrorKind::Corrupt, format!("no block holds record {index}"))),
-        }
-    }
-
-    /// The state after all entries through `raft`. `None`: those entries were discarded.
-    fn state_after(&self, raft: EntryIndex) -> Result<Option<FollowSnapshot>> {
-        let sequencer = Sequencer::new(self.me, Membership::default(), &self.options);
-        let mut replayed = Replayed { sequencer, options: &self.options };
-        if !self.archive.replay(raft, raft, &mut replayed)? {
-            return Ok(None);
-        }
-        let opening = replayed.sequencer.opening();
-        let body = Bytes::from(opening.body.concat());
-        let (log, committed, kept) = (self.log, self.committed(), self.kept());
-        Ok(Some(FollowSnapshot { log, committed, kept, header: opening.header, body }))
-    }
-
-    /// Returns the state at this log's beginning: the follower's next entry was discarded.
-    fn jump(&mut self) -> Result<FollowMessage> {
-        let (header, body) = self.archive.oldest_opening().map_err(|error| self.suspect(error))?;
-        let (log, committed, kept) = (self.log, self.committed(), self.kept());
-        let header = BlockHeader { durable_upto: 0, ..header };
-        let state = FollowSnapshot { log, committed, kept, header, body };
-        if self.skips_stored {
-            self.check_stored(&state)?;
-        }
-        Ok(self.hand_out_state(state))
-    }
-
-    /// Checks that a copy that reads objects lacks no record if it jumps to `state`. A copy of files alone can have removed
-    /// records that no object has yet.
-    fn check_stored(&self, state: &FollowSnapshot) -> Result<()> {
-        let stored = self.view.segments.objects().upto();
-        if state.raft() <= stored || state.next() <= state.kept || !state.expects_objects() {
-            return Ok(());
-        }
-        let what = format!(
-            "this source has no entries up to {}, and knows of objects up to entry {stored} alone: use another replica or copy, \
-             or retry",
-            state.raft()
-        );
-        Err(Error::new(ErrorKind::Unavailable, what))
-    }
-
-    fn hand_out_state(&mut self, state: FollowSnapshot) -> FollowMessage {
-        (self.cursor, self.kept) = (None, None);
-        self.position = FeedPosition::Behind(state.raft(), state.term());
-        FollowMessage::State(state)
-    }
-
-    // ---- entries ----
-
-    fn hand_out(&mut self, entries: Vec<FollowEntry>) -> FollowMessage {
-        if let Some(last) = entries.last() {
-            self.position = FeedPosition::Behind(last.raft(), last.term());
-        }
-        self.release();
-        let (log, committed, kept) = (self.log, self.committed(), self.kept());
-        FollowMessage::Entries(FollowEntries { log, committed, kept, entries })
-    }
-
-    /// Returns entries from `next` on, which is committed. Empty: it was discarded.
-    fn collect(&mut self, mut next: EntryIndex, bytes_max: usize) -> Result<Vec<FollowEntry>> {
-        let committed = self.committed();
-        let mut entries = Vec::new();
-        let mut bytes = 0;
-        while next <= committed && entries.len() < Self::ENTRIES_MAX {
-            let found = match self.find(next) {
-                Ok(Found::Block(found)) => found,
-                Ok(Found::Gone) => break,
-                // The entries that were found before are sound, and the next call meets the damage again.
-                Err(_) if !entries.is_empty() => break,
-                Err(error) => return Err(error),
-            };
-            bytes += body_bytes(&found.header);
-            if bytes > bytes_max && !entries.is_empty() {
-                self.kept = Some(found);
-                break;
-            }
-            match self.load(&found) {
-                Ok(entry) => entries.push(entry),
-                Err(_) if !entries.is_empty() => {
-                    self.cursor = None;
-                    break;
-                }
-                Err(error) => return Err(error),
-            }
-            next = next.next();
-        }
-        Ok(entries)
-    }
-
-    /// Finds the block of entry `next`.
-    fn find(&mut self, next: EntryIndex) -> Result<Found> {
-        if let Some(kept) = self.kept.take().filter(|kept| kept.header.raft_index == next) {
-            return Ok(Found::Block(kept));
-        }
-        let cursor = match &mut self.cursor {
-            Some(cursor) => cursor,
-            none => {
-                let Some(segment) = self.view.segments.holding_entry(next) else { return Ok(Found::Gone) };
-                let data = self.view.segments.open(&segment)?;
-                let offset = data.seek(|e| e.raft_index < next)?;
-                none.insert(Cursor::new(self.view.segments.clone(), data, offset, self.view.prefetch))
-            }
-        };
-        match cursor.find(|h| h.kind.is_entry() && h.raft_index >= next)? {
-            Some(found) if found.header.raft_index == next => Ok(Found::Block(found)),
-            // Segments have left the log: either it continues after them, or this cursor is in one of them.
-            other => {
-                let offset = other.map_or(0, |found| found.offset);
-                let error = cursor.corrupt(offset, "entries are missing before this block");
-                self.cursor = None;
-                if self.archive.first().raft >= next { Ok(Found::Gone) } else { Err(error) }
-            }
-        }
-    }
-
-    fn load(&mut self, found: &Located) -> Result<FollowEntry> {
-        let Some(cursor) = &mut self.cursor else {
-            return Err(Error::new(ErrorKind::Corrupt, "no segment holds the block"));
-        };
-        let block = cursor.load_whole(found)?;
-        let body = block.slice(BLOCK_HEADER_BYTES..block.len()).apart_from(block.len()).into_bytes();
-        let header = BlockHeader { durable_upto: 0, ..found.header };
-        Ok(FollowEntry { header, body: if body.is_empty() { Vec::new() } else { vec![body] } })
-    }
-
-    /// Releases the bytes that were read without a mapping.
-    fn release(&mut self) {
-        if let Some(cursor) = &mut self.cursor {
-            cursor.release();
-        }
-    }
-
-    /// Reading after entry `raft` has failed. Returns the error for the follower, unless the entry was discarded.
-    fn after(&mut self, raft: EntryIndex, error: Error) -> Result<()> {
-        (self.cursor, self.kept) = (None, None);
-        if self.archive.first().raft > raft { Ok(()) } else { Err(self.suspect(error)) }
-    }
-
-    /// Checks that entry `raft`, which is not here, was discarded.
-    fn check_gone(&self, raft: EntryIndex, why: &str) -> Result<()> {
-        if self.archive.first().raft > raft {
-            return Ok(());
-        }
-        Err(Error::new(ErrorKind::Corrupt, format!("entry {raft}: {why}")))
-    }
-
-    /// Reports the damage, so that repair looks there at once and fetches the entry from other replicas, if there are
-    /// any.
-    fn suspect(&self, error: Error) -> Error {
-        self.view.segments.met(error, None)
     }
 }
 
 impl Drop for FollowSource {
     fn drop(&mut self) {
-        self.view.positions.forget_hook(self.owner);
+        self.positions.forget_hook(self.owner);
     }
 }
 
 impl std::fmt::Debug for FollowSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FollowSource").field("log", &self.log).field("position", &self.position).finish()
+        match &self.feed {
+            Feed::Entries(feed) => f.debug_tuple("FollowSource").field(feed).finish(),
+            Feed::Records(feed) => f.debug_tuple("FollowSource").field(feed).finish(),
+        }
     }
-}
-
-fn diverged(raft: EntryIndex, here: Term, there: Term) -> Error {
-    let what = format!(
-        "entry {raft} has term {there} at the follower and term {here} here: the follower has another history, or one \
-         of the two logs is damaged; nothing was sent to it. Check each of them with `chiplog verify`"
-    );
-    Error::new(ErrorKind::Diverged, what)
 }

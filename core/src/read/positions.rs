@@ -41,6 +41,8 @@ pub(crate) enum Until {
     Record(Index),
     /// A follow source: this entry is committed, with records or without.
     Entry(EntryIndex),
+    /// A follow source of one log: record `next` is committed, or record `first` was discarded.
+    Change { next: Index, first: Index },
 }
 
 impl From<Index> for Until {
@@ -209,6 +211,7 @@ impl Positions {
         match until {
             Until::Record(next) => self.committed() >= next || self.first() > next,
             Until::Entry(next) => self.entry() >= next,
+            Until::Change { next, first } => self.committed() >= next || self.first() > first,
         }
     }
 

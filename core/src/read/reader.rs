@@ -313,6 +313,14 @@ impl Finder {
         }
     }
 
+    /// Drops the bytes that were read without a mapping.
+    fn release(&mut self) {
+        match self {
+            Self::Blocks(cursor) => cursor.release(),
+            Self::Runs(cursor) => cursor.release(),
+        }
+    }
+
     /// Closes a sorted copy of a segment. False: none is read.
     fn close_copy(&mut self) -> bool {
         match self {
@@ -336,6 +344,15 @@ struct Found {
     first: Index,
     timestamp: Timestamp,
     offset: usize,
+}
+
+/// The batch that a reader comes to next, whose bytes are not verified yet.
+pub(crate) struct NextBatch {
+    /// Its first record, which can be before the reader's position.
+    pub(crate) first: Index,
+    pub(crate) timestamp: Timestamp,
+    /// Its length.
+    pub(crate) bytes: usize,
 }
 
 impl Reader {
@@ -413,6 +430,36 @@ impl Reader {
         let stored = self.or_discarded(found)?;
         self.next = stored.last().next();
         Ok(Some(stored))
+    }
+
+    /// Looks at the batch that [`Self::next_stored`] would return; `None` at the tail. The reader keeps its position.
+    ///
+    /// # Errors
+    /// Those of [`Self::next_stored`].
+    pub(crate) fn peek_stored(&mut self) -> Result<Option<NextBatch>> {
+        if !self.is_committed()? {
+            return Ok(None);
+        }
+        let found = self.here_or_elsewhere(Self::find_batch);
+        let Found { bytes, first, timestamp, .. } = self.or_discarded(found)?;
+        if let Some(block) = &mut self.block {
+            block.at -= bytes.len();
+            block.first = first;
+        }
+        Ok(Some(NextBatch { first, timestamp, bytes: bytes.len() }))
+    }
+
+    /// Drops the bytes that were read without a mapping.
+    pub(crate) fn release(&mut self) {
+        let is_within = |block: &Block| block.at < block.bytes.len();
+        if self.block.as_ref().is_none_or(|block| matches!(block.bytes, Slice::Mapped { .. })) {
+            return;
+        }
+        match (self.block.take().is_some_and(|block| is_within(&block)), &mut self.cursor) {
+            (true, cursor) => *cursor = None, // it is behind this block already
+            (false, Some(cursor)) => cursor.release(),
+            (false, None) => {}
+        }
     }
 
     /// Skips a batch that the last step of this reader found `Undecodable`, and returns the index of the record that is

@@ -16,7 +16,7 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::compression;
 use crate::record::compression::Codec;
-use crate::record::crc::{Crc, crc32c};
+use crate::record::crc::{Crc, crc32c, with_another_start};
 use crate::types::{Sequence, SessionId};
 use bytes::Bytes;
 use std::borrow::Cow;
@@ -124,6 +124,20 @@ pub(crate) fn verify(bytes: &[u8]) -> Result<BatchHeader, Malformed> {
         return Err("batch checksum does not match");
     }
     Ok(header)
+}
+
+/// The verified batch `bytes` without its place in a session. Its new checksum follows from the old one, so that it still shows damage
+/// to the body since its producer made it.
+pub(crate) fn without_session(bytes: &Bytes) -> Result<Bytes, Malformed> {
+    let header = BatchHeader::parse(bytes)?;
+    if header.stamp == Stamp::default() {
+        return Ok(bytes.clone());
+    }
+    let mut head = BatchHeader { stamp: Stamp::default(), ..header }.encode();
+    let (before, rest) = bytes.split_at(BATCH_HEADER_BYTES);
+    let crc = with_another_start(header.crc, crc32c(&before[4..]), crc32c(&head[4..]), rest.len());
+    head[..4].copy_from_slice(&crc.to_le_bytes());
+    Ok(Bytes::from([&head[..], rest].concat()))
 }
 
 /// The unpacked body of a verified batch: returns records by their number.

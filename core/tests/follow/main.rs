@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod feeding;
+mod one_log;
 mod refusals;
 mod replicas;
 mod room;

@@ -34,7 +34,7 @@ use crate::client::own_thread::{AtWork, For};
 use crate::served::log_slot::LogSlot;
 use crate::wire::address::check_host_port;
 use crate::wire::ids::to_hex;
-use crate::wire::protocol::{FEATURE_FOLLOW, FEATURE_FOLLOW_PLACES};
+use crate::wire::protocol::{FEATURE_FOLLOW, FEATURE_FOLLOW_LOG, FEATURE_FOLLOW_PLACES};
 use chiplog::{Error, ErrorKind, FollowerLog, Index, Log, LogId, Reader, Result, Start};
 use events::Events;
 use sources::Sources;
@@ -143,8 +143,9 @@ impl Follower {
     /// # Errors
     /// `InvalidArgument`: no server, or an invalid address or option; or `dir` holds a log that is not a copy.
     /// `Locked`, `Corrupt`, `Unsupported`, `Io`: the directory. For a new copy also `Discarded`, `OutOfRange`: there is
-    /// no such record; `Unavailable`, `Timeout`: no server answered; any error that a server returned; `Unsupported`:
-    /// the servers have an earlier version that does not know this kind of start, or a later version.
+    /// no such record; `NotFound`: there is no log of the name in `options`; `Unavailable`, `Timeout`: no server answered; any
+    /// error that a server returned; `Unsupported`: the servers have an earlier version that does not know this kind of start or
+    /// feeds no copies of named logs, or a later version.
     pub fn open<S: Into<String>>(
         dir: impl AsRef<Path>,
         cluster: impl IntoIterator<Item = S>,
@@ -167,17 +168,22 @@ impl Follower {
             Err(error) => return Err(error),
         };
         let needs = match from {
+            _ if is_named(&options.log) => FEATURE_FOLLOW_LOG,
             Start::Last(_) | Start::Timestamp(_) => FEATURE_FOLLOW_PLACES,
             _ => FEATURE_FOLLOW,
         };
         let sources = Sources::new(seeds, options.zone.clone(), options.client(), needs);
+        #[cfg(feature = "server")]
+        let host = LogSlot::new();
+        #[cfg(feature = "server")]
+        host.call(&options.log);
         let shared = Arc::new(Shared {
             dir,
             from,
             options,
             followed: OnceLock::new(),
             #[cfg(feature = "server")]
-            host: LogSlot::new(),
+            host,
             state: Mutex::default(),
             events: Events::default(),
             changed: Condvar::new(),
@@ -408,6 +414,11 @@ impl Shared {
         }
         Ok(())
     }
+}
+
+/// Whether this is the name of a named log, and not of the default log or of a group.
+fn is_named(log: &str) -> bool {
+    !log.is_empty() && log != "default" && !log.starts_with('_')
 }
 
 /// The error for another log at `place` than the wanted one.

@@ -13,6 +13,7 @@ options! {
     /// use chiplog::Options;
     /// use chiplog_net::follower::FollowerOptions;
     /// let options = FollowerOptions::default()
+    ///     .log("orders".into()) // this named log alone
     ///     .zone("west".into()) // a server of this zone, if one answers
     ///     .files(Options::default().retention_bytes(10 << 30)); // keeps less than the cluster does
     /// ```
@@ -23,8 +24,8 @@ options! {
         /// it then has all records of the log, wherever it was to begin, and `local_bytes` bounds its files. If the servers' blocks fill their segments, `segment_bytes` must be at
         /// least that of the servers. `cluster` must be None.
         pub files: Options,
-        /// The log's name; empty, the default: the log "default". `_group-1` and so on: all named logs of a group. One
-        /// named log alone cannot be followed.
+        /// The log's name; empty, the default: the log "default". A named log: the copy has this log alone, as a log on
+        /// its own. `_group-1` and so on: the copy has all named logs of a group.
         pub log: String,
         /// The preferred zone. A server of this zone comes first, then one that does not lead, then the leader.
         /// Default: no zone.

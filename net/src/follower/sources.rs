@@ -17,7 +17,7 @@ use crate::client::Shown;
 use crate::client::cluster::discovery::{Answer, Servers};
 use crate::wire::ids::from_hex;
 use crate::wire::proto::v1::{InfoRequest, ServerInfoResponse};
-use crate::wire::protocol::{FEATURE_FOLLOW, PROTOCOL};
+use crate::wire::protocol::{FEATURE_FOLLOW, FEATURE_FOLLOW_LOG, PROTOCOL};
 use crate::wire::status::from_status;
 use chiplog::{Error, ErrorKind, Index, LogId, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +47,17 @@ pub(super) struct Sources {
     refused: BTreeMap<String, Error>,
     /// Servers that have discarded the next records. Asked again when no other server answers.
     without: BTreeSet<String>,
+    /// Since when all servers answer that the log does not exist.
+    missing: Option<Instant>,
+}
+
+/// The follower's copy.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ExistingCopy {
+    /// Its log.
+    pub(super) log: LogId,
+    /// It is one named log, and not a log with all its entries.
+    pub(super) is_of_one_log: bool,
 }
 
 /// A server that can feed the follower.
@@ -71,6 +82,7 @@ impl Sources {
             failed: BTreeMap::new(),
             refused: BTreeMap::new(),
             without: BTreeSet::new(),
+            missing: None,
         }
     }
 
@@ -120,17 +132,24 @@ impl Sources {
         self.seeds.iter().rev().find_map(|seed| self.refused.get(seed).cloned())
     }
 
-    /// Asks all servers about themselves, and chooses one. `log`: the log of an existing copy.
+    /// For how long all servers have answered that the log does not exist, without a break.
+    pub(super) fn missing(&self) -> Option<Duration> {
+        self.missing.map(|since| since.elapsed())
+    }
+
+    /// Asks all servers about themselves, and chooses one. `copy`: the existing copy.
     ///
     /// # Errors
-    /// `Unavailable` and similar: no server answered. If no server can be used: the last reason.
-    pub(super) async fn choose(&mut self, log: Option<LogId>) -> Result<String> {
+    /// `NotFound`: all servers answered that the log does not exist. `Unavailable` and similar: no server answered. If no server
+    /// can be used: the last reason.
+    pub(super) async fn choose(&mut self, copy: Option<ExistingCopy>) -> Result<String> {
         self.failed.retain(|_, since| since.elapsed() < AVOID);
         let servers = Servers::new(self.seeds.clone(), self.options.clone());
         let mut asked: BTreeSet<String> = self.usable().into_iter().cloned().collect();
         let mut answers = JoinSet::new();
         servers.ask_each(asked.iter().cloned(), &mut answers);
         let (mut found, mut failed, mut until) = (Vec::new(), None, None);
+        let mut is_missing = !asked.is_empty();
         loop {
             let next = answers.join_next();
             let answer = match until {
@@ -139,24 +158,34 @@ impl Sources {
             };
             let Some(answer) = answer else { break };
             let Ok(answer) = answer else { continue };
-            match self.check_answer(answer, log) {
+            match self.check_answer(answer, copy) {
                 Ok(answer) => {
+                    is_missing = false;
                     // Servers that the answer names are asked as well.
                     let named = answer.info.servers.iter().map(|s| s.address.clone());
                     let new: Vec<_> = named.filter(|a| !self.refused.contains_key(a)).collect();
                     let new = new.into_iter().filter(|a| asked.insert(a.clone()));
                     servers.ask_each(new.collect::<Vec<_>>(), &mut answers);
-                    if self.rank(&answer, log.is_none()) == BEST {
+                    if answer.info.elsewhere {
+                        let what = format!("{}: the log runs on other servers", answer.address);
+                        failed.get_or_insert(Error::new(ErrorKind::Unavailable, what));
+                        continue;
+                    }
+                    if self.rank(&answer, copy.is_none()) == BEST {
                         until.get_or_insert_with(|| Instant::now() + GRACE);
                     }
                     found.push(answer);
                 }
-                Err(error) => failed = Some(error),
+                Err(error) => {
+                    is_missing &= error.kind() == ErrorKind::NotFound;
+                    failed = Some(error);
+                }
             }
         }
+        self.missing = is_missing.then(|| self.missing.unwrap_or_else(Instant::now));
         self.learn(&found);
         fastrand::shuffle(&mut found);
-        let best = found.into_iter().min_by_key(|answer| self.rank(answer, log.is_none()));
+        let best = found.into_iter().min_by_key(|answer| self.rank(answer, copy.is_none()));
         best.map(|answer| answer.address).ok_or_else(|| {
             let nobody = || Error::new(ErrorKind::Unavailable, "no server answers");
             self.nobody_left().or(failed).unwrap_or_else(nobody)
@@ -173,7 +202,7 @@ impl Sources {
     }
 
     /// Checks a server's answer: whether the server can be used.
-    fn check_answer(&mut self, answer: Answer, log: Option<LogId>) -> Result<Candidate> {
+    fn check_answer(&mut self, answer: Answer, copy: Option<ExistingCopy>) -> Result<Candidate> {
         let Answer { address, info, .. } = answer;
         let of = |kind, what: String| Error::new(kind, format!("{address}: {what}"));
         let info = info.map_err(|e| of(e.kind(), e.to_string()))?;
@@ -184,23 +213,43 @@ impl Sources {
         if info.logs.is_empty() {
             return Err(of(ErrorKind::Unavailable, "it is not part of a cluster yet".into()));
         }
-        let has = |feature: &str| info.features.iter().any(|f| f == feature);
-        if !has(FEATURE_FOLLOW) {
-            let what = format!("version {} does not feed followers", info.version);
-            return Err(of(ErrorKind::Unsupported, what));
+        let name = &self.options.log;
+        if !name.is_empty() && !info.logs.contains(name) {
+            return Err(of(ErrorKind::NotFound, format!("there is no log {name:?}")));
         }
-        if log.is_none() && !has(self.needs) {
-            let what = format!(
-                "version {} cannot start a copy at a time or a number of records before the end; upgrade it, or start at an index",
-                info.version
-            );
+        let has = |feature: &str| info.features.iter().any(|f| f == feature);
+        let needs = match copy {
+            None => self.needs,
+            Some(ExistingCopy { is_of_one_log: true, .. }) => FEATURE_FOLLOW_LOG,
+            Some(_) => FEATURE_FOLLOW,
+        };
+        if !has(FEATURE_FOLLOW) || !has(needs) {
+            let version = &info.version;
+            let what = match needs {
+                _ if !has(FEATURE_FOLLOW) => format!("version {version} does not feed followers"),
+                FEATURE_FOLLOW_LOG => {
+                    format!("version {version} does not feed copies of one named log; upgrade it")
+                }
+                _ => format!(
+                    "version {version} cannot start a copy at a time or a number of records before the end; upgrade it, or start at an index"
+                ),
+            };
             return Err(of(ErrorKind::Unsupported, what));
         }
         let theirs = from_hex(&info.log_id).ok().map(LogId);
-        if let (Some(ours), Some(theirs)) = (log, theirs)
+        if let (Some(ExistingCopy { log: ours, .. }), Some(theirs)) = (copy, theirs)
             && ours != theirs
         {
-            let error = super::other_log(&address, ours, theirs);
+            let error = match copy {
+                Some(ExistingCopy { is_of_one_log: true, .. }) if super::is_named(name) => {
+                    let what = format!(
+                        "log {name:?} is not the log of this copy: that one was deleted and another log has its name now, or the \
+                         directory holds a copy of another log"
+                    );
+                    of(ErrorKind::NotFound, what)
+                }
+                _ => super::other_log(&address, ours, theirs),
+            };
             self.refuse(&address, error.clone());
             return Err(error);
         }
@@ -298,8 +347,9 @@ mod tests {
         };
         let sources =
             |needs| Sources::new(vec!["a:1".into()], String::new(), ClientOptions::default(), needs);
-        let refused = |mut sources: Sources, features, log| {
-            sources.check_answer(info(features), log).err().map(|e| (e.kind(), e.to_string()))
+        let begun = ExistingCopy { log: LogId(1), is_of_one_log: false };
+        let refused = |mut sources: Sources, features, copy| {
+            sources.check_answer(info(features), copy).err().map(|e| (e.kind(), e.to_string()))
         };
         assert_eq!(refused(sources(FEATURE_FOLLOW), &[FEATURE_FOLLOW], None), None);
         assert_eq!(
@@ -307,10 +357,18 @@ mod tests {
             None
         );
         assert_eq!(
-            refused(sources(FEATURE_FOLLOW_PLACES), &[FEATURE_FOLLOW], Some(LogId(1))),
+            refused(sources(FEATURE_FOLLOW_PLACES), &[FEATURE_FOLLOW], Some(begun)),
             None,
             "it has begun"
         );
+        let of_one = ExistingCopy { is_of_one_log: true, ..begun };
+        for (needs, copy) in [(FEATURE_FOLLOW_LOG, None), (FEATURE_FOLLOW, Some(of_one))] {
+            let (kind, what) =
+                refused(sources(needs), &[FEATURE_FOLLOW, FEATURE_FOLLOW_PLACES], copy).unwrap();
+            assert_eq!(kind, ErrorKind::Unsupported);
+            assert!(what.contains("one named log; upgrade it"), "{what}");
+            assert_eq!(refused(sources(needs), &[FEATURE_FOLLOW, FEATURE_FOLLOW_LOG], copy), None);
+        }
         let (kind, what) = refused(sources(FEATURE_FOLLOW_PLACES), &[FEATURE_FOLLOW], None).unwrap();
         assert_eq!(kind, ErrorKind::Unsupported);
         assert!(what.contains("a:1: version 0.0.9") && what.contains("upgrade it"), "{what}");

@@ -11,29 +11,34 @@
 //! | the network; a server ends the stream, is silent, damaged, or behind others | another server, at once if there is one; later the same |
 //! | a server has discarded the next records | ask others first; when all that answer have, the copy jumps |
 //! | a server has another log or history | never use that server again; when none is left, stop |
+//! | the named log was deleted | stop; if servers only answer that there is none, stop once all of them have for 30 s |
 //! | the local disk is full | the same again, after a wait |
 //! | the local files fail, are closed, or cannot hold a block | stop |
 
 use super::counted_channel::CountedChannel;
-use super::sources::Sources;
+use super::sources::{ExistingCopy, Sources};
 use super::{FollowerEvent, Shared};
 use crate::client::own_thread::{AtWork, For};
 use crate::client::retry::backoff::Backoff;
 use crate::wire::ids;
 use crate::wire::proto::v1::follow_client::FollowClient;
 use crate::wire::proto::v1::follow_request::Start as Asked;
-use crate::wire::proto::v1::{FollowPlace, FollowRequest, FollowResponse};
+use crate::wire::proto::v1::{FollowPlace, FollowRecords, FollowRequest, FollowResponse};
 use crate::wire::protocol::NANOS_PER_MILLI;
 use chiplog::follower::{FollowFrom, FollowMessage};
 use chiplog::{Error, ErrorKind, FollowerLog, Index, LogId, Result, Start};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until, timeout};
 use tonic::Streaming;
 
 /// The largest message: anything that fits into a segment of any size, as between replicas.
 const MESSAGE_BYTES_MAX: usize = (1 << 30) + (64 << 20);
+
+/// A server that starts does not know its named logs at once. A follower whose log is found at no server waits this long.
+const MISSING_MAX: Duration = Duration::from_secs(30);
 
 /// Feeds the copy until the follower is closed or a permanent error occurs.
 pub(super) async fn run(shared: Arc<Shared>, sources: Sources) {
@@ -141,11 +146,14 @@ impl Task {
 
     /// Uses one server, from its choice until it is left; returns why.
     async fn feed(&mut self, server: &mut Option<String>) -> Result<std::convert::Infallible, Failure> {
+        let want = self.followed().map(FollowerLog::resume_point).transpose().map_err(Failure::Fatal)?;
         let log = self.followed().map(|f| f.log().log_id());
-        let chosen = self.sources.choose(log).await.map_err(Failure::Server)?;
+        let is_of_one_log = matches!(want, Some(FollowFrom::AfterRecord { .. }));
+        let copy = log.map(|log| ExistingCopy { log, is_of_one_log });
+        let chosen = self.sources.choose(copy).await.map_err(|error| self.unchosen(error))?;
         *server = Some(chosen.clone());
         self.elsewhere = Index(0);
-        let mut upstream = self.open(chosen, log).await?;
+        let mut upstream = self.open(chosen, log, want).await?;
         let silence = self.shared.options.keep_alive.saturating_mul(3);
         let every = self.shared.options.compare_interval;
         let mut compare = interval_at(Instant::now() + every, every);
@@ -170,7 +178,7 @@ impl Task {
                     received_at = Instant::now(); // a large message is arriving
                 }
                 message = upstream.stream.message() => {
-                    let message = message.map_err(|status| self.refusal(&upstream.server, &status))?;
+                    let message = message.map_err(|status| self.end_of(&upstream.server, &status))?;
                     let Some(response) = message else {
                         let what = format!("{} ended the stream", upstream.server);
                         return Err(Failure::Server(Error::new(ErrorKind::Unavailable, what)));
@@ -210,12 +218,16 @@ impl Task {
     }
 
     /// Requests the next blocks from a server, and waits for its first response.
-    async fn open(&mut self, server: String, log: Option<LogId>) -> Result<Upstream, Failure> {
+    async fn open(
+        &mut self,
+        server: String,
+        log: Option<LogId>,
+        want: Option<FollowFrom>,
+    ) -> Result<Upstream, Failure> {
         let channel = self.sources.channel(&server).map_err(Failure::Fatal)?;
         let channel = CountedChannel::new(channel);
         let bytes = channel.bytes();
         let mut client = FollowClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let want = self.followed().map(FollowerLog::resume_point).transpose().map_err(Failure::Fatal)?;
         let request = self.request(want);
         let opening = async {
             let mut stream = client.follow(request).await?.into_inner();
@@ -235,7 +247,7 @@ impl Task {
         if let Some(ours) = log.filter(|ours| *ours != theirs) {
             return Err(Failure::Refused(super::other_log(&server, ours, theirs)));
         }
-        if let Some(FollowFrom::After { raft, .. }) = want
+        if let Some(FollowFrom::After { raft, .. } | FollowFrom::AfterRecord { raft, .. }) = want
             && first.committed < raft.get()
             && self.sources.has_other(&server)
         {
@@ -250,8 +262,12 @@ impl Task {
 
     /// `want`: None: the copy does not exist yet.
     fn request(&self, want: Option<FollowFrom>) -> FollowRequest {
+        let mut records = FollowRecords::default();
+        if let Some(FollowFrom::AfterRecord { next, first, .. }) = want {
+            records = FollowRecords { next: next.get(), first: first.get() };
+        }
         let (log_id, start) = match want {
-            Some(FollowFrom::After { log, raft, term }) => {
+            Some(FollowFrom::After { log, raft, term } | FollowFrom::AfterRecord { log, raft, term, .. }) => {
                 let place = FollowPlace { index: raft.get(), term: term.get() };
                 (ids::to_bytes(log.get()), Asked::After(place))
             }
@@ -274,14 +290,37 @@ impl Task {
             log_id,
             start: Some(start),
             keep_alive_millis: keep_alive as u32,
+            records: Some(records),
             skips_stored: self.shared.options.files.vault.is_some(),
         }
+    }
+
+    /// The meaning of an error of the choice of a server.
+    fn unchosen(&self, error: Error) -> Failure {
+        let is_new = self.followed().is_none();
+        match self.sources.missing() {
+            Some(missing) if is_new || missing >= MISSING_MAX => Failure::Fatal(error),
+            _ => Failure::Server(error),
+        }
+    }
+
+    /// The meaning of the status that ends a stream.
+    fn end_of(&mut self, server: &str, status: &tonic::Status) -> Failure {
+        let error = Sources::error(server, status);
+        if error.kind() != ErrorKind::NotFound {
+            return self.refusal(server, status);
+        }
+        // The log's group has dropped the log that it fed.
+        let what = format!("log {:?} was deleted: {error}", self.shared.options.log);
+        Failure::Fatal(Error::new(ErrorKind::NotFound, what))
     }
 
     /// The meaning of a server's status.
     fn refusal(&mut self, server: &str, status: &tonic::Status) -> Failure {
         let error = Sources::error(server, status);
         match error.kind() {
+            // A server that starts does not know its named logs yet: see `MISSING_MAX`.
+            ErrorKind::NotFound if self.followed().is_some() => Failure::Server(error),
             ErrorKind::Diverged | ErrorKind::NotFound | ErrorKind::Unsupported => Failure::Refused(error),
             // The record at which a new copy must start.
             ErrorKind::Discarded if self.followed().is_none() => match self.sources.is_gone(server) {

@@ -37,6 +37,8 @@ const FINDING_MAX: usize = 64;
 /// ```
 pub struct LogSlot {
     log: OnceLock<Log>,
+    /// On a follower of a named log: the log's name at the servers.
+    called: OnceLock<String>,
     named: OnceLock<Logs>,
     /// Asks other servers about groups that do not run here.
     elsewhere: OnceLock<AskElsewhere>,
@@ -101,6 +103,7 @@ impl LogSlot {
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
             log: OnceLock::new(),
+            called: OnceLock::new(),
             named: OnceLock::new(),
             elsewhere: OnceLock::new(),
             had_named: AtomicBool::default(),
@@ -119,6 +122,18 @@ impl LogSlot {
     /// Serves this log from now on. A second call changes nothing.
     pub fn open(&self, log: Log) {
         let _ = self.log.set(log);
+    }
+
+    /// Serves the log by this name as well: it is the copy of a log that its servers call so. A second call changes nothing.
+    pub(crate) fn call(&self, name: &str) {
+        if !name.is_empty() {
+            let _ = self.called.set(name.to_owned());
+        }
+    }
+
+    /// Whether a request with this name means the one log that is served here beside named logs.
+    pub(crate) fn is_default(&self, name: &str) -> bool {
+        name.is_empty() || name == DEFAULT_LOG || self.called.get().is_some_and(|called| called == name)
     }
 
     /// Serves these named logs from now on, beside the default one. A second call changes nothing.
@@ -248,7 +263,7 @@ impl LogSlot {
             return Some(Err(status));
         }
         let found = match self.named() {
-            _ if is_default(name) => {
+            _ if self.is_default(name) => {
                 return Some(self.default_log().and_then(|log| checked(log.clone(), meant)));
             }
             None => return Some(self.default_log().and_then(|_| Err(self.unknown(name)))),
@@ -390,10 +405,14 @@ impl LogSlot {
     /// Whether this server learns of new commits: a replica does if it knows a leader, a follower if the server that
     /// feeds it does. Takes some time, like [`Self::another_leader`].
     pub fn is_fed(&self) -> bool {
-        match self.log.get() {
-            Some(log) if log.status().follows => self.fed.load(Ordering::Relaxed),
-            Some(log) => log.leader().is_some(),
-            None => false,
+        self.log.get().is_some_and(|log| self.is_log_fed(log))
+    }
+
+    /// As [`Self::is_fed`], of one of the logs of this server.
+    pub(crate) fn is_log_fed(&self, log: &Log) -> bool {
+        match log.status().follows {
+            true => self.fed.load(Ordering::Relaxed),
+            false => log.leader().is_some(),
         }
     }
 
@@ -434,10 +453,6 @@ pub fn status_of(log: &Log, error: &Error) -> Status {
 /// The id of the log that a call means, in hexadecimal, if it says so.
 pub(crate) fn meant(metadata: &MetadataMap) -> Option<Vec<u8>> {
     metadata.get(LOG_ID).map(|id| id.as_bytes().to_vec())
-}
-
-fn is_default(name: &str) -> bool {
-    name.is_empty() || name == DEFAULT_LOG
 }
 
 fn checked(log: Log, meant: Option<&[u8]>) -> Result<Log, Status> {

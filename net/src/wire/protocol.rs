@@ -6,5 +6,7 @@ pub(crate) const PROTOCOL: std::ops::RangeInclusive<u32> = 1..=1;
 pub(crate) const FEATURE_FOLLOW: &str = "follow";
 /// The server can start a new copy at a time, or a number of records before the end.
 pub(crate) const FEATURE_FOLLOW_PLACES: &str = "follow.places";
+/// The server feeds copies of one named log.
+pub(crate) const FEATURE_FOLLOW_LOG: &str = "follow.log";
 /// Timestamps are milliseconds in the log and nanoseconds in messages.
 pub(crate) const NANOS_PER_MILLI: u64 = 1_000_000;

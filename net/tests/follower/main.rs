@@ -6,6 +6,7 @@ mod catching_up;
 mod chains;
 mod closing;
 mod cost;
+mod one_log;
 mod rogue;
 #[path = "../served/mod.rs"]
 mod served;

@@ -339,7 +339,9 @@ class FollowerOptions:
     files: Options | None = option(
         "a chiplog.Options", "Options()", "Options of the copy's own files, such as their size and retention."
     )
-    log: str | None = option("text", "the servers' only one", "The name of the log.")
+    log: str | None = option(
+        "text", 'the log "default"', "The name of the log. A named log: the copy has this log alone."
+    )
     zone: str | None = option("text", "None: no zone", "The zone whose servers are preferred.")
     tls: Tls | None = option(
         "a chiplog.Tls",

@@ -228,7 +228,8 @@ fn of_objects(page: &mut Page<'_>, metrics: &chiplog::metrics::Metrics) -> fmt::
     page.gauge("unstored_bytes", help, metrics.unstored_bytes)?;
     let help = "objects that were missing or damaged in the object store, and that this server stored again";
     page.counter("repaired_objects", help, metrics.repaired_objects)?;
-    let help = "objects known to be missing or damaged in the object store, and that this server cannot make again";
+    let help =
+        "objects known to be missing or damaged in the object store, and that this server cannot make again";
     page.gauge("damaged_objects", help, metrics.damaged_objects)?;
     let help = "the last record in an object known to be stored; 0 if there is none";
     page.gauge("stored_index", help, metrics.stored_index)?;

@@ -1,6 +1,6 @@
 //! `chiplog follow`: copies as processes, killed and restarted, and served to other copies.
 
-use crate::harness::{Appender, Server, chiplog, leader, run, wait};
+use crate::harness::{Appender, Server, chiplog, fed, founded_with, leader, run, status, wait};
 use crate::reflection::services;
 use chiplog::{Index, ReadOnlyLog, Start};
 use rustix::process::{Pid, Signal, kill_process};
@@ -227,4 +227,68 @@ fn mistakes_are_reported() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let mut rest = String::new();
     out.read_to_string(&mut rest).unwrap();
+}
+
+/// The group of the log runs on three of four servers, and the one that is named first lacks it. Servers end one by one, and the
+/// copy gets every record; it has those of this log alone.
+#[test]
+fn copy_of_one_named_log_is_fed_by_the_servers_that_have_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let groups = ["--set", "groups=1", "--set", "group_replicas=3"];
+    let servers = (1..=4).map(|node| Server::new(node, dir.path())).collect::<Vec<_>>();
+    let mut servers = founded_with(servers, &groups);
+    let voters = wait("the group has three voters", || {
+        let shown = status(&servers.iter().collect::<Vec<_>>());
+        let group = shown["groups"].as_array()?.iter().find(|group| group["number"] == 1)?.clone();
+        let voters: Vec<u64> = group["voters"].as_array()?.iter().filter_map(Value::as_u64).collect();
+        (shown["ok"] == true && voters.len() == 3).then_some(voters)
+    });
+    let without = (1..=4).find(|node| !voters.contains(node)).unwrap() as usize - 1;
+    let client = servers[without].client.clone();
+    run(&["logs", "create", &client, "orders", "users"]).ok();
+    let lines =
+        |log: &str, from: u64, to: u64| -> String { (from..=to).map(|n| format!("{log} {n}\n")).collect() };
+    let append = |server: &str, from, to| {
+        for log in ["users", "orders"] {
+            fed(&["append", &format!("{server}/{log}")], &lines(log, from, to)).ok();
+        }
+    };
+    append(&client, 1, 300);
+    let path = dir.path().join("copy");
+    let at = format!("{client}/orders");
+    let mut copy = Copy::start(&path, &[&at, "--listen", "127.0.0.1:0"]);
+    let source = copy.event("connected")["server"].as_str().unwrap().to_owned();
+    assert_ne!(source, client);
+    copy.has(300);
+    // The server that feeds it ends: a majority of the group is left.
+    let node = servers.iter().position(|server| server.client == source).unwrap();
+    servers[node].kill();
+    assert_eq!(copy.event("switched")["from"], source.as_str());
+    append(&client, 301, 600);
+    copy.has(600);
+    // Killed and started again, it continues. A copy of it takes the name that its servers know, or none.
+    copy.kill();
+    run(&["verify", path.to_str().unwrap()]).ok();
+    append(&client, 601, 700);
+    let mut copy = Copy::start(&path, &["--cluster", &at, "--listen", "127.0.0.1:0"]);
+    assert!(copy.event("opened")["last"].as_u64().unwrap() >= 600);
+    copy.has(700);
+    let listen = copy.event("opened")["listen"].as_str().unwrap().to_owned();
+    for (n, log) in ["/orders", ""].into_iter().enumerate() {
+        let dir = dir.path().join(format!("copy-{n}"));
+        let mut second = Copy::start(&dir, &[&format!("{listen}{log}"), "--last", "50"]);
+        second.has(700);
+        assert_eq!(second.stop(), Some(0));
+        // It begins with the append that holds the record.
+        let read = run(&["read", dir.to_str().unwrap()]).ok().out;
+        assert!(read.ends_with(&lines("orders", 651, 700)) && !read.contains("orders 600\n"), "{read}");
+    }
+    assert!(run(&["read", path.to_str().unwrap()]).ok().out == lines("orders", 1, 700));
+    let missing = run(&["follow", dir.path().join("none").to_str().unwrap(), &format!("{client}/order")]);
+    assert!(missing.err.contains("there is no log \"order\""), "{}", missing.err);
+    // Deleted: the copy ends, and keeps its records.
+    run(&["logs", "delete", &client, "orders", "--yes"]).ok();
+    let ended = wait("the copy ends", || copy.child.try_wait().unwrap());
+    assert_ne!(ended.code(), Some(0));
+    assert!(run(&["read", path.to_str().unwrap()]).ok().out == lines("orders", 1, 700));
 }

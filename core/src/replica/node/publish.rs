@@ -11,7 +11,7 @@ use crate::metrics::Counters;
 use crate::options::log_options::{LogOption, LogOptions};
 use crate::sync::clock::Moment;
 use crate::types::{EntryIndex, Index, LogNumber, NodeId, Term};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The state that a node shares with handles.
@@ -26,6 +26,8 @@ pub(crate) struct Published {
     log_options: Mutex<LogOptions>,
     /// The largest record that the log's options allow; 0: the log does not set it.
     record_bytes_max: AtomicU32,
+    /// Whether this is a copy of one log of a shared group, which numbers its entries by itself.
+    pub(crate) of_one_log: AtomicBool,
     /// The reason why nothing can be read now: the log is being repaired.
     held: Mutex<Option<Error>>,
     /// The reason why this replica cannot accept every entry that the log may hold: no room, or conflicting options.

@@ -139,6 +139,13 @@ impl RunCursor {
         true
     }
 
+    /// Drops the bytes that were read without a mapping.
+    pub(crate) fn release(&mut self) {
+        if let Some(Position::Segment { blocks, .. } | Position::Copy { blocks, .. }) = &mut self.position {
+            blocks.release();
+        }
+    }
+
     /// Closes the sorted copy that the cursor reads. False: it reads none.
     pub(crate) fn close_copy(&mut self) -> bool {
         self.position.take_if(|position| matches!(position, Position::Copy { .. })).is_some()

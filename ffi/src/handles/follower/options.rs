@@ -24,7 +24,7 @@ pub struct chiplog_follower_options_t {
     /// Options of the copy's own files, retention included. NULL, the default: the defaults. `segment_bytes` must be
     /// at least the servers' if their blocks are that large.
     pub files: *const chiplog_log_options_t,
-    /// The name of the log. NULL or empty, the default: the log "default".
+    /// The name of the log. NULL or empty, the default: the log "default". A named log: the copy has this log alone.
     pub log: *const c_char,
     /// The zone whose servers are preferred. NULL or empty, the default: no zone.
     pub zone: *const c_char,

@@ -17,7 +17,7 @@ use crate::service::zero_copy::{
 };
 use crate::wire::ids;
 use crate::wire::proto::v1::follow_request::Start as Asked;
-use crate::wire::proto::v1::{FollowPlace, FollowRequest};
+use crate::wire::proto::v1::{FollowPlace, FollowRecords, FollowRequest};
 use crate::wire::protocol::NANOS_PER_MILLI;
 use bytes::Bytes;
 use chiplog::follower::{FollowFrom, FollowMessage, FollowSource};
@@ -61,7 +61,8 @@ pub(super) struct Reply {
 ///
 /// # Errors
 /// INVALID_ARGUMENT: no start, or no id. FAILED_PRECONDITION: another log. UNAVAILABLE: temporarily. OUT_OF_RANGE: the
-/// start record is discarded, or does not exist yet. PERMISSION_DENIED: the caller may not reach the log.
+/// start record is discarded, or does not exist yet. PERMISSION_DENIED: the caller may not reach the log. NOT_FOUND: there is no
+/// such named log. UNIMPLEMENTED: the follower cannot keep a copy of one named log.
 pub(super) async fn begin(
     host: &Arc<LogSlot>,
     caller: &Caller,
@@ -69,18 +70,22 @@ pub(super) async fn begin(
     response_bytes: usize,
     payer: Arc<Payer>,
 ) -> Result<Answers<Reply>, Status> {
-    let log = host.replica(caller, &request.log).await?;
+    let log = find(host, caller, request).await?;
     let from = from(request, log.log_id()).map_err(|e| status_of(&log, &e))?;
     let feed = feed_of(&log, from, request.skips_stored).map_err(|e| status_of(&log, &e))?;
+    if feed.is_of_one_log() && request.records.is_none() {
+        let what =
+            "the follower cannot keep a copy of one named log: upgrade it, or follow the log's whole group";
+        return Err(status_of(&log, &Error::new(ErrorKind::Unsupported, what)));
+    }
     let keep_alive = Duration::from_millis(request.keep_alive_millis.into());
     let feeding = Feeding {
         payer,
         counted: host.feeding(),
-        fed: (Instant::now(), host.is_fed()),
+        fed: (Instant::now(), host.is_log_fed(&log)),
         host: host.clone(),
-        is_mapped: log.options().read_mode == ReadMode::Map,
+        is_mapped: log.options().read_mode == ReadMode::Map && !feed.is_of_one_log(),
         log,
-        from,
         skips_stored: request.skips_stored,
         committed: feed.committed(),
         stage: Stage::Begun(Box::new(feed)),
@@ -89,6 +94,19 @@ pub(super) async fn begin(
     };
     Ok(Box::pin(futures_util::stream::unfold(feeding, Feeding::next)))
 }
+
+/// The log that the follower wants. A named log can have been deleted, and another one have its name now.
+async fn find(host: &LogSlot, caller: &Caller, request: &FollowRequest) -> Result<Log, Status> {
+    let name = &request.log;
+    if name.starts_with('_') || host.is_default(name) {
+        return host.replica(caller, name).await;
+    }
+    let meant = ids::from_bytes(&request.log_id).filter(|id| *id != 0).map(ids::to_hex);
+    host.find(caller, name, meant.as_ref().map(String::as_bytes)).await
+}
+
+/// Positions beyond this are in no log.
+const POSITION_MAX: u64 = 1 << 62;
 
 /// A feed from a position; of a copy that reads objects or not.
 fn feed_of(log: &Log, from: FollowFrom, skips_stored: bool) -> chiplog::Result<FollowSource> {
@@ -111,7 +129,16 @@ fn from(request: &FollowRequest, ours: LogId) -> chiplog::Result<FollowFrom> {
     }
     Ok(match request.start {
         Some(Asked::After(FollowPlace { index, term })) => {
-            FollowFrom::After { log, raft: EntryIndex(index), term: Term(term) }
+            let (raft, term) = (EntryIndex(index), Term(term));
+            match request.records {
+                Some(FollowRecords { next, first }) if next > 0 => {
+                    if [index, next, first].into_iter().any(|position| position > POSITION_MAX) {
+                        return invalid("a position beyond any log");
+                    }
+                    FollowFrom::AfterRecord { log, raft, term, next: Index(next), first: Index(first) }
+                }
+                _ => FollowFrom::After { log, raft, term },
+            }
         }
         Some(Asked::Index(index)) => FollowFrom::Index(Index(index)),
         Some(Asked::Oldest(_)) => FollowFrom::First,
@@ -138,8 +165,6 @@ struct Feeding {
     fed: (Instant, bool),
     host: Arc<LogSlot>,
     log: Log,
-    /// The position at which the follower wanted to start.
-    from: FollowFrom,
     skips_stored: bool,
     /// Blocks are parts of a mapping, and take no memory.
     is_mapped: bool,
@@ -219,8 +244,7 @@ impl Feeding {
 
     /// Reads the next response. `seen`: the next blocks did not exist at that time.
     fn fetch(&self, mut feed: Box<FollowSource>, seen: Option<CameAt>) -> Coming {
-        let (payer, log, from) = (self.payer.clone(), self.log.clone(), self.from);
-        let skips_stored = self.skips_stored;
+        let (payer, log, skips_stored) = (self.payer.clone(), self.log.clone(), self.skips_stored);
         let mut bytes_max = self.response_bytes;
         Box::pin(async move {
             let came = match seen {
@@ -252,9 +276,8 @@ impl Feeding {
                     }
                     Taken::Larger { bytes, restart } => {
                         bytes_max = bytes;
-                        if let Some(place) = restart {
-                            let behind = |(raft, term)| FollowFrom::After { log: log.log_id(), raft, term };
-                            *feed = feed_of(&log, place.map_or(from, behind), skips_stored)?;
+                        if let Some(from) = restart {
+                            *feed = feed_of(&log, from, skips_stored)?;
                         }
                     }
                 }
@@ -270,7 +293,7 @@ impl Feeding {
 
     fn reply(&mut self, frame: Option<FollowMessage>, memory: Memory) -> Reply {
         if frame.is_none() || self.fed.0.elapsed() > FED_LOOK {
-            self.fed = (Instant::now(), self.host.is_fed());
+            self.fed = (Instant::now(), self.host.is_log_fed(&self.log));
         }
         let (first, last) = self.log.range().into_inner();
         let committed = self.committed;
@@ -298,7 +321,7 @@ enum Taken {
     /// It has this number of bytes. `restart`: the feed has returned it, and must be made again at its position.
     Larger {
         bytes: usize,
-        restart: Option<Option<(EntryIndex, Term)>>,
+        restart: Option<FollowFrom>,
     },
 }
 
@@ -315,7 +338,7 @@ fn take(feed: &mut FollowSource, bytes_max: usize) -> (chiplog::Result<Taken>, O
 }
 
 fn taken(feed: &mut FollowSource, bytes_max: usize) -> chiplog::Result<Taken> {
-    let place = feed.position();
+    let from = feed.resume_point();
     if let Some(bytes) = feed.next_bytes()?
         && bytes > bytes_max
     {
@@ -324,7 +347,7 @@ fn taken(feed: &mut FollowSource, bytes_max: usize) -> chiplog::Result<Taken> {
     Ok(match feed.next(bytes_max)? {
         None => Taken::Nothing,
         Some(frame) if frame.bytes() > bytes_max => {
-            Taken::Larger { bytes: frame.bytes(), restart: Some(place) }
+            Taken::Larger { bytes: frame.bytes(), restart: Some(from) }
         }
         Some(frame) => Taken::Frame(frame),
     })

@@ -8,11 +8,12 @@ use crate::common::format::parse_bytes;
 use crate::common::number::whole_number;
 use crate::common::output::Ui;
 use crate::common::signals;
-use crate::connect::cluster::{Connect, host_port};
+use crate::connect::cluster::Connect;
 use crate::connect::object_store::StoreAccess;
 use crate::connect::open_log;
 use crate::connect::remote;
 use crate::connect::target;
+use crate::connect::target::Servers;
 use crate::serve::Config;
 use crate::serve::follower::CopyServer;
 use chiplog::{ErrorKind, FollowerLog, Index, Options, Start, Timestamp};
@@ -32,6 +33,8 @@ const EXAMPLES: &str = "\
 Examples:
   chiplog follow ./copy log1:7411,log2:7411                a copy of the log, while this runs
   chiplog follow ./copy --cluster log1:7411 --from newest  only new records
+  chiplog follow ./copy log1:7411,log2:7411/orders         a copy of the named log orders alone
+  chiplog follow ./copy log1:7411/_group-1                 a copy of all named logs of a group
   chiplog follow ./copy --cluster log1:7411 --since 2h     the last two hours, and new records
   chiplog follow ./copy --cluster log1:7411 --object-store s3://bucket/chiplog
       the whole log at once: older records are read from the object store
@@ -41,6 +44,9 @@ Examples:
   chiplog read ./copy --follow                             read the copy's directory";
 
 /// Keep a copy of a cluster's log in a directory, up to date, until Ctrl-C.
+///
+/// The copy of a named log has this log's records alone, with their indexes and times, as a log on its own. It
+/// has no sessions, and none of the options that are set for the log.
 ///
 /// The copy does not vote, and the cluster need not know it. It connects to any server; no leader is needed.
 /// If that server fails, it continues at another one with the next block. Everything is checked before it is
@@ -64,13 +70,19 @@ pub(crate) struct Follow {
     #[arg(value_name = "DIR", value_parser = target::directory)]
     dir: PathBuf,
 
-    /// Servers of the cluster, by their address for clients, or other followers; one is enough.
-    #[arg(value_name = "HOST:PORT", value_delimiter = ',', value_parser = host_port)]
-    servers: Vec<String>,
+    /// Servers of the cluster, by their address for clients, or other followers; one is enough. With /LOG after the
+    /// servers: a named log.
+    #[arg(value_name = "HOST:PORT[/LOG]")]
+    servers: Vec<Servers>,
 
     /// The same servers, in the form of the commands that change a cluster.
-    #[arg(long, value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', required_unless_present = "servers", value_parser = host_port)]
-    cluster: Vec<String>,
+    #[arg(
+        long,
+        value_name = "HOST:PORT[/LOG]",
+        env = "CHIPLOG_SERVERS",
+        required_unless_present = "servers"
+    )]
+    cluster: Vec<Servers>,
 
     /// Where a new copy begins: oldest, newest, or the index of a record.
     #[arg(long, value_name = "PLACE", default_value = "oldest", value_parser = place, conflicts_with_all = ["last", "since"])]
@@ -168,15 +180,15 @@ impl Follow {
     /// The servers of the command line; they take precedence over those of the environment.
     ///
     /// # Errors
-    /// `InvalidArgument`: the command line has them twice.
-    fn servers(&self) -> Result<&[String]> {
+    /// `InvalidArgument`: the command line has them twice, or they are servers of different logs.
+    fn servers(&self) -> Result<Servers> {
         if self.servers.is_empty() {
-            return Ok(&self.cluster);
+            return Servers::joined(&self.cluster);
         }
         if !self.cluster.is_empty() && std::env::var_os("CHIPLOG_SERVERS").is_none() {
             return Err(Failure::usage("give the servers after the directory or with --cluster, not both"));
         }
-        Ok(&self.servers)
+        Servers::joined(&self.servers)
     }
 
     fn start(&self) -> Start {
@@ -184,8 +196,9 @@ impl Follow {
         self.last.map(Start::Last).or(since).unwrap_or(self.from)
     }
 
-    fn options(&self) -> Result<FollowerOptions> {
+    fn options(&self, log: &str) -> Result<FollowerOptions> {
         let mut options = FollowerOptions::default();
+        log.clone_into(&mut options.log);
         let files = self.segment_bytes.map_or_else(Options::default, Options::with_segment_bytes);
         options.files = files
             .retention_bytes(self.retention_bytes)
@@ -211,7 +224,8 @@ impl Follow {
 }
 
 pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
-    let (options, servers) = (args.options()?, args.servers()?);
+    let servers = args.servers()?;
+    let options = args.options(&servers.log)?;
     let open: Arc<OnceLock<Follower>> = Arc::default();
     let at_signal = open.clone();
     signals::on_stop(move || match at_signal.get() {
@@ -224,7 +238,7 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
             _ => {}
         }
     }
-    let follower = begin(args, servers, &options, ui)?;
+    let follower = begin(args, &servers.addresses, &options, ui)?;
     let _ = open.set(follower.clone());
     let server = args.server(&follower)?;
     print_event(ui, &opened(&follower, server.as_ref()))?;

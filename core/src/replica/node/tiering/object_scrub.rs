@@ -90,7 +90,8 @@ impl Listing {
         let there = self.vault.list(&folder(self.log))?;
         let there: BTreeMap<u64, u64> =
             there.iter().filter_map(|o| Some((object_number(self.log, &o.name)?, o.bytes))).collect();
-        let wrong = self.stored.iter().filter(|(number, bytes)| there.get(number) != Some(&u64::from(*bytes)));
+        let wrong =
+            self.stored.iter().filter(|(number, bytes)| there.get(number) != Some(&u64::from(*bytes)));
         Ok(wrong.map(|(number, _)| *number).collect())
     }
 }
@@ -164,7 +165,8 @@ impl Examination {
         };
         let (number, state) = (self.at.number, self.at.state);
         let is_other = |footer: Footer| {
-            (footer.last_raft, footer.last_term, footer.next) != (state.end.raft, state.end.term, state.end.next)
+            (footer.last_raft, footer.last_term, footer.next)
+                != (state.end.raft, state.end.term, state.end.next)
                 || (footer.last_timestamp, footer.index_crc) != (state.timestamp, self.at.object.index_crc)
         };
         Ok(Footer::parse(&footer, number + 1, salt(self.log, number)).is_ok_and(is_other))
@@ -217,7 +219,9 @@ impl Node {
 
     /// When the scrub has something to do. None: there are no objects, or it is off.
     pub(super) fn scrub_due(&self, now: Moment) -> Option<Moment> {
-        self.options.object_scrub.filter(|_| self.replica.sequencer.committed().objects.stored_upto().is_some())?;
+        self.options
+            .object_scrub
+            .filter(|_| self.replica.sequencer.committed().objects.stored_upto().is_some())?;
         let scrub = &self.tiering.scrub;
         let at = [scrub.list_at, scrub.read_at].into_iter().flatten().min();
         let at = if scrub.suspects.is_empty() { at.unwrap_or(now) } else { now };
@@ -280,6 +284,8 @@ impl ObjectScrub {
 }
 
 fn other_bytes(name: &str, made: &StoredObject, wanted: &StoredObject) -> Error {
-    let what = format!("{name} cannot be stored again: the files here lead to {made:?}, and the log says {wanted:?}");
+    let what = format!(
+        "{name} cannot be stored again: the files here lead to {made:?}, and the log says {wanted:?}"
+    );
     Error::new(ErrorKind::Corrupt, what)
 }

@@ -1,0 +1,569 @@
+//! Record feed: a feed of one log, such as a log of a shared group. It makes entries of the log's batches, so that the copy is
+//! that of a log on its own.
+//!
+//! ```text
+//!  group:  | a1 b1 b2 | a2 c1 | b3 |  ...        batches of several logs in each entry
+//!  copy of b:      state | b1 b2 | b3 |  ...     entries 1, 2, 3 ...; records, times and batches of the log
+//! ```
+//!
+//! Two copies of one log can begin at different records and number their entries differently. So a feed continues behind a
+//! *record*, and numbers on from the copy's last entry. All entries are of term 1, because only raft needs terms.
+//!
+//! Sessions stay with the group, whose entries open them: the copied batches have no place in a session. The log's records, their
+//! indexes and times, and how they were batched are those of the log.
+//!
+//! Invariants:
+//! - only committed records are returned: a feed reads through a [`Reader`];
+//! - every byte is checked before it is returned. A changed head of a batch gets a checksum that follows from the old one;
+//! - records are returned without a gap: a missing record was either discarded, and a state leads past it, or is damage;
+//! - no entry has a lower time than the one before, also after the feed has moved to another source;
+//! - between calls a feed holds no bytes of batches in memory.
+//!
+//! Must not know: who follows, the writer.
+
+use crate::cluster::membership::Membership;
+use crate::error::{Error, ErrorKind, Result};
+use crate::follower::entry_feed::begins;
+use crate::follower::message::{FollowEntries, FollowEntry, FollowFrom, FollowMessage};
+use crate::read::log_set::unknown;
+use crate::read::positions::Until;
+use crate::read::reader::{LogView, NextBatch, Reader, Start};
+use crate::read::records::StoredBatch;
+use crate::record::batch::{BatchHeader, without_session};
+use crate::replica::node::Published;
+use crate::replica::queue::proposals::Command;
+use crate::replica::state::command::{COMMAND_BYTES, encode_command, parse_command};
+use crate::replica::state::sequencer::{FIRST_TERM, Owner};
+use crate::replica::state::session_table::Sessions;
+use crate::replica::state::snapshot::FollowSnapshot;
+use crate::replica::wire::repair_message::BLOCKS_MAX;
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, digest_of_batches};
+use crate::store::format::segment::{HardState, Opening, digest_of_bytes};
+use crate::types::{EntryIndex, Index, LogId, Term, Timestamp};
+use bytes::{Bytes, BytesMut};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Batches of the same time share an entry up to this size, which fits into the smallest segment.
+const ENTRY_BYTES_MAX: usize = 32 << 10;
+/// A batch of at most this size is copied, to lie beside others in one piece of memory.
+const COPIED_BYTES_MAX: usize = 4 << 10;
+/// How often a beginning that moves meanwhile is looked for.
+const BEGINNINGS_MAX: u32 = 500;
+const PAUSE: Duration = Duration::from_millis(2);
+/// The last entry of a new copy, which is its state.
+const FIRST_ENTRY: EntryIndex = EntryIndex(1);
+
+/// The records of a log.
+pub(crate) struct RecordFeed {
+    view: LogView,
+    published: Arc<Published>,
+    me: Owner,
+    log: LogId,
+    position: Position,
+    reader: Option<Reader>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Position {
+    /// The next item is a state.
+    Begins(Start),
+    Behind(Behind),
+}
+
+/// The end of the follower's copy.
+#[derive(Clone, Copy, Debug)]
+struct Behind {
+    /// Its last entry.
+    raft: EntryIndex,
+    /// Its next record, with which a batch begins.
+    next: Index,
+    /// Its first record that is not discarded, as far as is known here.
+    first: Index,
+    /// The time of the last item that this feed returned.
+    time: Timestamp,
+}
+
+/// How far the log is.
+struct Extent {
+    first: Index,
+    next: Index,
+    /// The time of the last record that it ever had. `None`: to be looked up.
+    time: Option<Timestamp>,
+}
+
+/// The next item.
+enum Coming {
+    Nothing,
+    /// A state at this record, of this time.
+    Jump(Index, Timestamp),
+    /// The records before this one were discarded, by an entry of this time.
+    Discard(Index, Timestamp),
+    /// Records; the first batch has this many bytes.
+    Records(usize),
+}
+
+impl RecordFeed {
+    /// A feed of the log that `view` shows, and whose id is `log`.
+    ///
+    /// # Errors
+    /// `Diverged`: the follower wants another log, or continues behind an entry of it. `Discarded`, `OutOfRange`:
+    /// [`FollowFrom::Index`] is beyond either end. `InvalidArgument`: the view is that of a whole group.
+    pub(crate) fn new(
+        view: LogView,
+        published: Arc<Published>,
+        me: Owner,
+        log: LogId,
+        from: FollowFrom,
+    ) -> Result<Self> {
+        view.check_log()?;
+        let position = match from {
+            FollowFrom::First => Position::Begins(Start::First),
+            FollowFrom::Newest => Position::Begins(Start::Next),
+            FollowFrom::Last(count) => Position::Begins(Start::Last(count)),
+            FollowFrom::Timestamp(time) => Position::Begins(Start::Timestamp(time)),
+            FollowFrom::Index(index) => {
+                view.check(index)?;
+                Position::Begins(Start::Index(index))
+            }
+            FollowFrom::After { log: wanted, .. } | FollowFrom::AfterRecord { log: wanted, .. }
+                if wanted != log =>
+            {
+                let what = format!("this is log {log}, not log {wanted}");
+                return Err(Error::new(ErrorKind::Diverged, what));
+            }
+            FollowFrom::After { .. } => {
+                let what = "a copy of one named log, or of such a copy, cannot continue behind an entry of another copy: each \
+                            numbers its entries by itself; nothing was sent to it";
+                return Err(Error::new(ErrorKind::Diverged, what));
+            }
+            FollowFrom::AfterRecord { raft, next, first, .. } => {
+                Position::Behind(Behind { raft, next, first, time: Timestamp(0) })
+            }
+        };
+        Ok(Self { view, published, me, log, position, reader: None })
+    }
+
+    /// See [`FollowSource::next`](super::source::FollowSource::next).
+    pub(crate) fn next(&mut self, bytes_max: usize) -> Result<Option<FollowMessage>> {
+        let behind = match self.position {
+            Position::Begins(start) => return self.begin(start).map(Some),
+            Position::Behind(behind) => behind,
+        };
+        loop {
+            let mut entries = Vec::new();
+            let collected = match self.coming(behind)? {
+                Coming::Nothing => return Ok(None),
+                Coming::Jump(next, time) => {
+                    let behind = Behind { raft: behind.raft.next(), next, first: next, time };
+                    return Ok(Some(self.state(behind, time)));
+                }
+                Coming::Discard(first, time) => {
+                    entries.push(discard(&behind, first, time));
+                    Ok(())
+                }
+                Coming::Records(_) => self.collect(behind, bytes_max, &mut entries),
+            };
+            self.release();
+            match collected {
+                Err(error) if entries.is_empty() && error.kind() != ErrorKind::Discarded => {
+                    return Err(error);
+                }
+                _ if entries.is_empty() => continue, // discarded meanwhile
+                _ => return Ok(Some(self.hand_out(behind, entries))), // the next call meets the error again
+            }
+        }
+    }
+
+    fn hand_out(&mut self, behind: Behind, entries: Vec<FollowEntry>) -> FollowMessage {
+        self.position = Position::Behind(entries.iter().fold(behind, after));
+        let (log, committed, kept) = (self.log, self.committed(), self.kept());
+        FollowMessage::Entries(FollowEntries { log, committed, kept, entries })
+    }
+
+    /// Releases the bytes that were read without a mapping.
+    fn release(&mut self) {
+        if let Some(reader) = &mut self.reader {
+            reader.release();
+        }
+    }
+
+    /// See [`FollowSource::next_bytes`](super::source::FollowSource::next_bytes).
+    pub(crate) fn next_bytes(&mut self) -> Result<Option<usize>> {
+        let Position::Behind(behind) = self.position else { return Ok(None) };
+        let bytes = match self.coming(behind)? {
+            Coming::Nothing | Coming::Jump(..) => None,
+            Coming::Discard(..) => Some(COMMAND_BYTES),
+            Coming::Records(bytes) => Some(bytes),
+        };
+        self.release();
+        Ok(bytes)
+    }
+
+    /// See [`FollowSource::resume_point`](super::source::FollowSource::resume_point).
+    pub(crate) fn resume_point(&self) -> FollowFrom {
+        match self.position {
+            Position::Begins(start) => begins(start),
+            Position::Behind(Behind { raft, next, first, .. }) => {
+                FollowFrom::AfterRecord { log: self.log, raft, term: FIRST_TERM, next, first }
+            }
+        }
+    }
+
+    /// See [`FollowSource::position`](super::source::FollowSource::position).
+    pub(crate) fn position(&self) -> Option<(EntryIndex, Term)> {
+        match self.position {
+            Position::Begins(_) => None,
+            Position::Behind(behind) => Some((behind.raft, FIRST_TERM)),
+        }
+    }
+
+    /// See [`FollowSource::committed`](super::source::FollowSource::committed).
+    pub(crate) fn committed(&self) -> EntryIndex {
+        let (_, last) = self.view.positions.range();
+        match self.position {
+            Position::Begins(_) => FIRST_ENTRY,
+            Position::Behind(Behind { raft, next, .. }) => match last.next().0.checked_sub(next.0) {
+                Some(more) => EntryIndex(raft.0.saturating_add(more)),
+                None => EntryIndex(raft.0.saturating_sub(1)),
+            },
+        }
+    }
+
+    /// The position of the log at which there is an item to return. `None`: there is one now.
+    pub(crate) fn awaited(&self) -> Option<Until> {
+        match self.position {
+            Position::Begins(_) => None,
+            // It has more than is here.
+            Position::Behind(Behind { next, .. }) if next > self.view.positions.range().1.next() => {
+                Some(Until::Record(next.previous()))
+            }
+            Position::Behind(Behind { next, first, .. }) => Some(Until::Change { next, first }),
+        }
+    }
+
+    /// The first record that the log has not discarded; 0 if this copy of it can begin later.
+    fn kept(&self) -> Index {
+        if self.me == Owner::Follower { Index(0) } else { self.view.positions.first() }
+    }
+
+    // ---- what comes next ----
+
+    /// How far the log is.
+    ///
+    /// # Errors
+    /// `NotFound`: it was dropped.
+    fn extent(&self) -> Result<Extent> {
+        let log = self.view.log;
+        if !log.is_none() {
+            let state = self.view.logs.get(log).ok_or_else(|| unknown(log))?;
+            return Ok(Extent { first: state.first, next: state.next, time: Some(state.last_timestamp) });
+        }
+        let (first, last) = self.view.positions.range();
+        Ok(Extent { first, next: last.next(), time: None })
+    }
+
+    /// The time of the last record of the log, whose next one is `next`. `None`: it was discarded meanwhile. Records that are
+    /// written and not published yet can be later ones: they do not count.
+    fn last_time(&mut self, extent: &Extent) -> Result<Option<Timestamp>> {
+        if extent.time.is_some() {
+            return Ok(extent.time);
+        }
+        if extent.first == extent.next {
+            // A follower publishes it after the records, and before the next discard.
+            return Ok(Some(Timestamp(self.published.last_timestamp.load(Ordering::Acquire))));
+        }
+        match self.batch_at(extent.next.previous()) {
+            Err(error) if error.kind() == ErrorKind::Discarded => Ok(None),
+            last => Ok(last?.map(|batch| batch.timestamp)),
+        }
+    }
+
+    /// Determines the next item for a follower that has this.
+    fn coming(&mut self, behind: Behind) -> Result<Coming> {
+        loop {
+            let extent = self.extent()?;
+            if behind.next > extent.next {
+                return Ok(Coming::Nothing); // the follower has more than this source
+            }
+            let is_discarded = extent.first > behind.first && extent.first <= behind.next;
+            let from = behind.next.max(extent.first);
+            let next = match from < extent.next {
+                true => self.batch_at(from),
+                false if from == behind.next && !is_discarded => return Ok(Coming::Nothing),
+                // There is no record to come: an item without records has the time of the last one.
+                false => self
+                    .last_time(&extent)
+                    .map(|time| time.map(|timestamp| NextBatch { first: from, timestamp, bytes: 0 })),
+            };
+            let next = match next {
+                Ok(Some(next)) => next,
+                Ok(None) => continue, // discarded meanwhile
+                Err(error) if error.kind() == ErrorKind::Discarded => continue,
+                Err(error) => return Err(error),
+            };
+            let time = next.timestamp.max(behind.time);
+            return match next.first {
+                first if first > behind.next => Ok(Coming::Jump(first, time)),
+                first if first < behind.next => Err(within(behind.next, first)),
+                _ if is_discarded => Ok(Coming::Discard(extent.first, time)),
+                _ => Ok(Coming::Records(next.bytes)),
+            };
+        }
+    }
+
+    /// The batch that holds record `index`. `None`: the record is not committed.
+    fn batch_at(&mut self, index: Index) -> Result<Option<NextBatch>> {
+        let looked = self.reader_at(index).and_then(Reader::peek_stored);
+        if looked.is_err() {
+            self.reader = None;
+        }
+        looked
+    }
+
+    fn reader_at(&mut self, index: Index) -> Result<&mut Reader> {
+        match &mut self.reader {
+            Some(reader) if reader.position() == index => {}
+            Some(reader) => reader.seek(index)?,
+            none => *none = Some(self.view.reader(Start::Index(index))?),
+        }
+        self.reader.as_mut().ok_or_else(|| Error::new(ErrorKind::Closed, "the feed has no reader"))
+    }
+
+    // ---- states ----
+
+    fn begin(&mut self, start: Start) -> Result<FollowMessage> {
+        for n in 0..BEGINNINGS_MAX {
+            if n > 0 {
+                std::thread::sleep(PAUSE); // a discard is under way
+            }
+            let index = self.view.resolve(start)?;
+            let extent = self.extent()?;
+            let found = match index {
+                _ if index == extent.next => {
+                    self.last_time(&extent).map(|time| time.map(|time| (index, time)))
+                }
+                _ => self.batch_at(index).map(|batch| batch.map(|batch| (batch.first, batch.timestamp))),
+            };
+            self.release();
+            match found {
+                Ok(Some((next, time))) => {
+                    return Ok(self.state(Behind { raft: FIRST_ENTRY, next, first: next, time }, time));
+                }
+                Ok(None) => {}
+                Err(error) if error.kind() == ErrorKind::Discarded => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let what = "the log's beginning keeps moving: retry, or use another replica";
+        Err(Error::new(ErrorKind::Unavailable, what))
+    }
+
+    /// Returns a state without sessions and options, after which a follower has `behind`.
+    fn state(&mut self, behind: Behind, timestamp: Timestamp) -> FollowMessage {
+        let Behind { raft, next, first, .. } = behind;
+        let opening = Opening {
+            base_raft: raft,
+            base_term: FIRST_TERM,
+            log_first: first,
+            hard_state: HardState { term: FIRST_TERM, vote: 0, commit: raft },
+            configuration: Membership::of_one_log().encode(),
+            sessions: Sessions::new(1, 1).encode(),
+            ..Opening::default()
+        };
+        let body = Bytes::from(opening.encode());
+        let header = header(Kind::Opening, raft, next, timestamp, &body);
+        self.position = Position::Behind(behind);
+        let (log, committed, kept) = (self.log, self.committed(), self.kept());
+        FollowMessage::State(FollowSnapshot { log, committed, kept, header, body })
+    }
+
+    // ---- entries ----
+
+    /// Adds entries with the next records.
+    fn collect(&mut self, behind: Behind, bytes_max: usize, entries: &mut Vec<FollowEntry>) -> Result<()> {
+        let mut entry = EntryBuilder::new(behind.raft.next());
+        let (mut bytes, mut next) = (0, behind.next);
+        loop {
+            let from = next.max(self.view.positions.first());
+            let coming = match self.batch_at(from) {
+                Ok(Some(coming)) if coming.first == next => coming,
+                Ok(_) => break,
+                Err(error) => {
+                    entries.extend(entry.build());
+                    return Err(error);
+                }
+            };
+            bytes += coming.bytes;
+            let has_any = !entry.is_empty() || !entries.is_empty();
+            if has_any && bytes > bytes_max {
+                break;
+            }
+            if !entry.has_room(&coming) {
+                entries.extend(entry.build());
+                if entries.len() == BLOCKS_MAX {
+                    return Ok(());
+                }
+            }
+            let stored = self.reader_at(from).and_then(Reader::next_stored);
+            let added = stored.and_then(|stored| {
+                let Some(stored) = stored else { return Ok(()) };
+                next = stored.last().next();
+                entry.push(&stored)
+            });
+            if let Err(error) = added {
+                self.reader = None;
+                entries.extend(entry.build());
+                return Err(error);
+            }
+        }
+        entries.extend(entry.build());
+        Ok(())
+    }
+}
+
+/// Makes an entry of batches of one time.
+struct EntryBuilder {
+    raft: EntryIndex,
+    first: Index,
+    timestamp: Timestamp,
+    crcs: Vec<u32>,
+    records: u32,
+    bytes: usize,
+    pieces: Vec<Bytes>,
+    /// Small batches behind the last piece.
+    copied: BytesMut,
+}
+
+impl EntryBuilder {
+    /// Begins entry `raft`.
+    fn new(raft: EntryIndex) -> Self {
+        Self {
+            raft,
+            first: Index(0),
+            timestamp: Timestamp(0),
+            crcs: Vec::new(),
+            records: 0,
+            bytes: 0,
+            pieces: Vec::new(),
+            copied: BytesMut::new(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.crcs.is_empty()
+    }
+
+    /// Whether the batch can be added to this entry.
+    fn has_room(&self, batch: &NextBatch) -> bool {
+        self.is_empty() || (self.timestamp == batch.timestamp && self.bytes + batch.bytes <= ENTRY_BYTES_MAX)
+    }
+
+    fn push(&mut self, batch: &StoredBatch) -> Result<()> {
+        let damaged = |why| Error::new(ErrorKind::Corrupt, format!("record {}: {why}", batch.first()));
+        let bytes = without_session(batch.bytes()).map_err(damaged)?;
+        let BatchHeader { crc, .. } = BatchHeader::parse(&bytes).map_err(damaged)?;
+        if self.is_empty() {
+            (self.first, self.timestamp) = (batch.first(), batch.timestamp());
+        }
+        self.crcs.push(crc);
+        self.records += batch.count();
+        self.bytes += bytes.len();
+        if bytes.len() > COPIED_BYTES_MAX {
+            self.end_piece();
+            self.pieces.push(bytes);
+        } else {
+            self.copied.extend_from_slice(&bytes);
+        }
+        Ok(())
+    }
+
+    fn end_piece(&mut self) {
+        if !self.copied.is_empty() {
+            self.pieces.push(self.copied.split().freeze());
+        }
+    }
+
+    /// Returns the entry, and begins the next one. `None`: it has no batch.
+    fn build(&mut self) -> Option<FollowEntry> {
+        if self.is_empty() {
+            return None;
+        }
+        self.end_piece();
+        let built = std::mem::replace(self, Self::new(self.raft.next()));
+        let header = BlockHeader {
+            length: length_of(built.bytes),
+            batch_count: built.crcs.len() as u32,
+            record_count: built.records,
+            body_digest: digest_of_batches(built.crcs),
+            ..header(Kind::Data, built.raft, built.first, built.timestamp, &[])
+        };
+        Some(FollowEntry { header, body: built.pieces })
+    }
+}
+
+/// The header of a block without records.
+fn header(kind: Kind, raft: EntryIndex, next: Index, timestamp: Timestamp, body: &[u8]) -> BlockHeader {
+    BlockHeader {
+        length: length_of(body.len()),
+        batch_count: 0,
+        raft_index: raft,
+        term: FIRST_TERM,
+        first: next,
+        timestamp,
+        record_count: 0,
+        durable_upto: 0,
+        body_digest: digest_of_bytes(&[body]),
+        kind,
+    }
+}
+
+/// The length of a block with a body of `body` bytes: batches, which are bounded, or less.
+fn length_of(body: usize) -> u32 {
+    (BLOCK_HEADER_BYTES + body) as u32
+}
+
+/// The entry that discards the records before `first`.
+fn discard(behind: &Behind, first: Index, time: Timestamp) -> FollowEntry {
+    let body = Bytes::from(encode_command(Command::Discard { first }));
+    let header = header(Kind::Command, behind.raft.next(), behind.next, time, &body);
+    FollowEntry { header, body: vec![body] }
+}
+
+/// The end of the copy after one more entry.
+fn after(behind: Behind, entry: &FollowEntry) -> Behind {
+    let FollowEntry { header, body } = entry;
+    let discarded = match (header.kind, body.first()) {
+        (Kind::Command, Some(body)) => discarded_by(body),
+        _ => None,
+    };
+    Behind {
+        raft: header.raft_index,
+        next: header.next_record(),
+        first: behind.first.max(discarded.unwrap_or_default()),
+        time: header.timestamp,
+    }
+}
+
+/// The first record that a command of this feed leaves.
+fn discarded_by(body: &[u8]) -> Option<Index> {
+    match parse_command(body) {
+        Ok(Command::Discard { first }) => Some(first),
+        _ => None,
+    }
+}
+
+fn within(next: Index, first: Index) -> Error {
+    let what = format!(
+        "the follower ends before record {next}, which is inside an append from record {first} on: the follower has another \
+         history, or one of the two logs is damaged; nothing was sent to it. Check each of them with `chiplog verify`"
+    );
+    Error::new(ErrorKind::Diverged, what)
+}
+
+impl std::fmt::Debug for RecordFeed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RecordFeed").field("log", &self.log).field("position", &self.position).finish()
+    }
+}
