@@ -231,3 +231,163 @@ fn outage_of_the_object_store_is_no_loss() {
     assert_eq!(taken.log().read(Index(1)).unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(taken.log().first_index(), Index(1));
 }
+
+/// A copy that keeps less than the log says where the log begins, and not where its own files do.
+#[test]
+fn beginning_of_a_copy_is_not_handed_on() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let places: Vec<_> = (0..4).map(|_| tempfile::tempdir().unwrap()).collect();
+    let log = source(dir.path(), &vault);
+    fill(&log, dir.path(), 4000);
+    // One begins late, one keeps little; neither reads objects.
+    let (late, _) = copy_of_files(places[0].path(), &log, FollowFrom::Newest, options());
+    let retains = options().retention_bytes(2 * u64::from(SEGMENT));
+    let (short, _) = copy_of_files(places[1].path(), &log, FollowFrom::First, retains);
+    append(&log, 3000);
+    for plain in [&late, &short] {
+        feed(plain, &mut log.follow(plain.resume_point().unwrap()).unwrap());
+        assert!(plain.log().first_index() > Index(2000));
+    }
+    for (n, plain) in [(2, &late), (3, &short)] {
+        let source = plain.log().follow(FollowFrom::First).unwrap().skip_stored().next(0);
+        let state = match source {
+            Ok(Some(FollowMessage::State(state))) => state,
+            Err(error) if error.kind() == ErrorKind::Unavailable => continue, // what it lacks is not stored yet
+            other => panic!("{other:?}"),
+        };
+        let taken = FollowerLog::create(places[n].path(), reads(&vault), &state).unwrap();
+        follow_on(&taken, &log);
+        check(&taken, &log, 1);
+    }
+}
+
+fn copy_of_files(dir: &Path, log: &Log, from: FollowFrom, options: Options) -> (FollowerLog, usize) {
+    let mut source = log.follow(from).unwrap();
+    let Some(FollowMessage::State(state)) = source.next(0).unwrap() else {
+        panic!("a feed begins with a state")
+    };
+    let copy = FollowerLog::create(dir, options, &state).unwrap();
+    let bytes = feed(&copy, &mut source).0;
+    (copy, bytes)
+}
+
+/// Opened with and without the object store in turns, and rolled in between, it still has everything with it.
+#[test]
+fn copy_that_was_opened_without_its_store_has_all_records_with_it() {
+    let (dir, place, vault) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = source(dir.path(), &vault);
+    fill(&log, dir.path(), 4000);
+    drop(copy(place.path(), &log, FollowFrom::First, reads(&vault)));
+    for n in 0..3 {
+        let alone = FollowerLog::open(place.path(), options()).unwrap();
+        append(&log, 1000); // more than a file
+        feed(&alone, &mut log.follow(alone.resume_point().unwrap()).unwrap());
+        let first = alone.log().first_index();
+        assert!(first > Index(1000), "{n}: {first}");
+        check(&alone, &log, first.get());
+        alone.close().unwrap();
+        drop(alone);
+        let taken = FollowerLog::open(place.path(), reads(&vault)).unwrap();
+        follow_on(&taken, &log);
+        check(&taken, &log, 1);
+    }
+}
+
+/// A new copy while the first object alone is stored: no state tells of it yet.
+#[test]
+fn new_copy_has_all_records_from_the_first_object_on() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = Log::open(dir.path(), reads(&vault).object_bytes(64 << 10)).unwrap();
+    let mut tried = 0;
+    for n in 0..60 {
+        append(&log, 40);
+        let place = tempfile::tempdir().unwrap();
+        let from = if n % 2 == 0 { FollowFrom::Newest } else { FollowFrom::Last(3) };
+        let mut source = log.follow(from).unwrap().skip_stored();
+        let stored = vault.list("").unwrap().iter().filter(|object| object.name.contains("/o/")).count();
+        let Some(FollowMessage::State(state)) = source.next(0).unwrap() else { panic!("no state") };
+        let taken = FollowerLog::create(place.path(), reads(&vault), &state).unwrap();
+        feed(&taken, &mut source);
+        if stored > 0 {
+            tried += 1;
+            let first = taken.log().first_index();
+            eventually("it has all that it says", || {
+                follow_on(&taken, &log);
+                let mut reader = taken.log().reader(Start::First).unwrap();
+                loop {
+                    match reader.next_record() {
+                        Ok(Some(found)) => assert_eq!(found.data, record(found.index.get())),
+                        Ok(None) => return true,
+                        Err(error) => {
+                            assert_eq!(error.kind(), ErrorKind::Unavailable, "{first}: {error}");
+                            return false;
+                        }
+                    }
+                }
+            });
+        }
+    }
+    assert!(tried > 5);
+}
+
+/// A copy that is far behind continues behind what is stored, though its source has the files: it has no room for them.
+#[test]
+fn copy_far_behind_takes_no_more_than_it_has_room_for() {
+    let (dir, place, vault) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = Log::open(dir.path(), reads(&vault).object_bytes(128 << 10)).unwrap();
+    append(&log, 300);
+    let small = reads(&vault).capacity_bytes(10 * u64::from(SEGMENT));
+    let (taken, _) = copy(place.path(), &log, FollowFrom::First, small);
+    append(&log, 20_000); // 13 MB
+    eventually("objects are stored", || log.metrics().unstored_bytes < 300_000);
+    append(&log, 10);
+    let (bytes, jumps) = follow_on(&taken, &log);
+    assert_eq!(jumps, []);
+    assert!(bytes < 2_000_000, "{bytes} bytes were copied");
+    check(&taken, &log, 1);
+}
+
+/// Without anything from the object store a copy removes no file: the location could be wrong.
+#[test]
+fn files_of_a_copy_stay_while_its_store_returns_nothing() {
+    let (dir, place, vault) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = Log::open(dir.path(), reads(&vault).object_bytes(128 << 10)).unwrap();
+    let down = Arc::new(FaultyVault::new(vault.clone(), 7, FaultOptions::default().refused(1_000)));
+    let small = options().vault(down.clone() as Arc<dyn Vault>).local_bytes(2 * u64::from(SEGMENT));
+    let (taken, _) = copy(place.path(), &log, FollowFrom::First, small);
+    for _ in 0..20 {
+        append(&log, 400);
+        eventually("it is stored", || log.metrics().unstored_bytes < 300_000);
+        follow_on(&taken, &log);
+    }
+    assert!(segments(place.path()) > 18, "{} files", segments(place.path()));
+    check(&taken, &log, 1);
+    down.set_faults(FaultOptions::default());
+    eventually("files go", || {
+        append(&log, 400);
+        follow_on(&taken, &log);
+        segments(place.path()) <= 8
+    });
+    check(&taken, &log, 1);
+}
+
+#[test]
+fn options_without_effect_are_refused() {
+    let (dir, place, vault) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = Log::open(dir.path(), options()).unwrap();
+    let Some(FollowMessage::State(state)) = log.follow(FollowFrom::First).unwrap().next(0).unwrap() else {
+        panic!("no state")
+    };
+    for wrong in [
+        reads(&vault).retention_bytes(10 << 20),
+        reads(&vault).retention_age(Duration::from_secs(60)),
+        reads(&vault).capacity_bytes(5 * u64::from(SEGMENT)),
+    ] {
+        let error = FollowerLog::create(place.path(), wrong, &state).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    }
+}

@@ -20,6 +20,7 @@ use crate::api::log::Log;
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::follower::applier::{Applier, Jumped};
+use crate::follower::entry_feed::PASSED_SEGMENTS_MAX;
 use crate::follower::message::{FollowEntries, FollowFrom, FollowMessage};
 use crate::options::Options;
 use crate::read::positions::closed;
@@ -503,7 +504,28 @@ fn check(options: &Options) -> Result<()> {
         let what = "option cluster has to be None, because a follower is no member of the cluster";
         return Err(Error::new(ErrorKind::InvalidArgument, what));
     }
+    if options.vault.is_some() {
+        check_with_vault(options)?;
+    }
     options.check()
+}
+
+/// A follower with an object store has all records of the log.
+fn check_with_vault(options: &Options) -> Result<()> {
+    if options.retention_bytes.is_some() || options.retention_age.is_some() {
+        let what = "a follower with an object store has all records of the log: use local_bytes and local_age for what stays in \
+                    files, and leave out retention_bytes and retention_age; or leave out the object store";
+        return Err(Error::new(ErrorKind::InvalidArgument, what));
+    }
+    let needed = 2 * (PASSED_SEGMENTS_MAX as u64 + 1) * u64::from(options.segment_bytes);
+    if options.capacity_bytes.is_some_and(|capacity| capacity < needed) {
+        let what = format!(
+            "capacity_bytes of a follower with an object store must be at least {needed}, ten segments: it is fed what is stored \
+             from up to {PASSED_SEGMENTS_MAX} of them"
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, what));
+    }
+    Ok(())
 }
 
 /// The poison cause after a panic of a thread that was writing to the log.

@@ -250,15 +250,14 @@ impl Applier {
             let what = format!("the fed state cannot be decoded: {why}");
             return Ok(Err(Error::new(ErrorKind::Corrupt, what)));
         }
-        let (first, next) = (self.sequencer.committed().first, end.next);
-        sequencer.forget_before(first); // its own retention
+        let next = end.next;
         self.settle()?; // the new segment has to begin with the next write
         if let Err(refusal) = self.writer.plan.roll(sequencer.opening(), 0, Purpose::Metadata) {
             return Ok(Err(refusal));
         }
         self.sequencer = sequencer;
         self.to_drop.clear(); // all files are removed once the new one is durable
-        let first = self.sequencer.committed().first;
+        let first = self.sequencer.readable_from();
         self.positions.discarded(first);
         self.publish_logs();
         self.show_objects();
@@ -314,7 +313,7 @@ impl Applier {
     /// Whether files can be removed if the log begins at `first` and continues in another file.
     fn frees_files(&self, first: Index) -> bool {
         let list = self.writer.store.segments.snapshot();
-        first > self.sequencer.committed().first
+        first > self.sequencer.readable_from()
             && (first >= self.sequencer.end().next || list.iter().skip(1).any(|s| s.base.next <= first))
     }
 
@@ -326,11 +325,8 @@ impl Applier {
         let is_data = entry.header.kind.has_records();
         let is_full = is_data && !reserved && self.is_beyond_capacity(bytes);
         if is_full || !self.writer.plan.fits(body) {
-            if let Some(first) = self.retained(bytes) {
+            if let Some(first) = self.retained(bytes).or_else(|| self.released(bytes)) {
                 return self.roll_from(first, body);
-            }
-            if let Some(first) = self.released(bytes) {
-                return self.roll(|sequencer| sequencer.keep_from(first), body);
             }
             if is_full {
                 let capacity = self.options.capacity_bytes.unwrap_or_default();
@@ -360,15 +356,10 @@ impl Applier {
     /// Plans to continue in the next file, whose opening says that the log begins at `first`. A body of `body` bytes
     /// has to follow. The reserve may be used, because this makes room.
     fn roll_from(&mut self, first: Index, body: usize) -> Result<()> {
-        self.roll(|sequencer| sequencer.retain_from(first), body)
-    }
-
-    /// Plans to continue in the next file, whose opening says that the log, or its files, begin where `begin` sets it.
-    fn roll(&mut self, begin: impl Fn(&mut Sequencer), body: usize) -> Result<()> {
         self.writer.store.allocator.keep_one_ready()?;
-        let opening = self.sequencer.opening_after(&begin);
+        let opening = self.sequencer.opening_from(first);
         self.writer.plan.roll(opening, body, Purpose::Metadata)?;
-        begin(&mut self.sequencer);
+        self.sequencer.keep_from(first);
         self.mark();
         Ok(())
     }
@@ -396,6 +387,10 @@ impl Applier {
             kept = Some(next);
         }
         let oldest = kept.filter(|kept| kept.base.next > committed.local_first)?;
+        // The location, or the rights, could be wrong: readers would have nothing.
+        if !self.writer.store.segments.objects().are_there() {
+            return None;
+        }
         // A copy of this one that skips entries begins with the oldest opening here, and has to learn from it that there are
         // objects.
         let data = self.writer.store.segments.open(oldest).ok()?;
@@ -412,7 +407,7 @@ impl Applier {
         }
         let bytes_max = retention_bytes.map(|max| max.min(capacity_bytes.unwrap_or(u64::MAX)));
         let too_old = retention_age.map(|age| self.time.0.saturating_sub(millis(age)));
-        let today = self.sequencer.committed().first;
+        let today = self.sequencer.readable_from();
         let list = self.writer.store.segments.snapshot();
         let mut left = self.planned + more + list.iter().map(|s| bytes_of(s)).sum::<u64>();
         let mut first = today;
@@ -435,7 +430,7 @@ impl Applier {
     pub(crate) fn retains_in(&self) -> Option<Duration> {
         let age = self.options.retention_age.filter(|_| !self.sequencer.logs().is_shared())?;
         let list = self.writer.store.segments.snapshot();
-        let today = self.sequencer.committed().first;
+        let today = self.sequencer.readable_from();
         // A segment without records is removed with the next one that has records.
         let (oldest, _) = list.iter().zip(list.iter().skip(1)).find(|(_, next)| next.base.next > today)?;
         let due = oldest.last_timestamp().0.saturating_add(millis(age)).saturating_add(1);
@@ -532,7 +527,7 @@ impl Applier {
         }
         if let Some(first) = durably {
             self.show_objects(); // before files with their records go
-            self.positions.discarded(self.sequencer.committed().first);
+            self.positions.discarded(self.sequencer.readable_from());
             self.writer.store.drop_below(first, synced.end.raft);
             self.queue.recount(self.writer.store.segments.bytes_from(first));
         }
@@ -595,7 +590,7 @@ impl Applier {
         self.publish_logs();
         self.show_objects();
         let committed = self.sequencer.committed();
-        self.positions.discarded(committed.first);
+        self.positions.begin_at(self.sequencer.readable_from());
         self.positions.commit_entries_to(committed.raft);
         self.positions.commit_to(committed.next.previous());
         let published = &self.published;

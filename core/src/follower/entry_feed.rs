@@ -29,13 +29,17 @@ use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader};
 use crate::store::read::block_reader::Located;
 use crate::store::read::cursor::Cursor;
 use crate::store::read::entry_lookup::Archive;
+use crate::store::segment::Segment;
 use crate::types::{EntryIndex, Index, LogId, Term};
 use bytes::Bytes;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often a beginning that moves meanwhile is looked for; with the pause in between about a second in all.
 const BEGINNINGS_MAX: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(2);
+/// A copy that reads objects is fed entries that are stored from at most about this many segments.
+pub(crate) const PASSED_SEGMENTS_MAX: usize = 4;
 
 /// The committed entries of a log.
 pub(crate) struct EntryFeed {
@@ -59,6 +63,8 @@ enum FeedPosition {
     Begins(Beginning),
     /// After an entry that the follower claims to have; it is still to be compared with the entry here.
     Claimed(EntryIndex, Term),
+    /// After an entry of this log that lies far before what is stored: the next item is a state, if there is one.
+    FarBehind(EntryIndex, Term),
     /// After an entry of this log.
     Behind(EntryIndex, Term),
 }
@@ -79,6 +85,8 @@ enum Coming {
     Beginning(Beginning),
     /// A state that leads past discarded entries.
     Jump,
+    /// A state that leads past entries that are stored, from this one on.
+    Skip(EntryIndex, Term),
     /// The entries after this one.
     Entries { behind: EntryIndex },
 }
@@ -139,6 +147,13 @@ impl EntryFeed {
                 Coming::Nothing => return Ok(None),
                 Coming::Beginning(beginning) => return self.begin(beginning).map(Some),
                 Coming::Jump => return self.jump().map(Some),
+                Coming::Skip(raft, term) => {
+                    self.position = FeedPosition::Behind(raft, term);
+                    match self.state_behind_objects()?.filter(|state| state.raft() > raft) {
+                        Some(state) => return Ok(Some(self.hand_out_state(state))),
+                        None => continue,
+                    }
+                }
                 Coming::Entries { behind } => behind,
             };
             match self.collect(raft.next(), bytes_max) {
@@ -172,6 +187,7 @@ impl EntryFeed {
             let (raft, term) = match self.position {
                 FeedPosition::Begins(beginning) => return Ok(Coming::Beginning(beginning)),
                 FeedPosition::Claimed(raft, _) if self.committed() < raft => return Ok(Coming::Nothing),
+                FeedPosition::FarBehind(raft, term) => return Ok(Coming::Skip(raft, term)),
                 FeedPosition::Claimed(raft, term) | FeedPosition::Behind(raft, term) => (raft, term),
             };
             if self.archive.first().raft > raft {
@@ -179,7 +195,12 @@ impl EntryFeed {
             }
             if let FeedPosition::Claimed(..) = self.position {
                 match self.archive.term(raft) {
-                    Ok(Some(here)) if here == term => self.position = FeedPosition::Behind(raft, term),
+                    Ok(Some(here)) if here == term => {
+                        self.position = match self.skips_stored && self.is_far_behind_objects(raft) {
+                            true => FeedPosition::FarBehind(raft, term),
+                            false => FeedPosition::Behind(raft, term),
+                        }
+                    }
                     Ok(Some(here)) => return Err(diverged(raft, here, term)),
                     Ok(None) => self.check_gone(raft, "a committed entry is missing")?,
                     Err(error) => self.after(raft, error)?,
@@ -200,7 +221,9 @@ impl EntryFeed {
             FeedPosition::Begins(Beginning::Index(index)) => FollowFrom::Index(index),
             FeedPosition::Begins(Beginning::Newest) => FollowFrom::Newest,
             FeedPosition::Begins(Beginning::At(start)) => begins(start),
-            FeedPosition::Claimed(raft, term) | FeedPosition::Behind(raft, term) => {
+            FeedPosition::Claimed(raft, term)
+            | FeedPosition::FarBehind(raft, term)
+            | FeedPosition::Behind(raft, term) => {
                 FollowFrom::After { log: self.log, raft, term }
             }
         }
@@ -210,7 +233,9 @@ impl EntryFeed {
     pub(crate) fn position(&self) -> Option<(EntryIndex, Term)> {
         match self.position {
             FeedPosition::Begins(_) => None,
-            FeedPosition::Claimed(raft, term) | FeedPosition::Behind(raft, term) => Some((raft, term)),
+            FeedPosition::Claimed(raft, term)
+            | FeedPosition::FarBehind(raft, term)
+            | FeedPosition::Behind(raft, term) => Some((raft, term)),
         }
     }
 
@@ -230,7 +255,7 @@ impl EntryFeed {
     /// The entry that has to be committed before there is an item to return. `None`: there is one now.
     pub(crate) fn awaited(&self) -> Option<EntryIndex> {
         match self.position {
-            FeedPosition::Begins(_) => None,
+            FeedPosition::Begins(_) | FeedPosition::FarBehind(..) => None,
             FeedPosition::Claimed(raft, _) if self.committed() < raft => Some(raft),
             FeedPosition::Claimed(raft, _) | FeedPosition::Behind(raft, _) => Some(raft.next()),
         }
@@ -251,8 +276,11 @@ impl EntryFeed {
     }
 
     fn begin(&mut self, beginning: Beginning) -> Result<FollowMessage> {
-        if let Some(state) = self.begin_behind_objects() {
-            return Ok(self.hand_out_state(state));
+        if self.skips_stored && !self.view.segments.objects().is_empty() {
+            return match self.state_behind_objects()? {
+                Some(state) => Ok(self.hand_out_state(state)),
+                None => self.jump(),
+            };
         }
         for n in 0..BEGINNINGS_MAX {
             if n > 0 {
@@ -293,12 +321,20 @@ impl EntryFeed {
         ))
     }
 
-    /// The state after the last entry that is stored, for a copy that reads objects. None: the copy is made of files alone,
-    /// which is always right. So it is if the state does not tell of objects yet, because the first one was cut later.
-    fn begin_behind_objects(&self) -> Option<FollowSnapshot> {
-        let stored = self.skips_stored.then(|| self.view.segments.objects().upto())?;
-        let state = (stored > EntryIndex(0)).then(|| self.state_after(stored))?;
-        state.ok().flatten().filter(FollowSnapshot::has_objects)
+    /// The state after the last entry that is stored, for a copy that reads objects. None: it is not in the files here, or does
+    /// not tell of objects yet, because the first one was cut later.
+    fn state_behind_objects(&self) -> Result<Option<FollowSnapshot>> {
+        let stored = self.view.segments.objects().upto();
+        let state = self.state_after(stored).map_err(|error| self.suspect(error))?;
+        Ok(state.filter(FollowSnapshot::has_objects))
+    }
+
+    /// Whether so much of the entries behind `raft` is stored that a copy that reads objects does better without them: they could
+    /// be more than it has room for.
+    fn is_far_behind_objects(&self, raft: EntryIndex) -> bool {
+        let stored = self.view.segments.objects().upto();
+        let passed = |segment: &&Arc<Segment>| segment.base.raft > raft && segment.base.raft <= stored;
+        self.view.segments.snapshot().iter().filter(passed).count() > PASSED_SEGMENTS_MAX
     }
 
     /// The entry before the one that holds record `index`; `None` if that one is still to come.

@@ -180,6 +180,12 @@ impl Positions {
         self.first.fetch_max(first.0, Ordering::AcqRel);
     }
 
+    /// Sets the first record. At a copy that reads objects it moves back once the log has objects, because these begin with the
+    /// log's first record.
+    pub(crate) fn begin_at(&self, first: Index) {
+        self.first.store(first.0, Ordering::Release);
+    }
+
     /// Wakes the waiters at the tail, if there are any.
     pub(crate) fn wake(&self) {
         // Pairs with the fence in `wait` and `on_reach`: either this sees the sleeper, or the sleeper sees the new

@@ -706,7 +706,7 @@ impl Drop for Reader {
 fn find_block(cursor: &mut Cursor, next: Index, lookup: bool) -> Result<Block> {
     let located = cursor.find(|h| h.kind == Kind::Data && h.next_record() > next)?;
     let Some(located) = located else {
-        if cursor.end_of_object().is_some() {
+        if cursor.end_of_object().is_some() || cursor.is_before_files(next) {
             return Err(not_here(next));
         }
         return Err(Error::new(
@@ -714,6 +714,9 @@ fn find_block(cursor: &mut Cursor, next: Index, lookup: bool) -> Result<Block> {
             format!("record {next} is committed, but no block contains it"),
         ));
     };
+    if located.header.first > next && cursor.is_before_files(next) {
+        return Err(not_here(next)); // a jump has removed the files that the cursor comes from
+    }
     if located.header.first > next {
         return Err(cursor.corrupt(located.offset, "records are missing before this block"));
     }

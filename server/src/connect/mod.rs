@@ -5,7 +5,6 @@ pub(crate) mod cluster_status;
 pub(crate) mod groups;
 pub(crate) mod health;
 pub(crate) mod leader;
-pub(crate) mod object_store;
 pub(crate) mod open_log;
 pub(crate) mod remote;
 pub(crate) mod target;

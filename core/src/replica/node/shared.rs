@@ -52,7 +52,7 @@ impl Shared {
         let committed = opened.sequencer.committed();
         let last = opened.sequencer.end().next.previous();
         let positions = &self.view.positions;
-        positions.discarded(committed.first);
+        positions.discarded(opened.sequencer.readable_from());
         positions.written(last);
         positions.durable_to(last);
         positions.commit_to(committed.next.previous().min(last));

@@ -112,6 +112,21 @@ impl ObjectCache {
         Ok(file)
     }
 
+    /// Whether the object store has returned something since the log was opened. If it has not, an object is tried, at once
+    /// or by a thread.
+    pub(crate) fn has_fetched(self: &Arc<Self>, number: u64, bytes: usize) -> bool {
+        let has_fetched = || self.fetched.load(Ordering::Relaxed) > 0;
+        if has_fetched() {
+            return true;
+        }
+        match self.open(number, bytes) {
+            Ok(file) if self.fetchers.are_started() => file.will_need(0..1),
+            Ok(file) => drop(file.ensure(0..1)), // the next call tries again
+            Err(error) => tracing::debug!(%error, "no object can be tried"),
+        }
+        has_fetched()
+    }
+
     /// Counts bytes that were fetched to a file. Then removes the files that were opened longest ago until the cache is within
     /// its bound; never the newest one.
     fn add(&self, file: &ObjectFile, bytes: usize) {

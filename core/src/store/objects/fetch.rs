@@ -63,6 +63,11 @@ impl Fetchers {
         self.shared.lock().path = Some(path.to_path_buf());
     }
 
+    /// Whether chunks are fetched by threads.
+    pub(super) fn are_started(&self) -> bool {
+        self.shared.lock().path.is_some()
+    }
+
     /// Ends the threads, each after the chunk that it fetches.
     pub(super) fn stop(&self) {
         let mut state = self.shared.lock();

@@ -95,6 +95,11 @@ impl Cursor {
         matches!(self.blocks.data().source, Source::Object(_)).then(|| self.segment().end().next)
     }
 
+    /// Whether record `index` is before all files of the log, and can be in an object.
+    pub(crate) fn is_before_files(&self, index: Index) -> bool {
+        self.segments.is_before_files(index)
+    }
+
     /// An error at an offset of the cursor's segment.
     pub(crate) fn corrupt(&self, offset: usize, why: Malformed) -> Error {
         self.blocks.corrupt(offset, why)

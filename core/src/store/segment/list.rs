@@ -164,6 +164,16 @@ impl Segments {
         oldest.map_or(Index(0), |oldest| oldest.base.next)
     }
 
+    /// Whether records can be in objects alone. Which objects there are may not be known yet.
+    fn reads_objects(&self) -> bool {
+        !self.objects.is_empty() || self.objects.cache().is_some()
+    }
+
+    /// Whether record `index` is before all files, and can be in an object.
+    pub(crate) fn is_before_files(&self, index: Index) -> bool {
+        self.reads_objects() && self.oldest().is_some_and(|oldest| index < oldest.base.next)
+    }
+
     /// The segment that contains record `index`, or would contain it: a file of the log, or an object. `None`: neither has
     /// it, or there are no segments.
     pub(crate) fn holding(&self, index: Index) -> Option<Arc<Segment>> {
@@ -189,7 +199,7 @@ impl Segments {
         let (next, offset) = self.next_file(segment, at)?;
         // The files in between were removed: their records are in objects. A segment that left the log does not tell its end any more.
         let behind = behind.max(segment.end().next);
-        if next.base.next > behind && !self.objects.is_empty() {
+        if next.base.next > behind && self.reads_objects() {
             return self.objects.holding(behind).map(|object| (object, SEGMENT_HEADER_BYTES));
         }
         Some((next, offset))

@@ -82,6 +82,14 @@ impl ObjectList {
         self.read(|inner| inner.list.back().map_or(Index(0), |last| last.end().next.previous()))
     }
 
+    /// Whether the object store has returned something of this log since it was opened. If it has not, this tries the newest
+    /// object.
+    pub(crate) fn are_there(&self) -> bool {
+        let (newest, cache) = self.read(|inner| (inner.list.back().cloned(), inner.cache.clone()));
+        let Some((newest, cache)) = newest.zip(cache) else { return false };
+        object_of(&newest).is_some_and(|number| cache.has_fetched(number, newest.bytes as usize))
+    }
+
     /// The number of the next object.
     pub(crate) fn next(&self) -> Option<u64> {
         self.read(|inner| inner.list.back().and_then(|last| object_of(last)).map(|last| last + 1))

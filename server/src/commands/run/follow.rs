@@ -9,7 +9,7 @@ use crate::common::number::whole_number;
 use crate::common::output::Ui;
 use crate::common::signals;
 use crate::connect::cluster::Connect;
-use crate::connect::object_store::StoreAccess;
+use crate::commands::files::object_store::StoreAccess;
 use crate::connect::open_log;
 use crate::connect::remote;
 use crate::connect::target;
@@ -107,11 +107,11 @@ pub(crate) struct Follow {
     start_over: bool,
 
     /// Keep about this many bytes, such as 10GiB, even if the log keeps more.
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    #[arg(long, conflicts_with = "object_store", value_name = "SIZE", value_parser = parse_bytes)]
     retention_bytes: Option<u64>,
 
     /// Keep nothing older than this many seconds, even if the log does.
-    #[arg(long, value_name = "SECONDS", value_parser = whole_number::<u64>("a number of seconds", 0..=u64::MAX))]
+    #[arg(long, conflicts_with = "object_store", value_name = "SECONDS", value_parser = whole_number::<u64>("a number of seconds", 0..=u64::MAX))]
     retention_seconds: Option<u64>,
 
     /// Size of new segment files, such as 64MiB. Give at least the servers' size if their blocks are that
@@ -129,6 +129,14 @@ pub(crate) struct Follow {
     /// store. At least two segments.
     #[arg(long, value_name = "SIZE", requires = "object_store", help_heading = "Object store options", value_parser = parse_bytes)]
     local_bytes: Option<u64>,
+
+    /// Keep what is stored in files no longer than this many seconds. Files go when the next one begins.
+    #[arg(long, value_name = "SECONDS", requires = "object_store", help_heading = "Object store options", value_parser = whole_number::<u64>("a number of seconds", 1..=u64::MAX))]
+    local_seconds: Option<u64>,
+
+    /// Bytes of objects that are kept beside the files after they were read [default: 1GiB].
+    #[arg(long, value_name = "SIZE", requires = "object_store", help_heading = "Object store options", value_parser = parse_bytes)]
+    cache_bytes: Option<u64>,
 
     #[command(flatten)]
     store: StoreAccess,
@@ -203,8 +211,12 @@ impl Follow {
         options.files = files
             .retention_bytes(self.retention_bytes)
             .retention_age(self.retention_seconds.map(Duration::from_secs))
-            .vault(self.object_store.as_deref().map(|location| self.store.open(location)).transpose()?)
-            .local_bytes(self.local_bytes);
+            .vault(self.store.open_if_given(self.object_store.as_deref())?)
+            .local_bytes(self.local_bytes)
+            .local_age(self.local_seconds.map(Duration::from_secs));
+        if let Some(bytes) = self.cache_bytes {
+            options.files.cache_bytes = bytes;
+        }
         options.zone.clone_from(&self.zone);
         let client = self.connect.options()?;
         (options.tls, options.token) = (client.tls, client.token);

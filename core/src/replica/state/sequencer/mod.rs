@@ -88,8 +88,8 @@ impl Owner {
 #[derive(Debug)]
 pub(crate) struct Sequencer {
     me: Owner,
-    /// Whether the log begins where its objects do, and not with the files of this directory: at every replica, and at a
-    /// follower that was opened with an object store.
+    /// Whether readers can read records that are in objects alone: at every replica, and at a follower that was opened with an
+    /// object store.
     reads_objects: bool,
     /// The last raft entry, and the next record's index.
     end: Base,
@@ -355,7 +355,6 @@ impl Sequencer {
                 // From the first object on all replicas agree on the first record, whatever a jump has taken from them.
                 if let ObjectCommand::Cut { first, .. } = command
                     && !self.committed.objects.has_begun()
-                    && self.reads_objects
                 {
                     self.committed.first = first;
                 }
@@ -724,20 +723,19 @@ impl Sequencer {
         raft_message::membership_of_change(body)
     }
 
-    /// As [`Self::opening`], after `begin`, which sets where the log or its files begin, and which is undone.
-    pub(crate) fn opening_after(&mut self, begin: impl FnOnce(&mut Self)) -> NewBlock {
-        let before = (self.committed.first, self.committed.local_first);
-        begin(self);
+    /// As [`Self::opening`], for a directory whose files begin at `first`: see [`Self::keep_from`].
+    pub(crate) fn opening_from(&mut self, first: Index) -> NewBlock {
+        let before = self.committed.local_first;
+        self.keep_from(first);
         let opening = self.opening();
-        (self.committed.first, self.committed.local_first) = before;
+        self.committed.local_first = before;
         opening
     }
 
-    /// Sets the first record that a follower keeps, whatever the log says. Only for a follower.
-    pub(crate) fn retain_from(&mut self, first: Index) {
-        debug_assert_eq!(self.me, Owner::Follower, "only a follower discards without a command");
-        self.committed.first = self.committed.first.max(first);
-        self.committed.local_first = self.committed.local_first.max(first);
+    /// The first record that readers can read, as far as that is committed.
+    pub(crate) fn readable_from(&self) -> Index {
+        let Committed { first, local_first, .. } = self.committed;
+        if self.reads_objects { first } else { first.max(local_first) }
     }
 }
 

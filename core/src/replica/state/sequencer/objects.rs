@@ -44,14 +44,10 @@ impl Sequencer {
         Err(Error::new(ErrorKind::Full, what))
     }
 
-    /// Sets the first record that this directory keeps. Records before it are in the object store, or discarded.
+    /// Sets the first record that this directory keeps. Records before it are in the object store, or discarded; or a follower keeps
+    /// less than the log does.
     pub(crate) fn keep_from(&mut self, first: Index) {
         self.committed.local_first = self.committed.local_first.max(first);
-    }
-
-    /// Sets the first record that this directory's readers can read, wherever the log begins.
-    pub(crate) fn forget_before(&mut self, first: Index) {
-        self.committed.first = self.committed.first.max(first);
     }
 
     /// The opening of an object that begins behind the last block: header and body. The same at every replica, whatever it

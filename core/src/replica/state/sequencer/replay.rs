@@ -206,8 +206,7 @@ impl Sequencer {
         let logs = LogTable::decode(&opening.logs)?;
         let (objects, first) = match opening.objects.is_empty() {
             true => (ObjectTable::default(), opening.log_first),
-            false if self.reads_objects => decode_objects(&opening.objects)?,
-            false => (decode_objects(&opening.objects)?.0, opening.log_first),
+            false => decode_objects(&opening.objects)?,
         };
         let mut pending = VecDeque::new();
         let (mut next, mut committed_logs, mut committed_objects) = (end.next, logs.clone(), objects.clone());
@@ -277,7 +276,7 @@ impl Sequencer {
         // If the log has objects, they are in the object store, or discarded by a command before the snapshot.
         if !planted!(18) {
             self.committed.local_first = self.committed.local_first.max(self.end.next);
-            if !self.objects.has_begun() || !self.reads_objects || planted!(92) {
+            if !self.objects.has_begun() || planted!(92) {
                 self.committed.first = self.committed.local_first;
             }
         }

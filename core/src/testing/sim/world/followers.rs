@@ -119,10 +119,10 @@ impl World {
                 self.rng.permille(300).then_some(3 * u64::from(crate::testing::sim::machine::SEGMENT_BYTES));
             self.followers.push(Follower {
                 node: NodeId(NAMES_FROM + n as u64),
-                setup: CopySetup {
-                    clock: std::sync::Arc::default(),
-                    retention_bytes,
-                    vault: self.vault.clone().filter(|_| n % 2 == 1),
+                setup: {
+                    let vault = self.vault.clone().filter(|_| n % 2 == 1);
+                    let retention_bytes = retention_bytes.filter(|_| vault.is_none());
+                    CopySetup { clock: std::sync::Arc::default(), retention_bytes, vault }
                 },
                 disk,
                 copy: None,

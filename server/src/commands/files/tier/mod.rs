@@ -8,7 +8,7 @@ mod verify;
 use crate::common::exit::Exit;
 use crate::common::failure::Result;
 use crate::common::output::Ui;
-use crate::connect::object_store::StoreAccess;
+use crate::commands::files::object_store::StoreAccess;
 use chiplog::LogId;
 use chiplog::vault::Vault;
 use clap::{Args, Subcommand};

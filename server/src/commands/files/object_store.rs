@@ -30,6 +30,22 @@ pub(crate) struct StoreAccess {
 }
 
 impl StoreAccess {
+    /// Opens the store at a location, if there is one.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; options without a location, which would have no effect.
+    pub(crate) fn open_if_given(&self, location: Option<&str>) -> Result<Option<Arc<dyn Vault>>> {
+        let Self { endpoint, region, allow_http, credentials } = self;
+        let is_given = !endpoint.is_empty() || !region.is_empty() || *allow_http || credentials.is_some();
+        match location {
+            Some(location) => self.open(location).map(Some),
+            None if is_given => Err(Failure::usage(
+                "--endpoint, --region, --allow-http and --credentials are of an object store: give --object-store, too",
+            )),
+            None => Ok(None),
+        }
+    }
+
     /// Opens the store at a location.
     ///
     /// # Errors
