@@ -198,6 +198,11 @@ impl Copy {
         self.readers.all()
     }
 
+    /// Whether it reads objects, and the log has some.
+    pub(super) fn reads_objects(&self) -> bool {
+        self.options.vault.is_some() && !self.group().segments.objects().is_empty()
+    }
+
     /// The logs that can be read, each with its first record.
     ///
     /// # Errors

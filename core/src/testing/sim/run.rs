@@ -363,7 +363,8 @@ impl World {
             }
         }
         self.judge_objects(leader)?;
-        self.judge_followers()?;
+        let first = self.machine(leader).map(|leader| leader.summary().first);
+        self.judge_followers(first.unwrap_or_default())?;
         let logs: BTreeSet<LogNumber> = self.history.calls.iter().map(|call| call.log).collect();
         let check = |log: &LogNumber| {
             let checked = linear::check(&self.history.of(*log), self.oracle.contents.of(*log));

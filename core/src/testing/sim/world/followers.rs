@@ -22,7 +22,7 @@ use crate::follower::source::FollowSource;
 use crate::sync::clock::Moment;
 use crate::testing::sim::copy::{Chore, Copy, CopySetup};
 use crate::testing::sim::fault::Fault;
-use crate::types::{DirectoryId, EntryIndex, LogId, NodeId};
+use crate::types::{DirectoryId, EntryIndex, Index, LogId, LogNumber, NodeId};
 use bytes::Bytes;
 use std::time::Duration;
 
@@ -528,14 +528,18 @@ impl World {
         self.followers.iter().filter(|f| !has(f)).map(|f| f.node).collect()
     }
 
-    /// Checks that every follower has all committed records, from its first record on.
-    pub(in crate::testing::sim) fn judge_followers(&mut self) -> Check {
+    /// Checks that every follower has all committed records, from its first record on. That is the log's first one, `begin`, if it
+    /// reads objects and there are any.
+    pub(in crate::testing::sim) fn judge_followers(&mut self, begin: Index) -> Check {
         for follower in &mut self.followers {
             let node = follower.node;
             let Some(copy) = &mut follower.copy else { return Err(format!("follower {node} has no log")) };
             let read = |e| format!("follower {node} cannot read its log: {e:?}");
             let (firsts, all) = (copy.firsts().map_err(read)?, copy.all().map_err(read)?);
             self.oracle.has_all(node, &firsts, &all)?;
+            if copy.reads_objects() && firsts != [(LogNumber::OWN, begin)] {
+                return Err(format!("follower {node} begins at {firsts:?}, and the log at {begin}"));
+            }
         }
         Ok(())
     }
