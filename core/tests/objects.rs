@@ -411,7 +411,7 @@ fn lost_and_damaged_objects_are_stored_again() {
     assert_eq!((log.metrics().damaged_objects, log.metrics().object_failures), (0, 0));
 }
 
-/// What no file has any more is shown, until another replica has stored it again.
+/// An object whose entries no file has any more is shown, until another replica has stored it again.
 #[test]
 fn objects_that_cannot_be_stored_again_are_shown() {
     let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));

@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 
 const KEY: &str = "demo";
 const SECRET: &str = "only for this demo";
-/// What servers and commands have as `object_store`.
+/// The value of `object_store` at servers and commands.
 pub(crate) const LOCATION: &str = "s3://bucket/chiplog";
 
 /// A bucket that servers can reach. It is there until this is dropped.

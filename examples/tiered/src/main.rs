@@ -1,5 +1,5 @@
 //! A log that is larger than its servers' disks, and that outlives all of them. Three servers keep older records in a bucket; a
-//! view begins with the log's first record without a server's help; then all servers and their disks are destroyed, and a new
+//! view begins with the log's first record, which it reads from there; then all servers and their disks are destroyed, and a new
 //! cluster is made of the bucket alone.
 //!
 //! ```text
@@ -35,7 +35,7 @@ use text::Text;
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// What a server keeps in files, at least.
+/// The bytes that a server keeps in files, at least.
 const LOCAL_BYTES: u64 = 8 << 20;
 /// Records that are in no object yet become one after this time.
 const OBJECT_AGE: Duration = Duration::from_secs(1);
@@ -51,8 +51,8 @@ struct Arguments {
     /// Text whose lines become the records, repeated [default: Newton's Opticks, built in]
     #[arg(long)]
     file: Option<PathBuf>,
-    /// How much to append in total, 24 to 4096
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(24..=4096))]
+    /// How much to append in total, 40 to 4096
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(40..=4096))]
     mib: u64,
     /// The chiplog to run [default: the one beside this program]
     #[arg(long, overrides_with = "chiplog")]
@@ -187,7 +187,7 @@ fn append(client: &Client, text: &Text, from: u64, to: u64, mut each: impl FnMut
     Ok(producer.flush(PATIENCE)?)
 }
 
-/// A view in this process: it has the log's first record at once, and no server sends what is in the bucket.
+/// A view in this process: it has the log's first record at once, and no server sends records that are in the bucket.
 fn boot_a_view(servers: &Servers, bucket: &Bucket, text: &Text, total: u64, dir: &Path) -> Result<()> {
     let begun = Instant::now();
     let vault: Arc<dyn Vault> = Arc::new(bucket.vault()?);
@@ -244,7 +244,7 @@ fn lose_all(servers: &Servers, bucket: &Bucket, total: u64) -> Result<()> {
     servers.places.iter().try_for_each(|place| fs::remove_dir_all(&place.data))?;
     println!(
         "\n4. All records are in the bucket (metric chiplog_stored_index of each server). kill -9 of all three servers, and their disks\n   \
-         are destroyed. What is left are {} objects.",
+         are destroyed. {} objects are left.",
         bucket.objects()?.0
     );
     Ok(())
