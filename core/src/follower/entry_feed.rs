@@ -223,9 +223,7 @@ impl EntryFeed {
             FeedPosition::Begins(Beginning::At(start)) => begins(start),
             FeedPosition::Claimed(raft, term)
             | FeedPosition::FarBehind(raft, term)
-            | FeedPosition::Behind(raft, term) => {
-                FollowFrom::After { log: self.log, raft, term }
-            }
+            | FeedPosition::Behind(raft, term) => FollowFrom::After { log: self.log, raft, term },
         }
     }
 

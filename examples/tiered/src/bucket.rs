@@ -37,13 +37,13 @@ impl Bucket {
         let mut service = S3ServiceBuilder::new(store);
         service.set_auth(SimpleAuth::from_single(KEY, SECRET));
         let service = service.build();
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
         let endpoint = format!("http://{}", listener.local_addr()?);
         runtime.spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
-                let connection = http1::Builder::new().serve_connection(TokioIo::new(socket), service.clone());
+                let connection =
+                    http1::Builder::new().serve_connection(TokioIo::new(socket), service.clone());
                 drop(tokio::spawn(connection)); // an error is the client's to see
             }
         });

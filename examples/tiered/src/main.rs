@@ -77,7 +77,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     };
     if !chiplog.is_file() {
         let chiplog = chiplog.display();
-        return Err(format!("there is no {chiplog}: build it with cargo build --package chiplog-server").into());
+        return Err(
+            format!("there is no {chiplog}: build it with cargo build --package chiplog-server").into()
+        );
     }
     let dir = match &arguments.dir {
         Some(dir) if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) => {
@@ -137,7 +139,9 @@ fn run_stages(
 fn fill(client: &Client, servers: &Servers, bucket: &Bucket, text: &Text, total: u64) -> Result<()> {
     let (begun, mut bytes) = (Instant::now(), 0);
     for part in 0..PARTS {
-        append(client, text, total * part / PARTS, total * (part + 1) / PARTS, |record| bytes += record as u64)?;
+        append(client, text, total * part / PARTS, total * (part + 1) / PARTS, |record| {
+            bytes += record as u64
+        })?;
         wait_until_stored(servers, total * (part + 1) / PARTS)?;
     }
     let kept = servers.places.iter().map(|place| segment_bytes(&place.data)).collect::<Result<Vec<_>>>()?;
@@ -203,7 +207,8 @@ fn boot_a_view(servers: &Servers, bucket: &Bucket, text: &Text, total: u64, dir:
         return Err(broken(format!("the view has {} records of {total}", records + 1)));
     }
     let (status, fetched) = (view.status(), view.log().metrics().fetched_bytes);
-    let server = status.server.map_or_else(|| Ok("no longer there".into()), |server| servers.node_at(&server))?;
+    let server =
+        status.server.map_or_else(|| Ok("no longer there".into()), |server| servers.node_at(&server))?;
     println!(
         "\n3. A view in this program has the log's first record after {} ms, and after {} ms has read all {}: {} MiB came from the\n   \
          bucket, {:.1} MiB of {} from server {server}.",
@@ -284,7 +289,11 @@ fn come_back(servers: &Servers, bucket: &Bucket, text: &Text, total: u64, backup
             next = next.next();
         }
         if next <= Index(total) {
-            return Err(broken(format!("server {} has records up to {} of {total}", place.node, next.previous())));
+            return Err(broken(format!(
+                "server {} has records up to {} of {total}",
+                place.node,
+                next.previous()
+            )));
         }
     }
     println!(

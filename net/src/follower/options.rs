@@ -1,6 +1,7 @@
 //! Options of a follower: times, limits, preferred servers.
 
 use crate::client::{ClientOptions, ClientTls, Secret};
+use crate::served::log_names::DEFAULT_LOG;
 use chiplog::{Error, ErrorKind, Options, Result, options};
 use std::time::Duration;
 
@@ -85,8 +86,15 @@ impl Default for FollowerOptions {
 
 impl FollowerOptions {
     /// # Errors
-    /// `InvalidArgument`: a time is out of bounds; the certificates or the key in `tls` are invalid.
+    /// `InvalidArgument`: a time is out of bounds; the certificates or the key in `tls` are invalid; an object store for named logs.
     pub(super) fn check(&self) -> Result<()> {
+        if self.files.vault.is_some() && !matches!(&*self.log, "" | DEFAULT_LOG) {
+            let what = format!(
+                "log {:?} is no default log, and named logs have no objects yet: leave out the object store",
+                self.log
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
         for (name, time) in [
             ("keep_alive", self.keep_alive),
             ("compare_interval", self.compare_interval),

@@ -148,6 +148,10 @@ fn copy_reads_objects(servers: &[Server], location: &str, dir: &Path, last: u64)
         assert!(segments_in(dir) <= 8, "{} files", segments_in(dir));
         copy.kill();
     }
+    let named = run(&["follow", "x", &format!("{}/orders", servers[0].client), "--object-store", location]);
+    assert_eq!(named.code, 2, "{}", named.err);
+    let unused = run(&["follow", "x", &cluster, "--region", "north"]);
+    assert!(unused.code == 2 && unused.err.contains("--object-store"), "{}", unused.err);
     let missing = run(&["follow", "x", &cluster, "--object-store", "/no/such/directory"]);
     assert_eq!(missing.code, 4, "{}", missing.err);
     assert!(missing.err.contains("there is no directory /no/such/directory"), "{}", missing.err);

@@ -1,6 +1,7 @@
 //! `chiplog follow`: keeps a copy of a cluster's log in a directory, up to date, and optionally serves it to
 //! others.
 
+use crate::commands::files::object_store::StoreAccess;
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::format;
@@ -9,7 +10,6 @@ use crate::common::number::whole_number;
 use crate::common::output::Ui;
 use crate::common::signals;
 use crate::connect::cluster::Connect;
-use crate::commands::files::object_store::StoreAccess;
 use crate::connect::open_log;
 use crate::connect::remote;
 use crate::connect::target;
@@ -51,7 +51,7 @@ Examples:
 /// The copy does not vote, and the cluster need not know it. It connects to any server; no leader is needed.
 /// If that server fails, it continues at another one with the next block. Everything is checked before it is
 /// stored, in the log's own format: commands that read a directory can read the copy, even while it grows.
-/// After a restart it continues where it stopped. With --object-store give it again at each start.
+/// After a restart it continues where it stopped; --object-store has to be given at each start.
 ///
 /// Records that were discarded before they arrived are missing in the copy; the command reports them. If the
 /// copy is full or no server answers, it retries forever. It ends if its files fail or the servers have

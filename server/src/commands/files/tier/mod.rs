@@ -5,10 +5,10 @@ mod list;
 mod objects;
 mod verify;
 
+use crate::commands::files::object_store::StoreAccess;
 use crate::common::exit::Exit;
 use crate::common::failure::Result;
 use crate::common::output::Ui;
-use crate::commands::files::object_store::StoreAccess;
 use chiplog::LogId;
 use chiplog::vault::Vault;
 use clap::{Args, Subcommand};
