@@ -166,8 +166,32 @@ fn log_that_does_not_exist_is_not_found() {
         assert!(fails(args, 4).contains("none"), "{args:?}");
     }
     let copy = dir.path().join("copy");
-    fails(&["backup", &format!("{client}/orders"), copy.to_str().unwrap()], 2);
+    fails(&["backup", &none, copy.to_str().unwrap()], 4);
+    fails(&["backup", &format!("{client}/_group-1"), copy.to_str().unwrap()], 2);
     assert!(!copy.exists());
+}
+
+/// The backup of a named log is that of a log on its own with the same records, of which a log can be made.
+#[test]
+fn named_log_is_backed_up_and_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = one(dir.path());
+    let client = server.client.as_str();
+    run(&["logs", "create", client, "orders", "users"]).ok();
+    for part in 0..5 {
+        fed(&["append", &format!("{client}/orders")], &lines(100 * part + 1, 100 * part + 100)).ok();
+        fed(&["append", &format!("{client}/users")], "somebody\n").ok();
+    }
+    run(&["discard", &format!("{client}/orders"), "51"]).ok();
+    let (saved, restored) = (dir.path().join("saved"), dir.path().join("restored"));
+    let (saved, restored) = (saved.to_str().unwrap(), restored.to_str().unwrap());
+    let told = run(&["backup", &format!("{client}/orders"), saved, "--segment-bytes", "1MiB", "--json"]).ok().json();
+    assert_eq!(told["last"], 500, "{told}");
+    run(&["restore", saved, "--check"]).ok();
+    run(&["restore", saved, restored]).ok();
+    let first = told["first"].as_u64().unwrap();
+    assert!((1..=51).contains(&first), "{told}");
+    assert_eq!(run(&["read", restored]).ok().out, lines(first, 500));
 }
 
 #[test]

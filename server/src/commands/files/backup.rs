@@ -27,6 +27,8 @@ Examples:
       Every record confirmed before the command began, while the servers keep serving.
   chiplog backup ./log /backup/2026-11-23
       Of a directory on this machine, even while a program writes to it.
+  chiplog backup log1:7411/orders /backup/orders
+      A named log alone.
   chiplog restore /backup/2026-11-23 --check && chiplog restore /backup/2026-11-23 ./again
   chiplog backup log2:7411 /backup/last --stale
       The records of a replica, if the majority is lost.
@@ -48,6 +50,9 @@ JSON fields:
 /// that its source knows. The source is a server that does not lead, if there is one. --stale needs no
 /// majority.
 ///
+/// A named log: the backup is that of a log on its own with the same records. It has no sessions, and none of the
+/// options that are set for the log.
+///
 /// A directory: the backup holds what is proven durable there and, of a replica, what it knows to be
 /// committed.
 ///
@@ -55,8 +60,9 @@ JSON fields:
 #[derive(Args, Debug)]
 #[command(after_long_help = HELP)]
 pub(crate) struct BackUp {
-    /// The log's directory, or servers of a cluster: one that runs is enough; A,B,C are tried in turn.
-    #[arg(value_name = "DIR|HOST:PORT")]
+    /// The log's directory, or servers of a cluster: one that runs is enough; A,B,C are tried in turn. With /LOG after
+    /// the servers: a named log.
+    #[arg(value_name = "DIR|HOST:PORT[/LOG]")]
     source: Target,
 
     /// The directory for the backup: missing or empty.
@@ -172,20 +178,25 @@ fn directory(dir: &Path, args: &BackUp, ui: &Ui) -> Result<(Backup, u64)> {
 
 /// Backs servers up: a follower copies the log until it has every wanted record, then the copy is sealed.
 fn servers(source: &Servers, args: &BackUp, ui: &Ui) -> Result<Backup> {
-    let list = source.unnamed("only the default log of servers can be backed up")?;
+    if source.log.starts_with('_') {
+        let what = "a group of named logs cannot be backed up as a whole: back up its logs, one by one";
+        return Err(Failure::usage(what));
+    }
     // Everything confirmed until now. Nothing is made before that is known.
     let otherwise = "; `--stale` backs up what an answering replica has, perhaps without the newest records";
     let info = Remote::connect(source, &args.connect, ui)?.info_or(args.stale, otherwise)?;
     Backup::begin(&args.dest)?;
-    let backup = copy(list, args, info.bytes_used, (!args.stale).then_some(info.last), ui);
+    let backup = copy(source, args, info.bytes_used, (!args.stale).then_some(info.last), ui);
     backup.inspect_err(|_| {
         // The error says what happened. Files that cannot be removed are an unfinished backup.
         let _ = Backup::abandon(&args.dest);
     })
 }
 
-fn copy(list: &[String], args: &BackUp, bytes: u64, target: Option<Index>, ui: &Ui) -> Result<Backup> {
+fn copy(source: &Servers, args: &BackUp, bytes: u64, target: Option<Index>, ui: &Ui) -> Result<Backup> {
+    let list = &source.addresses;
     let mut options = FollowerOptions::default();
+    options.log.clone_from(&source.log);
     options.files =
         Backup::copy_options(args.segment_bytes.unwrap_or_else(|| Options::default().segment_bytes));
     options.zone.clone_from(&args.zone);
