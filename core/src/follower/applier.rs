@@ -129,7 +129,10 @@ impl Applier {
         let (end, committed) = (self.sequencer.end(), self.sequencer.committed());
         let (log, raft, term) = (self.me.log, end.raft, end.term);
         match committed.membership.is_of_one_log() {
-            true => FollowFrom::AfterRecord { log, raft, term, next: end.next, first: committed.first },
+            true => {
+                let (first, time) = (committed.first, self.sequencer.last_timestamp());
+                FollowFrom::AfterRecord { log, raft, term, next: end.next, first, time }
+            }
             false => FollowFrom::After { log, raft, term },
         }
     }
@@ -172,7 +175,9 @@ impl Applier {
                 }
             }
             self.sequencer.commit_to(header.raft_index);
-            if self.sequencer.committed().first > first {
+            let discarded = self.sequencer.committed().first;
+            if discarded > first {
+                self.published.discarded.store(discarded.0, Ordering::Release);
                 self.mark();
             }
             self.published.counters.records.fetch_add(header.record_count.into(), Ordering::Relaxed);
@@ -205,6 +210,15 @@ impl Applier {
         let end = self.sequencer.end();
         let mut entries = fed.entries;
         let known = entries.iter().take_while(|e| e.raft() <= end.raft).count();
+        let is_of_one_log = self.sequencer.committed().membership.is_of_one_log();
+        // Copies of one log number their entries each by itself: the same number says nothing.
+        if let Some(last) = known.checked_sub(1).and_then(|n| entries.get(n)).filter(|_| is_of_one_log)
+            && (last.raft() < end.raft || last.header.next_record() != end.next)
+        {
+            let what =
+                "entries of another feed were fed: open a feed at the point that `resume_point` returns";
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
         if let Some(last) = known.checked_sub(1).and_then(|n| entries.get(n)) {
             let here = if last.raft() == end.raft {
                 Some(end.term)
@@ -258,6 +272,7 @@ impl Applier {
         self.sequencer = sequencer;
         self.to_drop.clear(); // all files are removed once the new one is durable
         let first = self.sequencer.readable_from();
+        self.publish_time();
         self.positions.discarded(first);
         self.publish_logs();
         self.show_objects();
@@ -585,17 +600,22 @@ impl Applier {
         }
     }
 
+    /// Publishes the time of the last entry. A feed looks at it after the positions, so it comes before them.
+    fn publish_time(&self) {
+        self.published.last_timestamp.store(self.sequencer.last_timestamp().0, Ordering::Release);
+    }
+
     /// Publishes everything that is written. Wakes no reader: the caller does that, without a lock.
     fn publish(&mut self) {
         self.publish_logs();
         self.show_objects();
+        self.publish_time();
         let committed = self.sequencer.committed();
         self.positions.begin_at(self.sequencer.readable_from());
         self.positions.commit_entries_to(committed.raft);
         self.positions.commit_to(committed.next.previous());
         let published = &self.published;
         published.sessions.store(self.sequencer.sessions().len() as u32, Ordering::Relaxed);
-        published.last_timestamp.store(self.sequencer.last_timestamp().0, Ordering::Relaxed);
         published.show_log_options(committed.options);
         published.of_one_log.store(committed.membership.is_of_one_log(), Ordering::Relaxed);
         published.show(self.status());

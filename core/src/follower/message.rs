@@ -86,6 +86,9 @@ pub enum FollowFrom {
         next: Index,
         /// The first record that the copy has not discarded.
         first: Index,
+        /// The time of the copy's last entry: that of its last record, if it has any. A log with another time at that record
+        /// has another history. 0: not known.
+        time: Timestamp,
     },
     /// A new copy, from the block that holds this record, or will hold it if it is the next one.
     Index(Index),

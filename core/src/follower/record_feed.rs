@@ -16,7 +16,9 @@
 //! - only committed records are returned: a feed reads through a [`Reader`];
 //! - every byte is checked before it is returned. A changed head of a batch gets a checksum that follows from the old one;
 //! - records are returned without a gap: a missing record was either discarded, and a state leads past it, or is damage;
-//! - no entry has a lower time than the one before, also after the feed has moved to another source;
+//! - no entry has a lower time than the one before, also after the feed has moved to another source. An entry without records
+//!   has the time of the last record before it, so the copy's last time is that of its last record;
+//! - the log alone discards records of the copy: never another copy, which can keep less;
 //! - between calls a feed holds no bytes of batches in memory.
 //!
 //! Must not know: who follows, the writer.
@@ -69,6 +71,8 @@ pub(crate) struct RecordFeed {
 enum Position {
     /// The next item is a state.
     Begins(Start),
+    /// Behind a record that the follower claims to have; it is still to be compared with the record here.
+    Claimed(Behind),
     Behind(Behind),
 }
 
@@ -98,8 +102,8 @@ enum Coming {
     Nothing,
     /// A state at this record, of this time.
     Jump(Index, Timestamp),
-    /// The records before this one were discarded, by an entry of this time.
-    Discard(Index, Timestamp),
+    /// The records before this one were discarded.
+    Discard(Index),
     /// Records; the first batch has this many bytes.
     Records(usize),
 }
@@ -138,8 +142,8 @@ impl RecordFeed {
                             numbers its entries by itself; nothing was sent to it";
                 return Err(Error::new(ErrorKind::Diverged, what));
             }
-            FollowFrom::AfterRecord { raft, next, first, .. } => {
-                Position::Behind(Behind { raft, next, first, time: Timestamp(0) })
+            FollowFrom::AfterRecord { raft, next, first, time, .. } => {
+                Position::Claimed(Behind { raft, next, first, time })
             }
         };
         Ok(Self { view, published, me, log, position, reader: None })
@@ -147,20 +151,21 @@ impl RecordFeed {
 
     /// See [`FollowSource::next`](super::source::FollowSource::next).
     pub(crate) fn next(&mut self, bytes_max: usize) -> Result<Option<FollowMessage>> {
-        let behind = match self.position {
-            Position::Begins(start) => return self.begin(start).map(Some),
-            Position::Behind(behind) => behind,
-        };
+        if let Position::Begins(start) = self.position {
+            return self.begin(start).map(Some);
+        }
+        let Some(behind) = self.behind()? else { return Ok(None) };
         loop {
             let mut entries = Vec::new();
             let collected = match self.coming(behind)? {
                 Coming::Nothing => return Ok(None),
                 Coming::Jump(next, time) => {
+                    self.reader = None;
                     let behind = Behind { raft: behind.raft.next(), next, first: next, time };
                     return Ok(Some(self.state(behind, time)));
                 }
-                Coming::Discard(first, time) => {
-                    entries.push(discard(&behind, first, time));
+                Coming::Discard(first) => {
+                    entries.push(discard(&behind, first));
                     Ok(())
                 }
                 Coming::Records(_) => self.collect(behind, bytes_max, &mut entries),
@@ -191,7 +196,10 @@ impl RecordFeed {
 
     /// See [`FollowSource::next_bytes`](super::source::FollowSource::next_bytes).
     pub(crate) fn next_bytes(&mut self) -> Result<Option<usize>> {
-        let Position::Behind(behind) = self.position else { return Ok(None) };
+        if matches!(self.position, Position::Begins(_)) {
+            return Ok(None);
+        }
+        let Some(behind) = self.behind()? else { return Ok(None) };
         let bytes = match self.coming(behind)? {
             Coming::Nothing | Coming::Jump(..) => None,
             Coming::Discard(..) => Some(COMMAND_BYTES),
@@ -205,8 +213,9 @@ impl RecordFeed {
     pub(crate) fn resume_point(&self) -> FollowFrom {
         match self.position {
             Position::Begins(start) => begins(start),
-            Position::Behind(Behind { raft, next, first, .. }) => {
-                FollowFrom::AfterRecord { log: self.log, raft, term: FIRST_TERM, next, first }
+            Position::Claimed(behind) | Position::Behind(behind) => {
+                let Behind { raft, next, first, time } = behind;
+                FollowFrom::AfterRecord { log: self.log, raft, term: FIRST_TERM, next, first, time }
             }
         }
     }
@@ -215,7 +224,7 @@ impl RecordFeed {
     pub(crate) fn position(&self) -> Option<(EntryIndex, Term)> {
         match self.position {
             Position::Begins(_) => None,
-            Position::Behind(behind) => Some((behind.raft, FIRST_TERM)),
+            Position::Claimed(behind) | Position::Behind(behind) => Some((behind.raft, FIRST_TERM)),
         }
     }
 
@@ -224,23 +233,30 @@ impl RecordFeed {
         let (_, last) = self.view.positions.range();
         match self.position {
             Position::Begins(_) => FIRST_ENTRY,
-            Position::Behind(Behind { raft, next, .. }) => match last.next().0.checked_sub(next.0) {
-                Some(more) => EntryIndex(raft.0.saturating_add(more)),
-                None => EntryIndex(raft.0.saturating_sub(1)),
-            },
+            Position::Claimed(Behind { raft, next, .. }) | Position::Behind(Behind { raft, next, .. }) => {
+                match last.next().0.checked_sub(next.0) {
+                    Some(more) => EntryIndex(raft.0.saturating_add(more)),
+                    None => EntryIndex(raft.0.saturating_sub(1)),
+                }
+            }
         }
     }
 
     /// The position of the log at which there is an item to return. `None`: there is one now.
     pub(crate) fn awaited(&self) -> Option<Until> {
-        match self.position {
-            Position::Begins(_) => None,
-            // It has more than is here.
-            Position::Behind(Behind { next, .. }) if next > self.view.positions.range().1.next() => {
-                Some(Until::Record(next.previous()))
-            }
-            Position::Behind(Behind { next, first, .. }) => Some(Until::Change { next, first }),
+        let behind = match self.position {
+            Position::Begins(_) => return None,
+            Position::Claimed(behind) | Position::Behind(behind) => behind,
+        };
+        let (begin, last) = self.view.positions.range();
+        if behind.next > last.next() {
+            return Some(Until::Record(behind.next.previous())); // it has more than is here
         }
+        // A discard is noted before the beginning moves: one that this does not see yet moves it later.
+        if is_discarded(&behind, self.discarded()) {
+            return None;
+        }
+        Some(Until::Change { next: behind.next, first: begin.max(behind.first) })
     }
 
     /// The first record that the log has not discarded; 0 if this copy of it can begin later.
@@ -280,6 +296,45 @@ impl RecordFeed {
         }
     }
 
+    /// The first record that the log is known to have not discarded. The beginning of a copy says nothing about that: it can keep
+    /// less.
+    fn discarded(&self) -> Index {
+        match self.me {
+            Owner::Follower => Index(self.published.discarded.load(Ordering::Acquire)),
+            _ => self.view.positions.first(),
+        }
+    }
+
+    /// The end of the follower's copy, after its last record was compared with the one here. `None`: it has more than this source.
+    ///
+    /// # Errors
+    /// `Diverged`: the record here has another time.
+    fn behind(&mut self) -> Result<Option<Behind>> {
+        let behind = match self.position {
+            Position::Claimed(behind) => behind,
+            Position::Behind(behind) => return Ok(Some(behind)),
+            Position::Begins(_) => return Ok(None),
+        };
+        let extent = self.extent()?;
+        if behind.next > extent.next {
+            return Ok(None);
+        }
+        let last = behind.next.previous();
+        let has_last = behind.first < behind.next && behind.time > Timestamp(0);
+        if has_last && extent.first <= last {
+            let here = match self.batch_at(last) {
+                Err(error) if error.kind() == ErrorKind::Discarded => None,
+                here => here?,
+            };
+            self.release();
+            if let Some(here) = here.filter(|here| here.timestamp != behind.time) {
+                return Err(another_time(last, here.timestamp, behind.time));
+            }
+        }
+        self.position = Position::Behind(behind);
+        Ok(Some(behind))
+    }
+
     /// Determines the next item for a follower that has this.
     fn coming(&mut self, behind: Behind) -> Result<Coming> {
         loop {
@@ -287,7 +342,11 @@ impl RecordFeed {
             if behind.next > extent.next {
                 return Ok(Coming::Nothing); // the follower has more than this source
             }
-            let is_discarded = extent.first > behind.first && extent.first <= behind.next;
+            let discarded = self.discarded();
+            let is_discarded = is_discarded(&behind, discarded);
+            if self.reader.as_ref().is_some_and(|reader| reader.position() < extent.first) {
+                self.reader = None; // it keeps a file of discarded records
+            }
             let from = behind.next.max(extent.first);
             let next = match from < extent.next {
                 true => self.batch_at(from),
@@ -307,7 +366,7 @@ impl RecordFeed {
             return match next.first {
                 first if first > behind.next => Ok(Coming::Jump(first, time)),
                 first if first < behind.next => Err(within(behind.next, first)),
-                _ if is_discarded => Ok(Coming::Discard(extent.first, time)),
+                _ if is_discarded => Ok(Coming::Discard(discarded)),
                 _ => Ok(Coming::Records(next.bytes)),
             };
         }
@@ -524,10 +583,15 @@ fn length_of(body: usize) -> u32 {
     (BLOCK_HEADER_BYTES + body) as u32
 }
 
+/// Whether the log has discarded records of the copy, and it is not behind that.
+fn is_discarded(behind: &Behind, discarded: Index) -> bool {
+    discarded > behind.first && discarded <= behind.next
+}
+
 /// The entry that discards the records before `first`.
-fn discard(behind: &Behind, first: Index, time: Timestamp) -> FollowEntry {
+fn discard(behind: &Behind, first: Index) -> FollowEntry {
     let body = Bytes::from(encode_command(Command::Discard { first }));
-    let header = header(Kind::Command, behind.raft.next(), behind.next, time, &body);
+    let header = header(Kind::Command, behind.raft.next(), behind.next, behind.time, &body);
     FollowEntry { header, body: vec![body] }
 }
 
@@ -552,6 +616,14 @@ fn discarded_by(body: &[u8]) -> Option<Index> {
         Ok(Command::Discard { first }) => Some(first),
         _ => None,
     }
+}
+
+fn another_time(last: Index, here: Timestamp, there: Timestamp) -> Error {
+    let what = format!(
+        "the follower's last record {last} has time {there}, and this record has time {here} here: the follower has another \
+         history; nothing was sent to it. Check each of them with `chiplog verify`"
+    );
+    Error::new(ErrorKind::Diverged, what)
 }
 
 fn within(next: Index, first: Index) -> Error {

@@ -174,6 +174,7 @@ fn copies_that_began_at_different_records_continue_from_each_other() {
     assert_eq!(catch_up(&b, &later), []);
     assert_eq!(catch_up(later.log(), &whole), [], "the shorter one feeds the longer one");
     assert_copy(whole.log(), &b);
+    assert_eq!(whole.log().first_index(), Index(1), "the shorter one takes nothing away");
     // A copy of a copy.
     let third = create(later.log(), FollowFrom::Last(100), dirs[2].path());
     assert_eq!(catch_up(whole.log(), &third), []);
@@ -198,7 +199,7 @@ fn position_of_another_kind_of_copy_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let copy = create(&b, FollowFrom::First, dir.path());
     catch_up(&b, &copy);
-    let FollowFrom::AfterRecord { log, raft, term, next, first } = copy.resume_point().unwrap() else {
+    let FollowFrom::AfterRecord { log, raft, term, next, first, time } = copy.resume_point().unwrap() else {
         panic!("a copy of one log continues behind a record");
     };
     assert_eq!((log, next, first), (b.log_id(), Index(51), Index(1)));
@@ -206,7 +207,7 @@ fn position_of_another_kind_of_copy_is_refused() {
     for source in [&b, copy.log()] {
         assert_eq!(diverged(source, FollowFrom::After { log, raft, term }), Some(ErrorKind::Diverged));
     }
-    let other = FollowFrom::AfterRecord { log: a.log_id(), raft, term, next, first };
+    let other = FollowFrom::AfterRecord { log: a.log_id(), raft, term, next, first, time };
     assert_eq!(diverged(&b, other), Some(ErrorKind::Diverged));
     assert_eq!(diverged(&a, copy.resume_point().unwrap()), Some(ErrorKind::Diverged));
     let whole = group.logs.groups()[&1].clone();
@@ -218,10 +219,18 @@ fn position_of_another_kind_of_copy_is_refused() {
     let number = group.logs.info("b").unwrap().number;
     let refused = copied.log().named(number).unwrap().follow(FollowFrom::First);
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unsupported);
+    // Another history: the last record has another time.
+    let Timestamp(later) = time;
+    let mixed = FollowFrom::AfterRecord { log, raft, term, next, first, time: Timestamp(later + 1) };
+    for source in [&b, copy.log()] {
+        let refused = source.follow(mixed).unwrap().next(1000).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Diverged, "{refused}");
+        assert!(refused.to_string().contains("record 50"), "{refused}");
+    }
     // A position inside an append.
     let batch = BatchBuilder::new().push(b"one").unwrap().push(b"two").unwrap().build().unwrap();
     b.append(&batch).unwrap();
-    let inside = FollowFrom::AfterRecord { log, raft, term, next: Index(52), first };
+    let inside = FollowFrom::AfterRecord { log, raft, term, next: Index(52), first, time: Timestamp(0) };
     let refused = b.follow(inside).unwrap().next(1000).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Diverged);
     assert!(refused.to_string().contains("record 52"), "{refused}");
@@ -261,7 +270,8 @@ fn discards_reach_the_copy_and_a_copy_that_lags_jumps() {
     assert_copy(copy.log(), &b);
     // To a follower that has more than this source, nothing is sent before the source has caught up.
     let FollowFrom::AfterRecord { log, raft, term, .. } = copy.resume_point().unwrap() else { panic!() };
-    let ahead = FollowFrom::AfterRecord { log, raft, term, next: Index(1000), first: Index(1) };
+    let ahead =
+        FollowFrom::AfterRecord { log, raft, term, next: Index(1000), first: Index(1), time: Timestamp(0) };
     let mut feed = b.follow(ahead).unwrap();
     assert!(feed.is_behind() && feed.next(1000).unwrap().is_none());
     assert!(!feed.wait(Some(Duration::from_millis(10))).unwrap());

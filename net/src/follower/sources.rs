@@ -241,12 +241,13 @@ impl Sources {
             && ours != theirs
         {
             let error = match copy {
+                // A server that lags behind can still have an earlier log of this name: it is asked again.
                 Some(ExistingCopy { is_of_one_log: true, .. }) if super::is_named(name) => {
                     let what = format!(
                         "log {name:?} is not the log of this copy: that one was deleted and another log has its name now, or the \
                          directory holds a copy of another log"
                     );
-                    of(ErrorKind::NotFound, what)
+                    return Err(of(ErrorKind::NotFound, what));
                 }
                 _ => super::other_log(&address, ours, theirs),
             };

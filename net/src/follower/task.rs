@@ -263,8 +263,9 @@ impl Task {
     /// `want`: None: the copy does not exist yet.
     fn request(&self, want: Option<FollowFrom>) -> FollowRequest {
         let mut records = FollowRecords::default();
-        if let Some(FollowFrom::AfterRecord { next, first, .. }) = want {
-            records = FollowRecords { next: next.get(), first: first.get() };
+        if let Some(FollowFrom::AfterRecord { next, first, time, .. }) = want {
+            let timestamp_nanos = time.get().saturating_mul(NANOS_PER_MILLI);
+            records = FollowRecords { next: next.get(), first: first.get(), timestamp_nanos };
         }
         let (log_id, start) = match want {
             Some(FollowFrom::After { log, raft, term } | FollowFrom::AfterRecord { log, raft, term, .. }) => {

@@ -243,7 +243,7 @@ fn request_that_cannot_be_a_copy_of_one_log_is_refused() {
             client.follow(request).await.map(drop).map_err(|status| from_status(&status).kind())
         })
     };
-    let records = |next, first| Some(FollowRecords { next, first });
+    let records = |next, first| Some(FollowRecords { next, first, timestamp_nanos: 0 });
     let after = |index| Asked::After(FollowPlace { index, term: 1 });
     let new = bytes::Bytes::new();
     assert_eq!(refusal(Asked::Oldest(true), records(0, 0), &new), Ok(()));

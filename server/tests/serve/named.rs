@@ -185,7 +185,8 @@ fn named_log_is_backed_up_and_restored() {
     run(&["discard", &format!("{client}/orders"), "51"]).ok();
     let (saved, restored) = (dir.path().join("saved"), dir.path().join("restored"));
     let (saved, restored) = (saved.to_str().unwrap(), restored.to_str().unwrap());
-    let told = run(&["backup", &format!("{client}/orders"), saved, "--segment-bytes", "1MiB", "--json"]).ok().json();
+    let told =
+        run(&["backup", &format!("{client}/orders"), saved, "--segment-bytes", "1MiB", "--json"]).ok().json();
     assert_eq!(told["last"], 500, "{told}");
     run(&["restore", saved, "--check"]).ok();
     run(&["restore", saved, restored]).ok();

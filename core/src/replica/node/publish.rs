@@ -26,6 +26,9 @@ pub(crate) struct Published {
     log_options: Mutex<LogOptions>,
     /// The largest record that the log's options allow; 0: the log does not set it.
     record_bytes_max: AtomicU32,
+    /// At a follower: the first record that a discard of the log has left since it was opened; 0 before. The follower can keep
+    /// less.
+    pub(crate) discarded: AtomicU64,
     /// Whether this is a copy of one log of a shared group, which numbers its entries by itself.
     pub(crate) of_one_log: AtomicBool,
     /// The reason why nothing can be read now: the log is being repaired.

@@ -131,11 +131,13 @@ fn from(request: &FollowRequest, ours: LogId) -> chiplog::Result<FollowFrom> {
         Some(Asked::After(FollowPlace { index, term })) => {
             let (raft, term) = (EntryIndex(index), Term(term));
             match request.records {
-                Some(FollowRecords { next, first }) if next > 0 => {
+                Some(FollowRecords { next, first, timestamp_nanos }) if next > 0 => {
                     if [index, next, first].into_iter().any(|position| position > POSITION_MAX) {
                         return invalid("a position beyond any log");
                     }
-                    FollowFrom::AfterRecord { log, raft, term, next: Index(next), first: Index(first) }
+                    let (next, first) = (Index(next), Index(first));
+                    let time = Timestamp(timestamp_nanos / NANOS_PER_MILLI);
+                    FollowFrom::AfterRecord { log, raft, term, next, first, time }
                 }
                 _ => FollowFrom::After { log, raft, term },
             }
@@ -251,7 +253,8 @@ impl Feeding {
                 Some(seen) => Some(more(seen, |context| feed.poll_more(context)).await?),
                 None => None,
             };
-            let is_new = || came.is_some_and(CameAt::is_new);
+            // A feed of one log may read more than the newest blocks: tables of the whole group.
+            let is_new = || !feed.is_of_one_log() && came.is_some_and(CameAt::is_new);
             if is_new() {
                 bytes_max = feed.next_bytes()?.map_or(bytes_max, |bytes| bytes.max(TAIL_BYTES));
             }

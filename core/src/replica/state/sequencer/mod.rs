@@ -734,8 +734,8 @@ impl Sequencer {
 
     /// The first record that readers can read, as far as that is committed.
     pub(crate) fn readable_from(&self) -> Index {
-        let Committed { first, local_first, .. } = self.committed;
-        if self.reads_objects { first } else { first.max(local_first) }
+        let Committed { first, local_first, ref objects, .. } = self.committed;
+        if self.reads_objects && objects.has_begun() { first } else { first.max(local_first) }
     }
 }
 
