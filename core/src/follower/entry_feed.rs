@@ -274,7 +274,7 @@ impl EntryFeed {
     }
 
     fn begin(&mut self, beginning: Beginning) -> Result<FollowMessage> {
-        if self.skips_stored && !self.view.segments.objects().is_empty() {
+        if self.skips_stored && self.has_objects()? {
             return match self.state_behind_objects()? {
                 Some(state) => Ok(self.hand_out_state(state)),
                 None => self.jump(),
@@ -317,6 +317,15 @@ impl EntryFeed {
             ErrorKind::Unavailable,
             "the log's beginning keeps moving: retry, or use another replica",
         ))
+    }
+
+    /// Whether the log has objects, or is to have some. The first one will begin with the log's first record.
+    fn has_objects(&self) -> Result<bool> {
+        if !self.view.segments.objects().is_empty() {
+            return Ok(true);
+        }
+        let state = self.state_after(self.committed()).map_err(|error| self.suspect(error))?;
+        Ok(state.is_some_and(|state| state.expects_objects()))
     }
 
     /// The state after the last entry that is stored, for a copy that reads objects. None: it is not in the files here, or does
