@@ -254,7 +254,8 @@ impl Feeding {
                 None => None,
             };
             // A feed of one log may read more than the newest blocks: tables of the whole group.
-            let is_new = || !feed.is_of_one_log() && came.is_some_and(CameAt::is_new);
+            let is_of_one_log = feed.is_of_one_log();
+            let is_new = || !is_of_one_log && came.is_some_and(CameAt::is_new);
             if is_new() {
                 bytes_max = feed.next_bytes()?.map_or(bytes_max, |bytes| bytes.max(TAIL_BYTES));
             }
