@@ -702,12 +702,12 @@ fn object_that_is_discarded_while_it_is_put_does_not_stay() {
     assert_eq!((log.metrics().repaired_objects, log.metrics().damaged_objects), (0, 0));
 }
 
-/// Flips a bit of an object that no file has the entries of.
+/// Damages an object that no file has the entries of, by more than the padding between two blocks.
 fn flip(vault: &MemoryVault, n: usize) -> (String, bytes::Bytes) {
     let (name, bytes) = objects_in(vault).remove(n);
     let mut flipped = bytes.to_vec();
     let middle = flipped.len() / 2;
-    flipped[middle] ^= 1;
+    flipped[middle..middle + 8192].iter_mut().for_each(|byte| *byte ^= 1);
     vault.put(&name, &[flipped.into()]).unwrap();
     (name, bytes)
 }
@@ -756,7 +756,13 @@ fn replica_without_the_entries_tells_of_damage() {
     });
     let (name, bytes) = flip(&vault, 2);
     let mut reader = one.reader(Start::First).unwrap();
-    while reader.next_record().is_ok_and(|found| found.is_some()) {}
+    let error = loop {
+        match reader.next_record() {
+            Ok(found) => assert!(found.is_some(), "no damage was met"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     eventually("the other replica stores it again", || {
         vault.get(&name, 0..bytes.len() as u64).is_ok_and(|now| now == bytes)
     });
