@@ -39,7 +39,7 @@ const LIST_FIRST: Duration = Duration::from_secs(60);
 /// When a scrub that could not use the object store goes on.
 const SCRUB_AGAIN: Duration = Duration::from_secs(60);
 /// When an object is examined again: one whose examination gave way, failed for a reason that passes, or found damage that lasts.
-const GAVE_WAY_AGAIN: Duration = Duration::from_secs(10);
+const GAVE_WAY_AGAIN: Duration = Duration::from_secs(3);
 const PASSING_AGAIN: Duration = Duration::from_secs(600);
 const LASTING_AGAIN: Duration = Duration::from_secs(3600);
 /// How often in a row examinations give way, at most: otherwise a busy log would have none.
