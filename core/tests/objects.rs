@@ -8,7 +8,7 @@ use chiplog::transport::MemoryNetwork;
 use chiplog::vault::{FaultOptions, FaultyVault, MemoryVault, Vault};
 use chiplog::{ErrorKind, Index, Log, LogOption, NodeId, Options, ReadMode, ReadOnlyLog, Start};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const SEGMENT: u32 = 256 << 10;
@@ -399,7 +399,8 @@ fn lost_and_damaged_objects_are_stored_again() {
     let sound = objects_in(&vault);
     assert!(sound.len() > 8);
     let mut flipped = sound[3].1.to_vec();
-    flipped[70_000] ^= 1;
+    let middle = flipped.len() / 2;
+    flipped[middle] ^= 1;
     let cut = sound[5].1.slice(..sound[5].1.len() / 2);
     vault.delete(&sound[1].0).unwrap();
     vault.put(&sound[3].0, &[flipped.into()]).unwrap();
@@ -456,11 +457,24 @@ fn object_of_another_history_is_not_replaced() {
     let (name, mine) = objects_in(&vault).remove(3);
     let theirs = objects_in(&other_vault).into_iter().find(|(other, _)| *other == name).unwrap().1;
     assert!(theirs != mine);
-    vault.put(&name, &[theirs.clone()]).unwrap();
+    vault.put(&name, std::slice::from_ref(&theirs)).unwrap();
     eventually("it is shown", || log.metrics().damaged_objects == 1);
     std::thread::sleep(Duration::from_millis(700));
     assert_eq!(vault.get(&name, 0..theirs.len() as u64).unwrap(), theirs);
     assert_eq!(log.metrics().repaired_objects, 0);
+}
+
+/// The voters 1 and 2 of one log.
+fn two_replicas(dirs: [&Path; 2], network: &MemoryNetwork, options: [Options; 2]) -> (Log, Log) {
+    let [first, second] = options;
+    let one = replica(dirs[0], 1, Bootstrap::Init, network, first);
+    eventually("it leads", || one.append(&record(1)).is_ok());
+    let two = replica(dirs[1], 2, Bootstrap::Join(one.log_id()), network, second);
+    let add =
+        Change::AddLearner { node: NodeId(2), directory: two.directory_id(), address: "memory:2".to_owned() };
+    one.change_members(&[add], Duration::from_secs(20)).unwrap();
+    one.change_members(&[Change::Promote(NodeId(2))], Duration::from_secs(20)).unwrap();
+    (one, two)
 }
 
 /// The replica that has the entries in its files stores the object again, whichever leads.
@@ -469,15 +483,9 @@ fn another_replica_stores_a_lost_object_again() {
     let (network, vault) = (MemoryNetwork::new(), Arc::new(MemoryVault::default()));
     let dirs: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
     // One replica removes files, and the other one keeps all.
-    let short = || options(&vault).local_bytes(2 * u64::from(SEGMENT));
-    let whole = || options(&vault).object_scrub(Duration::from_secs(1));
-    let one = replica(dirs[0].path(), 1, Bootstrap::Init, &network, short());
-    eventually("it leads", || one.append(&record(1)).is_ok());
-    let two = replica(dirs[1].path(), 2, Bootstrap::Join(one.log_id()), &network, whole());
-    let add =
-        Change::AddLearner { node: NodeId(2), directory: two.directory_id(), address: "memory:2".to_owned() };
-    one.change_members(&[add], Duration::from_secs(20)).unwrap();
-    one.change_members(&[Change::Promote(NodeId(2))], Duration::from_secs(20)).unwrap();
+    let short = options(&vault).local_bytes(2 * u64::from(SEGMENT));
+    let whole = options(&vault).object_scrub(Duration::from_secs(1));
+    let (one, two) = two_replicas([&dirs[0], &dirs[1]].map(|dir| dir.path()), &network, [short, whole]);
     append_to(&[&one, &two], 5000);
     eventually("files go", || {
         append_to(&[&one, &two], 50);
@@ -489,6 +497,280 @@ fn another_replica_stores_a_lost_object_again() {
         vault.size(&name).unwrap() == Some(bytes.len() as u64)
     });
     assert_eq!(vault.get(&name, 0..bytes.len() as u64).unwrap(), bytes);
-    assert_eq!((two.metrics().repaired_objects, one.metrics().repaired_objects), (1, 0));
+    eventually("it is counted", || two.metrics().repaired_objects == 1);
+    assert_eq!(one.metrics().repaired_objects, 0);
+    read_all(&one, 1);
+}
+
+/// Called before each call of a vault, with the call and the object's name. An error is the call's.
+type Hook = Box<dyn FnMut(&str, &str) -> chiplog::Result<()> + Send>;
+
+/// A vault whose calls a test can refuse.
+struct HookedVault {
+    below: Arc<MemoryVault>,
+    hook: Mutex<Hook>,
+}
+
+impl std::fmt::Debug for HookedVault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HookedVault")
+    }
+}
+
+impl HookedVault {
+    fn new(below: &Arc<MemoryVault>) -> Arc<Self> {
+        Arc::new(Self { below: below.clone(), hook: Mutex::new(Box::new(|_, _| Ok(()))) })
+    }
+
+    fn set(&self, hook: impl FnMut(&str, &str) -> chiplog::Result<()> + Send + 'static) {
+        *self.hook.lock().unwrap() = Box::new(hook);
+    }
+
+    fn call(&self, call: &str, name: &str) -> chiplog::Result<()> {
+        (self.hook.lock().unwrap())(call, name)
+    }
+}
+
+impl Vault for HookedVault {
+    fn put(&self, name: &str, pieces: &[bytes::Bytes]) -> chiplog::Result<()> {
+        self.call("put", name)?;
+        self.below.put(name, pieces)
+    }
+
+    fn create(&self, name: &str, bytes: bytes::Bytes) -> chiplog::Result<bool> {
+        self.call("create", name)?;
+        self.below.create(name, bytes)
+    }
+
+    fn get(&self, name: &str, range: std::ops::Range<u64>) -> chiplog::Result<bytes::Bytes> {
+        self.call("get", name)?;
+        self.below.get(name, range)
+    }
+
+    fn size(&self, name: &str) -> chiplog::Result<Option<u64>> {
+        self.call("size", name)?;
+        self.below.size(name)
+    }
+
+    fn list(&self, prefix: &str) -> chiplog::Result<Vec<chiplog::vault::ObjectInfo>> {
+        self.call("list", prefix)?;
+        self.below.list(prefix)
+    }
+
+    fn delete(&self, name: &str) -> chiplog::Result<()> {
+        self.call("delete", name)?;
+        self.below.delete(name)
+    }
+}
+
+/// A log with objects behind a hook, and its objects. The scrub makes a pass in 300 ms.
+fn hooked_log(dir: &Path, local_segments: u64) -> (Arc<MemoryVault>, Arc<HookedVault>, Log) {
+    let below = Arc::new(MemoryVault::default());
+    let hooked = HookedVault::new(&below);
+    let options = options(&below)
+        .vault(hooked.clone() as Arc<dyn Vault>)
+        .local_bytes(local_segments * u64::from(SEGMENT))
+        .object_scrub(Duration::from_millis(300));
+    let log = Log::open(dir, options).unwrap();
+    append(&log, 2000);
+    eventually("objects are stored", || log.metrics().stored_bytes > 1_000_000);
+    (below, hooked, log)
+}
+
+/// An object that cannot be examined or stored is shown, and delays no other one.
+#[test]
+fn one_object_that_fails_delays_no_other() {
+    for (call, kind) in [
+        ("get", ErrorKind::PermissionDenied),
+        ("size", ErrorKind::PermissionDenied),
+        ("put", ErrorKind::PermissionDenied),
+        ("put", ErrorKind::Io),
+        ("put", ErrorKind::Unavailable),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let (below, hooked, log) = hooked_log(dir.path(), 100);
+        let sound = objects_in(&below);
+        let (first, third) = (sound[0].clone(), sound[2].clone());
+        let bad = first.0.clone();
+        hooked.set(move |called, name| match called == call && name == bad {
+            true => Err(chiplog::Error::new(kind, "injected")),
+            false => Ok(()),
+        });
+        if call == "put" {
+            below.delete(&first.0).unwrap();
+        }
+        below.delete(&third.0).unwrap();
+        eventually("the other one is stored again", || below.size(&third.0).unwrap().is_some());
+        if kind != ErrorKind::Unavailable {
+            eventually("it is shown", || log.metrics().damaged_objects == 1);
+        }
+        hooked.set(|_, _| Ok(()));
+        eventually("all are as they were", || {
+            log.metrics().damaged_objects == 0 && objects_in(&below).starts_with(&sound)
+        });
+        assert_eq!(log.metrics().object_failures, 0, "{call} {kind:?}");
+    }
+}
+
+/// An object that cannot be read is stored again; one bad answer changes nothing.
+#[test]
+fn unreadable_object_is_stored_again_and_one_bad_answer_is_not_enough() {
+    let dir = tempfile::tempdir().unwrap();
+    let (below, hooked, log) = hooked_log(dir.path(), 100);
+    let mut seen = std::collections::HashSet::new();
+    let answers = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let counted = answers.clone();
+    hooked.set(move |call, name| {
+        if call == "get" && name.contains("/o/") && seen.insert(name.to_owned()) {
+            counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            return Err(chiplog::Error::new(ErrorKind::NotFound, "injected"));
+        }
+        Ok(())
+    });
+    eventually("objects are examined", || answers.load(std::sync::atomic::Ordering::Relaxed) > 4);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!((log.metrics().repaired_objects, log.metrics().damaged_objects), (0, 0));
+    let bad = objects_in(&below)[1].0.clone();
+    let mut is_put = false;
+    hooked.set(move |call, name| {
+        is_put |= call == "put" && name == bad;
+        match call == "get" && name == bad && !is_put {
+            true => Err(chiplog::Error::new(ErrorKind::Io, "injected: a bad sector")),
+            false => Ok(()),
+        }
+    });
+    eventually("it is stored again", || log.metrics().repaired_objects == 1);
+    assert_eq!(log.metrics().damaged_objects, 0);
+}
+
+/// Files that have the last copy of a lost object stay until it is stored again.
+#[test]
+fn files_of_a_lost_object_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let (below, hooked, log) = hooked_log(dir.path(), 12);
+    let (name, bytes) = objects_in(&below).remove(1);
+    let (bad, refused) = (name.clone(), Arc::new(std::sync::atomic::AtomicU64::new(0)));
+    let counted = refused.clone();
+    hooked.set(move |call, name| {
+        if call == "put" && name == bad {
+            counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            return Err(chiplog::Error::new(ErrorKind::Unavailable, "injected"));
+        }
+        Ok(())
+    });
+    below.delete(&name).unwrap();
+    eventually("it is tried", || refused.load(std::sync::atomic::Ordering::Relaxed) > 0);
+    append(&log, 8000); // 5 MB
+    eventually("the others are stored", || log.metrics().stored_bytes > 6_000_000);
+    for _ in 0..20 {
+        append(&log, 20);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(files(dir.path(), ".seg") >= 24, "{}", files(dir.path(), ".seg"));
+    hooked.set(|_, _| Ok(()));
+    eventually("it is back", || below.size(&name).unwrap() == Some(bytes.len() as u64));
+    assert_eq!(below.get(&name, 0..bytes.len() as u64).unwrap(), bytes);
+    eventually("files go", || {
+        append(&log, 50);
+        files(dir.path(), ".seg") < 20
+    });
+    read_all(&log, 1);
+}
+
+/// A leader that knows of a later discard deletes an object while this replica stores it again: it does not stay.
+#[test]
+fn object_that_is_discarded_while_it_is_put_does_not_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let (below, hooked, log) = hooked_log(dir.path(), 100);
+    let (name, _) = objects_in(&below).remove(1);
+    let begin = format!("{:032x}/begin/{:020}", log.log_id().get(), 2);
+    let (bad, vault, was_put) =
+        (name.clone(), below.clone(), Arc::new(std::sync::atomic::AtomicBool::new(false)));
+    let told = was_put.clone();
+    hooked.set(move |call, name| {
+        if call == "put" && name == bad {
+            told.store(true, std::sync::atomic::Ordering::Relaxed);
+            vault.create(&begin, bytes::Bytes::from_static(b"2")).unwrap();
+        }
+        Ok(())
+    });
+    below.delete(&name).unwrap();
+    eventually("it is put", || was_put.load(std::sync::atomic::Ordering::Relaxed));
+    eventually("it is deleted again", || below.size(&name).unwrap().is_none());
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!(below.size(&name).unwrap(), None);
+    assert_eq!((log.metrics().repaired_objects, log.metrics().damaged_objects), (0, 0));
+}
+
+/// Damages an object that no file has the entries of, by more than the padding between two blocks.
+fn flip(vault: &MemoryVault, n: usize) -> (String, bytes::Bytes) {
+    let (name, bytes) = objects_in(vault).remove(n);
+    let mut flipped = bytes.to_vec();
+    let middle = flipped.len() / 2;
+    flipped[middle..middle + 8192].iter_mut().for_each(|byte| *byte ^= 1);
+    vault.put(&name, &[flipped.into()]).unwrap();
+    (name, bytes)
+}
+
+/// An idle log with a pass of 30 days: damage that a reader meets is examined at once. It is not shown any more once its records
+/// are discarded.
+#[test]
+fn damage_that_a_reader_meets_is_examined_at_once() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = Log::open(dir.path(), options(&vault).local_bytes(2 * u64::from(SEGMENT))).unwrap();
+    append(&log, 4000);
+    eventually("files go", || {
+        append(&log, 50);
+        log.metrics().stored_bytes > 2_000_000 && files(dir.path(), ".seg") <= 8
+    });
+    flip(&vault, 1);
+    std::thread::sleep(Duration::from_millis(300)); // everything is idle
+    let mut reader = log.reader(Start::First).unwrap();
+    let error = loop {
+        match reader.next_record() {
+            Ok(found) => assert!(found.is_some(), "no damage was met"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    let begun = Instant::now();
+    eventually("it is shown", || log.metrics().damaged_objects == 1);
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    drop(reader);
+    log.discard(Index(2000)).unwrap();
+    eventually("it is not shown any more", || log.metrics().damaged_objects == 0);
+}
+
+/// A replica without the entries tells of damage: the other one stores the object again, although its own pass takes 30 days.
+#[test]
+fn replica_without_the_entries_tells_of_damage() {
+    let (network, vault) = (MemoryNetwork::new(), Arc::new(MemoryVault::default()));
+    let dirs: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
+    let short = options(&vault).local_bytes(2 * u64::from(SEGMENT));
+    let (one, two) =
+        two_replicas([&dirs[0], &dirs[1]].map(|dir| dir.path()), &network, [short, options(&vault)]);
+    append_to(&[&one, &two], 5000);
+    eventually("files go", || {
+        append_to(&[&one, &two], 50);
+        files(dirs[0].path(), ".seg") <= 8
+    });
+    let (name, bytes) = flip(&vault, 2);
+    // Until its files are gone there, too, a reader meets no damage.
+    eventually("a reader meets damage", || {
+        append_to(&[&one, &two], 50);
+        let mut reader = one.reader(Start::First).unwrap();
+        loop {
+            match reader.next_record() {
+                Ok(Some(_)) => {}
+                Ok(None) => return false,
+                Err(error) => return error.kind() == ErrorKind::Corrupt,
+            }
+        }
+    });
+    eventually("the other replica stores it again", || {
+        vault.get(&name, 0..bytes.len() as u64).is_ok_and(|now| now == bytes)
+    });
+    eventually("it is counted", || two.metrics().repaired_objects == 1);
+    assert_eq!((one.metrics().repaired_objects, two.metrics().damaged_objects), (0, 0));
     read_all(&one, 1);
 }

@@ -587,8 +587,9 @@ typedef struct {
    */
   uint32_t reserved;
   /**
-   * How long a pass over all stored objects takes, in which each is read and compared with what the log says of it. What
-   * is missing or damaged is stored again. At least 100 ms, default 30 days. 0: objects are not examined.
+   * How long a pass over all stored objects takes, in which each is read and compared with what the log says of it. A
+   * missing or damaged one is stored again, by a replica that has its entries in files. At least 100 ms, default 30 days. 0: objects
+   * are not examined.
    */
   uint64_t object_scrub_ms;
 } chiplog_log_options_t;

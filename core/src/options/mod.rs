@@ -133,9 +133,11 @@ options! {
         /// can go on for as long.
         pub object_delete_delay: Duration,
         /// How long a pass over all stored objects takes, in which each is read and compared with what the log says of it, by
-        /// the leader and by replicas that could store it again. All are looked for once an hour, and one in which a reader
-        /// meets damage is examined at once. What is missing or damaged is stored again, by a replica that has its entries in
-        /// files. At least 100 ms, default 30 days. None: no object is looked for, examined or stored again.
+        /// the leader and by replicas that could store it again. All are looked for soon after the start, and once an hour. One in
+        /// which a reader meets damage is examined soon, after what has to be stored. A missing or damaged object is stored again,
+        /// with the same bytes, by a replica that has all its entries in files; those files stay until then, also beyond
+        /// `local_bytes` and `local_age`. At least 100 ms, default 30 days. None: this replica looks for no object, and examines
+        /// and repairs none.
         pub object_scrub: Option<Duration>,
         /// Whether full segments of a group of named logs are copied in the order of their logs, so that one of many logs is read
         /// about as fast as a log on its own. A copy takes about the space of its segment, up to 1.7 times as much with small

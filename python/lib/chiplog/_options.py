@@ -161,8 +161,8 @@ class Options:
     object_scrub: float | None = option(
         "seconds, at least 0.1; 0: none",
         "2,592,000 (30 days)",
-        "How long a pass over all stored objects takes, in which each is read and compared with what the log says of it. What "
-        "is missing or damaged is stored again. 0: objects are not examined.",
+        "How long a pass over all stored objects takes, in which each is read and compared with what the log says of it. A "
+        "missing or damaged one is stored again, by a replica that has its entries in files. 0: objects are not examined.",
     )
     sorted_copies: bool | None = option(
         "True or False",

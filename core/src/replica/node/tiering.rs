@@ -21,8 +21,10 @@
 //! Must not know: the network, which object store it is.
 
 mod delegation;
+mod examination;
 mod jobs;
 mod local;
+mod object_access;
 mod object_scrub;
 
 use super::Node;
@@ -43,9 +45,9 @@ use crate::sync::threads::spawn;
 use crate::types::{EntryIndex, LogId, LogNumber, NodeId, Timestamp};
 use crate::vault::Vault;
 use delegation::Delegation;
-pub(crate) use jobs::ObjectMaker;
 use jobs::{Found, Job, JobDone, ObjectBegin, Search};
 use local::Released;
+pub(crate) use object_access::ObjectMaker;
 use object_scrub::ObjectScrub;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -144,6 +146,12 @@ impl Tiering {
     pub(super) fn new(store: &Store, log: LogId, options: &Options, queue: Arc<ProposalQueue>) -> Self {
         let unaided = store.allocator.is_unaided();
         read_objects(store, log, options);
+        if options.object_scrub.is_some()
+            && let Some(cache) = store.segments.objects().cache()
+        {
+            let queue = queue.clone();
+            cache.on_damage(move || queue.push_event(InboxEvent::JobEnded));
+        }
         Self {
             vault: options.vault.clone(),
             log,
@@ -222,15 +230,19 @@ impl Tiering {
 impl Node {
     /// Makes a step of the objects.
     pub(super) fn tier(&mut self, now: Moment) -> Result<()> {
-        self.release_files(now);
         if let Some(done) = self.tiering.take_done() {
             self.end_job(done, now)?;
         }
-        self.take_request();
+        self.take_requests(now);
+        self.learn_suspects(now);
+        self.release_files(now);
         self.take_answer(now);
         if !self.replica.is_leader() {
             self.tiering.delegation.forget();
             self.tiering.claimed = None;
+        }
+        if self.tiering.is_busy && self.has_to_store(now) {
+            self.tiering.scrub.give_way();
         }
         if self.tiering.is_busy || now < self.tiering.again {
             return Ok(());
@@ -317,6 +329,16 @@ impl Node {
         let delete = self.tiering.to_delete.front().filter(|next| next.raft <= known).map(|next| next.at);
         let age = self.age_due(now);
         [work, delete, age].into_iter().flatten().min().map(|at| at.max(self.tiering.again))
+    }
+
+    /// Whether there is something to store, to claim or to delete.
+    fn has_to_store(&self, now: Moment) -> bool {
+        let (tiering, next) = (&self.tiering, self.replica.sequencer.committed().objects.next_to_store());
+        if !self.replica.is_leader() {
+            return next.is_some_and(|(number, ..)| tiering.delegation.is_wanted(number));
+        }
+        let waits = tiering.claimed.is_some() || (next.is_some() && tiering.delegation.is_idle());
+        (waits || self.due_for_deletion(now).is_some()) && self.may_propose_objects()
     }
 
     /// Whether a command about objects can be proposed now. A leader that hands over, or has no room, proposes nothing. The one
@@ -421,6 +443,9 @@ impl Node {
     }
 
     fn end_job(&mut self, done: JobDone, now: Moment) -> Result<()> {
+        if matches!(done, JobDone::Panicked) && self.end_panicked_examination(now) {
+            return Ok(());
+        }
         if done.is_failure() {
             self.published.counters.object_failures.fetch_add(1, Ordering::Relaxed);
         }
@@ -530,6 +555,7 @@ impl Node {
         let (raft, is_discarded) =
             (committed.raft, number > self.tiering.shown.0 || self.tiering.shown == (0, 0));
         self.tiering.shown = (number, next);
+        self.prune_scrub();
         if is_discarded && number > self.tiering.deleted {
             self.delete_later(number, raft, now);
         }

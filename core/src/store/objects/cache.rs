@@ -26,7 +26,7 @@ use std::io::IoSlice;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// Bytes that are fetched at a time.
 pub(crate) const CHUNK_BYTES: usize = 4 << 20;
@@ -51,8 +51,18 @@ pub(crate) struct ObjectCache {
     fetched: AtomicU64,
     /// How many files were made.
     made: AtomicU64,
-    /// Objects in which readers have met damage.
+    /// Objects in which readers have met damage, as long as there is a scrub that examines them.
     suspects: Mutex<BTreeSet<u64>>,
+    on_damage: OnceLock<OnDamage>,
+}
+
+/// Wakes the scrub that examines objects in which readers have met damage.
+struct OnDamage(Box<dyn Fn() + Send + Sync>);
+
+impl std::fmt::Debug for OnDamage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnDamage")
+    }
 }
 
 impl ObjectCache {
@@ -82,6 +92,7 @@ impl ObjectCache {
             fetched: AtomicU64::new(0),
             made: AtomicU64::new(0),
             suspects: Mutex::default(),
+            on_damage: OnceLock::new(),
         }
     }
 
@@ -149,8 +160,17 @@ impl ObjectCache {
         std::mem::take(&mut *self.suspects.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Has damage that readers meet collected, and this called for each object.
+    pub(crate) fn on_damage(&self, wake: impl Fn() + Send + Sync + 'static) {
+        let _ = self.on_damage.set(OnDamage(Box::new(wake)));
+    }
+
     fn suspect(&self, number: u64) {
-        self.suspects.lock().unwrap_or_else(PoisonError::into_inner).insert(number);
+        let Some(OnDamage(wake)) = self.on_damage.get() else { return };
+        let is_new = self.suspects.lock().unwrap_or_else(PoisonError::into_inner).insert(number);
+        if is_new {
+            wake();
+        }
     }
 
     /// Takes a file out of the account, and its name from the disk. The caller holds the lock of the files.

@@ -91,8 +91,9 @@ pub struct chiplog_log_options_t {
     pub sorted_copies: u32,
     /// Not used; must be 0.
     pub reserved: u32,
-    /// How long a pass over all stored objects takes, in which each is read and compared with what the log says of it. What
-    /// is missing or damaged is stored again. At least 100 ms, default 30 days. 0: objects are not examined.
+    /// How long a pass over all stored objects takes, in which each is read and compared with what the log says of it. A
+    /// missing or damaged one is stored again, by a replica that has its entries in files. At least 100 ms, default 30 days. 0: objects
+    /// are not examined.
     pub object_scrub_ms: u64,
 }
 

@@ -55,6 +55,16 @@ impl Delegation {
         self.asked.is_none()
     }
 
+    /// Whether a request to or from another replica is pending.
+    pub(super) fn is_storing(&self) -> bool {
+        self.asked.is_some() || self.request.is_some()
+    }
+
+    /// Whether the leader waits for this replica to store an object.
+    pub(super) fn is_wanted(&self, number: u64) -> bool {
+        self.request.is_some_and(|(_, wanted)| wanted == number)
+    }
+
     /// Forgets the requests of a leader.
     pub(super) fn forget(&mut self) {
         self.asked = None;
@@ -120,9 +130,23 @@ impl Node {
         }
     }
 
-    /// At another replica: takes the leader's request. Without an object store it is refused at once.
-    pub(super) fn take_request(&mut self) {
-        let Some((from, number)) = self.replica.take_object_request() else { return };
+    /// Takes requests: the leader's, to store an object, and those of replicas that have found a stored object damaged. Without an
+    /// object store the leader's is refused at once.
+    pub(super) fn take_requests(&mut self, now: Moment) {
+        while let Some((from, number)) = self.replica.take_object_request() {
+            if number < self.replica.sequencer.committed().objects.next_to_show() {
+                self.suspect_object(number, now);
+            } else if self.replica.leader() == Some(from) {
+                self.take_request(from, number);
+            }
+        }
+        // Another one has stored it, or there is another leader.
+        let (stored, leader) =
+            (self.replica.sequencer.committed().objects.next_to_show(), self.replica.leader());
+        self.tiering.delegation.request.take_if(|(from, wanted)| *wanted < stored || Some(*from) != leader);
+    }
+
+    fn take_request(&mut self, from: NodeId, number: u64) {
         if self.tiering.vault.is_none() {
             self.replica.answer_object(from, number, None);
             return self.send();

@@ -9,6 +9,7 @@
 //!
 //! Invariants:
 //! - every record of a removed file is in an object that is durably known here to be stored;
+//! - an object that is suspected to be lost or damaged keeps the files that have all of it: they may be the last copy;
 //! - the opening that says so is durable before the first file goes, and so is that the entries before it are committed:
 //!   recovery takes the first record as of the last entry that it knows to be committed.
 
@@ -66,6 +67,9 @@ impl Node {
         if known < says_it.base.raft && !planted!(95) {
             self.owes_commit |= self.replica.sequencer.committed().raft >= says_it.base.raft;
         } else if self.writer.synced().end.raft > says_it.base.raft {
+            if self.held_by_scrub().is_some_and(|begin| begin.next < going.first) {
+                return;
+            }
             self.tiering.released.going = None;
             self.drop_local(going.first);
         }
@@ -107,12 +111,14 @@ impl Node {
             let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
             Timestamp(self.replica.time(now).0.saturating_sub(age))
         });
+        let held = self.held_by_scrub();
         let mut first = None;
         for segment in full {
             let is_too_much = self.options.local_bytes.is_some_and(|max| bytes > max);
             let is_too_old = young.is_some_and(|young| segment.last_timestamp() < young);
             let is_stored = segment.end().raft <= stored || planted!(90);
-            if !(is_too_much || is_too_old) || !is_stored {
+            let is_held = held.is_some_and(|begin| segment.end().raft > begin.raft);
+            if !(is_too_much || is_too_old) || !is_stored || is_held {
                 break;
             }
             bytes -= segment.data_end() as u64;

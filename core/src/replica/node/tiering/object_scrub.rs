@@ -1,291 +1,365 @@
 //! Scrub of objects: finds those that the object store has lost or damaged, and stores them again.
 //!
 //! ```text
-//!   every hour, or pass      list all ──> missing, or of another size ──┐
-//!   a reader met damage ────────────────────────────────────────────────┼──> examine: read it whole, compare its checksum
-//!   evenly over a pass       the next object ───────────────────────────┘        │ not as it was stored
-//!                                                            make it again from the files here, put
+//!   every hour, or pass        list all ──> missing, or of another size ──┐
+//!   a reader met damage ──────────────────────────────────────────────────┼──> suspects ──when due──┐
+//!   another replica found it, and has not its entries ────────────────────┘       ^                 ├──> examine
+//!   evenly over a pass         the next object ───────────────────────────────────│─────────────────┘      │
+//!                                              not sound, or not examined: later  └────────────────────────┘
 //! ```
 //!
 //! The log says of each object how large it is and which checksum it has. So any replica can examine any object; those that have
 //! its entries in their files can make it again, byte for byte. Each replica lists. A replica reads the objects that it could
-//! make again, and the leader all.
+//! make again, and the leader all. A replica that finds damage and cannot repair it tells the others. Where a pass is follows from the
+//! log's time: restarts and new leaders go on in it.
 //!
 //! Invariants:
-//! - what is put is what the log says of the object, to the last byte;
-//! - an object that is another history's stays as it is;
-//! - storing goes first: nothing is examined while there is something to cut, store or delete.
+//! - one object that cannot be examined delays no other one: each has its own time, and suspects and the pass take turns;
+//! - files that have all of a suspect stay (see `local`);
+//! - storing goes first: nothing is examined while there is something to store, to claim or to delete, and an examination gives
+//!   way to it, up to [`GIVES_WAY_MAX`] times;
+//! - nothing is stored again while no leader is known: this replica may not know of discards.
 
 use super::super::Node;
-use super::jobs::{Job, ObjectMaker, check, check_there, newest_begin};
-use crate::error::{Error, ErrorKind, Result};
-use crate::record::crc::Crc;
-use crate::replica::state::object_table::StoredAt;
-use crate::store::format::geometry::FOOTER_BYTES;
-use crate::store::format::objects::StoredObject;
-use crate::store::format::segment::Footer;
-use crate::store::object_maker::Stretch;
-use crate::store::objects::cache::CHUNK_BYTES;
-use crate::store::objects::names::{folder, object_name, object_number, salt};
+use super::examination::{Examination, Listing, Verdict};
+use super::jobs::Job;
+use crate::error::{ErrorKind, Result};
+use crate::store::segment::Base;
 use crate::sync::clock::Moment;
-use crate::types::LogId;
+use crate::types::Timestamp;
 use crate::vault::Vault;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often all objects are listed, at most.
+/// How often all objects are listed, and when they are listed first, at most.
 const LIST_EVERY: Duration = Duration::from_secs(3600);
+const LIST_FIRST: Duration = Duration::from_secs(60);
 /// When a scrub that could not use the object store goes on.
 const SCRUB_AGAIN: Duration = Duration::from_secs(60);
+/// When an object is examined again: one whose examination gave way, failed for a reason that passes, or found damage that lasts.
+const GAVE_WAY_AGAIN: Duration = Duration::from_secs(3);
+const PASSING_AGAIN: Duration = Duration::from_secs(600);
+const LASTING_AGAIN: Duration = Duration::from_secs(3600);
+/// How often in a row examinations give way, at most: otherwise a busy log would have none.
+const GIVES_WAY_MAX: u32 = 4;
+/// The most objects that a pass makes up for, after a time without this replica.
+const LATE_MAX: u64 = 8;
 
 /// The state of the scrub.
 #[derive(Debug, Default)]
 pub(super) struct ObjectScrub {
-    /// When all objects are listed next, and when the next one is read; None: not decided yet.
+    /// When all objects are listed next. None: not decided yet.
     list_at: Option<Moment>,
-    read_at: Option<Moment>,
+    /// The last turn in the pass, by the log's time, and the next one. None: not decided yet.
+    last: Option<Turn>,
+    next: Option<Turn>,
     /// Nothing is done before: the object store could not be used.
     rest_until: Option<Moment>,
-    /// The number of the object that is read next.
-    next: u64,
-    /// Objects that are to be examined at once.
-    suspects: BTreeSet<u64>,
-    /// Objects that are known to be lost or damaged.
+    /// Objects that are to be examined, and when.
+    suspects: BTreeMap<u64, Suspect>,
+    /// Objects that are known to be lost or damaged: all are suspects, too.
     damaged: BTreeSet<u64>,
+    examining: Option<Examining>,
+    /// How often in a row examinations gave way.
+    gave_way: u32,
+    /// Whether the last examination was of a suspect.
+    was_suspect: bool,
 }
 
-/// All objects of a log, to be looked for.
-pub(super) struct Listing {
-    vault: Arc<dyn Vault>,
-    log: LogId,
-    stored: Vec<(u64, u32)>,
+/// The object that is being examined.
+#[derive(Debug)]
+struct Examining {
+    number: u64,
+    is_suspect: bool,
+    /// Ends it early.
+    gives_way: Arc<AtomicBool>,
 }
 
-/// An object to be examined.
-pub(super) struct Examination {
-    vault: Arc<dyn Vault>,
-    log: LogId,
-    at: StoredAt,
-    /// Makes it again from the files here. None: they do not have it.
-    maker: Option<ObjectMaker>,
+/// An object that is to be examined.
+#[derive(Clone, Copy, Debug)]
+struct Suspect {
+    at: Moment,
+    /// Whether there is a reason to think that it is lost or damaged: files with its entries stay.
+    holds: bool,
 }
 
-/// What an examination has shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// It is as it was stored; or its records are discarded, and it is no longer needed.
-    Sound,
-    /// It was not, and was stored again.
-    Repaired,
-    /// It is not, and cannot be made again here.
-    Damaged(&'static str),
+/// When an object is read in a pass: at a time in milliseconds. Of two at the same time the one with the lower number comes first.
+type Turn = (u64, u64);
+
+/// The first turn of one of these objects after another turn. Each object has a turn in every pass, at a time of its own: which other
+/// objects there are does not matter, and all together are spread evenly.
+fn next_turn(objects: impl Iterator<Item = u64>, every: Duration, last: Turn) -> Option<Turn> {
+    let every = (every.as_millis() as u64).max(1);
+    let turn = |number: u64| {
+        // Multiples of the golden ratio: wherever they end, they divide a pass about evenly.
+        let part = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let phase = ((u128::from(part) * u128::from(every)) >> 64) as u64;
+        let in_this_pass = (last.0 - last.0 % every + phase, number);
+        if in_this_pass > last { in_this_pass } else { (in_this_pass.0 + every, number) }
+    };
+    objects.map(turn).min()
 }
 
-impl Listing {
-    /// The numbers of the objects that are not there as they were stored, by their names and sizes.
-    pub(super) fn run(&self) -> Result<BTreeSet<u64>> {
-        check_there(&*self.vault, self.log)?;
-        let there = self.vault.list(&folder(self.log))?;
-        let there: BTreeMap<u64, u64> =
-            there.iter().filter_map(|o| Some((object_number(self.log, &o.name)?, o.bytes))).collect();
-        let wrong =
-            self.stored.iter().filter(|(number, bytes)| there.get(number) != Some(&u64::from(*bytes)));
-        Ok(wrong.map(|(number, _)| *number).collect())
-    }
-}
-
-impl Examination {
-    pub(super) fn number(&self) -> u64 {
-        self.at.number
-    }
-
-    /// Examines the object, and stores it again if it has to be and can be.
-    ///
-    /// # Errors
-    /// The object store cannot be used now. `Corrupt`, `Io`: files here.
-    pub(super) fn run(&self) -> Result<Verdict> {
-        let (vault, number) = (&*self.vault, self.at.number);
-        check_there(vault, self.log)?;
-        let name = object_name(self.log, number);
-        let why = match vault.size(&name)? {
-            None => "it is missing",
-            Some(bytes) if bytes == u64::from(self.at.object.bytes) && self.is_sound(&name)? => {
-                return Ok(Verdict::Sound);
-            }
-            Some(bytes) if self.is_of_another_history(&name, bytes)? => {
-                return Ok(Verdict::Damaged("it is of another history of this log"));
-            }
-            Some(_) => "its bytes are others than those that were stored",
-        };
-        // Deleted by a leader that knows of more discards than this replica.
-        if newest_begin(vault, self.log)?.is_some_and(|begin| number < begin) {
-            return Ok(Verdict::Sound);
+impl ObjectScrub {
+    /// Has an object examined at once, unless it has a time already.
+    fn suspect(&mut self, number: u64, now: Moment) {
+        if self.examining.as_ref().is_none_or(|examining| examining.number != number) {
+            let suspect = self.suspects.entry(number).or_insert(Suspect { at: now, holds: true });
+            suspect.holds = true;
         }
-        let Some(maker) = &self.maker else { return Ok(Verdict::Damaged(why)) };
-        let StoredAt { begin, state, object, .. } = self.at;
-        let made = match maker.make(&Stretch { log: self.log, number, begin, end: state.end }) {
-            Ok(made) if made.object == object => made,
-            Ok(made) => return Err(other_bytes(&name, &made.object, &object)),
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Verdict::Damaged(why)),
-            Err(error) => return Err(error),
-        };
-        vault.put(&name, &made.pieces)?;
-        check(vault, &name, object.bytes.into())?;
-        Ok(Verdict::Repaired)
     }
 
-    /// Whether the object's bytes are those that were stored.
-    fn is_sound(&self, name: &str) -> Result<bool> {
-        let StoredObject { bytes, crc, .. } = self.at.object;
-        let (mut sum, mut at) = (Crc::new(), 0);
-        while at < u64::from(bytes) {
-            let end = (at + CHUNK_BYTES as u64).min(bytes.into());
-            let got = match self.vault.get(name, at..end) {
-                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::OutOfRange) => {
-                    return Ok(false);
-                }
-                got => got?,
-            };
-            if got.len() as u64 != end - at {
-                return Ok(false);
-            }
-            (sum, at) = (sum.add(&got), end);
+    /// Ends an examination early, because something waits that goes first.
+    pub(super) fn give_way(&self) {
+        if let Some(Examining { gives_way, .. }) = &self.examining
+            && self.gave_way < GIVES_WAY_MAX
+        {
+            gives_way.store(true, Ordering::Relaxed);
         }
-        Ok(sum.sum() == crc)
     }
 
-    /// Whether the object has a sound footer that says something else than the log: two clusters continue one log, and store its
-    /// objects in one place.
-    fn is_of_another_history(&self, name: &str, bytes: u64) -> Result<bool> {
-        let Some(at) = bytes.checked_sub(FOOTER_BYTES as u64) else { return Ok(false) };
-        let Ok(footer) = <[u8; FOOTER_BYTES]>::try_from(&*self.vault.get(name, at..bytes)?) else {
-            return Ok(false);
-        };
-        let (number, state) = (self.at.number, self.at.state);
-        let is_other = |footer: Footer| {
-            (footer.last_raft, footer.last_term, footer.next)
-                != (state.end.raft, state.end.term, state.end.next)
-                || (footer.last_timestamp, footer.index_crc) != (state.timestamp, self.at.object.index_crc)
-        };
-        Ok(Footer::parse(&footer, number + 1, salt(self.log, number)).is_ok_and(is_other))
+    /// The suspect that is due longest.
+    fn due_suspect(&self, now: Moment) -> Option<u64> {
+        let due = self.suspects.iter().filter(|(_, suspect)| suspect.at <= now);
+        due.min_by_key(|(_, suspect)| suspect.at).map(|(number, _)| *number)
+    }
+
+    /// The next object to be examined: suspects and the pass take turns.
+    fn next(&mut self, time: Timestamp, now: Moment) -> Option<(u64, bool)> {
+        let turn = self.next.filter(|turn| turn.0 <= time.0);
+        let suspect = self.due_suspect(now);
+        let suspect = suspect.filter(|_| turn.is_none() || !self.was_suspect);
+        self.was_suspect = suspect.is_some();
+        if let Some(number) = suspect {
+            let holds = self.suspects.remove(&number).is_some_and(|suspect| suspect.holds);
+            return Some((number, holds));
+        }
+        let turn = turn?;
+        (self.last, self.next) = (Some(turn), None);
+        // A suspect has a time of its own.
+        (!self.suspects.contains_key(&turn.1)).then_some((turn.1, false))
+    }
+
+    /// The objects have changed: forgets those below `oldest`, and decides again whose turn comes next.
+    fn prune(&mut self, oldest: u64) {
+        self.suspects.retain(|number, _| *number >= oldest);
+        self.damaged.retain(|number| *number >= oldest);
+        self.next = None;
     }
 }
 
 impl Node {
     /// The next job of the scrub, if one is due.
     pub(super) fn scrub_job(&mut self, vault: &Arc<dyn Vault>, now: Moment) -> Option<Job> {
-        let pass = self.options.object_scrub?;
-        self.learn_suspects();
-        if self.tiering.scrub.rest_until.is_some_and(|until| now < until) {
-            return None;
-        }
-        let (vault, log) = (vault.clone(), self.tiering.log);
+        let every = self.scrub_pass()?;
+        let time = self.replica.time(now);
+        let (vault, log, node) = (vault.clone(), self.tiering.log, self.cluster.node.0);
         let objects = &self.replica.sequencer.committed().objects;
-        let (oldest, count) = (objects.number(), objects.stored().count() as u32);
-        if count == 0 {
+        let scrub = &mut self.tiering.scrub;
+        if scrub.rest_until.is_some_and(|until| now < until) {
             return None;
         }
-        let scrub = &mut self.tiering.scrub;
-        let every = pass.min(LIST_EVERY);
-        if *scrub.list_at.get_or_insert(now.plus(every)) <= now {
-            scrub.list_at = Some(now.plus(every));
+        // Not all replicas at the same time.
+        let first = || now.plus(every.min(LIST_FIRST) * (node % 8 + 1) as u32 / 8);
+        if *scrub.list_at.get_or_insert_with(first) <= now {
+            scrub.list_at = Some(now.plus(every.min(LIST_EVERY)));
             let stored = objects.stored().map(|at| (at.number, at.object.bytes)).collect();
             return Some(Job::List(Listing { vault, log, stored }));
         }
-        let is_due = *scrub.read_at.get_or_insert(now.plus(pass / count)) <= now;
-        let suspect = scrub.suspects.pop_first();
-        let number = match suspect {
-            Some(number) => number,
-            None if is_due => {
-                scrub.read_at = Some(now.plus(pass / count));
-                scrub.next.max(oldest)
-            }
-            None => return None,
-        };
-        let at = objects.stored().find(|at| at.number >= number);
-        if suspect.is_none() {
-            self.tiering.scrub.next = at.map_or(0, |at| at.number + 1); // behind the last one the next pass begins
+        if scrub.next.is_none() {
+            let all = objects.number()..objects.next_to_show();
+            let late = every.as_millis() as u64 * LATE_MAX / (all.end - all.start).max(1);
+            let last = scrub.last.unwrap_or((time.0, u64::MAX)).max((time.0.saturating_sub(late), 0));
+            scrub.last = Some(last);
+            scrub.next = next_turn(all, every, last);
         }
-        let at = at.filter(|at| suspect.is_none() || at.number == number)?;
-        let is_here = self.writer.archive.first().raft <= at.begin.raft;
-        if suspect.is_none() && !is_here && !self.replica.is_leader() {
+        let (number, is_suspect) = scrub.next(time, now)?;
+        let at = objects.stored().find(|at| at.number == number)?;
+        let is_here = self.has_all_behind(at.begin);
+        if !is_suspect && !is_here && !self.replica.is_leader() {
             return None;
         }
+        let gives_way = Arc::new(AtomicBool::new(false));
+        self.tiering.scrub.examining = Some(Examining { number, is_suspect, gives_way: gives_way.clone() });
         let maker = is_here.then(|| self.object_maker());
-        Some(Job::Examine(Examination { vault, log, at, maker }))
+        Some(Job::Examine(Box::new(Examination { vault, log, at, maker, gives_way })))
     }
 
-    /// When the scrub has something to do. None: there are no objects, or it is off.
+    /// When the scrub has something to do. None: nothing, until something else happens.
     pub(super) fn scrub_due(&self, now: Moment) -> Option<Moment> {
-        self.options
-            .object_scrub
-            .filter(|_| self.replica.sequencer.committed().objects.stored_upto().is_some())?;
+        self.scrub_pass()?;
         let scrub = &self.tiering.scrub;
-        let at = [scrub.list_at, scrub.read_at].into_iter().flatten().min();
-        let at = if scrub.suspects.is_empty() { at.unwrap_or(now) } else { now };
+        let list = scrub.list_at.unwrap_or(now);
+        let left = scrub.next.map_or(0, |turn| turn.0.saturating_sub(self.replica.time(now).0));
+        let read = now.plus(Duration::from_millis(left));
+        let at = scrub.suspects.values().map(|suspect| suspect.at).chain([list, read]).min()?;
         Some(scrub.rest_until.map_or(at, |until| at.max(until)))
     }
 
+    /// How long a pass takes. None: nothing can be examined now.
+    fn scrub_pass(&self) -> Option<Duration> {
+        let has_objects = self.replica.sequencer.committed().objects.stored_upto().is_some();
+        let is_free = self.replica.leader().is_some() && !self.tiering.delegation.is_storing();
+        self.options.object_scrub.filter(|_| has_objects && is_free)
+    }
+
+    /// Whether the files here have all entries of an object that begins there.
+    fn has_all_behind(&self, begin: Base) -> bool {
+        self.writer.archive.first().raft <= begin.raft
+    }
+
+    /// Has a stored object examined, because a reader or another replica has met damage in it.
+    pub(super) fn suspect_object(&mut self, number: u64, now: Moment) {
+        let objects = &self.replica.sequencer.committed().objects;
+        let is_stored = (objects.number()..objects.next_to_show()).contains(&number);
+        if is_stored && self.options.object_scrub.is_some() {
+            self.tiering.scrub.suspect(number, now);
+        }
+    }
+
     /// Learns of objects in which readers have met damage.
-    fn learn_suspects(&mut self) {
-        let cache = self.writer.store.segments.objects().cache();
-        let met = cache.map(|cache| cache.take_suspects()).unwrap_or_default();
-        let ObjectScrub { suspects, damaged, .. } = &mut self.tiering.scrub;
-        suspects.extend(met.difference(damaged));
+    pub(super) fn learn_suspects(&mut self, now: Moment) {
+        let met = self.writer.store.segments.objects().cache().map(|cache| cache.take_suspects());
+        for number in met.unwrap_or_default() {
+            self.suspect_object(number, now);
+        }
+    }
+
+    /// Where the first object begins that may have to be made again from the files here, and can be.
+    pub(super) fn held_by_scrub(&self) -> Option<Base> {
+        let scrub = &self.tiering.scrub;
+        let examining = scrub.examining.iter().map(|examining| examining.number);
+        let suspects = scrub.suspects.iter().filter(|(_, suspect)| suspect.holds);
+        let held: BTreeSet<u64> = suspects.map(|(number, _)| *number).chain(examining).collect();
+        if held.is_empty() {
+            return None;
+        }
+        let objects = &self.replica.sequencer.committed().objects;
+        let mut held = objects.stored().filter(|at| held.contains(&at.number));
+        held.find(|at| self.has_all_behind(at.begin)).map(|at| at.begin)
     }
 
     pub(super) fn end_listing(&mut self, result: Result<BTreeSet<u64>>, now: Moment) {
         match result {
-            Ok(wrong) => {
-                let ObjectScrub { suspects, damaged, .. } = &mut self.tiering.scrub;
-                suspects.extend(wrong.union(damaged)); // another replica may have stored one again
+            Ok(wrong) => wrong.into_iter().for_each(|number| self.suspect_object(number, now)),
+            Err(error) => {
+                tracing::debug!(%error, "the objects could not be listed");
+                let again = self.at_most_a_pass(PASSING_AGAIN);
+                self.tiering.scrub.list_at = Some(now.plus(again));
+                if error.kind() == ErrorKind::Unavailable {
+                    self.rest_scrub(now);
+                }
             }
-            Err(error) => self.tiering.scrub.wait_for_store(&error, now),
         }
     }
 
     pub(super) fn end_examination(&mut self, number: u64, result: Result<Verdict>, now: Moment) {
-        let path = self.tiering.path.display();
         let scrub = &mut self.tiering.scrub;
+        let was_suspect = scrub.examining.take().is_some_and(|examining| examining.is_suspect);
+        let gave_way = matches!(result, Ok(Verdict::Interrupted));
+        scrub.gave_way = if gave_way { scrub.gave_way + 1 } else { 0 };
         match result {
             Ok(Verdict::Sound) => _ = scrub.damaged.remove(&number),
             Ok(Verdict::Repaired) => {
+                let path = self.tiering.path.display();
                 tracing::warn!(%path, number, "an object was missing or damaged in the object store; it was stored again");
                 scrub.damaged.remove(&number);
                 self.published.counters.repaired_objects.fetch_add(1, Ordering::Relaxed);
             }
-            Ok(Verdict::Damaged(why)) => {
-                if scrub.damaged.insert(number) {
-                    tracing::error!(
-                        %path, number, why,
-                        "an object is damaged, and its records are not in the files here: another replica stores it again, if one \
-                         has them"
-                    );
-                }
+            Ok(Verdict::Damaged(why)) => self.is_damaged(number, &why, now),
+            Ok(Verdict::Interrupted) => self.examine_later(number, GAVE_WAY_AGAIN, was_suspect, now),
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                tracing::debug!(number, %error, "the scrub of objects waits");
+                self.examine_later(number, PASSING_AGAIN, true, now);
+                self.rest_scrub(now);
             }
-            Err(error) => {
-                scrub.suspects.insert(number);
-                scrub.wait_for_store(&error, now);
-            }
+            Err(error) if error.is_retryable() => self.examine_later(number, PASSING_AGAIN, true, now),
+            Err(error) => self.is_damaged(number, &error.to_string(), now),
         }
+        self.prune_scrub();
+    }
+
+    /// A job of the scrub has panicked, in the program's vault. False: it was none of the scrub.
+    pub(super) fn end_panicked_examination(&mut self, now: Moment) -> bool {
+        let Some(Examining { number, .. }) = self.tiering.scrub.examining.take() else { return false };
+        self.is_damaged(number, "a call of the object store panicked", now);
+        self.prune_scrub();
+        true
+    }
+
+    /// Remembers that an object is damaged, and tells all other members: one may have its entries.
+    fn is_damaged(&mut self, number: u64, why: &str, now: Moment) {
+        if self.tiering.scrub.damaged.insert(number) {
+            let path = self.tiering.path.display();
+            tracing::warn!(%path, number, why, "an object is damaged, and cannot be stored again from here; the other members are told");
+        }
+        self.examine_later(number, LASTING_AGAIN, true, now);
+        let members: Vec<_> = self.replica.membership().members().map(|member| member.node).collect();
+        for node in members.into_iter().filter(|node| *node != self.cluster.node) {
+            self.replica.request_object(node, number);
+        }
+        self.send();
+    }
+
+    fn examine_later(&mut self, number: u64, after: Duration, holds: bool, now: Moment) {
+        let at = now.plus(self.at_most_a_pass(after));
+        self.tiering.scrub.suspects.insert(number, Suspect { at, holds });
+    }
+
+    fn rest_scrub(&mut self, now: Moment) {
+        self.tiering.scrub.rest_until = Some(now.plus(self.at_most_a_pass(SCRUB_AGAIN)));
+    }
+
+    fn at_most_a_pass(&self, time: Duration) -> Duration {
+        self.options.object_scrub.map_or(time, |pass| time.min(pass))
+    }
+
+    /// Forgets objects whose records are discarded, and shows how many are damaged.
+    pub(super) fn prune_scrub(&mut self) {
         let oldest = self.replica.sequencer.committed().objects.number();
-        scrub.damaged.retain(|number| *number >= oldest);
+        let scrub = &mut self.tiering.scrub;
+        scrub.prune(oldest);
         self.published.counters.damaged_objects.store(scrub.damaged.len() as u64, Ordering::Relaxed);
     }
 }
 
-impl ObjectScrub {
-    fn wait_for_store(&mut self, error: &Error, now: Moment) {
-        tracing::debug!(%error, "the scrub of objects waits");
-        self.rest_until = Some(now.plus(SCRUB_AGAIN));
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn other_bytes(name: &str, made: &StoredObject, wanted: &StoredObject) -> Error {
-    let what = format!(
-        "{name} cannot be stored again: the files here lead to {made:?}, and the log says {wanted:?}"
-    );
-    Error::new(ErrorKind::Corrupt, what)
+    /// All objects are read once in a pass, evenly, also if some come and go meanwhile.
+    #[test]
+    fn pass_reads_every_object_once() {
+        let (every, count) = (Duration::from_secs(100), 100);
+        let mut last = (200_000, u64::MAX);
+        let mut seen = Vec::new();
+        while let Some(turn) =
+            next_turn(5..5 + count + seen.len() as u64, every, last).filter(|t| t.0 < 300_000)
+        {
+            assert!(turn.0 - last.0 < 3_000, "{last:?} {turn:?}");
+            seen.push(turn.1);
+            last = turn;
+        }
+        seen.sort_unstable();
+        assert!((5..105).all(|number| seen.binary_search(&number).is_ok()), "{seen:?}");
+        assert!(seen.windows(2).all(|two| two[0] < two[1]), "{seen:?}");
+        // The same turns in the next pass.
+        let first = next_turn(5..105, every, (199_999, 0)).unwrap();
+        assert_eq!(next_turn(5..105, every, (299_999, 0)), Some((first.0 + 100_000, first.1)));
+    }
+
+    /// A short pass has several objects at the same time.
+    #[test]
+    fn short_pass_reads_every_object() {
+        let mut last = (7, u64::MAX);
+        let turns = std::iter::from_fn(|| {
+            last = next_turn(0..1000, Duration::from_millis(100), last)?;
+            Some(last.1)
+        });
+        let mut seen: Vec<_> = turns.take(1000).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, (0..1000).collect::<Vec<_>>());
+    }
 }

@@ -1,0 +1,253 @@
+//! Examination: the jobs of the scrub of objects. A listing looks for all objects; an examination reads one whole, and stores it again
+//! if it is not as it was stored.
+//!
+//! Invariants:
+//! - what is put is what the log says of the object, to the last byte;
+//! - an object that is another history's stays as it is;
+//! - one bad answer decides nothing: the object is read again before it counts as damaged;
+//! - an object whose records were discarded while it was put does not stay.
+//!
+//! Must not know: who leads.
+
+use super::object_access::{ObjectMaker, check, check_there, newest_begin};
+use crate::error::{Error, ErrorKind, Result};
+use crate::record::crc::Crc;
+use crate::replica::state::object_table::StoredAt;
+use crate::store::format::geometry::FOOTER_BYTES;
+use crate::store::format::objects::StoredObject;
+use crate::store::format::segment::Footer;
+use crate::store::object_maker::{MadeObject, Stretch};
+use crate::store::objects::cache::CHUNK_BYTES;
+use crate::store::objects::names::{folder, object_name, object_number, salt};
+use crate::types::LogId;
+use crate::vault::Vault;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// All objects of a log, to be looked for.
+pub(super) struct Listing {
+    pub(super) vault: Arc<dyn Vault>,
+    pub(super) log: LogId,
+    /// The number of each, and how many bytes it has.
+    pub(super) stored: Vec<(u64, u32)>,
+}
+
+/// An object to be examined.
+pub(super) struct Examination {
+    pub(super) vault: Arc<dyn Vault>,
+    pub(super) log: LogId,
+    pub(super) at: StoredAt,
+    /// Makes it again from the files here. None: they do not have it.
+    pub(super) maker: Option<ObjectMaker>,
+    /// Set when something waits that goes first: the examination ends early.
+    pub(super) gives_way: Arc<AtomicBool>,
+}
+
+/// The result of an examination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is as it was stored; or its records are discarded, and it is no longer needed.
+    Sound,
+    /// It was not, and was stored again.
+    Repaired,
+    /// It is not, and cannot be made again here: the reason.
+    Damaged(String),
+    /// The examination gave way to something else.
+    Interrupted,
+}
+
+/// One look at an object.
+enum Look {
+    Sound,
+    /// It is not as it was stored: the reason.
+    Wrong(String),
+    Interrupted,
+}
+
+impl Listing {
+    /// The numbers of the objects that are not there as they were stored, by their names and sizes.
+    pub(super) fn run(&self) -> Result<BTreeSet<u64>> {
+        check_usable(&*self.vault, self.log)?;
+        let there = self.vault.list(&folder(self.log))?;
+        let there: BTreeMap<u64, u64> =
+            there.iter().filter_map(|o| Some((object_number(self.log, &o.name)?, o.bytes))).collect();
+        let wrong =
+            self.stored.iter().filter(|(number, bytes)| there.get(number) != Some(&u64::from(*bytes)));
+        Ok(wrong.map(|(number, _)| *number).collect())
+    }
+}
+
+impl Examination {
+    pub(super) fn number(&self) -> u64 {
+        self.at.number
+    }
+
+    /// Examines the object, and stores it again if it has to be and can be.
+    ///
+    /// # Errors
+    /// `Unavailable`: the object store cannot be used now. Any other one is of this object, or of the files here.
+    pub(super) fn run(&self) -> Result<Verdict> {
+        let (vault, number) = (&*self.vault, self.at.number);
+        check_usable(vault, self.log)?;
+        let name = object_name(self.log, number);
+        let look = match self.look(&name)? {
+            Look::Wrong(_) => self.look(&name)?,
+            first => first,
+        };
+        let why = match look {
+            Look::Sound => return Ok(Verdict::Sound),
+            Look::Interrupted => return Ok(Verdict::Interrupted),
+            Look::Wrong(why) => why,
+        };
+        if self.is_of_another_history(&name)? {
+            return Ok(Verdict::Damaged("it is of another history of this log".to_owned()));
+        }
+        if self.is_discarded()? {
+            return Ok(Verdict::Sound);
+        }
+        let Some(made) = self.make(&name)? else { return Ok(Verdict::Damaged(why)) };
+        vault.put(&name, &made.pieces)?;
+        // A leader that knew of a later discard may have deleted it before the put: nobody would delete it again.
+        if self.is_discarded()? {
+            vault.delete(&name)?;
+            return Ok(Verdict::Sound);
+        }
+        check(vault, &name, self.at.object.bytes.into())?;
+        Ok(Verdict::Repaired)
+    }
+
+    /// Looks whether the object is as it was stored.
+    fn look(&self, name: &str) -> Result<Look> {
+        let looked = self.vault.size(name).and_then(|size| match size {
+            None => Ok(Look::Wrong("it is missing".to_owned())),
+            Some(bytes) if bytes == u64::from(self.at.object.bytes) => self.read(name),
+            Some(bytes) => Ok(Look::Wrong(format!("it has {bytes} bytes"))),
+        });
+        match looked {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::OutOfRange | ErrorKind::Io) =>
+            {
+                Ok(Look::Wrong(error.to_string()))
+            }
+            looked => looked,
+        }
+    }
+
+    /// Reads the object, and compares its checksum.
+    fn read(&self, name: &str) -> Result<Look> {
+        let StoredObject { bytes, crc, .. } = self.at.object;
+        let (mut sum, mut at) = (Crc::new(), 0);
+        while at < u64::from(bytes) {
+            if self.gives_way.load(Ordering::Relaxed) {
+                return Ok(Look::Interrupted);
+            }
+            let end = (at + CHUNK_BYTES as u64).min(bytes.into());
+            let got = self.vault.get(name, at..end)?;
+            if got.len() as u64 != end - at {
+                return Ok(Look::Wrong("it ends early".to_owned()));
+            }
+            (sum, at) = (sum.add(&got), end);
+        }
+        let wrong = || Look::Wrong("its bytes are others than those that were stored".to_owned());
+        Ok(if sum.sum() == crc { Look::Sound } else { wrong() })
+    }
+
+    /// Whether the object has a sound footer that says something else than the log: two clusters continue one log, and store its
+    /// objects in one place.
+    fn is_of_another_history(&self, name: &str) -> Result<bool> {
+        let footer = self.vault.size(name).and_then(|bytes| match bytes {
+            Some(bytes) if bytes >= FOOTER_BYTES as u64 => {
+                self.vault.get(name, bytes - FOOTER_BYTES as u64..bytes).map(Some)
+            }
+            _ => Ok(None),
+        });
+        let footer = match footer {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::OutOfRange | ErrorKind::Io) =>
+            {
+                return Ok(false);
+            }
+            footer => footer?,
+        };
+        let footer = footer.and_then(|footer| <[u8; FOOTER_BYTES]>::try_from(&*footer).ok());
+        let Some(footer) = footer else { return Ok(false) };
+        let (number, state) = (self.at.number, self.at.state);
+        let is_other = |footer: Footer| {
+            (footer.last_raft, footer.last_term, footer.next)
+                != (state.end.raft, state.end.term, state.end.next)
+                || (footer.last_timestamp, footer.index_crc) != (state.timestamp, self.at.object.index_crc)
+        };
+        Ok(Footer::parse(&footer, number + 1, salt(self.log, number)).is_ok_and(is_other))
+    }
+
+    /// Whether the object store says that its records are discarded: a leader may know of more discards than this replica.
+    fn is_discarded(&self) -> Result<bool> {
+        Ok(newest_begin(&*self.vault, self.log)?.is_some_and(|begin| self.at.number < begin))
+    }
+
+    /// Makes the object again. None: it is not in the files here.
+    fn make(&self, name: &str) -> Result<Option<MadeObject>> {
+        let Some(maker) = &self.maker else { return Ok(None) };
+        let StoredAt { number, begin, state, object, .. } = self.at;
+        match maker.make(&Stretch { log: self.log, number, begin, end: state.end }) {
+            Ok(made) if made.object == object => Ok(Some(made)),
+            Ok(made) => Err(other_bytes(name, &made.object, &object)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Checks that the object store can be used, and is this log's. If it is not, that says nothing of one object.
+fn check_usable(vault: &dyn Vault, log: LogId) -> Result<()> {
+    check_there(vault, log).map_err(|error| Error::new(ErrorKind::Unavailable, error.to_string()))
+}
+
+fn other_bytes(name: &str, made: &StoredObject, wanted: &StoredObject) -> Error {
+    let what = format!(
+        "{name} cannot be stored again: the files here lead to {made:?}, and the log says {wanted:?}"
+    );
+    Error::new(ErrorKind::Corrupt, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::format::objects::ObjectState;
+    use crate::store::objects::names::root_name;
+    use crate::store::segment::Base;
+    use crate::types::Timestamp;
+    use crate::vault::MemoryVault;
+
+    /// An examination gives way before each chunk. Without the entries it finds damage, and changes nothing.
+    #[test]
+    fn examination_gives_way() {
+        let (vault, log) = (Arc::new(MemoryVault::default()), LogId(7));
+        let name = object_name(log, 3);
+        vault.put(&root_name(log), &["root".into()]).unwrap();
+        let object = StoredObject {
+            bytes: 9,
+            crc: Crc::new().add(b"an object").sum(),
+            data_end: 0,
+            index_count: 0,
+            index_crc: 0,
+        };
+        let state = ObjectState { end: Base::default(), timestamp: Timestamp(0), stored: Some(object) };
+        let at = StoredAt { number: 3, begin: Base::default(), state, object, before: Timestamp(0) };
+        let run = |waits: bool| {
+            let gives_way = Arc::new(AtomicBool::new(waits));
+            Examination { vault: vault.clone(), log, at, maker: None, gives_way }.run().unwrap()
+        };
+        assert!(matches!(run(false), Verdict::Damaged(_)));
+        vault.put(&name, &["an object".into()]).unwrap();
+        assert_eq!((run(true), run(false)), (Verdict::Interrupted, Verdict::Sound));
+        vault.put(&name, &["an onject".into()]).unwrap();
+        assert!(matches!(run(false), Verdict::Damaged(_)));
+        assert_eq!(run(true), Verdict::Interrupted);
+        vault.delete(&root_name(log)).unwrap();
+        let gives_way = Arc::default();
+        let error = Examination { vault, log, at, maker: None, gives_way }.run().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
+}

@@ -1,0 +1,148 @@
+//! Object access: makes objects from the files here, and puts them into the object store, checks them there, and deletes them.
+//!
+//! Must not know: who leads.
+
+use crate::cluster::membership::Membership;
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::Options;
+use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
+use crate::store::format::block::BlockHeader;
+use crate::store::format::objects::StoredObject;
+use crate::store::object_maker::{MadeObject, Stretch, make};
+use crate::store::objects::names::{
+    begin_name, begin_number, begin_text, begins, folder, not_there, object_name, object_number, root_name,
+    root_text,
+};
+use crate::store::read::entry_lookup::Archive;
+use crate::store::segment::Base;
+use crate::types::{LogId, NodeId};
+use crate::vault::Vault;
+
+/// Makes objects from a replica's own files.
+#[derive(Clone, Debug)]
+pub(crate) struct ObjectMaker {
+    pub(crate) archive: Archive,
+    pub(crate) options: Options,
+    pub(crate) node: NodeId,
+}
+
+impl ObjectMaker {
+    /// Makes the file of an object.
+    ///
+    /// # Errors
+    /// `NotFound`: not all of it is in the files here. `Corrupt`, `Io`, `TooLarge`.
+    pub(crate) fn make(&self, stretch: &Stretch) -> Result<MadeObject> {
+        make(&self.archive, stretch, self.opening(stretch.begin)?)
+    }
+
+    /// The opening of an object that begins at `begin`: the state after all entries before it.
+    fn opening(&self, begin: Base) -> Result<(BlockHeader, Vec<u8>)> {
+        let Self { archive, options, node } = self;
+        let sequencer = Sequencer::new(Owner::Node(*node), Membership::default(), options);
+        let mut replayed = Replayed { sequencer, options };
+        if !archive.replay(begin.raft, begin.raft, &mut replayed)? || replayed.sequencer.end() != begin {
+            let what =
+                format!("entry {} is not in the files of {} any more", begin.raft, archive.path().display());
+            return Err(Error::new(ErrorKind::NotFound, what));
+        }
+        Ok(replayed.sequencer.object_opening())
+    }
+}
+
+pub(super) fn check_root(vault: &dyn Vault, log: LogId) -> Result<()> {
+    let (name, text) = (root_name(log), root_text(log));
+    if vault.create(&name, text.clone().into())? {
+        return Ok(());
+    }
+    let there = vault.size(&name)?.unwrap_or(0);
+    if there != text.len() as u64 || vault.get(&name, 0..there)? != text {
+        let what = format!("{name} in the object store is not of this log: use another location");
+        return Err(Error::new(ErrorKind::Diverged, what));
+    }
+    Ok(())
+}
+
+/// Checks that the object store is still the one with this log's objects. A directory that is not mounted looks like an empty one,
+/// and an object that went there would be lost once it is mounted again.
+pub(super) fn check_there(vault: &dyn Vault, log: LogId) -> Result<()> {
+    let name = root_name(log);
+    if vault.size(&name)?.is_some() {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Unavailable, not_there(&name)))
+}
+
+/// Makes an object and puts it into the object store. `oldest`: the records of all objects before it are discarded.
+pub(super) fn store(
+    vault: &dyn Vault,
+    maker: &ObjectMaker,
+    stretch: &Stretch,
+    oldest: bool,
+) -> Result<StoredObject> {
+    check_there(vault, stretch.log)?;
+    let made = maker.make(stretch)?;
+    if oldest {
+        say_begin(vault, stretch.log, stretch.number)?;
+    }
+    put(vault, stretch, made)
+}
+
+/// Records in the object store that the records of all objects below a number are discarded: no object says so of a discard that
+/// comes after it, and without it nobody could tell a deleted object from a lost one. An object before the oldest one may be
+/// missing for another reason, too: it was discarded before it was stored.
+fn say_begin(vault: &dyn Vault, log: LogId, number: u64) -> Result<()> {
+    if number > 0 && !planted!(99) {
+        vault.create(&begin_name(log, number), begin_text(log, number).into())?;
+    }
+    Ok(())
+}
+
+/// The number below which the object store says that all records are discarded.
+pub(super) fn newest_begin(vault: &dyn Vault, log: LogId) -> Result<Option<u64>> {
+    let begins = vault.list(&begins(log))?;
+    Ok(begins.iter().filter_map(|begin| begin_number(log, &begin.name)).max())
+}
+
+fn put(vault: &dyn Vault, stretch: &Stretch, made: MadeObject) -> Result<StoredObject> {
+    let (name, bytes) = (object_name(stretch.log, stretch.number), u64::from(made.object.bytes));
+    // An object of this name has these bytes, or it is another history's.
+    if vault.size(&name)?.is_some_and(|there| there != bytes) {
+        let what = format!(
+            "{name} in the object store has another size than {bytes}: it is of another history of this log; use another \
+             location"
+        );
+        return Err(Error::new(ErrorKind::Diverged, what));
+    }
+    match vault.put(&name, &made.pieces).and_then(|()| check(vault, &name, bytes)) {
+        Err(error) if !planted!(97) => Err(error),
+        _ => Ok(made.object),
+    }
+}
+
+/// Checks that the object store has an object of this size.
+pub(super) fn check(vault: &dyn Vault, name: &str, bytes: u64) -> Result<()> {
+    if vault.size(name)? == Some(bytes) {
+        return Ok(());
+    }
+    let what = format!("{name} is not in the object store as it was put there");
+    Err(Error::new(ErrorKind::Unavailable, what))
+}
+
+/// Deletes the objects below a number, and says so. Returns how many they were.
+pub(super) fn delete(vault: &dyn Vault, log: LogId, below: u64) -> Result<u64> {
+    check_there(vault, log)?;
+    say_begin(vault, log, below)?;
+    for begin in vault.list(&begins(log))? {
+        if begin_number(log, &begin.name).is_some_and(|number| number < below) {
+            vault.delete(&begin.name)?;
+        }
+    }
+    let mut count = 0;
+    for object in vault.list(&folder(log))? {
+        if object_number(log, &object.name).is_some_and(|number| number < below + u64::from(planted!(94))) {
+            vault.delete(&object.name)?;
+            count += 1;
+        }
+    }
+    Ok(count)
+}
