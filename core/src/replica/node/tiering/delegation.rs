@@ -55,11 +55,6 @@ impl Delegation {
         self.asked.is_none()
     }
 
-    /// Whether a request to or from another replica is pending.
-    pub(super) fn is_storing(&self) -> bool {
-        self.asked.is_some() || self.request.is_some()
-    }
-
     /// Whether the leader waits for this replica to store an object.
     pub(super) fn is_wanted(&self, number: u64) -> bool {
         self.request.is_some_and(|(_, wanted)| wanted == number)

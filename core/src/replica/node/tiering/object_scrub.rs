@@ -16,8 +16,8 @@
 //! Invariants:
 //! - one object that cannot be examined delays no other one: each has its own time, and suspects and the pass take turns;
 //! - files that have all of a suspect stay (see `local`);
-//! - storing goes first: nothing is examined while there is something to store, to claim or to delete, and an examination gives
-//!   way to it, up to [`GIVES_WAY_MAX`] times;
+//! - storing goes first: nothing is examined while there is something to store, to claim or to delete here, and an examination
+//!   gives way to it, up to [`GIVES_WAY_MAX`] times. Then it does not: in a busy log there is always something, and files wait;
 //! - nothing is stored again while no leader is known: this replica may not know of discards.
 
 use super::super::Node;
@@ -201,8 +201,7 @@ impl Node {
     /// How long a pass takes. None: nothing can be examined now.
     fn scrub_pass(&self) -> Option<Duration> {
         let has_objects = self.replica.sequencer.committed().objects.stored_upto().is_some();
-        let is_free = self.replica.leader().is_some() && !self.tiering.delegation.is_storing();
-        self.options.object_scrub.filter(|_| has_objects && is_free)
+        self.options.object_scrub.filter(|_| has_objects && self.replica.leader().is_some())
     }
 
     /// Whether the files here have all entries of an object that begins there.
