@@ -1,7 +1,6 @@
 //! Options of a follower: times, limits, preferred servers.
 
 use crate::client::{ClientOptions, ClientTls, Secret};
-use crate::served::log_names::DEFAULT_LOG;
 use chiplog::{Error, ErrorKind, Options, Result, options};
 use std::time::Duration;
 
@@ -88,7 +87,7 @@ impl FollowerOptions {
     /// # Errors
     /// `InvalidArgument`: a time is out of bounds; the certificates or the key in `tls` are invalid; an object store for named logs.
     pub(super) fn check(&self) -> Result<()> {
-        if self.files.vault.is_some() && !matches!(&*self.log, "" | DEFAULT_LOG) {
+        if self.files.vault.is_some() && super::is_named(&self.log) {
             let what = format!(
                 "log {:?} is no default log, and named logs have no objects yet: leave out the object store",
                 self.log
