@@ -95,7 +95,7 @@ def test_documented_defaults_are_in_force(tmp_path: Path) -> None:
     for field in dataclasses.fields(options):
         told = field.metadata["default"].partition(":")[0].partition(" (")[0].replace(",", "")
         value = getattr(options, field.name)
-        shown = f'"{value}"' if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
+        shown = f'"{value}"' if isinstance(value, str) else f"{value:.12g}" if isinstance(value, float) else str(value)
         assert told == shown, field.name
 
 

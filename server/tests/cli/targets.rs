@@ -13,8 +13,7 @@ fn commands_without_named_logs_refuse_a_name() {
     let copy = dir.path().join("copy");
     let copy = copy.to_str().unwrap();
     for args in [
-        &["backup", "log1:7411/orders", copy][..],
-        &["verify", "log1:7411/orders"],
+        &["verify", "log1:7411/orders"][..],
         &["follow", copy, "--from", "log1:7411/orders"],
         &["member", "promote", "2", "--cluster", "log1:7411/orders"],
         &["member", "add", "log2:7411", "--cluster", "log1:7411/orders"],

@@ -84,6 +84,7 @@ fn page_lists_the_metrics_of_a_server() {
             "sessions",
             "poisoned",
             "damaged_places",
+            "damaged_objects",
             "queue_appends",
             "copies",
             "answers_waiting",
