@@ -8,8 +8,10 @@
 //! tenants.rs    many named logs
 //! view.rs       a copy of the log in this process, whose reader counts words and checks every record against the promises
 //! text.rs       the records
+//! demo.rs       the program, the directory, numbers
 //! ```
 
+mod demo;
 mod producers;
 mod servers;
 mod tenants;
@@ -21,12 +23,12 @@ use chiplog_net::client::ReadFrom;
 use chiplog_net::client::blocking::Client;
 use chiplog_net::follower::Follower;
 use clap::Parser as _;
+use demo::count;
 use producers::{Promises, produce};
 use servers::{ELECTION_MILLIS, PATIENCE, Servers};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::error::Error;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
@@ -72,24 +74,8 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<()> {
     // Before anything is created: a wrong name leaves nothing behind.
     let text = Text::load(arguments.file.as_deref())?;
-    let chiplog = match &arguments.chiplog {
-        Some(chiplog) => chiplog.clone(),
-        None => std::env::current_exe()?.with_file_name("chiplog"),
-    };
-    if !chiplog.is_file() {
-        let chiplog = chiplog.display();
-        return Err(
-            format!("there is no {chiplog}: build it with cargo build --package chiplog-server").into()
-        );
-    }
-    let dir = match &arguments.dir {
-        Some(dir) if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) => {
-            return Err(format!("{} is not empty", dir.display()).into());
-        }
-        Some(dir) => dir.clone(),
-        None => PathBuf::from(format!("chiplog-demo-{}", std::process::id())),
-    };
-    fs::create_dir_all(&dir)?;
+    let chiplog = demo::program(arguments.chiplog.as_deref())?;
+    let dir = demo::directory(arguments.dir.as_deref())?;
     let servers = Arc::new(Servers::new(&chiplog, &dir, arguments.dir.is_none())?);
     // The view's copy; it is closed before its directory is removed.
     let copy = Arc::<OnceLock<Follower>>::default();
@@ -303,17 +289,4 @@ fn wait_for(promises: &Promises, confirmed: u64) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// 1234567 as 1,234,567.
-fn count(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }

@@ -4,11 +4,13 @@
 //!
 //! ```text
 //! bucket.rs     an S3 server in this process
-//! servers.rs    the servers, as in ../cluster
+//! servers.rs    the servers, as in ../cluster; and demo.rs
 //! text.rs       the records, as in ../cluster
 //! ```
 
 mod bucket;
+#[path = "../../cluster/src/demo.rs"]
+mod demo;
 #[path = "../../cluster/src/servers.rs"]
 mod servers;
 #[path = "../../cluster/src/text.rs"]
@@ -21,6 +23,7 @@ use chiplog_net::client::blocking::Client;
 use chiplog_net::client::{ReadFrom, ReaderOptions};
 use chiplog_net::follower::{Follower, FollowerOptions};
 use clap::Parser as _;
+use demo::count;
 use servers::{PATIENCE, Servers};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -71,24 +74,8 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<()> {
     let text = Text::load(arguments.file.as_deref())?;
-    let chiplog = match &arguments.chiplog {
-        Some(chiplog) => chiplog.clone(),
-        None => std::env::current_exe()?.with_file_name("chiplog"),
-    };
-    if !chiplog.is_file() {
-        let chiplog = chiplog.display();
-        return Err(
-            format!("there is no {chiplog}: build it with cargo build --package chiplog-server").into()
-        );
-    }
-    let dir = match &arguments.dir {
-        Some(dir) if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) => {
-            return Err(format!("{} is not empty", dir.display()).into());
-        }
-        Some(dir) => dir.clone(),
-        None => PathBuf::from(format!("chiplog-demo-{}", std::process::id())),
-    };
-    fs::create_dir_all(&dir)?;
+    let chiplog = demo::program(arguments.chiplog.as_deref())?;
+    let dir = demo::directory(arguments.dir.as_deref())?;
     let dir = dir.canonicalize()?;
     let bucket = Bucket::start(&dir)?;
     let mut servers = Servers::new(&chiplog, &dir, arguments.dir.is_none())?;
@@ -328,17 +315,4 @@ fn segment_bytes(dir: &Path) -> Result<u64> {
         }
     }
     Ok(bytes)
-}
-
-/// 1234567 as 1,234,567.
-fn count(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
