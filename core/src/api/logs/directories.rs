@@ -20,6 +20,11 @@
 //!
 //! Must not know: blocks, segments, raft.
 
+#![cfg_attr(
+    not(feature = "internal"),
+    allow(dead_code, unreachable_pub, reason = "the server uses it, by that feature")
+)]
+
 use super::directory_files::{DirectoryList, LogsId, MarkId, Marker};
 use super::options::GROUPS_MAX;
 use crate::disk::Disk;
