@@ -46,7 +46,8 @@ const TYPES: &[(&str, &str, &str)] = &[
     ("net/src/notices.rs", "Notices", "Notices"),
 ];
 
-/// Values and traits that are not handles: each language does in its own way what they do. `RemoteReader` is the
+/// Values and traits that are not handles: each language does in its own way what they do. `ServedObjects` is a vault, which C and
+/// Python get by `served_objects`. `RemoteReader` is the
 /// async client's reader. The async `Client`, `Producer`, `Delivery` and `Watch` share their names with the
 /// blocking client's, which are listed above.
 const VALUES: &[&str] = &[
@@ -103,6 +104,7 @@ const VALUES: &[&str] = &[
     "Secret",
     "SegmentId",
     "Sequence",
+    "ServedObjects",
     "SessionId",
     "SessionPayload",
     "Start",

@@ -80,6 +80,12 @@ const MESSAGES: &[(&str, Look)] = messages![
     v1::AllowSystemLogResponse,
     v1::ViewRequest,
     v1::ViewResponse,
+    v1::ReadObjectRequest,
+    v1::ReadObjectResponse,
+    v1::ObjectSizeRequest,
+    v1::ObjectSizeResponse,
+    v1::ListObjectsRequest,
+    v1::ListObjectsResponse,
 ];
 
 fn look<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) {

@@ -5,9 +5,11 @@
 //! Invariant: in a forked child, which has no such thread, no call waits: calls fail as `Forked`.
 
 mod canceller;
+mod objects;
 mod reader;
 
 pub use canceller::Canceller;
+pub use objects::ServedObjects;
 pub use reader::Reader;
 
 use super::{ClientOptions, Closed, ProducerOptions, ReadFrom, ReaderOptions, RemoteInfo};

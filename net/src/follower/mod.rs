@@ -28,6 +28,7 @@ pub use events::FollowerEvent;
 pub use options::FollowerOptions;
 pub use status::FollowerStatus;
 
+use crate::client::blocking::ServedObjects;
 use crate::client::own_thread;
 use crate::client::own_thread::{AtWork, For};
 #[cfg(feature = "server")]
@@ -161,6 +162,11 @@ impl Follower {
             check_host_port(seed).map_err(|e| invalid(e.to_string()))?;
         }
         options.check()?;
+        let mut options = options;
+        if options.served_objects {
+            let objects = ServedObjects::new(seeds.clone(), options.client())?;
+            options.files.vault = Some(Arc::new(objects));
+        }
         let dir = dir.as_ref().to_path_buf();
         let there = match FollowerLog::open(&dir, options.files.clone()) {
             Ok(followed) => Some(followed),

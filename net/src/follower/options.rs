@@ -27,6 +27,9 @@ options! {
         /// The log's name; empty, the default: the log "default". A named log: the copy has this log alone, as a log on
         /// its own. `_group-1` and so on: the copy has all named logs of a group.
         pub log: String,
+        /// Whether the copy reads objects through the servers that it is given, as with the object store in `files`: for a program that
+        /// cannot reach the store, or has no credentials. The servers need an object store. Refused beside `vault`. Default: false.
+        pub served_objects: bool,
         /// The preferred zone. A server of this zone comes first, then one that does not lead, then the leader.
         /// Default: no zone.
         pub zone: String,
@@ -66,6 +69,7 @@ impl Default for FollowerOptions {
         Self {
             files: Options::default(),
             log: String::new(),
+            served_objects: false,
             zone: String::new(),
             tls: None,
             token: None,
@@ -87,7 +91,12 @@ impl FollowerOptions {
     /// # Errors
     /// `InvalidArgument`: a time is out of bounds; the certificates or the key in `tls` are invalid; an object store for named logs.
     pub(super) fn check(&self) -> Result<()> {
-        if self.files.vault.is_some() && super::is_named(&self.log) {
+        if self.files.vault.is_some() && self.served_objects {
+            let what =
+                "objects are read from the store that `files` has, or through servers: leave out one of them";
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
+        if (self.files.vault.is_some() || self.served_objects) && super::is_named(&self.log) {
             let what = format!(
                 "log {:?} is no default log, and named logs have no objects yet: leave out the object store",
                 self.log

@@ -53,6 +53,8 @@ pub struct LogSlot {
     copies: AtomicU64,
     copies_begun: AtomicU64,
     copies_bytes: AtomicU64,
+    /// Bytes of objects read for copies.
+    objects_bytes: AtomicU64,
     room: Room,
     gauges: Arc<Gauges>,
     /// Without a log: the member that a cluster calls at this address. 0: none.
@@ -74,6 +76,8 @@ pub struct Copies {
     pub begun: u64,
     /// Bytes of blocks sent to them since the server's start.
     pub bytes: u64,
+    /// Bytes of objects sent to copies that do not reach the object store themselves, since the server's start.
+    pub objects_bytes: u64,
 }
 
 /// A guard of a follower that is fed. Counts until it is dropped.
@@ -113,6 +117,7 @@ impl LogSlot {
             copies: AtomicU64::default(),
             copies_begun: AtomicU64::default(),
             copies_bytes: AtomicU64::default(),
+            objects_bytes: AtomicU64::default(),
             room: Room::default(),
             gauges: Arc::default(),
             called_as: AtomicU64::default(),
@@ -393,7 +398,17 @@ impl LogSlot {
     /// Statistics of the followers that this server feeds.
     pub fn copies(&self) -> Copies {
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
-        Copies { now: get(&self.copies), begun: get(&self.copies_begun), bytes: get(&self.copies_bytes) }
+        Copies {
+            now: get(&self.copies),
+            begun: get(&self.copies_begun),
+            bytes: get(&self.copies_bytes),
+            objects_bytes: get(&self.objects_bytes),
+        }
+    }
+
+    /// Counts bytes of objects.
+    pub(crate) fn sent_of_objects(&self, bytes: usize) {
+        self.objects_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn feeding(self: &Arc<Self>) -> Feeding {

@@ -10,5 +10,6 @@ mod one_log;
 mod rogue;
 #[path = "../served/mod.rs"]
 mod served;
+mod served_objects;
 mod servers;
 mod support;

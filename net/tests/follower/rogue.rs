@@ -4,20 +4,27 @@ use crate::served::{One, Server, free_port};
 use crate::support::{LONG, append, event, follow, quick, same};
 use bytes::Bytes;
 use chiplog::follower::FollowFrom;
+use chiplog::vault::Vault as _;
 use chiplog::{ErrorKind, Log, Start};
+use chiplog_net::client::ClientOptions;
+use chiplog_net::client::blocking::ServedObjects;
 use chiplog_net::follower::{Follower, FollowerEvent};
 use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::service::log::{LogService, NativeOptions};
 use chiplog_net::wire::proto::v1::follow_client::FollowClient;
 use chiplog_net::wire::proto::v1::follow_request::Start as Asked;
 use chiplog_net::wire::proto::v1::follow_server::{Follow, FollowServer};
-use chiplog_net::wire::proto::v1::{FollowPlace, FollowRequest, FollowResponse};
+use chiplog_net::wire::proto::v1::{
+    FollowPlace, FollowRequest, FollowResponse, ListObjectsRequest, ListObjectsResponse, ObjectSizeRequest,
+    ObjectSizeResponse, ReadObjectRequest, ReadObjectResponse,
+};
 use chiplog_net::wire::status::from_status;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio_stream::StreamExt;
 use tokio_stream::wrappers::TcpListenerStream;
-use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 
 /// Servers of another cluster are never used; if no other server is left, waiting calls return the error.
@@ -86,7 +93,8 @@ fn refusal(server: &str, change: impl FnOnce(&mut FollowRequest)) -> (tonic::Cod
 }
 
 type Spoil = fn(&mut FollowResponse);
-type Responses = Pin<Box<dyn Stream<Item = Result<FollowResponse, Status>> + Send>>;
+type Stream<T> = Pin<Box<dyn tokio_stream::Stream<Item = Result<T, Status>> + Send>>;
+type Responses = Stream<FollowResponse>;
 
 /// Feeds copies of a log, but corrupts its responses.
 struct Rogue {
@@ -123,6 +131,56 @@ impl Follow for Rogue {
         }
         Ok(Response::new(Box::pin(tokio_stream::iter(all).chain(tokio_stream::pending()))))
     }
+
+    type ReadObjectStream = Stream<ReadObjectResponse>;
+
+    /// Sends another number of bytes than was asked for: the name's last digit is how many.
+    async fn read_object(
+        &self,
+        request: Request<ReadObjectRequest>,
+    ) -> Result<Response<Self::ReadObjectStream>, Status> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let bytes = request.into_inner().name.pop().unwrap().to_digit(10).unwrap();
+        let piece = vec![7; bytes as usize].into();
+        Ok(Response::new(Box::pin(tokio_stream::iter([Ok(ReadObjectResponse { piece })]))))
+    }
+
+    async fn object_size(
+        &self,
+        _: Request<ObjectSizeRequest>,
+    ) -> Result<Response<ObjectSizeResponse>, Status> {
+        Err(Status::unimplemented("an earlier version"))
+    }
+
+    type ListObjectsStream = Stream<ListObjectsResponse>;
+
+    async fn list_objects(
+        &self,
+        _: Request<ListObjectsRequest>,
+    ) -> Result<Response<Self::ListObjectsStream>, Status> {
+        let failed = Err(Status::unavailable("the connection broke"));
+        Ok(Response::new(Box::pin(tokio_stream::iter([Ok(ListObjectsResponse::default()), failed]))))
+    }
+}
+
+/// A part of an object, or of a list, is never taken for all of it.
+#[test]
+fn objects_in_another_size_are_refused() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let one = One::new();
+    let asked = Arc::<AtomicU64>::default();
+    let rogue = Rogue { log: one.log.clone(), spoil: |_| {}, asked: asked.clone() };
+    let rogue = runtime.block_on(rogue.serve());
+    let options = ClientOptions::default().timeout(Duration::from_millis(300));
+    let objects = ServedObjects::new([rogue], options).unwrap();
+    assert_eq!(objects.get("o/4", 0..4).unwrap(), vec![7; 4]);
+    for name in ["o/3", "o/5", "o/0"] {
+        let before = asked.load(Ordering::Relaxed);
+        assert_eq!(objects.get(name, 0..4).unwrap_err().kind(), ErrorKind::Unavailable, "{name}");
+        assert!(asked.load(Ordering::Relaxed) > before + 1, "asked again");
+    }
+    assert_eq!(objects.list("o/").unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(objects.size("o/4").unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
 impl Rogue {

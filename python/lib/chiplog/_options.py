@@ -342,6 +342,12 @@ class FollowerOptions:
     log: str | None = option(
         "text", 'the log "default"', "The name of the log. A named log: the copy has this log alone."
     )
+    served_objects: bool | None = option(
+        "True or False",
+        "False",
+        "Whether the copy reads objects through the servers that it is given, as with an `object_store` in `files`: for a "
+        "program that cannot reach the store, or has no credentials. The servers need an object store; `files` must have none.",
+    )
     zone: str | None = option("text", "None: no zone", "The zone whose servers are preferred.")
     tls: Tls | None = option(
         "a chiplog.Tls",

@@ -270,7 +270,7 @@ pub(crate) fn reader(given: Given<'_, '_>, follow: bool) -> PyResult<ReaderOptio
 pub(crate) fn follower(given: Given<'_, '_>) -> PyResult<FollowerOptions> {
     let mut to = FollowerOptions::default();
     let Some(from) = of_class(given, "options", "FollowerOptions")? else { return Ok(to) };
-    take!(from => to; log, zone, window_bytes, token_in_plain_text);
+    take!(from => to; log, served_objects, zone, window_bytes, token_in_plain_text);
     take_times!(from => to; open_timeout, keep_alive, compare_interval, connect_timeout, attempt_timeout,
         probe_timeout, backoff_min, backoff_max);
     let files = field::<Bound<'_, PyAny>>(from, "files")?;

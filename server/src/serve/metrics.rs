@@ -90,6 +90,8 @@ impl Collector for Figures {
         page.gauge("copies", "copies of the log that this server sends blocks to", copies.now)?;
         page.counter("copies_begun", "times that sending to a copy began", copies.begun)?;
         page.counter("copies_bytes", "bytes of blocks sent to copies", copies.bytes)?;
+        let objects = "bytes of objects read for copies that do not reach the object store";
+        page.counter("copies_objects_bytes", objects, copies.objects_bytes)?;
         of_peers(&mut page, &self.transport.traffic())?;
         page.counter(
             "peer_unaddressed",

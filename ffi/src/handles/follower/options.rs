@@ -62,8 +62,11 @@ pub struct chiplog_follower_options_t {
     pub window_bytes: u32,
     /// Whether the token may be sent to other machines without TLS: 1 or 0. Default 0.
     pub token_in_plain_text: u8,
+    /// Whether the copy reads objects through the servers that it is given, as with an object store in `files`: for a program that
+    /// cannot reach the store, or has no credentials. The servers need an object store; `files` must have none. 1 or 0. Default 0.
+    pub served_objects: u8,
     /// Not used; must be 0.
-    pub reserved: [u8; 3],
+    pub reserved: [u8; 2],
 }
 
 growing!(chiplog_follower_options_t);
@@ -90,8 +93,10 @@ fn defaults() -> chiplog_follower_options_t {
 /// As [`growing::options`]. Its pointers are as `text`, `bytes` and `options::read` require.
 pub(super) unsafe fn read(given: *const chiplog_follower_options_t) -> Result<FollowerOptions> {
     let given = growing::options(given, defaults())?;
-    if given.token_in_plain_text > 1 || given.reserved != [0; 3] {
-        return Err(invalid("follower options: token_in_plain_text must be 0 or 1, and reserved must be 0"));
+    if given.token_in_plain_text > 1 || given.served_objects > 1 || given.reserved != [0; 2] {
+        return Err(invalid(
+            "follower options: token_in_plain_text and served_objects must be 0 or 1, and reserved must be 0",
+        ));
     }
     let mut options = FollowerOptions::default();
     options.files = options::read(given.files)?;
@@ -104,6 +109,7 @@ pub(super) unsafe fn read(given: *const chiplog_follower_options_t) -> Result<Fo
         (given.tls_key, given.tls_key_length),
     )?;
     options.token_in_plain_text = given.token_in_plain_text == 1;
+    options.served_objects = given.served_objects == 1;
     options.open_timeout = duration(given.open_timeout_ms);
     options.keep_alive = duration(given.keep_alive_ms);
     options.compare_interval = duration(given.compare_interval_ms);

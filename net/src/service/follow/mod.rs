@@ -4,6 +4,7 @@
 //! ```text
 //! service.rs   the tonic service; encodes answers as bytes
 //! source.rs    one stream: FollowSource::next ──> blocks as they are in the log ──> responses of about 1 MiB
+//! objects.rs   what the log has in the object store, for copies that cannot reach it
 //! ```
 //!
 //! Invariants:
@@ -15,6 +16,7 @@
 //!
 //! Must not know: the leader; the contents of blocks.
 
+mod objects;
 mod service;
 mod source;
 
@@ -22,6 +24,7 @@ use crate::listener::memory_budget::Budget;
 use crate::served::log_slot::LogSlot;
 pub use service::FollowServer;
 use std::sync::Arc;
+use tokio::sync::Semaphore;
 
 /// The bytes of blocks in one response. The last block can exceed it.
 const RESPONSE_BYTES: usize = 1 << 20;
@@ -42,6 +45,8 @@ const RESPONSE_BYTES: usize = 1 << 20;
 pub struct Follow {
     host: Arc<LogSlot>,
     response_bytes: usize,
+    /// A place for each request to the object store.
+    requests: Arc<Semaphore>,
     /// For calls that no [`CallBudgetLayer`](crate::listener::stream_budget::CallBudgetLayer) has settled.
     budget: Budget,
 }
@@ -49,7 +54,8 @@ pub struct Follow {
 impl Follow {
     /// Creates the service, with responses of about 1 MiB.
     pub fn new(host: Arc<LogSlot>) -> Self {
-        Self { host, response_bytes: RESPONSE_BYTES, budget: Budget::default() }
+        let requests = Arc::new(Semaphore::new(objects::REQUESTS_MAX));
+        Self { host, response_bytes: RESPONSE_BYTES, requests, budget: Budget::default() }
     }
 
     /// Returns the tonic service.

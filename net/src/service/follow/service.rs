@@ -1,6 +1,6 @@
 //! Service: the tonic service `chiplog.v1.Follow`. Not the generated one: answers are sent as they are in the log.
 
-use super::{Follow, source};
+use super::{Follow, objects, source};
 use crate::served::caller::Caller;
 use crate::service::zero_copy::respond;
 use crate::wire::proto::v1::FollowRequest;
@@ -18,6 +18,9 @@ use tonic::codegen::{Service, StdError};
 use tonic::server::NamedService;
 
 const FOLLOW: &str = "/chiplog.v1.Follow/Follow";
+const READ_OBJECT: &str = "/chiplog.v1.Follow/ReadObject";
+const OBJECT_SIZE: &str = "/chiplog.v1.Follow/ObjectSize";
+const LIST_OBJECTS: &str = "/chiplog.v1.Follow/ListObjects";
 
 /// The service, to be added to a tonic server. Made by [`Follow::into_service`]. Cheap to clone.
 ///
@@ -55,18 +58,37 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        if request.uri().path() != FOLLOW {
-            let status = Status::unimplemented("this service has only the call Follow");
-            return Box::pin(std::future::ready(Ok(status.into_http())));
-        }
         let Self(follow) = self.clone();
         let payer = follow.budget.payer_of(request.extensions());
         let caller = Caller::of(request.extensions());
+        let call: &'static str = match request.uri().path() {
+            FOLLOW => FOLLOW,
+            READ_OBJECT => READ_OBJECT,
+            OBJECT_SIZE => OBJECT_SIZE,
+            LIST_OBJECTS => LIST_OBJECTS,
+            _ => {
+                let status = Status::unimplemented("this service has no such call");
+                return Box::pin(std::future::ready(Ok(status.into_http())));
+            }
+        };
         Box::pin(async move {
-            let begin = async |request: FollowRequest| {
-                source::begin(&follow.host, &caller, &request, follow.response_bytes, payer).await
-            };
-            Ok(respond(request, begin).await)
+            Ok(match call {
+                READ_OBJECT => {
+                    respond(request, async |asked| objects::read(&follow, &caller, asked, payer).await).await
+                }
+                OBJECT_SIZE => {
+                    respond(request, async |asked| objects::size(&follow, &caller, asked, payer).await).await
+                }
+                LIST_OBJECTS => {
+                    respond(request, async |asked| objects::list(&follow, &caller, asked, payer).await).await
+                }
+                _ => {
+                    let begin = async |request: FollowRequest| {
+                        source::begin(&follow.host, &caller, &request, follow.response_bytes, payer).await
+                    };
+                    respond(request, begin).await
+                }
+            })
         })
     }
 }

@@ -97,12 +97,21 @@ pub(super) async fn begin(
 
 /// The log that the follower wants. A named log can have been deleted, and another one have its name now.
 async fn find(host: &LogSlot, caller: &Caller, request: &FollowRequest) -> Result<Log, Status> {
-    let name = &request.log;
+    let meant = ids::from_bytes(&request.log_id).filter(|id| *id != 0).map(ids::to_hex);
+    find_log(host, caller, &request.log, meant.as_ref().map(String::as_bytes)).await
+}
+
+/// The log that a name means for copies: the default one, a named one with this id, or a whole group.
+pub(super) async fn find_log(
+    host: &LogSlot,
+    caller: &Caller,
+    name: &str,
+    meant: Option<&[u8]>,
+) -> Result<Log, Status> {
     if name.starts_with('_') || host.is_default(name) {
         return host.replica(caller, name).await;
     }
-    let meant = ids::from_bytes(&request.log_id).filter(|id| *id != 0).map(ids::to_hex);
-    host.find(caller, name, meant.as_ref().map(String::as_bytes)).await
+    host.find(caller, name, meant).await
 }
 
 /// Positions beyond this are in no log.
@@ -357,7 +366,7 @@ fn taken(feed: &mut FollowSource, bytes_max: usize) -> chiplog::Result<Taken> {
     })
 }
 
-fn gone() -> Error {
+pub(super) fn gone() -> Error {
     Error::new(ErrorKind::Unavailable, "this server is shutting down")
 }
 

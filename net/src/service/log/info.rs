@@ -5,7 +5,9 @@ use crate::served::log_slot::{LogSlot, status_of};
 use crate::wire::address::Address;
 use crate::wire::ids::to_hex;
 use crate::wire::proto::v1::{InfoResponse, Server, ServerInfoResponse, WatchResponse};
-use crate::wire::protocol::{FEATURE_FOLLOW, FEATURE_FOLLOW_LOG, FEATURE_FOLLOW_PLACES, PROTOCOL};
+use crate::wire::protocol::{
+    FEATURE_FOLLOW, FEATURE_FOLLOW_LOG, FEATURE_FOLLOW_OBJECTS, FEATURE_FOLLOW_PLACES, PROTOCOL,
+};
 use chiplog::cluster::{Member, ReplicaStatus};
 use chiplog::limits::BATCH_RECORDS_MAX;
 use chiplog::{Error, ErrorKind, Log, NodeId};
@@ -28,6 +30,7 @@ const FEATURES: &[&str] = &[
     FEATURE_FOLLOW,
     FEATURE_FOLLOW_PLACES,
     FEATURE_FOLLOW_LOG,
+    FEATURE_FOLLOW_OBJECTS,
 ];
 
 /// The default interval of a watch.

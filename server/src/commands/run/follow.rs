@@ -38,10 +38,15 @@ Examples:
   chiplog follow ./copy --cluster log1:7411 --since 2h     the last two hours, and new records
   chiplog follow ./copy --cluster log1:7411 --object-store s3://bucket/chiplog
       the whole log at once: older records are read from the object store
+  chiplog follow ./copy --cluster log1:7411 --object-store servers
+      the same without credentials: the servers read the store for the copy
   chiplog follow ./copy --cluster log1:7411 --listen 127.0.0.1:7421
   chiplog follow ./copy2 --cluster 127.0.0.1:7421          a copy of the copy
   chiplog read 127.0.0.1:7421 --stale --follow             read the copy over the network
   chiplog read ./copy --follow                             read the copy's directory";
+
+/// The place of objects that servers read for the copy.
+const SERVERS: &str = "servers";
 
 /// Keep a copy of a cluster's log in a directory, up to date, until Ctrl-C.
 ///
@@ -121,7 +126,8 @@ pub(crate) struct Follow {
 
     /// The log's object store, such as s3://BUCKET/PREFIX: what is stored there is read from there, and only the
     /// rest is copied. The copy then has all records of the log, and a new one begins at once, however long the
-    /// log is. Credentials: `chiplog tier --help`.
+    /// log is. Credentials: `chiplog tier --help`. The word servers: they read the store for this copy, which
+    /// needs no credentials.
     #[arg(long, value_name = "LOCATION", help_heading = "Object store options")]
     object_store: Option<String>,
 
@@ -207,11 +213,13 @@ impl Follow {
     fn options(&self, log: &str) -> Result<FollowerOptions> {
         let mut options = FollowerOptions::default();
         log.clone_into(&mut options.log);
+        options.served_objects = self.object_store.as_deref() == Some(SERVERS);
+        let store = self.object_store.as_deref().filter(|_| !options.served_objects);
         let files = self.segment_bytes.map_or_else(Options::default, Options::with_segment_bytes);
         options.files = files
             .retention_bytes(self.retention_bytes)
             .retention_age(self.retention_seconds.map(Duration::from_secs))
-            .vault(self.store.open_if_given(self.object_store.as_deref())?)
+            .vault(self.store.open_if_given(store)?)
             .local_bytes(self.local_bytes)
             .local_age(self.local_seconds.map(Duration::from_secs));
         if let Some(bytes) = self.cache_bytes {
