@@ -100,6 +100,14 @@ def test_a_follower_has_the_servers_records(servers: Servers, client: chiplog.Cl
     with pytest.raises(chiplog.InvalidArgumentError):
         bad = chiplog.FollowerOptions(keep_alive=0.0)
         chiplog.Follower(tmp_path / "new", cluster=servers.clients, options=bad)
+    with pytest.raises(chiplog.InvalidArgumentError, match="leave out one of them"):
+        bad = chiplog.FollowerOptions(files=chiplog.Options(object_store=str(tmp_path / "store")), served_objects=True)
+        chiplog.Follower(tmp_path / "new", cluster=servers.clients, options=bad)
+    # The servers have no object store, and the log no objects: the option changes nothing.
+    served = chiplog.FollowerOptions(files=files, served_objects=True)
+    with chiplog.Follower(tmp_path / "new", cluster=servers.clients, options=served) as copy:
+        copy.wait_for(index, timeout=PATIENCE)
+        assert copy.get(index).copy() == b"came later"
 
 
 def test_a_read_only_log_of_a_servers_files_returns_its_members(servers: Servers) -> None:

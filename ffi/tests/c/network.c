@@ -170,6 +170,9 @@ int main(int argc, char **argv) {
     following.open_timeout_ms = LONG_MS;
     chiplog_follower_t *follower = NULL;
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_follower_open(path, servers, 1, 99, 1, &following, &follower, &error));
+    following.served_objects = 2;
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_follower_open(path, servers, 1, CHIPLOG_START_FIRST, 0, &following, &follower, &error));
+    following.served_objects = 1; /* the log has no objects: that changes nothing */
     FINE(chiplog_follower_open(path, servers, 1, CHIPLOG_START_FIRST, 0, &following, &follower, &error));
     struct pollfd events = {-1, POLLIN, 0};
     FINE(chiplog_follower_descriptor(follower, &events.fd, &error));

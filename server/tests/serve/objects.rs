@@ -111,7 +111,12 @@ fn older_records_are_read_from_the_object_store_and_a_lost_disk_is_replaced() {
     let verified = run(&["tier", "verify", location, "--json"]).ok().json();
     assert_eq!((&verified["ok"], &verified["logs"][0]["first"]), (&true.into(), &1.into()), "{verified}");
 
-    copy_reads_objects(&servers, location, &dir.path().join("copy"), last);
+    for (name, store) in [("copy", location), ("copy2", "servers")] {
+        copy_reads_objects(&servers, store, &dir.path().join(name), last);
+    }
+    let served: f64 = servers.iter().map(|s| value(s, "chiplog_copies_objects_bytes_total")).sum();
+    assert!(served > 4e6, "{served} bytes of objects for the second copy");
+    copy_options_are_checked(&servers, location);
 
     // The disk of a server is lost. Another server takes its place.
     let node = leader(&servers.iter().collect::<Vec<_>>());
@@ -148,8 +153,16 @@ fn copy_reads_objects(servers: &[Server], location: &str, dir: &Path, last: u64)
         assert!(segments_in(dir) <= 8, "{} files", segments_in(dir));
         copy.kill();
     }
-    let named = run(&["follow", "x", &format!("{}/orders", servers[0].client), "--object-store", location]);
-    assert_eq!(named.code, 2, "{}", named.err);
+}
+
+fn copy_options_are_checked(servers: &[Server], location: &str) {
+    let cluster = servers.iter().map(|s| s.client.as_str()).collect::<Vec<_>>().join(",");
+    for store in [location, "servers"] {
+        let named = run(&["follow", "x", &format!("{}/orders", servers[0].client), "--object-store", store]);
+        assert_eq!(named.code, 2, "{}", named.err);
+    }
+    let both = run(&["follow", "x", &cluster, "--object-store", "servers", "--region", "north"]);
+    assert_eq!(both.code, 2, "{}", both.err);
     let unused = run(&["follow", "x", &cluster, "--region", "north"]);
     assert!(unused.code == 2 && unused.err.contains("--object-store"), "{}", unused.err);
     let missing = run(&["follow", "x", &cluster, "--object-store", "/no/such/directory"]);

@@ -40,7 +40,7 @@ impl StoreAccess {
         match location {
             Some(location) => self.open(location).map(Some),
             None if is_given => Err(Failure::usage(
-                "--endpoint, --region, --allow-http and --credentials are of an object store: give --object-store, too",
+                "--endpoint, --region, --allow-http and --credentials are of an object store: give its location as --object-store, too",
             )),
             None => Ok(None),
         }
