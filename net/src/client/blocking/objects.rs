@@ -3,7 +3,7 @@
 //! Each request goes to one server after another, from the one that answered last, until one answers. If none did, and one may later,
 //! all are asked again after a wait.
 //!
-//! Must not know: what is in an object. Its bytes are checked by the log that reads them.
+//! The log that reads the bytes checks them. Must not know: what is in an object.
 
 use super::Runtime;
 use crate::client::retry::backoff::Backoff;

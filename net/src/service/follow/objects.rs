@@ -9,7 +9,7 @@
 //! - Memory is paid for before bytes are read. A call that waits for the store has no turn at the disk: a slow store delays no
 //!   reader of files. The number of requests to the store at a time is bounded.
 //!
-//! Must not know: what is in an object; the copy checks it.
+//! Must not know: what is in an object.
 
 use super::Follow;
 use super::source::{find_log, gone};
