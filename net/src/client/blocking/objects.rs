@@ -123,7 +123,7 @@ impl Shared {
     /// Asks each server once.
     ///
     /// # Errors
-    /// What is wrong with the request, at once: all servers have the same store. Otherwise an error that may pass, if a server
+    /// A wrong request, at once: all servers have the same store. Otherwise an error that may pass, if a server
     /// returned one; else that of the first server.
     async fn round<T, F>(
         &self,
