@@ -1,10 +1,12 @@
-//! Bytes of format versions 1 and 2, kept for ever: every later version has to read them, and encode the same.
+//! Bytes of format versions 1 to 3, kept for ever: every later version has to read them, and encode the same.
 //!
 //! The files in `golden/` were made once; those of blocks, header and footer by a program that shares no code with
 //! this crate. **Never make them again**: if one of these tests fails, the format has changed.
 #![cfg(feature = "testing")] // opens the decoders
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use chiplog::backup::{Backup, RestoreOptions};
+use chiplog::vault::{MemoryVault, Vault};
 use chiplog::{
     Batch, BatchBuilder, Clock, Codec, ErrorKind, Index, Log, LogId, LogNumber, LogOption, LogOptions, Logs,
     LogsOptions, Options, ReadOnlyLog, Reader, Sequence, SessionId, Start, Timestamp, fuzzing,
@@ -12,6 +14,7 @@ use chiplog::{
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The salt of the golden blocks.
 const SEGMENT: u64 = 5;
@@ -259,6 +262,111 @@ fn make_the_log_of_version_2() {
     }
     log.discard(Index(6)).unwrap();
     log.close().unwrap();
+}
+
+/// 300 records, of which objects of 64 KiB have most; an option set and a session opened on the way.
+fn with_objects(vault: &Arc<MemoryVault>) -> Options {
+    let options = Options::with_segment_bytes(256 << 10).session_window(16).sessions_max(16);
+    options.vault(vault.clone() as Arc<dyn Vault>).object_bytes(64 << 10)
+}
+
+fn objects_of(vault: &MemoryVault) -> Vec<(String, bytes::Bytes)> {
+    let found = vault.list("").unwrap();
+    found.into_iter().map(|o| (o.name.clone(), vault.get(&o.name, 0..o.bytes).unwrap())).collect()
+}
+
+/// The objects of the golden log, by name.
+fn golden_objects() -> Vec<(String, bytes::Bytes)> {
+    let log = format!("{:032x}", ReadOnlyLog::open(copy_of("log-3").path()).unwrap().log_id().get());
+    let numbers = (0..GOLDEN_OBJECTS).map(|n| format!("o/{n:020}"));
+    numbers
+        .map(|name| (format!("{log}/{name}"), golden(&format!("log-3-objects/{}", &name[2..])).into()))
+        .collect()
+}
+
+const GOLDEN_OBJECTS: u64 = 4;
+
+/// The objects of a log are a function of its entries: every build makes the same bytes, or two builds in a cluster would store
+/// different ones under one name.
+#[test]
+fn objects_are_made_again_with_the_same_bytes() {
+    let (dir, vault) = (copy_of("log-3"), Arc::new(MemoryVault::default()));
+    // The store has the log's root and no object: the log finds them missing, and makes all of them again.
+    let expected = golden_objects();
+    let log_id = &expected[0].0[..32];
+    let root = format!("chiplog objects\nformat 1\nlog {log_id}\n");
+    vault.put(&format!("{log_id}/root"), &[root.into()]).unwrap();
+    let log = Log::open(dir.path(), with_objects(&vault).object_scrub(Duration::from_millis(300))).unwrap();
+    let begun = Instant::now();
+    while log.metrics().repaired_objects < GOLDEN_OBJECTS {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", log.metrics());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for (name, bytes) in &expected {
+        let size = vault.size(name).unwrap().unwrap_or_default();
+        assert!(vault.get(name, 0..size).unwrap() == *bytes, "{name} has other bytes");
+    }
+}
+
+/// A log whose files are lost comes back from the golden objects alone.
+#[test]
+fn log_is_made_of_the_golden_objects() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), MemoryVault::default());
+    let expected = golden_objects();
+    let log_id = expected[0].0[..32].to_owned();
+    let root = format!("chiplog objects\nformat 1\nlog {log_id}\n");
+    vault.put(&format!("{log_id}/root"), &[root.into()]).unwrap();
+    for (name, bytes) in expected {
+        vault.put(&name, &[bytes]).unwrap();
+    }
+    let id = LogId(u128::from_str_radix(&log_id, 16).unwrap());
+    let backup = Backup::fetch(&vault, id, dir.path().join("backup"), &mut |_, _| {}).unwrap();
+    backup.restore(dir.path().join("log"), &RestoreOptions::default(), &mut |_, _| {}).unwrap();
+    let log = Log::open(dir.path().join("log"), with_objects(&Arc::default())).unwrap();
+    let last = log.last_index().get();
+    assert!(last > 150 && log.first_index() == Index(1), "{last}");
+    for n in 1..=last {
+        assert_eq!(log.read(Index(n)).unwrap().data, tiered_record(n), "record {n}");
+    }
+}
+
+fn tiered_record(n: u64) -> Vec<u8> {
+    format!("record {n}, ").into_bytes().repeat((n % 170) as usize)
+}
+
+/// Makes the golden log with objects. It was run once; its files must never be made again.
+#[test]
+#[ignore = "the golden files exist"]
+fn make_the_log_with_objects() {
+    let (at, objects) = (path("log-3"), path("log-3-objects"));
+    assert!(!at.exists(), "never make golden files again");
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = Log::open(dir.path(), with_objects(&vault)).unwrap();
+    let mut session = log.open_session().unwrap();
+    for n in 1..=300 {
+        let first = Index(n);
+        let appended =
+            if n % 3 == 0 { session.append(&tiered_record(n)) } else { log.append(&tiered_record(n)) };
+        assert_eq!(appended.unwrap(), first);
+        if n == 100 {
+            let change = [(LogOption::RetentionBytes, Some(1 << 30))];
+            log.set_log_options(&change, Duration::from_secs(1)).unwrap();
+        }
+    }
+    while (objects_of(&vault).len() as u64) < GOLDEN_OBJECTS + 1 {
+        std::thread::sleep(Duration::from_millis(5)); // and the root
+    }
+    log.close().unwrap();
+    fs::create_dir(&at).unwrap();
+    fs::create_dir(&objects).unwrap();
+    for entry in fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap()) {
+        if entry.file_type().unwrap().is_file() {
+            fs::copy(entry.path(), at.join(entry.file_name())).unwrap();
+        }
+    }
+    for (name, bytes) in objects_of(&vault).into_iter().filter(|(name, _)| name.contains("/o/")) {
+        fs::write(objects.join(name.rsplit('/').next().unwrap()), bytes).unwrap();
+    }
 }
 
 /// Record `n` of the golden log: 600 of them, the first 42 discarded. Of every ten, the first five are one batch (of
