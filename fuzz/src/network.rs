@@ -84,8 +84,6 @@ const MESSAGES: &[(&str, Look)] = messages![
     v1::ReadObjectResponse,
     v1::ObjectSizeRequest,
     v1::ObjectSizeResponse,
-    v1::ListObjectsRequest,
-    v1::ListObjectsResponse,
 ];
 
 fn look<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) {

@@ -183,6 +183,10 @@ impl Follower {
         let host = LogSlot::new();
         #[cfg(feature = "server")]
         host.call(&options.log);
+        #[cfg(feature = "server")]
+        if options.served_objects {
+            host.set_through_servers();
+        }
         let shared = Arc::new(Shared {
             dir,
             from,

@@ -55,6 +55,8 @@ pub struct LogSlot {
     copies_bytes: AtomicU64,
     /// Bytes of objects read for copies.
     objects_bytes: AtomicU64,
+    /// On a follower: it reads objects through the servers that it is given.
+    through_servers: AtomicBool,
     room: Room,
     gauges: Arc<Gauges>,
     /// Without a log: the member that a cluster calls at this address. 0: none.
@@ -118,6 +120,7 @@ impl LogSlot {
             copies_begun: AtomicU64::default(),
             copies_bytes: AtomicU64::default(),
             objects_bytes: AtomicU64::default(),
+            through_servers: AtomicBool::default(),
             room: Room::default(),
             gauges: Arc::default(),
             called_as: AtomicU64::default(),
@@ -404,6 +407,16 @@ impl LogSlot {
             bytes: get(&self.copies_bytes),
             objects_bytes: get(&self.objects_bytes),
         }
+    }
+
+    /// The log is a copy that reads objects through servers. It serves none: two such copies that are each other's servers would ask
+    /// each other for ever.
+    pub(crate) fn set_through_servers(&self) {
+        self.through_servers.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn reads_through_servers(&self) -> bool {
+        self.through_servers.load(Ordering::Relaxed)
     }
 
     /// Counts bytes of objects.

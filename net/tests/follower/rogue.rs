@@ -15,8 +15,8 @@ use chiplog_net::wire::proto::v1::follow_client::FollowClient;
 use chiplog_net::wire::proto::v1::follow_request::Start as Asked;
 use chiplog_net::wire::proto::v1::follow_server::{Follow, FollowServer};
 use chiplog_net::wire::proto::v1::{
-    FollowPlace, FollowRequest, FollowResponse, ListObjectsRequest, ListObjectsResponse, ObjectSizeRequest,
-    ObjectSizeResponse, ReadObjectRequest, ReadObjectResponse,
+    FollowPlace, FollowRequest, FollowResponse, ObjectSizeRequest, ObjectSizeResponse, ReadObjectRequest,
+    ReadObjectResponse,
 };
 use chiplog_net::wire::status::from_status;
 use std::pin::Pin;
@@ -151,16 +151,6 @@ impl Follow for Rogue {
     ) -> Result<Response<ObjectSizeResponse>, Status> {
         Err(Status::unimplemented("an earlier version"))
     }
-
-    type ListObjectsStream = Stream<ListObjectsResponse>;
-
-    async fn list_objects(
-        &self,
-        _: Request<ListObjectsRequest>,
-    ) -> Result<Response<Self::ListObjectsStream>, Status> {
-        let failed = Err(Status::unavailable("the connection broke"));
-        Ok(Response::new(Box::pin(tokio_stream::iter([Ok(ListObjectsResponse::default()), failed]))))
-    }
 }
 
 /// A part of an object, or of a list, is never taken for all of it.
@@ -179,7 +169,6 @@ fn objects_in_another_size_are_refused() {
         assert_eq!(objects.get(name, 0..4).unwrap_err().kind(), ErrorKind::Unavailable, "{name}");
         assert!(asked.load(Ordering::Relaxed) > before + 1, "asked again");
     }
-    assert_eq!(objects.list("o/").unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(objects.size("o/4").unwrap_err().kind(), ErrorKind::Unsupported);
 }
 

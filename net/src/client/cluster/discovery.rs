@@ -326,6 +326,15 @@ impl Servers {
         )
     }
 
+    /// Asks all known servers about themselves and the others.
+    pub(crate) async fn learn_all(&self) {
+        let mut asked = JoinSet::new();
+        self.ask_each(self.all(), &mut asked);
+        while let Some(Ok(answer)) = asked.join_next().await {
+            let _ = self.judge(answer); // one that answers is enough
+        }
+    }
+
     /// Whether another server names another leader: of a later term, or one that was learned meanwhile.
     pub(crate) async fn is_deposed(&self, server: &str) -> bool {
         let (term, leader) = {

@@ -124,7 +124,6 @@ pub const METHODS: &[(&str, Needs)] = &[
     ("/chiplog.v1.Follow/Follow", read(Reach::Logs)),
     ("/chiplog.v1.Follow/ReadObject", read(Reach::Logs)),
     ("/chiplog.v1.Follow/ObjectSize", read(Reach::Logs)),
-    ("/chiplog.v1.Follow/ListObjects", read(Reach::Logs)),
     ("/chiplog.v1.Admin/Status", read(Reach::Leaders)),
     ("/chiplog.v1.Admin/Init", admin(Reach::Server)),
     ("/chiplog.v1.Admin/Join", admin(Reach::Server)),

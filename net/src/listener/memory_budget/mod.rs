@@ -41,6 +41,9 @@ const TOKENLESS_OF_ADDRESS_MIN: usize = 2;
 /// Batches that decompress to more than this are decompressed on separate threads, [`unpackings`] at a time. 64 KiB
 /// keep a runtime thread busy for 30 us (lz4) to 43 us (zstd), and each MiB for 0.4 ms (docs/performance.md).
 pub(crate) const UNPACKED_AT_ONCE_MAX: usize = 64 << 10;
+/// Requests to the object store at a time, for copies: of a connection, an address and a token, and in total. Each holds up to 4 MiB
+/// of the memory for answers.
+const OBJECT_REQUESTS: Caps = [4, 8, 8, 16];
 /// Practically never.
 const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 
@@ -110,6 +113,7 @@ impl BudgetLimits {
             of(unpackings(), unpackings()),
             [usize::MAX, usize::MAX, self.connections_per_token.max(1), usize::MAX],
             [usize::MAX, tokenless_of_address, usize::MAX, tokenless],
+            OBJECT_REQUESTS,
         ]
     }
 }

@@ -24,7 +24,6 @@ use crate::listener::memory_budget::Budget;
 use crate::served::log_slot::LogSlot;
 pub use service::FollowServer;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
 
 /// The bytes of blocks in one response. The last block can exceed it.
 const RESPONSE_BYTES: usize = 1 << 20;
@@ -45,8 +44,6 @@ const RESPONSE_BYTES: usize = 1 << 20;
 pub struct Follow {
     host: Arc<LogSlot>,
     response_bytes: usize,
-    /// A place for each request to the object store.
-    requests: Arc<Semaphore>,
     /// For calls that no [`CallBudgetLayer`](crate::listener::stream_budget::CallBudgetLayer) has settled.
     budget: Budget,
 }
@@ -54,8 +51,7 @@ pub struct Follow {
 impl Follow {
     /// Creates the service, with responses of about 1 MiB.
     pub fn new(host: Arc<LogSlot>) -> Self {
-        let requests = Arc::new(Semaphore::new(objects::REQUESTS_MAX));
-        Self { host, response_bytes: RESPONSE_BYTES, requests, budget: Budget::default() }
+        Self { host, response_bytes: RESPONSE_BYTES, budget: Budget::default() }
     }
 
     /// Returns the tonic service.

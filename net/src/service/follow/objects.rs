@@ -1,29 +1,27 @@
 //! Objects: what the log has in the object store, read for copies that cannot reach the store.
 //!
 //! ```text
-//! ReadObject ── a place among the reads ──> Vault::get, up to 4 MiB, on a thread that may block ──> pieces of 1 MiB
+//! ReadObject ── a place among the requests ── memory ──> Vault::get, up to 4 MiB, on a thread that may block ──> pieces of 256 KiB
 //! ```
 //!
 //! Invariants:
 //! - A caller gets objects of the log that it may read, and of no other: their names begin with the log's id.
-//! - Memory is paid for before bytes are read. A call that waits for the store has no turn at the disk: a slow store delays no
-//!   reader of files. The number of requests to the store at a time is bounded.
+//! - A call takes memory only once it has a place, and places are few: a slow store holds little of the memory for answers. It holds no
+//!   turn at the disk. So it delays nobody who reads files.
+//! - A request to the store that nobody waits for any more keeps its place and its memory until it ends.
 //!
 //! Must not know: what is in an object.
 
 use super::Follow;
 use super::source::{find_log, gone};
-use crate::listener::auth::tokens::Payer;
+use crate::listener::auth::tokens::{Payer, Resource, Share};
 use crate::served::caller::Caller;
 use crate::served::log_slot::{LogSlot, status_of};
 use crate::service::zero_copy::{
     Answers, EncodeFrame, FrameWriter, Memory, SHARED_BYTES_MIN, ahead, pay, settle,
 };
 use crate::wire::ids;
-use crate::wire::proto::v1::{
-    ListObjectsRequest, ListObjectsResponse, ObjectSizeRequest, ObjectSizeResponse, ReadObjectRequest,
-    StoredObject,
-};
+use crate::wire::proto::v1::{ObjectSizeRequest, ObjectSizeResponse, ReadObjectRequest};
 use bytes::{BufMut, Bytes};
 use chiplog::vault::Vault;
 use chiplog::{Error, ErrorKind, Log};
@@ -33,18 +31,17 @@ use prost::encoding::encoded_len_varint;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use std::time::Duration;
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 use tonic::Status;
 
 /// The most bytes of one request to the store: as many as a copy's cache fetches at a time.
 const READ_BYTES_MAX: u64 = 4 << 20;
-/// The bytes of a piece. Clients accept messages of at least 4 MiB.
-const PIECE_BYTES: usize = 1 << 20;
-/// The limit of requests to the store at a time, of all calls.
-pub(super) const REQUESTS_MAX: usize = 16;
-/// The objects in one message of a list. Each takes some 80 bytes.
-const PAGE: usize = 1000;
+/// The bytes of a piece. A client sees by each piece that bytes still arrive: over a slow connection a larger one takes long.
+const PIECE_BYTES: usize = 256 << 10;
+/// How long a call waits for a place and memory.
+const WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// The number of the field in the proto.
 const PIECE: u32 = 1;
@@ -80,14 +77,13 @@ struct Access {
     host: Arc<LogSlot>,
     log: Log,
     vault: Arc<dyn Vault>,
-    requests: Arc<Semaphore>,
     payer: Arc<Payer>,
 }
 
 impl Access {
     /// # Errors
-    /// Those of finding the log. UNIMPLEMENTED: this server has no object store. INVALID_ARGUMENT: the name is not one of an object
-    /// of this log.
+    /// Those of finding the log. UNIMPLEMENTED: there is no object store here. FAILED_PRECONDITION, of kind `Diverged`: the name is one of
+    /// another log, which other servers may have.
     async fn of(
         follow: &Follow,
         caller: &Caller,
@@ -99,36 +95,56 @@ impl Access {
         let fail = |kind, what: String| Err(status_of(&log, &Error::new(kind, what)));
         let own = ids::to_hex(log.log_id().get());
         if name.strip_prefix(&own).is_none_or(|rest| !rest.starts_with('/')) {
-            let what = format!("{name:?} names no object of this log: these begin with {own}/");
-            return fail(ErrorKind::InvalidArgument, what);
+            let what = format!("{name:?} names no object of the log of this server: these begin with {own}/");
+            return fail(ErrorKind::Diverged, what);
+        }
+        if host.reads_through_servers() {
+            let what =
+                "this copy reads objects through servers itself: ask them, or give it the object store";
+            return fail(ErrorKind::Unsupported, what.into());
         }
         let Some(vault) = log.options().vault.clone() else {
             let what = "this server has no object store: ask another one, or give the copy the store itself";
             return fail(ErrorKind::Unsupported, what.into());
         };
-        Ok(Self { host: host.clone(), log, vault, requests: follow.requests.clone(), payer })
+        Ok(Self { host: host.clone(), log, vault, payer })
     }
 
     fn status(&self, error: &Error) -> Status {
         status_of(&self.log, error)
     }
 
-    /// Makes one request to the store, in its turn. The request goes on if the call ends.
+    /// Waits for a place among the requests to the store, and then for memory.
+    async fn place(&self, bytes: usize) -> Result<(Share, Share), Status> {
+        let waiting = async {
+            let place = self.payer.take(Resource::Objects, 1).await;
+            (place, ahead(&self.payer, bytes).await)
+        };
+        timeout(WAIT_MAX, waiting).await.map_err(|_| {
+            let what =
+                "too many requests to the object store are under way here; ask another server, or later";
+            self.status(&Error::new(ErrorKind::Busy, what))
+        })
+    }
+
+    /// Makes one request to the store, whose answer has up to this number of bytes. Returns the memory with it.
     async fn request<T: Send + 'static>(
         &self,
+        bytes: usize,
         work: impl FnOnce(&dyn Vault) -> chiplog::Result<T> + Send + 'static,
-    ) -> Result<T, Status> {
+    ) -> Result<(T, Share), Status> {
         if self.host.is_draining() {
             return Err(self.status(&gone()));
         }
-        let place = self.requests.clone().acquire_owned().await;
+        let (place, memory) = self.place(bytes).await?;
         let vault = self.vault.clone();
         let working = spawn_blocking(move || {
-            let _place = place; // it is never closed
-            work(&*vault)
+            let done = work(&*vault);
+            drop(place);
+            (done, memory)
         });
         match working.await {
-            Ok(done) => done.map_err(|error| self.status(&error)),
+            Ok((done, memory)) => done.map(|done| (done, memory)).map_err(|error| self.status(&error)),
             Err(_) => Err(self.status(&gone())),
         }
     }
@@ -136,21 +152,14 @@ impl Access {
     /// Reads these bytes of an object, which are at most [`READ_BYTES_MAX`].
     async fn read(&self, name: &str, range: Range<u64>) -> Result<VecDeque<Reply>, Status> {
         let bytes = (range.end - range.start) as usize;
-        let share = ahead(&self.payer, bytes).await;
         let name = name.to_owned();
-        let read = self.request(move |vault| vault.get(&name, range)).await?;
+        let (read, memory) = self.request(bytes, move |vault| vault.get(&name, range)).await?;
         // The vault returns exactly these bytes, so the share suffices.
-        let memory = settle(share, read.len()).unwrap_or_default();
+        let memory = settle(memory, read.len()).unwrap_or_default();
         self.host.sent_of_objects(read.len());
-        let pieces =
-            (0..read.len()).step_by(PIECE_BYTES).map(|at| read.slice(at..read.len().min(at + PIECE_BYTES)));
+        let pieces = (0..read.len()).step_by(PIECE_BYTES);
+        let pieces = pieces.map(|at| read.slice(at..read.len().min(at + PIECE_BYTES)));
         Ok(pieces.map(|piece| Reply::Piece(piece, memory.clone())).collect())
-    }
-
-    async fn message(&self, message: &impl Message) -> Reply {
-        let message = message.encode_to_vec();
-        let memory = pay(&self.payer, message.len()).await;
-        Reply::Message(message, memory)
     }
 }
 
@@ -176,7 +185,7 @@ impl Reading {
 /// Streams bytes of an object. The first ones are read before the call is answered: an object that is missing fails the call.
 ///
 /// # Errors
-/// Those of [`Access::of`] and of [`Vault::get`].
+/// Those of [`Access::of`] and of [`Vault::get`]. RESOURCE_EXHAUSTED: there are too many requests.
 pub(super) async fn read(
     follow: &Follow,
     caller: &Caller,
@@ -198,7 +207,7 @@ pub(super) async fn read(
 /// Returns the size of an object.
 ///
 /// # Errors
-/// Those of [`Access::of`] and of [`Vault::size`].
+/// Those of [`Access::of`] and of [`Vault::size`]. RESOURCE_EXHAUSTED: there are too many requests.
 pub(super) async fn size(
     follow: &Follow,
     caller: &Caller,
@@ -206,33 +215,10 @@ pub(super) async fn size(
     payer: Arc<Payer>,
 ) -> Result<Answers<Reply>, Status> {
     let access = Access::of(follow, caller, (&log, &name), payer).await?;
-    let bytes = access.request(move |vault| vault.size(&name)).await?;
-    let reply = access.message(&ObjectSizeResponse { bytes }).await;
-    Ok(Box::pin(stream::iter([Ok(reply)])))
-}
-
-/// Streams the objects of a folder.
-///
-/// # Errors
-/// Those of [`Access::of`] and of [`Vault::list`].
-pub(super) async fn list(
-    follow: &Follow,
-    caller: &Caller,
-    ListObjectsRequest { log, folder }: ListObjectsRequest,
-    payer: Arc<Payer>,
-) -> Result<Answers<Reply>, Status> {
-    let access = Access::of(follow, caller, (&log, &folder), payer).await?;
-    let found = access.request(move |vault| vault.list(&folder)).await?;
-    let pages = stream::try_unfold((access, VecDeque::from(found)), |(access, mut left)| async move {
-        if left.is_empty() {
-            return Ok(None);
-        }
-        let page = left.drain(..left.len().min(PAGE));
-        let objects = page.map(|object| StoredObject { name: object.name, bytes: object.bytes }).collect();
-        let reply = access.message(&ListObjectsResponse { objects }).await;
-        Ok(Some((reply, (access, left))))
-    });
-    Ok(Box::pin(pages))
+    let (bytes, _) = access.request(0, move |vault| vault.size(&name)).await?;
+    let message = ObjectSizeResponse { bytes }.encode_to_vec();
+    let memory = pay(&access.payer, message.len()).await;
+    Ok(Box::pin(stream::iter([Ok(Reply::Message(message, memory))])))
 }
 
 #[cfg(test)]
@@ -252,11 +238,10 @@ mod tests {
             let is_shared = chunks.iter().any(|chunk| chunk.as_ptr() == piece.as_ptr());
             assert_eq!(is_shared, bytes >= SHARED_BYTES_MIN);
         }
-        let objects = vec![StoredObject { name: "a/o/1".into(), bytes: 1 << 33 }];
-        let message = ListObjectsResponse { objects };
+        let message = ObjectSizeResponse { bytes: Some(1 << 33) };
         let mut chunks = VecDeque::new();
         Reply::Message(message.encode_to_vec(), None).encode(&mut chunks);
         let all: Vec<u8> = chunks.iter().flatten().copied().collect();
-        assert_eq!(ListObjectsResponse::decode(&all[5..]).unwrap(), message);
+        assert_eq!(ObjectSizeResponse::decode(&all[5..]).unwrap(), message);
     }
 }

@@ -20,7 +20,6 @@ use tonic::server::NamedService;
 const FOLLOW: &str = "/chiplog.v1.Follow/Follow";
 const READ_OBJECT: &str = "/chiplog.v1.Follow/ReadObject";
 const OBJECT_SIZE: &str = "/chiplog.v1.Follow/ObjectSize";
-const LIST_OBJECTS: &str = "/chiplog.v1.Follow/ListObjects";
 
 /// The service, to be added to a tonic server. Made by [`Follow::into_service`]. Cheap to clone.
 ///
@@ -61,33 +60,22 @@ where
         let Self(follow) = self.clone();
         let payer = follow.budget.payer_of(request.extensions());
         let caller = Caller::of(request.extensions());
-        let call: &'static str = match request.uri().path() {
-            FOLLOW => FOLLOW,
-            READ_OBJECT => READ_OBJECT,
-            OBJECT_SIZE => OBJECT_SIZE,
-            LIST_OBJECTS => LIST_OBJECTS,
-            _ => {
-                let status = Status::unimplemented("this service has no such call");
-                return Box::pin(std::future::ready(Ok(status.into_http())));
-            }
-        };
+        let path = request.uri().path().to_owned();
         Box::pin(async move {
-            Ok(match call {
+            Ok(match path.as_str() {
+                FOLLOW => {
+                    let begin = async |request: FollowRequest| {
+                        source::begin(&follow.host, &caller, &request, follow.response_bytes, payer).await
+                    };
+                    respond(request, begin).await
+                }
                 READ_OBJECT => {
                     respond(request, async |asked| objects::read(&follow, &caller, asked, payer).await).await
                 }
                 OBJECT_SIZE => {
                     respond(request, async |asked| objects::size(&follow, &caller, asked, payer).await).await
                 }
-                LIST_OBJECTS => {
-                    respond(request, async |asked| objects::list(&follow, &caller, asked, payer).await).await
-                }
-                _ => {
-                    let begin = async |request: FollowRequest| {
-                        source::begin(&follow.host, &caller, &request, follow.response_bytes, payer).await
-                    };
-                    respond(request, begin).await
-                }
+                _ => Status::unimplemented("this service has no such call").into_http(),
             })
         })
     }

@@ -66,9 +66,11 @@ pub(crate) enum Resource {
     Connections,
     /// Calls that need no token, if there are tokens.
     Tokenless,
+    /// Requests to the object store.
+    Objects,
 }
 
-pub(crate) const RESOURCES: usize = 7;
+pub(crate) const RESOURCES: usize = 8;
 
 /// The accounts of a payer, the smallest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
