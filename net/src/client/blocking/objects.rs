@@ -131,7 +131,7 @@ fn may_pass(error: &Error) -> bool {
     error.kind() != ErrorKind::Diverged && ErrorClass::of(error.kind()) != ErrorClass::Fatal
 }
 
-/// What is wanted of an object, and what came of it.
+/// A part of an object, or its size: the wish, and the answer as far as it came.
 struct Wanted {
     name: String,
     /// None: the object's size.
@@ -208,7 +208,7 @@ impl Shared {
         Err(failed.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "no server is known")))
     }
 
-    /// Asks one server. What came stays, also if the rest does not.
+    /// Asks one server. The bytes that came stay, also if the rest does not.
     async fn attempt(&self, mut client: FollowClient<Shown>, wanted: &mut Wanted) -> Attempt<()> {
         let log = self.options.log.clone();
         let Wanted { name, range, read, size } = wanted;
