@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::backup::{Backup, RestoreOptions, RestoreTo};
-use chiplog::cluster::{Bootstrap, Change, ClusterOptions};
+use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::transport::MemoryNetwork;
 use chiplog::vault::{FaultOptions, FaultyVault, MemoryVault, Vault};
 use chiplog::{ErrorKind, Index, Log, LogId, NodeId, Options, Start};
@@ -97,18 +97,15 @@ fn log_without_objects_comes_back_from_slices_alone() {
     assert_eq!((metrics.stored_index, metrics.slice_failures), (0, 0));
     let id = log.log_id();
     // An idle log stores nothing more.
-    eventually("the discard is in a slice", || {
-        let entry = log.status().replica.map_or(0, |_| 0);
-        entry == 0 && slices(&*vault, id).len() as u64 == log.metrics().stored_slices
-    });
+    let count = slices(&*vault, id).len();
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(slices(&*vault, id).len(), count);
     drop((session, log));
     std::fs::remove_dir_all(dir.path().join("lost")).unwrap();
     assert_eq!(Backup::logs_in(&*vault).unwrap(), [id]);
     let (log, notes) = again(&*vault, id, dir.path());
     assert!(notes.is_empty(), "{notes:?}");
-    let first = log.first_index().get();
-    assert!([1, 10].contains(&first), "the discard is in a slice soon: {first}");
-    read_all(&log, first, 1001);
+    read_all(&log, 10, 1001);
     assert_eq!(log.status().sessions, 1);
 }
 
@@ -214,7 +211,7 @@ fn faults_of_the_object_store_delay_slices_and_lose_nothing() {
     assert_eq!((metrics.sliced_index, metrics.stored_slices), (0, 0));
     assert!(metrics.unsliced_bytes > 1_800_000, "{metrics:?}");
     // Time-outs after success, and everything else.
-    let faults = FaultOptions::default().refused(200).unanswered(300).missing(100).flipped(100).short(100);
+    let faults = FaultOptions::default().refused(50).unanswered(100).missing(30).flipped(30).short(30);
     vault.set_faults(faults);
     all_sliced(&log);
     append(&log, 500);
@@ -315,26 +312,19 @@ fn new_leader_continues_the_slices_of_the_old_one() {
         one.change_members(&[Change::Promote(node)], Duration::from_secs(20)).unwrap();
     }
     let mut last = 1;
+    let leading = || logs.iter().position(|log| log.role() == Role::Leader);
     for round in 0..9 {
-        let leader = || logs.iter().find(|log| log.barrier(Duration::from_millis(200)).is_ok());
-        eventually("a replica leads", || leader().is_some());
-        let log = leader().unwrap();
-        for n in last + 1..=last + 60 {
-            let mut tried = log.append(&record(n));
-            eventually("it is appended", || {
-                // An append of unknown outcome is found.
-                let done = tried.is_ok() || log.last_index().get() >= n;
-                if !done {
-                    tried = log.append(&record(n));
-                }
-                done
-            });
-        }
         last += 60;
-        eventually("it is in a slice", || log.metrics().sliced_index >= last);
-        let to = NodeId(1 + (logs.iter().position(|at| at.log_id() == id && std::ptr::eq(at, log)).unwrap() as u64 + 1) % 3);
-        if round < 8 {
-            _ = log.transfer_leader(Some(to), Duration::from_secs(5));
+        // An append of unknown outcome is found: the record at an index is always the same.
+        eventually("it is appended and in a slice", || {
+            let Some(leader) = leading() else { return false };
+            let log = &logs[leader];
+            let missing = log.last_index().get() + 1..=last;
+            let is_there = missing.into_iter().all(|n| log.append(&record(n)).is_ok());
+            is_there && log.metrics().sliced_index >= last
+        });
+        if let Some(leader) = leading().filter(|_| round < 8) {
+            _ = logs[leader].transfer_leader(NodeId((leader as u64 + 1) % 3 + 1), Duration::from_secs(5));
         }
     }
     drop(logs);

@@ -79,6 +79,8 @@ pub(super) struct StoredSlices {
     pub(super) bytes: u64,
     /// The chain of those without a gap. None: not even the first one was stored.
     pub(super) chain: Option<SliceChain>,
+    /// Whether the object store is known to be this log's.
+    pub(super) is_checked: bool,
     pub(super) failed: Option<Error>,
 }
 
@@ -106,6 +108,7 @@ impl Storing {
         if self.is_first {
             check_root(&**vault, *log)?;
         }
+        stored.is_checked = true;
         let archive = &maker.archive;
         let (behind, mut opening) = match self.begin {
             SliceBegin::Behind(raft) => (raft, None),

@@ -42,7 +42,7 @@ use std::time::Duration;
 
 /// The delay after a failure: the initial and the maximum one. A random part is added, so that not all logs try at the same time.
 const RETRY_MIN: Duration = Duration::from_millis(100);
-const RETRY_MAX: Duration = Duration::from_secs(10);
+const RETRY_MAX: Duration = Duration::from_secs(5);
 /// How often slices are looked for that a replica has left behind.
 const SWEEP_EVERY: Duration = Duration::from_secs(3600);
 /// How soon a failed deletion is tried again.
@@ -295,10 +295,13 @@ impl Node {
 
     /// Takes what was stored. Returns the failure of the rest.
     fn end_storing(&mut self, stored: StoredSlices) -> Option<Error> {
-        let StoredSlices { count, bytes, chain: new, failed } = stored;
+        let StoredSlices { count, bytes, chain: new, is_checked, failed } = stored;
         self.published.counters.stored_slices(count, bytes);
         let slices = &mut self.tiering.slices;
-        slices.is_checked |= new.is_some();
+        slices.is_checked |= is_checked;
+        if new.is_some() {
+            slices.waited = Duration::ZERO; // it goes on
+        }
         // Another replica may lead since then, or again: then the slices are looked for.
         if let Some(new) = new.filter(|_| slices.is_found) {
             let known = slices.chain.filter(|known| new.end.raft < known.end.raft);
