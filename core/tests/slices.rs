@@ -268,8 +268,7 @@ fn discarded_records_take_their_slices_with_them() {
 #[test]
 fn slices_begin_again_once_all_objects_are_discarded() {
     let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
-    let options =
-        options(&vault).object_bytes(64 << 10).object_delete_delay(Duration::from_millis(1));
+    let options = options(&vault).object_bytes(64 << 10).object_delete_delay(Duration::from_millis(1));
     let log = Log::open(dir.path().join("lost"), options).unwrap();
     let id = log.log_id();
     append(&log, 2000);

@@ -120,11 +120,7 @@ impl Backup {
     ///
     /// # Errors
     /// `Corrupt`: the end of the newest object cannot be read. Those of [`Vault`], and `Unsupported`.
-    pub fn slices_in(
-        vault: &dyn Vault,
-        log: LogId,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<SliceSummary> {
+    pub fn slices_in(vault: &dyn Vault, log: LogId, progress: &mut dyn FnMut(u64)) -> Result<SliceSummary> {
         let names = names(vault, log)?;
         let newest = vault.list(&folder(log))?.into_iter();
         let newest = newest.filter_map(|at| Some((object_number(log, &at.name)?, at)));
@@ -201,7 +197,7 @@ impl Backup {
 }
 
 /// The slices and the objects of a log. Slices first: one that goes meanwhile is in an object that is found then.
-fn find(vault: &dyn Vault, log: LogId) -> Result<Found> {
+pub(crate) fn find(vault: &dyn Vault, log: LogId) -> Result<Found> {
     let names = names(vault, log)?;
     match objects_of(vault, log) {
         Err(error) if error.kind() == ErrorKind::NotFound && !names.is_empty() => Ok((names, Vec::new())),
@@ -212,12 +208,13 @@ fn find(vault: &dyn Vault, log: LogId) -> Result<Found> {
 type Found = (Vec<(SliceName, u64)>, Vec<(u64, ObjectInfo)>);
 
 /// The last entry of an object, as its footer says.
-fn end_of(vault: &dyn Vault, log: LogId, number: u64, object: &ObjectInfo) -> Result<End> {
+pub(crate) fn end_of(vault: &dyn Vault, log: LogId, number: u64, object: &ObjectInfo) -> Result<End> {
     let at = object.bytes.saturating_sub(FOOTER_BYTES as u64);
     let wrong = |why| Error::corrupt(Path::new(&object.name), at, why);
     let bytes = vault.get(&object.name, at..object.bytes)?;
     let footer = bytes.first_chunk().ok_or("object is cut off");
-    let footer = footer.and_then(|footer| Footer::parse(footer, number + 1, salt(log, number))).map_err(wrong)?;
+    let footer =
+        footer.and_then(|footer| Footer::parse(footer, number + 1, salt(log, number))).map_err(wrong)?;
     Ok((footer.last_raft, footer.last_term))
 }
 
@@ -235,7 +232,12 @@ fn segment_bytes_of(objects: u32, chain: &SliceChain) -> u32 {
 }
 
 /// Gives the copy all entries of a chain of slices. What it has already is passed over.
-fn apply(copy: &FollowerLog, vault: &dyn Vault, chain: &SliceChain, progress: &mut dyn FnMut(u64)) -> Result<()> {
+fn apply(
+    copy: &FollowerLog,
+    vault: &dyn Vault,
+    chain: &SliceChain,
+    progress: &mut dyn FnMut(u64),
+) -> Result<()> {
     let mut done = 0;
     for piece in chain.slices.chunks(AT_A_TIME) {
         let numbered: Vec<_> = piece.iter().enumerate().collect();

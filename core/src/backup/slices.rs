@@ -192,7 +192,9 @@ impl<'a> Reading<'a> {
                     return None;
                 }
                 planned.extend(chain(&all, begin.map_or(behind, |name| name.last), is_usable));
-                let reach = planned.last().map_or(object.map(|(raft, term)| (term, raft)), |l| Some((l.term, l.last)));
+                let reach = planned
+                    .last()
+                    .map_or(object.map(|(raft, term)| (term, raft)), |l| Some((l.term, l.last)));
                 Some((reach, begin, planned))
             });
             // Of two that reach as far, that behind the objects has more records.
@@ -222,7 +224,10 @@ impl<'a> Reading<'a> {
             match stranger {
                 None => return Ok(self.taken(begin.is_some(), planned)),
                 Some(name) => {
-                    let why = format!("it does not continue entry {} of term {}: it is of another history", end.0, end.1);
+                    let why = format!(
+                        "it does not continue entry {} of term {}: it is of another history",
+                        end.0, end.1
+                    );
                     self.faults.insert(name.to_string(), why);
                     strangers.insert((begin, *name));
                 }

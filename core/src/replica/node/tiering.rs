@@ -339,8 +339,7 @@ impl Node {
             None => committed.raft > self.tiering.looked_upto,
         };
         let work = has_work.then_some(now).or(self.tiering.delegation.deadline());
-        let known = self.known_commit();
-        let delete = self.tiering.to_delete.front().filter(|next| next.raft <= known).map(|next| next.at);
+        let delete = self.deletable().next().map(|next| next.at);
         let (age, sweep) = (self.age_due(now), self.sweep_due(now));
         [work, delete, age, sweep].into_iter().flatten().min().map(|at| at.max(self.tiering.again))
     }
@@ -593,8 +592,14 @@ impl Node {
 
     /// The objects that can be deleted now: all below this number.
     fn due_for_deletion(&self, now: Moment) -> Option<u64> {
-        let known = self.known_commit();
-        let due = self.tiering.to_delete.iter().take_while(|next| next.at <= now && next.raft <= known);
+        let due = self.deletable().take_while(|next| next.at <= now);
         due.last().map(|last| last.below)
+    }
+
+    /// Objects whose deletion waits for nothing but its time.
+    fn deletable(&self) -> impl Iterator<Item = &Deletion> {
+        let known = self.known_commit();
+        let waits = self.slices_need_objects();
+        self.tiering.to_delete.iter().take_while(move |next| next.raft <= known && !waits)
     }
 }

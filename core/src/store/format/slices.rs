@@ -88,8 +88,15 @@ impl Slice {
         head[..8].copy_from_slice(&MAGIC);
         head[12..16].copy_from_slice(&version.to_le_bytes());
         head[16..32].copy_from_slice(&self.log.0.to_le_bytes());
-        let words =
-            [self.base.raft.0, self.base.term.0, self.base.next.0, last.0, term.0, self.next_record().0, bytes as u64];
+        let words = [
+            self.base.raft.0,
+            self.base.term.0,
+            self.base.next.0,
+            last.0,
+            term.0,
+            self.next_record().0,
+            bytes as u64,
+        ];
         for (to, word) in head[32..88].as_chunks_mut::<8>().0.iter_mut().zip(words) {
             *to = word.to_le_bytes();
         }
@@ -105,8 +112,7 @@ impl Slice {
     /// The reverse of [`Self::encode`]. Every byte is checked.
     pub(crate) fn parse(bytes: &Bytes, salt: SegmentId) -> Result<Self, SliceFault> {
         let wrong = |at: usize, why| SliceFault::Malformed(at, why);
-        let head: &[u8; SLICE_HEADER_BYTES] =
-            bytes.first_chunk().ok_or(wrong(0, "slice is cut off"))?;
+        let head: &[u8; SLICE_HEADER_BYTES] = bytes.first_chunk().ok_or(wrong(0, "slice is cut off"))?;
         if head[..8] != MAGIC {
             return Err(wrong(0, "no slice begins here"));
         }
@@ -131,7 +137,8 @@ impl Slice {
         if base.raft.0 > POSITION_MAX || base.next.0 > POSITION_MAX {
             return Err(wrong(32, "a position beyond any log"));
         }
-        let mut slice = Self { log: LogId(u128::from_le_bytes(log)), base, opening: None, entries: Vec::new() };
+        let mut slice =
+            Self { log: LogId(u128::from_le_bytes(log)), base, opening: None, entries: Vec::new() };
         let mut at = SLICE_HEADER_BYTES;
         while at < bytes.len() {
             let (header, body) = block_at(bytes, at, salt).map_err(|why| wrong(at, why))?;
@@ -156,7 +163,8 @@ impl Slice {
         }
         let (last, term) = slice.last();
         let first = slice.entries.first().map(|(header, _)| header.first);
-        if first != Some(base.next) || (last.0, term.0, slice.next_record().0) != (word(3), word(4), word(5)) {
+        if first != Some(base.next) || (last.0, term.0, slice.next_record().0) != (word(3), word(4), word(5))
+        {
             return Err(wrong(32, "slice has other entries than its header says"));
         }
         Ok(slice)

@@ -76,7 +76,8 @@ pub(crate) fn chain(
     let mut furthest: Option<&SliceName> = None;
     loop {
         while let Some(name) = rest.next_if(|name| name.first <= end.next()) {
-            if name.last > end && furthest.is_none_or(|best| (name.term, name.last) > (best.term, best.last)) {
+            if name.last > end && furthest.is_none_or(|best| (name.term, name.last) > (best.term, best.last))
+            {
                 furthest = Some(name);
             }
         }
@@ -110,7 +111,12 @@ mod tests {
             assert_eq!(SliceName::parse(LogId(8), &of.to_string()), None);
             crate::vault::check_name(&of.to_string()).unwrap();
         }
-        for no in [&text[..text.len() - 1], &text.replace(".", "-"), &format!("{text}.end"), &format!("{text}.{:020}", 1)] {
+        for no in [
+            &text[..text.len() - 1],
+            &text.replace(".", "-"),
+            &format!("{text}.end"),
+            &format!("{text}.{:020}", 1),
+        ] {
             assert_eq!(SliceName::parse(LogId(7), no), None, "{no}");
         }
         assert_eq!(SliceName::parse(LogId(7), &name(5, 4).to_string()), None);

@@ -33,7 +33,8 @@ pub(super) struct SliceChain {
 pub(super) enum SliceBegin {
     /// Behind this entry, which is in an object or in a slice.
     Behind(EntryIndex),
-    /// With the entry of the log's first record, and the state before it: nothing before that is needed.
+    /// With the entry of the log's first record, and the state before it: nothing before that is needed. Without records, with the
+    /// last entry.
     WithRecord(Index),
 }
 
@@ -113,10 +114,10 @@ impl Storing {
         let (behind, mut opening) = match self.begin {
             SliceBegin::Behind(raft) => (raft, None),
             SliceBegin::WithRecord(first) => {
-                let begin = archive.before_record(first)?.ok_or_else(|| {
-                    let what = format!("record {first} is not in the files of {}", archive.path().display());
-                    Error::new(ErrorKind::NotFound, what)
-                })?;
+                let begin = match archive.before_record(first)? {
+                    Some(begin) if begin.raft < self.upto => begin,
+                    _ => self.before_last()?,
+                };
                 let (header, body) = maker.opening(begin)?;
                 (begin.raft, Some((header, body.into())))
             }
@@ -125,10 +126,8 @@ impl Storing {
         let count = if self.one { 1 } else { SLICES_AT_A_TIME };
         let ends = ends(archive, behind, self.upto, self.bytes_max, count)?;
         let mut before = behind;
-        let wanted: Vec<_> = ends
-            .into_iter()
-            .map(|end| (std::mem::replace(&mut before, end), end, opening.take()))
-            .collect();
+        let wanted: Vec<_> =
+            ends.into_iter().map(|end| (std::mem::replace(&mut before, end), end, opening.take())).collect();
         let mut made = Vec::new();
         let mut note = |result: Result<MadeSlice>| match result {
             Ok(slice) => {
@@ -155,6 +154,19 @@ impl Storing {
         Ok(())
     }
 
+    /// The position before the last committed entry.
+    fn before_last(&self) -> Result<Base> {
+        let archive = &self.maker.archive;
+        let raft = EntryIndex(self.upto.0.saturating_sub(1));
+        match (archive.term(raft)?, archive.header(self.upto)?) {
+            (Some(term), Some(last)) => Ok(Base { raft, term, next: last.first }),
+            _ => {
+                let what = format!("entry {} is not in the files of {}", self.upto, archive.path().display());
+                Err(Error::new(ErrorKind::NotFound, what))
+            }
+        }
+    }
+
     fn put(&self, (behind, end, opening): &(EntryIndex, EntryIndex, Option<Block>)) -> Result<MadeSlice> {
         let made = make(&self.maker.archive, self.log, *behind, *end, opening.clone())?;
         match self.vault.put(&made.name.to_string(), &made.pieces) {
@@ -165,7 +177,12 @@ impl Storing {
 }
 
 /// The slices in the object store of the entries that are in the files here.
-fn find(vault: &dyn Vault, log: LogId, archive: &Archive, stored: Option<Base>) -> Result<Option<SliceChain>> {
+fn find(
+    vault: &dyn Vault,
+    log: LogId,
+    archive: &Archive,
+    stored: Option<Base>,
+) -> Result<Option<SliceChain>> {
     let mut names = Vec::new();
     for name in vault.list(&slices(log))?.iter().filter_map(|found| SliceName::parse(log, &found.name)) {
         // Slices of another history of this log are those of other entries.

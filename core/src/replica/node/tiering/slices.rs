@@ -12,12 +12,14 @@
 //! overlap agree. So nothing has to be fenced. The leader stores them: it knows first what is committed. One job at a time stores all
 //! that is new, as several slices at a time if it is much. Nothing waits for it: an append is confirmed as without slices.
 //!
-//! A log without a stored object has none that its slices could continue: the first slice begins with the log's state there.
+//! A log without a stored object has none that its slices could continue: the first slice begins with the log's state at the entry of
+//! its first record, or at its last entry if it has no record.
 //!
 //! Invariants:
 //! - a slice has committed entries only (S1);
 //! - slices are deleted only if all their entries are in objects that the committed log says are stored, or are before the state with
-//!   which a stored slice begins, and that only where the log has no stored object any more: everything before is discarded (S2);
+//!   which a stored slice begins, and that only where the log has no stored object any more: everything before is discarded. The
+//!   last objects are not deleted before there is such a slice (S2);
 //! - bytes that wait are read back from the log's files: an object store that is down takes no memory.
 //!
 //! Must not know: the network, which object store it is.
@@ -213,8 +215,15 @@ impl Node {
                 let upto = self.sliceable();
                 (chain.end.raft < upto).then_some(SliceBegin::Behind(chain.end.raft))
             }
-            None => (committed.first < committed.next).then_some(SliceBegin::WithRecord(committed.first)),
+            None => (committed.raft > EntryIndex(0)).then_some(SliceBegin::WithRecord(committed.first)),
         }
+    }
+
+    /// Whether slices still continue an object whose records are discarded: all objects stay until a slice begins with a state (S2).
+    pub(super) fn slices_need_objects(&self) -> bool {
+        let has_begun = self.tiering.slices.chain.is_some_and(|chain| chain.begin.is_some());
+        let has_stored = self.replica.sequencer.committed().objects.stored_end().is_some();
+        self.stores_slices() && !has_stored && !has_begun && !planted!(114)
     }
 
     /// The last entry that may be in a slice.
