@@ -86,6 +86,8 @@ impl Vault for Objects {
 /// The object store of all replicas.
 #[derive(Debug)]
 pub(super) struct SimVault {
+    /// Whether replicas store slices, too: in half of all runs.
+    pub(super) takes_slices: bool,
     objects: Arc<Objects>,
     faulty: FaultyVault,
 }
@@ -97,7 +99,7 @@ impl SimVault {
         let rate = if fails { 30 } else { 0 };
         let faults = FaultOptions::default().refused(rate).unanswered(rate).missing(rate / 3);
         let faulty = FaultyVault::new(objects.clone(), seed, faults.flipped(rate).short(rate / 3));
-        Self { objects, faulty }
+        Self { takes_slices: seed.is_multiple_of(2), objects, faulty }
     }
 
     /// Ends all faults.
