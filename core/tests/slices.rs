@@ -1,13 +1,16 @@
 //! Slices: the newest records of a log are in the object store soon after they are committed, and come back from there alone.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use bytes::Bytes;
 use chiplog::backup::{Backup, RestoreOptions, RestoreTo};
 use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::transport::MemoryNetwork;
-use chiplog::vault::{FaultOptions, FaultyVault, MemoryVault, Vault};
+use chiplog::vault::{FaultOptions, FaultyVault, MemoryVault, ObjectInfo, Vault};
 use chiplog::{ErrorKind, Index, Log, LogId, NodeId, Options, Start};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const SEGMENT: u32 = 256 << 10;
@@ -282,6 +285,73 @@ fn slices_begin_again_once_all_objects_are_discarded() {
     let (log, notes) = again(&*vault, id, dir.path());
     assert!(notes.is_empty(), "{notes:?}");
     read_all(&log, 2001, 2020);
+}
+
+/// An object store that refuses slices with which a chain begins.
+#[derive(Debug, Default)]
+struct NoBegin {
+    memory: MemoryVault,
+    refuses: AtomicBool,
+}
+
+impl Vault for NoBegin {
+    fn put(&self, name: &str, pieces: &[Bytes]) -> chiplog::Result<()> {
+        if name.ends_with(".begin") && self.refuses.load(Ordering::SeqCst) {
+            return Err(chiplog::Error::new(ErrorKind::Unavailable, "refused"));
+        }
+        self.memory.put(name, pieces)
+    }
+
+    fn create(&self, name: &str, bytes: Bytes) -> chiplog::Result<bool> {
+        self.memory.create(name, bytes)
+    }
+
+    fn get(&self, name: &str, range: Range<u64>) -> chiplog::Result<Bytes> {
+        self.memory.get(name, range)
+    }
+
+    fn size(&self, name: &str) -> chiplog::Result<Option<u64>> {
+        self.memory.size(name)
+    }
+
+    fn list(&self, prefix: &str) -> chiplog::Result<Vec<ObjectInfo>> {
+        self.memory.list(prefix)
+    }
+
+    fn delete(&self, name: &str) -> chiplog::Result<()> {
+        self.memory.delete(name)
+    }
+}
+
+/// All objects are discarded, and no slice begins with the state behind them yet: they stay, because slices continue them.
+#[test]
+fn last_objects_stay_until_slices_begin_again() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(NoBegin::default()));
+    let options = options(&vault).object_bytes(64 << 10).object_delete_delay(Duration::from_millis(1));
+    let log = Log::open(dir.path().join("lost"), options).unwrap();
+    let id = log.log_id();
+    append(&log, 500);
+    eventually("objects are stored", || log.metrics().stored_bytes > 200_000);
+    all_sliced(&log);
+    vault.refuses.store(true, Ordering::SeqCst);
+    log.discard(Index(501)).unwrap();
+    append(&log, 10);
+    let failures = log.metrics().slice_failures;
+    eventually("it tries", || log.metrics().slice_failures > failures + 2);
+    let objects = || vault.list(&format!("{:032x}/o/", id.get())).unwrap().len();
+    assert!(objects() > 0);
+    let (again_, _) = again(&*vault, id, dir.path());
+    assert!(
+        again_.last_index() >= Index(500),
+        "what was said to be in slices is lost: {}",
+        again_.last_index()
+    );
+    vault.refuses.store(false, Ordering::SeqCst);
+    all_sliced(&log);
+    eventually("objects are deleted", || objects() == 0);
+    drop(log);
+    let (log, _) = again(&*vault, id, dir.path());
+    read_all(&log, 501, 510);
 }
 
 fn replica(dir: &Path, node: u64, bootstrap: Bootstrap, network: &MemoryNetwork, options: Options) -> Log {

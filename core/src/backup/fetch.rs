@@ -39,6 +39,8 @@ use std::path::Path;
 
 /// The least size of segments that slices are written to: their openings have room for the state of most logs.
 const SEGMENT_BYTES_LEAST: u32 = 1 << 20;
+/// How often slices are looked at again that a server is changing.
+const LOOKS_MAX: u32 = 5;
 /// An opening takes at most this part of a segment.
 const OPENINGS_SHARE: u32 = 16;
 
@@ -57,10 +59,12 @@ impl Backup {
         Ok(vault.list("")?.iter().filter_map(|object| root_log(&object.name)).collect())
     }
 
-    /// Makes a backup in `dest`, which must be missing or empty, of all objects that a log has in an object store. No replica
-    /// is needed: this is how a log comes back whose replicas are all lost. Records that were in no object are not in it.
+    /// Makes a backup in `dest`, which must be missing or empty, of all objects that a log has in an object store, and of the slices
+    /// behind them as far as they lead. No replica is needed: this is how a log comes back whose replicas are all lost. Records that
+    /// were in neither are not in it. Slices that are missing or damaged end it earlier: see [`Self::notes`].
     ///
-    /// `progress` is called with the bytes fetched and the total. Fetches eight objects at a time, each whole in memory.
+    /// `progress` is called with the bytes fetched and the total. Fetches eight objects at a time, each whole in memory; slices twice,
+    /// the first time to find out how far they lead.
     /// Blocks until the backup is finished and durable.
     ///
     /// ```
@@ -76,7 +80,7 @@ impl Backup {
     /// ```
     ///
     /// # Errors
-    /// `NotFound`: the log has no objects there. `Corrupt`: an object is missing between others, or damaged; the message names
+    /// `NotFound`: the log has no objects there, and no slice that begins with its state. `Corrupt`: an object is missing between others, or damaged; the message names
     /// it. `InvalidArgument`: `dest` is not empty. Those of [`Vault`]. `Full`, `Io`, `Unsupported`. After an error `dest` is as
     /// it was before.
     pub fn fetch(
@@ -121,12 +125,25 @@ impl Backup {
     /// # Errors
     /// `Corrupt`: the end of the newest object cannot be read. Those of [`Vault`], and `Unsupported`.
     pub fn slices_in(vault: &dyn Vault, log: LogId, progress: &mut dyn FnMut(u64)) -> Result<SliceSummary> {
-        let names = names(vault, log)?;
-        let newest = vault.list(&folder(log))?.into_iter();
-        let newest = newest.filter_map(|at| Some((object_number(log, &at.name)?, at)));
-        let newest = newest.max_by_key(|(number, _)| *number);
-        let end = newest.map(|(number, at)| end_of(vault, log, number, &at)).transpose()?;
-        summary(vault, &names, end, progress)
+        let mut tries = 0;
+        loop {
+            let names = self::names(vault, log)?;
+            let newest = vault.list(&folder(log))?.into_iter();
+            let newest = newest.filter_map(|at| Some((object_number(log, &at.name)?, at)));
+            let newest = newest.max_by_key(|(number, _)| *number);
+            let end = newest.map(|(number, at)| end_of(vault, log, number, &at)).transpose()?;
+            let mut found = summary(vault, &names, end, progress)?;
+            if found.faults.is_empty() && !found.is_cut_off {
+                return Ok(found);
+            }
+            // A server may have deleted slices meanwhile, because an object has them.
+            let now = self::names(vault, log)?;
+            found.faults.retain(|(name, _)| now.iter().any(|(there, _)| there.to_string() == *name));
+            tries += 1;
+            if now == names || tries == LOOKS_MAX {
+                return Ok(found);
+            }
+        }
     }
 
     /// Makes the copy of slices alone, the first of which begins with the log's state.

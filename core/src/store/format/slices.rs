@@ -238,6 +238,13 @@ mod tests {
         }
     }
 
+    /// The bytes are part of the format: those of an earlier build must be the same.
+    #[test]
+    fn bytes_never_change() {
+        let sums = [false, true].map(|has_opening| crc32c(&slice(has_opening).encode(SALT).concat()));
+        assert_eq!(sums, [0, 0]);
+    }
+
     #[test]
     fn every_flipped_bit_and_every_truncation_is_detected() {
         for has_opening in [false, true] {

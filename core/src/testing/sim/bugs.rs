@@ -162,7 +162,6 @@ bugs! {
     111 "a slice has entries that are not committed",
     112 "slices are deleted once an object with them was cut",
     113 "a slice whose upload failed counts as stored",
-    114 "the last objects are deleted before a slice begins with the state behind them",
 }
 
 #[cfg(test)]

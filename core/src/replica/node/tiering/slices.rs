@@ -136,6 +136,9 @@ impl Slices {
 impl Node {
     /// Makes a step of the slices.
     pub(in crate::replica::node) fn slice(&mut self, now: Moment) {
+        if self.options.slice_interval.is_none() {
+            return;
+        }
         if let Some(done) = self.tiering.slices.take_done() {
             self.end_slice_job(done, now);
         }
@@ -223,7 +226,7 @@ impl Node {
     pub(super) fn slices_need_objects(&self) -> bool {
         let has_begun = self.tiering.slices.chain.is_some_and(|chain| chain.begin.is_some());
         let has_stored = self.replica.sequencer.committed().objects.stored_end().is_some();
-        self.stores_slices() && !has_stored && !has_begun && !planted!(114)
+        self.stores_slices() && !has_stored && !has_begun
     }
 
     /// The last entry that may be in a slice.
