@@ -90,27 +90,51 @@ impl Backup {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self> {
         let dest = dest.as_ref();
-        let (names, objects) = find(vault, log)?;
-        let end = objects.last().map(|(number, at)| end_of(vault, log, *number, at)).transpose()?;
-        let chain = longest(vault, &names, end, &mut |_| {})?;
-        if objects.is_empty() && chain.slices.is_empty() {
-            return Err(no_objects(log));
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let (names, objects) = find(vault, log)?;
+            let end = objects.last().map(|(number, at)| end_of(vault, log, *number, at)).transpose()?;
+            let chain = longest(vault, &names, end, &mut |_| {})?;
+            if objects.is_empty() && chain.slices.is_empty() {
+                return Err(no_objects(log));
+            }
+            // A server may have deleted slices meanwhile, because an object has them that was not there before.
+            let is_changed = || Ok::<_, Error>(tries < LOOKS_MAX && has_lost(vault, log, &names)?);
+            if !chain.faults.is_empty() && is_changed()? {
+                continue;
+            }
+            let made = match Self::make_of(vault, log, &objects, &chain, dest, progress) {
+                Err(error) if error.kind() == ErrorKind::NotFound && is_changed()? => continue,
+                made => made?,
+            };
+            let note = |(name, why)| {
+                tracing::warn!(%name, %why, "a slice was left out");
+                format!("{name} was left out: {why}")
+            };
+            return Ok(Self { notes: chain.faults.into_iter().map(note).collect(), ..made });
         }
+    }
+
+    /// Makes a backup of these objects and slices. After an error `dest` is as it was.
+    fn make_of(
+        vault: &dyn Vault,
+        log: LogId,
+        objects: &[(u64, ObjectInfo)],
+        chain: &SliceChain,
+        dest: &Path,
+        progress: Progress<'_>,
+    ) -> Result<Self> {
         Self::begin(dest)?;
         let made = match chain.begins {
             // Everything in the objects is discarded.
-            true => Self::fill_from_slices(vault, log, &chain, dest, progress),
-            false => Self::fill_from(vault, log, &objects, &chain, dest, progress),
+            true => Self::fill_from_slices(vault, log, chain, dest, progress),
+            false => Self::fill_from(vault, log, objects, chain, dest, progress),
         };
-        let made = made.inspect_err(|_| {
+        made.inspect_err(|_| {
             // The caller gets the first error. Files that cannot be removed remain as an unfinished backup.
             let _ = Self::abandon(dest);
-        });
-        let note = |(name, why)| {
-            tracing::warn!(%name, %why, "a slice was left out");
-            format!("{name} was left out: {why}")
-        };
-        Ok(Self { notes: chain.faults.into_iter().map(note).collect(), ..made? })
+        })
     }
 
     /// What [`Self::fetch`] found wrong and left out: slices that are damaged, missing, or of another history. The log can end earlier for
@@ -155,7 +179,7 @@ impl Backup {
         progress: Progress<'_>,
     ) -> Result<Self> {
         let first = chain.slices.first().ok_or_else(|| no_objects(log))?;
-        let bytes = vault.size(&first.to_string())?.unwrap_or(0);
+        let bytes = vault.size(&first.to_string())?.ok_or_else(|| gone(&first.to_string()))?;
         let slice = read(vault, first, bytes)?;
         let (header, body) = slice.opening.ok_or_else(|| no_objects(log))?;
         let state = FollowSnapshot { log, committed: slice.base.raft, kept: Index(0), header, body };
@@ -222,6 +246,12 @@ pub(crate) fn find(vault: &dyn Vault, log: LogId) -> Result<Found> {
     }
 }
 
+/// Whether one of these slices is not there any more.
+fn has_lost(vault: &dyn Vault, log: LogId, before: &[(SliceName, u64)]) -> Result<bool> {
+    let now = names(vault, log)?;
+    Ok(before.iter().any(|name| !now.contains(name)))
+}
+
 type Found = (Vec<(SliceName, u64)>, Vec<(u64, ObjectInfo)>);
 
 /// The last entry of an object, as its footer says.
@@ -261,7 +291,7 @@ fn apply(
         let mut slices = BTreeMap::new();
         let get = |(n, name): &(usize, &SliceName)| {
             let text = name.to_string();
-            let bytes = vault.size(&text)?.unwrap_or(0);
+            let bytes = vault.size(&text)?.ok_or_else(|| gone(&text))?;
             Ok((*n, bytes, read(vault, name, bytes)?))
         };
         in_parallel(AT_A_TIME, &numbered, get, |(n, bytes, slice)| {
@@ -277,6 +307,10 @@ fn apply(
         progress(done);
     }
     Ok(())
+}
+
+fn gone(name: &str) -> Error {
+    Error::new(ErrorKind::NotFound, format!("{name} is not in the object store any more: try again"))
 }
 
 fn pieces(body: Bytes) -> Vec<Bytes> {
