@@ -95,7 +95,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub struct Backup {
     pub(crate) disk: Arc<dyn Disk>,
     manifest: Manifest,
-    /// What a fetch found wrong and left out.
+    /// Slices that a fetch left out, and why.
     notes: Vec<String>,
 }
 

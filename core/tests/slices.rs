@@ -267,7 +267,7 @@ fn discarded_records_take_their_slices_with_them() {
     read_all(&log, 3801, 4000);
 }
 
-/// All objects are discarded, and then deleted: slices begin anew with the log's state.
+/// All objects are discarded, and then deleted: slices begin again with the log's state.
 #[test]
 fn slices_begin_again_once_all_objects_are_discarded() {
     let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));

@@ -137,8 +137,8 @@ impl Backup {
         })
     }
 
-    /// What [`Self::fetch`] found wrong and left out: slices that are damaged, missing, or of another history. The log can end earlier for
-    /// that. For people.
+    /// The slices that [`Self::fetch`] left out, and why: they are damaged, missing, or of another history. The log can end earlier
+    /// for that. For people.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -278,7 +278,7 @@ fn segment_bytes_of(objects: u32, chain: &SliceChain) -> u32 {
     bytes.min(SEGMENT_BYTES_MAX).next_multiple_of(SEGMENT_HEADER_BYTES as u32)
 }
 
-/// Gives the copy all entries of a chain of slices. What it has already is passed over.
+/// Gives the copy all entries of a chain of slices. It passes over those that it has already.
 fn apply(
     copy: &FollowerLog,
     vault: &dyn Vault,

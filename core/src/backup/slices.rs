@@ -61,13 +61,13 @@ pub struct SliceSummary {
     pub used: u64,
     /// The last record in those. None: it would take none.
     pub last: Option<Index>,
-    /// What is wrong: the name of a slice, and why. One that is not needed can be among them.
+    /// Slices that are missing or damaged: the name of each, and why. One that is not needed can be among them.
     pub faults: Vec<(String, String)>,
     /// Whether a fault keeps entries from a fetch: a slice behind it is not reached.
     pub is_cut_off: bool,
 }
 
-/// What is known of a slice that was read.
+/// The chain information of a slice that was read.
 #[derive(Debug)]
 struct Proof {
     /// The terms of its entries and of the one before: from this entry on.
@@ -135,7 +135,7 @@ fn is_of_slice(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::OutOfRange | ErrorKind::Corrupt)
 }
 
-/// What was read of the slices of a log.
+/// Slices of a log that were read.
 struct Reading<'a> {
     vault: &'a dyn Vault,
     sizes: HashMap<SliceName, u64>,

@@ -12,11 +12,11 @@ use super::names::salt;
 use crate::types::{EntryIndex, LogId, SegmentId, Term};
 use std::fmt;
 
-/// What makes the salts of slices others than those of objects.
+/// Makes the salts of slices others than those of objects.
 const APART: u128 = u128::from_le_bytes(*b"slices of a log.");
 const BEGIN: &str = ".begin";
 
-/// What the name of a slice says.
+/// A slice, as its name describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SliceName {
     pub(crate) log: LogId,
@@ -29,7 +29,7 @@ pub(crate) struct SliceName {
 }
 
 impl SliceName {
-    /// What a name says; None for names of other things.
+    /// The slice of a name; None for names of other things.
     pub(crate) fn parse(log: LogId, name: &str) -> Option<Self> {
         let name = name.strip_prefix(&slices(log))?;
         let (name, begins) = name.strip_suffix(BEGIN).map_or((name, false), |name| (name, true));

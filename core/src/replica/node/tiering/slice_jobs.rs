@@ -72,7 +72,7 @@ pub(super) enum SliceDone {
     Panicked,
 }
 
-/// What became of slices that were to be stored.
+/// The result of storing slices.
 #[derive(Debug, Default)]
 pub(super) struct StoredSlices {
     /// All that were stored, also behind one that was not.

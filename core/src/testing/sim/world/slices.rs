@@ -6,7 +6,7 @@ use crate::error::ErrorKind;
 use crate::store::format::block::BlockHeader;
 use crate::types::{EntryIndex, NodeId};
 
-/// What is known of slices.
+/// The checks' knowledge of slices.
 #[derive(Debug, Default)]
 pub(in crate::testing::sim) struct Slices {
     /// Entries of slices that no replica has shown as committed yet.
