@@ -161,8 +161,8 @@ pub(crate) unsafe fn read(given: *const chiplog_log_options_t) -> Result<Options
     if given.create > 1 || given.read_by_copy > 1 {
         return Err(invalid("log options: create and read_by_copy must be 0 or 1"));
     }
-    if given.sorted_copies > 1 || given.reserved != 0 {
-        return Err(invalid("log options: sorted_copies must be 0 or 1, and reserved 0"));
+    if given.sorted_copies > 1 || given.reserved != 0 || given.reserved_2 != 0 {
+        return Err(invalid("log options: sorted_copies must be 0 or 1, reserved and reserved_2 0"));
     }
     let some = |value: u64| (value != 0).then_some(value);
     let mut options = Options::default()
