@@ -18,12 +18,14 @@
 
 pub(crate) mod fetch;
 pub(crate) mod restore;
+pub(crate) mod slices;
 
 pub(crate) mod manifest;
 pub(crate) mod still;
 
 pub use manifest::BackupInfo;
 pub use restore::{RestoreOptions, RestoreTo, Restored};
+pub use slices::SliceSummary;
 
 use crate::api::follower::FollowerLog;
 use crate::api::read_only::ReadOnlyLog;
@@ -93,6 +95,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub struct Backup {
     pub(crate) disk: Arc<dyn Disk>,
     manifest: Manifest,
+    /// Slices that a fetch left out, and why.
+    notes: Vec<String>,
 }
 
 /// Called with the progress of a long operation: bytes done, and bytes in total.
@@ -270,7 +274,7 @@ impl Backup {
             disk.sync_dir()
         };
         finish().map_err(|e| Error::io("write", &disk.path().join(MANIFEST_FILE), e))?;
-        Ok(Self { disk, manifest })
+        Ok(Self { disk, manifest, notes: Vec::new() })
     }
 
     /// Opens the backup in `dir`: reads its manifest, and checks that exactly its files are there, with their sizes.
@@ -290,7 +294,7 @@ impl Backup {
             _ => error,
         })?;
         let manifest = read_manifest(&*disk)?;
-        let backup = Self { disk, manifest };
+        let backup = Self { disk, manifest, notes: Vec::new() };
         backup.check_names()?;
         Ok(backup)
     }

@@ -86,6 +86,18 @@ pub struct Metrics {
     /// Gauge: the last record that is in an object known to be stored; 0 if there is none. If all replicas are lost, the
     /// log comes back up to this record, or a later one.
     pub stored_index: u64,
+    /// Slices that were put into the object store: short stretches of the newest entries, until an object has them.
+    pub stored_slices: u64,
+    /// Bytes of these slices.
+    pub sliced_bytes: u64,
+    /// Attempts to store or to find slices that failed. They are repeated.
+    pub slice_failures: u64,
+    /// Gauge: bytes of blocks here that are neither in an object nor in a slice, as far as this replica knows; 0 without
+    /// `Options::slice_interval`.
+    pub unsliced_bytes: u64,
+    /// Gauge: the last record that is in an object known to be stored, or in a slice that this replica knows of: it would survive
+    /// the loss of all replicas. At least `stored_index`. The replica that leads knows best.
+    pub sliced_index: u64,
 }
 
 /// How many buckets [`Metrics::sync_micros_buckets`] has: the last but one ends at 8.4 seconds.
@@ -152,6 +164,12 @@ pub(crate) struct Counters {
     pub(crate) object_failures: AtomicU64,
     pub(crate) repaired_objects: AtomicU64,
     pub(crate) damaged_objects: AtomicU64,
+    stored_slices: AtomicU64,
+    sliced_bytes: AtomicU64,
+    pub(crate) slice_failures: AtomicU64,
+    /// How far the slices are, as far as this replica knows: the last record and the last entry. Current values, not counts.
+    pub(crate) sliced_index: AtomicU64,
+    pub(crate) sliced_upto: AtomicU64,
     syncs: AtomicU64,
     sync_micros: AtomicU64,
     sync_micros_max: AtomicU64,
@@ -183,6 +201,12 @@ impl Counters {
     pub(crate) fn stored_object(&self, bytes: u64) {
         self.stored_objects.fetch_add(1, Ordering::Relaxed);
         self.stored_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts slices that were stored.
+    pub(crate) fn stored_slices(&self, count: u64, bytes: u64) {
+        self.stored_slices.fetch_add(count, Ordering::Relaxed);
+        self.sliced_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Notes the start or the end of a sync.
@@ -221,6 +245,10 @@ impl Counters {
             object_failures: get(&self.object_failures),
             repaired_objects: get(&self.repaired_objects),
             damaged_objects: get(&self.damaged_objects),
+            stored_slices: get(&self.stored_slices),
+            sliced_bytes: get(&self.sliced_bytes),
+            slice_failures: get(&self.slice_failures),
+            sliced_index: get(&self.sliced_index),
             sync_micros_buckets: std::array::from_fn(|n| get(&self.sync_buckets[n])),
             commit_micros_buckets: std::array::from_fn(|n| get(&self.commit_buckets[n])),
             commit_micros_total: get(&self.commit_micros),

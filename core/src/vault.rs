@@ -4,6 +4,7 @@
 //! PREFIX/<log id>/root                            which log this is
 //!                 o/00000000000000000000          the objects, numbered from 0
 //!                 begin/00000000000000000000      the records of all objects below this number are discarded
+//!                 s/FIRST.LAST.TERM               slices: the newest entries, until an object has them
 //! ```
 //!
 //! Implementations know names and bytes, and nothing of logs. They are called on threads of their own, never on a thread

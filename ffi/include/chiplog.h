@@ -592,6 +592,19 @@ typedef struct {
    * are not examined.
    */
   uint64_t object_scrub_ms;
+  /**
+   * How often the newest committed entries, which no object has yet, go to the object store as a slice: 10 ms to 60 s. 0 (the
+   * default): only objects are stored. Needs `object_store`.
+   */
+  uint64_t slice_interval_ms;
+  /**
+   * How many bytes of blocks a slice has at most: 512 KiB to 8 MiB, default 4 MiB. As many are stored at once.
+   */
+  uint32_t slice_bytes;
+  /**
+   * Not used; must be 0.
+   */
+  uint32_t reserved_2;
 } chiplog_log_options_t;
 
 /**
@@ -805,6 +818,26 @@ typedef struct {
    * Objects that are known to be missing or damaged now, and cannot be made again here.
    */
   uint64_t damaged_objects;
+  /**
+   * Slices that were put into the object store: short stretches of the newest entries, until an object has them.
+   */
+  uint64_t stored_slices;
+  /**
+   * Bytes of these slices.
+   */
+  uint64_t sliced_bytes;
+  /**
+   * Attempts to store or to find slices that failed. Each is repeated.
+   */
+  uint64_t slice_failures;
+  /**
+   * Bytes of blocks here that are neither in an object nor in a slice now. 0 without slices.
+   */
+  uint64_t unsliced_bytes;
+  /**
+   * The last record that is in an object or a slice, as far as is known here: it would survive the loss of all replicas.
+   */
+  uint64_t sliced_index;
 } chiplog_metrics_t;
 
 /**

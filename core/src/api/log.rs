@@ -36,7 +36,7 @@ use crate::replica::queue::proposals::{Command, LogCommand, WaitLimit};
 use crate::replica::state::sequencer::Owner;
 use crate::sync::completion::Ticket;
 use crate::sync::threads::is_writer_of;
-use crate::types::{DirectoryId, Index, LogId, NodeId, SessionId, Timestamp};
+use crate::types::{DirectoryId, EntryIndex, Index, LogId, NodeId, SessionId, Timestamp};
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
@@ -512,17 +512,22 @@ impl Log {
     /// Counters of the log since it was opened, and the appends that wait in it now. Holds the queue's lock for a
     /// moment.
     pub fn metrics(&self) -> Metrics {
-        let Shared { view, published, queue, .. } = &**self.inner;
+        let Shared { view, published, queue, options, .. } = &**self.inner;
         let metrics = published.counters.snapshot();
         let (queue_appends, queue_bytes, taken_bytes) = queue.waiting();
         let objects = view.segments.objects();
         let (fetched_bytes, cached_bytes) = objects.cache().map_or((0, 0), |cache| cache.figures());
         let unstored_bytes = objects.cache().map_or(0, |_| view.segments.bytes_behind(objects.upto()));
+        let upto = objects.upto().max(EntryIndex(published.counters.sliced_upto.load(Ordering::Relaxed)));
+        let slices = options.slice_interval.and(options.vault.as_ref());
+        let unsliced_bytes = slices.map_or(0, |_| view.segments.bytes_behind(upto));
         Metrics {
             fetched_bytes,
             cached_bytes,
             unstored_bytes,
+            unsliced_bytes,
             stored_index: objects.last_record().get(),
+            sliced_index: metrics.sliced_index.max(objects.last_record().get()),
             damaged: metrics.damaged + view.segments.damage().counted(),
             queue_appends: queue_appends as u64,
             queue_bytes: queue_bytes as u64,

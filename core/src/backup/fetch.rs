@@ -1,9 +1,11 @@
-//! Fetch: a backup made of the objects of a log in an object store, without any replica.
+//! Fetch: a backup made of the objects and slices of a log in an object store, without any replica.
 //!
 //! ```text
 //!  objects k, k+1 … n  ──>  segment files, as they are; the last one without its footer, so that the log can go on behind it,
 //!                           and with record k's first as the log's, because no object knows of a discard that came after it
-//!                      ──>  identity of a follower  ──>  opened, closed, sealed like any backup
+//!                      ──>  identity of a follower  ──>  opened  ──>  takes the entries of slices  ──>  closed, sealed like any backup
+//!
+//!  without objects: the first slice's state  ──>  a follower's log  ──>  as above
 //! ```
 //!
 //! Invariant: nothing is taken on trust. Recovery checks how the files follow each other, and the seal reads every block.
@@ -11,27 +13,36 @@
 //! Must not know: the network, which object store it is.
 
 use crate::api::follower::FollowerLog;
+use crate::backup::slices::{AT_A_TIME, End, SliceChain, SliceSummary, longest, names, read, summary};
 use crate::backup::{Backup, Progress};
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
+use crate::follower::message::{FollowEntries, FollowEntry};
 use crate::options::Options;
 use crate::replica::open::disk_at;
+use crate::replica::state::snapshot::FollowSnapshot;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
-use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
+use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_BYTES_MAX, SEGMENT_HEADER_BYTES, batch_room};
 use crate::store::format::identity::{IDENTITY_FILE, Identity};
 use crate::store::format::objects;
 use crate::store::format::segment::{Footer, HeaderFault, Opening, SegmentHeader, digest_of_bytes};
 use crate::store::objects::names::{begin_number, begins, folder, object_number, root_log, salt};
+use crate::store::objects::slice_names::SliceName;
 use crate::store::segment::file_name;
 use crate::sync::threads::in_parallel;
 use crate::types::{Index, LogId, SegmentId};
 use crate::vault::{ObjectInfo, Vault};
 use bytes::Bytes;
+use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::path::Path;
 
-/// How many objects are fetched at a time.
-const AT_A_TIME: usize = 8;
+/// The least size of segments that slices are written to: their openings have room for the state of most logs.
+const SEGMENT_BYTES_LEAST: u32 = 1 << 20;
+/// How often slices are looked at again that a server is changing.
+const LOOKS_MAX: u32 = 5;
+/// An opening takes at most this part of a segment.
+const OPENINGS_SHARE: u32 = 16;
 
 impl Backup {
     /// The logs that have objects in an object store, by their ids. Blocks for the network.
@@ -48,10 +59,12 @@ impl Backup {
         Ok(vault.list("")?.iter().filter_map(|object| root_log(&object.name)).collect())
     }
 
-    /// Makes a backup in `dest`, which must be missing or empty, of all objects that a log has in an object store. No replica
-    /// is needed: this is how a log comes back whose replicas are all lost. Records that were in no object are not in it.
+    /// Makes a backup in `dest`, which must be missing or empty, of all objects that a log has in an object store, and of the slices
+    /// behind them as far as they lead. No replica is needed: this is how a log comes back whose replicas are all lost. Records that
+    /// were in neither are not in it. Slices that are missing or damaged end it earlier: see [`Self::notes`].
     ///
-    /// `progress` is called with the bytes fetched and the total. Fetches eight objects at a time, each whole in memory.
+    /// `progress` is called with the bytes fetched and the total. Fetches eight objects at a time, each whole in memory; slices twice,
+    /// the first time to find out how far they lead.
     /// Blocks until the backup is finished and durable.
     ///
     /// ```
@@ -67,7 +80,7 @@ impl Backup {
     /// ```
     ///
     /// # Errors
-    /// `NotFound`: the log has no objects there. `Corrupt`: an object is missing between others, or damaged; the message names
+    /// `NotFound`: the log has no objects there, and no slice that begins with its state. `Corrupt`: an object is missing between others, or damaged; the message names
     /// it. `InvalidArgument`: `dest` is not empty. Those of [`Vault`]. `Full`, `Io`, `Unsupported`. After an error `dest` is as
     /// it was before.
     pub fn fetch(
@@ -77,24 +90,117 @@ impl Backup {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self> {
         let dest = dest.as_ref();
-        let objects = objects_of(vault, log)?;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let (names, objects) = find(vault, log)?;
+            let end = objects.last().map(|(number, at)| end_of(vault, log, *number, at)).transpose()?;
+            let chain = longest(vault, &names, end, &mut |_| {})?;
+            if objects.is_empty() && chain.slices.is_empty() {
+                return Err(no_objects(log));
+            }
+            // A server may have deleted slices meanwhile, because an object has them that was not there before.
+            let is_changed = || Ok::<_, Error>(tries < LOOKS_MAX && has_lost(vault, log, &names)?);
+            if !chain.faults.is_empty() && is_changed()? {
+                continue;
+            }
+            let made = match Self::make_of(vault, log, &objects, &chain, dest, progress) {
+                Err(error) if error.kind() == ErrorKind::NotFound && is_changed()? => continue,
+                made => made?,
+            };
+            let note = |(name, why)| {
+                tracing::warn!(%name, %why, "a slice was left out");
+                format!("{name} was left out: {why}")
+            };
+            return Ok(Self { notes: chain.faults.into_iter().map(note).collect(), ..made });
+        }
+    }
+
+    /// Makes a backup of these objects and slices. After an error `dest` is as it was.
+    fn make_of(
+        vault: &dyn Vault,
+        log: LogId,
+        objects: &[(u64, ObjectInfo)],
+        chain: &SliceChain,
+        dest: &Path,
+        progress: Progress<'_>,
+    ) -> Result<Self> {
         Self::begin(dest)?;
-        Self::fill_from(vault, log, &objects, dest, progress).inspect_err(|_| {
+        let made = match chain.begins {
+            // Everything in the objects is discarded.
+            true => Self::fill_from_slices(vault, log, chain, dest, progress),
+            false => Self::fill_from(vault, log, objects, chain, dest, progress),
+        };
+        made.inspect_err(|_| {
             // The caller gets the first error. Files that cannot be removed remain as an unfinished backup.
             let _ = Self::abandon(dest);
         })
+    }
+
+    /// The slices that [`Self::fetch`] left out, and why: they are damaged, missing, or of another history. The log can end earlier
+    /// for that. For people.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Reads all slices that a log has in an object store, and says which of them [`Self::fetch`] would take. `progress` is called with
+    /// the bytes of each. Blocks for the network.
+    ///
+    /// # Errors
+    /// `Corrupt`: the end of the newest object cannot be read. Those of [`Vault`], and `Unsupported`.
+    pub fn slices_in(vault: &dyn Vault, log: LogId, progress: &mut dyn FnMut(u64)) -> Result<SliceSummary> {
+        let mut tries = 0;
+        loop {
+            let names = self::names(vault, log)?;
+            let newest = vault.list(&folder(log))?.into_iter();
+            let newest = newest.filter_map(|at| Some((object_number(log, &at.name)?, at)));
+            let newest = newest.max_by_key(|(number, _)| *number);
+            let end = newest.map(|(number, at)| end_of(vault, log, number, &at)).transpose()?;
+            let mut found = summary(vault, &names, end, progress)?;
+            if found.faults.is_empty() && !found.is_cut_off {
+                return Ok(found);
+            }
+            // A server may have deleted slices meanwhile, because an object has them.
+            let now = self::names(vault, log)?;
+            found.faults.retain(|(name, _)| now.iter().any(|(there, _)| there.to_string() == *name));
+            tries += 1;
+            if now == names || tries == LOOKS_MAX {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Makes the copy of slices alone, the first of which begins with the log's state.
+    fn fill_from_slices(
+        vault: &dyn Vault,
+        log: LogId,
+        chain: &SliceChain,
+        dest: &Path,
+        progress: Progress<'_>,
+    ) -> Result<Self> {
+        let first = chain.slices.first().ok_or_else(|| no_objects(log))?;
+        let bytes = vault.size(&first.to_string())?.ok_or_else(|| gone(&first.to_string()))?;
+        let slice = read(vault, first, bytes)?;
+        let (header, body) = slice.opening.ok_or_else(|| no_objects(log))?;
+        let state = FollowSnapshot { log, committed: slice.base.raft, kept: Index(0), header, body };
+        let options = Self::copy_options(segment_bytes_of(0, chain));
+        let copy = FollowerLog::create_on(disk_at(dest, false)?, options, &state)?;
+        apply(&copy, vault, chain, &mut |done| progress(done, chain.bytes))?;
+        copy.close()?;
+        Self::seal(dest)
     }
 
     fn fill_from(
         vault: &dyn Vault,
         log: LogId,
         objects: &[(u64, ObjectInfo)],
+        chain: &SliceChain,
         dest: &Path,
         progress: Progress<'_>,
     ) -> Result<Self> {
         let disk = disk_at(dest, false)?;
         let (last, before) = objects.split_last().ok_or_else(|| no_objects(log))?;
-        let total = objects.iter().map(|(_, object)| object.bytes).sum();
+        let total = objects.iter().map(|(_, object)| object.bytes).sum::<u64>() + chain.bytes;
         let get = |(number, object): &(u64, ObjectInfo)| {
             let bytes = vault.get(&object.name, 0..object.bytes)?;
             let footer = check(log, *number, &object.name, &bytes)?;
@@ -124,9 +230,91 @@ impl Backup {
         disk.create(IDENTITY_FILE).map_err(|e| Error::io("make", &disk.path().join(IDENTITY_FILE), e))?;
         Identity { log, follows: true, ..made }.write(&*disk)?;
         // Opening it proves its end, and closing it leaves it as a backup has to be.
-        FollowerLog::open(dest, Self::copy_options(segment_bytes))?.close()?;
+        let copy = FollowerLog::open(dest, Self::copy_options(segment_bytes_of(segment_bytes, chain)))?;
+        apply(&copy, vault, chain, &mut |more| progress(done + more, total))?;
+        copy.close()?;
         Self::seal(dest)
     }
+}
+
+/// The slices and the objects of a log. Slices first: one that goes meanwhile is in an object that is found then.
+pub(crate) fn find(vault: &dyn Vault, log: LogId) -> Result<Found> {
+    let names = names(vault, log)?;
+    match objects_of(vault, log) {
+        Err(error) if error.kind() == ErrorKind::NotFound && !names.is_empty() => Ok((names, Vec::new())),
+        objects => Ok((names, objects?)),
+    }
+}
+
+/// Whether one of these slices is not there any more.
+fn has_lost(vault: &dyn Vault, log: LogId, before: &[(SliceName, u64)]) -> Result<bool> {
+    let now = names(vault, log)?;
+    Ok(before.iter().any(|name| !now.contains(name)))
+}
+
+type Found = (Vec<(SliceName, u64)>, Vec<(u64, ObjectInfo)>);
+
+/// The last entry of an object, as its footer says.
+pub(crate) fn end_of(vault: &dyn Vault, log: LogId, number: u64, object: &ObjectInfo) -> Result<End> {
+    let at = object.bytes.saturating_sub(FOOTER_BYTES as u64);
+    let wrong = |why| Error::corrupt(Path::new(&object.name), at, why);
+    let bytes = vault.get(&object.name, at..object.bytes)?;
+    let footer = bytes.first_chunk().ok_or("object is cut off");
+    let footer =
+        footer.and_then(|footer| Footer::parse(footer, number + 1, salt(log, number))).map_err(wrong)?;
+    Ok((footer.last_raft, footer.last_term))
+}
+
+/// The size of segments that have room for what the slices have, too.
+fn segment_bytes_of(objects: u32, chain: &SliceChain) -> u32 {
+    if chain.slices.is_empty() {
+        return objects;
+    }
+    let openings = chain.opening_bytes.saturating_mul(OPENINGS_SHARE);
+    let mut bytes = objects.max(SEGMENT_BYTES_LEAST).max(openings);
+    while batch_room(bytes) < chain.block_bytes_max && bytes <= SEGMENT_BYTES_MAX / 2 {
+        bytes *= 2;
+    }
+    bytes.min(SEGMENT_BYTES_MAX).next_multiple_of(SEGMENT_HEADER_BYTES as u32)
+}
+
+/// Gives the copy all entries of a chain of slices. It passes over those that it has already.
+fn apply(
+    copy: &FollowerLog,
+    vault: &dyn Vault,
+    chain: &SliceChain,
+    progress: &mut dyn FnMut(u64),
+) -> Result<()> {
+    let mut done = 0;
+    for piece in chain.slices.chunks(AT_A_TIME) {
+        let numbered: Vec<_> = piece.iter().enumerate().collect();
+        let mut slices = BTreeMap::new();
+        let get = |(n, name): &(usize, &SliceName)| {
+            let text = name.to_string();
+            let bytes = vault.size(&text)?.ok_or_else(|| gone(&text))?;
+            Ok((*n, bytes, read(vault, name, bytes)?))
+        };
+        in_parallel(AT_A_TIME, &numbered, get, |(n, bytes, slice)| {
+            done += bytes;
+            slices.insert(n, slice);
+        })?;
+        for slice in slices.into_values() {
+            let (log, (committed, _)) = (slice.log, slice.last());
+            let entries = slice.entries.into_iter();
+            let entries = entries.map(|(header, body)| FollowEntry { header, body: pieces(body) }).collect();
+            copy.apply_entries(FollowEntries { log, committed, kept: Index(0), entries })?;
+        }
+        progress(done);
+    }
+    Ok(())
+}
+
+fn gone(name: &str) -> Error {
+    Error::new(ErrorKind::NotFound, format!("{name} is not in the object store any more: try again"))
+}
+
+fn pieces(body: Bytes) -> Vec<Bytes> {
+    Some(body).filter(|body| !body.is_empty()).into_iter().collect()
 }
 
 fn no_objects(log: LogId) -> Error {

@@ -139,6 +139,13 @@ options! {
         /// `local_bytes` and `local_age`. At least 100 ms, default 30 days. None: this replica looks for no object, and examines
         /// and repairs none.
         pub object_scrub: Option<Duration>,
+        /// How often the leader puts the newest committed entries, which no object has yet, into the object store as a slice: so that the
+        /// loss of all replicas loses about as much. 10 ms to 60 s. Appends do not wait for it. None (the default): only objects are
+        /// stored. Needs `vault`. Each replica has an interval of its own, which counts while it leads: give all the same one.
+        pub slice_interval: Option<Duration>,
+        /// How many bytes of blocks a slice has at most: 512 KiB to 8 MiB, default 4 MiB. As many are stored at once, before the
+        /// interval is over. A larger block is a slice of its own.
+        pub slice_bytes: u32,
         /// Whether full segments of a group of named logs are copied in the order of their logs, so that one of many logs is read
         /// about as fast as a log on its own. A copy takes about the space of its segment, up to 1.7 times as much with small
         /// appends. None is made unless 16 segments fit the disk beside it, and copies are removed before the log is refused a file.
@@ -178,6 +185,8 @@ impl Default for Options {
             cache_bytes: 1 << 30,
             object_delete_delay: Duration::from_secs(24 * 3600),
             object_scrub: Some(Duration::from_secs(30 * 24 * 3600)),
+            slice_interval: None,
+            slice_bytes: 4 << 20,
             sorted_copies: true,
             cluster: None,
         }
@@ -277,6 +286,7 @@ impl Options {
         if let Some(age) = self.local_age {
             at_least_1_ms("local_age", age, "every stored file would be removed; none keeps all")?;
         }
+        self.check_slices()?;
         if self.vault.is_some() && self.objects_max() < OBJECTS_MIN {
             let what = format!(
                 "sessions_max {} with session_window {} leaves room for {} objects at the start of a segment of {} bytes; at \
@@ -307,6 +317,22 @@ impl Options {
         objects_max(self.segment_bytes, self.sessions_max, self.session_window)
     }
 
+    fn check_slices(&self) -> Result<()> {
+        within("slice_bytes", self.slice_bytes.into(), SLICE_BYTES_MIN, SLICE_BYTES_MAX)?;
+        let Some(interval) = self.slice_interval else { return Ok(()) };
+        if !(SLICE_INTERVAL_MIN..=SLICE_INTERVAL_MAX).contains(&interval) {
+            let what = format!(
+                "option slice_interval is {interval:?}; it must be {SLICE_INTERVAL_MIN:?} to {SLICE_INTERVAL_MAX:?}, or None"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
+        if self.vault.is_none() {
+            let what = "option slice_interval is set, but vault is not: slices go to an object store; set vault, or leave it out";
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
+        Ok(())
+    }
+
     /// Checks whether a segment has room for `value`. If not, the error names `segment_bytes` where the caller has set
     /// it, and otherwise the option `name`.
     fn fits_segment(&self, name: &str, value: u32, room: u64) -> Result<()> {
@@ -334,6 +360,11 @@ const OBJECTS_MIN: usize = 16;
 
 /// The least of [`Options::object_scrub`].
 const OBJECT_SCRUB_MIN: Duration = Duration::from_millis(100);
+/// The bounds of [`Options::slice_interval`] and [`Options::slice_bytes`].
+const SLICE_INTERVAL_MIN: Duration = Duration::from_millis(10);
+const SLICE_INTERVAL_MAX: Duration = Duration::from_secs(60);
+const SLICE_BYTES_MIN: u64 = 512 << 10;
+const SLICE_BYTES_MAX: u64 = 8 << 20;
 /// The bounds of [`Options::object_bytes`]. An object is at most that, or one block, and its opening; a segment file can hold it.
 pub(crate) const OBJECT_BYTES_MIN: u64 = SEGMENT_BYTES_MIN as u64;
 pub(crate) const OBJECT_BYTES_MAX: u64 = 512 << 20;

@@ -26,6 +26,7 @@ pub(crate) mod read;
 
 pub(crate) mod object_maker;
 pub(crate) mod objects;
+pub(crate) mod slice_maker;
 
 pub(crate) mod allocator;
 mod background;

@@ -10,3 +10,4 @@
 pub(crate) mod cache;
 mod fetch;
 pub(crate) mod names;
+pub(crate) mod slice_names;

@@ -442,6 +442,8 @@ fn describe(log: &Log) -> StatusResponse {
         unstored_bytes: metrics.unstored_bytes,
         object_failures: metrics.object_failures,
         stored_index: metrics.stored_index,
+        sliced_index: metrics.sliced_index,
+        slice_failures: metrics.slice_failures,
         disk_bytes: disk.as_ref().map_or(0, |d| d.f_blocks.saturating_mul(d.f_frsize)),
         disk_free_bytes: disk.map_or(0, |d| d.f_bavail.saturating_mul(d.f_frsize)),
         shortage: log.shortage_cause().map_or_else(String::new, |cause| cause.to_string()),

@@ -164,6 +164,16 @@ class Options:
         "How long a pass over all stored objects takes, in which each is read and compared with what the log says of it. A "
         "missing or damaged one is stored again, by a replica that has its entries in files. 0: objects are not examined.",
     )
+    slice_interval: float | None = option(
+        "seconds, 0.01 to 60; None: no slices",
+        "None",
+        "How often the newest committed entries, which no object has yet, go to the object store as a slice. Needs `object_store`.",
+    )
+    slice_bytes: int | None = option(
+        "bytes, 524,288 to 8,388,608 (8 MiB)",
+        "4,194,304 (4 MiB)",
+        "How many bytes of blocks a slice has at most. As many are stored at once, before the interval is over.",
+    )
     sorted_copies: bool | None = option(
         "True or False",
         "True",

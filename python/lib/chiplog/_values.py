@@ -90,6 +90,19 @@ class Metrics:
     damaged_objects: int = field(
         metadata=doc("Objects that are known to be missing or damaged, and cannot be made again here.")
     )
+    stored_slices: int = field(
+        metadata=doc("Slices that were put into the object store: the newest entries, until an object has them.")
+    )
+    sliced_bytes: int = field(metadata=doc("Bytes of these slices."))
+    slice_failures: int = field(
+        metadata=doc("Attempts to store or to find slices that failed. Each is repeated.")
+    )
+    unsliced_bytes: int = field(
+        metadata=doc("Bytes of blocks here that are neither in an object nor in a slice; 0 without slices.")
+    )
+    sliced_index: int = field(
+        metadata=doc("The last record in an object or a slice: it would survive the loss of all replicas.")
+    )
 
 
 @documented

@@ -82,6 +82,8 @@ pub(crate) fn options<'py>(py: Python<'py>, options: &Options) -> Value<'py> {
         cache_bytes = options.cache_bytes,
         object_delete_delay = options.object_delete_delay.as_secs_f64(),
         object_scrub = options.object_scrub.map_or(0.0, |pass| pass.as_secs_f64()),
+        slice_interval = options.slice_interval.map(|interval| interval.as_secs_f64()),
+        slice_bytes = options.slice_bytes,
         sorted_copies = options.sorted_copies,
     );
     made_in(py, "chiplog._options", "Options", &fields)
@@ -147,6 +149,11 @@ pub(crate) fn metrics<'py>(py: Python<'py>, metrics: &Metrics) -> Value<'py> {
         stored_index = metrics.stored_index,
         repaired_objects = metrics.repaired_objects,
         damaged_objects = metrics.damaged_objects,
+        stored_slices = metrics.stored_slices,
+        sliced_bytes = metrics.sliced_bytes,
+        slice_failures = metrics.slice_failures,
+        unsliced_bytes = metrics.unsliced_bytes,
+        sliced_index = metrics.sliced_index,
     );
     make(py, "Metrics", &fields)
 }

@@ -487,6 +487,7 @@ impl Config {
         let cluster = options.cluster.take();
         (options.retention_bytes, options.retention_age) = (None, None);
         (options.local_bytes, options.local_age, options.object_age) = (None, None, None);
+        options.slice_interval = None;
         if self.log.sessions_max.is_none() {
             options.sessions_max = options.sessions_max.div_ceil(2); // small segments need room for the table of logs
         }

@@ -235,6 +235,14 @@ fn of_objects(page: &mut Page<'_>, metrics: &chiplog::metrics::Metrics) -> fmt::
     page.gauge("damaged_objects", help, metrics.damaged_objects)?;
     let help = "the last record in an object known to be stored; 0 if there is none";
     page.gauge("stored_index", help, metrics.stored_index)?;
+    page.counter("stored_slices", "slices put into the object store", metrics.stored_slices)?;
+    page.counter("sliced_bytes", "bytes of these slices", metrics.sliced_bytes)?;
+    let help = "failed attempts to store or to find slices; each is repeated";
+    page.counter("slice_failures", help, metrics.slice_failures)?;
+    let help = "bytes of blocks here that are neither in an object nor in a slice, as the leader knows; 0 without slices";
+    page.gauge("unsliced_bytes", help, metrics.unsliced_bytes)?;
+    let help = "the last record in an object or a slice, as the leader knows: it would survive the loss of all replicas";
+    page.gauge("sliced_index", help, metrics.sliced_index)?;
     page.gauge("cached_bytes", "bytes of objects kept here for readers", metrics.cached_bytes)
 }
 

@@ -27,6 +27,9 @@ pub(crate) struct Objects {
     pub(crate) object_delete_delay_seconds: Option<u64>,
     /// 0: objects are not examined.
     pub(crate) object_scrub_seconds: Option<u64>,
+    /// 0: no slices.
+    pub(crate) slice_interval_millis: Option<u64>,
+    pub(crate) slice_bytes: Option<Size>,
     /// The URL of the service. Empty: the provider's own.
     pub(crate) endpoint: String,
     /// The region of the bucket. Empty: what the environment says.
@@ -49,6 +52,8 @@ impl Default for Objects {
             cache_bytes: None,
             object_delete_delay_seconds: None,
             object_scrub_seconds: None,
+            slice_interval_millis: None,
+            slice_bytes: None,
             endpoint: String::new(),
             region: String::new(),
             allow_http: false,
@@ -74,6 +79,12 @@ impl Objects {
             ("objects.local_bytes", self.local_bytes.is_some()),
             ("objects.local_age_seconds", self.local_age_seconds.is_some()),
         ];
+        if self.slice_interval_millis.is_some_and(|millis| millis > 0) {
+            let what = "slices go to an object store";
+            return Some(format!(
+                "objects.slice_interval_millis is set, but object_store is not: {what}; set object_store, or remove the key"
+            ));
+        }
         let (key, _) = given.into_iter().find(|(_, is_given)| *is_given)?;
         Some(format!(
             "{key} is set, but object_store is not: no file would ever go; set object_store, or remove the key"
@@ -87,6 +98,11 @@ impl Objects {
             None => base.object_bytes,
         };
         let (cache_bytes, delay) = (base.cache_bytes, base.object_delete_delay);
+        let slice_bytes = match self.slice_bytes {
+            Some(size) => narrow("objects.slice_bytes", size)?,
+            None => base.slice_bytes,
+        };
+        let slices = self.slice_interval_millis.filter(|millis| *millis > 0).map(Duration::from_millis);
         let scrub = match self.object_scrub_seconds {
             Some(0) => None,
             Some(seconds) => Some(Duration::from_secs(seconds)),
@@ -99,6 +115,8 @@ impl Objects {
             .local_age(self.local_age_seconds.map(Duration::from_secs))
             .cache_bytes(self.cache_bytes.map_or(cache_bytes, |size| size.0))
             .object_scrub(scrub)
+            .slice_interval(slices)
+            .slice_bytes(slice_bytes)
             .object_delete_delay(self.object_delete_delay_seconds.map_or(delay, Duration::from_secs)))
     }
 
@@ -109,6 +127,10 @@ impl Objects {
             cache_bytes: Some(Size(options.cache_bytes)),
             object_delete_delay_seconds: Some(options.object_delete_delay.as_secs()),
             object_scrub_seconds: Some(options.object_scrub.map_or(0, |pass| pass.as_secs())),
+            slice_interval_millis: Some(
+                options.slice_interval.map_or(0, |interval| interval.as_millis() as u64),
+            ),
+            slice_bytes: Some(Size(options.slice_bytes.into())),
             ..self.clone()
         }
     }

@@ -64,7 +64,7 @@ fn faults(told: &serde_json::Value) -> Vec<(Option<u64>, String)> {
 fn sound_objects_are_listed_and_verified() {
     let stored = Stored::new();
     let listed = run(&["tier", "list", &stored.location(), "--json"]).ok().json();
-    has_fields(&listed, &["log_id", "objects", "first", "last", "bytes", "missing"]);
+    has_fields(&listed, &["log_id", "objects", "first", "last", "bytes", "missing", "slices", "slice_bytes"]);
     assert_eq!(
         (&listed["log_id"], &listed["first"], &listed["missing"]),
         (&stored.id[..].into(), &0.into(), &0.into())
@@ -88,6 +88,10 @@ fn sound_objects_are_listed_and_verified() {
             "bytes",
             "first",
             "last",
+            "slices",
+            "slice_bytes",
+            "slices_used",
+            "sliced_last",
             "corrupt",
             "harmless",
             "undecodable",

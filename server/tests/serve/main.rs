@@ -28,6 +28,7 @@ mod reflection;
 mod session_file;
 mod shell;
 mod shortened;
+mod slices;
 mod small;
 mod stopped;
 mod stranger;

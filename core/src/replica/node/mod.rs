@@ -131,7 +131,7 @@ impl Node {
         let RecoveredLog { identity: me, store, sequencer, cluster, is_new, .. } = opened;
         let (of_store, of_cluster) = (options.clone(), cluster.clone());
         let scrubber = Scrubber::new(&store, queue.clone(), of_store, of_cluster, now);
-        let tiering = Tiering::new(&store, me.log, &options, queue.clone());
+        let tiering = Tiering::new(&store, me.log, &options, queue.clone(), seed);
         let sorting =
             Sorting::new(view.runs.clone(), &store, me.log, &options, sequencer.logs().is_shared())?;
         store.allocator.set_file_hook({
@@ -478,6 +478,7 @@ impl DrivenNode for Node {
         self.finish(now)?;
         self.retain(now)?;
         self.tier(now)?;
+        self.slice(now);
         self.sort_segments(now);
         self.scrub(now)
     }
@@ -517,7 +518,8 @@ impl DrivenNode for Node {
             now.plus(left).max(self.retain_at)
         });
         let (scrub, tier) = (self.scrubber.deadline(now), self.tiering_due(now));
-        [self.replica.deadline(), self.prove_at, retain, scrub, tier, self.sorting_due(now)]
+        let slices = self.slices_due(now);
+        [self.replica.deadline(), self.prove_at, retain, scrub, tier, slices, self.sorting_due(now)]
             .into_iter()
             .flatten()
             .min()

@@ -117,6 +117,7 @@ impl Node {
         let counters = &self.published.counters;
         while let Some((_, bytes, written)) = self.uncommitted.pop_front_if(|(at, ..)| *at <= raft) {
             self.uncommitted_bytes -= bytes;
+            self.tiering.slices.committed(bytes);
             if leads {
                 counters.committed(now.since(written));
             }

@@ -26,6 +26,8 @@ mod jobs;
 mod local;
 mod object_access;
 mod object_scrub;
+mod slice_jobs;
+mod slices;
 
 use super::Node;
 use crate::error::{Error, ErrorKind, Result};
@@ -49,6 +51,7 @@ use jobs::{Found, Job, JobDone, ObjectBegin, Search};
 use local::Released;
 pub(crate) use object_access::ObjectMaker;
 use object_scrub::ObjectScrub;
+use slices::Slices;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -106,6 +109,7 @@ pub(super) struct Tiering {
     released: Released,
     delegation: Delegation,
     scrub: ObjectScrub,
+    pub(super) slices: Slices,
     /// An object that another replica says to have stored.
     claimed: Option<(NodeId, u64, StoredObject)>,
 }
@@ -143,7 +147,13 @@ pub(crate) fn read_objects(store: &Store, log: LogId, options: &Options) {
 }
 
 impl Tiering {
-    pub(super) fn new(store: &Store, log: LogId, options: &Options, queue: Arc<ProposalQueue>) -> Self {
+    pub(super) fn new(
+        store: &Store,
+        log: LogId,
+        options: &Options,
+        queue: Arc<ProposalQueue>,
+        seed: u64,
+    ) -> Self {
         let unaided = store.allocator.is_unaided();
         read_objects(store, log, options);
         if options.object_scrub.is_some()
@@ -174,6 +184,7 @@ impl Tiering {
             released: Released::default(),
             delegation: Delegation::default(),
             scrub: ObjectScrub::default(),
+            slices: Slices::new(seed),
             claimed: None,
         }
     }
@@ -276,6 +287,9 @@ impl Node {
         if let Some(below) = self.due_for_deletion(now) {
             return Ok(Some(Job::Delete { vault, log, below }));
         }
+        if let Some(upto) = self.slices_to_delete(now) {
+            return Ok(Some(Job::DeleteSlices { vault, log, upto, unaided: self.tiering.unaided }));
+        }
         if let Some((number, begin, end)) = committed.objects.next_to_store() {
             if let Some((from, number, object)) = self.tiering.claimed.take().filter(|(_, n, _)| *n == number)
             {
@@ -325,10 +339,9 @@ impl Node {
             None => committed.raft > self.tiering.looked_upto,
         };
         let work = has_work.then_some(now).or(self.tiering.delegation.deadline());
-        let known = self.known_commit();
-        let delete = self.tiering.to_delete.front().filter(|next| next.raft <= known).map(|next| next.at);
-        let age = self.age_due(now);
-        [work, delete, age].into_iter().flatten().min().map(|at| at.max(self.tiering.again))
+        let delete = self.deletable().next().map(|next| next.at);
+        let (age, sweep) = (self.age_due(now), self.sweep_due(now));
+        [work, delete, age, sweep].into_iter().flatten().min().map(|at| at.max(self.tiering.again))
     }
 
     /// Whether there is something to store, to claim or to delete.
@@ -514,6 +527,7 @@ impl Node {
                     next.at = now.plus(DELETE_RETRY);
                 }
             }
+            JobDone::SlicesDeleted(upto, result) => self.end_sweep(upto, result, now),
             JobDone::Panicked => {
                 let error = Error::new(ErrorKind::Io, "a call of the object store panicked");
                 self.tiering.has_failed(&error, "objects cannot be stored", now);
@@ -578,8 +592,14 @@ impl Node {
 
     /// The objects that can be deleted now: all below this number.
     fn due_for_deletion(&self, now: Moment) -> Option<u64> {
-        let known = self.known_commit();
-        let due = self.tiering.to_delete.iter().take_while(|next| next.at <= now && next.raft <= known);
+        let due = self.deletable().take_while(|next| next.at <= now);
         due.last().map(|last| last.below)
+    }
+
+    /// Objects whose deletion waits for nothing but its time.
+    fn deletable(&self) -> impl Iterator<Item = &Deletion> {
+        let known = self.known_commit();
+        let waits = self.slices_need_objects();
+        self.tiering.to_delete.iter().take_while(move |next| next.raft <= known && !waits)
     }
 }

@@ -93,8 +93,13 @@ impl ObjectTable {
 
     /// The last entry up to which everything from the oldest object on is stored. None: nothing is.
     pub(crate) fn stored_upto(&self) -> Option<EntryIndex> {
+        self.stored_end().map(|end| end.raft)
+    }
+
+    /// The position behind that entry.
+    pub(crate) fn stored_end(&self) -> Option<Base> {
         let last = self.stored.checked_sub(1)?;
-        self.objects.list.get(last).map(|object| object.end.raft)
+        self.objects.list.get(last).map(|object| object.end)
     }
 
     /// The stored objects, oldest first.

@@ -8,4 +8,5 @@ pub(crate) mod logs;
 pub(crate) mod mixed;
 pub(crate) mod objects;
 pub(crate) mod segment;
+pub(crate) mod slices;
 pub(crate) mod sorted;

@@ -159,6 +159,9 @@ bugs! {
     98 "a discard, or a restart, removes files of an object that is not stored yet",
     99 "objects are deleted, and the object store does not say so",
     100 "a copy removes files before their records are stored",
+    111 "a slice has entries that are not committed",
+    112 "slices are deleted once an object with them was cut",
+    113 "a slice whose upload failed counts as stored",
 }
 
 #[cfg(test)]

@@ -48,6 +48,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+/// How often slices are stored.
+const SLICE_INTERVAL: Duration = Duration::from_millis(50);
+
 /// The wall-clock time at which simulations begin, in milliseconds since 1970.
 const EPOCH_MS: u64 = 1_700_000_000_000;
 
@@ -716,6 +719,8 @@ pub(super) fn options_of(setup: &Setup, outbox: Arc<Outbox>) -> Options {
         cache_bytes: 8 << 20,
         object_delete_delay: Duration::from_secs(1),
         object_scrub: Some(Duration::from_secs(2)),
+        slice_interval: setup.vault.as_ref().filter(|vault| vault.takes_slices).map(|_| SLICE_INTERVAL),
+        slice_bytes: 512 << 10,
         // Half of the nodes read named logs from the segments.
         sorted_copies: setup.node.0.is_multiple_of(2),
         session_window,

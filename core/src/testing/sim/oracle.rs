@@ -358,6 +358,18 @@ impl Oracle {
         self.contents.check_read(log, index, record).map_err(|why| format!("node {node} {why}"))
     }
 
+    /// Checks an entry of a slice: it is the one that was committed at this index. False: no replica has shown yet what was.
+    pub(super) fn is_sliced(&self, header: &BlockHeader) -> Check<bool> {
+        let seal = Seal::of(header);
+        match self.entries.get((header.raft_index.0 as usize).wrapping_sub(1)) {
+            Some(known) if *known == seal => Ok(true),
+            None => Ok(false),
+            known => {
+                Err(format!("a slice has entry {} as {seal:?}; committed was {known:?}", header.raft_index))
+            }
+        }
+    }
+
     /// Checks an entry that is fed to a follower: it is the one that was committed at this index.
     pub(super) fn is_fed(&self, node: NodeId, header: &BlockHeader) -> Check {
         let seal = Seal::of(header);

@@ -14,7 +14,7 @@ use crate::cluster::options::{Bootstrap, Role};
 use crate::error::ErrorKind;
 use crate::store::format::segment::Base;
 use crate::sync::clock::Moment;
-use crate::types::{Index, LogNumber, NodeId};
+use crate::types::{EntryIndex, Index, LogNumber, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -260,12 +260,19 @@ impl World {
             && self.stragglers().is_some_and(|s| s.is_empty())
             && self.lagging_followers().is_empty()
             && self.object_to_store().is_none()
+            && self.entry_to_slice().is_none()
     }
 
     /// The first object that was cut and is not stored, as the leader knows it.
     fn object_to_store(&mut self) -> Option<(u64, Base, Base)> {
         let leader = self.leader()?;
         self.machine(leader)?.object_to_store()
+    }
+
+    /// The first committed entry that is in no object and in no slice, as the leader knows it.
+    fn entry_to_slice(&mut self) -> Option<EntryIndex> {
+        let leader = self.leader()?;
+        self.machine(leader)?.entry_to_slice()
     }
 
     /// The followers that lack entries of the leader.
@@ -308,6 +315,9 @@ impl World {
         if let Some(object) = self.object_to_store() {
             ails.push(format!("object {object:?} is not stored"));
         }
+        if let Some(entry) = self.entry_to_slice() {
+            ails.push(format!("entry {entry} is in no slice"));
+        }
         for host in self.hosts.values() {
             let summary = host.machine.as_ref().map(super::machine::Machine::summary);
             ails.push(format!("node {}: {:?} {summary:?}", host.node, host.state));
@@ -326,7 +336,8 @@ impl World {
         if let Some(missing) = stored.iter().find(|name| !names.contains(name)) {
             return Err(format!("object {missing} is said to be stored, and is not"));
         }
-        let is_object = |name: &&String| !name.ends_with("/root") && !name.contains("/begin/");
+        let is_object =
+            |name: &&String| !name.ends_with("/root") && !name.contains("/begin/") && !name.contains("/s/");
         if let Some(stray) = names.iter().filter(is_object).find(|name| !cut.contains(name)) {
             return Err(format!("object {stray} is stored, and was never cut"));
         }
@@ -363,6 +374,7 @@ impl World {
             }
         }
         self.judge_objects(leader)?;
+        self.judge_unknown()?;
         let first = self.machine(leader).map(|leader| leader.summary().first);
         self.judge_followers(first.unwrap_or_default())?;
         let logs: BTreeSet<LogNumber> = self.history.calls.iter().map(|call| call.log).collect();

@@ -3,12 +3,16 @@
 //!
 //! Must not know: what is in an object.
 
-use crate::backup::fetch::objects_of;
+use crate::backup::fetch::{end_of, find, objects_of};
+use crate::backup::slices;
 use crate::error::Result;
-use crate::types::LogId;
+use crate::store::format::block::BlockHeader;
+use crate::store::objects::slice_names::SliceName;
+use crate::types::{EntryIndex, LogId};
 use crate::vault::{FaultOptions, FaultyVault, MemoryVault, ObjectInfo, Vault};
 use bytes::Bytes;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The objects, and the fault of a put.
@@ -16,6 +20,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 struct Objects {
     memory: MemoryVault,
     wrong: Mutex<Option<String>>,
+    /// The entries of slices that were put since this was looked at, and whether anything was put or deleted.
+    landed: Mutex<Vec<BlockHeader>>,
+    has_changed: AtomicBool,
 }
 
 impl Objects {
@@ -34,10 +41,24 @@ impl Objects {
     }
 }
 
+impl Objects {
+    /// Notes the entries of a slice.
+    fn note_slice(&self, name: &str, bytes: &Bytes) -> Result<()> {
+        let log = name.split_once("/s/").and_then(|(log, _)| u128::from_str_radix(log, 16).ok()).map(LogId);
+        let Some(name) = log.and_then(|log| SliceName::parse(log, name)) else { return Ok(()) };
+        let slice = slices::read(&self.memory, &name, bytes.len() as u64)?;
+        let mut landed = self.landed.lock().unwrap_or_else(PoisonError::into_inner);
+        landed.extend(slice.entries.iter().map(|(header, _)| *header));
+        Ok(())
+    }
+}
+
 impl Vault for Objects {
     fn put(&self, name: &str, pieces: &[Bytes]) -> Result<()> {
         self.check(name, &pieces.concat())?;
-        self.memory.put(name, pieces)
+        self.has_changed.store(true, Ordering::Relaxed);
+        self.memory.put(name, pieces)?;
+        self.note_slice(name, &pieces.concat().into())
     }
 
     fn create(&self, name: &str, bytes: Bytes) -> Result<bool> {
@@ -57,6 +78,7 @@ impl Vault for Objects {
     }
 
     fn delete(&self, name: &str) -> Result<()> {
+        self.has_changed.store(true, Ordering::Relaxed);
         self.memory.delete(name)
     }
 }
@@ -64,6 +86,8 @@ impl Vault for Objects {
 /// The object store of all replicas.
 #[derive(Debug)]
 pub(super) struct SimVault {
+    /// Whether replicas store slices, too: in half of all runs.
+    pub(super) takes_slices: bool,
     objects: Arc<Objects>,
     faulty: FaultyVault,
 }
@@ -75,7 +99,7 @@ impl SimVault {
         let rate = if fails { 30 } else { 0 };
         let faults = FaultOptions::default().refused(rate).unanswered(rate).missing(rate / 3);
         let faulty = FaultyVault::new(objects.clone(), seed, faults.flipped(rate).short(rate / 3));
-        Self { objects, faulty }
+        Self { takes_slices: seed.is_multiple_of(2), objects, faulty }
     }
 
     /// Ends all faults.
@@ -99,6 +123,28 @@ impl SimVault {
     /// Those of [`Backup::fetch`](crate::backup::Backup::fetch).
     pub(super) fn needed(&self, log: LogId) -> Result<Vec<String>> {
         Ok(objects_of(&*self.objects, log)?.into_iter().map(|(_, object)| object.name).collect())
+    }
+
+    /// The entries of slices that were stored since the last call.
+    pub(super) fn take_landed(&self) -> Vec<BlockHeader> {
+        std::mem::take(&mut *self.objects.landed.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether anything was stored or deleted since the last call.
+    pub(super) fn has_changed(&self) -> bool {
+        self.objects.has_changed.swap(false, Ordering::Relaxed)
+    }
+
+    /// The last entry of the log that would be made of the object store alone, without faults.
+    ///
+    /// # Errors
+    /// Those of [`Backup::fetch`](crate::backup::Backup::fetch).
+    pub(super) fn reach(&self, log: LogId) -> Result<EntryIndex> {
+        let (names, objects) = find(&*self.objects, log)?;
+        let end = objects.last().map(|(number, at)| end_of(&*self.objects, log, *number, at)).transpose()?;
+        let chain = slices::longest(&*self.objects, &names, end, &mut |_| {})?;
+        let sliced = chain.slices.last().map(|name| name.last);
+        Ok(sliced.into_iter().chain(end.map(|(raft, _)| raft)).max().unwrap_or_default())
     }
 
     /// The names of all objects, without faults.

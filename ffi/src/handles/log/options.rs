@@ -95,6 +95,13 @@ pub struct chiplog_log_options_t {
     /// missing or damaged one is stored again, by a replica that has its entries in files. At least 100 ms, default 30 days. 0: objects
     /// are not examined.
     pub object_scrub_ms: u64,
+    /// How often the newest committed entries, which no object has yet, go to the object store as a slice: 10 ms to 60 s. 0 (the
+    /// default): only objects are stored. Needs `object_store`.
+    pub slice_interval_ms: u64,
+    /// How many bytes of blocks a slice has at most: 512 KiB to 8 MiB, default 4 MiB. As many are stored at once.
+    pub slice_bytes: u32,
+    /// Not used; must be 0.
+    pub reserved_2: u32,
 }
 
 growing!(chiplog_log_options_t);
@@ -139,6 +146,8 @@ pub(crate) fn shown(options: &Options) -> chiplog_log_options_t {
         object_delete_delay_ms: millis(options.object_delete_delay),
         sorted_copies: options.sorted_copies.into(),
         object_scrub_ms: options.object_scrub.map_or(0, millis),
+        slice_interval_ms: options.slice_interval.map_or(0, millis),
+        slice_bytes: options.slice_bytes,
         ..Growing::zeros()
     }
 }
@@ -152,8 +161,8 @@ pub(crate) unsafe fn read(given: *const chiplog_log_options_t) -> Result<Options
     if given.create > 1 || given.read_by_copy > 1 {
         return Err(invalid("log options: create and read_by_copy must be 0 or 1"));
     }
-    if given.sorted_copies > 1 || given.reserved != 0 {
-        return Err(invalid("log options: sorted_copies must be 0 or 1, and reserved 0"));
+    if given.sorted_copies > 1 || given.reserved != 0 || given.reserved_2 != 0 {
+        return Err(invalid("log options: sorted_copies must be 0 or 1, reserved and reserved_2 0"));
     }
     let some = |value: u64| (value != 0).then_some(value);
     let mut options = Options::default()
@@ -181,6 +190,8 @@ pub(crate) unsafe fn read(given: *const chiplog_log_options_t) -> Result<Options
         .cache_bytes(given.cache_bytes)
         .object_delete_delay(duration(given.object_delete_delay_ms))
         .object_scrub(some(given.object_scrub_ms).map(duration))
+        .slice_interval(some(given.slice_interval_ms).map(duration))
+        .slice_bytes(given.slice_bytes)
         .sorted_copies(given.sorted_copies == 1);
     if let Some(now) = given.clock {
         options.clock = Arc::new(CallersClock { now, context: Context(given.clock_context) });

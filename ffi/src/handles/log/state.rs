@@ -110,6 +110,16 @@ pub struct chiplog_metrics_t {
     pub repaired_objects: u64,
     /// Objects that are known to be missing or damaged now, and cannot be made again here.
     pub damaged_objects: u64,
+    /// Slices that were put into the object store: short stretches of the newest entries, until an object has them.
+    pub stored_slices: u64,
+    /// Bytes of these slices.
+    pub sliced_bytes: u64,
+    /// Attempts to store or to find slices that failed. Each is repeated.
+    pub slice_failures: u64,
+    /// Bytes of blocks here that are neither in an object nor in a slice now. 0 without slices.
+    pub unsliced_bytes: u64,
+    /// The last record that is in an object or a slice, as far as is known here: it would survive the loss of all replicas.
+    pub sliced_index: u64,
 }
 
 growing!(chiplog_log_status_t, chiplog_metrics_t);
@@ -162,6 +172,11 @@ fn metrics(now: &Metrics) -> chiplog_metrics_t {
         stored_index: now.stored_index,
         repaired_objects: now.repaired_objects,
         damaged_objects: now.damaged_objects,
+        stored_slices: now.stored_slices,
+        sliced_bytes: now.sliced_bytes,
+        slice_failures: now.slice_failures,
+        unsliced_bytes: now.unsliced_bytes,
+        sliced_index: now.sliced_index,
         ..Growing::zeros()
     }
 }

@@ -229,7 +229,7 @@ impl AppendStream {
     fn take(&mut self, request: AppendRequest, held: Held) -> usize {
         let bytes = request.batch.len();
         if bytes == 0 {
-            self.answered(appended(0, 0), held);
+            self.answered(appended(0, 0, Durability::Unspecified), held);
             return 0;
         }
         match Batch::decode(request.batch) {
@@ -242,6 +242,15 @@ impl AppendStream {
                 self.submit(batch, held);
                 bytes + unpacked
             }
+        }
+    }
+
+    /// How durable a record is that is acknowledged now.
+    fn durability(&self) -> Durability {
+        let has_slices = |log: &Log| log.options().vault.is_some() && log.options().slice_interval.is_some();
+        match self.log.as_ref().is_some_and(has_slices) {
+            true => Durability::MajoritySlices,
+            false => Durability::Majority,
         }
     }
 
@@ -325,7 +334,7 @@ impl AppendStream {
         }
         Poll::Ready(match (front, settled) {
             (Some(Pending::Answered { response, .. }), _) => Some(response),
-            (_, Some(Ok(at))) => Some(appended(at.first.get(), at.count)),
+            (_, Some(Ok(at))) => Some(appended(at.first.get(), at.count, self.durability())),
             (_, Some(Err(error))) => Some(self.refused(&error, true)),
             (_, None) => None,
         })
@@ -352,8 +361,7 @@ impl Stream for AppendStream {
     }
 }
 
-fn appended(first: u64, count: u32) -> AppendResponse {
-    let durability = if count == 0 { Durability::Unspecified } else { Durability::Majority };
+fn appended(first: u64, count: u32, durability: Durability) -> AppendResponse {
     let appended = Appended { first, count, durability: durability.into() };
     AppendResponse { result: Some(Outcome::Appended(appended)) }
 }

@@ -74,7 +74,8 @@ JSON fields:
     last_raft, committed_raft, bytes_used, sync_median_micros, sync_p99_micros, scrubbed_bytes,
     damaged, repaired, version, unstored_bytes (of blocks that are in no object in the object store),
     stored_index (the last record in such an object; 0: none),
-    object_failures (attempts to use the object store)
+    sliced_index (the last record in an object or a slice, as it knows: the leader knows best),
+    object_failures, slice_failures (attempts to use the object store)
     role            leader, follower, candidate, learner, repairing, removed, waiting,
                     unreachable (it does not answer), unknown
     voter           whether it counts for the majority, according to the leader
@@ -172,6 +173,8 @@ struct Replica {
     repaired: Option<u64>,
     unstored_bytes: Option<u64>,
     stored_index: Option<u64>,
+    sliced_index: Option<u64>,
+    slice_failures: Option<u64>,
     object_failures: Option<u64>,
     version: Option<String>,
     poison: Option<String>,
@@ -208,6 +211,8 @@ impl Replica {
             repaired: Some(s.repaired),
             unstored_bytes: Some(s.unstored_bytes),
             stored_index: of_log(s.stored_index),
+            sliced_index: of_log(s.sliced_index),
+            slice_failures: Some(s.slice_failures),
             object_failures: Some(s.object_failures),
             version: Some(s.version),
             poison: (!s.poison.is_empty()).then_some(s.poison),

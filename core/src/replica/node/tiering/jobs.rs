@@ -4,6 +4,7 @@
 
 use super::examination::{Examination, Listing, Verdict};
 use super::object_access::{ObjectMaker, check, check_root, check_there, delete, store};
+use super::slice_jobs::delete_slices;
 use crate::error::Result;
 use crate::replica::queue::proposals::ObjectCommand;
 use crate::store::format::block::{BlockHeader, Kind};
@@ -33,6 +34,8 @@ pub(super) enum Job {
     Examine(Box<Examination>),
     /// Deletes the objects below a number.
     Delete { vault: Arc<dyn Vault>, log: LogId, below: u64 },
+    /// Deletes slices without an entry behind this one.
+    DeleteSlices { vault: Arc<dyn Vault>, log: LogId, upto: EntryIndex, unaided: bool },
 }
 
 /// A search for the next object: it ends before the block with which it would be too large.
@@ -81,6 +84,8 @@ pub(super) enum JobDone {
     Examined(u64, Result<Verdict>),
     /// How many objects were deleted.
     Deleted(u64, Result<u64>),
+    /// Whether all slices without an entry behind this one were deleted.
+    SlicesDeleted(EntryIndex, Result<bool>),
 }
 
 impl JobDone {
@@ -94,6 +99,7 @@ impl JobDone {
             Self::Panicked => true,
             Self::Listed(_) | Self::Examined(..) => false,
             Self::Deleted(_, result) => result.is_err(),
+            Self::SlicesDeleted(_, result) => result.is_err(),
         }
     }
 }
@@ -116,6 +122,9 @@ impl Job {
             Self::List(listing) => JobDone::Listed(listing.run()),
             Self::Examine(object) => JobDone::Examined(object.number(), object.run()),
             Self::Delete { vault, log, below } => JobDone::Deleted(below, delete(&*vault, log, below)),
+            Self::DeleteSlices { vault, log, upto, unaided } => {
+                JobDone::SlicesDeleted(upto, delete_slices(&*vault, log, upto, unaided))
+            }
         }
     }
 }

@@ -36,7 +36,7 @@ impl ObjectMaker {
     }
 
     /// The opening of an object that begins at `begin`: the state after all entries before it.
-    fn opening(&self, begin: Base) -> Result<(BlockHeader, Vec<u8>)> {
+    pub(super) fn opening(&self, begin: Base) -> Result<(BlockHeader, Vec<u8>)> {
         let Self { archive, options, node } = self;
         let sequencer = Sequencer::new(Owner::Node(*node), Membership::default(), options);
         let mut replayed = Replayed { sequencer, options };

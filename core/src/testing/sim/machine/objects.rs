@@ -6,6 +6,8 @@ use crate::replica::node::tiering::ObjectMaker;
 use crate::store::format::segment::Base;
 use crate::store::object_maker::Stretch;
 use crate::store::objects::names::object_name;
+use crate::types::EntryIndex;
+use std::sync::atomic::Ordering;
 
 impl Machine {
     /// The first object that was cut and is not known here to be stored.
@@ -20,6 +22,19 @@ impl Machine {
         let name = |number| object_name(self.identity.log, number);
         let cut = objects.end().map_or(0, |(next, _)| next);
         (objects.stored().map(|at| name(at.number)).collect(), (0..cut).map(name).collect())
+    }
+
+    /// The last entry that this replica says is in the object store, in an object or a slice.
+    pub(in super::super) fn sliced_upto(&self) -> EntryIndex {
+        let guarded = self.lock();
+        EntryIndex(guarded.node.published.counters.sliced_upto.load(Ordering::Relaxed))
+    }
+
+    /// The first committed entry that is to be in a slice and is in none, and in no object.
+    pub(in super::super) fn entry_to_slice(&self) -> Option<EntryIndex> {
+        self.options.slice_interval?;
+        let (sliced, guarded) = (self.sliced_upto(), self.lock());
+        (sliced < guarded.node.replica.sequencer.committed().raft).then(|| sliced.next())
     }
 
     /// Makes each object that is stored from the files here, where they still have it, and has the object store compare it with

@@ -21,6 +21,7 @@ mod leaving;
 mod nemesis;
 mod options;
 mod process;
+mod slices;
 mod tenant;
 mod watch;
 
@@ -28,6 +29,7 @@ pub(super) use admin::Task;
 pub(super) use client::Client;
 use process::Burst;
 
+use self::slices::Slices;
 use super::clock::Schedule;
 use super::failover::FailOver;
 use super::fault::{Counts, Fault};
@@ -141,6 +143,7 @@ pub(super) struct World {
     pub(super) tenant: Tenant,
     /// The object store of the replicas.
     pub(super) vault: Option<Arc<SimVault>>,
+    pub(super) slices: Slices,
     pub(super) hosts: BTreeMap<NodeId, Host>,
     pub(super) network: Network,
     pub(super) clients: Vec<Client>,
@@ -199,6 +202,7 @@ impl World {
             left: BTreeSet::new(),
             options_rng: Rng::new(plan.seed ^ 0xb710_45e7),
             tenant: Tenant::new(&plan),
+            slices: Slices::default(),
             vault: plan.objects.then(|| Arc::new(SimVault::new(plan.seed, !plan.faults.is_empty()))),
             rng,
             plan,
@@ -412,6 +416,7 @@ impl World {
         if let Some(line) = news {
             self.story.note(now, || format!("node {node}: {line}"));
         }
+        self.judge_slices(node)?;
         self.collect_answers(node)?;
         if let Some(host) = self.hosts.get_mut(&node) {
             host.note_voters();

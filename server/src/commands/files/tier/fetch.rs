@@ -24,6 +24,9 @@ pub(super) fn run(vault: &dyn Vault, dir: &Path, log: Option<LogId>, ui: &Ui) ->
         bar.set_position(done);
     })?;
     bar.finish_and_clear();
+    for note in backup.notes() {
+        ui.say(&format!("slice {note}"));
+    }
     let summary = BackupSummary::new(&backup.info(), 0, started.elapsed());
     ui.result(&summary, |summary| summary.words(dir))?;
     Ok(Exit::Ok)

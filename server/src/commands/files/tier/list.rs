@@ -18,6 +18,8 @@ struct Shown {
     last: Option<u64>,
     bytes: u64,
     missing: u64,
+    slices: u64,
+    slice_bytes: u64,
 }
 
 impl Shown {
@@ -29,10 +31,12 @@ impl Shown {
             last: listed.last(),
             bytes: listed.bytes(),
             missing: listed.missing(),
+            slices: listed.slices.0,
+            slice_bytes: listed.slices.1,
         }
     }
 
-    fn row(&self) -> [String; 5] {
+    fn row(&self) -> [String; 7] {
         let or_none = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |n| n.to_string());
         [
             self.log_id.clone(),
@@ -40,12 +44,14 @@ impl Shown {
             or_none(self.first),
             or_none(self.last),
             format::bytes(self.bytes),
+            format::count(self.slices),
+            format::bytes(self.slice_bytes),
         ]
     }
 }
 
 /// The heads of the columns; the help explains them.
-const COLUMNS: [&str; 5] = ["LOG", "OBJECTS", "FIRST", "LAST", "BYTES"];
+const COLUMNS: [&str; 7] = ["LOG", "OBJECTS", "FIRST", "LAST", "BYTES", "SLICES", "BYTES"];
 
 pub(super) fn run(vault: &dyn Vault, ui: &Ui) -> Result<Exit> {
     let logs: Vec<Shown> = logs(vault, None)?.iter().map(|(log, listed)| Shown::new(*log, listed)).collect();

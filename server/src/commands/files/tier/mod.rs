@@ -49,10 +49,12 @@ Columns:
   OBJECTS      how many objects it has there
   FIRST, LAST  the numbers of its oldest and of its newest object; - if there is none
   BYTES        the size of all of them: in B, KiB (1,024 B), MiB and so on
+  SLICES, BYTES  how many slices it has, with the newest records, and their size
 
 JSON fields, one object per line:
   log_id, objects, first, last (numbers of objects; null: there is none), bytes, missing (how many
-  objects are not there that have to be: those whose records are discarded can be deleted)";
+  objects are not there that have to be: those whose records are discarded can be deleted), slices,
+  slice_bytes";
 
 const VERIFY_EXAMPLES: &str = "\
 Examples:
@@ -61,7 +63,8 @@ Examples:
   chiplog tier verify /mnt/objects --json | jq '.logs[].faults[] | {object, what}'
 
 Faults:
-  corrupt      an object is missing, damaged, or does not continue the one before (status 3)
+  corrupt      an object is missing, damaged, or does not continue the one before; a slice is damaged, or
+               one is missing before others (status 3)
   harmless     only a shortcut is damaged, every record can be read (status 0)
   undecodable  a batch is stored as it was appended, but cannot be unpacked (status 0)
   A replica that still has the records on its disk serves them. The object itself is not replaced.
@@ -69,7 +72,9 @@ Faults:
 JSON fields:
   ok, seconds
   logs  each {\"log_id\", \"objects\", \"first_object\", \"last_object\", \"records\", \"bytes\", \"first\", \"last\"
-        (indexes of records), \"corrupt\", \"harmless\", \"undecodable\", \"faults\", \"faults_left_out\"}
+        (indexes of records), \"slices\", \"slice_bytes\", \"slices_used\" (those that `fetch` would take),
+        \"sliced_last\" (the last record in these; null: there are none), \"corrupt\", \"harmless\",
+        \"undecodable\", \"faults\", \"faults_left_out\"}
         faults  each {\"object\" (null: none), \"offset\", \"bytes\", \"severity\", \"what\"}";
 
 /// List, check and fetch the objects that logs keep in an object store.
@@ -93,11 +98,12 @@ enum Action {
         #[command(flatten)]
         store: Store,
     },
-    /// Download and check every object; continue after damage and report all of it.
+    /// Download and check every object and slice; continue after damage and report all of it.
     ///
     /// Checks that the objects of a log are numbered without a gap, that each continues the one before, and of
     /// each all that `chiplog verify` checks of a file: headers, the checksums of all blocks and batches, that
-    /// compressed batches can be unpacked, index and footer.
+    /// compressed batches can be unpacked, index and footer. Of slices it checks every byte, and that those behind the
+    /// newest object continue each other.
     ///
     /// One object at a time is downloaded to the directory for temporary files (TMPDIR), up to 1 GiB. A store
     /// charges for requests and for traffic to other networks: run it near the store. Servers can go on storing
@@ -112,10 +118,11 @@ enum Action {
     },
     /// Make a backup of a log's objects, without any replica.
     ///
-    /// Downloads all objects of the log to DIR, eight at a time, checks every byte, and seals them as a backup.
+    /// Downloads all objects and slices of the log to DIR, eight at a time, checks every byte, and seals them as a backup.
     /// `chiplog restore` makes a log of it, also up to a record or a time. This is how a log comes back whose
-    /// replicas are all lost. Records that were in no object are not in it: those since about the last
-    /// object_bytes, or object_age_seconds.
+    /// replicas are all lost. Records that were in no object and no slice are not in it: those since about the last
+    /// slice_interval_millis; without slices, since the last object_bytes or object_age_seconds. Slices that are
+    /// damaged or missing end it earlier: the command names them.
     ///
     /// DIR must not exist, or be empty. After an error it is as it was.
     #[command(after_long_help = FETCH_EXAMPLES)]

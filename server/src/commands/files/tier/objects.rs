@@ -13,6 +13,8 @@ pub(super) struct Listed {
     /// Whether the object that says which log this is exists.
     pub(super) has_root: bool,
     pub(super) objects: BTreeMap<u64, u64>,
+    /// How many slices it has, and their size.
+    pub(super) slices: (u64, u64),
     /// The records of all objects below this number are discarded; these objects may be deleted.
     begin: u64,
 }
@@ -65,6 +67,9 @@ pub(super) fn logs(vault: &dyn Vault, only: Option<LogId>) -> Result<BTreeMap<u1
             logs.entry(log).or_default().has_root = true;
         } else if let Some(number) = number_in("o/", rest) {
             logs.entry(log).or_default().objects.insert(number, object.bytes);
+        } else if rest.starts_with("s/") {
+            let listed = logs.entry(log).or_default();
+            listed.slices = (listed.slices.0 + 1, listed.slices.1 + object.bytes);
         } else if let Some(number) = number_in("begin/", rest) {
             let listed = logs.entry(log).or_default();
             listed.begin = listed.begin.max(number);
@@ -104,6 +109,7 @@ mod tests {
         put(&object_name(7, 3), b"four");
         put(&object_name(7, 5), b"five5");
         put(&root(9).0, b"x");
+        put(&format!("{}/s/{:020}.{:020}.{:020}", to_hex(9), 1, 2, 3), b"abc");
         for other in ["readme", "00000000000000000000000000000007/o/12", "7/root"] {
             put(other, b"x");
         }
@@ -117,7 +123,8 @@ mod tests {
             assert_eq!(logs(&vault, None).unwrap()[&7].missing(), missing, "from {begin}");
         }
         assert!(all.values().all(|log| log.has_root));
-        assert_eq!((all[&9].first(), all[&9].missing()), (None, 0));
+        assert_eq!((all[&9].first(), all[&9].missing(), all[&9].slices), (None, 0, (1, 3)));
+        assert_eq!(seven.slices, (0, 0));
         assert_eq!(logs(&vault, Some(LogId(9))).unwrap().len(), 1);
         assert!(logs(&vault, Some(LogId(8))).unwrap().is_empty());
     }

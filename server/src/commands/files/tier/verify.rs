@@ -9,6 +9,7 @@ use crate::common::failure::{Failure, Result};
 use crate::common::format;
 use crate::common::output::{Ui, print};
 use crate::common::scratch::Scratch;
+use chiplog::backup::Backup;
 use chiplog::inspect::{Block, Content, Event, Inspector, Report, SegmentState, Severity};
 use chiplog::vault::Vault;
 use chiplog::{EntryIndex, ErrorKind, Index, LogId, Term};
@@ -49,6 +50,10 @@ struct Checked {
     bytes: u64,
     first: Option<u64>,
     last: Option<u64>,
+    slices: u64,
+    slice_bytes: u64,
+    slices_used: u64,
+    sliced_last: Option<u64>,
     corrupt: u64,
     harmless: u64,
     undecodable: u64,
@@ -85,6 +90,16 @@ impl Verified {
                 format::many(log.objects, "object", "objects"),
                 format::bytes(log.bytes),
             );
+            if log.slices > 0 {
+                let upto = log.sliced_last.map_or(String::new(), |last| format!(" up to index {last}"));
+                _ = writeln!(
+                    out,
+                    "{} behind them, {}: {} lead on{upto}",
+                    format::many(log.slices, "slice", "slices"),
+                    format::bytes(log.slice_bytes),
+                    format::count(log.slices_used),
+                );
+            }
             if log.corrupt > 0 {
                 _ = writeln!(
                     out,
@@ -109,7 +124,7 @@ pub(super) fn run(vault: &dyn Vault, only: Option<LogId>, ui: &Ui) -> Result<Exi
         let what = format!("{which} objects there: `chiplog tier list` shows the logs of a location");
         return Err(Failure::new(ErrorKind::NotFound, what));
     }
-    let bar = ui.progress(Some(found.values().map(Listed::bytes).sum()), "verifying");
+    let bar = ui.progress(Some(found.values().map(|log| log.bytes() + log.slices.1).sum()), "verifying");
     let scratch = Scratch::make(&std::env::temp_dir(), "chiplog-tier-")?;
     let checking = |(log, listed): (&u128, &Listed)| {
         Check { vault, log: *log, dir: scratch.dir(), bar: &bar, ui, end: None, checked: Checked::new(*log) }
@@ -134,6 +149,10 @@ impl Checked {
             bytes: 0,
             first: None,
             last: None,
+            slices: 0,
+            slice_bytes: 0,
+            slices_used: 0,
+            sliced_last: None,
             corrupt: 0,
             harmless: 0,
             undecodable: 0,
@@ -217,7 +236,43 @@ impl Check<'_> {
                 _ => Err(Failure::io("remove", &file, &e)),
             })?;
         }
+        self.check_slices()?;
         Ok(self.checked)
+    }
+
+    /// Checks every slice, and that those behind the newest object lead as far as there are any.
+    fn check_slices(&mut self) -> Result<()> {
+        let bar = self.bar;
+        let found = match Backup::slices_in(self.vault, LogId(self.log), &mut |bytes| bar.inc(bytes)) {
+            Ok(found) => found,
+            // The end of the newest object is damaged, which was found above: no slice can be shown to continue it.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::OutOfRange
+                ) =>
+            {
+                return self.fault(
+                    None,
+                    (0, 0),
+                    Severity::Corrupt,
+                    &format!("slices cannot be checked: {error}"),
+                );
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let checked = &mut self.checked;
+        (checked.slices, checked.slice_bytes, checked.slices_used) = (found.slices, found.bytes, found.used);
+        checked.sliced_last = found.last.map(Index::get);
+        for (name, why) in &found.faults {
+            self.fault(None, (0, 0), Severity::Corrupt, &format!("slice {name}: {why}"))?;
+        }
+        if found.is_cut_off {
+            let end = found.last.map_or("the newest object".to_owned(), |last| format!("record {last}"));
+            let what = format!("slices behind {end} are missing or damaged: those after them lead nowhere");
+            self.fault(None, (0, 0), Severity::Corrupt, &what)?;
+        }
+        Ok(())
     }
 
     fn check_root(&mut self, listed: &Listed) -> Result<()> {

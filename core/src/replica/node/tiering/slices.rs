@@ -1,0 +1,372 @@
+//! Slices: the newest committed entries, which no object has yet, go to the object store every `slice_interval`. So the loss of all
+//! replicas loses what was committed within about that time, not what is younger than an object.
+//!
+//! ```text
+//!  objects in the store        slices                              committed        written
+//!  | ... | k | k+1 | [ .. ][ ...... ][ .. ][ ... ]                 |                |
+//!                  ^ stored          ^ some reach over the next    ^ upto here
+//!                                      object's end                  with the next job
+//! ```
+//!
+//! A slice is a stretch of the committed log, and nothing else: any replica may store one, two may store the same one, and slices that
+//! overlap agree. So nothing has to be fenced. The leader stores them: it knows first what is committed. One job at a time stores all
+//! that is new, as several slices at a time if it is much. Nothing waits for it: an append is confirmed as without slices.
+//!
+//! A log without a stored object has none that its slices could continue: the first slice begins with the log's state at the entry of
+//! its first record, or at its last entry if it has no record.
+//!
+//! Invariants:
+//! - a slice has committed entries only (S1);
+//! - slices are deleted only if all their entries are in objects that the committed log says are stored, or are before the state with
+//!   which a stored slice begins, and that only where the log has no stored object any more: everything before is discarded. The
+//!   last objects are not deleted before there is such a slice (S2);
+//! - bytes that wait are read back from the log's files: an object store that is down takes no memory.
+//!
+//! Must not know: the network, which object store it is.
+
+use super::super::Node;
+use super::object_access::ObjectMaker;
+use super::slice_jobs::{SliceBegin, SliceChain, SliceDone, SliceJob, StoredSlices, Storing};
+use crate::error::{Error, ErrorKind, Result};
+use crate::random::SplitMix;
+use crate::replica::queue::inbox::InboxEvent;
+use crate::store::segment::Base;
+use crate::sync::clock::Moment;
+use crate::sync::threads::spawn;
+use crate::types::EntryIndex;
+use crate::vault::Vault;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The delay after a failure: the initial and the maximum one. A random part is added, so that not all logs try at the same time.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+/// How often slices are looked for that a replica has left behind.
+const SWEEP_EVERY: Duration = Duration::from_secs(3600);
+/// How soon a failed deletion is tried again.
+const SWEEP_RETRY: Duration = Duration::from_secs(60);
+
+/// The state of a log's slices at one replica.
+#[derive(Debug)]
+pub(in crate::replica::node) struct Slices {
+    /// Where jobs go; the thread starts with the first one.
+    worker: Option<Sender<Box<dyn FnOnce() + Send>>>,
+    is_busy: bool,
+    /// The result of the job that was running.
+    done: Arc<Mutex<Option<SliceDone>>>,
+    /// Whether it is known which slices the object store has.
+    is_found: bool,
+    /// The slices there. None: none that lead to an entry that no object has.
+    chain: Option<SliceChain>,
+    /// Bytes that were committed since the last job began.
+    new_bytes: u64,
+    /// The next job begins then, or sooner if there is enough for a slice.
+    next_at: Moment,
+    /// Nothing is tried before, and how long that was after the last failure.
+    again: Moment,
+    waited: Duration,
+    failed: Option<ErrorKind>,
+    random: SplitMix,
+    /// Whether the object store is known to be this log's.
+    is_checked: bool,
+    /// Slices without an entry behind this one were deleted, and when they are looked for again.
+    swept: EntryIndex,
+    sweep_at: Option<Moment>,
+}
+
+impl Slices {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            worker: None,
+            is_busy: false,
+            done: Arc::default(),
+            is_found: false,
+            chain: None,
+            new_bytes: 0,
+            next_at: Moment::default(),
+            again: Moment::default(),
+            waited: Duration::ZERO,
+            failed: None,
+            random: SplitMix(seed),
+            is_checked: false,
+            swept: EntryIndex(0),
+            sweep_at: None,
+        }
+    }
+
+    /// Bytes of blocks were committed.
+    pub(in crate::replica::node) fn committed(&mut self, bytes: u64) {
+        self.new_bytes = self.new_bytes.saturating_add(bytes);
+    }
+
+    /// Another replica leads.
+    fn forget(&mut self) {
+        (self.is_found, self.chain, self.sweep_at) = (false, None, None);
+        self.swept = EntryIndex(0);
+    }
+
+    fn take_done(&mut self) -> Option<SliceDone> {
+        let done = self.done.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.is_busy &= done.is_none();
+        done
+    }
+
+    fn has_failed(&mut self, path: &Path, error: &Error, now: Moment) {
+        if self.failed != Some(error.kind()) {
+            tracing::warn!(path = %path.display(), %error, "slices cannot be stored; it is tried again");
+        }
+        self.failed = Some(error.kind());
+        self.waited = (self.waited * 2).clamp(RETRY_MIN, RETRY_MAX);
+        let more = self.random.below(self.waited.as_micros() as usize / 4 + 1);
+        self.again = now.plus(self.waited + Duration::from_micros(more as u64));
+    }
+
+    fn has_succeeded(&mut self, path: &Path) {
+        if self.failed.take().is_some() {
+            tracing::info!(path = %path.display(), "slices are stored again");
+        }
+        self.waited = Duration::ZERO;
+    }
+}
+
+impl Node {
+    /// Makes a step of the slices.
+    pub(in crate::replica::node) fn slice(&mut self, now: Moment) {
+        if self.options.slice_interval.is_none() {
+            return;
+        }
+        if let Some(done) = self.tiering.slices.take_done() {
+            self.end_slice_job(done, now);
+        }
+        if !self.stores_slices() {
+            return self.tiering.slices.forget();
+        }
+        self.follow_stored();
+        let Some(vault) = self.tiering.vault.clone() else { return };
+        if self.slices_due(now).is_none_or(|due| now < due) {
+            return;
+        }
+        let Some(job) = self.next_slice_job(vault) else { return };
+        if let SliceJob::Store(_) = job {
+            self.tiering.slices.new_bytes = 0;
+            self.tiering.slices.next_at = now.plus(self.options.slice_interval.unwrap_or_default());
+        }
+        if let Err(error) = self.start_slice_job(job) {
+            self.tiering.slices.is_busy = false;
+            self.tiering.slices.has_failed(&self.tiering.path, &error, now);
+        }
+    }
+
+    /// When [`Self::slice`] has to be called. None: when something else happens.
+    pub(in crate::replica::node) fn slices_due(&self, now: Moment) -> Option<Moment> {
+        let slices = &self.tiering.slices;
+        if slices.is_busy || !self.stores_slices() {
+            return None;
+        }
+        if !slices.is_found {
+            return Some(slices.again);
+        }
+        self.next_slice()?;
+        let is_full = slices.new_bytes >= u64::from(self.options.slice_bytes);
+        Some(if is_full { now } else { slices.next_at }.max(slices.again))
+    }
+
+    /// Whether this replica stores slices now. Named logs have none yet.
+    fn stores_slices(&self) -> bool {
+        let is_on = self.options.slice_interval.is_some() && self.tiering.vault.is_some();
+        is_on && self.replica.is_leader() && !self.replica.sequencer.logs().is_shared()
+    }
+
+    /// Objects may have overtaken the slices.
+    fn follow_stored(&mut self) {
+        let stored = self.replica.sequencer.committed().objects.stored_end();
+        let slices = &mut self.tiering.slices;
+        if let Some(end) = stored.filter(|_| slices.is_found) {
+            let chain = slices.chain.get_or_insert(SliceChain { begin: None, end });
+            // From now on it continues the objects: its first slices are deleted.
+            chain.begin = None;
+            if chain.end.raft < end.raft {
+                chain.end = end;
+            }
+        }
+        self.show_slices();
+    }
+
+    /// Publishes how far the slices are.
+    fn show_slices(&self) {
+        if let Some(chain) = self.tiering.slices.chain {
+            let counters = &self.published.counters;
+            counters.sliced_index.store(chain.end.next.previous().0, Ordering::Relaxed);
+            counters.sliced_upto.store(chain.end.raft.0, Ordering::Relaxed);
+        }
+    }
+
+    /// Where the next slice begins. None: everything that is committed is in the object store.
+    fn next_slice(&self) -> Option<SliceBegin> {
+        let committed = self.replica.sequencer.committed();
+        let (chain, oldest) = (self.tiering.slices.chain, self.writer.archive.first().raft);
+        // Without an object that is stored, only a slice that begins with a state leads to others. It has to be one of entries that
+        // are still here: else a log that discards before it has objects would keep all its slices.
+        let has_stored = committed.objects.stored_end().is_some();
+        let begins = |chain: &SliceChain| has_stored || chain.begin.is_some_and(|begin| begin >= oldest);
+        match chain.filter(|chain| begins(chain) && chain.end.raft >= oldest) {
+            Some(chain) => {
+                let upto = self.sliceable();
+                (chain.end.raft < upto).then_some(SliceBegin::Behind(chain.end.raft))
+            }
+            None => (committed.raft > EntryIndex(0)).then_some(SliceBegin::WithRecord(committed.first)),
+        }
+    }
+
+    /// Whether slices still continue an object whose records are discarded: all objects stay until a slice begins with a state (S2).
+    pub(super) fn slices_need_objects(&self) -> bool {
+        let has_begun = self.tiering.slices.chain.is_some_and(|chain| chain.begin.is_some());
+        let has_stored = self.replica.sequencer.committed().objects.stored_end().is_some();
+        self.stores_slices() && !has_stored && !has_begun
+    }
+
+    /// The last entry that may be in a slice.
+    fn sliceable(&self) -> EntryIndex {
+        match planted!(111) {
+            true => self.replica.sequencer.end().raft.min(self.writer.written().end.raft),
+            false => self.replica.sequencer.committed().raft,
+        }
+    }
+
+    fn next_slice_job(&self, vault: Arc<dyn Vault>) -> Option<SliceJob> {
+        let (slices, log, archive) = (&self.tiering.slices, self.tiering.log, self.writer.archive.clone());
+        if !slices.is_found {
+            let stored = self.replica.sequencer.committed().objects.stored_end();
+            return Some(SliceJob::Find { vault, log, archive, stored });
+        }
+        let begin = self.next_slice()?;
+        let maker = Box::new(ObjectMaker { archive, options: self.options.clone(), node: self.cluster.node });
+        Some(SliceJob::Store(Storing {
+            vault,
+            log,
+            maker,
+            begin,
+            upto: self.sliceable(),
+            bytes_max: self.options.slice_bytes.into(),
+            // Slices that are there continue one with which they are to begin.
+            one: slices.chain.is_some() && matches!(begin, SliceBegin::WithRecord(_)),
+            is_first: !slices.is_checked,
+            unaided: self.tiering.unaided,
+        }))
+    }
+
+    /// Runs a job. Its result arrives with [`InboxEvent::JobEnded`].
+    fn start_slice_job(&mut self, job: SliceJob) -> Result<()> {
+        let (slices, queue) = (&mut self.tiering.slices, self.tiering.queue.clone());
+        let done = slices.done.clone();
+        let run = move || {
+            // Without this a panic in the program's own vault would stop slices without a word.
+            let result = catch_unwind(AssertUnwindSafe(|| job.run())).unwrap_or(SliceDone::Panicked);
+            *done.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            queue.push_event(InboxEvent::JobEnded);
+        };
+        slices.is_busy = true;
+        if self.tiering.unaided {
+            run();
+            return Ok(());
+        }
+        let worker = match &slices.worker {
+            Some(worker) => worker,
+            None => {
+                let (worker, jobs) = channel::<Box<dyn FnOnce() + Send>>();
+                // It ends with the node, after the job that it runs.
+                spawn("chiplog-slices", &self.tiering.path, move || jobs.into_iter().for_each(|job| job()))?;
+                slices.worker.insert(worker)
+            }
+        };
+        worker.send(Box::new(run)).map_err(|_| Error::new(ErrorKind::Io, "the thread of slices has ended"))
+    }
+
+    fn end_slice_job(&mut self, done: SliceDone, now: Moment) {
+        let failed = match done {
+            SliceDone::Found(Ok(chain)) => {
+                let slices = &mut self.tiering.slices;
+                (slices.is_found, slices.chain) = (true, chain);
+                slices.has_succeeded(&self.tiering.path);
+                None
+            }
+            SliceDone::Found(Err(error)) => Some(error),
+            SliceDone::Stored(stored) => self.end_storing(stored),
+            SliceDone::Panicked => Some(Error::new(ErrorKind::Io, "a call of the object store panicked")),
+        };
+        if let Some(error) = failed {
+            self.published.counters.slice_failures.fetch_add(1, Ordering::Relaxed);
+            self.tiering.slices.has_failed(&self.tiering.path, &error, now);
+        }
+        self.show_slices();
+    }
+
+    /// Takes what was stored. Returns the failure of the rest.
+    fn end_storing(&mut self, stored: StoredSlices) -> Option<Error> {
+        let StoredSlices { count, bytes, chain: new, is_checked, failed } = stored;
+        self.published.counters.stored_slices(count, bytes);
+        let slices = &mut self.tiering.slices;
+        slices.is_checked |= is_checked;
+        if new.is_some() {
+            slices.waited = Duration::ZERO; // it goes on
+        }
+        // Another replica may lead since then, or again: then the slices are looked for.
+        if let Some(new) = new.filter(|_| slices.is_found) {
+            let known = slices.chain.filter(|known| new.end.raft < known.end.raft);
+            let begin = new.begin.or(slices.chain.and_then(|known| known.begin));
+            slices.chain = Some(SliceChain { begin, end: known.map_or(new.end, |known| known.end) });
+        }
+        if failed.is_none() {
+            slices.has_succeeded(&self.tiering.path);
+        }
+        failed
+    }
+
+    /// Slices without an entry behind this one are not needed any more. None: nothing is to be deleted now.
+    pub(super) fn slices_to_delete(&self, now: Moment) -> Option<EntryIndex> {
+        let slices = &self.tiering.slices;
+        if !self.stores_slices() || !slices.is_found {
+            return None;
+        }
+        let objects = &self.replica.sequencer.committed().objects;
+        let stored = match planted!(112) {
+            true => objects.end().map(|(_, end)| end),
+            false => objects.stored_end(),
+        };
+        let upto = stored.map(|end: Base| end.raft).or(slices.chain.and_then(|chain| chain.begin))?;
+        let is_due = slices.sweep_at.is_none_or(|at| at <= now);
+        (is_due || (upto > slices.swept && slices.failed.is_none())).then_some(upto)
+    }
+
+    /// Slices up to an entry were deleted; all of them, or some.
+    pub(super) fn end_sweep(&mut self, upto: EntryIndex, result: Result<bool>, now: Moment) {
+        let slices = &mut self.tiering.slices;
+        let again = match result {
+            Ok(true) => {
+                slices.swept = upto;
+                SWEEP_EVERY
+            }
+            Ok(false) => Duration::ZERO,
+            Err(error) => {
+                let path = self.tiering.path.display();
+                tracing::warn!(%path, %error, "slices that are in objects cannot be deleted; it is tried again");
+                slices.swept = upto;
+                SWEEP_RETRY
+            }
+        };
+        slices.sweep_at = Some(now.plus(again));
+    }
+
+    /// When slices are to be deleted.
+    pub(super) fn sweep_due(&self, now: Moment) -> Option<Moment> {
+        let slices = &self.tiering.slices;
+        match self.slices_to_delete(now) {
+            Some(_) => Some(now),
+            None => slices.sweep_at.filter(|_| self.stores_slices() && slices.is_found).map(|at| at.max(now)),
+        }
+    }
+}
