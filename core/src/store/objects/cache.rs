@@ -301,6 +301,22 @@ impl ObjectFile {
         }
     }
 
+    /// Whether a range is here. If it is not, other threads fetch it; without threads, this one does.
+    ///
+    /// # Errors
+    /// Without threads those of [`Self::ensure`].
+    pub(crate) fn is_here(self: &Arc<Self>, range: Range<usize>) -> Result<bool> {
+        let is_here = |chunk: usize| self.chunks[chunk].load(Ordering::Acquire) == HERE;
+        if self.chunks_of(range.clone()).all(is_here) {
+            return Ok(true);
+        }
+        match self.cache.upgrade().is_some_and(|cache| cache.fetchers.are_started()) {
+            true => self.will_need(range.clone()),
+            false => self.ensure(range.clone())?,
+        }
+        Ok(self.chunks_of(range).all(is_here))
+    }
+
     fn chunks_of(&self, range: Range<usize>) -> Range<usize> {
         let end = range.end.min(self.bytes);
         if range.start >= end { 0..0 } else { range.start / CHUNK_BYTES..(end - 1) / CHUNK_BYTES + 1 }

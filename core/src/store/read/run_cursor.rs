@@ -6,12 +6,13 @@
 //! - a record that cannot be read from a copy is read from the segment: a copy that is damaged, or lacks it, costs time only.
 
 use super::block_reader::{Blocks, Slice, WINDOW_BYTES};
-use super::run_directory::{RunDirectories, RunDirectory, RunPlace};
+use super::run_directory::{RunDirectories, RunDirectory, RunPlace, not_here};
 use super::sorted_copies::SortedCopy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::Malformed;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader};
 use crate::store::segment::Segment;
+use crate::store::segment::objects::object_of;
 use crate::types::{Index, LogNumber, Timestamp};
 use std::sync::Arc;
 
@@ -73,9 +74,7 @@ impl RunCursor {
         if let Some(found) = self.find_in_copy(&segment, next)? {
             return Ok(found);
         }
-        let directory = self.directories.of(&segment);
-        let blocks = Blocks::new(self.directories.segments().open(&segment)?, 0, WINDOW_BYTES);
-        self.position = Some(Position::Segment { directory, blocks });
+        self.enter(&segment)?;
         if let Some(found) = self.find_here(next)? {
             return Ok(found);
         }
@@ -83,9 +82,37 @@ impl RunCursor {
             directory.read_gaps(blocks.data())?;
         }
         self.find_here(next)?.ok_or_else(|| {
+            let is_last_object = object_of(&segment).is_some()
+                && self.directories.segments().objects().after(&segment).is_none();
+            if is_last_object {
+                return not_here(self.log, next);
+            }
             let what = format!("record {next} of log {} is committed, but no block contains it", self.log);
             Error::new(ErrorKind::Corrupt, what)
         })
+    }
+
+    fn enter(&mut self, segment: &Arc<Segment>) -> Result<()> {
+        let directory = self.directories.of(segment);
+        let blocks = Blocks::new(self.directories.segments().open(segment)?, 0, WINDOW_BYTES);
+        self.position = Some(Position::Segment { directory, blocks });
+        Ok(())
+    }
+
+    /// Goes on in the object that contains record `next`, if there is one: what is here is damaged. An object that came damaged is
+    /// fetched once more. False: no object is known to contain it.
+    ///
+    /// # Errors
+    /// Those of reading an object.
+    pub(crate) fn go_to_object(&mut self, next: Index) -> Result<bool> {
+        self.position = None;
+        let Some(object) = self.directories.object_holding(self.log, next)? else { return Ok(false) };
+        self.enter(&object)?;
+        let is_there = self.find_here(next)?.is_some();
+        if !is_there {
+            self.position = None;
+        }
+        Ok(is_there)
     }
 
     /// From one sorted copy to the next: returns the run that contains record `next`, if it is in the copy of one of the next
@@ -161,10 +188,19 @@ impl RunCursor {
 
     fn look_since(&self, time: Timestamp) -> Result<Option<Index>> {
         let segments = self.directories.segments();
-        let from = segments.at_time(time).map_or(0, |segment| segment.number);
-        for segment in segments.snapshot().into_iter().filter(|segment| segment.number >= from) {
-            let data = segments.open(&segment)?;
-            let places = self.directories.of(&segment).places(&data, self.log)?;
+        let list = segments.with_objects();
+        let from = list.partition_point(|segment| segment.first_timestamp < time).saturating_sub(1);
+        for (n, segment) in list.iter().enumerate().skip(from) {
+            let before = n.checked_sub(1).and_then(|n| list.get(n));
+            if n > from && before.is_some_and(|before| before.end().raft < segment.base.raft) {
+                // The next object is not known here yet.
+                return Err(Error::new(
+                    ErrorKind::Unavailable,
+                    "not all objects of the log are known here yet; try again",
+                ));
+            }
+            let data = segments.open(segment)?;
+            let places = self.directories.of(segment).places(&data, self.log)?;
             let upto = segment.readable();
             let mut blocks = Blocks::new(data, 0, WINDOW_BYTES);
             let mut is_before = |place: &RunPlace| {

@@ -113,6 +113,11 @@ impl ObjectList {
         })
     }
 
+    /// The objects that begin before entry `raft`, oldest first.
+    pub(crate) fn beginning_before(&self, raft: EntryIndex) -> Vec<Arc<Segment>> {
+        self.read(|inner| inner.list.iter().take_while(|segment| segment.base.raft < raft).cloned().collect())
+    }
+
     /// The object after this one.
     pub(crate) fn after(&self, segment: &Segment) -> Option<Arc<Segment>> {
         self.read(|inner| {
