@@ -31,6 +31,7 @@ pub(crate) mod allocator;
 mod background;
 pub(crate) mod recovery;
 pub(crate) mod segment;
+pub(crate) mod sorted_object;
 pub(crate) mod truncate;
 pub(crate) mod whole_segments;
 

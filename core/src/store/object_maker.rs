@@ -24,6 +24,7 @@ use crate::store::format::segment::{Footer, IndexEntry, SegmentHeader, encode_in
 use crate::store::objects::names::salt;
 use crate::store::read::entry_lookup::Archive;
 use crate::store::segment::Base;
+use crate::store::sorted_object::sort;
 use crate::types::{LogId, SegmentId, Timestamp};
 use bytes::Bytes;
 
@@ -33,6 +34,9 @@ pub(crate) struct MadeObject {
     pub(crate) pieces: Vec<Bytes>,
     pub(crate) object: StoredObject,
 }
+
+/// A block: its header and its body.
+pub(crate) type Entry = (BlockHeader, Bytes);
 
 /// The stretch of an object.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +56,7 @@ pub(crate) fn make(
     stretch: &Stretch,
     opening: (BlockHeader, Vec<u8>),
 ) -> Result<MadeObject> {
-    let Stretch { log, number, begin, end } = *stretch;
+    let Stretch { number, begin, end, .. } = *stretch;
     let entries = archive.entries(begin.raft.next(), end.raft)?.ok_or_else(|| {
         let what = format!(
             "entries {} to {} of object {number} are not all in the files of {} any more",
@@ -62,12 +66,28 @@ pub(crate) fn make(
         );
         Error::new(ErrorKind::NotFound, what)
     })?;
-    let mut file = File::new(salt(log, number));
-    file.push(opening.0, opening.1.into());
     let lacking = usize::from(planted!(93));
     let count = entries.len() - lacking;
-    for (header, body) in entries.into_iter().take(count) {
-        file.push(header, body);
+    let opening = (opening.0, opening.1.into());
+    let entries: Vec<Entry> = std::iter::once(opening).chain(entries.into_iter().take(count)).collect();
+    let segment = segment_file(stretch, &entries)?;
+    // The object of a shared group has its records log by log.
+    if entries.iter().any(|(header, _)| header.kind == Kind::Mixed)
+        && let Some(sorted) = sort(stretch, &entries, &segment)?
+    {
+        return Ok(sorted);
+    }
+    Ok(segment)
+}
+
+/// Makes the segment file of a stretch: its opening, and its entries.
+///
+/// # Errors
+/// `TooLarge`: no segment file is that large.
+pub(crate) fn segment_file(stretch: &Stretch, entries: &[Entry]) -> Result<MadeObject> {
+    let mut file = File::new(salt(stretch.log, stretch.number));
+    for (header, body) in entries {
+        file.push(*header, body.clone());
     }
     file.seal(stretch)
 }

@@ -9,3 +9,4 @@ pub(crate) mod mixed;
 pub(crate) mod objects;
 pub(crate) mod segment;
 pub(crate) mod sorted;
+pub(crate) mod sorted_object;

@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::Malformed;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader};
 use crate::store::segment::Segment;
-use crate::store::segment::objects::object_of;
+use crate::store::segment::objects::{is_sorted_object, object_of};
 use crate::types::{Index, LogNumber, Timestamp};
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ impl RunCursor {
         if let Some(found) = self.find_in_copy(&segment, next)? {
             return Ok(found);
         }
-        self.enter(&segment)?;
+        self.enter(&segment, next)?;
         if let Some(found) = self.find_here(next)? {
             return Ok(found);
         }
@@ -92,7 +92,14 @@ impl RunCursor {
         })
     }
 
-    fn enter(&mut self, segment: &Arc<Segment>) -> Result<()> {
+    /// Goes to the records of a segment or an object from about `next` on.
+    fn enter(&mut self, segment: &Arc<Segment>, next: Index) -> Result<()> {
+        if is_sorted_object(segment) {
+            let copy = self.directories.sorted_object(segment)?;
+            let blocks = copy.blocks(self.log, next, WINDOW_BYTES);
+            self.position = blocks.map(|(blocks, end)| Position::Copy { copy, blocks, end });
+            return Ok(());
+        }
         let directory = self.directories.of(segment);
         let blocks = Blocks::new(self.directories.segments().open(segment)?, 0, WINDOW_BYTES);
         self.position = Some(Position::Segment { directory, blocks });
@@ -107,7 +114,7 @@ impl RunCursor {
     pub(crate) fn go_to_object(&mut self, next: Index) -> Result<bool> {
         self.position = None;
         let Some(object) = self.directories.object_holding(self.log, next)? else { return Ok(false) };
-        self.enter(&object)?;
+        self.enter(&object, next)?;
         let is_there = self.find_here(next)?.is_some();
         if !is_there {
             self.position = None;
@@ -119,6 +126,15 @@ impl RunCursor {
     /// segments. This is much faster than a search for the segment.
     fn find_in_next_copies(&mut self, next: Index) -> Result<Option<FoundRun>> {
         let Some(Position::Copy { copy, .. }) = &self.position else { return Ok(None) };
+        if let Some(object) = copy.object() {
+            let objects = self.directories.segments().objects();
+            // Of an object that is not sorted, the general search knows more.
+            let Some(object) = objects.after(object).filter(|object| is_sorted_object(object)) else {
+                return Ok(None);
+            };
+            self.enter(&object, next)?;
+            return self.find_here(next);
+        }
         let mut number = copy.number();
         for _ in 0..NEXT_MAX {
             let Some(segment) = self.directories.segments().after(number) else { return Ok(None) };
@@ -147,8 +163,8 @@ impl RunCursor {
             Some(Position::Segment { directory, blocks }) => {
                 run_in_segment(directory, blocks, self.log, next)
             }
-            Some(Position::Copy { blocks, end, .. }) => match run_in_copy(blocks, *end, next) {
-                Err(error) => {
+            Some(Position::Copy { copy, blocks, end }) => match run_in_copy(blocks, *end, next) {
+                Err(error) if copy.object().is_none() => {
                     self.leave_copy(&error);
                     Ok(None)
                 }
@@ -161,6 +177,9 @@ impl RunCursor {
     /// none.
     pub(crate) fn leave_copy(&mut self, why: &Error) -> bool {
         let Some(Position::Copy { copy, .. }) = &self.position else { return false };
+        if copy.object().is_some() {
+            return false;
+        }
         self.directories.copies().cannot_read(copy, why);
         self.position = None;
         true
@@ -199,6 +218,12 @@ impl RunCursor {
                     "not all objects of the log are known here yet; try again",
                 ));
             }
+            if is_sorted_object(segment) {
+                match self.look_in_object(segment, time)? {
+                    Some(first) => return Ok(Some(first)),
+                    None => continue,
+                }
+            }
             let data = segments.open(segment)?;
             let places = self.directories.of(segment).places(&data, self.log)?;
             let upto = segment.readable();
@@ -219,6 +244,18 @@ impl RunCursor {
             }
             if let Some(place) = places.get(low) {
                 return Ok(Some(place.first));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first record of the log in a block of this time or later, in a sorted object.
+    fn look_in_object(&self, object: &Arc<Segment>, time: Timestamp) -> Result<Option<Index>> {
+        let object = self.directories.sorted_object(object)?;
+        let Some((mut blocks, end)) = object.all_blocks(self.log, WINDOW_BYTES) else { return Ok(None) };
+        while let Some(block) = blocks.next(end)? {
+            if block.header.timestamp >= time {
+                return Ok(Some(block.header.first));
             }
         }
         Ok(None)

@@ -8,7 +8,7 @@
 //!   record is not found: it may have been repaired.
 
 use super::block_reader::{Blocks, Located, WINDOW_BYTES};
-use super::sorted_copies::SortedCopies;
+use super::sorted_copies::{SortedCopies, SortedCopy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::Malformed;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, Kind, table_of};
@@ -37,6 +37,9 @@ pub(crate) struct RunPlace {
 /// The most bytes that the directories keep in memory, except for the one that was used last.
 const DIRECTORIES_BYTES_MAX: usize = 32 << 20;
 
+/// How many sorted objects stay open without a reader.
+const OBJECTS_MAX: usize = 16;
+
 /// The run directories of a group's segments that readers used last. They keep no segment.
 #[derive(Debug)]
 pub(crate) struct RunDirectories {
@@ -44,11 +47,18 @@ pub(crate) struct RunDirectories {
     copies: Arc<SortedCopies>,
     /// Newest first.
     recent: Mutex<VecDeque<Arc<RunDirectory>>>,
+    /// Sorted objects that readers used last, newest first.
+    objects: Mutex<VecDeque<Arc<SortedCopy>>>,
 }
 
 impl RunDirectories {
     pub(crate) fn new(segments: Arc<Segments>) -> Self {
-        Self { copies: SortedCopies::new(segments.clone()), segments, recent: Mutex::default() }
+        Self {
+            copies: SortedCopies::new(segments.clone()),
+            segments,
+            recent: Mutex::default(),
+            objects: Mutex::default(),
+        }
     }
 
     /// The sorted copies of the segments.
@@ -101,6 +111,29 @@ impl RunDirectories {
             }
             self.object_holding(log, index)?.ok_or_else(|| not_here(log, index))
         })
+    }
+
+    /// An object whose records are log by log.
+    ///
+    /// # Errors
+    /// Those of reading an object.
+    pub(crate) fn sorted_object(&self, segment: &Arc<Segment>) -> Result<Arc<SortedCopy>> {
+        let lock = || self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = {
+            let mut objects = lock();
+            objects.retain(|object| !object.is_discarded());
+            let at = objects.iter().position(|object| object.number() == segment.number);
+            at.and_then(|n| objects.remove(n)).inspect(|object| objects.push_front(object.clone()))
+        };
+        if let Some(object) = known {
+            return Ok(object);
+        }
+        // Without the lock: this waits for the object store.
+        let object = Arc::new(SortedCopy::of_object(self.segments.open(segment)?)?);
+        let mut objects = lock();
+        objects.push_front(object.clone());
+        objects.truncate(OBJECTS_MAX);
+        Ok(object)
     }
 
     /// Whether record `index` of a log is before all files.
