@@ -46,7 +46,7 @@ fn log_of(logs: &Logs, log: u64) -> Log {
     logs.get(&name).or_else(|_| logs.create(&name)).unwrap()
 }
 
-/// Appends so many records to each of these logs, turn by turn.
+/// Appends `count` records to each of these logs, turn by turn.
 fn append(logs: &Logs, which: &[u64], count: u64) {
     let handles: Vec<_> = which.iter().map(|log| (*log, log_of(logs, *log))).collect();
     let mut left = count;

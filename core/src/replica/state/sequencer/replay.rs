@@ -282,7 +282,7 @@ impl Sequencer {
         }
         self.committed.objects = self.objects.clone();
         // The same of each log of a shared group.
-        if !(self.objects.has_begun() && self.reads_objects) {
+        if !(self.objects.has_begun() && self.reads_objects) || planted!(111) {
             self.logs.begin_at_ends();
         }
         self.committed.logs = self.logs.clone();

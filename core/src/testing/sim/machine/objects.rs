@@ -6,6 +6,7 @@ use crate::replica::node::tiering::ObjectMaker;
 use crate::store::format::segment::Base;
 use crate::store::object_maker::Stretch;
 use crate::store::objects::names::object_name;
+use crate::store::sorted_object::unsort;
 
 impl Machine {
     /// The first object that was cut and is not known here to be stored.
@@ -45,7 +46,13 @@ impl Machine {
         drop(guarded);
         self.compared = at.number + 1;
         match made {
-            Ok(made) => vault.compare(&object_name(log, at.number), &made.pieces),
+            Ok(made) => {
+                let name = object_name(log, at.number);
+                if made.object.is_sorted() {
+                    unsort(log, at.number, &made.pieces.concat().into(), &name)?;
+                }
+                vault.compare(&name, &made.pieces)
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()), // removed here since
             Err(error) => Err(error),
         }
