@@ -4,10 +4,12 @@
 
 use chiplog::backup::{Backup, RestoreOptions};
 use chiplog::cluster::{Bootstrap, Change, ClusterOptions};
+use chiplog::follower::{FollowFrom, FollowMessage};
 use chiplog::transport::MemoryNetwork;
 use chiplog::vault::{FaultOptions, FaultyVault, MemoryVault, Vault};
 use chiplog::{
-    ErrorKind, Index, Log, LogId, LogNumber, LogOption, Logs, LogsOptions, NodeId, Options, ReadMode, Start,
+    ErrorKind, FollowerLog, Index, Log, LogId, LogNumber, LogOption, Logs, LogsOptions, NodeId, Options,
+    ReadMode, Start,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -198,11 +200,10 @@ fn retention_of_a_log_counts_what_is_in_objects() {
     eventually("objects are stored", || group(&logs).metrics().stored_bytes > 2_000_000);
     until_files_go(&logs, dir.path());
     let log = log_of(&logs, 2);
-    // About 650 bytes a record: about 300 records stay, many of them in no file here.
     log.set_log_options(&[(LogOption::RetentionBytes, Some(200_000))], Duration::from_secs(10)).unwrap();
     eventually("retention discards", || log.first_index().get() > 100);
-    let left = log.last_index().get() - log.first_index().get();
-    assert!(left >= 280, "{left} records are left");
+    let left: usize = (log.first_index().get()..=log.last_index().get()).map(|n| record(2, n).len()).sum();
+    assert!(left > 180_000, "records of {left} bytes are left"); // each batch has a header
     read_all(2, &log, log.first_index().get());
     assert_eq!(log_of(&logs, 3).first_index().get(), 1);
     read_all(3, &log_of(&logs, 3), 1);
@@ -336,6 +337,97 @@ fn group_comes_back_from_the_object_store_alone() {
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         vault.put(name, &[right]).unwrap();
     }
+}
+
+/// Whatever byte of an object is another one: no reader gets other records, and the segment file that is made of it is the right one.
+#[test]
+fn no_flipped_byte_of_an_object_is_served() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let options = || options(&vault).object_scrub(None).object_age(Duration::from_millis(50));
+    let logs = open(dir.path(), options());
+    append(&logs, &all(), 150);
+    until_files_go(&logs, dir.path());
+    let id = group(&logs).log_id();
+    let (name, bytes) = objects(&vault, id).into_iter().find(|(_, bytes)| *bytes > 100_000).unwrap();
+    let number: u64 = name.rsplit('/').next().unwrap().parse().unwrap();
+    let right = vault.get(&name, 0..bytes).unwrap();
+    let file = Backup::segment_file(id, number, right.to_vec()).unwrap();
+    for at in (0..right.len()).step_by(1009).chain(0..96).chain(4096..4200) {
+        let mut bad = right.to_vec();
+        bad[at] ^= 1 << (at % 8);
+        match Backup::segment_file(id, number, bad.clone()) {
+            // Zeros behind the skeleton are in no segment file. Without its first bytes it is taken for one.
+            Ok(made) => assert!(made == file || (at < 8 && made == bad), "byte {at}"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "byte {at}: {error}"),
+        }
+        if at % 7 > 0 {
+            continue;
+        }
+        vault.put(&name, &[bad.into()]).unwrap();
+        for log in [1, 4, LOGS] {
+            let handle = log_of(&logs, log);
+            let mut reader = handle.reader(Start::First).unwrap();
+            let mut next = 1;
+            loop {
+                match reader.next_record() {
+                    Ok(Some(found)) => {
+                        assert!(
+                            (found.index.get(), found.data) == (next, &record(log, next)[..]),
+                            "byte {at}"
+                        );
+                        next += 1;
+                    }
+                    Ok(None) => break,
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Corrupt, "byte {at}: {error}");
+                        break;
+                    }
+                }
+            }
+        }
+        vault.put(&name, std::slice::from_ref(&right)).unwrap();
+    }
+    all().into_iter().for_each(|log| read_all(log, &log_of(&logs, log), 1));
+}
+
+/// A copy of a whole group begins behind what is stored, keeps few files, and has all records of each log.
+#[test]
+fn copy_of_a_group_reads_objects() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let logs = open(&dir.path().join("logs"), options(&vault));
+    append(&logs, &all(), 600);
+    eventually("objects are stored", || group(&logs).metrics().stored_bytes > 2_000_000);
+    log_of(&logs, 2).discard(Index(77)).unwrap();
+    until_files_go(&logs, &dir.path().join("logs"));
+    let source = group(&logs);
+    let mut feed = source.follow(FollowFrom::Newest).unwrap().skip_stored();
+    let Some(FollowMessage::State(state)) = feed.next(0).unwrap() else {
+        panic!("a feed begins with a state")
+    };
+    let place = dir.path().join("copy");
+    let reads =
+        || Options::with_segment_bytes(SEGMENT).sessions_max(16).vault(vault.clone() as Arc<dyn Vault>);
+    let copy = FollowerLog::create(&place, reads(), &state).unwrap();
+    let mut bytes = 0;
+    while let Some(fed) = feed.next(64 << 10).unwrap() {
+        bytes += fed.bytes();
+        copy.apply(fed).unwrap();
+    }
+    assert!(bytes < 1_500_000, "{bytes} bytes were copied");
+    let numbers: Vec<_> = logs.list().unwrap().into_iter().map(|info| (info.name, info.number)).collect();
+    let check = |copy: &FollowerLog| {
+        for (name, number) in &numbers {
+            let log: u64 = name.trim_start_matches("log-").parse().unwrap();
+            let handle = copy.log().named(*number).unwrap();
+            assert_eq!(handle.first_index().get(), if log == 2 { 77 } else { 1 });
+            assert_eq!(handle.last_index(), log_of(&logs, log).last_index());
+            read_all(log, &handle, handle.first_index().get());
+        }
+    };
+    check(&copy);
+    copy.close().unwrap();
+    let copy = FollowerLog::open(&place, reads()).unwrap();
+    check(&copy);
 }
 
 /// Replicas of the catalogue and of one group.

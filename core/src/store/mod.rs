@@ -24,6 +24,7 @@
 pub(crate) mod format;
 pub(crate) mod read;
 
+pub(crate) mod object_file;
 pub(crate) mod object_maker;
 pub(crate) mod objects;
 

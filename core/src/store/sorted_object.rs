@@ -27,7 +27,7 @@ use crate::store::format::objects::StoredObject;
 use crate::store::format::segment::Footer;
 use crate::store::format::sorted::{SortedDirectory, SortedHeader, salt as salt_of_log};
 use crate::store::format::sorted_object::SortedObjectHeader;
-use crate::store::object_maker::{Entry, MadeObject, Stretch, segment_file};
+use crate::store::object_file::{Entry, MadeObject, Stretch, segment_file};
 use crate::store::objects::names::salt;
 use crate::store::segment::Base;
 use crate::types::{LogId, LogNumber, SegmentId};

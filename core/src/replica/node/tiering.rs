@@ -36,7 +36,7 @@ use crate::replica::queue::proposals::{Command, ObjectCommand, ProposalQueue};
 use crate::replica::raft::body_bytes_of;
 use crate::store::Store;
 use crate::store::format::objects::StoredObject;
-use crate::store::object_maker::Stretch;
+use crate::store::object_file::Stretch;
 use crate::store::objects::cache::ObjectCache;
 use crate::store::segment::{Base, ReadMode};
 use crate::sync::clock::Moment;

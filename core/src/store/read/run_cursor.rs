@@ -11,8 +11,9 @@ use super::sorted_copies::SortedCopy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::Malformed;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader};
-use crate::store::segment::Segment;
+use crate::store::objects::cache::SORTED_CHUNK_BYTES;
 use crate::store::segment::objects::{is_sorted_object, object_of};
+use crate::store::segment::{Segment, Source};
 use crate::types::{Index, LogNumber, Timestamp};
 use std::sync::Arc;
 
@@ -29,6 +30,9 @@ pub(crate) struct FoundRun {
 
 /// In how many further segments a reader looks for the next record of its log before it searches all of them.
 const NEXT_MAX: usize = 2;
+
+/// How far a sequential reader of an object reads ahead: as many chunks as are fetched at a time.
+const OBJECT_AHEAD_BYTES: usize = 8 * SORTED_CHUNK_BYTES;
 
 /// Where a cursor reads.
 #[derive(Debug)]
@@ -51,11 +55,13 @@ pub(crate) struct RunCursor {
     directories: Arc<RunDirectories>,
     log: LogNumber,
     position: Option<Position>,
+    /// How many runs were found. A single look-up needs no read-ahead.
+    found: u32,
 }
 
 impl RunCursor {
     pub(crate) fn new(directories: Arc<RunDirectories>, log: LogNumber) -> Self {
-        Self { directories, log, position: None }
+        Self { directories, log, position: None, found: 0 }
     }
 
     /// Returns the run that contains record `next`, which is committed.
@@ -63,6 +69,23 @@ impl RunCursor {
     /// # Errors
     /// `Corrupt`: the run or its block's table is damaged, or no block contains the record; `Io`.
     pub(crate) fn find(&mut self, next: Index) -> Result<FoundRun> {
+        let found = self.look_for(next)?;
+        self.found = self.found.saturating_add(1);
+        self.read_ahead();
+        Ok(found)
+    }
+
+    /// Has what comes next of an object fetched by other threads, if this reads on.
+    fn read_ahead(&self) {
+        if let Some(Position::Copy { blocks, end, .. }) = &self.position
+            && let Source::Object(object) = &blocks.data().source
+            && self.found > 1
+        {
+            object.will_need(blocks.at()..(*end).min(blocks.at() + OBJECT_AHEAD_BYTES));
+        }
+    }
+
+    fn look_for(&mut self, next: Index) -> Result<FoundRun> {
         if let Some(found) = self.find_here(next)? {
             return Ok(found);
         }

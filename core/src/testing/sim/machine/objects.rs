@@ -4,7 +4,7 @@ use super::Machine;
 use crate::error::{ErrorKind, Result};
 use crate::replica::node::tiering::ObjectMaker;
 use crate::store::format::segment::Base;
-use crate::store::object_maker::Stretch;
+use crate::store::object_file::Stretch;
 use crate::store::objects::names::object_name;
 use crate::store::sorted_object::unsort;
 
