@@ -192,7 +192,7 @@ impl LogRetention {
         &mut self,
         pair: &[Arc<Segment>],
         search: Search,
-        ends: &[Option<(Index, u64)>],
+        ends: &[EndOfLog],
         around: &Surroundings<'_>,
     ) {
         let (end, last) = (end_of_pair(pair), pair[1].first_timestamp);
@@ -241,6 +241,9 @@ fn newest(around: &Surroundings<'_>) -> Option<SegmentId> {
     full.map(|full| full.id)
 }
 
+/// The next index of a log, and its bytes up to there. None: it was opened later.
+type EndOfLog = Option<(Index, u64)>;
+
 /// The end of a segment, or of an object and what is before the next one.
 fn end_of_pair(pair: &[Arc<Segment>]) -> EntryIndex {
     pair[1].base.raft
@@ -252,7 +255,7 @@ fn ends_in(
     pair: &[Arc<Segment>],
     search: &Search,
     around: &Surroundings<'_>,
-) -> Result<Option<Vec<Option<(Index, u64)>>>> {
+) -> Result<Option<Vec<EndOfLog>>> {
     let data = around.segments.open(&pair[1])?;
     in_opening_if_here(&data, |table| search.logs.iter().map(|(log, _)| end_of(table, *log)).collect())
 }
