@@ -553,7 +553,7 @@ typedef struct {
    * "az://CONTAINER/PREFIX", "file:///DIRECTORY" or an absolute path. Keys, region and endpoint come from the variables
    * that the store's own programs use, such as AWS_ACCESS_KEY_ID and AWS_ENDPOINT_URL. NULL or empty, the default: none.
    * Opening the log makes no request, and a store that is down stops no append. A follower reads the log's older records
-   * from there. Borrowed for the call. Named logs have no objects yet: for them it must be NULL.
+   * from there. Borrowed for the call.
    */
   const char *object_store;
   /**
@@ -951,7 +951,8 @@ typedef struct {
   size_t size;
   /**
    * Options of each group. NULL, the default: the defaults. retention_bytes and retention_age_ms must be 0: discard
-   * records of each named log. object_store must be NULL: named logs have no objects yet. Segments have a table of the group's logs: if they are smaller than 8 MiB, lower
+   * records of each named log. With object_store each group has objects of its own, and local_bytes, local_age_ms and
+   * cache_bytes are of each group. Segments have a table of the group's logs: if they are smaller than 8 MiB, lower
    * sessions_max to make room for it.
    */
   const chiplog_log_options_t *options;

@@ -1,7 +1,7 @@
 //! Fetch: a backup made of the objects and slices of a log in an object store, without any replica.
 //!
 //! ```text
-//!  objects k, k+1 … n  ──>  segment files, as they are; the last one without its footer, so that the log can go on behind it,
+//!  objects k, k+1 … n  ──>  segment files, as they are or, of a shared group, made of them; the last one without its footer, so that the log can go on behind it,
 //!                           and with record k's first as the log's, because no object knows of a discard that came after it
 //!                      ──>  identity of a follower  ──>  opened  ──>  takes the entries of slices  ──>  closed, sealed like any backup
 //!
@@ -26,9 +26,13 @@ use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_BYTES_MAX, SEGMENT_HE
 use crate::store::format::identity::{IDENTITY_FILE, Identity};
 use crate::store::format::objects;
 use crate::store::format::segment::{Footer, HeaderFault, Opening, SegmentHeader, digest_of_bytes};
-use crate::store::objects::names::{begin_number, begins, folder, object_number, root_log, salt};
+use crate::store::format::sorted_object::is_sorted;
+use crate::store::objects::names::{
+    begin_number, begins, folder, object_name, object_number, root_log, salt,
+};
 use crate::store::objects::slice_names::SliceName;
 use crate::store::segment::file_name;
+use crate::store::sorted_object::unsort;
 use crate::sync::threads::in_parallel;
 use crate::types::{Index, LogId, SegmentId};
 use crate::vault::{ObjectInfo, Vault};
@@ -57,6 +61,18 @@ impl Backup {
     /// Those of [`Vault`].
     pub fn logs_in(vault: &dyn Vault) -> Result<Vec<LogId>> {
         Ok(vault.list("")?.iter().filter_map(|object| root_log(&object.name)).collect())
+    }
+
+    /// The segment file of object `number` of a log, whose bytes these are. The object of a shared group has its records log by log:
+    /// this brings them back into the order of their entries, and checks every byte on the way. Any other object is such a file,
+    /// and is returned as it is, not checked.
+    ///
+    /// # Errors
+    /// `Corrupt`: the object is damaged, or another one.
+    #[doc(hidden)]
+    pub fn segment_file(log: LogId, number: u64, bytes: Vec<u8>) -> Result<Vec<u8>> {
+        let file = segment_file_of(log, number, &object_name(log, number), bytes.into())?;
+        Ok(file.into())
     }
 
     /// Makes a backup in `dest`, which must be missing or empty, of all objects that a log has in an object store, and of the slices
@@ -202,7 +218,8 @@ impl Backup {
         let (last, before) = objects.split_last().ok_or_else(|| no_objects(log))?;
         let total = objects.iter().map(|(_, object)| object.bytes).sum::<u64>() + chain.bytes;
         let get = |(number, object): &(u64, ObjectInfo)| {
-            let bytes = vault.get(&object.name, 0..object.bytes)?;
+            let bytes =
+                segment_file_of(log, *number, &object.name, vault.get(&object.name, 0..object.bytes)?)?;
             let footer = check(log, *number, &object.name, &bytes)?;
             Ok((footer, bytes))
         };
@@ -373,6 +390,14 @@ fn oldest_at(vault: &dyn Vault, log: LogId, number: u64, object: &ObjectInfo) ->
     }
     let (objects, _) = objects::decode(&opening.objects).map_err(corrupt)?;
     Ok(objects.number.min(number))
+}
+
+/// The segment file of an object, whose bytes these are: itself, unless its records are log by log.
+fn segment_file_of(log: LogId, number: u64, name: &str, bytes: Bytes) -> Result<Bytes> {
+    if !is_sorted(&bytes) {
+        return Ok(bytes);
+    }
+    Ok(unsort(log, number, &bytes, name)?.pieces.concat().into())
 }
 
 /// Checks that an object is the one that its name says, and returns its footer.

@@ -313,6 +313,14 @@ impl Finder {
         }
     }
 
+    /// Of a log of a shared group: goes on in the object that contains record `next`. False: none is known.
+    fn go_to_object(&mut self, next: Index) -> Result<bool> {
+        match self {
+            Self::Blocks(_) => Ok(false),
+            Self::Runs(cursor) => cursor.go_to_object(next),
+        }
+    }
+
     /// Drops the bytes that were read without a mapping.
     fn release(&mut self) {
         match self {
@@ -647,7 +655,15 @@ impl Reader {
                 self.block = None;
                 read(self)
             }
-            Err(error) if error.kind() == ErrorKind::Corrupt && self.view.log.is_none() => {
+            Err(error) if error.kind() == ErrorKind::Corrupt && !self.view.log.is_none() => {
+                let error = self.view.met(&error, self.next);
+                self.block = None;
+                match self.cursor.as_mut().map(|cursor| cursor.go_to_object(self.next)) {
+                    Some(Ok(true)) => read(self),
+                    _ => Err(error),
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
                 let Some(object) = self.view.segments.objects().holding(self.next) else {
                     return Err(error);
                 };

@@ -24,6 +24,7 @@
 pub(crate) mod format;
 pub(crate) mod read;
 
+pub(crate) mod object_file;
 pub(crate) mod object_maker;
 pub(crate) mod objects;
 pub(crate) mod slice_maker;
@@ -32,6 +33,7 @@ pub(crate) mod allocator;
 mod background;
 pub(crate) mod recovery;
 pub(crate) mod segment;
+pub(crate) mod sorted_object;
 pub(crate) mod truncate;
 pub(crate) mod whole_segments;
 

@@ -151,6 +151,11 @@ impl Segment {
         self.read_extent(|e| (e.end, e.data_end))
     }
 
+    /// Whether it has a block index.
+    pub(crate) fn has_index(&self) -> bool {
+        self.read_extent(|e| !matches!(e.index, BlockIndex::Stored { count: 0, .. }))
+    }
+
     /// The whole extent, read at one moment.
     pub(crate) fn extent(&self) -> Extent {
         self.read_extent(Extent::clone)

@@ -173,7 +173,7 @@ pub fn sorted_directory(bytes: &[u8]) -> Option<Vec<u8>> {
         directory_crc: crc32c(bytes),
     };
     assert_eq!(SortedHeader::parse(&header.encode()), Ok(header));
-    let directory = SortedDirectory::parse(&header, bytes).ok()?;
+    let directory = SortedDirectory::parse(&header, bytes, SEGMENT_HEADER_BYTES as u32).ok()?;
     for (log, begin, end) in directory.places() {
         for index in [0, 1, u64::MAX] {
             let found = directory.seek(log, Index(index));

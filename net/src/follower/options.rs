@@ -98,7 +98,7 @@ impl FollowerOptions {
         }
         if (self.files.vault.is_some() || self.served_objects) && super::is_named(&self.log) {
             let what = format!(
-                "log {:?} is no default log, and named logs have no objects yet: leave out the object store",
+                "log {:?} is no default log: the objects of its group are no copy of it alone; leave out the object store",
                 self.log
             );
             return Err(Error::new(ErrorKind::InvalidArgument, what));

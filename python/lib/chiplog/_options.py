@@ -131,7 +131,7 @@ class Options:
         "None: no object store",
         "Where the log keeps copies of its older records. Keys, region and endpoint come from the variables that the "
         "store's own programs use, such as AWS_ACCESS_KEY_ID and AWS_ENDPOINT_URL. Opening the log makes no request, and "
-        "a store that is down stops no append. A follower reads the log's older records from there. Not for named logs. "
+        "a store that is down stops no append. A follower reads the log's older records from there. "
         "`Log.options` does not tell it.",
     )
     object_bytes: int | None = option(

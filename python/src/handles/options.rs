@@ -154,11 +154,6 @@ fn vault(_: &str) -> PyResult<Arc<dyn Vault>> {
     ))
 }
 
-/// The error for an object store of named logs.
-pub(crate) fn refused_for_named_logs() -> PyErr {
-    invalid("option object_store: named logs have no objects yet".into())
-}
-
 /// `chiplog.Options`.
 pub(crate) fn log(given: Given<'_, '_>) -> PyResult<Options> {
     let Some(from) = of_class(given, "options", "Options")? else { return Ok(Options::default()) };

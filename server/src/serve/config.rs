@@ -50,7 +50,7 @@ pub(crate) struct Config {
     pub(crate) group_replicas: u32,
     /// Further directories for the groups of named logs, each meant to be on a disk of its own.
     pub(crate) group_directories: Vec<PathBuf>,
-    /// The location of the object store for the default log. Empty: none.
+    /// The location of the object store. Empty: none.
     pub(crate) object_store: String,
     pub(crate) listen: Listen,
     pub(crate) advertise: Advertise,
@@ -475,8 +475,8 @@ impl Config {
             .cluster(cluster))
     }
 
-    /// The options of the groups of named logs. Retention by size and by age and the object store are of the default log alone,
-    /// and each group may take the whole capacity.
+    /// The options of the groups of named logs, without their object store. Retention by size and by age are of the default log
+    /// alone; each group may take the whole capacity, and keeps `local_bytes` for itself.
     pub(crate) fn groups_options(
         &self,
         bootstrap: Bootstrap,
@@ -486,7 +486,6 @@ impl Config {
         let mut options = self.options(bootstrap, transport, address)?;
         let cluster = options.cluster.take();
         (options.retention_bytes, options.retention_age) = (None, None);
-        (options.local_bytes, options.local_age, options.object_age) = (None, None, None);
         options.slice_interval = None;
         if self.log.sessions_max.is_none() {
             options.sessions_max = options.sessions_max.div_ceil(2); // small segments need room for the table of logs

@@ -41,6 +41,7 @@ use super::config::Config;
 use crate::connect::open_log;
 use chiplog::cluster::{Bootstrap, Role};
 use chiplog::internal::GroupDirectories;
+use chiplog::vault::Vault;
 use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, LogNumber, Logs, NodeId, Term};
 use chiplog_net::peer::{GROUPS_MAX, Hosting, PeerTransport};
 use chiplog_net::served::elsewhere::GroupView;
@@ -114,6 +115,8 @@ pub(super) struct Groups {
 
 struct Inner {
     config: Config,
+    /// The object store of all groups.
+    vault: Option<Arc<dyn Vault>>,
     directories: GroupDirectories,
     address: String,
     transport: Arc<PeerTransport>,
@@ -151,11 +154,12 @@ impl Groups {
     /// A directory is listed for groups that cannot be used and never was.
     pub(super) fn new(
         config: Config,
+        vault: Option<Arc<dyn Vault>>,
         address: &Address,
         transport: Arc<PeerTransport>,
         slot: Arc<LogSlot>,
     ) -> chiplog::Result<Self> {
-        let groups = Self::over(config, address.to_string(), transport.clone(), slot)?;
+        let groups = Self::over(config, vault, address.to_string(), transport.clone(), slot)?;
         groups.check_directories()?;
         if Marker::read(&groups.inner.config.data)? == Marker::Had {
             groups.inner.slot.set_had_named();
@@ -172,6 +176,7 @@ impl Groups {
     /// As [`Self::new`], but requests of other servers are not answered yet.
     fn over(
         config: Config,
+        vault: Option<Arc<dyn Vault>>,
         address: String,
         transport: Arc<PeerTransport>,
         slot: Arc<LogSlot>,
@@ -179,6 +184,7 @@ impl Groups {
         let directories = GroupDirectories::new(config.data.join(NAMED), &config.group_directories)?;
         let inner = Inner {
             config,
+            vault,
             directories,
             address,
             transport,
@@ -358,10 +364,12 @@ impl Groups {
     fn start(&self, group: u32, bootstrap: Bootstrap) -> chiplog::Result<Log> {
         let Inner { config, address, transport, .. } = &*self.inner;
         let transport = transport.group(group + 1);
-        let options = config
+        let mut options = config
             .groups_options(bootstrap, transport.clone(), address.clone())
             .map_err(|failure| Error::new(ErrorKind::InvalidArgument, failure.to_string()))?;
+        options.options.vault = self.inner.vault.clone();
         let log = Log::open(self.directory(group)?, options.of_group(group))?;
+        super::warn_without_store(&log, self.inner.vault.is_some());
         if self.inner.slot.is_draining() {
             log.close()?; // the shutdown does not wait for a replica that is being opened
             return Err(Error::new(ErrorKind::Unavailable, "this server is shutting down"));

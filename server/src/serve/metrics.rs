@@ -218,7 +218,7 @@ fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
     page.family("peer_active", "1 if the leader hears from the peer", "node", MetricType::Gauge, &active)
 }
 
-/// The object store of the default log. A server without one shows zeros.
+/// The objects of the default log. A server without an object store shows zeros.
 fn of_objects(page: &mut Page<'_>, metrics: &chiplog::metrics::Metrics) -> fmt::Result {
     page.counter("stored_objects", "objects put into the object store", metrics.stored_objects)?;
     page.counter("stored_bytes", "bytes of these objects", metrics.stored_bytes)?;
@@ -261,7 +261,7 @@ fn of_groups(page: &mut Page<'_>, logs: &Logs) -> fmt::Result {
     type Row = (String, chiplog::Status, chiplog::metrics::Metrics, Log);
     type Value = fn(&Row) -> u64;
     let (gauge, counter) = (MetricType::Gauge, MetricType::Counter);
-    let rows: [(&str, &str, MetricType, Value); 11] = [
+    let rows: [(&str, &str, MetricType, Value); 19] = [
         ("group_logs", "named logs of the group", gauge, |(_, _, _, log)| log.named_logs() as u64),
         ("group_leader", "the node that leads the group; 0: unknown", gauge, |(_, status, _, _)| {
             status.replica.leader.map_or(0, |node| node.get())
@@ -283,6 +283,49 @@ fn of_groups(page: &mut Page<'_>, logs: &Logs) -> fmt::Result {
         }),
         ("group_appends", "batches that the group accepted", counter, |(_, _, m, _)| m.appends),
         ("group_written_bytes", "bytes of blocks that the group wrote", counter, |(_, _, m, _)| m.bytes),
+        (
+            "group_stored_objects",
+            "objects of the group put into the object store",
+            counter,
+            |(_, _, m, _)| m.stored_objects,
+        ),
+        ("group_stored_bytes", "bytes of these objects", counter, |(_, _, m, _)| m.stored_bytes),
+        (
+            "group_object_failures",
+            "failed attempts to use the object store for the group's objects; each is repeated",
+            counter,
+            |(_, _, m, _)| m.object_failures,
+        ),
+        (
+            "group_fetched_bytes",
+            "bytes of the group's objects fetched from the object store for readers",
+            counter,
+            |(_, _, m, _)| m.fetched_bytes,
+        ),
+        (
+            "group_repaired_objects",
+            "the group's objects that were missing or damaged, and that this server stored again",
+            counter,
+            |(_, _, m, _)| m.repaired_objects,
+        ),
+        (
+            "group_damaged_objects",
+            "the group's objects known to be missing or damaged, and that this server cannot make again",
+            gauge,
+            |(_, _, m, _)| m.damaged_objects,
+        ),
+        (
+            "group_unstored_bytes",
+            "bytes of the group's blocks here that are in no object known to be stored; 0 without objects",
+            gauge,
+            |(_, _, m, _)| m.unstored_bytes,
+        ),
+        (
+            "group_cached_bytes",
+            "bytes of the group's objects kept here for readers",
+            gauge,
+            |(_, _, m, _)| m.cached_bytes,
+        ),
     ];
     for (name, help, kind, value) in rows {
         let values: Vec<_> = all.iter().map(|row| (row.0.clone(), value(row))).collect();

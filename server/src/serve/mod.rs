@@ -113,7 +113,7 @@ struct LogOpener {
     address: String,
     transport: Arc<PeerTransport>,
     groups: Groups,
-    /// The object store of the default log.
+    /// The object store of the default log and the groups.
     vault: Option<Arc<dyn Vault>>,
     /// When the server began to listen for other replicas.
     started: Instant,
@@ -176,13 +176,20 @@ impl LogOpener {
             _ => e,
         })?;
         warn_of_mode(&self.config.data);
-        if self.vault.is_none() && log.log_options().get(LogOption::ObjectBytes).is_some() {
-            tracing::warn!(
-                "the log has objects in an object store, and object_store is not set here: this server stores none, and cannot read records that are not on its disk; set object_store as on the other servers"
-            );
-        }
+        warn_without_store(&log, self.vault.is_some());
         self.transport.identify(log.log_id(), log.directory_id());
         Ok(log)
+    }
+}
+
+/// Warns of a log, or a group, that has objects at a server without an object store.
+fn warn_without_store(log: &Log, has_store: bool) {
+    let has_objects = log.log_options().get(LogOption::ObjectBytes).is_some();
+    if has_objects && !has_store {
+        tracing::warn!(
+            path = %log.path().display(),
+            "the log has objects in an object store, and object_store is not set here: this server stores none, and cannot read records that are not on its disk; set object_store as on the other servers"
+        );
     }
 }
 
@@ -231,7 +238,7 @@ impl Server {
             reloader.watch_peers(tls, NodeId(config.node), used, transport.clone());
         }
         let host = LogSlot::new();
-        let groups = Groups::new(config.clone(), &address, transport.clone(), host.clone())?;
+        let groups = Groups::new(config.clone(), vault.clone(), &address, transport.clone(), host.clone())?;
         let opener = LogOpener {
             config: config.clone(),
             address: address.to_string(),

@@ -1,4 +1,4 @@
-//! Objects: the keys about the object store of the default log, and how it is opened.
+//! Objects: the keys about the object store, and how it is opened.
 //!
 //! Secrets are in no key: they come from the environment, or from a file that only its owner may read.
 //!

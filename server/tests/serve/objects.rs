@@ -136,6 +136,63 @@ fn older_records_are_read_from_the_object_store_and_a_lost_disk_is_replaced() {
     reads_all(&servers[2], last + 100);
 }
 
+/// Groups of named logs have objects of their own: files go, each log is read from the store, and the commands find all of it.
+#[test]
+fn older_records_of_named_logs_are_read_from_the_object_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let mut arguments = arguments(&store);
+    arguments.extend(["--init", "--set", "groups=1"].map(str::to_owned));
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut server = Server::new(1, dir.path());
+    server.start(&arguments);
+    let names = ["orders", "payments", "visits"];
+    let logs: Vec<String> = names.iter().map(|name| format!("{}/{name}", server.client)).collect();
+    run(&["logs", "create", &server.client, names[0], names[1], names[2]]).ok();
+    let group = server.data.join("named/group-1");
+    let mut last = 0;
+    wait("objects are stored, and files go", || {
+        for log in &logs {
+            fed(&["append", log], &lines(last + 1, last + 1000)).ok();
+        }
+        last += 1000;
+        let stored = value(&server, "chiplog_group_stored_bytes_total{group=\"1\"}");
+        (stored > 6e6 && segments_in(&group) <= 8).then_some(())
+    });
+    for log in &logs {
+        let read = run(&["read", log]).ok().out;
+        assert!(read == lines(1, last), "{} bytes are read of {log}", read.len());
+    }
+    assert!(value(&server, "chiplog_group_fetched_bytes_total{group=\"1\"}") > 1e6);
+    assert!(value(&server, "chiplog_group_unstored_bytes{group=\"1\"}") < 4e6);
+    assert_eq!(value(&server, "chiplog_group_damaged_objects{group=\"1\"}"), 0.0);
+    let location = store.to_str().unwrap();
+    let listed = run(&["tier", "list", location]).ok().out;
+    assert_eq!(listed.lines().count(), 4, "a head, the default log, the catalogue and the group: {listed}");
+    let verified = run(&["tier", "verify", location, "--json"]).ok().json();
+    let of_group = verified["logs"].as_array().unwrap().iter().max_by_key(|log| log["objects"].as_u64());
+    let of_group = of_group.unwrap();
+    assert!(verified["ok"] == true && of_group["objects"].as_u64().unwrap() > 20, "{verified}");
+    // A byte of an object is another one: the command names the object.
+    let id = of_group["log_id"].as_str().unwrap();
+    let object = store.join(id).join("o/00000000000000000003");
+    let right = fs::read(&object).unwrap();
+    let mut bad = right.clone();
+    bad[50_000] ^= 4;
+    fs::write(&object, bad).unwrap();
+    let damaged = run(&["tier", "verify", location, "--log-id", id, "--json"]);
+    assert_eq!(damaged.code, 3, "{}", damaged.err);
+    assert_eq!(damaged.json()["logs"][0]["faults"][0]["object"], 3);
+    fs::write(&object, right).unwrap();
+    server.stop();
+    let backup = dir.path().join("backup");
+    let backup = backup.to_str().unwrap();
+    run(&["tier", "fetch", location, backup, "--log-id", id]).ok();
+    let again = dir.path().join("again");
+    run(&["restore", backup, again.to_str().unwrap(), "--keep-log-id"]).ok();
+    run(&["verify", again.to_str().unwrap()]).ok();
+}
+
 /// A copy begins at once and has the whole log, and its own disk has little of it.
 fn copy_reads_objects(servers: &[Server], location: &str, dir: &Path, last: u64) {
     let cluster = servers.iter().map(|s| s.client.as_str()).collect::<Vec<_>>().join(",");

@@ -26,8 +26,8 @@ pub struct LogsOptions {
     /// each other and from the directory of the logs. Opening fails if one that has groups is not listed, or is not mounted.
     /// Up to 64. Default none: all groups are in the directory of the logs.
     pub directories: Vec<PathBuf>,
-    /// The options of each group. Retention by size or age is set for single logs, not here. Named logs have no objects: an
-    /// object store is refused. Each segment begins with a
+    /// The options of each group. Retention by size or age is set for single logs, not here. With an object store each group has
+    /// objects of its own in it, and so has the catalogue; `local_bytes` and `local_age` are of each group. Each segment begins with a
     /// table of the group's logs: with segments below 8 MiB, lower `sessions_max` to make room for it.
     pub options: Options,
     /// Makes each group a replica of a cluster: called with the group's number. Group 0 is that of the catalogue; named
@@ -101,14 +101,6 @@ impl LogsOptions {
                 "each group needs options of a cluster of its own: set LogsOptions::cluster".into(),
             );
         }
-        if self.options.vault.is_some()
-            || self.options.local_bytes.is_some()
-            || self.options.local_age.is_some()
-        {
-            return invalid(
-                "named logs have no objects: leave out the object store, local_bytes and local_age".into(),
-            );
-        }
         if self.options.retention_bytes.is_some() || self.options.retention_age.is_some() {
             return invalid(
                 "retention_bytes and retention_age are of a log on its own: discard records of each named log".into(),
@@ -134,7 +126,10 @@ impl LogsOptions {
     }
 
     pub(super) fn of_system(&self) -> Options {
-        let Options { create, read_mode, queue_timeout, .. } = self.options;
+        let Options { create, read_mode, queue_timeout, ref vault, object_age, cache_bytes, .. } =
+            self.options;
+        let (object_scrub, object_delete_delay) =
+            (self.options.object_scrub, self.options.object_delete_delay);
         let (clock, cluster) =
             (self.options.clock.clone(), self.cluster.as_ref().map(|cluster| cluster(SYSTEM_GROUP)));
         Options {
@@ -143,6 +138,13 @@ impl LogsOptions {
             queue_timeout,
             clock,
             cluster,
+            // The catalogue names the logs whose records are in the objects of the groups. It stays on the disk as well.
+            vault: vault.clone(),
+            object_bytes: SYSTEM_SEGMENT_BYTES,
+            object_age,
+            cache_bytes,
+            object_scrub,
+            object_delete_delay,
             ..Options::with_segment_bytes(SYSTEM_SEGMENT_BYTES)
         }
     }

@@ -9,6 +9,8 @@
 //!                       ^ its next index and its bytes up to here are in the opening of segment 3
 //! ```
 //!
+//! Objects before all files count as segments. Their openings are fetched by other threads: a round waits for them.
+//!
 //! A round finds for each log the last segment whose part it may discard, by binary search: if a segment's part is beyond
 //! the limits, so are those before it. The logs are searched for together, because an opening has all of them. A round
 //! begins when a segment has become full, when limits have changed, and when a segment becomes too old. It reads a few
@@ -23,11 +25,12 @@
 //!
 //! Must not know: raft, how a discard is proposed.
 
+use super::retention::stretches;
 use crate::error::Result;
 use crate::options::log_options::{LogOption, LogOptions};
 use crate::replica::state::log_table::LogTable;
 use crate::store::format::logs::end_of;
-use crate::store::read::run_directory::in_opening;
+use crate::store::read::run_directory::in_opening_if_here;
 use crate::store::segment::{Segment, Segments};
 use crate::types::{EntryIndex, Index, LogNumber, SegmentId, Term, Timestamp};
 use std::collections::VecDeque;
@@ -115,21 +118,22 @@ impl LogRetention {
         self.found.push_front(found);
     }
 
-    /// Makes a step of the running round, or begins one if there is a reason.
+    /// Makes a step of the running round, or begins one if there is a reason. True: it waits for the opening of an object, which
+    /// is being fetched.
     ///
     /// # Errors
     /// `Corrupt`, `Io`: an opening cannot be read. The round goes on before it, and is tried again later.
-    pub(super) fn step(&mut self, around: &Surroundings<'_>) -> Result<()> {
+    pub(super) fn step(&mut self, around: &Surroundings<'_>) -> Result<bool> {
         if self.term != around.term {
             // Discards of this replica that were found before may never have been committed.
             *self = Self { term: around.term, ..Self::default() };
         }
         if self.searches.is_empty() && !self.begins(around) {
-            return Ok(());
+            return Ok(false);
         }
-        let list = around.segments.snapshot();
-        let full: Vec<_> = list.windows(2).filter(|pair| pair[0].end().raft <= around.committed).collect();
-        let position = |entry: EntryIndex| full.partition_point(|pair| pair[0].end().raft <= entry);
+        let list = stretches(around.segments);
+        let full: Vec<_> = list.windows(2).filter(|pair| end_of_pair(pair) <= around.committed).collect();
+        let position = |entry: EntryIndex| full.partition_point(|pair| end_of_pair(pair) <= entry);
         let mut opened = 0;
         while opened < OPENINGS_A_STEP
             && let Some(search) = self.searches.pop()
@@ -143,10 +147,14 @@ impl LogRetention {
             opened += 1;
             let pair = full[from.midpoint(to)];
             match ends_in(pair, &search, around) {
-                Ok(ends) => self.divide(pair, search, &ends, around),
+                Ok(Some(ends)) => self.divide(pair, search, &ends, around),
+                Ok(None) => {
+                    self.searches.push(search);
+                    return Ok(true);
+                }
                 Err(error) => {
                     // As if no part of this segment were beyond the limits: less is discarded.
-                    self.searches.push(Search { to: pair[0].end().raft, ..search });
+                    self.searches.push(Search { to: end_of_pair(pair), ..search });
                     self.due_at(Timestamp(around.now.0.saturating_add(RETRY_MS)));
                     return Err(error);
                 }
@@ -155,7 +163,7 @@ impl LogRetention {
         if self.searches.is_empty() && newest(around) != self.seen {
             self.due = Some(Timestamp(0));
         }
-        Ok(())
+        Ok(false)
     }
 
     fn due_at(&mut self, due: Timestamp) {
@@ -184,10 +192,10 @@ impl LogRetention {
         &mut self,
         pair: &[Arc<Segment>],
         search: Search,
-        ends: &[Option<(Index, u64)>],
+        ends: &[EndOfLog],
         around: &Surroundings<'_>,
     ) {
-        let (end, last) = (pair[0].end().raft, pair[0].last_timestamp());
+        let (end, last) = (end_of_pair(pair), pair[1].first_timestamp);
         let (mut beyond, mut within) = (Vec::new(), Vec::new());
         for ((log, target), end_of_log) in search.logs.into_iter().zip(ends) {
             let (Some(state), Some(limits)) = (around.logs.get(log), Limits::of(&around.logs.options(log)))
@@ -233,15 +241,23 @@ fn newest(around: &Surroundings<'_>) -> Option<SegmentId> {
     full.map(|full| full.id)
 }
 
+/// The next index of a log, and its bytes up to there. None: it was opened later.
+type EndOfLog = Option<(Index, u64)>;
+
+/// The end of a segment, or of an object and what is before the next one.
+fn end_of_pair(pair: &[Arc<Segment>]) -> EntryIndex {
+    pair[1].base.raft
+}
+
 /// Where each log of a search ends at the end of a segment: its next index, and its bytes up to there. `pair` is that
-/// segment and the next one, whose opening says it.
+/// segment and the next one, whose opening says it. None: it is the opening of an object, which is being fetched.
 fn ends_in(
     pair: &[Arc<Segment>],
     search: &Search,
     around: &Surroundings<'_>,
-) -> Result<Vec<Option<(Index, u64)>>> {
+) -> Result<Option<Vec<EndOfLog>>> {
     let data = around.segments.open(&pair[1])?;
-    in_opening(&data, |table| search.logs.iter().map(|(log, _)| end_of(table, *log)).collect())
+    in_opening_if_here(&data, |table| search.logs.iter().map(|(log, _)| end_of(table, *log)).collect())
 }
 
 /// The limits of one log.

@@ -81,6 +81,8 @@ pub(crate) struct Node {
     logs: Arc<LogSet>,
     /// A log of the group has discarded records, or was dropped: a segment may be without records now.
     logs_shrank: bool,
+    /// Whether it can be is written in the opening of an object, which is being fetched.
+    awaits_opening: bool,
     /// The limits of single logs of the group.
     log_retention: LogRetention,
     pub(crate) published: Arc<Published>,
@@ -158,6 +160,7 @@ impl Node {
             positions,
             logs,
             logs_shrank: true,
+            awaits_opening: false,
             log_retention: LogRetention::default(),
             published,
             items: VecDeque::new(),

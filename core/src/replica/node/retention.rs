@@ -12,15 +12,25 @@ use crate::replica::state::log_table::LogTable;
 use crate::replica::writer::plan::Room;
 use crate::store::allocator::Purpose;
 use crate::store::format::segment::HARD_STATE_BYTES;
-use crate::store::read::run_directory::in_opening;
+use crate::store::read::run_directory::in_opening_if_here;
+use crate::store::segment::{Segment, Segments};
 use crate::sync::clock::Moment;
 use crate::types::{EntryIndex, Index, Timestamp};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How many logs of a shared group discard records in one step.
 const DISCARDS_A_STEP: usize = 64;
 /// Retention that found no room for its discard retries after this time.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// The objects before all files, if they can be read here, and the files: oldest first.
+pub(super) fn stretches(segments: &Segments) -> Vec<Arc<Segment>> {
+    match segments.objects().cache() {
+        Some(_) => segments.with_objects(),
+        None => segments.snapshot(),
+    }
+}
 
 impl Node {
     /// Plans a block that records the commit index, because commits have effects that outlive this process. A log on
@@ -121,9 +131,13 @@ impl Node {
             term: self.replica.term(),
             now: self.replica.time(now),
         };
-        if let Err(error) = self.log_retention.step(&around) {
-            let error = self.writer.store.segments.met(error, None);
-            tracing::warn!(%error, "retention of named logs cannot read where a segment ends; it is tried again");
+        match self.log_retention.step(&around) {
+            Ok(false) => {}
+            Ok(true) => self.retain_at = now.plus(RETRY_DELAY),
+            Err(error) => {
+                let error = self.writer.store.segments.met(error, None);
+                tracing::warn!(%error, "retention of named logs cannot read where a segment ends; it is tried again");
+            }
         }
         let mut discarded = 0;
         for _ in 0..DISCARDS_A_STEP {
@@ -156,7 +170,7 @@ impl Node {
 
     /// When retention has to look at the oldest segment next, by the log's time. `None`: when something else happens.
     pub(super) fn retention_due(&self) -> Option<Timestamp> {
-        if self.log_retention.is_busy() {
+        if self.log_retention.is_busy() || self.awaits_opening {
             return Some(Timestamp(0));
         }
         let of_oldest =
@@ -195,26 +209,38 @@ impl Node {
             .is_some_and(|(newest, age)| newest < Timestamp(self.replica.time(now).0.saturating_sub(age)))
     }
 
-    /// As [`Self::beyond_retention`], in a shared group: the oldest segment with records goes once every log has
+    /// As [`Self::beyond_retention`], in a shared group: the oldest object or segment with records goes once every log has
     /// discarded what it holds, with those before it.
-    fn beyond_all_logs(&mut self) -> Option<(Index, &'static str)> {
+    fn beyond_all_logs(&mut self, now: Moment) -> Option<(Index, &'static str)> {
+        self.awaits_opening = false;
         if !self.logs_shrank {
             return None;
         }
         let segments = &self.writer.store.segments;
         let committed = self.replica.sequencer.committed();
-        // Segments before it hold commands alone: the discard that removes this one removes them as well.
-        let mut full = segments.snapshot();
-        full.pop();
-        let oldest = full.into_iter().find(|segment| segment.end().next > committed.first)?;
-        let first = oldest.end().next;
+        // Those before it hold commands alone: the discard that removes this one removes them as well.
+        let list = stretches(segments);
+        let (_, full) = list.split_last()?;
+        let oldest = full.iter().find(|segment| segment.end().next > committed.first)?;
+        let (end, first) = (oldest.end().raft, oldest.end().next);
         if first > committed.next {
             return None;
         }
-        // The end of each log in this segment stands in the opening of the next one.
-        let next = segments.beginning_before(oldest.end().raft)?;
-        let read = segments.open(&next).and_then(|data| in_opening(&data, LogTable::decode));
-        let ends = read.map_err(|error| segments.met(error, None)).ok()?;
+        // The end of each log there stands in the opening of the next one, or of a later one.
+        let next = list.iter().find(|segment| segment.base.raft >= end && !Arc::ptr_eq(segment, oldest))?;
+        let read = segments.open(next).and_then(|data| in_opening_if_here(&data, LogTable::decode));
+        let ends = match read.map_err(|error| segments.met(error, None)) {
+            Ok(ends) => ends,
+            Err(error) => {
+                tracing::debug!(%error, "it cannot be read where the logs of the oldest object or segment end");
+                None
+            }
+        };
+        let Some(ends) = ends else {
+            self.awaits_opening = true;
+            self.retain_at = now.plus(RETRY_DELAY);
+            return None;
+        };
         let is_gone = |log, end| committed.logs.get(log).is_none_or(|now| now.first >= end);
         let mut ends = ends.iter();
         let is_dead = match planted!(78) {
@@ -222,13 +248,13 @@ impl Node {
             false => ends.all(|(log, end)| is_gone(log, end.next)),
         };
         self.logs_shrank = is_dead; // the next segment can be dead as well
-        is_dead.then_some((first, "removes a segment in which no log has records any more"))
+        is_dead.then_some((first, "removes records that all of their logs have discarded"))
     }
 
     /// The first index after retention, if it is beyond the current one, and the reason.
     fn beyond_retention(&mut self, now: Moment) -> Option<(Index, &'static str)> {
         if self.replica.sequencer.logs().is_shared() {
-            return self.beyond_all_logs();
+            return self.beyond_all_logs(now);
         }
         if self.effective.retention_bytes.is_none() && self.effective.retention_age.is_none() {
             return None;

@@ -38,7 +38,7 @@ use crate::replica::queue::proposals::{Command, ObjectCommand, ProposalQueue};
 use crate::replica::raft::body_bytes_of;
 use crate::store::Store;
 use crate::store::format::objects::StoredObject;
-use crate::store::object_maker::Stretch;
+use crate::store::object_file::Stretch;
 use crate::store::objects::cache::ObjectCache;
 use crate::store::segment::{Base, ReadMode};
 use crate::sync::clock::Moment;
@@ -355,12 +355,12 @@ impl Node {
     }
 
     /// Whether a command about objects can be proposed now. A leader that hands over, or has no room, proposes nothing. The one
-    /// before has to be committed. Named logs have no objects yet.
+    /// before has to be committed.
     fn may_propose_objects(&self) -> bool {
         let sequencer = &self.replica.sequencer;
         let committed = &sequencer.committed().objects;
         let is_settled = sequencer.objects().progress() == committed.progress();
-        is_settled && !sequencer.logs().is_shared() && self.replica.refusal().is_none()
+        is_settled && self.replica.refusal().is_none()
     }
 
     /// Sets the option that makes a log have objects. It is in the log, so that every leader cuts alike, and so that a
@@ -569,6 +569,7 @@ impl Node {
         let (raft, is_discarded) =
             (committed.raft, number > self.tiering.shown.0 || self.tiering.shown == (0, 0));
         self.tiering.shown = (number, next);
+        self.logs_shrank = true; // it may be known now that the oldest object has no records of any log
         self.prune_scrub();
         if is_discarded && number > self.tiering.deleted {
             self.delete_later(number, raft, now);

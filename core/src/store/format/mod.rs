@@ -10,3 +10,4 @@ pub(crate) mod objects;
 pub(crate) mod segment;
 pub(crate) mod slices;
 pub(crate) mod sorted;
+pub(crate) mod sorted_object;

@@ -52,6 +52,11 @@ pub(crate) struct StoredObject {
 pub(crate) const STORED_BYTES: usize = 20;
 
 impl StoredObject {
+    /// Whether its records are log by log. Such an object has no block index; the checksum is that of its segment file's index.
+    pub(crate) fn is_sorted(&self) -> bool {
+        self.index_count == 0
+    }
+
     pub(crate) fn encode(&self) -> [u8; STORED_BYTES] {
         let words = [self.bytes, self.data_end, self.index_count, self.index_crc, self.crc];
         let mut b = [0; STORED_BYTES];

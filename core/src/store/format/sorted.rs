@@ -24,7 +24,8 @@ pub(crate) const SORTED_HEADER_BYTES: usize = SEGMENT_HEADER_BYTES;
 /// The version of this layout. Files of other versions are not used, and made again.
 const VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"CHIPSORT";
-const FIELDS_BYTES: usize = 68;
+/// The size of its fields.
+pub(crate) const SORTED_FIELDS_BYTES: usize = 68;
 const LOG_BYTES: usize = 16;
 const MARK_ENTRY_BYTES: usize = 16;
 /// A log's blocks are marked about this often.
@@ -63,12 +64,17 @@ impl SortedHeader {
         b
     }
 
+    /// Whether these bytes begin like a header. Its checksum is not looked at.
+    pub(crate) fn begins(b: &[u8]) -> bool {
+        b.starts_with(MAGIC)
+    }
+
     /// # Errors
     /// The bytes are no header of this version.
     pub(crate) fn parse(b: &[u8]) -> Result<Self, Malformed> {
-        let b = b.get(..FIELDS_BYTES).ok_or("sorted copy is cut off")?;
+        let b = b.get(..SORTED_FIELDS_BYTES).ok_or("sorted copy is cut off")?;
         let is_known = b.starts_with(MAGIC) && u32_at(b, 8) == VERSION;
-        if !is_known || crc32c(&b[..FIELDS_BYTES - 4]) != u32_at(b, FIELDS_BYTES - 4) {
+        if !is_known || crc32c(&b[..SORTED_FIELDS_BYTES - 4]) != u32_at(b, SORTED_FIELDS_BYTES - 4) {
             return Err("sorted copy has no sound header of this version");
         }
         let log = u128::from(u64_at(b, 16)) | u128::from(u64_at(b, 24)) << 64;
@@ -147,8 +153,13 @@ impl SortedDirectory {
         Some((mark.offset as usize, place.end as usize))
     }
 
+    /// The blocks of `log`: where they begin and end.
+    pub(crate) fn of_log(&self, log: LogNumber) -> Option<(usize, usize)> {
+        let n = self.logs.binary_search_by_key(&log, |place| place.log).ok()?;
+        self.logs.get(n).map(|place| (place.begin as usize, place.end as usize))
+    }
+
     /// The places of all logs' blocks: where they begin and end.
-    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn places(&self) -> impl Iterator<Item = (LogNumber, usize, usize)> + '_ {
         self.logs.iter().map(|place| (place.log, place.begin as usize, place.end as usize))
     }
@@ -177,9 +188,11 @@ impl SortedDirectory {
         b
     }
 
+    /// The directory of blocks that begin at `blocks_at`.
+    ///
     /// # Errors
     /// The bytes are not the directory that the header describes, or contradict each other.
-    pub(crate) fn parse(header: &SortedHeader, b: &[u8]) -> Result<Self, Malformed> {
+    pub(crate) fn parse(header: &SortedHeader, b: &[u8], blocks_at: u32) -> Result<Self, Malformed> {
         if b.len() != header.directory_bytes() || crc32c(b) != header.directory_crc {
             return Err("directory of a sorted copy is damaged");
         }
@@ -196,15 +209,15 @@ impl SortedDirectory {
             marks: marks.as_chunks().0.iter().map(mark).collect(),
         };
         let is_padded = marks.as_chunks::<MARK_ENTRY_BYTES>().0.iter().all(|b| b[12..] == [0; 4]);
-        if is_padded && parsed.is_possible(header) {
+        if is_padded && parsed.is_possible(header, blocks_at) {
             Ok(parsed)
         } else {
             Err("directory of a sorted copy contradicts itself")
         }
     }
 
-    fn is_possible(&self, header: &SortedHeader) -> bool {
-        let mut at = SORTED_HEADER_BYTES as u32;
+    fn is_possible(&self, header: &SortedHeader, blocks_at: u32) -> bool {
+        let mut at = blocks_at;
         let follow = self.logs.iter().all(|place| {
             let follows = place.begin == at && place.end > place.begin && place.mark < header.marks;
             at = place.end;
@@ -252,7 +265,10 @@ mod tests {
         let directory = directory();
         let header = header(&directory);
         assert_eq!(SortedHeader::parse(&header.encode()), Ok(header));
-        assert_eq!(SortedDirectory::parse(&header, &directory.encode()), Ok(directory));
+        assert_eq!(
+            SortedDirectory::parse(&header, &directory.encode(), SORTED_HEADER_BYTES as u32),
+            Ok(directory)
+        );
     }
 
     #[test]
@@ -275,7 +291,7 @@ mod tests {
         let directory = directory();
         let header = header(&directory);
         let (head, bytes) = (header.encode(), directory.encode());
-        for bit in 0..FIELDS_BYTES * 8 {
+        for bit in 0..SORTED_FIELDS_BYTES * 8 {
             let mut head = head.clone();
             head[bit / 8] ^= 1 << (bit % 8);
             SortedHeader::parse(&head).unwrap_err();
@@ -283,7 +299,7 @@ mod tests {
         for bit in 0..bytes.len() * 8 {
             let mut bytes = bytes.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            SortedDirectory::parse(&header, &bytes).unwrap_err();
+            SortedDirectory::parse(&header, &bytes, SORTED_HEADER_BYTES as u32).unwrap_err();
         }
     }
 
@@ -293,7 +309,7 @@ mod tests {
             let mut directory = directory();
             change(&mut directory);
             let header = SortedHeader { directory_crc: crc32c(&directory.encode()), ..header(&directory) };
-            SortedDirectory::parse(&header, &directory.encode()).unwrap_err();
+            SortedDirectory::parse(&header, &directory.encode(), SORTED_HEADER_BYTES as u32).unwrap_err();
         };
         wrong(&|d| d.logs[1].log = LogNumber(2));
         wrong(&|d| d.logs[1].begin += 1);

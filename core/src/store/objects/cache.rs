@@ -30,6 +30,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// Bytes that are fetched at a time.
 pub(crate) const CHUNK_BYTES: usize = 4 << 20;
+/// The same of an object that is sorted by log: a reader of one log needs little of it.
+pub(crate) const SORTED_CHUNK_BYTES: usize = 256 << 10;
 
 /// The suffix of a cached file's name.
 const SUFFIX: &str = ".object";
@@ -110,7 +112,12 @@ impl ObjectCache {
     ///
     /// # Errors
     /// `Io`: the file could not be made.
-    pub(crate) fn open(self: &Arc<Self>, number: u64, bytes: usize) -> Result<Arc<ObjectFile>> {
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        number: u64,
+        bytes: usize,
+        chunk_bytes: usize,
+    ) -> Result<Arc<ObjectFile>> {
         let mut files = lock(&self.files);
         if let Some(n) = files.iter().position(|file| file.number == number)
             && let Some(file) = files.remove(n)
@@ -118,19 +125,19 @@ impl ObjectCache {
             files.push_front(file.clone());
             return Ok(file);
         }
-        let file = Arc::new(ObjectFile::make(self, number, bytes)?);
+        let file = Arc::new(ObjectFile::make(self, number, bytes, chunk_bytes)?);
         files.push_front(file.clone());
         Ok(file)
     }
 
     /// Whether the object store has returned something since the log was opened. If it has not, an object is tried, at once
     /// or by a thread.
-    pub(crate) fn has_fetched(self: &Arc<Self>, number: u64, bytes: usize) -> bool {
+    pub(crate) fn has_fetched(self: &Arc<Self>, number: u64, bytes: usize, chunk_bytes: usize) -> bool {
         let has_fetched = || self.fetched.load(Ordering::Relaxed) > 0;
         if has_fetched() {
             return true;
         }
-        match self.open(number, bytes) {
+        match self.open(number, bytes, chunk_bytes) {
             Ok(file) if self.fetchers.are_started() => file.will_need(0..1),
             Ok(file) => drop(file.ensure(0..1)), // the next call tries again
             Err(error) => tracing::debug!(%error, "no object can be tried"),
@@ -213,6 +220,7 @@ pub(crate) struct ObjectFile {
     file: Arc<dyn DiskFile>,
     map: Option<Map>,
     bytes: usize,
+    chunk_bytes: usize,
     chunks: Vec<AtomicU8>,
     /// Held while a chunk's state changes to or from [`FETCHING`].
     changing: Mutex<()>,
@@ -223,7 +231,7 @@ pub(crate) struct ObjectFile {
 }
 
 impl ObjectFile {
-    fn make(cache: &Arc<ObjectCache>, number: u64, bytes: usize) -> Result<Self> {
+    fn make(cache: &Arc<ObjectCache>, number: u64, bytes: usize, chunk_bytes: usize) -> Result<Self> {
         // A name of its own: a file of the same object may be about to lose its.
         let made = cache.made.fetch_add(1, Ordering::Relaxed);
         let file_name = format!("{number:020}-{made}{SUFFIX}");
@@ -243,7 +251,8 @@ impl ObjectFile {
             file,
             map,
             bytes,
-            chunks: (0..bytes.div_ceil(CHUNK_BYTES)).map(|_| AtomicU8::new(ABSENT)).collect(),
+            chunk_bytes,
+            chunks: (0..bytes.div_ceil(chunk_bytes)).map(|_| AtomicU8::new(ABSENT)).collect(),
             changing: Mutex::default(),
             changed: Condvar::new(),
             held: AtomicU64::new(0),
@@ -301,9 +310,29 @@ impl ObjectFile {
         }
     }
 
+    /// Whether a range is here. If it is not, other threads fetch it; without threads, this one does.
+    ///
+    /// # Errors
+    /// Without threads those of [`Self::ensure`].
+    pub(crate) fn is_here(self: &Arc<Self>, range: Range<usize>) -> Result<bool> {
+        let is_here = |chunk: usize| self.chunks[chunk].load(Ordering::Acquire) == HERE;
+        if self.chunks_of(range.clone()).all(is_here) {
+            return Ok(true);
+        }
+        match self.cache.upgrade().is_some_and(|cache| cache.fetchers.are_started()) {
+            true => self.will_need(range.clone()),
+            false => self.ensure(range.clone())?,
+        }
+        Ok(self.chunks_of(range).all(is_here))
+    }
+
     fn chunks_of(&self, range: Range<usize>) -> Range<usize> {
         let end = range.end.min(self.bytes);
-        if range.start >= end { 0..0 } else { range.start / CHUNK_BYTES..(end - 1) / CHUNK_BYTES + 1 }
+        if range.start >= end {
+            0..0
+        } else {
+            range.start / self.chunk_bytes..(end - 1) / self.chunk_bytes + 1
+        }
     }
 
     /// Fetches a chunk, or waits for the thread that fetches it.
@@ -329,7 +358,7 @@ impl ObjectFile {
     }
 
     fn fetch(&self, chunk: usize) -> Result<()> {
-        let range = chunk * CHUNK_BYTES..((chunk + 1) * CHUNK_BYTES).min(self.bytes);
+        let range = chunk * self.chunk_bytes..((chunk + 1) * self.chunk_bytes).min(self.bytes);
         let got = self.vault.get(&self.name, range.start as u64..range.end as u64);
         let got = got.and_then(|got| match got.len() == range.len() {
             true => Ok(got),

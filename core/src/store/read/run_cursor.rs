@@ -6,12 +6,14 @@
 //! - a record that cannot be read from a copy is read from the segment: a copy that is damaged, or lacks it, costs time only.
 
 use super::block_reader::{Blocks, Slice, WINDOW_BYTES};
-use super::run_directory::{RunDirectories, RunDirectory, RunPlace};
+use super::run_directory::{RunDirectories, RunDirectory, RunPlace, not_here};
 use super::sorted_copies::SortedCopy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::Malformed;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader};
-use crate::store::segment::Segment;
+use crate::store::objects::cache::SORTED_CHUNK_BYTES;
+use crate::store::segment::objects::{is_sorted_object, object_of};
+use crate::store::segment::{Segment, Source};
 use crate::types::{Index, LogNumber, Timestamp};
 use std::sync::Arc;
 
@@ -28,6 +30,9 @@ pub(crate) struct FoundRun {
 
 /// In how many further segments a reader looks for the next record of its log before it searches all of them.
 const NEXT_MAX: usize = 2;
+
+/// How far a sequential reader of an object reads ahead: as many chunks as are fetched at a time.
+const OBJECT_AHEAD_BYTES: usize = 8 * SORTED_CHUNK_BYTES;
 
 /// Where a cursor reads.
 #[derive(Debug)]
@@ -50,11 +55,13 @@ pub(crate) struct RunCursor {
     directories: Arc<RunDirectories>,
     log: LogNumber,
     position: Option<Position>,
+    /// How many runs were found. A single look-up needs no read-ahead.
+    found: u32,
 }
 
 impl RunCursor {
     pub(crate) fn new(directories: Arc<RunDirectories>, log: LogNumber) -> Self {
-        Self { directories, log, position: None }
+        Self { directories, log, position: None, found: 0 }
     }
 
     /// Returns the run that contains record `next`, which is committed.
@@ -62,6 +69,23 @@ impl RunCursor {
     /// # Errors
     /// `Corrupt`: the run or its block's table is damaged, or no block contains the record; `Io`.
     pub(crate) fn find(&mut self, next: Index) -> Result<FoundRun> {
+        let found = self.look_for(next)?;
+        self.found = self.found.saturating_add(1);
+        self.read_ahead();
+        Ok(found)
+    }
+
+    /// Has what comes next of an object fetched by other threads, if this reads on.
+    fn read_ahead(&self) {
+        if let Some(Position::Copy { blocks, end, .. }) = &self.position
+            && let Source::Object(object) = &blocks.data().source
+            && self.found > 1
+        {
+            object.will_need(blocks.at()..(*end).min(blocks.at() + OBJECT_AHEAD_BYTES));
+        }
+    }
+
+    fn look_for(&mut self, next: Index) -> Result<FoundRun> {
         if let Some(found) = self.find_here(next)? {
             return Ok(found);
         }
@@ -73,9 +97,7 @@ impl RunCursor {
         if let Some(found) = self.find_in_copy(&segment, next)? {
             return Ok(found);
         }
-        let directory = self.directories.of(&segment);
-        let blocks = Blocks::new(self.directories.segments().open(&segment)?, 0, WINDOW_BYTES);
-        self.position = Some(Position::Segment { directory, blocks });
+        self.enter(&segment, next)?;
         if let Some(found) = self.find_here(next)? {
             return Ok(found);
         }
@@ -83,15 +105,59 @@ impl RunCursor {
             directory.read_gaps(blocks.data())?;
         }
         self.find_here(next)?.ok_or_else(|| {
+            let is_last_object = object_of(&segment).is_some()
+                && self.directories.segments().objects().after(&segment).is_none();
+            if is_last_object {
+                return not_here(self.log, next);
+            }
             let what = format!("record {next} of log {} is committed, but no block contains it", self.log);
             Error::new(ErrorKind::Corrupt, what)
         })
+    }
+
+    /// Goes to the records of a segment or an object from about `next` on.
+    fn enter(&mut self, segment: &Arc<Segment>, next: Index) -> Result<()> {
+        if is_sorted_object(segment) {
+            let copy = self.directories.sorted_object(segment)?;
+            let blocks = copy.blocks(self.log, next, WINDOW_BYTES);
+            self.position = blocks.map(|(blocks, end)| Position::Copy { copy, blocks, end });
+            return Ok(());
+        }
+        let directory = self.directories.of(segment);
+        let blocks = Blocks::new(self.directories.segments().open(segment)?, 0, WINDOW_BYTES);
+        self.position = Some(Position::Segment { directory, blocks });
+        Ok(())
+    }
+
+    /// Goes on in the object that contains record `next`, if there is one: what is here is damaged. An object that came damaged is
+    /// fetched once more. False: no object is known to contain it.
+    ///
+    /// # Errors
+    /// Those of reading an object.
+    pub(crate) fn go_to_object(&mut self, next: Index) -> Result<bool> {
+        self.position = None;
+        let Some(object) = self.directories.object_holding(self.log, next)? else { return Ok(false) };
+        self.enter(&object, next)?;
+        let is_there = self.find_here(next)?.is_some();
+        if !is_there {
+            self.position = None;
+        }
+        Ok(is_there)
     }
 
     /// From one sorted copy to the next: returns the run that contains record `next`, if it is in the copy of one of the next
     /// segments. This is much faster than a search for the segment.
     fn find_in_next_copies(&mut self, next: Index) -> Result<Option<FoundRun>> {
         let Some(Position::Copy { copy, .. }) = &self.position else { return Ok(None) };
+        if let Some(object) = copy.object() {
+            let objects = self.directories.segments().objects();
+            // Of an object that is not sorted, the general search knows more.
+            let Some(object) = objects.after(object).filter(|object| is_sorted_object(object)) else {
+                return Ok(None);
+            };
+            self.enter(&object, next)?;
+            return self.find_here(next);
+        }
         let mut number = copy.number();
         for _ in 0..NEXT_MAX {
             let Some(segment) = self.directories.segments().after(number) else { return Ok(None) };
@@ -120,8 +186,8 @@ impl RunCursor {
             Some(Position::Segment { directory, blocks }) => {
                 run_in_segment(directory, blocks, self.log, next)
             }
-            Some(Position::Copy { blocks, end, .. }) => match run_in_copy(blocks, *end, next) {
-                Err(error) => {
+            Some(Position::Copy { copy, blocks, end }) => match run_in_copy(blocks, *end, next) {
+                Err(error) if copy.object().is_none() => {
                     self.leave_copy(&error);
                     Ok(None)
                 }
@@ -134,6 +200,9 @@ impl RunCursor {
     /// none.
     pub(crate) fn leave_copy(&mut self, why: &Error) -> bool {
         let Some(Position::Copy { copy, .. }) = &self.position else { return false };
+        if copy.object().is_some() {
+            return false;
+        }
         self.directories.copies().cannot_read(copy, why);
         self.position = None;
         true
@@ -161,10 +230,25 @@ impl RunCursor {
 
     fn look_since(&self, time: Timestamp) -> Result<Option<Index>> {
         let segments = self.directories.segments();
-        let from = segments.at_time(time).map_or(0, |segment| segment.number);
-        for segment in segments.snapshot().into_iter().filter(|segment| segment.number >= from) {
-            let data = segments.open(&segment)?;
-            let places = self.directories.of(&segment).places(&data, self.log)?;
+        let list = segments.with_objects();
+        let from = list.partition_point(|segment| segment.first_timestamp < time).saturating_sub(1);
+        for (n, segment) in list.iter().enumerate().skip(from) {
+            let before = n.checked_sub(1).and_then(|n| list.get(n));
+            if n > from && before.is_some_and(|before| before.end().raft < segment.base.raft) {
+                // The next object is not known here yet.
+                return Err(Error::new(
+                    ErrorKind::Unavailable,
+                    "not all objects of the log are known here yet; try again",
+                ));
+            }
+            if is_sorted_object(segment) {
+                match self.look_in_object(segment, time)? {
+                    Some(first) => return Ok(Some(first)),
+                    None => continue,
+                }
+            }
+            let data = segments.open(segment)?;
+            let places = self.directories.of(segment).places(&data, self.log)?;
             let upto = segment.readable();
             let mut blocks = Blocks::new(data, 0, WINDOW_BYTES);
             let mut is_before = |place: &RunPlace| {
@@ -183,6 +267,18 @@ impl RunCursor {
             }
             if let Some(place) = places.get(low) {
                 return Ok(Some(place.first));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first record of the log in a block of this time or later, in a sorted object.
+    fn look_in_object(&self, object: &Arc<Segment>, time: Timestamp) -> Result<Option<Index>> {
+        let object = self.directories.sorted_object(object)?;
+        let Some((mut blocks, end)) = object.all_blocks(self.log, WINDOW_BYTES) else { return Ok(None) };
+        while let Some(block) = blocks.next(end)? {
+            if block.header.timestamp >= time {
+                return Ok(Some(block.header.first));
             }
         }
         Ok(None)

@@ -8,15 +8,15 @@
 //!   record is not found: it may have been repaired.
 
 use super::block_reader::{Blocks, Located, WINDOW_BYTES};
-use super::sorted_copies::SortedCopies;
+use super::sorted_copies::{SortedCopies, SortedCopy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::Malformed;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, Kind, table_of};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
 use crate::store::format::logs::has_passed;
 use crate::store::format::segment::Opening;
-use crate::store::segment::{Segment, SegmentData, Segments};
-use crate::types::{Index, LogNumber, SegmentId};
+use crate::store::segment::{Segment, SegmentData, Segments, Source};
+use crate::types::{EntryIndex, Index, LogNumber, SegmentId};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,6 +37,9 @@ pub(crate) struct RunPlace {
 /// The most bytes that the directories keep in memory, except for the one that was used last.
 const DIRECTORIES_BYTES_MAX: usize = 32 << 20;
 
+/// How many sorted objects stay open without a reader.
+const OBJECTS_MAX: usize = 16;
+
 /// The run directories of a group's segments that readers used last. They keep no segment.
 #[derive(Debug)]
 pub(crate) struct RunDirectories {
@@ -44,11 +47,18 @@ pub(crate) struct RunDirectories {
     copies: Arc<SortedCopies>,
     /// Newest first.
     recent: Mutex<VecDeque<Arc<RunDirectory>>>,
+    /// Sorted objects that readers used last, newest first.
+    objects: Mutex<VecDeque<Arc<SortedCopy>>>,
 }
 
 impl RunDirectories {
     pub(crate) fn new(segments: Arc<Segments>) -> Self {
-        Self { copies: SortedCopies::new(segments.clone()), segments, recent: Mutex::default() }
+        Self {
+            copies: SortedCopies::new(segments.clone()),
+            segments,
+            recent: Mutex::default(),
+            objects: Mutex::default(),
+        }
     }
 
     /// The sorted copies of the segments.
@@ -81,15 +91,76 @@ impl RunDirectories {
 
     /// The segment that contains record `index` of a log, or would contain it: the last one in whose opening the log
     /// has not passed that record. The log can be missing in the newest opening: the entry that drops it is not committed.
+    /// The segment is an object if the record is before all files.
     ///
     /// # Errors
-    /// `Corrupt`: a segment's opening is damaged; `Io`; `Closed`: there are no segments.
+    /// `Corrupt`: a segment's opening is damaged; `Io`; `Closed`: there are no segments. `Unavailable`: the record is before all
+    /// files, and in no object that is known here; and those of reading an object.
     pub(crate) fn holding(&self, log: LogNumber, index: Index) -> Result<Arc<Segment>> {
-        self.segments.undisturbed(|| self.look_for(log, index))
+        self.segments.undisturbed(|| {
+            let files = self.segments.snapshot();
+            if files.is_empty() {
+                return Err(Error::new(ErrorKind::Closed, "the log has no segments"));
+            }
+            if let Some(file) = self.last_before(&files, log, index)? {
+                return Ok(file);
+            }
+            // Without objects this is the place where the record is missed.
+            if !self.segments.reads_objects() {
+                return files.first().cloned().ok_or_else(|| not_here(log, index));
+            }
+            self.object_holding(log, index)?.ok_or_else(|| not_here(log, index))
+        })
     }
 
-    fn look_for(&self, log: LogNumber, index: Index) -> Result<Arc<Segment>> {
-        let list = self.segments.snapshot();
+    /// An object whose records are log by log.
+    ///
+    /// # Errors
+    /// Those of reading an object.
+    pub(crate) fn sorted_object(&self, segment: &Arc<Segment>) -> Result<Arc<SortedCopy>> {
+        let lock = || self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = {
+            let mut objects = lock();
+            objects.retain(|object| !object.is_discarded());
+            let at = objects.iter().position(|object| object.number() == segment.number);
+            at.and_then(|n| objects.remove(n)).inspect(|object| objects.push_front(object.clone()))
+        };
+        if let Some(object) = known {
+            return Ok(object);
+        }
+        // Without the lock: this waits for the object store.
+        let object = Arc::new(SortedCopy::of_object(self.segments.open(segment)?)?);
+        let mut objects = lock();
+        objects.push_front(object.clone());
+        objects.truncate(OBJECTS_MAX);
+        Ok(object)
+    }
+
+    /// Whether record `index` of a log is before all files.
+    ///
+    /// # Errors
+    /// Those of reading an opening.
+    #[cfg(feature = "testing")]
+    pub(crate) fn is_before_files(&self, log: LogNumber, index: Index) -> Result<bool> {
+        self.segments.undisturbed(|| Ok(self.last_before(&self.segments.snapshot(), log, index)?.is_none()))
+    }
+
+    /// As [`Self::holding`], of the objects alone. `None`: it is before all of them. If it is behind all of them, the last one.
+    ///
+    /// # Errors
+    /// Those of reading an object.
+    pub(crate) fn object_holding(&self, log: LogNumber, index: Index) -> Result<Option<Arc<Segment>>> {
+        let objects = self.segments.objects().beginning_before(EntryIndex(u64::MAX));
+        self.last_before(&objects, log, index)
+    }
+
+    /// The last of these segments in whose opening the log has not passed the record.
+    fn last_before(
+        &self,
+        list: &[Arc<Segment>],
+        log: LogNumber,
+        index: Index,
+    ) -> Result<Option<Arc<Segment>>> {
         let begins_before = |segment: &Arc<Segment>| {
             let passed = in_opening(&self.segments.open(segment)?, |logs| has_passed(logs, log, index))?;
             Ok(!passed)
@@ -104,9 +175,39 @@ impl RunDirectories {
             }
             middle = low.midpoint(high);
         }
-        let found = list.get(low.saturating_sub(1)).cloned();
-        found.ok_or_else(|| Error::new(ErrorKind::Closed, "the log has no segments"))
+        Ok(low.checked_sub(1).and_then(|n| list.get(n)).cloned())
     }
+}
+
+/// The error of a record that is in no file here, and in no object that this replica knows to be stored.
+pub(crate) fn not_here(log: LogNumber, index: Index) -> Error {
+    let what = format!(
+        "record {index} of log {log} is not in the files here, and this replica does not know yet which object it is in; try \
+         again, or read it from another replica"
+    );
+    Error::new(ErrorKind::Unavailable, what)
+}
+
+/// As [`in_opening`], for a thread that does not wait for the object store. `None`: the opening is being fetched.
+///
+/// # Errors
+/// Those of [`in_opening`].
+pub(crate) fn in_opening_if_here<T>(
+    data: &Arc<SegmentData>,
+    look: impl FnOnce(&[u8]) -> std::result::Result<T, Malformed>,
+) -> Result<Option<T>> {
+    if let Source::Object(object) = &data.source {
+        let body = SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES;
+        if !object.is_here(SEGMENT_HEADER_BYTES..body)? {
+            return Ok(None);
+        }
+        let mut blocks = Blocks::new(data.clone(), SEGMENT_HEADER_BYTES, WINDOW_BYTES);
+        blocks.next(data.segment.data_end())?;
+        if !object.is_here(SEGMENT_HEADER_BYTES..blocks.at())? {
+            return Ok(None);
+        }
+    }
+    in_opening(data, look).map(Some)
 }
 
 /// Passes the table of the logs in a segment's opening to `look`.

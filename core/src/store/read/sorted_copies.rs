@@ -20,6 +20,8 @@ use super::block_reader::Blocks;
 use crate::disk::{Disk, Space};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::format::sorted::{SORTED_HEADER_BYTES, SortedDirectory, SortedHeader, salt};
+use crate::store::format::sorted_object::SortedObjectHeader;
+use crate::store::segment::objects::object_of;
 use crate::store::segment::{ReadMode, Segment, SegmentData, Segments, Source, number_before};
 use crate::types::{Index, LogNumber};
 use std::collections::{BTreeMap, VecDeque};
@@ -314,10 +316,49 @@ impl SortedCopy {
         }
         bytes.resize(header.directory_bytes(), 0);
         file.read_at(header.directory_at.into(), &mut bytes).map_err(io)?;
-        let directory = SortedDirectory::parse(&header, &bytes).map_err(corrupt)?;
+        let directory =
+            SortedDirectory::parse(&header, &bytes, SORTED_HEADER_BYTES as u32).map_err(corrupt)?;
         let source = Source::of(file, mode).map_err(io)?;
         let data = Arc::new(SegmentData::of_copy(segment, source, path));
         Ok(Self { data, directory, made })
+    }
+
+    /// The sorted object `data`.
+    ///
+    /// # Errors
+    /// `Corrupt`: it is damaged, or another object. Those of reading an object.
+    pub(crate) fn of_object(data: Arc<SegmentData>) -> Result<Self> {
+        let segment = data.segment.clone();
+        let corrupt = |at, why| Blocks::new(data.clone(), 0, 0).corrupt(at, why);
+        let cut_off = || corrupt(0, "sorted object is cut off");
+        let head = data.copy(0, SORTED_HEADER_BYTES)?.ok_or_else(cut_off)?;
+        let header =
+            SortedObjectHeader::parse(&head, segment.bytes as usize).map_err(|why| corrupt(0, why))?;
+        let SortedObjectHeader { sorted, blocks_at, .. } = header;
+        if (sorted.id, sorted.data_end as usize) != (segment.id, segment.data_end()) {
+            return Err(corrupt(0, "it is another object than its name says"));
+        }
+        let at = sorted.directory_at as usize;
+        let bytes = data.copy(at, sorted.directory_bytes())?.ok_or_else(cut_off)?;
+        let directory = SortedDirectory::parse(&sorted, &bytes, blocks_at).map_err(|why| corrupt(at, why))?;
+        Ok(Self { data, directory, made: 0 })
+    }
+
+    /// The object that this is, if it is no copy of a segment.
+    pub(crate) fn object(&self) -> Option<&Arc<Segment>> {
+        Some(&self.data.segment).filter(|segment| object_of(segment).is_some())
+    }
+
+    /// Whether it is an object that left the cache.
+    pub(crate) fn is_discarded(&self) -> bool {
+        matches!(&self.data.source, Source::Object(object) if object.is_discarded())
+    }
+
+    /// All blocks of `log`, and the offset at which they end. None: it has none here.
+    pub(crate) fn all_blocks(&self, log: LogNumber, window_bytes: usize) -> Option<(Blocks, usize)> {
+        let (at, end) = self.directory.of_log(log)?;
+        let salt = salt(self.data.segment.id, log);
+        Some((Blocks::with_salt(self.data.clone(), at, window_bytes, salt), end))
     }
 
     /// The segment that it is a copy of.

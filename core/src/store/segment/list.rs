@@ -164,8 +164,16 @@ impl Segments {
         oldest.map_or(Index(0), |oldest| oldest.base.next)
     }
 
+    /// Objects with entries before all files, and then all files: oldest first. The last object can overlap the first file.
+    pub(crate) fn with_objects(&self) -> Vec<Arc<Segment>> {
+        // The files first: an object is in its list before the files with its records leave theirs.
+        let files = self.snapshot();
+        let begin = files.first().map_or(EntryIndex(u64::MAX), |oldest| oldest.base.raft);
+        self.objects.beginning_before(begin).into_iter().chain(files).collect()
+    }
+
     /// Whether records can be in objects alone. Which objects there are may not be known yet.
-    fn reads_objects(&self) -> bool {
+    pub(crate) fn reads_objects(&self) -> bool {
         !self.objects.is_empty() || self.objects.cache().is_some()
     }
 

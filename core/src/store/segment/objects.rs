@@ -4,10 +4,11 @@
 
 use super::{Base, Segment, SegmentData};
 use crate::error::{Error, ErrorKind, Result};
+use crate::record::crc::crc32c;
 use crate::store::format::geometry::data_limit;
 use crate::store::format::objects::StoredObject;
 use crate::store::format::segment::Footer;
-use crate::store::objects::cache::ObjectCache;
+use crate::store::objects::cache::{CHUNK_BYTES, ObjectCache, SORTED_CHUNK_BYTES};
 use crate::store::objects::names::salt;
 use crate::types::{EntryIndex, Index, LogId, Timestamp};
 use std::collections::VecDeque;
@@ -87,7 +88,8 @@ impl ObjectList {
     pub(crate) fn are_there(&self) -> bool {
         let (newest, cache) = self.read(|inner| (inner.list.back().cloned(), inner.cache.clone()));
         let Some((newest, cache)) = newest.zip(cache) else { return false };
-        object_of(&newest).is_some_and(|number| cache.has_fetched(number, newest.bytes as usize))
+        object_of(&newest)
+            .is_some_and(|number| cache.has_fetched(number, newest.bytes as usize, chunk_bytes_of(&newest)))
     }
 
     /// The number of the next object.
@@ -111,6 +113,11 @@ impl ObjectList {
             let n = inner.list.partition_point(|segment| segment.base.next <= index).checked_sub(1)?;
             inner.list.get(n).filter(|segment| index < segment.end().next).cloned()
         })
+    }
+
+    /// The objects that begin before entry `raft`, oldest first.
+    pub(crate) fn beginning_before(&self, raft: EntryIndex) -> Vec<Arc<Segment>> {
+        self.read(|inner| inner.list.iter().take_while(|segment| segment.base.raft < raft).cloned().collect())
     }
 
     /// The object after this one.
@@ -143,8 +150,18 @@ impl ObjectList {
             );
             return Err(Error::new(ErrorKind::Unavailable, what));
         };
-        segment.data_of(|| cache.open(number, segment.bytes as usize))
+        segment.data_of(|| cache.open(number, segment.bytes as usize, chunk_bytes_of(segment)))
     }
+}
+
+/// Whether this is an object whose records are log by log.
+pub(crate) fn is_sorted_object(segment: &Segment) -> bool {
+    object_of(segment).is_some() && !segment.has_index()
+}
+
+/// How much of an object is fetched at a time.
+fn chunk_bytes_of(segment: &Segment) -> usize {
+    if is_sorted_object(segment) { SORTED_CHUNK_BYTES } else { CHUNK_BYTES }
 }
 
 /// The segment that an object is for readers.
@@ -164,7 +181,7 @@ fn segment_of(log: LogId, object: &ListedObject) -> Segment {
         data_end: object.data_end,
         index_offset: data_limit(object.bytes as usize) as u32,
         index_count: object.index_count,
-        index_crc: object.index_crc,
+        index_crc: if object.is_sorted() { crc32c(&[]) } else { object.index_crc },
     };
     let segment = Segment::sealed(&footer, object.bytes);
     segment.publish(object.data_end as usize); // its entries are committed

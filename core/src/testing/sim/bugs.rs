@@ -37,6 +37,14 @@ pub const NAMED_LOGS_FROM: u32 = 75;
 /// ```
 pub const OBJECTS_FROM: u32 = 90;
 
+/// Bugs from this number on are in the code of objects of named logs: runs without both cannot find them.
+///
+/// ```
+/// use chiplog::sim::bugs::{BUGS, GROUP_OBJECTS_FROM};
+/// assert!(BUGS.iter().any(|bug| bug.number >= GROUP_OBJECTS_FROM));
+/// ```
+pub const GROUP_OBJECTS_FROM: u32 = 110;
+
 /// Makes this mistake from now on, in the whole process; 0: none.
 ///
 /// ```
@@ -159,9 +167,12 @@ bugs! {
     98 "a discard, or a restart, removes files of an object that is not stored yet",
     99 "objects are deleted, and the object store does not say so",
     100 "a copy removes files before their records are stored",
+    110 "an object begins with the first records that its replica keeps of each log",
     111 "a slice has entries that are not committed",
     112 "slices are deleted once an object with them was cut",
     113 "a slice whose upload failed counts as stored",
+    114 "the first records of logs move at a jump, although objects have older ones",
+    115 "the records of a log in an object are joined across discarded ones",
 }
 
 #[cfg(test)]

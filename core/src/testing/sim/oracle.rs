@@ -274,7 +274,8 @@ impl Oracle {
                 settled.published_logs, settled.raft, settled.logs
             ));
         }
-        let begun = after(base_raft).map(|(.., logs)| logs.clone()).unwrap_or_default();
+        let begun = after(base_raft).filter(|_| !settled.has_objects).map(|(.., logs)| logs.clone());
+        let begun = begun.unwrap_or_default();
         let first =
             |log: &LogNumber, end: &LogSummary| begun.get(log).map_or(end.first, |b| b.next.max(end.first));
         let logs = logs.iter().map(|(log, end)| (*log, LogSummary { first: first(log, end), ..*end }));

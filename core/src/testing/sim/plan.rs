@@ -28,7 +28,7 @@ pub struct Plan {
     /// How many named logs the cluster's group has at the beginning; 0: the group is one log on its own. Further ones
     /// come and go during the run.
     pub logs: u32,
-    /// Whether the replicas have an object store. Not with named logs.
+    /// Whether the replicas have an object store.
     pub objects: bool,
     /// How many clients have no session.
     pub plain_clients: u32,
@@ -68,9 +68,9 @@ fn named_logs(seed: u64) -> u32 {
     if rng.permille(250) { rng.between(1, 4) as u32 } else { 0 }
 }
 
-/// A third of the other runs has an object store.
+/// A third of all runs has an object store, with named logs and without.
 fn has_objects(seed: u64) -> bool {
-    named_logs(seed) == 0 && Rng::new(seed ^ 0x0b_7ec7).permille(333)
+    Rng::new(seed ^ 0x0b_7ec7).permille(333)
 }
 
 /// Sessions do not expire within this: clocks jump by less.

@@ -100,8 +100,13 @@ fn read_on(view: &LogView, reader: &mut Reader, fresh: &mut Records, strict: boo
 
 /// Whether a record is in no file here.
 fn is_before_files(view: &LogView, index: Index) -> bool {
-    let has_objects = view.segments.objects().cache().is_some();
-    has_objects && view.segments.oldest().is_some_and(|oldest| index < oldest.base.next)
+    if view.segments.objects().cache().is_none() {
+        return false;
+    }
+    match view.log.is_none() {
+        true => view.segments.oldest().is_some_and(|oldest| index < oldest.base.next),
+        false => view.runs.is_before_files(view.log, index).unwrap_or(false),
+    }
 }
 
 /// Reads a log that was dropped: what its files still have, and then that it is gone.

@@ -73,7 +73,7 @@ pub struct chiplog_log_options_t {
     /// "az://CONTAINER/PREFIX", "file:///DIRECTORY" or an absolute path. Keys, region and endpoint come from the variables
     /// that the store's own programs use, such as AWS_ACCESS_KEY_ID and AWS_ENDPOINT_URL. NULL or empty, the default: none.
     /// Opening the log makes no request, and a store that is down stops no append. A follower reads the log's older records
-    /// from there. Borrowed for the call. Named logs have no objects yet: for them it must be NULL.
+    /// from there. Borrowed for the call.
     pub object_store: *const c_char,
     /// Records that are older than this are stored, even if they make a small object. 0, the default: only full objects.
     pub object_age_ms: u64,

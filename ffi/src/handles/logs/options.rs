@@ -19,7 +19,8 @@ pub struct chiplog_logs_options_t {
     /// sizeof(chiplog_logs_options_t) as the caller was compiled with it.
     pub size: usize,
     /// Options of each group. NULL, the default: the defaults. retention_bytes and retention_age_ms must be 0: discard
-    /// records of each named log. object_store must be NULL: named logs have no objects yet. Segments have a table of the group's logs: if they are smaller than 8 MiB, lower
+    /// records of each named log. With object_store each group has objects of its own, and local_bytes, local_age_ms and
+    /// cache_bytes are of each group. Segments have a table of the group's logs: if they are smaller than 8 MiB, lower
     /// sessions_max to make room for it.
     pub options: *const chiplog_log_options_t,
     /// The number of groups, 1 to 1,024, default 2. A group has two threads and one sync at a time. A directory that is
@@ -61,11 +62,6 @@ pub(super) unsafe fn read(given: *const chiplog_logs_options_t) -> Result<LogsOp
         .map(|n| path(*paths.add(n), "one of directories").map(Path::to_owned))
         .collect::<Result<_>>()?;
     let options = options::read(given.options)?;
-    if options.vault.is_some() {
-        return Err(invalid(
-            "options of named logs: object_store must be NULL: named logs have no objects yet",
-        ));
-    }
     Ok(LogsOptions::default().groups(given.groups).directories(directories).options(options))
 }
 

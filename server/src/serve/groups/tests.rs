@@ -29,7 +29,7 @@ pub(super) fn over(data: &Path, directories: &[PathBuf]) -> chiplog::Result<Grou
     let at = listener.local_addr().unwrap();
     let address: Address = format!("{at} {at}").parse().unwrap();
     let options = PeerOptions::new(NodeId(1), listener, address.to_string());
-    Groups::new(config, &address, PeerTransport::start(options).unwrap(), LogSlot::new())
+    Groups::new(config, None, &address, PeerTransport::start(options).unwrap(), LogSlot::new())
 }
 
 fn aside(groups: &Groups, group: u32) -> bool {
@@ -94,7 +94,8 @@ fn system_log_is_not_set_aside() {
     let groups = with_system(dir.path());
     groups.replicas()[0].close().unwrap();
     let Inner { config, address, transport, .. } = &*groups.inner;
-    let waiting = Groups::over(config.clone(), address.clone(), transport.clone(), LogSlot::new()).unwrap();
+    let waiting =
+        Groups::over(config.clone(), None, address.clone(), transport.clone(), LogSlot::new()).unwrap();
     drop(groups);
     assert_eq!(waiting.host(SYSTEM, LogId(7)).unwrap_err().kind(), ErrorKind::Diverged);
     assert!(open_log::is_log(&waiting.path(SYSTEM)) && !aside(&waiting, SYSTEM));

@@ -10,7 +10,7 @@ use super::jobs::Job;
 use crate::error::Result;
 use crate::replica::raft::object_service::ObjectAnswer;
 use crate::store::format::objects::StoredObject;
-use crate::store::object_maker::Stretch;
+use crate::store::object_file::Stretch;
 use crate::sync::clock::Moment;
 use crate::types::NodeId;
 use crate::vault::Vault;

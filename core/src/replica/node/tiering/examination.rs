@@ -16,7 +16,7 @@ use crate::replica::state::object_table::StoredAt;
 use crate::store::format::geometry::FOOTER_BYTES;
 use crate::store::format::objects::StoredObject;
 use crate::store::format::segment::Footer;
-use crate::store::object_maker::{MadeObject, Stretch};
+use crate::store::object_file::{MadeObject, Stretch};
 use crate::store::objects::cache::CHUNK_BYTES;
 use crate::store::objects::names::{folder, object_name, object_number, salt};
 use crate::types::LogId;

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::replica::queue::proposals::ObjectCommand;
 use crate::store::format::block::{BlockHeader, Kind};
 use crate::store::format::objects::StoredObject;
-use crate::store::object_maker::Stretch;
+use crate::store::object_file::Stretch;
 use crate::store::objects::names::object_name;
 use crate::store::read::entry_lookup::Archive;
 use crate::store::segment::Base;

@@ -8,7 +8,8 @@ use crate::options::Options;
 use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::store::format::block::BlockHeader;
 use crate::store::format::objects::StoredObject;
-use crate::store::object_maker::{MadeObject, Stretch, make};
+use crate::store::object_file::{MadeObject, Stretch};
+use crate::store::object_maker::make;
 use crate::store::objects::names::{
     begin_name, begin_number, begin_text, begins, folder, not_there, object_name, object_number, root_name,
     root_text,

@@ -54,9 +54,9 @@ impl Sequencer {
         Ok(())
     }
 
-    /// The bytes of the logs and their options in the opening of a segment.
+    /// The bytes of the logs, their options, and the objects in the opening of a segment: they share its room.
     fn logs_bytes(&self) -> usize {
-        self.logs.encoded_bytes().saturating_sub(LOGS_HEADER_BYTES)
+        self.logs.encoded_bytes().saturating_sub(LOGS_HEADER_BYTES) + self.objects.encoded_bytes()
     }
 
     /// The bytes that the openings of this replica's segments have for them, with these options of the group.
@@ -67,10 +67,11 @@ impl Sequencer {
 
     fn no_room_for_logs(&self, what: &str) -> Error {
         let what = format!(
-            "the group has {} logs, {} of them with options, and its segments have no room for {what}; drop some, or use \
-             more groups or larger segments",
+            "the group has {} logs, {} of them with options, and {} objects, and its segments have no room for {what}; drop \
+             some, or use more groups or larger segments",
             self.logs.len(),
-            self.logs.with_options().count()
+            self.logs.with_options().count(),
+            self.objects.len()
         );
         Error::new(ErrorKind::Full, what)
     }

@@ -55,6 +55,10 @@ impl Sequencer {
     pub(crate) fn object_opening(&self) -> (BlockHeader, Vec<u8>) {
         // Before the log had objects, its openings said what this replica kept.
         let log_first = if self.objects.has_begun() { self.first_at_end() } else { self.end.next };
+        let mut logs = self.logs.clone();
+        if !self.objects.has_begun() && !planted!(110) {
+            logs.begin_at_ends();
+        }
         let log_first = if planted!(91) { self.committed.local_first } else { log_first };
         // A founder's own membership is in no entry: the replicas that joined it do not know it.
         let membership = self.membership_at_end();
@@ -67,7 +71,7 @@ impl Sequencer {
             configuration,
             sessions: self.sessions.encode(),
             options: self.options_at_end().encode(),
-            logs: self.logs.encode(),
+            logs: logs.encode(),
             objects: self.objects.encode(log_first),
         };
         let body = opening.encode();

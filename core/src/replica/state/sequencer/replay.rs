@@ -281,7 +281,10 @@ impl Sequencer {
             }
         }
         self.committed.objects = self.objects.clone();
-        self.logs.begin_at_ends();
+        // The same of each log of a shared group.
+        if !(self.objects.has_begun() && self.reads_objects) || planted!(114) {
+            self.logs.begin_at_ends();
+        }
         self.committed.logs = self.logs.clone();
         self.changed_logs = ChangedLogs::all_of(&self.logs);
         self.replaced_logs = !planted!(79);

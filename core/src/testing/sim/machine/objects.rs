@@ -4,8 +4,9 @@ use super::Machine;
 use crate::error::{ErrorKind, Result};
 use crate::replica::node::tiering::ObjectMaker;
 use crate::store::format::segment::Base;
-use crate::store::object_maker::Stretch;
+use crate::store::object_file::Stretch;
 use crate::store::objects::names::object_name;
+use crate::store::sorted_object::unsort;
 use crate::types::EntryIndex;
 use std::sync::atomic::Ordering;
 
@@ -60,7 +61,13 @@ impl Machine {
         drop(guarded);
         self.compared = at.number + 1;
         match made {
-            Ok(made) => vault.compare(&object_name(log, at.number), &made.pieces),
+            Ok(made) => {
+                let name = object_name(log, at.number);
+                if made.object.is_sorted() {
+                    unsort(log, at.number, &made.pieces.concat().into(), &name)?;
+                }
+                vault.compare(&name, &made.pieces)
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()), // removed here since
             Err(error) => Err(error),
         }

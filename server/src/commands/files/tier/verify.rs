@@ -18,7 +18,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 const PIECE_BYTES: u64 = 8 << 20;
 /// How many faults of a log are listed; further ones are only counted.
 const FAULTS_SHOWN_MAX: usize = 10_000;
+/// An object whose records are log by log begins with these bytes.
+const SORTED_MAGIC: &[u8; 8] = b"CHIPSORT";
 /// The file that a temporary directory lacks: the inspector misses it.
 const IDENTITY_FILE: &str = "chiplog.id";
 
@@ -216,7 +218,11 @@ impl Check<'_> {
             next = next.max(*number + 1);
             let file = self.dir.join(format!("{:020}.seg", *number + 1));
             match self.download(*number, *bytes, &file) {
-                Ok(()) => self.inspect(*number, *bytes)?,
+                Ok(()) => {
+                    if self.unsort(*number, *bytes, &file)? {
+                        self.inspect(*number, *bytes)?;
+                    }
+                }
                 // Its records were discarded meanwhile.
                 Err(failure)
                     if failure.kind() == ErrorKind::NotFound
@@ -313,6 +319,30 @@ impl Check<'_> {
             at = end;
         }
         Ok(())
+    }
+
+    /// Makes the segment file of an object that was downloaded, if its records are log by log. False: it is damaged, which was
+    /// reported.
+    fn unsort(&mut self, number: u64, bytes: u64, file: &Path) -> Result<bool> {
+        let mut head = [0; SORTED_MAGIC.len()];
+        let read = File::open(file).and_then(|mut file| file.read_exact(&mut head));
+        if read.is_err() || head != *SORTED_MAGIC {
+            return Ok(true); // the inspector reads it as it is
+        }
+        let object = std::fs::read(file).map_err(|e| Failure::io("read", file, &e))?;
+        match Backup::segment_file(LogId(self.log), number, object) {
+            Ok(segment) => {
+                std::fs::write(file, segment).map_err(|e| Failure::io("write", file, &e))?;
+                Ok(true)
+            }
+            Err(error) => {
+                self.end = None;
+                self.checked.objects += 1;
+                self.checked.bytes += bytes;
+                self.fault(Some(number), (0, bytes), Severity::Corrupt, &error.to_string())?;
+                Ok(false)
+            }
+        }
     }
 
     /// Checks an object that was downloaded.

@@ -1,0 +1,162 @@
+//! Makes the segment file of an object: sealed, in canonical form, of its opening and its entries.
+//!
+//! ```text
+//! header | opening | the entries of the stretch, back to back | zeros | block index | footer
+//! ```
+//!
+//! Canonical: the bytes follow from the entries, and from nothing else. No block that is no entry is in it, no block says what
+//! was durable, and the salt follows from the log's id and the object's number. So all replicas make the same bytes, and so does
+//! any later build.
+//!
+//! The bodies are those of the files, not copied: only the header of each block is another one.
+//!
+//! Must not know: what the entries mean, where the file goes.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::record::crc::Crc;
+use crate::store::PROOF_BYTES_MAX;
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use crate::store::format::geometry::{
+    FOOTER_BYTES, INDEX_STRIDE_BYTES, SEGMENT_BYTES_MAX, SEGMENT_HEADER_BYTES, data_limit, segment_bytes_for,
+};
+use crate::store::format::objects::StoredObject;
+use crate::store::format::segment::{Footer, IndexEntry, SegmentHeader, encode_index, version_of};
+use crate::store::objects::names::salt;
+use crate::store::segment::Base;
+use crate::types::{LogId, SegmentId, Timestamp};
+use bytes::Bytes;
+
+/// The file of an object, in pieces.
+#[derive(Debug)]
+pub(crate) struct MadeObject {
+    pub(crate) pieces: Vec<Bytes>,
+    pub(crate) object: StoredObject,
+}
+
+/// A block: its header and its body.
+pub(crate) type Entry = (BlockHeader, Bytes);
+
+/// The stretch of an object.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stretch {
+    pub(crate) log: LogId,
+    pub(crate) number: u64,
+    pub(crate) begin: Base,
+    pub(crate) end: Base,
+}
+
+/// Makes the segment file of a stretch: its opening, and its entries.
+///
+/// # Errors
+/// `TooLarge`: no segment file is that large.
+pub(crate) fn segment_file(stretch: &Stretch, entries: &[Entry]) -> Result<MadeObject> {
+    let mut file = File::new(salt(stretch.log, stretch.number));
+    for (header, body) in entries {
+        file.push(*header, body.clone());
+    }
+    file.seal(stretch)
+}
+
+/// A file that is being made.
+struct File {
+    id: SegmentId,
+    /// The pieces behind the header.
+    pieces: Vec<Bytes>,
+    /// Where its blocks end.
+    end: usize,
+    index: Vec<IndexEntry>,
+    first_timestamp: Timestamp,
+    last_timestamp: Timestamp,
+    version: u32,
+}
+
+/// The padding behind a block.
+static ZEROS: [u8; BLOCK_HEADER_BYTES] = [0; BLOCK_HEADER_BYTES];
+
+impl File {
+    fn new(id: SegmentId) -> Self {
+        Self {
+            id,
+            pieces: Vec::new(),
+            end: SEGMENT_HEADER_BYTES,
+            index: Vec::new(),
+            first_timestamp: Timestamp(0),
+            last_timestamp: Timestamp(0),
+            version: 1,
+        }
+    }
+
+    fn push(&mut self, header: BlockHeader, body: Bytes) {
+        let length = (BLOCK_HEADER_BYTES + body.len()) as u32;
+        let header = BlockHeader { length, durable_upto: 0, ..header };
+        if header.kind == Kind::Opening {
+            self.first_timestamp = header.timestamp;
+        }
+        self.version = self.version.max(version_of(header.kind, &body));
+        self.last_timestamp = header.timestamp;
+        let offset = self.end as u32;
+        if self.index.last().is_none_or(|last| offset - last.offset >= INDEX_STRIDE_BYTES as u32) {
+            let BlockHeader { first, raft_index, timestamp, .. } = header;
+            self.index.push(IndexEntry { first, raft_index, timestamp, offset });
+        }
+        let (stride, bytes) = (header.stride(), header.length as usize);
+        self.pieces.push(Bytes::copy_from_slice(&header.encode(self.id)));
+        self.pieces.push(body);
+        self.pieces.push(Bytes::from_static(&ZEROS[..stride - bytes]));
+        self.end += stride;
+    }
+
+    fn seal(self, stretch: &Stretch) -> Result<MadeObject> {
+        let Stretch { log, number, begin, end } = *stretch;
+        let bytes = segment_bytes_for(self.end + PROOF_BYTES_MAX);
+        if bytes > SEGMENT_BYTES_MAX as usize {
+            let what =
+                format!("object {number} has {bytes} bytes, which is more than a segment file can have");
+            return Err(Error::new(ErrorKind::TooLarge, what));
+        }
+        let (index, index_crc) = encode_index(&self.index);
+        let index_offset = data_limit(bytes);
+        let number_of_file = number + 1; // segments are numbered from 1
+        let footer = Footer {
+            number: number_of_file,
+            id: self.id,
+            base_raft: begin.raft,
+            base_term: begin.term,
+            first: begin.next,
+            next: end.next,
+            last_raft: end.raft,
+            last_term: end.term,
+            first_timestamp: self.first_timestamp,
+            last_timestamp: self.last_timestamp,
+            data_end: self.end as u32,
+            index_offset: index_offset as u32,
+            index_count: self.index.len() as u32,
+            index_crc,
+        };
+        let header = SegmentHeader {
+            log,
+            number: number_of_file,
+            id: self.id,
+            bytes: bytes as u32,
+            version: self.version,
+        };
+        let mut pieces = Vec::with_capacity(self.pieces.len() + 5);
+        pieces.push(Bytes::from(header.encode()));
+        pieces.extend(self.pieces.into_iter().filter(|piece| !piece.is_empty()));
+        pieces.push(Bytes::from(vec![0; index_offset - self.end]));
+        let behind = bytes - FOOTER_BYTES - index_offset - index.len();
+        pieces.push(Bytes::from(index));
+        pieces.push(Bytes::from(vec![0; behind]));
+        pieces.push(Bytes::copy_from_slice(&footer.encode()));
+        let crc = pieces.iter().fold(Crc::new(), |crc, piece| crc.add(piece)).sum();
+        let object = StoredObject {
+            bytes: bytes as u32,
+            data_end: self.end as u32,
+            index_count: self.index.len() as u32,
+            index_crc,
+            crc,
+        };
+        debug_assert_eq!(pieces.iter().map(Bytes::len).sum::<usize>(), bytes, "the pieces fill the file");
+        Ok(MadeObject { pieces, object })
+    }
+}

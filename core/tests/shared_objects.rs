@@ -1,0 +1,504 @@
+//! Groups of named logs whose older records are in an object store: what is stored, what goes from the disk, and what readers of
+//! each log get.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use chiplog::backup::{Backup, RestoreOptions};
+use chiplog::cluster::{Bootstrap, Change, ClusterOptions};
+use chiplog::follower::{FollowFrom, FollowMessage};
+use chiplog::transport::MemoryNetwork;
+use chiplog::vault::{FaultOptions, FaultyVault, MemoryVault, Vault};
+use chiplog::{
+    ErrorKind, FollowerLog, Index, Log, LogId, LogNumber, LogOption, Logs, LogsOptions, NodeId, Options,
+    ReadMode, Start,
+};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const SEGMENT: u32 = 256 << 10;
+/// How many logs a group has.
+const LOGS: u64 = 7;
+
+fn options(vault: &Arc<MemoryVault>) -> Options {
+    Options::with_segment_bytes(SEGMENT)
+        .sessions_max(16)
+        .vault(vault.clone() as Arc<dyn Vault>)
+        .object_bytes(128 << 10)
+        .object_delete_delay(Duration::from_millis(200))
+        .local_bytes(2 * u64::from(SEGMENT))
+}
+
+fn open(dir: &Path, options: Options) -> Logs {
+    Logs::open(dir, LogsOptions::default().groups(1).options(options)).unwrap()
+}
+
+fn group(logs: &Logs) -> Log {
+    logs.groups()[&1].clone()
+}
+
+fn record(log: u64, n: u64) -> Vec<u8> {
+    let mut record = vec![((log * 31 + n) % 251) as u8; 300 + (n % 700) as usize];
+    record[..8].copy_from_slice(&n.to_le_bytes());
+    record[8..16].copy_from_slice(&log.to_le_bytes());
+    record
+}
+
+fn log_of(logs: &Logs, log: u64) -> Log {
+    let name = format!("log-{log}");
+    logs.get(&name).or_else(|_| logs.create(&name)).unwrap()
+}
+
+/// Appends `count` records to each of these logs, turn by turn.
+fn append(logs: &Logs, which: &[u64], count: u64) {
+    let handles: Vec<_> = which.iter().map(|log| (*log, log_of(logs, *log))).collect();
+    let mut left = count;
+    while left > 0 {
+        let some = left.min(64);
+        let lasts: Vec<u64> = handles.iter().map(|(_, handle)| handle.last_index().get()).collect();
+        let mut tickets = Vec::new();
+        for k in 1..=some {
+            for ((log, handle), last) in handles.iter().zip(&lasts) {
+                tickets.push(handle.submit(&record(*log, last + k)).unwrap());
+            }
+        }
+        tickets.into_iter().for_each(|ticket| assert!(ticket.wait().unwrap().get() > 0));
+        left -= some;
+    }
+}
+
+fn all() -> Vec<u64> {
+    (1..=LOGS).collect()
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn read_all(log: u64, handle: &Log, from: u64) {
+    let mut reader = handle.reader(Start::Index(Index(from))).unwrap();
+    for n in from..=handle.last_index().get() {
+        let found = reader.next_record().unwrap().unwrap_or_else(|| panic!("no record {n} of log {log}"));
+        assert!((found.index.get(), found.data) == (n, &record(log, n)[..]), "record {n} of log {log}");
+    }
+    assert!(reader.next_record().unwrap().is_none());
+}
+
+fn files(dir: &Path, suffix: &str) -> usize {
+    let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter(|name| name.to_string_lossy().ends_with(suffix)).count()
+}
+
+/// Appends until the directory of the group has few files.
+fn until_files_go(logs: &Logs, dir: &Path) {
+    eventually("files go", || {
+        append(logs, &all(), 20);
+        files(&dir.join("group-1"), ".seg") <= 8
+    });
+}
+
+#[test]
+fn older_records_of_each_log_are_read_from_the_object_store() {
+    for mode in [ReadMode::Map, ReadMode::Read] {
+        let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+        let opened = || open(dir.path(), options(&vault).read_mode(mode));
+        let logs = opened();
+        append(&logs, &all(), 600); // 2.7 MB
+        eventually("objects are stored", || group(&logs).metrics().stored_bytes > 2_000_000);
+        until_files_go(&logs, dir.path());
+        let oldest = |logs: &Logs| log_of(logs, 3).first_index().get();
+        assert_eq!(oldest(&logs), 1);
+        for log in all() {
+            read_all(log, &log_of(&logs, log), 1);
+            read_all(log, &log_of(&logs, log), 77);
+            for n in [1, 2, 300, 599] {
+                assert_eq!(log_of(&logs, log).read(Index(n)).unwrap().data, record(log, n));
+            }
+        }
+        assert!(group(&logs).metrics().fetched_bytes > 0);
+        logs.close().unwrap();
+        let logs = opened();
+        assert_eq!(oldest(&logs), 1);
+        append(&logs, &all(), 50);
+        for log in all() {
+            read_all(log, &log_of(&logs, log), 1);
+        }
+    }
+}
+
+/// The names of a log's objects and how large each is.
+fn objects(vault: &MemoryVault, log: LogId) -> Vec<(String, u64)> {
+    let found = vault.list(&format!("{:032x}/o/", log.get())).unwrap();
+    found.into_iter().map(|object| (object.name, object.bytes)).collect()
+}
+
+/// A reader of one log among many fetches about that log's bytes, not the whole objects.
+#[test]
+fn one_log_costs_about_its_own_bytes() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let options = || {
+        let segment = 4 << 20;
+        let options = Options::with_segment_bytes(segment).vault(vault.clone() as Arc<dyn Vault>);
+        options.object_bytes(4 << 20).local_bytes(2 * u64::from(segment)).object_scrub(None)
+    };
+    let logs = open(dir.path(), options());
+    let many: Vec<u64> = (1..=40).collect();
+    eventually("objects are stored, and files go", || {
+        append(&logs, &many, 64);
+        group(&logs).metrics().stored_bytes > 24 << 20 && files(&dir.path().join("group-1"), ".seg") <= 8
+    });
+    let id = group(&logs).log_id();
+    logs.close().unwrap();
+    let logs = open(dir.path(), options());
+    let stored: u64 = objects(&vault, id).iter().map(|(_, bytes)| bytes).sum();
+    let before = group(&logs).metrics().fetched_bytes;
+    read_all(7, &log_of(&logs, 7), 1);
+    let fetched = group(&logs).metrics().fetched_bytes - before;
+    // Of each object the chunk with its opening, that with its directory, and one or two with the log's records.
+    let most = objects(&vault, id).len() as u64 * 4 * (256 << 10);
+    assert!(fetched > 0 && fetched <= most && fetched < stored / 3, "{fetched} of {stored} bytes");
+}
+
+/// Objects go once each of their logs has discarded its records, or is dropped, and not before. What is left is read as before.
+#[test]
+fn objects_go_when_all_logs_have_discarded_their_records() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let logs = open(dir.path(), options(&vault));
+    append(&logs, &all(), 600);
+    eventually("objects are stored", || group(&logs).metrics().stored_bytes > 2_000_000);
+    until_files_go(&logs, dir.path());
+    let id = group(&logs).log_id();
+    let name = |number: u64| format!("{:032x}/o/{number:020}", id.get());
+    let is_there = |number| vault.size(&name(number)).unwrap().is_some();
+    for log in 1..LOGS - 1 {
+        log_of(&logs, log).discard(Index(400)).unwrap();
+    }
+    log_of(&logs, LOGS - 1).discard(Index(400)).unwrap();
+    until_files_go(&logs, dir.path());
+    assert!(is_there(0), "log {LOGS} has records there");
+    read_all(LOGS, &log_of(&logs, LOGS), 1);
+    assert_eq!(log_of(&logs, 1).read(Index(399)).unwrap_err().kind(), ErrorKind::Discarded);
+    read_all(1, &log_of(&logs, 1), 400);
+    logs.delete(&format!("log-{LOGS}")).unwrap();
+    eventually("objects are deleted", || !is_there(0) && !is_there(4));
+    for log in 1..LOGS {
+        assert_eq!(log_of(&logs, log).first_index().get(), 400);
+        read_all(log, &log_of(&logs, log), 400);
+    }
+    assert!(objects(&vault, id).len() > 2);
+}
+
+/// Retention of a log finds where its records end in objects whose files are gone.
+#[test]
+fn retention_of_a_log_counts_what_is_in_objects() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let logs = open(dir.path(), options(&vault));
+    append(&logs, &all(), 600);
+    eventually("objects are stored", || group(&logs).metrics().stored_bytes > 2_000_000);
+    until_files_go(&logs, dir.path());
+    let log = log_of(&logs, 2);
+    log.set_log_options(&[(LogOption::RetentionBytes, Some(200_000))], Duration::from_secs(10)).unwrap();
+    eventually("retention discards", || log.first_index().get() > 100);
+    let left: usize = (log.first_index().get()..=log.last_index().get()).map(|n| record(2, n).len()).sum();
+    assert!(left > 180_000, "records of {left} bytes are left"); // each batch has a header
+    read_all(2, &log, log.first_index().get());
+    assert_eq!(log_of(&logs, 3).first_index().get(), 1);
+    read_all(3, &log_of(&logs, 3), 1);
+}
+
+/// A restart, times, damage in an object that is repaired from files, and damage in a file that the object makes good.
+#[test]
+fn damaged_and_lost_objects_are_stored_again() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let options = || {
+        let options = options(&vault).local_bytes(None);
+        options.object_scrub(Some(Duration::from_secs(1)))
+    };
+    let logs = open(dir.path(), options());
+    append(&logs, &all(), 600);
+    eventually("objects are stored", || group(&logs).metrics().stored_bytes > 2_000_000);
+    let objects = objects(&vault, group(&logs).log_id());
+    let get = |name: &str, bytes| vault.get(name, 0..bytes).unwrap();
+    let right: Vec<_> = objects.iter().map(|(name, bytes)| get(name, *bytes)).collect();
+    let mut bad = right[2].to_vec();
+    bad[60_000] ^= 1;
+    vault.put(&objects[2].0, &[bad.into()]).unwrap();
+    vault.delete(&objects[4].0).unwrap();
+    logs.close().unwrap();
+    let logs = open(dir.path(), options());
+    eventually("both are stored again", || group(&logs).metrics().repaired_objects >= 2);
+    for ((name, bytes), right) in objects.iter().zip(&right) {
+        assert_eq!(get(name, *bytes), right, "{name}");
+    }
+}
+
+/// A flipped bit on the way from the store is never served, and an object that came damaged is fetched again.
+#[test]
+fn faults_of_the_object_store_delay_readers_and_damage_nothing() {
+    let (dir, below) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let faults = || FaultOptions::default().refused(100).unanswered(100).missing(50).flipped(200).short(50);
+    let vault = Arc::new(FaultyVault::new(below.clone(), 11, FaultOptions::default()));
+    let options = options(&below).vault(vault.clone() as Arc<dyn Vault>);
+    let logs = open(dir.path(), options);
+    append(&logs, &all(), 600);
+    eventually("objects are stored", || group(&logs).metrics().stored_bytes > 2_000_000);
+    until_files_go(&logs, dir.path());
+    vault.set_faults(faults());
+    for log in all() {
+        let handle = log_of(&logs, log);
+        let mut reader = None;
+        let mut next = 1;
+        let begun = Instant::now();
+        while next <= 600 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "record {next} of log {log}");
+            let at = reader.take().map_or_else(|| handle.reader(Start::Index(Index(next))), Ok);
+            let found = at.and_then(|mut at| {
+                let record = at.next_record()?.map(|found| (found.index.get(), found.data.to_vec()));
+                reader = Some(at);
+                Ok(record)
+            });
+            match found {
+                Ok(Some(found)) => {
+                    assert_eq!(found, (next, record(log, next)), "log {log}");
+                    next += 1;
+                }
+                Ok(None) => panic!("record {next} of log {log} is not there"),
+                Err(error) => {
+                    assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Corrupt), "{error}");
+                }
+            }
+        }
+    }
+    vault.set_faults(FaultOptions::default().refused(1000));
+    append(&logs, &all(), 100);
+    let error = log_of(&logs, 5).read(Index(3)).map(drop);
+    assert!(
+        error.is_err_and(|error| error.kind() == ErrorKind::Unavailable)
+            || group(&logs).metrics().cached_bytes > 0
+    );
+}
+
+/// All disks are lost: a group and the catalogue come back from the object store alone.
+#[test]
+fn group_comes_back_from_the_object_store_alone() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let place = |name: &str| dir.path().join(name);
+    let options = || options(&vault).object_age(Duration::from_millis(50));
+    let logs = open(&place("lost"), options());
+    append(&logs, &all(), 400);
+    for log in 1..=3 {
+        log_of(&logs, log).discard(Index(50)).unwrap();
+    }
+    logs.seal("log-4").unwrap();
+    logs.delete("log-5").unwrap();
+    let left: Vec<u64> = all().into_iter().filter(|log| ![4, 5].contains(log)).collect();
+    let mut ends = Vec::new();
+    eventually("everything is stored", || {
+        ends = left.iter().map(|log| (*log, log_of(&logs, *log).last_index())).collect();
+        append(&logs, &left, 1);
+        std::thread::sleep(Duration::from_millis(200));
+        group(&logs).metrics().unstored_bytes < 3000 && logs.system().metrics().stored_objects > 0
+    });
+    let ids = [logs.system().log_id(), group(&logs).log_id()];
+    logs.close().unwrap();
+    std::fs::remove_dir_all(place("lost")).unwrap();
+
+    std::fs::create_dir(place("again")).unwrap();
+    for (id, name) in ids.into_iter().zip(["system", "group-1"]) {
+        let backup = Backup::fetch(&*vault, id, place(&format!("backup-{name}")), &mut |_, _| {}).unwrap();
+        backup.check(&mut |_, _| {}).unwrap();
+        let keep = RestoreOptions::default().keep_log_id(true);
+        backup.restore(place("again").join(name), &keep, &mut |_, _| {}).unwrap();
+    }
+    let without = options().vault(None).local_bytes(None);
+    let logs = open(&place("again"), without);
+    for (log, end) in ends {
+        let handle = log_of(&logs, log);
+        assert!(handle.last_index().get() >= end.get(), "log {log} ends at {} of {end}", handle.last_index());
+        assert_eq!(handle.first_index().get(), if log <= 3 { 50 } else { 1 });
+        read_all(log, &handle, handle.first_index().get());
+    }
+    assert_eq!(log_of(&logs, 4).append(b"x").unwrap_err().kind(), ErrorKind::Sealed);
+    assert_eq!(logs.get("log-5").unwrap_err().kind(), ErrorKind::NotFound);
+    append(&logs, &left, 10);
+
+    // An object is damaged: nothing is restored of it.
+    let objects = objects(&vault, ids[1]);
+    for at in [4200, 20_000, 60_000] {
+        let (name, bytes) = objects.iter().max_by_key(|(_, bytes)| *bytes).unwrap();
+        let right = vault.get(name, 0..*bytes).unwrap();
+        let mut bad = right.to_vec();
+        bad[at] ^= 1;
+        vault.put(name, &[bad.into()]).unwrap();
+        let error = Backup::fetch(&*vault, ids[1], place("less"), &mut |_, _| {}).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        vault.put(name, &[right]).unwrap();
+    }
+}
+
+/// Whatever byte of an object is another one: no reader gets other records, and the segment file that is made of it is the right one.
+#[test]
+fn no_flipped_byte_of_an_object_is_served() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let options = || options(&vault).object_scrub(None).object_age(Duration::from_millis(50));
+    let logs = open(dir.path(), options());
+    append(&logs, &all(), 150);
+    until_files_go(&logs, dir.path());
+    let id = group(&logs).log_id();
+    let (name, bytes) = objects(&vault, id).into_iter().find(|(_, bytes)| *bytes > 100_000).unwrap();
+    let number: u64 = name.rsplit('/').next().unwrap().parse().unwrap();
+    let right = vault.get(&name, 0..bytes).unwrap();
+    let file = Backup::segment_file(id, number, right.to_vec()).unwrap();
+    for at in (0..right.len()).step_by(1009).chain(0..96).chain(4096..4200) {
+        let mut bad = right.to_vec();
+        bad[at] ^= 1 << (at % 8);
+        match Backup::segment_file(id, number, bad.clone()) {
+            // Zeros behind the skeleton are in no segment file. Without its first bytes it is taken for one.
+            Ok(made) => assert!(made == file || (at < 8 && made == bad), "byte {at}"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "byte {at}: {error}"),
+        }
+        if at % 7 > 0 {
+            continue;
+        }
+        vault.put(&name, &[bad.into()]).unwrap();
+        for log in [1, 4, LOGS] {
+            let handle = log_of(&logs, log);
+            let mut reader = handle.reader(Start::First).unwrap();
+            let mut next = 1;
+            loop {
+                match reader.next_record() {
+                    Ok(Some(found)) => {
+                        assert!(
+                            (found.index.get(), found.data) == (next, &record(log, next)[..]),
+                            "byte {at}"
+                        );
+                        next += 1;
+                    }
+                    Ok(None) => break,
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Corrupt, "byte {at}: {error}");
+                        break;
+                    }
+                }
+            }
+        }
+        vault.put(&name, std::slice::from_ref(&right)).unwrap();
+    }
+    all().into_iter().for_each(|log| read_all(log, &log_of(&logs, log), 1));
+}
+
+/// A copy of a whole group begins behind what is stored, keeps few files, and has all records of each log.
+#[test]
+fn copy_of_a_group_reads_objects() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let logs = open(&dir.path().join("logs"), options(&vault));
+    append(&logs, &all(), 600);
+    eventually("objects are stored", || group(&logs).metrics().stored_bytes > 2_000_000);
+    log_of(&logs, 2).discard(Index(77)).unwrap();
+    until_files_go(&logs, &dir.path().join("logs"));
+    let source = group(&logs);
+    let mut feed = source.follow(FollowFrom::Newest).unwrap().skip_stored();
+    let Some(FollowMessage::State(state)) = feed.next(0).unwrap() else {
+        panic!("a feed begins with a state")
+    };
+    let place = dir.path().join("copy");
+    let reads =
+        || Options::with_segment_bytes(SEGMENT).sessions_max(16).vault(vault.clone() as Arc<dyn Vault>);
+    let copy = FollowerLog::create(&place, reads(), &state).unwrap();
+    let mut bytes = 0;
+    while let Some(fed) = feed.next(64 << 10).unwrap() {
+        bytes += fed.bytes();
+        copy.apply(fed).unwrap();
+    }
+    assert!(bytes < 1_500_000, "{bytes} bytes were copied");
+    let numbers: Vec<_> = logs.list().unwrap().into_iter().map(|info| (info.name, info.number)).collect();
+    let check = |copy: &FollowerLog| {
+        for (name, number) in &numbers {
+            let log: u64 = name.trim_start_matches("log-").parse().unwrap();
+            let handle = copy.log().named(*number).unwrap();
+            assert_eq!(handle.first_index().get(), if log == 2 { 77 } else { 1 });
+            assert_eq!(handle.last_index(), log_of(&logs, log).last_index());
+            read_all(log, &handle, handle.first_index().get());
+        }
+    };
+    check(&copy);
+    copy.close().unwrap();
+    let copy = FollowerLog::open(&place, reads()).unwrap();
+    check(&copy);
+}
+
+/// Replicas of the catalogue and of one group.
+struct Trio {
+    networks: [MemoryNetwork; 2],
+    dirs: Vec<tempfile::TempDir>,
+    vault: Arc<MemoryVault>,
+}
+
+impl Trio {
+    fn open(&self, node: u64, bootstrap: impl Fn(usize) -> Bootstrap) -> Logs {
+        let transports = [self.networks[0].transport(), self.networks[1].transport()];
+        let bootstraps = [bootstrap(0), bootstrap(1)];
+        let options = LogsOptions::default().groups(1).options(options(&self.vault)).cluster(move |group| {
+            let n = group as usize;
+            let mut cluster = ClusterOptions::new(NodeId(node), bootstraps[n], transports[n].clone());
+            cluster.heartbeat = Duration::from_millis(30);
+            cluster.election_timeout = Duration::from_secs(1);
+            cluster
+        });
+        Logs::open(self.dirs[node as usize - 1].path(), options).unwrap()
+    }
+
+    fn join(&self, leader: &Logs, node: u64) -> Logs {
+        let groups = |logs: &Logs| [logs.system().clone(), group(logs)];
+        let ids = groups(leader).map(|log| log.log_id());
+        let joined = self.open(node, |n| Bootstrap::Join(ids[n]));
+        for (leader, group) in groups(leader).into_iter().zip(groups(&joined)) {
+            let (node, directory) = (NodeId(node), group.directory_id());
+            let add = Change::AddLearner { node, directory, address: String::new() };
+            leader.change_members(&[add], Duration::from_secs(60)).unwrap();
+            leader.change_members(&[Change::Promote(node)], Duration::from_secs(60)).unwrap();
+        }
+        joined
+    }
+}
+
+/// A replica that is added when the others have no files of the first records any more has all of them, and the objects that two
+/// replicas make are equal: the vault would show another size or checksum.
+#[test]
+fn replica_that_is_added_reads_what_only_the_objects_have() {
+    let trio = Trio {
+        networks: [MemoryNetwork::new(), MemoryNetwork::new()],
+        dirs: (0..4).map(|_| tempfile::tempdir().unwrap()).collect(),
+        vault: Arc::new(MemoryVault::default()),
+    };
+    let one = trio.open(1, |_| Bootstrap::Init);
+    let two = trio.join(&one, 2);
+    append(&one, &all(), 600);
+    let stored = || group(&one).metrics().stored_bytes + group(&two).metrics().stored_bytes;
+    eventually("objects are stored", || stored() > 2_000_000);
+    until_files_go(&one, trio.dirs[0].path());
+    eventually("files go at the other replica", || {
+        append(&one, &all(), 20);
+        files(&trio.dirs[1].path().join("group-1"), ".seg") <= 8
+    });
+    log_of(&one, 6).discard(Index(100)).unwrap();
+    let three = trio.join(&one, 3);
+    let last = group(&one).status().replica.committed_entry;
+    eventually("it follows", || group(&three).status().replica.committed_entry >= last);
+    for (name, number) in one.list().unwrap().into_iter().map(|info| (info.name, info.number)) {
+        let log: u64 = name.trim_start_matches("log-").parse().unwrap();
+        let handle = |logs: &Logs| group(logs).named(LogNumber(number.0)).unwrap();
+        let first = handle(&one).first_index();
+        assert_eq!(first.get(), if log == 6 { 100 } else { 1 });
+        for logs in [&one, &two, &three] {
+            eventually("the log's begin is known", || handle(logs).first_index() == first);
+            eventually("it knows all objects", || {
+                handle(logs).reader(Start::First).and_then(|mut r| r.next_batch().map(drop)).is_ok()
+            });
+            read_all(log, &handle(logs), first.get());
+        }
+    }
+}
