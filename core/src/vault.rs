@@ -4,6 +4,7 @@
 //! PREFIX/<log id>/root                            which log this is
 //!                 o/00000000000000000000          the objects, numbered from 0
 //!                 begin/00000000000000000000      the records of all objects below this number are discarded
+//!                 pin/before-upgrade              keeps objects from deletion
 //! ```
 //!
 //! Implementations know names and bytes, and nothing of logs. They are called on threads of their own, never on a thread

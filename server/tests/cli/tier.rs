@@ -178,3 +178,65 @@ fn fetched_objects_are_restored() {
     is_error(&run(&["tier", "fetch", &stored.location(), &place("bad"), "--json"]).fails(3), "corrupt", 2);
     assert!(!Path::new(&place("bad")).exists());
 }
+
+/// What a pin keeps is listed, checked, fetched, and goes with it.
+#[test]
+fn pins_are_made_listed_fetched_and_removed() {
+    const FIELDS: [&str; 9] = [
+        "log_id",
+        "name",
+        "first_object",
+        "last_object",
+        "first",
+        "last",
+        "made_timestamp",
+        "made_time",
+        "missing",
+    ];
+    let stored = Stored::new();
+    let at = stored.location();
+    assert!(run(&["tier", "pins", &at, "--json"]).ok().out.is_empty());
+    let pin = run(&["tier", "pin", &at, "early", "--upto", "300", "--json"]).ok().json();
+    has_fields(&pin, &FIELDS);
+    assert_eq!(
+        (&pin["log_id"], &pin["first"], &pin["missing"]),
+        (&stored.id[..].into(), &1.into(), &0.into())
+    );
+    let (last, last_object) = (pin["last"].as_u64().unwrap(), pin["last_object"].as_u64().unwrap());
+    assert!(last >= 300 && last_object < 7, "{pin}");
+    is_error(&run(&["tier", "pin", &at, "early", "--json"]).fails(2), "already_exists", 29);
+    is_error(&run(&["tier", "pin", &at, "Bad", "--json"]).fails(2), "invalid_argument", 9);
+    is_error(&run(&["tier", "unpin", &at, "other", "--json"]).fails(4), "not_found", 14);
+    let text = run(&["tier", "pin", &at, "whole", "--log-id", &stored.id]).ok();
+    assert!(text.text().starts_with("pinned whole: records 1 to "), "{}", text.text());
+    let listed = run(&["tier", "pins", &at]).ok();
+    assert!(listed.text().starts_with("LOG ") && listed.text().contains(" early "), "{}", listed.text());
+
+    let place = |name: &str| stored.dir.path().join(name).display().to_string();
+    let fetched = run(&["tier", "fetch", &at, &place("backup"), "--pin", "early", "--json"]).ok().json();
+    assert_eq!((&fetched["first"], &fetched["last"]), (&1.into(), &last.into()));
+    stored.verify().ok();
+    // All is discarded, and what no pin keeps is gone: the log is made of nothing, and is not damaged.
+    let removed = run(&["tier", "unpin", &at, "whole", "--json"]).ok().json();
+    has_fields(&removed, &["log_id", "name"]);
+    let newest = run(&["tier", "list", &at, "--json"]).ok().json()["last"].as_u64().unwrap();
+    for number in last_object + 1..=newest {
+        fs::remove_file(stored.object(number)).unwrap();
+    }
+    let begin = stored.dir.path().join("store").join(&stored.id).join("begin");
+    fs::create_dir_all(&begin).unwrap();
+    fs::write(begin.join(format!("{:020}", newest + 1)), "begin").unwrap();
+    stored.verify().ok();
+    is_error(&run(&["tier", "fetch", &at, &place("all"), "--json"]).fails(4), "discarded", 7);
+    run(&["tier", "fetch", &at, &place("again"), "--pin", "early", "--json"]).ok();
+    fs::remove_file(stored.object(1)).unwrap();
+    let found = faults(&stored.verify().fails(3).json());
+    assert!(found.len() == 1 && found[0].1.contains("1 object is missing under pin early"), "{found:?}");
+    let listed = run(&["tier", "pins", &at, "--json"]).ok().json();
+    has_fields(&listed, &FIELDS);
+    assert_eq!(listed["missing"], 1);
+    let ran = run(&["tier", "fetch", &at, &place("less"), "--pin", "early", "--json"]).fails(3);
+    is_error(&ran, "corrupt", 2);
+    run(&["tier", "unpin", &at, "early"]).ok();
+    stored.verify().ok();
+}

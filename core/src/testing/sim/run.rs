@@ -190,6 +190,9 @@ impl World {
         if self.plan.logs > 0 {
             self.schedule.after(self.plan.fault_interval / 3, Event::Tenant);
         }
+        if self.vault.is_some() {
+            self.schedule.after(self.plan.fault_interval / 2, Event::Pins);
+        }
         let end = self.now().plus(self.plan.trouble);
         while self.now() < end {
             self.step()?;
@@ -326,7 +329,9 @@ impl World {
         if let Some(missing) = stored.iter().find(|name| !names.contains(name)) {
             return Err(format!("object {missing} is said to be stored, and is not"));
         }
-        let is_object = |name: &&String| !name.ends_with("/root") && !name.contains("/begin/");
+        let is_mark =
+            |name: &str| name.ends_with("/root") || name.contains("/begin/") || name.contains("/pin/");
+        let is_object = |name: &&String| !is_mark(name);
         if let Some(stray) = names.iter().filter(is_object).find(|name| !cut.contains(name)) {
             return Err(format!("object {stray} is stored, and was never cut"));
         }
@@ -363,6 +368,7 @@ impl World {
             }
         }
         self.judge_objects(leader)?;
+        self.judge_pins()?;
         let first = self.machine(leader).map(|leader| leader.summary().first);
         self.judge_followers(first.unwrap_or_default())?;
         let logs: BTreeSet<LogNumber> = self.history.calls.iter().map(|call| call.log).collect();

@@ -20,6 +20,7 @@ mod followers;
 mod leaving;
 mod nemesis;
 mod options;
+mod pins;
 mod process;
 mod tenant;
 mod watch;
@@ -51,6 +52,7 @@ use admin::Admin;
 use drill::Drill;
 use followers::{Follower, FollowerEvent};
 use nemesis::Nemesis;
+use pins::Pins;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,6 +100,8 @@ pub(super) enum Event {
     Options,
     /// A named log comes, is used, or goes.
     Tenant,
+    /// A pin is made or removed.
+    Pins,
     /// A lasting fault ends.
     EndTrouble(u64),
     /// The probe of a fail-over sends again.
@@ -141,6 +145,7 @@ pub(super) struct World {
     pub(super) tenant: Tenant,
     /// The object store of the replicas.
     pub(super) vault: Option<Arc<SimVault>>,
+    pub(super) pins: Pins,
     pub(super) hosts: BTreeMap<NodeId, Host>,
     pub(super) network: Network,
     pub(super) clients: Vec<Client>,
@@ -200,6 +205,7 @@ impl World {
             options_rng: Rng::new(plan.seed ^ 0xb710_45e7),
             tenant: Tenant::new(&plan),
             vault: plan.objects.then(|| Arc::new(SimVault::new(plan.seed, !plan.faults.is_empty()))),
+            pins: Pins::new(plan.seed),
             rng,
             plan,
         }
@@ -342,6 +348,7 @@ impl World {
             Event::Nemesis => self.nemesis_wakes()?,
             Event::Options => self.options_wake()?,
             Event::Tenant => self.tenant_wakes()?,
+            Event::Pins => self.pins_wake()?,
             Event::EndTrouble(trouble) => self.end_trouble(trouble)?,
             Event::Probe => self.probe()?,
             Event::Retire(node) => self.retire(node)?,

@@ -3,6 +3,7 @@
 mod fetch;
 mod list;
 mod objects;
+mod pins;
 mod verify;
 
 use crate::commands::files::object_store::StoreAccess;
@@ -24,6 +25,8 @@ Examples:
   chiplog tier verify /mnt/objects --log-id 5f0c39a1f3b54e0d8c1b5a7f2e9d4c36 --json | jq .ok
   chiplog tier fetch s3://bucket/chiplog ./backup && chiplog restore ./backup /var/lib/chiplog/1
       All replicas are lost: make a log of what is there.
+  chiplog tier pin s3://bucket/chiplog before-upgrade
+      Keep what is there now, whatever the log discards later.
   chiplog tier list s3://bucket/chiplog --endpoint https://minio:9000 --credentials ./keys.toml
       A store of another provider, with keys from a file.
 
@@ -37,7 +40,7 @@ Credentials:
                   AWS_ENDPOINT_URL; without keys, the role of the machine or container
     Google Cloud  GOOGLE_APPLICATION_CREDENTIALS, GOOGLE_SERVICE_ACCOUNT
     Azure         AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY
-  The right to list and to read objects is enough.";
+  The right to list and to read objects is enough. pin and unpin also create and delete objects.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -72,10 +75,10 @@ JSON fields:
         (indexes of records), \"corrupt\", \"harmless\", \"undecodable\", \"faults\", \"faults_left_out\"}
         faults  each {\"object\" (null: none), \"offset\", \"bytes\", \"severity\", \"what\"}";
 
-/// List, check and fetch the objects that logs keep in an object store.
+/// List, check, fetch and pin the objects that logs keep in an object store.
 ///
 /// A server with `object_store` in its configuration keeps copies of the log's older records there, as
-/// numbered objects. These commands read the store itself: no server has to run, and they change nothing there.
+/// numbered objects. These commands use the store itself: no server has to run.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct TierCommand {
@@ -117,6 +120,8 @@ enum Action {
     /// replicas are all lost. Records that were in no object are not in it: those since about the last
     /// object_bytes, or object_age_seconds.
     ///
+    /// With --pin it is a backup of exactly the objects under that pin, also if the log has discarded them since.
+    ///
     /// DIR must not exist, or be empty. After an error it is as it was.
     #[command(after_long_help = FETCH_EXAMPLES)]
     Fetch {
@@ -128,8 +133,91 @@ enum Action {
         /// The log with this id: all 32 digits. Needed if several logs have objects there.
         #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
         log_id: Option<LogId>,
+        /// Only the objects under the pin of this name.
+        #[arg(long, value_name = "NAME")]
+        pin: Option<String>,
+    },
+    /// Keep the objects of a log from deletion.
+    ///
+    /// The pin covers what is in objects now: all records that the log has, up to the end of its newest object, or
+    /// of the object with record --upto. Discards and retention of the log go on, and its readers get `Discarded`
+    /// as before. `chiplog tier fetch --pin` makes a backup of what the pin covers, at any time.
+    ///
+    /// No server has to run. The command succeeds only if all of these objects are there and no deletion of them
+    /// has begun. If it is interrupted, the pin may be there and lack objects: remove it and make it again.
+    #[command(after_long_help = PIN_EXAMPLES)]
+    Pin {
+        #[command(flatten)]
+        store: Store,
+        /// The name of the pin: 1 to 64 of the characters a-z 0-9 . _ -, the first one a letter or a digit.
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// The log with this id: all 32 digits. Needed if several logs have objects there.
+        #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
+        log_id: Option<LogId>,
+        /// Cover only the objects up to the one with this record.
+        #[arg(long, value_name = "INDEX")]
+        upto: Option<u64>,
+    },
+    /// Remove a pin.
+    ///
+    /// Its objects that are discarded, and under no other pin, are deleted when servers delete the next ones.
+    /// Objects that the log is made of stay.
+    #[command(after_long_help = UNPIN_EXAMPLES)]
+    Unpin {
+        #[command(flatten)]
+        store: Store,
+        /// The name of the pin.
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// The log with this id: all 32 digits. Needed if several logs have objects there.
+        #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
+        log_id: Option<LogId>,
+    },
+    /// List the pins of the logs in an object store.
+    #[command(after_long_help = PINS_EXAMPLES)]
+    Pins {
+        #[command(flatten)]
+        store: Store,
+        /// Only those of the log with this id: all 32 digits.
+        #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
+        log_id: Option<LogId>,
     },
 }
+
+const PIN_EXAMPLES: &str = "\
+Examples:
+  chiplog tier pin s3://bucket/chiplog before-upgrade
+  chiplog tier pin s3://bucket/chiplog year-2026 --upto 8100200
+  chiplog tier fetch s3://bucket/chiplog ./backup --pin before-upgrade
+
+JSON fields:
+  those of `chiplog tier pins`";
+
+const UNPIN_EXAMPLES: &str = "\
+Examples:
+  chiplog tier unpin s3://bucket/chiplog before-upgrade
+
+JSON fields:
+  log_id, name";
+
+const PINS_EXAMPLES: &str = "\
+Examples:
+  chiplog tier pins s3://bucket/chiplog
+  chiplog tier pins s3://bucket/chiplog --json | jq -r 'select(.missing > 0).name'
+
+Columns:
+  LOG      the log's id
+  NAME     the pin's name
+  OBJECTS  the numbers of the first and the last object that it keeps
+  RECORDS  the indexes of the first and the last record in these objects
+  MADE     when it was made, by the clock of the machine that made it
+
+JSON fields, one object per line:
+  log_id, name, first_object, last_object, first, last (indexes of records), made_time
+  made_timestamp  ms since 1970
+  missing         how many of these objects are not there: they are lost, or the command that made the
+                  pin was interrupted";
 
 const FETCH_EXAMPLES: &str = "\
 Examples:
@@ -137,6 +225,7 @@ Examples:
   chiplog restore /backup/lost /var/lib/chiplog/1
       A log that begins with these records. `chiplog serve` of node 1 makes a new cluster of it.
   chiplog restore /backup/lost ./before --to-index 41200
+  chiplog tier fetch s3://bucket/chiplog ./backup --pin before-upgrade
   chiplog tier fetch /mnt/objects ./backup --log-id 5f0c39a1f3b54e0d8c1b5a7f2e9d4c36 --json | jq .last
 
 JSON fields:
@@ -166,7 +255,12 @@ impl Store {
 pub(crate) fn run(args: &TierCommand, ui: &Ui) -> Result<Exit> {
     match &args.action {
         Action::List { store } => list::run(&*store.open()?, ui),
-        Action::Fetch { store, dir, log_id } => fetch::run(&*store.open()?, dir, *log_id, ui),
+        Action::Fetch { store, dir, log_id, pin } => {
+            fetch::run(&*store.open()?, dir, *log_id, pin.as_deref(), ui)
+        }
+        Action::Pin { store, name, log_id, upto } => pins::pin(&*store.open()?, name, *log_id, *upto, ui),
+        Action::Unpin { store, name, log_id } => pins::unpin(&*store.open()?, name, *log_id, ui),
+        Action::Pins { store, log_id } => pins::list(&*store.open()?, *log_id, ui),
         Action::Verify { store, log_id } => verify::run(&*store.open()?, *log_id, ui),
     }
 }
