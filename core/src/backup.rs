@@ -17,12 +17,14 @@
 //! Must not know: how a log is made of it.
 
 pub(crate) mod fetch;
+pub(crate) mod inventory;
 pub(crate) mod pin;
 pub(crate) mod restore;
 
 pub(crate) mod manifest;
 pub(crate) mod still;
 
+pub use inventory::{Inventory, ObjectCount};
 pub use manifest::BackupInfo;
 pub use pin::{PIN_NAME_BYTES_MAX, PINS_MAX, Pin};
 pub use restore::{RestoreOptions, RestoreTo, Restored};

@@ -13,6 +13,7 @@
 //! Must not know: segments, entries.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::types::Timestamp;
 use bytes::Bytes;
 use std::fmt;
 use std::ops::Range;
@@ -64,6 +65,12 @@ pub trait Vault: fmt::Debug + Send + Sync {
 
     /// The objects whose names begin with `prefix`, which is empty or ends with a slash; in the order of their names.
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>>;
+
+    /// When an object was written, by the store's clock; None if there is no such object, or the store does not say.
+    fn modified(&self, name: &str) -> Result<Option<Timestamp>> {
+        check_name(name)?;
+        Ok(None)
+    }
 
     /// Removes an object. Succeeds if there is none.
     fn delete(&self, name: &str) -> Result<()>;

@@ -289,3 +289,36 @@ fn pins_hold_while_the_store_fails_now_and_then() {
         assert_eq!(pin.missing(&*below, id).unwrap(), 0, "{pin:?}");
     }
 }
+
+/// Records go into an object at once if the program asks for it, and a pin of these is a backup.
+#[test]
+fn records_are_stored_on_request_and_pinned() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let options = || options(&vault).object_bytes(64 << 20);
+    let log = Log::open(dir.path().join("log"), options()).unwrap();
+    let id = log.log_id();
+    log.cut_objects(Index(0)).unwrap();
+    for count in [10, 1, 700] {
+        append(&log, count);
+        let upto = log.last_index();
+        assert!(log.metrics().stored_index < upto.get());
+        log.cut_objects(upto).unwrap();
+        eventually("all is stored", || log.metrics().stored_index == upto.get());
+        let pin = Pin::make(&*vault, id, &format!("upto-{upto}"), Some(upto)).unwrap();
+        assert_eq!((pin.first, pin.last), (Index(1), upto));
+        check_fetched(dir.path(), &vault, id, &pin);
+    }
+    // Nothing is left to store, and what is appended later waits again.
+    let stored = objects(&vault, id).len();
+    append(&log, 5);
+    log.cut_objects(Index(3)).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(objects(&vault, id).len(), stored);
+    // A discard beyond the end leaves nothing to store.
+    log.discard(Index(2000)).unwrap();
+    log.cut_objects(log.last_index()).unwrap();
+    log.close().unwrap();
+    let bare = Log::open(dir.path().join("bare"), Options::with_segment_bytes(SEGMENT)).unwrap();
+    let error = bare.cut_objects(Index(1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+}

@@ -15,7 +15,7 @@ use crate::backup::{Backup, Progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::store::objects::deletion::newest_begin;
-use crate::store::objects::names::{folder, object_number};
+use crate::store::objects::names::{folder, object_number, root_name};
 use crate::store::objects::pins;
 use crate::types::{Index, LogId, Timestamp};
 use crate::vault::{ObjectInfo, Vault};
@@ -59,6 +59,12 @@ impl Pin {
     ) -> Result<Self> {
         pins::check_name(name)?;
         let object = pins::object_name(log, name);
+        let root = root_name(log);
+        if vault.size(&root)?.is_none() {
+            let what =
+                format!("log {:032x} has no objects in the object store: {root} is missing there", log.0);
+            return Err(Error::new(ErrorKind::NotFound, what));
+        }
         for attempt in 1..=ATTEMPTS {
             let covered = match Covered::find(vault, log, upto) {
                 // An object was deleted after it was listed.
@@ -92,8 +98,12 @@ impl Pin {
         Err(Error::new(ErrorKind::Busy, what))
     }
 
-    /// Whether the pin, which exists now, keeps what it says. False: a deletion that does not know of it may have begun.
+    /// Whether the pin, which exists now, keeps what it says. False: a deletion that does not know of it may have begun, of objects
+    /// or of the whole log.
     fn holds(&self, vault: &dyn Vault, log: LogId) -> Result<bool> {
+        if vault.size(&root_name(log))?.is_none() {
+            return Ok(false);
+        }
         if newest_begin(vault, log)?.is_some_and(|begin| begin > self.first_object) && !planted!(102) {
             return Ok(false);
         }

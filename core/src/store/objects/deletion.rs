@@ -58,14 +58,14 @@ pub(crate) fn delete_below(vault: &dyn Vault, log: LogId, below: u64) -> Result<
 }
 
 /// The begins below a number.
-pub(crate) fn lower_begins(vault: &dyn Vault, log: LogId, below: u64) -> Result<Vec<ObjectInfo>> {
+fn lower_begins(vault: &dyn Vault, log: LogId, below: u64) -> Result<Vec<ObjectInfo>> {
     let mut begins = vault.list(&begins(log))?;
     begins.retain(|begin| begin_number(log, &begin.name).is_some_and(|number| number < below));
     Ok(begins)
 }
 
 /// The objects below a number that no pin keeps. The store has to have a begin of this number, or a higher one, already.
-pub(crate) fn unneeded_below(vault: &dyn Vault, log: LogId, below: u64) -> Result<Vec<ObjectInfo>> {
+fn unneeded_below(vault: &dyn Vault, log: LogId, below: u64) -> Result<Vec<ObjectInfo>> {
     let below = below + u64::from(planted!(94));
     let mut objects = vault.list(&folder(log))?;
     objects.retain(|object| object_number(log, &object.name).is_some_and(|number| number < below));
