@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use bytes::Bytes;
-use chiplog::backup::{Backup, PINS_MAX, Pin, RestoreOptions};
+use chiplog::backup::{Backup, Inventory, PINS_MAX, Pin, RestoreOptions};
 use chiplog::vault::{FaultOptions, FaultyVault, MemoryVault, ObjectInfo, Vault};
 use chiplog::{ErrorKind, Index, Log, LogId, Options};
 use std::collections::BTreeSet;
@@ -99,7 +99,7 @@ fn pinned_objects_outlive_a_discard_and_no_other_one_does() {
     // Without the pin it is the log as it is now.
     let now = Backup::fetch(&*vault, id, dir.path().join("now"), &mut |_, _| {}).unwrap();
     assert!(now.info().first > pin.last, "{:?}", now.info());
-    // What is discarded cannot be pinned, even while another pin keeps it.
+    // Discarded records cannot be pinned, even while another pin keeps them.
     let error = Pin::make(&*vault, id, "late", Some(Index(300))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Discarded, "{error}");
     let error = Pin::make(&*vault, id, "ahead", Some(Index(1 << 40))).unwrap_err();
@@ -321,4 +321,83 @@ fn records_are_stored_on_request_and_pinned() {
     let bare = Log::open(dir.path().join("bare"), Options::with_segment_bytes(SEGMENT)).unwrap();
     let error = bare.cut_objects(Index(1)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+}
+
+/// A list of all that is there, deletion of what nothing needs, and of a whole log.
+#[test]
+fn unneeded_objects_are_found_and_deleted() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = stored(&dir.path().join("log"), &vault);
+    let id = log.log_id();
+    log.close().unwrap();
+    let take = || Inventory::take(&*vault, id).unwrap();
+    let newest = *objects(&vault, id).last().unwrap();
+    let before = take();
+    assert_eq!((before.range, before.begin, before.has_root), (Some((0, newest)), 0, true));
+    assert_eq!((before.needed.objects, before.unneeded.objects), (newest + 1, 0));
+    let (first, last) = before.records(&*vault).unwrap().unwrap();
+    assert!(first == Index(1) && last > Index(900));
+    assert_eq!(before.delete_unneeded(&*vault).unwrap(), 0);
+
+    // The leader said that all below object 6 is discarded, and was killed then.
+    let pin = Pin::make(&*vault, id, "early", Some(Index(200))).unwrap();
+    assert!(pin.last_object < 4);
+    let folder = format!("{:032x}", id.get());
+    for begin in [4, 6] {
+        vault.create(&format!("{folder}/begin/{begin:020}"), Bytes::from_static(b"begin")).unwrap();
+    }
+    vault.create(&format!("{folder}/s/7/1"), Bytes::from_static(b"newer")).unwrap();
+    let after = take();
+    assert_eq!((after.begin, after.old_begins, after.unknown.objects, after.begin_made), (6, 1, 1, None));
+    assert_eq!(after.pinned.objects, pin.last_object + 1);
+    assert_eq!(after.unneeded.objects, 6 - after.pinned.objects);
+    assert_eq!(after.needed.objects, newest - 5);
+    // A pin cannot be made of these any more, and one that was made since the list is honoured.
+    assert_eq!(after.delete_unneeded(&*vault).unwrap(), after.unneeded.objects);
+    assert_eq!(take().unneeded.objects + take().old_begins, 0);
+    assert_eq!((take().needed, take().pinned, take().unknown), (after.needed, after.pinned, after.unknown));
+    check_fetched(dir.path(), &vault, id, &pin);
+    Backup::fetch(&*vault, id, dir.path().join("now"), &mut |_, _| {}).unwrap();
+    Pin::remove(&*vault, id, "early").unwrap();
+    assert_eq!(take().delete_unneeded(&*vault).unwrap(), after.pinned.objects);
+
+    Pin::make(&*vault, id, "whole", None).unwrap();
+    let there = vault.list("").unwrap();
+    assert_eq!(Inventory::delete_log(&*vault, id).unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(vault.list("").unwrap(), there, "nothing is deleted while there is a pin");
+    Pin::remove(&*vault, id, "whole").unwrap();
+    vault.put("other", &[Bytes::from_static(b"stays")]).unwrap();
+    Inventory::delete_log(&*vault, id).unwrap();
+    assert_eq!(vault.list("").unwrap().len(), 1);
+}
+
+/// A deletion that is interrupted, at whatever call, can be repeated, and leaves a pin alone.
+#[test]
+fn crash_at_every_call_of_a_deletion_can_be_repeated() {
+    let (dir, full) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = stored(dir.path(), &full);
+    let id = log.log_id();
+    log.close().unwrap();
+    let pin = Pin::make(&*full, id, "early", Some(Index(200))).unwrap();
+    full.create(&format!("{:032x}/begin/{:020}", id.get(), 6), Bytes::from_static(b"begin")).unwrap();
+    let kept = objects(&full, id).into_iter().filter(|n| *n >= 6 || *n <= pin.last_object).collect();
+    for (takes_effect, calls) in
+        [false, true].into_iter().flat_map(|effect| (1..20).map(move |n| (effect, n)))
+    {
+        let vault = Arc::new(MemoryVault::default());
+        for object in full.list("").unwrap() {
+            vault.put(&object.name, &[full.get(&object.name, 0..object.bytes).unwrap()]).unwrap();
+        }
+        let there = Inventory::take(&*vault, id).unwrap();
+        let crashing = CrashVault { below: vault.clone(), calls_left: AtomicUsize::new(calls), takes_effect };
+        let _ = there.delete_unneeded(&crashing);
+        assert!(objects(&vault, id).is_superset(&kept), "{calls}");
+        there.delete_unneeded(&*vault).unwrap();
+        assert_eq!(objects(&vault, id), kept, "{calls}");
+        Pin::remove(&*vault, id, "early").unwrap();
+        let crashing = CrashVault { below: vault.clone(), calls_left: AtomicUsize::new(calls), takes_effect };
+        let _ = Inventory::delete_log(&crashing, id);
+        Inventory::delete_log(&*vault, id).unwrap();
+        assert!(vault.list("").unwrap().is_empty(), "{calls}");
+    }
 }

@@ -39,7 +39,7 @@ impl ObjectCount {
     }
 }
 
-/// What a log has in an object store, and what of it is needed.
+/// A list of all that a log has in an object store, and of what is needed.
 ///
 /// ```
 /// use chiplog::backup::Inventory;
@@ -69,7 +69,7 @@ pub struct Inventory {
     pub unneeded: ObjectCount,
     /// The begins that a higher one has replaced.
     pub old_begins: u64,
-    /// What this version does not know, and leaves alone.
+    /// Objects that this version does not know, and leaves alone.
     pub unknown: ObjectCount,
     /// The pins.
     pub pins: Vec<Pin>,
@@ -145,7 +145,7 @@ impl Inventory {
     }
 
     /// Deletes everything that a log has in an object store, for good. Records that no replica has are lost. Servers that run
-    /// the log store nothing from then on. What this version does not know goes, too. Returns how many objects were deleted. An
+    /// the log store nothing from then on. Objects that this version does not know go, too. Returns how many objects were deleted. An
     /// interrupted call can be repeated. Blocks for the network.
     ///
     /// ```

@@ -179,7 +179,7 @@ fn fetched_objects_are_restored() {
     assert!(!Path::new(&place("bad")).exists());
 }
 
-/// What a pin keeps is listed, checked, fetched, and goes with it.
+/// Objects under a pin are listed, checked and fetched, and go with it.
 #[test]
 fn pins_are_made_listed_fetched_and_removed() {
     const FIELDS: [&str; 9] = [
@@ -239,4 +239,108 @@ fn pins_are_made_listed_fetched_and_removed() {
     is_error(&ran, "corrupt", 2);
     run(&["tier", "unpin", &at, "early"]).ok();
     stored.verify().ok();
+}
+
+/// The state of each log in the store, and the deletion of what nothing needs.
+#[test]
+fn unneeded_objects_are_listed_and_deleted() {
+    let stored = Stored::new();
+    let at = stored.location();
+    let status = || run(&["tier", "status", &at, "--json"]).ok().json();
+    let gc = |more: &[&str]| run(&[&["tier", "gc", &at, "--json"], more].concat()).ok().json();
+    let told = status();
+    has_fields(
+        &told,
+        &[
+            "log_id",
+            "root",
+            "objects",
+            "bytes",
+            "first_object",
+            "last_object",
+            "first",
+            "last",
+            "missing",
+            "begin",
+            "pins",
+            "pinned_objects",
+            "pinned_bytes",
+            "unneeded_objects",
+            "unneeded_bytes",
+            "unknown",
+            "server",
+        ],
+    );
+    assert_eq!(
+        (&told["first"], &told["root"], &told["begin"]),
+        (&1.into(), &true.into(), &0.into()),
+        "{told}"
+    );
+    let newest = told["last_object"].as_u64().unwrap();
+    let text = run(&["tier", "status", &at, "--log-id", &stored.id]).ok();
+    assert!(text.text().starts_with(&format!("log {}:\n", stored.id)), "{}", text.text());
+
+    run(&["tier", "pin", &at, "early", "--upto", "1"]).ok();
+    let folder = stored.dir.path().join("store").join(&stored.id);
+    fs::create_dir_all(folder.join("begin")).unwrap();
+    for begin in [3, 5] {
+        fs::write(folder.join(format!("begin/{begin:020}")), "begin").unwrap();
+    }
+    fs::write(folder.join("o/00000000000000000099#7"), "half").unwrap();
+    fs::create_dir_all(folder.join("s/1")).unwrap();
+    fs::write(folder.join("s/1/2"), "of a later version").unwrap();
+    let told = gc(&["--delete"]);
+    has_fields(
+        &told,
+        &[
+            "log_id",
+            "begin",
+            "begin_age_seconds",
+            "needed_objects",
+            "needed_bytes",
+            "pins",
+            "pinned_objects",
+            "pinned_bytes",
+            "unneeded_objects",
+            "unneeded_bytes",
+            "old_begins",
+            "half_written",
+            "unknown",
+            "due",
+            "deleted",
+        ],
+    );
+    assert_eq!(
+        (&told["due"], &told["deleted"], &told["begin"]),
+        (&false.into(), &0.into(), &5.into()),
+        "{told}"
+    );
+    let told = gc(&["--after", "0"]);
+    assert_eq!((&told["unneeded_objects"], &told["pinned_objects"]), (&4.into(), &1.into()), "{told}");
+    assert_eq!((&told["half_written"], &told["old_begins"]), (&1.into(), &1.into()), "{told}");
+    assert_eq!(
+        (&told["due"], &told["deleted"], &told["unknown"]),
+        (&true.into(), &0.into(), &1.into()),
+        "{told}"
+    );
+    assert!(stored.object(4).exists(), "it was only listed");
+    let text = run(&["tier", "gc", &at, "--after", "0"]).ok();
+    assert!(text.text().contains("can be deleted with --delete"), "{}", text.text());
+    assert_eq!(gc(&["--after", "0", "--delete"])["deleted"], 4);
+    assert!(stored.object(0).exists() && !stored.object(1).exists() && stored.object(5).exists());
+    assert!(folder.join("s/1/2").exists() && !folder.join("o/00000000000000000099#7").exists());
+    let told = status();
+    assert_eq!(told["objects"], newest - 5 + 2, "{told}");
+    assert_eq!((&told["unneeded_objects"], &told["pins"][0]), (&0.into(), &"early".into()), "{told}");
+    stored.verify().ok();
+
+    run(&["tier", "gc", &at, "--all"]).fails(2);
+    let all = ["tier", "gc", &at, "--log-id", &stored.id, "--all", "--json"];
+    is_error(&run(&[&all[..], &["--delete"]].concat()).fails(5), "busy", 5);
+    run(&["tier", "unpin", &at, "early"]).ok();
+    assert_eq!(run(&all).ok().json()["deleted"], 0);
+    assert!(stored.object(0).exists());
+    run(&[&all[..], &["--delete"]].concat()).ok();
+    assert!(run(&["tier", "list", &at, "--json"]).ok().out.is_empty());
+    is_error(&run(&[&all[..], &["--delete"]].concat()).fails(4), "not_found", 14);
 }

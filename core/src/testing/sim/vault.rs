@@ -102,7 +102,7 @@ impl SimVault {
         Ok(objects_of(&*self.objects, log)?.into_iter().map(|(_, object)| object.name).collect())
     }
 
-    /// What a pin lacks, without faults.
+    /// How many objects a pin lacks, without faults.
     pub(super) fn lacks(&self, log: LogId, pin: &Pin) -> Result<u64> {
         pin.missing(&*self.objects, log)
     }

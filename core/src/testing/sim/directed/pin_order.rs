@@ -9,6 +9,7 @@ use crate::store::format::segment::{Footer, Opening, digest_of_bytes};
 use crate::store::objects::deletion::delete_below;
 use crate::store::objects::names::{object_name, root_name, root_text, salt};
 use crate::store::objects::pins;
+use crate::sync::threads::in_parallel;
 use crate::types::{EntryIndex, Index, LogId, Term, Timestamp};
 use crate::vault::{MemoryVault, ObjectInfo, Vault};
 use bytes::Bytes;
@@ -161,13 +162,19 @@ fn objects() -> Vec<(String, Bytes)> {
     std::iter::once(root).chain((0..=OBJECTS).map(object)).collect()
 }
 
-/// What is deleted meanwhile.
+/// The deletion that runs meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deleted {
     /// Objects of discarded records.
     Below,
     /// The whole log.
     Log,
+}
+
+/// The result of a side.
+enum Done {
+    Made(Result<Pin>),
+    Deleted(Result<u64>),
 }
 
 /// Plays one order. True: the pin was made before anything was deleted, and holds.
@@ -185,22 +192,24 @@ fn play(
     let order = Arc::new(Order { state: Mutex::new(state), changed: Condvar::new() });
     let vault = |me| Turns { memory: memory.clone(), order: order.clone(), me };
     let (maker, deleter) = (vault(0), vault(1));
-    let (made, deleted) = std::thread::scope(|scope| {
-        let made = scope.spawn(|| {
-            let made = Pin::make_as(&maker, LOG, "p", None, Timestamp(0), 1);
-            maker.order.end(0);
-            made
-        });
-        let deleted = match what {
-            Deleted::Below => delete_below(&deleter, LOG, BELOW),
-            Deleted::Log => Inventory::delete_log(&deleter, LOG),
+    let (mut made, mut deleted) = (None, None);
+    let side = |me: &usize| {
+        let done = match (me, what) {
+            (0, _) => Done::Made(Pin::make_as(&maker, LOG, "p", None, Timestamp(0), 1)),
+            (_, Deleted::Below) => Done::Deleted(delete_below(&deleter, LOG, BELOW)),
+            (_, Deleted::Log) => Done::Deleted(Inventory::delete_log(&deleter, LOG)),
         };
-        deleter.order.end(1);
-        (made.join(), deleted)
+        order.end(*me);
+        Ok(done)
+    };
+    let ended = in_parallel(2, &[0, 1], side, |done| match done {
+        Done::Made(pin) => made = Some(pin),
+        Done::Deleted(count) => deleted = Some(count),
     });
+    ended.map_err(|e| e.to_string())?;
+    let (Some(made), Some(deleted)) = (made, deleted) else { return Err("a side did not end".to_owned()) };
     let of_log = what == Deleted::Log;
     let what = format!("{what:?}, caller {first} first, switches after {switches:?}");
-    let made = made.map_err(|_| format!("{what}: the maker panics"))?;
     match deleted {
         Err(e) if of_log && e.kind() == ErrorKind::Busy => {}
         deleted => drop(deleted.map_err(|e| format!("{what}: the deletion fails: {e}"))?),

@@ -15,7 +15,7 @@ use chiplog_net::wire::ids::to_hex;
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// What the user wants.
+/// The user's choice.
 pub(super) struct Wanted {
     pub(super) log: Option<LogId>,
     /// Delete; otherwise only list.

@@ -37,7 +37,7 @@ struct Shown {
     server: Option<Server>,
 }
 
-/// What the leader of its servers says.
+/// The answer of its servers' leader.
 #[derive(Serialize)]
 struct Server {
     leader: String,
