@@ -266,7 +266,7 @@ fn crash_at_every_call_of_a_maker_leaves_a_pin_or_none() {
 #[test]
 fn pins_hold_while_the_store_fails_now_and_then() {
     let (dir, below) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
-    let faults = FaultOptions::default().refused(60).unanswered(60);
+    let faults = FaultOptions::default().refused(15).unanswered(15);
     let faulty = Arc::new(FaultyVault::new(below.clone(), 11, faults));
     let log = Log::open(dir.path(), options(&below).vault(faulty.clone() as Arc<dyn Vault>)).unwrap();
     let id = log.log_id();

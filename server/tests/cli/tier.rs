@@ -310,6 +310,7 @@ fn unneeded_objects_are_listed_and_deleted() {
             "deleted",
         ],
     );
+    assert!(told["begin_age_seconds"].as_u64().unwrap() < 3600, "{told}");
     assert_eq!(
         (&told["due"], &told["deleted"], &told["begin"]),
         (&false.into(), &0.into(), &5.into()),

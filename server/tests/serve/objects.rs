@@ -2,7 +2,7 @@
 //! an outage of the store does.
 
 use crate::follow::Copy;
-use crate::harness::{PATIENCE, Server, fed, founded_with, leader, run, runtime, wait};
+use crate::harness::{PATIENCE, Ran, Server, fed, founded_with, leader, run, runtime, wait};
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
 use chiplog_net::wire::proto::logspec::{ReadRequest, read_reply};
 use std::fs;
@@ -226,11 +226,14 @@ fn backup_in_the_store_has_every_confirmed_record() {
     let server = &told["server"];
     assert_eq!((&server["last"], &server["stored_index"]), (&5_100.into(), &5_000.into()), "{told}");
     assert_eq!(server["unstored_records"], 100, "{told}");
-    run(&["tier", "backup", list, location, "nightly"]).fails(2);
+    let refused = |ran: Ran, code: i32, why: &str| {
+        assert!(ran.code == code && ran.err.contains(why), "{}: {}{}", ran.code, ran.out, ran.err);
+    };
+    refused(run(&["tier", "backup", list, location, "nightly"]), 2, "has a pin nightly already");
     let other = dir.path().join("other");
     fs::create_dir(&other).unwrap();
-    let ran = run(&["tier", "backup", list, other.to_str().unwrap(), "b"]).fails(4);
-    assert!(ran.err.contains("give the location that the servers have"), "{}", ran.err);
+    let ran = run(&["tier", "backup", list, other.to_str().unwrap(), "b"]);
+    refused(ran, 4, "give the location that the servers have");
     let (backup, again) = (dir.path().join("backup"), dir.path().join("again"));
     let (backup, again) = (backup.to_str().unwrap(), again.to_str().unwrap());
     run(&["tier", "fetch", location, backup, "--pin", "nightly"]).ok();
@@ -238,6 +241,5 @@ fn backup_in_the_store_has_every_confirmed_record() {
     assert_eq!((&restored["last"], &restored["records"]), (&5_000.into(), &5_000.into()), "{restored}");
 
     let bare = founded_with(vec![Server::new(9, dir.path())], &[]);
-    let ran = run(&["tier", "backup", &bare[0].client, location, "b"]).fails(2);
-    assert!(ran.err.contains("no object store"), "{}", ran.err);
+    refused(run(&["tier", "backup", &bare[0].client, location, "b"]), 2, "no object store");
 }

@@ -6,11 +6,20 @@ use crate::replica::node::tiering::ObjectMaker;
 use crate::store::format::segment::Base;
 use crate::store::object_maker::Stretch;
 use crate::store::objects::names::object_name;
+use std::sync::atomic::Ordering;
 
 impl Machine {
     /// The first object that was cut and is not known here to be stored.
     pub(in super::super) fn object_to_store(&self) -> Option<(u64, Base, Base)> {
         self.lock().node.replica.sequencer.committed().objects.next_to_store()
+    }
+
+    /// Has all committed records put into objects, as [`Log::cut_objects`](crate::Log::cut_objects) does.
+    pub(in super::super) fn cut_objects(&self) {
+        let guarded = self.lock();
+        let node = &guarded.node;
+        let upto = node.replica.sequencer.committed().next.get().saturating_sub(1);
+        node.published.cut_upto.fetch_max(upto, Ordering::Relaxed);
     }
 
     /// The names of the objects that are known here to be stored, and of all objects that were cut.

@@ -1,4 +1,4 @@
-//! Pins: makes and removes pins of the log's objects now and then, whatever else happens.
+//! Pins: makes and removes pins of the log's objects now and then, whatever else happens, and has all records stored before.
 //!
 //! Invariant: a pin that was made, and is not being removed, lacks no object.
 
@@ -31,6 +31,12 @@ impl World {
     pub(in crate::testing::sim) fn pins_wake(&mut self) -> Check {
         if self.nemesis.over {
             return Ok(());
+        }
+        if self.pins.rng.permille(300)
+            && let Some(leader) = self.leader()
+            && let Some(machine) = self.machine(leader)
+        {
+            machine.cut_objects();
         }
         if let Some((vault, log)) = self.vault.clone().zip(self.log) {
             let (now, pins) = (self.now(), &mut self.pins);

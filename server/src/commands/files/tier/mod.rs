@@ -145,7 +145,8 @@ enum Action {
         /// Delete what is listed.
         #[arg(long)]
         delete: bool,
-        /// Keep objects for this long after the store was told that their records are discarded.
+        /// Keep objects for this long after the store was told that their records are discarded. Give at least the
+        /// object_delete_delay_seconds of the servers.
         #[arg(long, value_name = "TIME", default_value = "1d", value_parser = parse_seconds)]
         after: u64,
         /// Everything of the log that --log-id names.
