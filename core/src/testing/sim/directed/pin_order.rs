@@ -1,4 +1,5 @@
-//! A pin is made while objects are deleted: the calls of both to the object store, in all orders with few switches between them.
+//! A pin is made while objects are deleted: the calls of both to the object store, in all orders with two
+//! switches between them, and many with three.
 
 use super::Check;
 use crate::backup::{Inventory, Pin};
