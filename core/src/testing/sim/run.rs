@@ -336,7 +336,7 @@ impl World {
             return Err(format!("object {stray} is stored, and was never cut"));
         }
         let needed = match vault.needed(machine.log()) {
-            Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Discarded) => Vec::new(),
             needed => needed.map_err(|e| format!("the log cannot be made of its objects: {e}"))?,
         };
         match stored.iter().find(|name| !needed.contains(name)) {
