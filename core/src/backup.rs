@@ -1,6 +1,6 @@
 //! Backup: a log's files in a directory of their own, sealed. A backup is a closed copy that followed a log, with a
 //! manifest of its files and their checksums. It is made, opened and checked here; `backup/restore.rs` makes a log of
-//! it, and `backup/fetch.rs` makes it of the objects in an object store.
+//! it, `backup/fetch.rs` makes it of the objects in an object store, and `backup/pin.rs` keeps these from deletion.
 //!
 //! ```text
 //!  begin ──> chiplog.backup.tmp      while this file exists the backup is not finished
@@ -17,13 +17,17 @@
 //! Must not know: how a log is made of it.
 
 pub(crate) mod fetch;
+pub(crate) mod inventory;
+pub(crate) mod pin;
 pub(crate) mod restore;
 pub(crate) mod slices;
 
 pub(crate) mod manifest;
 pub(crate) mod still;
 
+pub use inventory::{Inventory, ObjectCount};
 pub use manifest::BackupInfo;
+pub use pin::{PIN_NAME_BYTES_MAX, PINS_MAX, Pin};
 pub use restore::{RestoreOptions, RestoreTo, Restored};
 pub use slices::SliceSummary;
 

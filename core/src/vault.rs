@@ -5,6 +5,7 @@
 //!                 o/00000000000000000000          the objects, numbered from 0
 //!                 begin/00000000000000000000      the records of all objects below this number are discarded
 //!                 s/FIRST.LAST.TERM               slices: the newest entries, until an object has them
+//!                 pin/before-upgrade              keeps objects from deletion
 //! ```
 //!
 //! Implementations know names and bytes, and nothing of logs. They are called on threads of their own, never on a thread
@@ -13,6 +14,7 @@
 //! Must not know: segments, entries.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::types::Timestamp;
 use bytes::Bytes;
 use std::fmt;
 use std::ops::Range;
@@ -64,6 +66,12 @@ pub trait Vault: fmt::Debug + Send + Sync {
 
     /// The objects whose names begin with `prefix`, which is empty or ends with a slash; in the order of their names.
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>>;
+
+    /// When an object was written, by the store's clock; None if there is no such object, or the store does not say.
+    fn modified(&self, name: &str) -> Result<Option<Timestamp>> {
+        check_name(name)?;
+        Ok(None)
+    }
 
     /// Removes an object. Succeeds if there is none.
     fn delete(&self, name: &str) -> Result<()>;

@@ -1,7 +1,7 @@
 //! A log whose older records are in an object store: what is stored, what goes from the disk, and what readers get.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use chiplog::backup::{Backup, RestoreOptions, RestoreTo};
+use chiplog::backup::{Backup, Pin, RestoreOptions, RestoreTo};
 use chiplog::cluster::{Bootstrap, Change, ClusterOptions};
 use chiplog::follower::{FollowFrom, FollowMessage};
 use chiplog::transport::MemoryNetwork;
@@ -702,6 +702,30 @@ fn object_that_is_discarded_while_it_is_put_does_not_stay() {
     std::thread::sleep(Duration::from_millis(700));
     assert_eq!(below.size(&name).unwrap(), None);
     assert_eq!((log.metrics().repaired_objects, log.metrics().damaged_objects), (0, 0));
+}
+
+/// The same, and a pin keeps the object: it stays.
+#[test]
+fn pinned_object_that_is_discarded_while_it_is_put_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (below, hooked, log) = hooked_log(dir.path(), 100);
+    let pin = Pin::make(&*below, log.log_id(), "kept", None).unwrap();
+    let (name, bytes) = objects_in(&below).remove(1);
+    let begin = format!("{:032x}/begin/{:020}", log.log_id().get(), 2);
+    let (bad, vault) = (name.clone(), below.clone());
+    hooked.set(move |call, name| {
+        if call == "put" && name == bad {
+            vault.create(&begin, bytes::Bytes::from_static(b"2")).unwrap();
+        }
+        Ok(())
+    });
+    below.delete(&name).unwrap();
+    eventually("it is stored again", || log.metrics().repaired_objects == 1);
+    assert_eq!(objects_in(&below).remove(1), (name.clone(), bytes));
+    // Lost again, when its records are long discarded.
+    below.delete(&name).unwrap();
+    eventually("it is stored once more", || log.metrics().repaired_objects == 2);
+    assert_eq!(pin.missing(&*below, log.log_id()).unwrap(), 0);
 }
 
 /// Damages an object that no file has the entries of, by more than the padding between two blocks.

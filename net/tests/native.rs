@@ -500,6 +500,7 @@ async fn another_log_is_not_found_by_any_call() {
                 .await
                 .unwrap_err(),
         ),
+        ("Admin.CutObjects", admin.cut_objects(CutObjectsRequest { log: log(), upto: 0 }).await.unwrap_err()),
         ("Admin.Scrub", end(admin.scrub(ScrubRequest { log: log() }).await).await),
     ]);
     // ServerInfo is about the default log then, and does not list the name.

@@ -12,7 +12,7 @@ use crate::store::{self, Store};
 use crate::upload::{PART_BYTES, part_bytes, upload_in_parts};
 use bytes::Bytes;
 use chiplog::vault::{ObjectInfo, Vault, check_name, check_prefix, check_range};
-use chiplog::{Error, ErrorKind, Result};
+use chiplog::{Error, ErrorKind, Result, Timestamp};
 use futures_util::TryStreamExt;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
@@ -172,6 +172,12 @@ impl Vault for ObjectVault {
         self.wait(|store| async move { size(&store, &path, &call).await })
     }
 
+    fn modified(&self, name: &str) -> Result<Option<Timestamp>> {
+        let path = self.path(name)?;
+        let call = self.call("look for object", name, 0);
+        self.wait(|store| async move { modified(&store, &path, &call).await })
+    }
+
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         check_prefix(prefix)?;
         let path = match prefix.strip_suffix('/') {
@@ -233,6 +239,14 @@ fn no_object_meant(error: Error) -> Error {
 async fn size(store: &Arc<dyn ObjectStore>, path: &Path, call: &Call) -> Result<Option<u64>> {
     match call.run(store.head(path)).await {
         Ok(object) => Ok(Some(object.size)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+async fn modified(store: &Arc<dyn ObjectStore>, path: &Path, call: &Call) -> Result<Option<Timestamp>> {
+    match call.run(store.head(path)).await {
+        Ok(object) => Ok(u64::try_from(object.last_modified.timestamp_millis()).ok().map(Timestamp)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }

@@ -13,6 +13,7 @@
 mod damage;
 mod log_options;
 mod named;
+mod objects;
 mod replica;
 
 use crate::api::payload::{Content, Payload};

@@ -27,9 +27,8 @@ use crate::store::format::identity::{IDENTITY_FILE, Identity};
 use crate::store::format::objects;
 use crate::store::format::segment::{Footer, HeaderFault, Opening, SegmentHeader, digest_of_bytes};
 use crate::store::format::sorted_object::is_sorted;
-use crate::store::objects::names::{
-    begin_number, begins, folder, object_name, object_number, root_log, salt,
-};
+use crate::store::objects::deletion::{is_pinned, newest_begin};
+use crate::store::objects::names::{folder, object_name, object_number, root_log, salt};
 use crate::store::objects::slice_names::SliceName;
 use crate::store::segment::file_name;
 use crate::store::sorted_object::unsort;
@@ -133,7 +132,7 @@ impl Backup {
     }
 
     /// Makes a backup of these objects and slices. After an error `dest` is as it was.
-    fn make_of(
+    pub(super) fn make_of(
         vault: &dyn Vault,
         log: LogId,
         objects: &[(u64, ObjectInfo)],
@@ -345,11 +344,17 @@ pub(crate) fn objects_of(vault: &dyn Vault, log: LogId) -> Result<Vec<(u64, Obje
     let mut objects: Vec<_> =
         found.filter_map(|object| Some((object_number(log, &object.name)?, object))).collect();
     objects.sort_unstable_by_key(|(number, _)| *number);
-    let (newest, at) = objects.last().ok_or_else(|| no_objects(log))?;
-    let found = vault.list(&begins(log))?;
-    let said = found.iter().filter_map(|begin| begin_number(log, &begin.name)).max().unwrap_or(0);
-    let oldest = if said <= *newest {
-        said.max(oldest_at(vault, log, *newest, at)?)
+    let last = objects.last().ok_or_else(|| no_objects(log))?;
+    let said = newest_begin(vault, log)?.unwrap_or(0);
+    let oldest = if said <= last.0 {
+        said.max(oldest_at(vault, log, last)?)
+    } else if said > last.0 + 1 && is_pinned(vault, log, last.0)? {
+        // How far the log was cannot be seen: newer objects were deleted, and a pin keeps these.
+        let what = format!(
+            "all records of log {:032x} are discarded. The objects that are left are kept by pins: fetch those",
+            log.0
+        );
+        return Err(Error::new(ErrorKind::Discarded, what));
     } else {
         // The records of all of them are discarded. The newest ones still tell how far the log was.
         let behind_gap =
@@ -370,7 +375,20 @@ pub(crate) fn objects_of(vault: &dyn Vault, log: LogId) -> Result<Vec<(u64, Obje
 }
 
 /// The number of the oldest object whose records were not all discarded when this one began, as its opening says.
-fn oldest_at(vault: &dyn Vault, log: LogId, number: u64, object: &ObjectInfo) -> Result<u64> {
+fn oldest_at(vault: &dyn Vault, log: LogId, object: &(u64, ObjectInfo)) -> Result<u64> {
+    let opening = opening_at(vault, log, object)?;
+    if opening.objects.is_empty() {
+        return Ok(0);
+    }
+    let at = SEGMENT_HEADER_BYTES as u64;
+    let (objects, _) = objects::decode(&opening.objects)
+        .map_err(|why| Error::corrupt(Path::new(&object.1.name), at, why))?;
+    Ok(objects.number.min(object.0))
+}
+
+/// The opening of an object.
+pub(super) fn opening_at(vault: &dyn Vault, log: LogId, object: &(u64, ObjectInfo)) -> Result<Opening> {
+    let (number, object) = object;
     let at = SEGMENT_HEADER_BYTES as u64;
     let head = at + BLOCK_HEADER_BYTES as u64;
     let corrupt = |why| Error::corrupt(Path::new(&object.name), at, why);
@@ -378,18 +396,22 @@ fn oldest_at(vault: &dyn Vault, log: LogId, number: u64, object: &ObjectInfo) ->
         return Err(corrupt("object is cut off"));
     }
     let header =
-        BlockHeader::parse(&vault.get(&object.name, at..head)?, salt(log, number)).map_err(corrupt)?;
+        BlockHeader::parse(&vault.get(&object.name, at..head)?, salt(log, *number)).map_err(corrupt)?;
     let end = at + u64::from(header.length);
     if header.kind != Kind::Opening || end > object.bytes {
         return Err(corrupt("object does not begin with an opening"));
     }
-    let body = vault.get(&object.name, head..end)?;
-    let opening = Opening::parse(&body).map_err(corrupt)?;
-    if opening.objects.is_empty() {
-        return Ok(0);
-    }
-    let (objects, _) = objects::decode(&opening.objects).map_err(corrupt)?;
-    Ok(objects.number.min(number))
+    Opening::parse(&vault.get(&object.name, head..end)?).map_err(corrupt)
+}
+
+/// The footer of an object.
+pub(super) fn footer_at(vault: &dyn Vault, log: LogId, object: &(u64, ObjectInfo)) -> Result<Footer> {
+    let (number, object) = object;
+    let at = object.bytes.saturating_sub(FOOTER_BYTES as u64);
+    let corrupt = |why| Error::corrupt(Path::new(&object.name), at, why);
+    let bytes = vault.get(&object.name, at..object.bytes)?;
+    let bytes = bytes.first_chunk().ok_or("object is cut off").map_err(corrupt)?;
+    Footer::parse(bytes, *number + 1, salt(log, *number)).map_err(corrupt)
 }
 
 /// The segment file of an object, whose bytes these are: itself, unless its records are log by log.

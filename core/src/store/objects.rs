@@ -1,5 +1,5 @@
-//! Objects: stretches of the log in an object store, each as a sealed segment file. Their names, and the cache of files through
-//! which they are read.
+//! Objects: stretches of the log in an object store, each as a sealed segment file. Their names, the pins that keep them, their
+//! deletion, and the cache of files through which they are read.
 //!
 //! ```text
 //!  archive ── object_maker ──> segment file ──> vault ──> cache ──> SegmentData: readers see a segment like any other
@@ -8,6 +8,8 @@
 //! Must not know: which stretches are objects, who decides that.
 
 pub(crate) mod cache;
+pub(crate) mod deletion;
 mod fetch;
 pub(crate) mod names;
+pub(crate) mod pins;
 pub(crate) mod slice_names;

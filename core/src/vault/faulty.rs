@@ -6,6 +6,7 @@
 use super::{ObjectInfo, Vault};
 use crate::error::{Error, ErrorKind, Result};
 use crate::random::SplitMix;
+use crate::types::Timestamp;
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -203,6 +204,10 @@ impl Vault for FaultyVault {
             Some(Fault::Missing) => Ok(None),
             _ => self.below.size(name),
         }
+    }
+
+    fn modified(&self, name: &str) -> Result<Option<Timestamp>> {
+        self.below.modified(name)
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {

@@ -13,16 +13,16 @@ use crate::wire::proto::v1::admin_server::{Admin, AdminServer};
 use crate::wire::proto::v1::member_change::Change as WireChange;
 use crate::wire::proto::v1::{
     AddMember, ChangeMembersRequest, ChangeMembersResponse, CreateLogRequest, CreateLogResponse,
-    DeleteLogRequest, DeleteLogResponse, InitRequest, InitResponse, JoinRequest, JoinResponse,
-    ListLogsRequest, ListLogsResponse, LogOption as WireOption, LogOptionsRequest, LogOptionsResponse,
-    Member, MemberChange, PeerProgress, Role, ScrubRequest, ScrubResponse, SealLogRequest, SealLogResponse,
-    SetAddress, SetLogOptionsRequest, SetLogOptionsResponse, StatusRequest, StatusResponse,
-    TransferLeaderRequest, TransferLeaderResponse,
+    CutObjectsRequest, CutObjectsResponse, DeleteLogRequest, DeleteLogResponse, InitRequest, InitResponse,
+    JoinRequest, JoinResponse, ListLogsRequest, ListLogsResponse, LogOption as WireOption, LogOptionsRequest,
+    LogOptionsResponse, Member, MemberChange, PeerProgress, Role, ScrubRequest, ScrubResponse,
+    SealLogRequest, SealLogResponse, SetAddress, SetLogOptionsRequest, SetLogOptionsResponse, StatusRequest,
+    StatusResponse, TransferLeaderRequest, TransferLeaderResponse,
 };
 use crate::wire::status::to_status;
 use chiplog::cluster::Change;
 use chiplog::inspect::{Event, Inspector, Report, Severity};
-use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, LogOption, NodeId, Ticket};
+use chiplog::{DirectoryId, Error, ErrorKind, Index, Log, LogId, LogOption, NodeId, Ticket};
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -33,6 +33,8 @@ use tonic::{Request, Response, Status};
 
 /// The longest timeout that a caller can set.
 const TIMEOUT_MAX: Duration = Duration::from_secs(600);
+/// How long a leader may take to learn how far the log is confirmed.
+const BARRIER: Duration = Duration::from_secs(10);
 /// The limit of scrub findings sent as text; all are counted.
 const FINDINGS_MAX: u64 = 10_000;
 /// The bytes that a scrub reads between two responses.
@@ -283,6 +285,24 @@ impl Admin for AdminService {
         let shown = if name.is_empty() { DEFAULT_LOG } else { &name };
         tracing::info!(log = shown, options = %log.log_options(), "the log's options were set");
         Ok(Response::new(SetLogOptionsResponse { options: options(&log) }))
+    }
+
+    async fn cut_objects(
+        &self,
+        request: Request<CutObjectsRequest>,
+    ) -> Result<Response<CutObjectsResponse>, Status> {
+        let caller = Caller::of(request.extensions());
+        let CutObjectsRequest { log, upto } = request.into_inner();
+        let log = self.host.replica(&caller, &log).await?;
+        let cut = async {
+            let upto = match upto {
+                0 => log.submit_barrier(BARRIER)?.await?,
+                upto => Index(upto),
+            };
+            log.cut_objects(upto).map(|()| upto.get())
+        };
+        let upto = cut.await.map_err(|e| status_of(&log, &e))?;
+        Ok(Response::new(CutObjectsResponse { upto }))
     }
 
     type ScrubStream = ReceiverStream<Result<ScrubResponse, Status>>;

@@ -182,3 +182,170 @@ fn fetched_objects_are_restored() {
     is_error(&run(&["tier", "fetch", &stored.location(), &place("bad"), "--json"]).fails(3), "corrupt", 2);
     assert!(!Path::new(&place("bad")).exists());
 }
+
+/// Objects under a pin are listed, checked and fetched, and go with it.
+#[test]
+fn pins_are_made_listed_fetched_and_removed() {
+    const FIELDS: [&str; 9] = [
+        "log_id",
+        "name",
+        "first_object",
+        "last_object",
+        "first",
+        "last",
+        "made_timestamp",
+        "made_time",
+        "missing",
+    ];
+    let stored = Stored::new();
+    let at = stored.location();
+    assert!(run(&["tier", "pins", &at, "--json"]).ok().out.is_empty());
+    let pin = run(&["tier", "pin", &at, "early", "--upto", "300", "--json"]).ok().json();
+    has_fields(&pin, &FIELDS);
+    assert_eq!(
+        (&pin["log_id"], &pin["first"], &pin["missing"]),
+        (&stored.id[..].into(), &1.into(), &0.into())
+    );
+    let (last, last_object) = (pin["last"].as_u64().unwrap(), pin["last_object"].as_u64().unwrap());
+    assert!(last >= 300 && last_object < 7, "{pin}");
+    is_error(&run(&["tier", "pin", &at, "early", "--json"]).fails(2), "already_exists", 29);
+    is_error(&run(&["tier", "pin", &at, "Bad", "--json"]).fails(2), "invalid_argument", 9);
+    is_error(&run(&["tier", "unpin", &at, "other", "--json"]).fails(4), "not_found", 14);
+    let text = run(&["tier", "pin", &at, "whole", "--log-id", &stored.id]).ok();
+    assert!(text.text().starts_with("pinned whole: records 1 to "), "{}", text.text());
+    let listed = run(&["tier", "pins", &at]).ok();
+    assert!(listed.text().starts_with("LOG ") && listed.text().contains(" early "), "{}", listed.text());
+
+    let place = |name: &str| stored.dir.path().join(name).display().to_string();
+    let fetched = run(&["tier", "fetch", &at, &place("backup"), "--pin", "early", "--json"]).ok().json();
+    assert_eq!((&fetched["first"], &fetched["last"]), (&1.into(), &last.into()));
+    stored.verify().ok();
+    // All is discarded, and what no pin keeps is gone: the log is made of nothing, and is not damaged.
+    let removed = run(&["tier", "unpin", &at, "whole", "--json"]).ok().json();
+    has_fields(&removed, &["log_id", "name"]);
+    let newest = run(&["tier", "list", &at, "--json"]).ok().json()["last"].as_u64().unwrap();
+    for number in last_object + 1..=newest {
+        fs::remove_file(stored.object(number)).unwrap();
+    }
+    let begin = stored.dir.path().join("store").join(&stored.id).join("begin");
+    fs::create_dir_all(&begin).unwrap();
+    fs::write(begin.join(format!("{:020}", newest + 1)), "begin").unwrap();
+    stored.verify().ok();
+    is_error(&run(&["tier", "fetch", &at, &place("all"), "--json"]).fails(4), "discarded", 7);
+    run(&["tier", "fetch", &at, &place("again"), "--pin", "early", "--json"]).ok();
+    fs::remove_file(stored.object(1)).unwrap();
+    let found = faults(&stored.verify().fails(3).json());
+    assert!(found.len() == 1 && found[0].1.contains("1 object is missing under pin early"), "{found:?}");
+    let listed = run(&["tier", "pins", &at, "--json"]).ok().json();
+    has_fields(&listed, &FIELDS);
+    assert_eq!(listed["missing"], 1);
+    let ran = run(&["tier", "fetch", &at, &place("less"), "--pin", "early", "--json"]).fails(3);
+    is_error(&ran, "corrupt", 2);
+    run(&["tier", "unpin", &at, "early"]).ok();
+    stored.verify().ok();
+}
+
+/// The state of each log in the store, and the deletion of what nothing needs.
+#[test]
+fn unneeded_objects_are_listed_and_deleted() {
+    let stored = Stored::new();
+    let at = stored.location();
+    let status = || run(&["tier", "status", &at, "--json"]).ok().json();
+    let gc = |more: &[&str]| run(&[&["tier", "gc", &at, "--json"], more].concat()).ok().json();
+    let told = status();
+    has_fields(
+        &told,
+        &[
+            "log_id",
+            "root",
+            "objects",
+            "bytes",
+            "first_object",
+            "last_object",
+            "first",
+            "last",
+            "missing",
+            "begin",
+            "pins",
+            "pinned_objects",
+            "pinned_bytes",
+            "unneeded_objects",
+            "unneeded_bytes",
+            "unknown",
+            "server",
+        ],
+    );
+    assert_eq!(
+        (&told["first"], &told["root"], &told["begin"]),
+        (&1.into(), &true.into(), &0.into()),
+        "{told}"
+    );
+    let newest = told["last_object"].as_u64().unwrap();
+    let text = run(&["tier", "status", &at, "--log-id", &stored.id]).ok();
+    assert!(text.text().starts_with(&format!("log {}:\n", stored.id)), "{}", text.text());
+
+    run(&["tier", "pin", &at, "early", "--upto", "1"]).ok();
+    let folder = stored.dir.path().join("store").join(&stored.id);
+    fs::create_dir_all(folder.join("begin")).unwrap();
+    for begin in [3, 5] {
+        fs::write(folder.join(format!("begin/{begin:020}")), "begin").unwrap();
+    }
+    fs::write(folder.join("o/00000000000000000099#7"), "half").unwrap();
+    fs::create_dir_all(folder.join("s/1")).unwrap();
+    fs::write(folder.join("s/1/2"), "of a later version").unwrap();
+    let told = gc(&["--delete"]);
+    has_fields(
+        &told,
+        &[
+            "log_id",
+            "begin",
+            "begin_age_seconds",
+            "needed_objects",
+            "needed_bytes",
+            "pins",
+            "pinned_objects",
+            "pinned_bytes",
+            "unneeded_objects",
+            "unneeded_bytes",
+            "old_begins",
+            "half_written",
+            "unknown",
+            "due",
+            "deleted",
+        ],
+    );
+    assert!(told["begin_age_seconds"].as_u64().unwrap() < 3600, "{told}");
+    assert_eq!(
+        (&told["due"], &told["deleted"], &told["begin"]),
+        (&false.into(), &0.into(), &5.into()),
+        "{told}"
+    );
+    let told = gc(&["--after", "0"]);
+    assert_eq!((&told["unneeded_objects"], &told["pinned_objects"]), (&4.into(), &1.into()), "{told}");
+    assert_eq!((&told["half_written"], &told["old_begins"]), (&1.into(), &1.into()), "{told}");
+    assert_eq!(
+        (&told["due"], &told["deleted"], &told["unknown"]),
+        (&true.into(), &0.into(), &1.into()),
+        "{told}"
+    );
+    assert!(stored.object(4).exists(), "it was only listed");
+    let text = run(&["tier", "gc", &at, "--after", "0"]).ok();
+    assert!(text.text().contains("can be deleted with --delete"), "{}", text.text());
+    assert_eq!(gc(&["--after", "0", "--delete"])["deleted"], 4);
+    assert!(stored.object(0).exists() && !stored.object(1).exists() && stored.object(5).exists());
+    assert!(folder.join("s/1/2").exists() && !folder.join("o/00000000000000000099#7").exists());
+    let told = status();
+    assert_eq!(told["objects"], newest - 5 + 2, "{told}");
+    assert_eq!((&told["unneeded_objects"], &told["pins"][0]), (&0.into(), &"early".into()), "{told}");
+    stored.verify().ok();
+
+    run(&["tier", "gc", &at, "--all"]).fails(2);
+    let all = ["tier", "gc", &at, "--log-id", &stored.id, "--all", "--json"];
+    is_error(&run(&[&all[..], &["--delete"]].concat()).fails(5), "busy", 5);
+    run(&["tier", "unpin", &at, "early"]).ok();
+    assert_eq!(run(&all).ok().json()["deleted"], 0);
+    assert!(stored.object(0).exists());
+    run(&[&all[..], &["--delete"]].concat()).ok();
+    assert!(run(&["tier", "list", &at, "--json"]).ok().out.is_empty());
+    is_error(&run(&[&all[..], &["--delete"]].concat()).fails(4), "not_found", 14);
+}

@@ -2,7 +2,7 @@
 //! an outage of the store does.
 
 use crate::follow::Copy;
-use crate::harness::{PATIENCE, Server, fed, founded_with, leader, run, runtime, wait};
+use crate::harness::{PATIENCE, Ran, Server, fed, founded_with, leader, run, runtime, wait};
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
 use chiplog_net::wire::proto::logspec::{ReadRequest, read_reply};
 use std::fs;
@@ -276,4 +276,40 @@ fn store_that_is_down_stops_no_append_and_a_wrong_location_is_an_error_at_start(
         let said = server.said();
         assert!(said.contains(named), "{said}");
     }
+}
+
+/// A backup of servers in the store itself: nothing is copied, and it has the records that no disk has.
+#[test]
+fn backup_in_the_store_has_every_confirmed_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let arguments = arguments(&store);
+    let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    arguments.extend(["--set", "objects.object_bytes=1MiB"]);
+    let servers = founded_with((1..=3).map(|n| Server::new(n, dir.path())).collect(), &arguments);
+    append(&servers, 1, 5_000);
+    let (list, location) = (&servers[1].client, store.to_str().unwrap());
+    let pin = run(&["tier", "backup", list, location, "nightly", "--json"]).ok().json();
+    assert_eq!((&pin["first"], &pin["last"]), (&1.into(), &5_000.into()), "{pin}");
+    append(&servers, 5_001, 5_100);
+    let told = run(&["tier", "status", location, "--cluster", list, "--json"]).ok().json();
+    let server = &told["server"];
+    assert_eq!((&server["last"], &server["stored_index"]), (&5_100.into(), &5_000.into()), "{told}");
+    assert_eq!(server["unstored_records"], 100, "{told}");
+    let refused = |ran: Ran, code: i32, why: &str| {
+        assert!(ran.code == code && ran.err.contains(why), "{}: {}{}", ran.code, ran.out, ran.err);
+    };
+    refused(run(&["tier", "backup", list, location, "nightly"]), 2, "has a pin nightly already");
+    let other = dir.path().join("other");
+    fs::create_dir(&other).unwrap();
+    let ran = run(&["tier", "backup", list, other.to_str().unwrap(), "b"]);
+    refused(ran, 4, "give the location that the servers have");
+    let (backup, again) = (dir.path().join("backup"), dir.path().join("again"));
+    let (backup, again) = (backup.to_str().unwrap(), again.to_str().unwrap());
+    run(&["tier", "fetch", location, backup, "--pin", "nightly"]).ok();
+    let restored = run(&["restore", backup, again, "--json"]).ok().json();
+    assert_eq!((&restored["last"], &restored["records"]), (&5_000.into(), &5_000.into()), "{restored}");
+
+    let bare = founded_with(vec![Server::new(9, dir.path())], &[]);
+    refused(run(&["tier", "backup", &bare[0].client, location, "b"]), 2, "no object store");
 }

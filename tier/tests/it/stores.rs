@@ -2,11 +2,11 @@
 
 use crate::s3_server::S3Server;
 use bytes::Bytes;
-use chiplog::ErrorKind;
 use chiplog::vault::{
     FaultOptions, FaultyVault, MemoryVault, NAME_BYTES_MAX, NAME_PART_BYTES_MAX, ObjectInfo, Vault,
     check_conformance,
 };
+use chiplog::{ErrorKind, Timestamp};
 use chiplog_tier::{ObjectVault, VaultOptions};
 use std::fs;
 use std::sync::Arc;
@@ -54,6 +54,8 @@ fn names_are_without_the_locations_prefix() {
     assert!(server.bucket().join("a/b/o/7").exists());
     assert_eq!(vault.list("").unwrap(), [ObjectInfo::new("o/7", 5)]);
     assert_eq!(vault.list("o/").unwrap(), [ObjectInfo::new("o/7", 5)]);
+    assert!(vault.modified("o/7").unwrap() > Some(Timestamp(1_700_000_000_000)));
+    assert_eq!(vault.modified("o/9").unwrap(), None);
     assert_eq!(server.vault("s3://bucket/a").list("").unwrap().len(), 2);
 }
 

@@ -29,6 +29,8 @@ pub(crate) struct Published {
     /// At a follower: the first record that a discard of the log has left since it was opened; 0 before. The follower can keep
     /// less.
     pub(crate) discarded: AtomicU64,
+    /// Records up to this one are to be in objects soon, as the program has asked for; 0: it has not.
+    pub(crate) cut_upto: AtomicU64,
     /// Whether this is a copy of one log of a shared group, which numbers its entries by itself.
     pub(crate) of_one_log: AtomicBool,
     /// The reason why nothing can be read now: the log is being repaired.

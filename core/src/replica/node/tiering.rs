@@ -44,7 +44,7 @@ use crate::store::segment::{Base, ReadMode};
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
 use crate::sync::threads::spawn;
-use crate::types::{EntryIndex, LogId, LogNumber, NodeId, Timestamp};
+use crate::types::{EntryIndex, Index, LogId, LogNumber, NodeId, Timestamp};
 use crate::vault::Vault;
 use delegation::Delegation;
 use jobs::{Found, Job, JobDone, ObjectBegin, Search};
@@ -336,7 +336,7 @@ impl Node {
         let has_work = match committed.objects.next_to_store() {
             _ if !self.tiering.is_checked || self.tiering.claimed.is_some() => true,
             Some(_) => self.tiering.delegation.is_idle(),
-            None => committed.raft > self.tiering.looked_upto,
+            None => committed.raft > self.tiering.looked_upto || self.cut_is_wanted(),
         };
         let work = has_work.then_some(now).or(self.tiering.delegation.deadline());
         let delete = self.deletable().next().map(|next| next.at);
@@ -388,15 +388,15 @@ impl Node {
             self.tiering.looked_upto = committed.raft;
             return None;
         };
-        let is_old = self.age_due(now).is_some_and(|at| at <= now);
-        if committed.raft <= self.tiering.looked_upto && !is_old {
+        let is_due = self.age_due(now).is_some_and(|at| at <= now) || self.cut_is_wanted();
+        if committed.raft <= self.tiering.looked_upto && !is_due {
             return None; // nothing is new since the last look, which found too little
         }
         let segments = &self.writer.store.segments;
         let is_of = |of: &Lacking| (of.behind, of.object_bytes) == (about.raft, object_bytes);
         let needed = self.tiering.lacking.filter(is_of).map_or(object_bytes, |lacking| lacking.bytes);
         let is_full = segments.bytes_behind(about.raft) >= needed;
-        if !is_full && !is_old {
+        if !is_full && !is_due {
             self.tiering.again = now.plus(LOOK_EVERY);
             self.tiering.looked_upto = committed.raft;
             return None;
@@ -409,7 +409,7 @@ impl Node {
         let archive = self.writer.archive.clone();
         let number = committed.objects.end().map_or(0, |(number, _)| number);
         let (upto, first) = (committed.raft, self.replica.sequencer.first_at_end());
-        let (begin, all) = (self.next_begin(), is_old);
+        let (begin, all) = (self.next_begin(), is_due);
         Some(Job::FindEnd(Search { archive, number, begin, upto, object_bytes, all, first }))
     }
 
@@ -433,6 +433,13 @@ impl Node {
             ObjectBegin::WithRecord(_) => None,
         };
         begin.filter(|begin| begin.raft < committed.raft)
+    }
+
+    /// Whether records that are in no object are to be in one now, however few they are, as the program has asked for.
+    fn cut_is_wanted(&self) -> bool {
+        let upto = Index(self.published.cut_upto.load(Ordering::Relaxed));
+        let is_there = upto > Index(0) && self.replica.sequencer.first_at_end() <= upto;
+        is_there && self.about_next_begin().is_some_and(|begin| begin.next <= upto)
     }
 
     /// When entries that are in no object are too old for that. None: there are none, or they have no limit.

@@ -3,6 +3,11 @@
 use crate::random::SplitMix;
 use crate::types::{LogId, SegmentId};
 
+/// The folder of all that a log has.
+pub(crate) fn log_folder(log: LogId) -> String {
+    format!("{:032x}/", log.0)
+}
+
 /// The folder of a log's objects.
 pub(crate) fn folder(log: LogId) -> String {
     format!("{:032x}/o/", log.0)

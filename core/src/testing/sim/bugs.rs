@@ -167,6 +167,8 @@ bugs! {
     98 "a discard, or a restart, removes files of an object that is not stored yet",
     99 "objects are deleted, and the object store does not say so",
     100 "a copy removes files before their records are stored",
+    101 "objects are deleted although a pin keeps them",
+    102 "a pin is made without a look for a deletion that has begun" by "pin_holds_in_any_order_with_a_deletion",
     110 "an object begins with the first records that its replica keeps of each log",
     111 "a slice has entries that are not committed",
     112 "slices are deleted once an object with them was cut",

@@ -190,6 +190,9 @@ impl World {
         if self.plan.logs > 0 {
             self.schedule.after(self.plan.fault_interval / 3, Event::Tenant);
         }
+        if self.vault.is_some() {
+            self.schedule.after(self.plan.fault_interval / 2, Event::Pins);
+        }
         let end = self.now().plus(self.plan.trouble);
         while self.now() < end {
             self.step()?;
@@ -336,13 +339,14 @@ impl World {
         if let Some(missing) = stored.iter().find(|name| !names.contains(name)) {
             return Err(format!("object {missing} is said to be stored, and is not"));
         }
-        let is_object =
-            |name: &&String| !name.ends_with("/root") && !name.contains("/begin/") && !name.contains("/s/");
+        let is_mark =
+            |name: &str| ["/root", "/begin/", "/pin/", "/s/"].iter().any(|mark| name.contains(mark));
+        let is_object = |name: &&String| !is_mark(name);
         if let Some(stray) = names.iter().filter(is_object).find(|name| !cut.contains(name)) {
             return Err(format!("object {stray} is stored, and was never cut"));
         }
         let needed = match vault.needed(machine.log()) {
-            Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Discarded) => Vec::new(),
             needed => needed.map_err(|e| format!("the log cannot be made of its objects: {e}"))?,
         };
         match stored.iter().find(|name| !needed.contains(name)) {
@@ -375,6 +379,7 @@ impl World {
         }
         self.judge_objects(leader)?;
         self.judge_unknown()?;
+        self.judge_pins()?;
         let first = self.machine(leader).map(|leader| leader.summary().first);
         self.judge_followers(first.unwrap_or_default())?;
         let logs: BTreeSet<LogNumber> = self.history.calls.iter().map(|call| call.log).collect();

@@ -131,6 +131,7 @@ pub const METHODS: &[(&str, Needs)] = &[
     ("/chiplog.v1.Admin/TransferLeader", admin(Reach::Server)),
     ("/chiplog.v1.Admin/LogOptions", read(Reach::Server)),
     ("/chiplog.v1.Admin/SetLogOptions", admin(Reach::Server)),
+    ("/chiplog.v1.Admin/CutObjects", admin(Reach::Server)),
     ("/chiplog.v1.Admin/Scrub", admin(Reach::Server)),
     ("/chiplog.v1.Admin/CreateLog", admin(Reach::Logs)),
     ("/chiplog.v1.Admin/DeleteLog", admin(Reach::Logs)),

@@ -5,11 +5,11 @@
 //! - what is put is what the log says of the object, to the last byte;
 //! - an object that is another history's stays as it is;
 //! - one bad answer decides nothing: the object is read again before it counts as damaged;
-//! - an object whose records were discarded while it was put does not stay.
+//! - an object whose records were discarded while it was put does not stay, unless a pin keeps it.
 //!
 //! Must not know: who leads.
 
-use super::object_access::{ObjectMaker, check, check_there, newest_begin};
+use super::object_access::{ObjectMaker, check, check_there};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::crc::Crc;
 use crate::replica::state::object_table::StoredAt;
@@ -18,6 +18,7 @@ use crate::store::format::objects::StoredObject;
 use crate::store::format::segment::Footer;
 use crate::store::object_file::{MadeObject, Stretch};
 use crate::store::objects::cache::CHUNK_BYTES;
+use crate::store::objects::deletion::{is_pinned, newest_begin};
 use crate::store::objects::names::{folder, object_name, object_number, salt};
 use crate::types::LogId;
 use crate::vault::Vault;
@@ -103,13 +104,13 @@ impl Examination {
         if self.is_of_another_history(&name)? {
             return Ok(Verdict::Damaged("it is of another history of this log".to_owned()));
         }
-        if self.is_discarded()? {
+        if !self.is_needed()? {
             return Ok(Verdict::Sound);
         }
         let Some(made) = self.make(&name)? else { return Ok(Verdict::Damaged(why)) };
         vault.put(&name, &made.pieces)?;
         // A leader that knew of a later discard may have deleted it before the put: nobody would delete it again.
-        if self.is_discarded()? {
+        if !self.is_needed()? {
             vault.delete(&name)?;
             return Ok(Verdict::Sound);
         }
@@ -181,9 +182,11 @@ impl Examination {
         Ok(Footer::parse(&footer, number + 1, salt(self.log, number)).is_ok_and(is_other))
     }
 
-    /// Whether the object store says that its records are discarded: a leader may know of more discards than this replica.
-    fn is_discarded(&self) -> Result<bool> {
-        Ok(newest_begin(&*self.vault, self.log)?.is_some_and(|begin| self.at.number < begin))
+    /// Whether the object has to stay. Not if the object store says that its records are discarded, and no pin keeps it. A leader
+    /// may know of more discards than this replica. The begin is read first: see `store/objects/deletion.rs`.
+    fn is_needed(&self) -> Result<bool> {
+        let is_discarded = newest_begin(&*self.vault, self.log)?.is_some_and(|begin| self.at.number < begin);
+        Ok(!is_discarded || is_pinned(&*self.vault, self.log, self.at.number)?)
     }
 
     /// Makes the object again. None: it is not in the files here.

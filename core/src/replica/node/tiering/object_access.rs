@@ -10,10 +10,8 @@ use crate::store::format::block::BlockHeader;
 use crate::store::format::objects::StoredObject;
 use crate::store::object_file::{MadeObject, Stretch};
 use crate::store::object_maker::make;
-use crate::store::objects::names::{
-    begin_name, begin_number, begin_text, begins, folder, not_there, object_name, object_number, root_name,
-    root_text,
-};
+use crate::store::objects::deletion::{delete_below, say_begin};
+use crate::store::objects::names::{not_there, object_name, root_name, root_text};
 use crate::store::read::entry_lookup::Archive;
 use crate::store::segment::Base;
 use crate::types::{LogId, NodeId};
@@ -88,22 +86,6 @@ pub(super) fn store(
     put(vault, stretch, made)
 }
 
-/// Records in the object store that the records of all objects below a number are discarded: no object says so of a discard that
-/// comes after it, and without it nobody could tell a deleted object from a lost one. An object before the oldest one may be
-/// missing for another reason, too: it was discarded before it was stored.
-fn say_begin(vault: &dyn Vault, log: LogId, number: u64) -> Result<()> {
-    if number > 0 && !planted!(99) {
-        vault.create(&begin_name(log, number), begin_text(log, number).into())?;
-    }
-    Ok(())
-}
-
-/// The number below which the object store says that all records are discarded.
-pub(super) fn newest_begin(vault: &dyn Vault, log: LogId) -> Result<Option<u64>> {
-    let begins = vault.list(&begins(log))?;
-    Ok(begins.iter().filter_map(|begin| begin_number(log, &begin.name)).max())
-}
-
 fn put(vault: &dyn Vault, stretch: &Stretch, made: MadeObject) -> Result<StoredObject> {
     let (name, bytes) = (object_name(stretch.log, stretch.number), u64::from(made.object.bytes));
     // An object of this name has these bytes, or it is another history's.
@@ -129,21 +111,8 @@ pub(super) fn check(vault: &dyn Vault, name: &str, bytes: u64) -> Result<()> {
     Err(Error::new(ErrorKind::Unavailable, what))
 }
 
-/// Deletes the objects below a number, and says so. Returns how many they were.
+/// Deletes the objects below a number that no pin keeps, and says so. Returns how many they were.
 pub(super) fn delete(vault: &dyn Vault, log: LogId, below: u64) -> Result<u64> {
     check_there(vault, log)?;
-    say_begin(vault, log, below)?;
-    for begin in vault.list(&begins(log))? {
-        if begin_number(log, &begin.name).is_some_and(|number| number < below) {
-            vault.delete(&begin.name)?;
-        }
-    }
-    let mut count = 0;
-    for object in vault.list(&folder(log))? {
-        if object_number(log, &object.name).is_some_and(|number| number < below + u64::from(planted!(94))) {
-            vault.delete(&object.name)?;
-            count += 1;
-        }
-    }
-    Ok(count)
+    delete_below(vault, log, below)
 }

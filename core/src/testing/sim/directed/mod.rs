@@ -5,6 +5,7 @@
 //! one replica are in [`one_replica`].
 
 mod one_replica;
+mod pin_order;
 
 use super::fault::Fault;
 use super::harm;
@@ -30,6 +31,7 @@ use one_replica::{
     message_from_another_directory_is_dropped, only_committed_entries_are_sent_as_committed,
     vote_on_the_disk_is_not_cast_again,
 };
+use pin_order::pin_holds_in_any_order_with_a_deletion;
 use std::time::Duration;
 
 /// A scenario: its name, and its function.
@@ -46,6 +48,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("last_voter_remembers_that_it_is_alone", last_voter_remembers_that_it_is_alone),
     ("second_change_carries_the_commit_of_the_first", second_change_carries_the_commit_of_the_first),
     ("sole_voter_sends_after_its_term_is_durable", sole_voter_sends_after_its_term_is_durable),
+    ("pin_holds_in_any_order_with_a_deletion", pin_holds_in_any_order_with_a_deletion),
     ("barrier_is_retried_after_a_jump", barrier_is_retried_after_a_jump),
     ("body_of_another_term_is_not_sent", body_of_another_term_is_not_sent),
     ("message_from_another_directory_is_dropped", message_from_another_directory_is_dropped),

@@ -16,6 +16,14 @@ impl Machine {
         self.lock().node.replica.sequencer.committed().objects.next_to_store()
     }
 
+    /// Has all committed records put into objects, as [`Log::cut_objects`](crate::Log::cut_objects) does.
+    pub(in super::super) fn cut_objects(&self) {
+        let guarded = self.lock();
+        let node = &guarded.node;
+        let upto = node.replica.sequencer.committed().next.get().saturating_sub(1);
+        node.published.cut_upto.fetch_max(upto, Ordering::Relaxed);
+    }
+
     /// The names of the objects that are known here to be stored, and of all objects that were cut.
     pub(in super::super) fn objects(&self) -> (Vec<String>, Vec<String>) {
         let guarded = self.lock();

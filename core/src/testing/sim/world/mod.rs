@@ -20,6 +20,7 @@ mod followers;
 mod leaving;
 mod nemesis;
 mod options;
+mod pins;
 mod process;
 mod slices;
 mod tenant;
@@ -53,6 +54,7 @@ use admin::Admin;
 use drill::Drill;
 use followers::{Follower, FollowerEvent};
 use nemesis::Nemesis;
+use pins::Pins;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,6 +102,8 @@ pub(super) enum Event {
     Options,
     /// A named log comes, is used, or goes.
     Tenant,
+    /// A pin is made or removed.
+    Pins,
     /// A lasting fault ends.
     EndTrouble(u64),
     /// The probe of a fail-over sends again.
@@ -144,6 +148,7 @@ pub(super) struct World {
     /// The object store of the replicas.
     pub(super) vault: Option<Arc<SimVault>>,
     pub(super) slices: Slices,
+    pub(super) pins: Pins,
     pub(super) hosts: BTreeMap<NodeId, Host>,
     pub(super) network: Network,
     pub(super) clients: Vec<Client>,
@@ -204,6 +209,7 @@ impl World {
             tenant: Tenant::new(&plan),
             slices: Slices::default(),
             vault: plan.objects.then(|| Arc::new(SimVault::new(plan.seed, !plan.faults.is_empty()))),
+            pins: Pins::new(plan.seed),
             rng,
             plan,
         }
@@ -346,6 +352,7 @@ impl World {
             Event::Nemesis => self.nemesis_wakes()?,
             Event::Options => self.options_wake()?,
             Event::Tenant => self.tenant_wakes()?,
+            Event::Pins => self.pins_wake()?,
             Event::EndTrouble(trouble) => self.end_trouble(trouble)?,
             Event::Probe => self.probe()?,
             Event::Retire(node) => self.retire(node)?,

@@ -1,19 +1,30 @@
 //! `chiplog tier`: the objects that logs keep in an object store.
 
+mod backup;
 mod fetch;
+mod gc;
+mod half_written;
 mod list;
 mod objects;
+mod pins;
+mod status;
 mod verify;
 
 use crate::commands::files::object_store::StoreAccess;
 use crate::common::exit::Exit;
 use crate::common::failure::Result;
+use crate::common::format::parse_seconds;
+use crate::common::number::whole_number;
 use crate::common::output::Ui;
+use crate::connect::cluster::Connect;
+use crate::connect::target::Servers;
 use chiplog::LogId;
 use chiplog::vault::Vault;
 use clap::{Args, Subcommand};
+use half_written::HalfWritten;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,6 +35,10 @@ Examples:
   chiplog tier verify /mnt/objects --log-id 5f0c39a1f3b54e0d8c1b5a7f2e9d4c36 --json | jq .ok
   chiplog tier fetch s3://bucket/chiplog ./backup && chiplog restore ./backup /var/lib/chiplog/1
       All replicas are lost: make a log of what is there.
+  chiplog tier backup log1:7411 s3://bucket/chiplog 2026-11-26
+      A backup in the object store: all that the servers have confirmed, until `unpin`.
+  chiplog tier pin s3://bucket/chiplog before-upgrade
+      Keep what is there now, whatever the log discards later.
   chiplog tier list s3://bucket/chiplog --endpoint https://minio:9000 --credentials ./keys.toml
       A store of another provider, with keys from a file.
 
@@ -37,7 +52,7 @@ Credentials:
                   AWS_ENDPOINT_URL; without keys, the role of the machine or container
     Google Cloud  GOOGLE_APPLICATION_CREDENTIALS, GOOGLE_SERVICE_ACCOUNT
     Azure         AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY
-  The right to list and to read objects is enough.";
+  The right to list and to read objects is enough; backup, pin, unpin and gc --delete also create or delete them.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -77,10 +92,10 @@ JSON fields:
         \"undecodable\", \"faults\", \"faults_left_out\"}
         faults  each {\"object\" (null: none), \"offset\", \"bytes\", \"severity\", \"what\"}";
 
-/// List, check and fetch the objects that logs keep in an object store.
+/// List, check, fetch, pin and clean up the objects that logs keep in an object store.
 ///
 /// A server with `object_store` in its configuration keeps copies of the log's older records there, as
-/// numbered objects. These commands read the store itself: no server has to run, and they change nothing there.
+/// numbered objects. These commands use the store itself: except for `backup`, no server has to run.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct TierCommand {
@@ -97,6 +112,51 @@ enum Action {
     List {
         #[command(flatten)]
         store: Store,
+    },
+    /// Show what logs have in an object store, what keeps it there, and what servers have not stored yet.
+    ///
+    /// Lists the names below the location, and reads a few small parts of objects. `chiplog tier verify` reads all.
+    #[command(after_long_help = STATUS_EXAMPLES)]
+    Status {
+        #[command(flatten)]
+        store: Store,
+        /// Only the log with this id: all 32 digits.
+        #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
+        log_id: Option<LogId>,
+        /// Also ask these servers of a log, by their address for clients. One that runs is enough; A,B,C are tried in turn.
+        #[arg(long, value_name = "HOST:PORT", env = "CHIPLOG_SERVERS")]
+        cluster: Option<Servers>,
+        #[command(flatten)]
+        connect: Box<Connect>,
+    },
+    /// List what nothing needs in an object store; with --delete, remove it.
+    ///
+    /// Of each log these are: objects whose records are all discarded, that no pin keeps, once the store was told so
+    /// for as long as --after; notes that newer ones have replaced; in a directory, half-written files of
+    /// servers that were killed. Servers delete the first two by themselves: the command is for what they leave after
+    /// `chiplog tier unpin`, and for logs without servers. Everything else stays, above all what the command does not know.
+    ///
+    /// Parts of incomplete uploads are in no list of a bucket: give it a rule that aborts them.
+    ///
+    /// --all is everything of one log, for a cluster that is gone. It is refused while the log has pins. Records that no
+    /// server has on its disk are lost with it.
+    #[command(after_long_help = GC_EXAMPLES)]
+    Gc {
+        #[command(flatten)]
+        store: Store,
+        /// Only the log with this id: all 32 digits.
+        #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
+        log_id: Option<LogId>,
+        /// Delete what is listed.
+        #[arg(long)]
+        delete: bool,
+        /// Keep objects for this long after the store was told that their records are discarded. Give at least the
+        /// object_delete_delay_seconds of the servers.
+        #[arg(long, value_name = "TIME", default_value = "1d", value_parser = parse_seconds)]
+        after: u64,
+        /// Everything of the log that --log-id names.
+        #[arg(long, requires = "log_id", conflicts_with = "after")]
+        all: bool,
     },
     /// Download and check every object and slice; continue after damage and report all of it.
     ///
@@ -124,6 +184,8 @@ enum Action {
     /// slice_interval_millis; without slices, since the last object_bytes or object_age_seconds. Slices that are
     /// damaged or missing end it earlier: the command names them.
     ///
+    /// With --pin it is a backup of exactly the objects under that pin, also if the log has discarded them since.
+    ///
     /// DIR must not exist, or be empty. After an error it is as it was.
     #[command(after_long_help = FETCH_EXAMPLES)]
     Fetch {
@@ -135,8 +197,162 @@ enum Action {
         /// The log with this id: all 32 digits. Needed if several logs have objects there.
         #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
         log_id: Option<LogId>,
+        /// Only the objects under the pin of this name.
+        #[arg(long, value_name = "NAME")]
+        pin: Option<String>,
+    },
+    /// Back up the log of running servers in the object store itself, under a pin.
+    ///
+    /// Has the servers put every record that is confirmed now into objects, however few they are, waits until these
+    /// are stored, and pins all objects of the log. Nothing is copied. Records on no server's disk are in it, too.
+    /// `chiplog tier fetch --pin` makes a directory of it, and `chiplog restore --to-index` a log without the
+    /// records that were appended meanwhile. `chiplog tier unpin` removes the backup.
+    ///
+    /// It protects from what happens to the log and its servers, not from the loss of the bucket. Needs the role
+    /// `admin` at the servers.
+    #[command(after_long_help = BACKUP_EXAMPLES)]
+    Backup {
+        /// Servers of the cluster, by their address for clients. One that runs is enough; A,B,C are tried in turn.
+        #[arg(value_name = "HOST:PORT")]
+        servers: Servers,
+        #[command(flatten)]
+        store: Store,
+        /// The name of the backup, which is that of the pin.
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// How long to wait until all is stored, in seconds.
+        #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = whole_number::<u32>("a number of seconds", 1..=86_400))]
+        timeout: u32,
+        #[command(flatten)]
+        connect: Box<Connect>,
+    },
+    /// Keep the objects of a log from deletion.
+    ///
+    /// The pin covers what is in objects now: all records that the log has, up to the end of its newest object, or
+    /// of the object with record --upto. Discards and retention of the log go on, and its readers get `Discarded`
+    /// as before. `chiplog tier fetch --pin` makes a backup of what the pin covers, at any time.
+    ///
+    /// No server has to run. The command succeeds only if all of these objects are there and no deletion of them
+    /// has begun. If it is interrupted, the pin may be there and lack objects: remove it and make it again.
+    #[command(after_long_help = PIN_EXAMPLES)]
+    Pin {
+        #[command(flatten)]
+        store: Store,
+        /// The name of the pin: 1 to 64 of the characters a-z 0-9 . _ -, the first one a letter or a digit.
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// The log with this id: all 32 digits. Needed if several logs have objects there.
+        #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
+        log_id: Option<LogId>,
+        /// Cover only the objects up to the one with this record.
+        #[arg(long, value_name = "INDEX")]
+        upto: Option<u64>,
+    },
+    /// Remove a pin.
+    ///
+    /// Its objects that are discarded, and under no other pin, are deleted when servers delete the next ones.
+    /// Objects that the log is made of stay.
+    #[command(after_long_help = UNPIN_EXAMPLES)]
+    Unpin {
+        #[command(flatten)]
+        store: Store,
+        /// The name of the pin.
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// The log with this id: all 32 digits. Needed if several logs have objects there.
+        #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
+        log_id: Option<LogId>,
+    },
+    /// List the pins of the logs in an object store.
+    #[command(after_long_help = PINS_EXAMPLES)]
+    Pins {
+        #[command(flatten)]
+        store: Store,
+        /// Only those of the log with this id: all 32 digits.
+        #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
+        log_id: Option<LogId>,
     },
 }
+
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  chiplog tier status s3://bucket/chiplog
+  chiplog tier status s3://bucket/chiplog --cluster log1:7411 --json | jq .server.unstored_records
+
+JSON fields, one object per line:
+  log_id, objects, bytes, first_object, last_object (numbers; null: there is none), root (whether the
+  object `root` is there)
+  first, last       the indexes of the records that these objects make a log of; null: none
+  missing           how many objects are not there that have to be
+  begin             all records of objects below this number are discarded
+  pins              the names of the pins
+  pinned_objects, pinned_bytes      of discarded records, under pins
+  unneeded_objects, unneeded_bytes  of discarded records, under no pin
+  unknown           objects that this version does not know
+  server            null without --cluster; else {\"leader\", \"last\", \"stored_index\", \"unstored_records\",
+                    \"unstored_bytes\", \"object_failures\"}, as the leader says";
+
+const GC_EXAMPLES: &str = "\
+Examples:
+  chiplog tier gc s3://bucket/chiplog
+  chiplog tier gc s3://bucket/chiplog --delete --json | jq .deleted
+  chiplog tier gc s3://bucket/chiplog --log-id 5f0c39a1f3b54e0d8c1b5a7f2e9d4c36 --all --delete
+      A cluster is gone for good: remove all that it had.
+
+JSON fields, one object per line:
+  log_id, begin (all records of objects below this number are discarded)
+  begin_age_seconds  how long ago the store was told so; null: never, or it does not say
+  needed_objects, needed_bytes      the log is made of them
+  pins, pinned_objects, pinned_bytes      of discarded records, under pins of these names
+  unneeded_objects, unneeded_bytes  of discarded records, under no pin
+  old_begins, half_written          small files that nothing needs
+  unknown            objects that this version does not know; they stay
+  due                whether --after has passed
+  deleted            how many objects were deleted";
+
+const BACKUP_EXAMPLES: &str = "\
+Examples:
+  chiplog tier backup log1:7411,log2:7411 s3://bucket/chiplog 2026-11-26
+  chiplog tier fetch s3://bucket/chiplog ./backup --pin 2026-11-26
+  chiplog restore ./backup /var/lib/chiplog/1
+  chiplog tier unpin s3://bucket/chiplog 2026-11-26
+
+JSON fields:
+  those of `chiplog tier pins`";
+
+const PIN_EXAMPLES: &str = "\
+Examples:
+  chiplog tier pin s3://bucket/chiplog before-upgrade
+  chiplog tier pin s3://bucket/chiplog year-2026 --upto 8100200
+  chiplog tier fetch s3://bucket/chiplog ./backup --pin before-upgrade
+
+JSON fields:
+  those of `chiplog tier pins`";
+
+const UNPIN_EXAMPLES: &str = "\
+Examples:
+  chiplog tier unpin s3://bucket/chiplog before-upgrade
+
+JSON fields:
+  log_id, name";
+
+const PINS_EXAMPLES: &str = "\
+Examples:
+  chiplog tier pins s3://bucket/chiplog
+  chiplog tier pins s3://bucket/chiplog --json | jq -r 'select(.missing > 0).name'
+
+Columns:
+  LOG      the log's id
+  NAME     the pin's name
+  OBJECTS  the numbers of the first and the last object that it keeps
+  RECORDS  the indexes of the first and the last record in these objects
+  MADE     when it was made, by the clock of the machine that made it
+
+JSON fields, one object per line:
+  log_id, name, first_object, last_object, first, last (indexes of records), made_time
+  made_timestamp  ms since 1970
+  missing         how many of these objects are not there: they are lost, or the command that made the
+                  pin was interrupted";
 
 const FETCH_EXAMPLES: &str = "\
 Examples:
@@ -144,6 +360,7 @@ Examples:
   chiplog restore /backup/lost /var/lib/chiplog/1
       A log that begins with these records. `chiplog serve` of node 1 makes a new cluster of it.
   chiplog restore /backup/lost ./before --to-index 41200
+  chiplog tier fetch s3://bucket/chiplog ./backup --pin before-upgrade
   chiplog tier fetch /mnt/objects ./backup --log-id 5f0c39a1f3b54e0d8c1b5a7f2e9d4c36 --json | jq .last
 
 JSON fields:
@@ -173,7 +390,23 @@ impl Store {
 pub(crate) fn run(args: &TierCommand, ui: &Ui) -> Result<Exit> {
     match &args.action {
         Action::List { store } => list::run(&*store.open()?, ui),
-        Action::Fetch { store, dir, log_id } => fetch::run(&*store.open()?, dir, *log_id, ui),
+        Action::Fetch { store, dir, log_id, pin } => {
+            fetch::run(&*store.open()?, dir, *log_id, pin.as_deref(), ui)
+        }
+        Action::Pin { store, name, log_id, upto } => pins::pin(&*store.open()?, name, *log_id, *upto, ui),
+        Action::Status { store, log_id, cluster, connect } => {
+            status::run(&*store.open()?, *log_id, cluster.as_ref(), connect, ui)
+        }
+        Action::Gc { store, log_id, delete, after, all } => {
+            let wanted = gc::Wanted { log: *log_id, delete: *delete, all: *all, after: *after };
+            gc::run(&*store.open()?, &HalfWritten::at(&store.location), &wanted, ui)
+        }
+        Action::Backup { servers, store, name, timeout, connect } => {
+            let timeout = Duration::from_secs(u64::from(*timeout));
+            backup::run(servers, &*store.open()?, name, timeout, connect, ui)
+        }
+        Action::Unpin { store, name, log_id } => pins::unpin(&*store.open()?, name, *log_id, ui),
+        Action::Pins { store, log_id } => pins::list(&*store.open()?, *log_id, ui),
         Action::Verify { store, log_id } => verify::run(&*store.open()?, *log_id, ui),
     }
 }

@@ -3,7 +3,7 @@
 //! Must not know: how anything is shown.
 
 use chiplog::vault::Vault;
-use chiplog::{ErrorKind, LogId, Result};
+use chiplog::{Error, ErrorKind, LogId, Result};
 use chiplog_net::wire::ids::{from_hex, to_hex};
 use std::collections::BTreeMap;
 
@@ -76,6 +76,27 @@ pub(super) fn logs(vault: &dyn Vault, only: Option<LogId>) -> Result<BTreeMap<u1
         }
     }
     Ok(logs)
+}
+
+/// The chosen log, or the only one in an object store.
+///
+/// # Errors
+/// `NotFound`: there is none. `InvalidArgument`: there are several. Those of the object store.
+pub(super) fn only_log(vault: &dyn Vault, chosen: Option<LogId>) -> Result<LogId> {
+    if let Some(log) = chosen {
+        return Ok(log);
+    }
+    let found: Vec<u128> = logs(vault, None)?.into_keys().collect();
+    match found[..] {
+        [] => Err(Error::new(ErrorKind::NotFound, "no log has objects there")),
+        [log] => Ok(LogId(log)),
+        _ => {
+            let ids: Vec<String> = found.iter().map(|log| to_hex(*log)).collect();
+            let what =
+                format!("{} logs have objects there: choose one by --log-id: {}", ids.len(), ids.join(", "));
+            Err(Error::new(ErrorKind::InvalidArgument, what))
+        }
+    }
 }
 
 /// The number in a name such as `o/00000000000000000007`. None: it is something else.

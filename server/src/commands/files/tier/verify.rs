@@ -9,7 +9,7 @@ use crate::common::failure::{Failure, Result};
 use crate::common::format;
 use crate::common::output::{Ui, print};
 use crate::common::scratch::Scratch;
-use chiplog::backup::Backup;
+use chiplog::backup::{Backup, Pin};
 use chiplog::inspect::{Block, Content, Event, Inspector, Report, SegmentState, Severity};
 use chiplog::vault::Vault;
 use chiplog::{EntryIndex, ErrorKind, Index, LogId, Term};
@@ -243,6 +243,7 @@ impl Check<'_> {
             })?;
         }
         self.check_slices()?;
+        self.check_pins()?;
         Ok(self.checked)
     }
 
@@ -277,6 +278,28 @@ impl Check<'_> {
             let end = found.last.map_or("the newest object".to_owned(), |last| format!("record {last}"));
             let what = format!("slices behind {end} are missing or damaged: those after them lead nowhere");
             self.fault(None, (0, 0), Severity::Corrupt, &what)?;
+        }
+        Ok(())
+    }
+
+    /// Objects under a pin have to be there, also below the log's begin.
+    fn check_pins(&mut self) -> Result<()> {
+        let pins = match Pin::list(self.vault, LogId(self.log)) {
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                return self.fault(None, (0, 0), Severity::Corrupt, &error.to_string());
+            }
+            pins => pins?,
+        };
+        for pin in pins {
+            let missing = pin.missing(self.vault, LogId(self.log))?;
+            if missing > 0 {
+                let missing = format::many(missing, "object is", "objects are");
+                let what = format!(
+                    "{missing} missing under pin {}: lost, or the command that made it was interrupted",
+                    pin.name
+                );
+                self.fault(None, (0, 0), Severity::Corrupt, &what)?;
+            }
         }
         Ok(())
     }

@@ -1,0 +1,84 @@
+//! Deletion of objects whose records are discarded, outside pins.
+//!
+//! ```text
+//!  deletion below n                      pin of objects a to b
+//!  1  make begin n                       1  make the pin
+//!  2  read all pins                      2  read the highest begin: is it above a? then give up, and remove the pin
+//!  3  delete objects below n             3  look whether all of a to b are there
+//!     that no pin keeps
+//! ```
+//!
+//! Invariants:
+//! - an object is deleted only below a begin that was made before, and only if a list of pins that was read after that has none
+//!   that keeps it;
+//! - so no object under a pin is deleted. If a deletion below n has not seen the pin, the pin was made after the deletion read the
+//!   pins, so its maker sees the begin n. The pin holds only if a >= n;
+//! - the highest begin is never deleted.
+//!
+//! Both rely on a store that lists what was written before, as S3, Google Cloud Storage, Azure and file systems do.
+//!
+//! Must not know: which records are discarded.
+
+use super::names::{begin_name, begin_number, begin_text, begins, folder, object_number};
+use super::pins;
+use crate::error::Result;
+use crate::types::LogId;
+use crate::vault::{ObjectInfo, Vault};
+
+/// Records in the object store that the records of all objects below a number are discarded: no object says so of a discard that
+/// comes after it, and without it nobody could tell a deleted object from a lost one. An object before the oldest one may be
+/// missing for another reason, too: it was discarded before it was stored.
+pub(crate) fn say_begin(vault: &dyn Vault, log: LogId, number: u64) -> Result<()> {
+    if number > 0 && !planted!(99) {
+        vault.create(&begin_name(log, number), begin_text(log, number).into())?;
+    }
+    Ok(())
+}
+
+/// The number below which the object store says that all records are discarded.
+pub(crate) fn newest_begin(vault: &dyn Vault, log: LogId) -> Result<Option<u64>> {
+    let begins = vault.list(&begins(log))?;
+    Ok(begins.iter().filter_map(|begin| begin_number(log, &begin.name)).max())
+}
+
+/// Deletes the objects below a number that no pin keeps, and says so. Returns how many they were.
+///
+/// # Errors
+/// Those of [`Vault`]. `Unsupported`: a pin cannot be read; nothing was deleted.
+pub(crate) fn delete_below(vault: &dyn Vault, log: LogId, below: u64) -> Result<u64> {
+    say_begin(vault, log, below)?;
+    for begin in lower_begins(vault, log, below)? {
+        vault.delete(&begin.name)?;
+    }
+    let unneeded = unneeded_below(vault, log, below)?;
+    for object in &unneeded {
+        vault.delete(&object.name)?;
+    }
+    Ok(unneeded.len() as u64)
+}
+
+/// The begins below a number.
+fn lower_begins(vault: &dyn Vault, log: LogId, below: u64) -> Result<Vec<ObjectInfo>> {
+    let mut begins = vault.list(&begins(log))?;
+    begins.retain(|begin| begin_number(log, &begin.name).is_some_and(|number| number < below));
+    Ok(begins)
+}
+
+/// The objects below a number that no pin keeps. The store has to have a begin of this number, or a higher one, already.
+fn unneeded_below(vault: &dyn Vault, log: LogId, below: u64) -> Result<Vec<ObjectInfo>> {
+    let below = below + u64::from(planted!(94));
+    let mut objects = vault.list(&folder(log))?;
+    objects.retain(|object| object_number(log, &object.name).is_some_and(|number| number < below));
+    if objects.is_empty() || planted!(101) {
+        return Ok(objects);
+    }
+    let pins = pins::all(vault, log)?;
+    let is_kept = |number| pins.iter().any(|pin| pin.keeps(number));
+    objects.retain(|object| object_number(log, &object.name).is_some_and(|number| !is_kept(number)));
+    Ok(objects)
+}
+
+/// Whether a pin keeps an object. For one below the highest begin that is about to be deleted.
+pub(crate) fn is_pinned(vault: &dyn Vault, log: LogId, number: u64) -> Result<bool> {
+    Ok(pins::all(vault, log)?.iter().any(|pin| pin.keeps(number)))
+}

@@ -1,0 +1,237 @@
+//! Pins: small objects in the object store, each of which keeps a range of a log's objects from deletion.
+//!
+//! ```text
+//! <log id>/pin/<name>      chiplog pin
+//!                          format 1
+//!                          log <log id>
+//!                          objects <first> <last>
+//!                          records <first> <last>
+//!                          made <ms since 1970>
+//!                          by <16 hexadecimal digits>
+//!                          sum <CRC-32C of all before this line, 8 hexadecimal digits>
+//! ```
+//!
+//! A pin is made once and never replaced. `by` is random: two makers of one name store different bytes, so only one of them
+//! gets the name.
+//!
+//! Must not know: who makes pins, who deletes objects.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::record::crc::Crc;
+use crate::types::{Index, LogId, Timestamp};
+use crate::vault::Vault;
+use bytes::Bytes;
+
+/// The length of the longest name of a pin.
+pub const PIN_NAME_BYTES_MAX: usize = 64;
+
+/// The most pins that a log can have. A deletion reads all of them.
+pub const PINS_MAX: usize = 1000;
+
+/// The size of the largest pin.
+const PIN_BYTES_MAX: u64 = 1024;
+
+/// A pin: it keeps objects of a log in an object store, also after the log has discarded their records.
+///
+/// ```
+/// use chiplog::backup::Pin;
+/// let vault = chiplog::vault::MemoryVault::default();
+/// assert!(Pin::list(&vault, chiplog::LogId(7))?.is_empty());
+/// # Ok::<(), chiplog::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pin {
+    /// Its name: 1 to [`PIN_NAME_BYTES_MAX`] of the characters `a-z 0-9 . _ -`, the first one a letter or a digit.
+    pub name: String,
+    /// The number of the first object that it keeps.
+    pub first_object: u64,
+    /// The number of the last object that it keeps.
+    pub last_object: u64,
+    /// The first record in these objects.
+    pub first: Index,
+    /// The last record in these objects. Below `first`: there are none.
+    pub last: Index,
+    /// When it was made, by the clock of its maker.
+    pub made: Timestamp,
+    /// Random: whose pin this is.
+    pub(crate) by: u64,
+}
+
+impl Pin {
+    /// Whether it keeps an object.
+    pub(crate) fn keeps(&self, number: u64) -> bool {
+        (self.first_object..=self.last_object).contains(&number)
+    }
+
+    /// The contents of the object that is the pin.
+    pub(crate) fn text(&self, log: LogId) -> Bytes {
+        let Self { first_object, last_object, first, last, made, by, .. } = self;
+        let text = format!(
+            "chiplog pin\nformat 1\nlog {:032x}\nobjects {first_object} {last_object}\nrecords {first} {last}\nmade {}\nby {by:016x}\n",
+            log.0, made.0
+        );
+        let sum = Crc::new().add(text.as_bytes()).sum();
+        format!("{text}sum {sum:08x}\n").into()
+    }
+
+    /// The reverse of [`Self::text`].
+    fn parse(log: LogId, name: &str, text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok()?;
+        let body = text.strip_prefix(&format!("chiplog pin\nformat 1\nlog {:032x}\nobjects ", log.0))?;
+        let (objects, rest) = body.split_once("\nrecords ")?;
+        let (records, rest) = rest.split_once("\nmade ")?;
+        let (made, rest) = rest.split_once("\nby ")?;
+        let (by, _) = rest.split_once("\nsum ")?;
+        let pair = |text: &str| {
+            let (first, last) = text.split_once(' ')?;
+            Some((first.parse().ok()?, last.parse().ok()?))
+        };
+        let ((first_object, last_object), (first, last)) = (pair(objects)?, pair(records)?);
+        let pin = Self {
+            name: name.to_owned(),
+            first_object,
+            last_object,
+            first: Index(first),
+            last: Index(last),
+            made: Timestamp(made.parse().ok()?),
+            by: u64::from_str_radix(by, 16).ok()?,
+        };
+        // Each pin has one text, with its sum. Any other one is no pin.
+        (pin.text(log) == text && first_object <= last_object).then_some(pin)
+    }
+}
+
+/// The folder of a log's pins.
+pub(crate) fn folder(log: LogId) -> String {
+    format!("{:032x}/pin/", log.0)
+}
+
+/// The name of the object that is a pin.
+pub(crate) fn object_name(log: LogId, name: &str) -> String {
+    format!("{}{name}", folder(log))
+}
+
+/// Checks the name of a pin.
+///
+/// # Errors
+/// `InvalidArgument`.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    let is_inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || b"._-".contains(&c);
+    let begins = name.bytes().next().is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+    if begins && name.len() <= PIN_NAME_BYTES_MAX && name.bytes().all(is_inner) {
+        return Ok(());
+    }
+    let what = format!(
+        "{name:?} cannot be the name of a pin: it has 1 to {PIN_NAME_BYTES_MAX} of the characters a-z 0-9 . _ -, and begins with a \
+         letter or a digit"
+    );
+    Err(Error::new(ErrorKind::InvalidArgument, what))
+}
+
+/// The pin of this name; None if there is none.
+///
+/// # Errors
+/// `Unsupported`: it is damaged, or of a newer format. Those of [`Vault`].
+pub(crate) fn read(vault: &dyn Vault, log: LogId, name: &str) -> Result<Option<Pin>> {
+    let object = object_name(log, name);
+    let Some(mut bytes) = vault.size(&object)? else { return Ok(None) };
+    loop {
+        let text = match vault.get(&object, 0..bytes.min(PIN_BYTES_MAX)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            text => text?,
+        };
+        if let Some(pin) = Pin::parse(log, name, &text) {
+            return Ok(Some(pin));
+        }
+        // It may have been removed and made again meanwhile, with another size.
+        let Some(now) = vault.size(&object)? else { return Ok(None) };
+        if std::mem::replace(&mut bytes, now) == now {
+            break;
+        }
+    }
+    let what = format!(
+        "{object} in the object store is damaged, or of a newer format. No object of this log is deleted while it is there: use a \
+         newer chiplog, or remove it with `chiplog tier unpin`"
+    );
+    Err(Error::new(ErrorKind::Unsupported, what))
+}
+
+/// The number of pins of a log.
+pub(crate) fn count(vault: &dyn Vault, log: LogId) -> Result<usize> {
+    Ok(vault.list(&folder(log))?.len())
+}
+
+/// All pins of a log, by name. Anything in their folder counts as a pin.
+///
+/// # Errors
+/// Those of [`read`]: a pin that cannot be read could keep any object.
+pub(crate) fn all(vault: &dyn Vault, log: LogId) -> Result<Vec<Pin>> {
+    let folder = folder(log);
+    let mut pins = Vec::new();
+    for object in vault.list(&folder)? {
+        let name = object.name.strip_prefix(&folder).unwrap_or(&object.name);
+        pins.extend(read(vault, log, name)?);
+    }
+    Ok(pins)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vault::MemoryVault;
+
+    fn pin(name: &str) -> Pin {
+        Pin {
+            name: name.to_owned(),
+            first_object: 3,
+            last_object: 9,
+            first: Index(40),
+            last: Index(99),
+            made: Timestamp(1_700_000_000_000),
+            by: 0xab,
+        }
+    }
+
+    #[test]
+    fn pin_is_a_text_of_one_form() {
+        let (log, vault) = (LogId(7), MemoryVault::default());
+        let begin = "chiplog pin\nformat 1\nlog 00000000000000000000000000000007\nobjects 3 9\nrecords 40 99\nmade 1700000000000\nby \
+                     00000000000000ab\n";
+        let summed = |text: &str| format!("{text}sum {:08x}\n", Crc::new().add(text.as_bytes()).sum());
+        let text = &summed(begin)[..];
+        assert_eq!(pin("a").text(log), text);
+        for at in 0..text.len() * 8 {
+            let mut flipped = text.as_bytes().to_vec();
+            flipped[at / 8] ^= 1 << (at % 8);
+            assert_eq!(Pin::parse(log, "a", &flipped), None, "bit {at}");
+        }
+        vault.create(&object_name(log, "a"), pin("a").text(log)).unwrap();
+        assert_eq!(read(&vault, log, "a").unwrap(), Some(pin("a")));
+        assert_eq!(read(&vault, log, "b").unwrap(), None);
+        assert_eq!(all(&vault, log).unwrap(), [pin("a")]);
+        for cut in 0..text.len() {
+            assert_eq!(Pin::parse(log, "a", &text.as_bytes()[..cut]), None, "{cut}");
+        }
+        for (from, to) in
+            [("format 1", "format 2"), ("3 9", "9 3"), ("3 9", "03 9"), ("40 99", "+40 99"), ("ab\n", "AB\n")]
+        {
+            let other = summed(&begin.replace(from, to));
+            assert_eq!(Pin::parse(log, "a", other.as_bytes()), None, "{to}");
+            vault.put(&object_name(log, "b"), &[other.into()]).unwrap();
+            let error = all(&vault, log).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        }
+        assert_eq!(Pin::parse(LogId(8), "a", text.as_bytes()), None, "of another log");
+    }
+
+    #[test]
+    fn names_are_bounded() {
+        for good in ["a", "0", "before-upgrade.2", "a_b", &"x".repeat(64)] {
+            check_name(good).unwrap();
+        }
+        for bad in ["", ".", "..", "-a", "_a", ".a", "A", "a/b", "a b", "ä", &"x".repeat(65)] {
+            assert_eq!(check_name(bad).unwrap_err().kind(), ErrorKind::InvalidArgument, "{bad}");
+        }
+    }
+}

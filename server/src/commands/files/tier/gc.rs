@@ -1,0 +1,153 @@
+//! `chiplog tier gc`: what nothing needs in an object store, and its deletion.
+//!
+//! Invariant: what is not known to be unneeded stays.
+
+use super::half_written::HalfWritten;
+use super::objects::logs;
+use crate::common::exit::Exit;
+use crate::common::failure::{Failure, Result};
+use crate::common::format;
+use crate::common::output::Ui;
+use chiplog::backup::Inventory;
+use chiplog::vault::Vault;
+use chiplog::{ErrorKind, LogId, Options, Timestamp};
+use chiplog_net::wire::ids::to_hex;
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// The user's choice.
+pub(super) struct Wanted {
+    pub(super) log: Option<LogId>,
+    /// Delete; otherwise only list.
+    pub(super) delete: bool,
+    /// Everything of the log.
+    pub(super) all: bool,
+    /// Discarded records stay this many seconds.
+    pub(super) after: u64,
+}
+
+/// A log as it is shown.
+#[derive(Serialize)]
+struct Shown {
+    log_id: String,
+    begin: u64,
+    begin_age_seconds: Option<u64>,
+    needed_objects: u64,
+    needed_bytes: u64,
+    pins: Vec<String>,
+    pinned_objects: u64,
+    pinned_bytes: u64,
+    unneeded_objects: u64,
+    unneeded_bytes: u64,
+    old_begins: u64,
+    half_written: u64,
+    unknown: u64,
+    due: bool,
+    deleted: u64,
+}
+
+impl Shown {
+    fn words(&self, wanted: &Wanted) -> String {
+        let mut out = format!("log {}:\n", self.log_id);
+        let objects =
+            |count, bytes| format!("{}, {}", format::many(count, "object", "objects"), format::bytes(bytes));
+        if wanted.all {
+            let there = objects(
+                self.needed_objects + self.pinned_objects + self.unneeded_objects,
+                self.needed_bytes + self.pinned_bytes + self.unneeded_bytes,
+            );
+            _ = match wanted.delete {
+                true => writeln!(out, "  deleted, with all that it had there: {there}"),
+                false => writeln!(out, "  would be deleted, with all that it has there: {there}"),
+            };
+            return out;
+        }
+        let needed = objects(self.needed_objects, self.needed_bytes);
+        _ = writeln!(out, "  kept: {needed}: the log is made of them");
+        if !self.pins.is_empty() {
+            let kept = objects(self.pinned_objects, self.pinned_bytes);
+            _ = writeln!(out, "  kept: {kept}, of discarded records: under pins ({})", self.pins.join(", "));
+        }
+        if self.unknown > 0 {
+            let unknown = format::many(self.unknown, "object", "objects");
+            _ = writeln!(out, "  kept: {unknown} that this version does not know");
+        }
+        let unneeded = objects(self.unneeded_objects, self.unneeded_bytes);
+        let what = match (self.deleted, self.due, self.begin_age_seconds) {
+            (1.., ..) => "deleted".to_owned(),
+            (_, true, _) => "can be deleted with --delete".to_owned(),
+            (_, _, Some(age)) => format!("kept: discarded {} ago; --after has the delay", format::span(age)),
+            _ => "kept: the store does not say when they were discarded; --after 0 deletes them".to_owned(),
+        };
+        if self.unneeded_objects > 0 {
+            _ = writeln!(out, "  not needed: {unneeded}: {what}");
+        }
+        if self.old_begins + self.half_written > 0 {
+            let small = self.old_begins + self.half_written;
+            _ = writeln!(
+                out,
+                "  not needed: {}",
+                format::many(small, "small or half-written file", "small or half-written files")
+            );
+        }
+        out
+    }
+}
+
+pub(super) fn run(vault: &dyn Vault, half_written: &HalfWritten, wanted: &Wanted, ui: &Ui) -> Result<Exit> {
+    let found = logs(vault, wanted.log)?;
+    if let Some(log) = wanted.log.filter(|_| found.is_empty()) {
+        let what = format!("log {} has no objects there", to_hex(log.get()));
+        return Err(Failure::new(ErrorKind::NotFound, what));
+    }
+    if found.is_empty() {
+        ui.say("no log has objects there");
+    }
+    for log in found.into_keys().map(LogId) {
+        let shown = collect(vault, half_written, log, wanted)?;
+        ui.result(&shown, |shown| shown.words(wanted))?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn collect(vault: &dyn Vault, half_written: &HalfWritten, log: LogId, wanted: &Wanted) -> Result<Shown> {
+    let there = Inventory::take(vault, log)?;
+    let now = Options::default().clock.now();
+    let age = there.begin_made.map(|made: Timestamp| now.0.saturating_sub(made.0) / 1000);
+    let due = there.begin > 0 && (wanted.after == 0 || age.is_some_and(|age| age >= wanted.after));
+    let left = half_written.of(log, wanted.after)?;
+    let mut deleted = 0;
+    if wanted.all && !there.pins.is_empty() {
+        let what = format!(
+            "log {} has pins: remove them first, with `chiplog tier unpin`: {}",
+            to_hex(log.get()),
+            there.pins.iter().map(|pin| &*pin.name).collect::<Vec<_>>().join(", ")
+        );
+        return Err(Failure::new(ErrorKind::Busy, what));
+    }
+    if wanted.delete && wanted.all {
+        deleted = Inventory::delete_log(vault, log)?;
+    } else if wanted.delete && due {
+        deleted = there.delete_unneeded(vault)?;
+    }
+    if wanted.delete {
+        half_written.remove(&left)?;
+    }
+    Ok(Shown {
+        log_id: to_hex(log.get()),
+        begin: there.begin,
+        begin_age_seconds: age,
+        needed_objects: there.needed.objects,
+        needed_bytes: there.needed.bytes,
+        pins: there.pins.iter().map(|pin| pin.name.clone()).collect(),
+        pinned_objects: there.pinned.objects,
+        pinned_bytes: there.pinned.bytes,
+        unneeded_objects: there.unneeded.objects,
+        unneeded_bytes: there.unneeded.bytes,
+        old_begins: there.old_begins,
+        half_written: left.len() as u64,
+        unknown: there.unknown.objects,
+        due,
+        deleted,
+    })
+}

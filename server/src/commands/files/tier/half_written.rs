@@ -1,0 +1,68 @@
+//! Files that a killed server leaves in a directory with objects: an object is written as `NAME#NUMBER`, and renamed when it is
+//! complete. Buckets keep such parts out of sight; a rule of the bucket removes them.
+
+use crate::common::failure::{Failure, Result};
+use chiplog::LogId;
+use chiplog_net::wire::ids::to_hex;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The directory of an object store, if it is one.
+#[derive(Debug)]
+pub(super) struct HalfWritten {
+    dir: Option<PathBuf>,
+}
+
+impl HalfWritten {
+    /// For the store at a location.
+    pub(super) fn at(location: &str) -> Self {
+        let path = location.strip_prefix("file://").unwrap_or(location);
+        let dir = Some(PathBuf::from(path)).filter(|path| path.is_absolute() && path.is_dir());
+        Self { dir }
+    }
+
+    /// Those of a log that nobody wrote to for this many seconds.
+    pub(super) fn of(&self, log: LogId, after: u64) -> Result<Vec<PathBuf>> {
+        let Some(dir) = &self.dir else { return Ok(Vec::new()) };
+        let log = dir.join(to_hex(log.get()));
+        let mut found = Vec::new();
+        for folder in [log.clone(), log.join("o"), log.join("begin"), log.join("pin")] {
+            let read = |e| Failure::io("read", &folder, &e);
+            let files = match fs::read_dir(&folder) {
+                Err(e) if e.kind() == ErrorKind::NotFound => continue,
+                files => files.map_err(read)?,
+            };
+            for file in files {
+                let path = file.map_err(read)?.path();
+                if is_half_written(&path) && is_older(&path, after) {
+                    found.push(path);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    pub(super) fn remove(&self, files: &[PathBuf]) -> Result<()> {
+        files.iter().try_for_each(|file| match fs::remove_file(file) {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(Failure::io("remove", file, &e)),
+            _ => Ok(()),
+        })
+    }
+}
+
+fn is_half_written(path: &Path) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let parts = name.rsplit_once('#');
+    parts.is_some_and(|(name, number)| {
+        !name.is_empty() && !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
+    })
+}
+
+/// Whether a file was last written this many seconds ago, or earlier.
+fn is_older(path: &Path, seconds: u64) -> bool {
+    let age =
+        fs::symlink_metadata(path).and_then(|meta| meta.modified()).ok().and_then(|at| at.elapsed().ok());
+    age.is_some_and(|age| age >= Duration::from_secs(seconds))
+}

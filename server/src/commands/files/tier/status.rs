@@ -1,0 +1,175 @@
+//! `chiplog tier status`: what logs have in an object store, and what servers have not stored yet.
+
+use super::objects::{Listed, logs};
+use crate::common::exit::Exit;
+use crate::common::failure::{Failure, Result};
+use crate::common::format;
+use crate::common::output::Ui;
+use crate::connect::cluster::{Asker, Connect};
+use crate::connect::target::Servers;
+use chiplog::backup::Inventory;
+use chiplog::vault::Vault;
+use chiplog::{ErrorKind, LogId};
+use chiplog_net::wire::ids::to_hex;
+use chiplog_net::wire::proto::v1::StatusResponse;
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// A log as it is shown.
+#[derive(Serialize)]
+struct Shown {
+    log_id: String,
+    root: bool,
+    objects: u64,
+    bytes: u64,
+    first_object: Option<u64>,
+    last_object: Option<u64>,
+    first: Option<u64>,
+    last: Option<u64>,
+    missing: u64,
+    begin: u64,
+    pins: Vec<String>,
+    pinned_objects: u64,
+    pinned_bytes: u64,
+    unneeded_objects: u64,
+    unneeded_bytes: u64,
+    unknown: u64,
+    server: Option<Server>,
+}
+
+/// The answer of its servers' leader.
+#[derive(Serialize)]
+struct Server {
+    leader: String,
+    last: u64,
+    stored_index: u64,
+    unstored_records: u64,
+    unstored_bytes: u64,
+    object_failures: u64,
+}
+
+impl Shown {
+    fn new(there: &Inventory, listed: &Listed, records: Option<(u64, u64)>) -> Self {
+        Self {
+            log_id: to_hex(there.log_id.get()),
+            root: there.has_root,
+            objects: there.needed.objects + there.pinned.objects + there.unneeded.objects,
+            bytes: there.needed.bytes + there.pinned.bytes + there.unneeded.bytes,
+            first_object: there.range.map(|(first, _)| first),
+            last_object: there.range.map(|(_, last)| last),
+            first: records.map(|(first, _)| first),
+            last: records.map(|(_, last)| last),
+            missing: listed.missing(),
+            begin: there.begin,
+            pins: there.pins.iter().map(|pin| pin.name.clone()).collect(),
+            pinned_objects: there.pinned.objects,
+            pinned_bytes: there.pinned.bytes,
+            unneeded_objects: there.unneeded.objects,
+            unneeded_bytes: there.unneeded.bytes,
+            unknown: there.unknown.objects,
+            server: None,
+        }
+    }
+
+    fn words(&self) -> String {
+        let mut out = format!("log {}:\n", self.log_id);
+        let objects =
+            |count, bytes| format!("{}, {}", format::many(count, "object", "objects"), format::bytes(bytes));
+        let numbers = match (self.first_object, self.last_object) {
+            (Some(first), Some(last)) => format!(" (number {first} to {last})"),
+            _ => String::new(),
+        };
+        _ = writeln!(out, "  {}{numbers}", objects(self.objects, self.bytes));
+        match (self.first, self.last) {
+            (Some(first), Some(last)) => _ = writeln!(out, "  records {first} to {last}"),
+            _ => _ = writeln!(out, "  no records"),
+        }
+        if !self.root {
+            _ = writeln!(out, "  the object `root` is MISSING: servers store nothing");
+        }
+        if self.missing > 0 {
+            _ = writeln!(out, "  {} MISSING", format::many(self.missing, "object is", "objects are"));
+        }
+        if self.begin > 0 {
+            _ = writeln!(out, "  all records below object {} are discarded", self.begin);
+        }
+        if !self.pins.is_empty() {
+            let kept = objects(self.pinned_objects, self.pinned_bytes);
+            _ = writeln!(out, "  pins: {}; of discarded records they keep {kept}", self.pins.join(", "));
+        }
+        if self.unneeded_objects > 0 {
+            let unneeded = objects(self.unneeded_objects, self.unneeded_bytes);
+            _ = writeln!(out, "  not needed: {unneeded}: servers delete them, or `chiplog tier gc`");
+        }
+        if self.unknown > 0 {
+            _ = writeln!(out, "  unknown: {}", format::many(self.unknown, "object", "objects"));
+        }
+        if let Some(server) = &self.server {
+            _ = writeln!(
+                out,
+                "  {} leads: its last record is {}, and {} of them, {}, are in no object yet",
+                server.leader,
+                server.last,
+                format::count(server.unstored_records),
+                format::bytes(server.unstored_bytes)
+            );
+            if server.object_failures > 0 {
+                let failures = format::many(server.object_failures, "attempt", "attempts");
+                _ = writeln!(out, "  {failures} to use the store failed since its start");
+            }
+        }
+        out
+    }
+}
+
+impl Server {
+    fn new(leader: String, status: &StatusResponse) -> Self {
+        let last = status.last;
+        Self {
+            leader,
+            last,
+            stored_index: status.stored_index,
+            unstored_records: last.saturating_sub(status.stored_index.max(status.first.saturating_sub(1))),
+            unstored_bytes: status.unstored_bytes,
+            object_failures: status.object_failures,
+        }
+    }
+}
+
+pub(super) fn run(
+    vault: &dyn Vault,
+    only: Option<LogId>,
+    cluster: Option<&Servers>,
+    connect: &Connect,
+    ui: &Ui,
+) -> Result<Exit> {
+    let leader = match cluster {
+        Some(servers) => Some(Asker::new(connect, ui)?.leader(servers)?),
+        None => None,
+    };
+    let mut shown = Vec::new();
+    for (log, listed) in logs(vault, only)? {
+        let there = Inventory::take(vault, LogId(log))?;
+        let records = match there.records(vault) {
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                ui.say(&error.to_string());
+                None
+            }
+            records => records?,
+        };
+        shown.push(Shown::new(&there, &listed, records.map(|(first, last)| (first.get(), last.get()))));
+    }
+    if let Some((address, status)) = leader {
+        let log = shown.iter_mut().find(|log| log.log_id == status.log_id);
+        let Some(log) = log else {
+            let what = format!("log {} of {address} has no objects there", status.log_id);
+            return Err(Failure::new(ErrorKind::NotFound, what));
+        };
+        log.server = Some(Server::new(address, &status));
+    }
+    if shown.is_empty() {
+        ui.say("no log has objects there");
+    }
+    shown.iter().try_for_each(|log| ui.result(log, Shown::words))?;
+    Ok(Exit::Ok)
+}
