@@ -157,8 +157,14 @@ impl Groups {
     ) -> chiplog::Result<Self> {
         let groups = Self::over(config, address.to_string(), transport.clone(), slot)?;
         groups.check_directories()?;
-        if Marker::read(&groups.inner.config.data)? == Marker::Had {
-            groups.inner.slot.set_had_named();
+        match Marker::read(&groups.inner.config.data)? {
+            Marker::Had => groups.inner.slot.set_had_named(),
+            // The leader of the default log makes a system log, or has made one.
+            Marker::Let(_) => groups.inner.slot.expect_named(),
+            Marker::Nothing | Marker::Joined if groups.inner.config.groups > 0 => {
+                groups.inner.slot.expect_named();
+            }
+            Marker::Nothing | Marker::Joined => {}
         }
         let hosting = Arc::downgrade(&groups.inner);
         transport.on_host(Box::new(Hosted(hosting)));
