@@ -35,6 +35,7 @@ use crate::record::batch::Batch;
 use crate::replica::open::{disk_at, group_dir, open_named_dir, system_dir};
 use crate::replica::queue::proposals::{Command, LogCommand};
 use crate::sync::completion::Appended;
+use crate::sync::completion::Ticket;
 use crate::types::{Index, LogId, LogNumber, Timestamp};
 use directories::GroupDirectories;
 use options::SYSTEM_GROUP;
@@ -388,9 +389,48 @@ impl Logs {
     pub fn append_together(&self, appends: &[(&Log, &Batch)]) -> Result<Vec<Appended>> {
         if let Some((log, _)) = appends.first() {
             log.may_wait()?;
-            self.check_is_here(log)?;
         }
-        Log::submit_together(appends)?.into_iter().map(|ticket| ticket.wait()).collect()
+        self.submit_together(appends)?.into_iter().map(|ticket| ticket.wait()).collect()
+    }
+
+    /// As [`Logs::append_together`], but returns at once with a ticket for each batch, in the same order. All tickets have the
+    /// same outcome, at the same time. Blocks only while the group's queue is full or one of the logs has used up its
+    /// `append_bytes_per_second`, for up to `options.queue_timeout`; in a callback of the group it never blocks.
+    ///
+    /// ```
+    /// # use chiplog::{BatchBuilder, Logs, LogsOptions};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let logs = Logs::open(dir.path(), LogsOptions::default())?;
+    /// # let from = logs.create("account-1")?;
+    /// # let to = logs.create_beside("account-2", "account-1")?;
+    /// # let batch = BatchBuilder::new().push(b"5")?.build()?;
+    /// let tickets = logs.submit_together(&[(&from, &batch), (&to, &batch)])?;
+    /// for ticket in tickets {
+    ///     ticket.wait()?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument`: the logs are of different groups, or not of these logs; a batch belongs to a session. `TooLarge`: they
+    /// do not fit into one block. Those of [`Log::submit`]. Nothing was accepted. The tickets return what a ticket of
+    /// [`Log::submit`] does; `NotFound`, `Sealed`: one of the logs takes no appends, and nothing was appended to any.
+    pub fn submit_together(&self, appends: &[(&Log, &Batch)]) -> Result<Vec<Ticket>> {
+        self.check_are_here(appends)?;
+        Log::submit_together(appends, false)
+    }
+
+    /// As [`Logs::submit_together`], but never blocks.
+    ///
+    /// # Errors
+    /// As [`Logs::submit_together`]; `Busy` when the queue is full or one of the logs has used up its rate.
+    pub fn try_submit_together(&self, appends: &[(&Log, &Batch)]) -> Result<Vec<Ticket>> {
+        self.check_are_here(appends)?;
+        Log::submit_together(appends, true)
+    }
+
+    fn check_are_here(&self, appends: &[(&Log, &Batch)]) -> Result<()> {
+        appends.iter().try_for_each(|(log, _)| self.check_is_here(log))
     }
 
     /// All logs, by name, as far as they are committed here.
