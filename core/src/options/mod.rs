@@ -9,6 +9,7 @@ use crate::store::format::geometry::{
     LOG_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, batch_room, logs_room, objects_max, opening_room,
     session_table_bytes_max,
 };
+use crate::store::helper::Helpers;
 use crate::store::segment::ReadMode;
 use crate::types::Timestamp;
 use crate::vault::Vault;
@@ -147,6 +148,8 @@ options! {
         /// The replica's configuration in a cluster. None (the default): a log on its own, the only voter of a cluster
         /// of one.
         pub cluster: Option<ClusterOptions>,
+        /// The helper threads that this group of named logs shares with others, one a disk. None: it has one of its own.
+        pub(crate) helpers: Option<Helpers>,
     }
 }
 
@@ -180,6 +183,7 @@ impl Default for Options {
             object_scrub: Some(Duration::from_secs(30 * 24 * 3600)),
             sorted_copies: true,
             cluster: None,
+            helpers: None,
         }
     }
 }

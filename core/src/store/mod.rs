@@ -29,6 +29,7 @@ pub(crate) mod objects;
 
 pub(crate) mod allocator;
 mod background;
+pub(crate) mod helper;
 pub(crate) mod recovery;
 pub(crate) mod segment;
 pub(crate) mod truncate;

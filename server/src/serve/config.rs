@@ -475,10 +475,11 @@ impl Config {
             .cluster(cluster))
     }
 
-    /// The options of the groups of named logs. Retention by size and by age and the object store are of the default log alone,
+    /// The options of the groups of named logs, which share the helper threads of `shared`. Retention by size and by age and the object store are of the default log alone,
     /// and each group may take the whole capacity.
     pub(crate) fn groups_options(
         &self,
+        shared: &LogsOptions,
         bootstrap: Bootstrap,
         transport: Arc<dyn chiplog::transport::Transport>,
         address: String,
@@ -490,7 +491,7 @@ impl Config {
         if self.log.sessions_max.is_none() {
             options.sessions_max = options.sessions_max.div_ceil(2); // small segments need room for the table of logs
         }
-        let options = LogsOptions::default().options(options);
+        let options = shared.clone().options(options);
         Ok(match cluster {
             Some(cluster) => options.cluster(move |_| cluster.clone()),
             None => options,

@@ -41,7 +41,7 @@ use super::config::Config;
 use crate::connect::open_log;
 use chiplog::cluster::{Bootstrap, Role};
 use chiplog::internal::GroupDirectories;
-use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, LogNumber, Logs, NodeId, Term};
+use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, LogNumber, Logs, LogsOptions, NodeId, Term};
 use chiplog_net::peer::{GROUPS_MAX, Hosting, PeerTransport};
 use chiplog_net::served::elsewhere::GroupView;
 use chiplog_net::served::log_slot::LogSlot;
@@ -114,6 +114,8 @@ pub(super) struct Groups {
 
 struct Inner {
     config: Config,
+    /// All groups have clones of these options, and so share the helper threads.
+    shared: LogsOptions,
     directories: GroupDirectories,
     address: String,
     transport: Arc<PeerTransport>,
@@ -185,6 +187,7 @@ impl Groups {
         let directories = GroupDirectories::new(config.data.join(NAMED), &config.group_directories)?;
         let inner = Inner {
             config,
+            shared: LogsOptions::default(),
             directories,
             address,
             transport,
@@ -291,7 +294,9 @@ impl Groups {
                     self.report(group, Task::Open, "");
                 }
                 Err(error) => {
-                    unopened.insert(group, Instant::now());
+                    if error.kind() != ErrorKind::Unavailable {
+                        unopened.insert(group, Instant::now()); // else it only waits for the catalogue
+                    }
                     self.report(group, Task::Open, &format!("it cannot be opened: {error}"));
                 }
             }
@@ -362,10 +367,10 @@ impl Groups {
 
     /// Opens a replica. Called under the lock.
     fn start(&self, group: u32, bootstrap: Bootstrap) -> chiplog::Result<Log> {
-        let Inner { config, address, transport, .. } = &*self.inner;
+        let Inner { config, shared, address, transport, .. } = &*self.inner;
         let transport = transport.group(group + 1);
         let options = config
-            .groups_options(bootstrap, transport.clone(), address.clone())
+            .groups_options(shared, bootstrap, transport.clone(), address.clone())
             .map_err(|failure| Error::new(ErrorKind::InvalidArgument, failure.to_string()))?;
         let log = Log::open(self.directory(group)?, options.of_group(group))?;
         if self.inner.slot.is_draining() {
