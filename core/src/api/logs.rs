@@ -13,6 +13,7 @@
 //! Invariants:
 //! - a name is in the catalogue before its log exists in a group; it leaves the catalogue before its log is dropped;
 //! - a group opens its logs in the order of their numbers, because it opens none that is older than one it had;
+//! - the catalogue is that of all records of the system log, also where a snapshot stands for those that are discarded;
 //! - a log in a group that the catalogue does not have is dropped, once the catalogue's records prove that it never
 //!   will have it.
 //!
@@ -23,10 +24,11 @@ mod directory_files;
 mod groups;
 mod names;
 mod options;
+mod snapshots;
 
 pub use options::LogsOptions;
 
-use crate::api::catalogue::{Catalogue, CatalogueEntry, CatalogueRecord};
+use crate::api::catalogue::{Catalogue, CatalogueEntry};
 use crate::api::log::Log;
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
@@ -34,8 +36,7 @@ use crate::read::reader::Start;
 use crate::record::batch::Batch;
 use crate::replica::open::{disk_at, group_dir, open_named_dir, system_dir};
 use crate::replica::queue::proposals::{Command, LogCommand};
-use crate::sync::completion::Appended;
-use crate::sync::completion::Ticket;
+use crate::sync::completion::{Appended, Ticket};
 use crate::types::{Index, LogId, LogNumber, Timestamp};
 use directories::GroupDirectories;
 use options::SYSTEM_GROUP;
@@ -86,6 +87,8 @@ struct Inner {
     reserved: Mutex<BTreeMap<u32, usize>>,
     /// The groups that may get new logs, and the most logs that each can hold. None: all that run here.
     ready: Mutex<Option<BTreeMap<u32, usize>>>,
+    /// Held while a snapshot is written.
+    shortening: Mutex<()>,
 }
 
 /// The state of a named log, here or on a server: see [`Logs::list`].
@@ -180,7 +183,13 @@ impl Logs {
         for (disk, number) in groups()?.into_iter().zip(1..) {
             logs.add_group(number, Log::open_on(disk, options.of_group(number))?)?;
         }
-        logs.drop_deleted()?;
+        match logs.drop_deleted() {
+            // A replica that waits for the catalogue. The leaders of the groups do it.
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                tracing::debug!(%error, "no catalogue yet")
+            }
+            dropped => dropped?,
+        }
         Ok(logs)
     }
 
@@ -208,6 +217,7 @@ impl Logs {
                 catalogue: Mutex::default(),
                 reserved: Mutex::default(),
                 ready: Mutex::default(),
+                shortening: Mutex::default(),
             }),
         }
     }
@@ -228,14 +238,25 @@ impl Logs {
         if system.last_index() < catalogue.next() {
             return Ok(catalogue);
         }
-        let mut reader = system.reader(Start::Index(catalogue.next()))?;
-        while let Some(record) = reader.next_record()? {
-            let parsed = CatalogueRecord::parse(record.data).map_err(|why| {
-                Error::new(ErrorKind::Corrupt, format!("record {} of the system log: {why}", record.index))
-            })?;
-            catalogue.apply(parsed);
+        // Every other record would be missing: it starts over before that, and after a discard meanwhile.
+        loop {
+            if catalogue.next() < system.first_index() {
+                *catalogue = self.from_snapshot()?;
+            }
+            match self.read_on(&mut catalogue) {
+                Err(error) if error.kind() == ErrorKind::Discarded => {}
+                read => return read.map(|()| catalogue),
+            }
         }
-        Ok(catalogue)
+    }
+
+    /// Applies the records that the catalogue lacks.
+    fn read_on(&self, catalogue: &mut Catalogue) -> Result<()> {
+        let mut reader = self.inner.system.reader(Start::Index(catalogue.next()))?;
+        while let Some(record) = reader.next_record()? {
+            catalogue.apply(snapshots::parsed(&record)?);
+        }
+        Ok(())
     }
 
     /// The handle of a log that the catalogue has. It can be missing in its group: after a crash, or at a replica that
@@ -277,6 +298,7 @@ impl Logs {
                 tracing::warn!(group = number, %error, "a group could not follow the catalogue; it is tried again");
             }
         }
+        self.keep_system_short();
         self.drop_deleted()
     }
 
