@@ -14,6 +14,10 @@ macro_rules! options {
         impl $name { options! { @setters $($fields)* } }
     };
     (@setters) => {};
+    // Not an option of programs.
+    (@setters $(#[$doc:meta])* pub(crate) $field:ident: $type:ty, $($rest:tt)*) => {
+        options! { @setters $($rest)* }
+    };
     (@setters $(#[$doc:meta])* pub $field:ident: Option<$type:ty>, $($rest:tt)*) => {
         $(#[$doc])*
         #[must_use]

@@ -244,6 +244,10 @@ fn log_table_and_catalogue_are_those_of_the_code() {
         assert!(!record(change, name), "{change} {name:?}");
     }
     assert!(record(1, &"x".repeat(249)) && !record(1, &"x".repeat(250)));
+    // A part of a snapshot: its number is 9.
+    let part = |next: u64, parts: u64| nodes(&[next, parts]);
+    assert!(record(5, &part(1, 10)));
+    assert!(!record(5, &part(0, 10)) && !record(5, &part(1, 9)) && !record(5, &format!("{}x", part(1, 10))));
 }
 
 #[test]

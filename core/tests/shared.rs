@@ -5,6 +5,7 @@
 use chiplog::inspect::Inspector;
 use chiplog::{
     BatchBuilder, ErrorKind, Index, Log, LogOption, Logs, LogsOptions, Options, ReadMode, ReadOnlyLog, Start,
+    Ticket,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -366,6 +367,61 @@ fn batches_are_appended_together_or_not_at_all() {
     let strangers = Logs::open(strangers.path(), options()).unwrap();
     let refused = strangers.append_together(&[(&a, &batch)]).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+}
+
+/// All tickets of batches that were submitted together are settled together, with callbacks, and a submission that cannot begin
+/// leaves nothing.
+#[test]
+fn batches_are_submitted_together_with_a_ticket_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path());
+    let a = logs.create("a").unwrap();
+    let b = logs.create_beside("b", "a").unwrap();
+    let other = logs.create("other").unwrap();
+    let batch = BatchBuilder::new().push(b"x").unwrap().push(b"y").unwrap().build().unwrap();
+    let before = a.submit(&batch).unwrap();
+    let tickets = logs.submit_together(&[(&b, &batch), (&a, &batch), (&b, &batch)]).unwrap();
+    let after = logs.try_submit_together(&[(&a, &batch)]).unwrap();
+    let firsts = |tickets: Vec<Ticket>| -> Vec<u64> {
+        tickets.into_iter().map(|ticket| ticket.wait().unwrap().first.get()).collect()
+    };
+    assert_eq!(before.wait().unwrap().first, Index(1));
+    assert_eq!(firsts(tickets), [1, 3, 3], "in the order of the submissions");
+    assert_eq!(firsts(after), [5]);
+
+    let (sent, received) = std::sync::mpsc::channel();
+    let again = logs.clone();
+    let (first, second) = (a.clone(), batch.clone());
+    let mut tickets = logs.submit_together(&[(&a, &batch), (&b, &batch)]).unwrap();
+    tickets.pop().unwrap().on_complete(move |done| {
+        // On the group's thread, which never waits for itself.
+        let more = again.submit_together(&[(&first, &second)]);
+        sent.send((done.map(|appended| appended.first), more)).unwrap();
+    });
+    let (done, more) = received.recv().unwrap();
+    assert_eq!(done.unwrap(), Index(5));
+    assert_eq!(firsts(tickets), [7]);
+    assert_eq!(firsts(more.unwrap()), [9]);
+
+    let strangers = tempfile::tempdir().unwrap();
+    let strangers = Logs::open(strangers.path(), options()).unwrap();
+    let stranger = strangers.create("a").unwrap();
+    let refused = [
+        logs.submit_together(&[(&a, &batch), (&other, &batch)]),
+        logs.try_submit_together(&[(&a, &batch), (&stranger, &batch)]),
+        logs.submit_together(&[(&stranger, &batch)]),
+        logs.submit_together(&[(logs.system(), &batch)]),
+    ];
+    for refused in refused {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    }
+    logs.seal("b").unwrap();
+    for ticket in logs.submit_together(&[(&a, &batch), (&b, &batch)]).unwrap() {
+        assert_eq!(ticket.wait().unwrap_err().kind(), ErrorKind::Sealed);
+    }
+    assert!(logs.submit_together(&[]).unwrap().is_empty());
+    assert_eq!((a.last_index(), b.last_index(), stranger.last_index()), (Index(10), Index(6), Index(0)));
 }
 
 /// The appends of a log with a long backlog keep their order; those of a quiet log overtake them.

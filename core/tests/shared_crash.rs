@@ -575,3 +575,52 @@ fn check_names(
     }
     Ok(())
 }
+
+/// The catalogue is written as a snapshot, and what is before is discarded: a power cut at each operation of that leaves every name,
+/// and no number is given again.
+#[test]
+fn snapshot_of_the_catalogue_that_is_interrupted_loses_nothing() {
+    let (system, group) = (SimDisk::default(), SimDisk::default());
+    let logs = logs_on(&system, &group).unwrap();
+    logs.create("a").unwrap().append(b"kept").unwrap();
+    let names: Names = [("a".to_owned(), vec![b"kept".to_vec()])].into();
+    let lengths = || (system.history_len(), group.history_len());
+    let (mut from, mut newest, mut is_create) = (lengths(), 1, false);
+    while logs.system().first_index() == Index(1) {
+        (from, is_create) = (lengths(), !is_create);
+        if is_create {
+            logs.create("z").unwrap();
+            newest += 1;
+        } else {
+            logs.delete("z").unwrap();
+        }
+        assert!(newest < 1000, "no snapshot is written");
+    }
+    let to = lengths();
+    logs.close().unwrap();
+    let (of_system, of_group) = (system.history(), group.history());
+    let (systems, groups): (Vec<_>, Vec<_>) = (of_system.states().collect(), of_group.states().collect());
+    let first = (from.0..=to.0).map(|at| (at, from.1));
+    let both: Vec<(usize, usize)> = first.chain((from.1..=to.1).map(|at| (to.0, at))).collect();
+    assert!(to.0 - from.0 > 4, "the record, the parts, the discard: {from:?} to {to:?}");
+    for (at_system, at_group) in both {
+        for seed in 0..3 {
+            let mut rng = Rng::new(seed);
+            let mut choose = |versions| if seed > 0 { rng.below(versions) } else { 0 };
+            let left = (
+                SimDisk::new(systems[at_system].crash(&mut choose)),
+                SimDisk::new(groups[at_group].crash(&mut choose)),
+            );
+            let place = format!("operations {at_system} and {at_group}, seed {seed}");
+            check_names(&left.0, &left.1, "z", &names, &names).unwrap_or_else(|e| panic!("{place}: {e}"));
+            let logs = logs_on(&left.0, &left.1).unwrap();
+            let is_there = logs.delete("z").is_ok();
+            logs.create("z").unwrap();
+            let number = logs.info("z").unwrap().number;
+            let lost = is_create && !is_there;
+            assert_eq!(number, LogNumber(newest + 1 - u32::from(lost)), "{place}");
+            assert!(logs.system().first_index() > Index(1), "{place}");
+            logs.close().unwrap();
+        }
+    }
+}

@@ -524,3 +524,65 @@ fn group_with_logs_of_a_lost_catalogue_is_refused() {
     let logs = Logs::open(dir.path(), options).unwrap();
     assert_eq!(logs.get("old").unwrap().read(chiplog::Index(1)).unwrap().data, "of old");
 }
+
+/// The leaders write the catalogue as snapshots and discard what is before. A server that was away across a discard, one that is
+/// started again, and a new one know the same catalogue.
+#[test]
+fn catalogue_is_the_same_on_servers_that_lack_discarded_records() {
+    let mut trio = Trio::new();
+    trio.lead(1).create("kept").unwrap();
+    until("server 3 has it", || trio.at(3).list().unwrap().len() == 1);
+    trio.stop(3);
+    let churn = |logs: &Logs, until: &dyn Fn(u64) -> bool| {
+        let mut pairs = 0;
+        while !until(pairs) {
+            logs.create("z").unwrap();
+            logs.delete("z").unwrap();
+            pairs += 1;
+        }
+        pairs
+    };
+    let before = churn(trio.lead(1), &|pairs| pairs == 60);
+    assert_eq!(trio.at(1).system().first_index(), Index(1));
+    // Another leader goes on, and writes the snapshot. Whole files go with a later one.
+    let second = trio.lead(2);
+    let files = || std::fs::read_dir(second.system().path()).unwrap().filter_map(Result::ok);
+    let has_first = || files().any(|file| file.file_name() == "00000000000000000001.seg");
+    let after = churn(second, &|_| second.system().first_index() > Index(1) && !has_first());
+    let number = second.create("new").unwrap();
+    assert_eq!(second.info("new").unwrap().number, LogNumber((before + after + 2) as u32));
+    let _ = number.append(b"x").unwrap();
+    let first = second.system().first_index();
+    let names = |logs: &Logs| -> Vec<(String, LogNumber, LogId)> {
+        let all = logs.list().unwrap_or_default().into_iter();
+        all.map(|info| (info.name, info.number, info.log_id)).collect()
+    };
+    let wanted = names(second);
+    assert_eq!(wanted.len(), 2);
+    trio.start(3);
+    until("server 3 knows it", || names(trio.at(3)) == wanted && trio.at(3).system().first_index() >= first);
+    for node in [3, 1] {
+        trio.stop(node);
+        trio.start(node);
+        until("a restarted server knows it", || names(trio.at(node)) == wanted);
+    }
+    // A new server, which never sees the discarded records.
+    let leaders = both(trio.lead(2));
+    let ids = leaders.each_ref().map(|log| log.log_id());
+    let dir = tempfile::tempdir().unwrap();
+    let joins = options(4, &trio.networks, |n| Bootstrap::Join(ids[n]));
+    let joined = Logs::open(dir.path(), joins).unwrap();
+    for (leader, group) in leaders.iter().zip(both(&joined)) {
+        let add =
+            Change::AddLearner { node: NodeId(4), directory: group.directory_id(), address: String::new() };
+        leader.change_members(&[add], PATIENCE).unwrap();
+    }
+    until("the new server knows it", || names(&joined) == wanted);
+    assert!(joined.system().first_index() >= first);
+    // It is found there too, once a majority has confirmed that nothing is missing.
+    assert_eq!(joined.find("new", None, PATIENCE).unwrap().last_index(), Index(1));
+    joined.close().unwrap();
+    let again = options(4, &trio.networks, |_| Bootstrap::Existing);
+    let again = Logs::open(dir.path(), again).unwrap();
+    until("it knows it after a restart", || names(&again) == wanted);
+}

@@ -2547,15 +2547,43 @@ chiplog_status_t chiplog_logs_close(chiplog_logs_t *logs,
  * in the same order.
  * Ownership: all borrowed; a batch can be appended again. Any thread, many at once. Blocks; not in a callback on a thread
  * of the group.
- * Errors: INVALID_ARGUMENT: the logs are of different groups (see `beside` of chiplog_logs_create), a batch belongs to a
- * session, or in a callback; TOO_LARGE: together they exceed block_bytes_max; NOT_FOUND, SEALED: one of the logs takes no
- * appends; FULL, BUSY, CLOSED, FORKED: nothing was appended to any of them; POISONED: the outcome is unknown.
+ * Errors: INVALID_ARGUMENT: the logs are not of `logs` or of different groups (see `beside` of chiplog_logs_create), a
+ * batch belongs to a session, or in a callback; TOO_LARGE: together they exceed block_bytes_max; NOT_FOUND, SEALED: one
+ * of the logs takes no appends; FULL, BUSY, CLOSED, FORKED: nothing was appended to any of them; POISONED: the outcome
+ * is unknown.
  */
 CHIPLOG_MUST_USE chiplog_status_t chiplog_logs_append_together(chiplog_logs_t *logs,
                                               const chiplog_append_t *appends,
                                               size_t count,
                                               chiplog_appended_t *placed,
                                               chiplog_error_t **error);
+
+/**
+ * Submits `count` batches that are appended together, and returns a ticket for the outcome of each: see
+ * chiplog_logs_append_together and chiplog_log_submit. `tickets` has room for `count` tickets, in the same order. All of
+ * them have the same outcome, at the same time. Waits only while the queue of the group is full or one of the logs has
+ * used up its rate, for up to the option queue_timeout_ms; not in a callback on a thread of the group.
+ * Ownership: all borrowed for the call; a batch can be appended again. The caller owns the tickets and must close each; if the
+ * call fails, there are none. Any thread, many at once.
+ * Errors: those of chiplog_logs_append_together, except in a callback: nothing was accepted. NOT_FOUND, SEALED and POISONED
+ * come from each ticket.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_logs_submit_together(chiplog_logs_t *logs,
+                                              const chiplog_append_t *appends,
+                                              size_t count,
+                                              chiplog_ticket_t **tickets,
+                                              chiplog_error_t **error);
+
+/**
+ * As chiplog_logs_submit_together, but never waits.
+ * Ownership and threads as chiplog_logs_submit_together. Never blocks.
+ * Errors: the same; BUSY if the queue is full or one of the logs has used up its rate.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_logs_try_submit_together(chiplog_logs_t *logs,
+                                                  const chiplog_append_t *appends,
+                                                  size_t count,
+                                                  chiplog_ticket_t **tickets,
+                                                  chiplog_error_t **error);
 
 /**
  * Fills options with their defaults. `size`: sizeof(chiplog_client_options_t).

@@ -156,6 +156,39 @@ def test_appends_together_are_all_or_none(logs: chiplog.Logs) -> None:
     assert a.status().last_index == 6 and b.status().last_index == 4, "nothing was appended"
 
 
+def test_submissions_together_have_a_ticket_each(logs: chiplog.Logs, tmp_path: Path) -> None:
+    a, b, other = logs.create("a"), logs.create("b", beside="a"), logs.create("other")
+    tickets = logs.submit_together([(a, [b"1", b"2"]), (b, [b"x"]), (a, (b"3",))])
+    assert [ticket.wait(PATIENCE) for ticket in tickets] == [1, 1, 3]
+    called: list[int] = []
+    done = threading.Event()
+    two = logs.try_submit_together([(b, [b"y"]), (a, [b"4"])], codec="lz4")
+
+    def settled(ticket: chiplog.Ticket) -> None:
+        called.append(ticket.wait())
+        if len(called) == 2:
+            done.set()
+
+    for ticket in two:
+        ticket.add_done_callback(settled)
+    assert done.wait(PATIENCE) and sorted(called) == [2, 4]
+    assert logs.submit_together([]) == logs.try_submit_together([]) == []
+    with chiplog.Logs(tmp_path / "strangers", groups=1, options=GROUP) as strangers:
+        stranger = strangers.create("a")
+        for submit in (logs.submit_together, logs.try_submit_together, logs.append_together):
+            with pytest.raises(chiplog.InvalidArgumentError, match="of one group"):
+                submit([(a, [b"no"]), (other, [b"no"])])
+            for pairs in ([(a, [b"no"]), (stranger, [b"no"])], [(stranger, [b"no"])]):
+                with pytest.raises(chiplog.InvalidArgumentError, match="do not run"):
+                    submit(pairs)
+        assert stranger.status().last_index == 0
+    logs.seal("b")
+    for ticket in logs.submit_together([(a, [b"no"]), (b, [b"no"])]):
+        with pytest.raises(chiplog.SealedError):
+            ticket.wait(PATIENCE)
+    assert a.status().last_index == 4 and b.status().last_index == 2, "nothing was appended"
+
+
 def test_appends_together_are_awaited(tmp_path: Path) -> None:
     async def work() -> None:
         async with chiplog.Logs(tmp_path, groups=1, options=GROUP) as logs:

@@ -12,10 +12,15 @@
 //! | 8 | 16 | its id; 3, 4: the id of the group's own log |
 //! | 24 | | create: its name; 4: the nodes that are to run the group, 8 bytes each, ascending; none: all |
 //!
+//! Records of kind 5 are parts of snapshots: see `catalogue/snapshot.rs`.
+//!
 //! A log's number is given when its record is applied: numbers count from 1 and are never reused.
 //!
 //! Must not know: files, blocks, who writes the records.
 
+pub(crate) mod snapshot;
+
+use self::snapshot::{SnapshotPart, SnapshotParts};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::{Malformed, u32_at, u64_at};
 use crate::types::{Index, LogId, LogNumber, NodeId};
@@ -29,6 +34,8 @@ pub(crate) const NAME_BYTES_MAX: usize = 249;
 /// Bytes of a record before the name.
 pub(crate) const FIXED_BYTES: usize = 24;
 const NODE_BYTES: usize = 8;
+/// No snapshot is written before this many records.
+const SNAPSHOT_RECORDS_MIN: u64 = 256;
 /// The most servers that a group is placed on.
 pub(crate) const PLACED_MAX: usize = 16;
 
@@ -55,6 +62,8 @@ pub(crate) enum CatalogueRecord {
         id: LogId,
         nodes: Vec<NodeId>,
     },
+    /// A part of a snapshot.
+    Part(SnapshotPart),
 }
 
 impl CatalogueRecord {
@@ -71,6 +80,7 @@ impl CatalogueRecord {
                 nodes.iter().for_each(|node| tail.extend_from_slice(&node.0.to_le_bytes()));
                 (4, *group, id)
             }
+            Self::Part(part) => return part.encode(),
         };
         let mut b = vec![kind, 0, 0, 0];
         b.extend_from_slice(&word.to_le_bytes());
@@ -81,6 +91,9 @@ impl CatalogueRecord {
 
     pub(crate) fn parse(b: &[u8]) -> Result<Self, Malformed> {
         const MALFORMED: Malformed = "record of the catalogue is malformed, or of a newer version";
+        if SnapshotPart::is_one(b) {
+            return SnapshotPart::parse(b).map(Self::Part);
+        }
         let (fixed, tail) = b.split_at_checked(FIXED_BYTES).ok_or(MALFORMED)?;
         let (word, id) = (u32_at(fixed, 4), fixed.last_chunk().ok_or(MALFORMED)?);
         let id = LogId(u128::from_le_bytes(*id));
@@ -134,6 +147,10 @@ pub(crate) struct Catalogue {
     places: BTreeMap<u32, Vec<NodeId>>,
     /// How many logs each group has.
     sizes: HashMap<u32, usize>,
+    /// The parts of a snapshot that has begun.
+    parts: SnapshotParts,
+    /// The first record behind the newest complete snapshot; 1: there is none.
+    snapshot_next: Index,
 }
 
 impl Default for Catalogue {
@@ -148,6 +165,8 @@ impl Default for Catalogue {
             groups: BTreeMap::new(),
             places: BTreeMap::new(),
             sizes: HashMap::new(),
+            parts: SnapshotParts::default(),
+            snapshot_next: Index(1),
         }
     }
 }
@@ -156,6 +175,18 @@ impl Catalogue {
     /// The next record of the system log that it needs.
     pub(crate) fn next(&self) -> Index {
         self.next
+    }
+
+    /// The first record that is not in the newest complete snapshot: records before it can be discarded.
+    pub(crate) fn snapshot_next(&self) -> Index {
+        self.snapshot_next
+    }
+
+    /// Whether a new snapshot is worth writing: it is smaller than half the records since the last one.
+    pub(crate) fn wants_snapshot(&self) -> bool {
+        let entries = self.names.len() + self.deleted.len() + self.groups.len() + self.places.len();
+        let since = self.next.0 - self.snapshot_next.0;
+        since >= SNAPSHOT_RECORDS_MIN.max(2 * entries as u64)
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&CatalogueEntry> {
@@ -268,6 +299,12 @@ impl Catalogue {
                     true => self.places.remove(&group),
                     false => self.places.insert(group, nodes),
                 };
+            }
+            CatalogueRecord::Part(part) => {
+                if self.parts.push(part) {
+                    let complete = std::mem::take(&mut self.parts);
+                    self.snapshot_next = self.snapshot_next.max(complete.next().unwrap_or_default());
+                }
             }
             CatalogueRecord::Delete { number, id } => {
                 let is_same = |name: &String| self.names.get(name).is_some_and(|entry| entry.id == id);

@@ -13,6 +13,7 @@
 //! Invariants:
 //! - a name is in the catalogue before its log exists in a group; it leaves the catalogue before its log is dropped;
 //! - a group opens its logs in the order of their numbers, because it opens none that is older than one it had;
+//! - the catalogue is that of all records of the system log, also where a snapshot stands for those that are discarded;
 //! - a log in a group that the catalogue does not have is dropped, once the catalogue's records prove that it never
 //!   will have it.
 //!
@@ -23,10 +24,11 @@ mod directory_files;
 mod groups;
 mod names;
 mod options;
+mod snapshots;
 
 pub use options::LogsOptions;
 
-use crate::api::catalogue::{Catalogue, CatalogueEntry, CatalogueRecord};
+use crate::api::catalogue::{Catalogue, CatalogueEntry};
 use crate::api::log::Log;
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
@@ -34,7 +36,7 @@ use crate::read::reader::Start;
 use crate::record::batch::Batch;
 use crate::replica::open::{disk_at, group_dir, open_named_dir, system_dir};
 use crate::replica::queue::proposals::{Command, LogCommand};
-use crate::sync::completion::Appended;
+use crate::sync::completion::{Appended, Ticket};
 use crate::types::{Index, LogId, LogNumber, Timestamp};
 use directories::GroupDirectories;
 use options::SYSTEM_GROUP;
@@ -85,6 +87,8 @@ struct Inner {
     reserved: Mutex<BTreeMap<u32, usize>>,
     /// The groups that may get new logs, and the most logs that each can hold. None: all that run here.
     ready: Mutex<Option<BTreeMap<u32, usize>>>,
+    /// Held while a snapshot is written.
+    shortening: Mutex<()>,
 }
 
 /// The state of a named log, here or on a server: see [`Logs::list`].
@@ -179,7 +183,13 @@ impl Logs {
         for (disk, number) in groups()?.into_iter().zip(1..) {
             logs.add_group(number, Log::open_on(disk, options.of_group(number))?)?;
         }
-        logs.drop_deleted()?;
+        match logs.drop_deleted() {
+            // A replica that waits for the catalogue. The leaders of the groups do it.
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                tracing::debug!(%error, "no catalogue yet")
+            }
+            dropped => dropped?,
+        }
         Ok(logs)
     }
 
@@ -207,6 +217,7 @@ impl Logs {
                 catalogue: Mutex::default(),
                 reserved: Mutex::default(),
                 ready: Mutex::default(),
+                shortening: Mutex::default(),
             }),
         }
     }
@@ -227,14 +238,25 @@ impl Logs {
         if system.last_index() < catalogue.next() {
             return Ok(catalogue);
         }
-        let mut reader = system.reader(Start::Index(catalogue.next()))?;
-        while let Some(record) = reader.next_record()? {
-            let parsed = CatalogueRecord::parse(record.data).map_err(|why| {
-                Error::new(ErrorKind::Corrupt, format!("record {} of the system log: {why}", record.index))
-            })?;
-            catalogue.apply(parsed);
+        // Every other record would be missing: it starts over before that, and after a discard meanwhile.
+        loop {
+            if catalogue.next() < system.first_index() {
+                *catalogue = self.from_snapshot()?;
+            }
+            match self.read_on(&mut catalogue) {
+                Err(error) if error.kind() == ErrorKind::Discarded => {}
+                read => return read.map(|()| catalogue),
+            }
         }
-        Ok(catalogue)
+    }
+
+    /// Applies the records that the catalogue lacks.
+    fn read_on(&self, catalogue: &mut Catalogue) -> Result<()> {
+        let mut reader = self.inner.system.reader(Start::Index(catalogue.next()))?;
+        while let Some(record) = reader.next_record()? {
+            catalogue.apply(snapshots::parsed(&record)?);
+        }
+        Ok(())
     }
 
     /// The handle of a log that the catalogue has. It can be missing in its group: after a crash, or at a replica that
@@ -276,6 +298,7 @@ impl Logs {
                 tracing::warn!(group = number, %error, "a group could not follow the catalogue; it is tried again");
             }
         }
+        self.keep_system_short();
         self.drop_deleted()
     }
 
@@ -388,9 +411,48 @@ impl Logs {
     pub fn append_together(&self, appends: &[(&Log, &Batch)]) -> Result<Vec<Appended>> {
         if let Some((log, _)) = appends.first() {
             log.may_wait()?;
-            self.check_is_here(log)?;
         }
-        Log::submit_together(appends)?.into_iter().map(|ticket| ticket.wait()).collect()
+        self.submit_together(appends)?.into_iter().map(|ticket| ticket.wait()).collect()
+    }
+
+    /// As [`Logs::append_together`], but returns at once with a ticket for each batch, in the same order. All tickets have the
+    /// same outcome, at the same time. Blocks only while the group's queue is full or one of the logs has used up its
+    /// `append_bytes_per_second`, for up to `options.queue_timeout`; in a callback of the group it never blocks.
+    ///
+    /// ```
+    /// # use chiplog::{BatchBuilder, Logs, LogsOptions};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let logs = Logs::open(dir.path(), LogsOptions::default())?;
+    /// # let from = logs.create("account-1")?;
+    /// # let to = logs.create_beside("account-2", "account-1")?;
+    /// # let batch = BatchBuilder::new().push(b"5")?.build()?;
+    /// let tickets = logs.submit_together(&[(&from, &batch), (&to, &batch)])?;
+    /// for ticket in tickets {
+    ///     ticket.wait()?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument`: the logs are of different groups, or not of these logs; a batch belongs to a session. `TooLarge`: they
+    /// do not fit into one block. Those of [`Log::submit`]. Nothing was accepted. The tickets return what a ticket of
+    /// [`Log::submit`] does; `NotFound`, `Sealed`: one of the logs takes no appends, and nothing was appended to any.
+    pub fn submit_together(&self, appends: &[(&Log, &Batch)]) -> Result<Vec<Ticket>> {
+        self.check_are_here(appends)?;
+        Log::submit_together(appends, false)
+    }
+
+    /// As [`Logs::submit_together`], but never blocks.
+    ///
+    /// # Errors
+    /// As [`Logs::submit_together`]; `Busy` when the queue is full or one of the logs has used up its rate.
+    pub fn try_submit_together(&self, appends: &[(&Log, &Batch)]) -> Result<Vec<Ticket>> {
+        self.check_are_here(appends)?;
+        Log::submit_together(appends, true)
+    }
+
+    fn check_are_here(&self, appends: &[(&Log, &Batch)]) -> Result<()> {
+        appends.iter().try_for_each(|(log, _)| self.check_is_here(log))
     }
 
     /// All logs, by name, as far as they are committed here.

@@ -9,6 +9,7 @@ use crate::store::format::geometry::{
     LOG_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, batch_room, logs_room, objects_max, opening_room,
     session_table_bytes_max,
 };
+use crate::store::helper::Helpers;
 use crate::store::segment::ReadMode;
 use crate::types::Timestamp;
 use crate::vault::Vault;
@@ -154,6 +155,8 @@ options! {
         /// The replica's configuration in a cluster. None (the default): a log on its own, the only voter of a cluster
         /// of one.
         pub cluster: Option<ClusterOptions>,
+        /// The helper threads that this group of named logs shares with others, one a disk. None: it has one of its own.
+        pub(crate) helpers: Option<Helpers>,
     }
 }
 
@@ -189,6 +192,7 @@ impl Default for Options {
             slice_bytes: 4 << 20,
             sorted_copies: true,
             cluster: None,
+            helpers: None,
         }
     }
 }

@@ -66,7 +66,7 @@ impl LogSet {
         self.reserved.store(true, Ordering::Relaxed);
     }
 
-    /// The log holds the catalogue of named logs: none of its records may be discarded.
+    /// The log holds the catalogue of named logs: programs may discard none of its records.
     pub(crate) fn hold_catalogue(&self) {
         self.catalogue.store(true, Ordering::Relaxed);
     }

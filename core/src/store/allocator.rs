@@ -1,5 +1,5 @@
-//! The helper thread: it prepares segment files ahead of need, and seals, reuses and deletes them, so that the writer
-//! does not spend time on it.
+//! Allocator: it prepares segment files ahead of need, and seals, reuses and deletes them, on a helper thread, so that the writer
+//! does not spend time on it. Groups of named logs on one disk share a thread, see [`Helper`].
 //!
 //! ```text
 //! prepare:  create or take an old file as `N.tmp` -> header with a new id -> sync -> rename `N.seg` -> sync dir
@@ -22,6 +22,7 @@ pub(crate) use super::background::{AHEAD, PreparedSegment};
 
 use super::background::{BackgroundJob, Job, JobQueue, Outcome};
 use super::format::segment::FORMAT_VERSION_FIRST;
+use super::helper::{Helper, HelperWork, Urgency};
 use super::read::sorted_copies::make_room;
 use super::segment::Segment;
 use crate::disk::Disk;
@@ -74,8 +75,10 @@ pub(crate) struct Allocator {
     /// in this process.
     own_from: u64,
     state: Mutex<JobQueue>,
-    /// The helper waits here for work.
+    /// A helper thread of its own waits here for work.
     work: Condvar,
+    /// The helper thread that it shares with other logs.
+    helper: OnceLock<Arc<Helper>>,
     /// Threads that block until a file is ready wait here.
     done: Condvar,
     /// Callers that do not block are notified through this.
@@ -103,6 +106,7 @@ impl Allocator {
             own_from: next,
             state: Mutex::new(state),
             work: Condvar::new(),
+            helper: OnceLock::new(),
             done: Condvar::new(),
             file_hook: OnceLock::new(),
             has_copies: AtomicBool::new(false),
@@ -113,6 +117,20 @@ impl Allocator {
     /// have changed. Call it once.
     pub(crate) fn set_file_hook(&self, file_hook: impl Fn() + Send + Sync + 'static) {
         let _ = self.file_hook.set(FileHook(Box::new(file_hook)));
+    }
+
+    /// Has its work done by this thread, with that of other logs.
+    pub(crate) fn shares(&self, helper: &Arc<Helper>) {
+        let _ = self.helper.set(helper.clone());
+        helper.wake();
+    }
+
+    /// Wakes the helper thread.
+    fn wake(&self) {
+        match self.helper.get() {
+            Some(helper) => helper.wake(),
+            None => self.work.notify_one(),
+        }
     }
 
     /// Has the sorted copy of each segment removed with it.
@@ -150,7 +168,7 @@ impl Allocator {
     /// the log.
     pub(crate) fn take(&self, purpose: Purpose) -> Result<PreparedSegment> {
         let mut state = self.await_ready(purpose.files_ready())?;
-        self.work.notify_one();
+        self.wake();
         match state.ready.pop_front() {
             Some(prepared) => Ok(prepared),
             None => unreachable!("it was waited for"),
@@ -184,7 +202,7 @@ impl Allocator {
         state.try_again(self.now());
         state.wanted = true;
         state.awaited = state.failure().is_none();
-        self.work.notify_one();
+        self.wake();
         state.awaited
     }
 
@@ -227,8 +245,10 @@ impl Allocator {
             if let Some(error) = state.failure() {
                 return Err(error.clone());
             }
-            self.work.notify_one();
+            self.wake();
+            state.blocked += 1;
             state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.blocked -= 1;
         }
     }
 
@@ -237,14 +257,14 @@ impl Allocator {
         let mut state = self.lock();
         if !state.wanted {
             state.wanted = true;
-            self.work.notify_one();
+            self.wake();
         }
     }
 
     /// Hands over a full segment whose successor has durably begun: its footer can be written.
     pub(crate) fn seal(&self, segment: Arc<Segment>) {
         self.lock().seal.push_back(segment);
-        self.work.notify_one();
+        self.wake();
     }
 
     /// Hands over segments that were durably discarded.
@@ -252,7 +272,7 @@ impl Allocator {
         let mut state = self.lock();
         state.dropped.extend(segments);
         state.failed = None;
-        self.work.notify_one();
+        self.wake();
     }
 
     /// Runs a job on the helper thread, after more urgent work; at once if there is no helper thread. While the log
@@ -271,7 +291,7 @@ impl Allocator {
             }
             return;
         }
-        self.work.notify_one();
+        self.wake();
     }
 
     /// Stops making files, because the log is about to be closed. No caller waits for a file any more.
@@ -348,7 +368,7 @@ impl Allocator {
             std::mem::take(&mut state.jobs)
         };
         drop(jobs); // a job that queues its next step holds this
-        self.work.notify_one();
+        self.wake();
         self.done.notify_all();
         self.run_file_hook();
     }
@@ -360,7 +380,7 @@ impl Allocator {
         }
     }
 
-    /// Runs the helper thread.
+    /// Runs a helper thread of its own.
     pub(crate) fn run(&self) {
         // If it panics, no caller waits for it forever.
         struct Ended<'a>(&'a Allocator);
@@ -370,26 +390,18 @@ impl Allocator {
             }
         }
         let _ended = Ended(self);
-        let mut state = self.lock();
         loop {
+            let state = self.lock();
             if state.stop {
                 return;
             }
-            let Some(job) = state.next_job() else {
+            if state.urgency().is_none() {
                 self.done.notify_all();
-                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                drop(self.work.wait(state).unwrap_or_else(PoisonError::into_inner));
                 continue;
-            };
-            state.busy = true;
+            }
             drop(state);
-            let outcome = self.carry_out(job);
-            state = self.lock();
-            state.busy = false;
-            state.note(outcome, self.now());
-            drop(state);
-            self.done.notify_all();
-            self.run_file_hook();
-            state = self.lock();
+            self.work();
         }
     }
 
@@ -423,6 +435,13 @@ impl Allocator {
         }
     }
 
+    /// Does what other logs wait for, in a job that takes long.
+    fn give_way(&self) {
+        if let Some(helper) = self.helper.get() {
+            helper.give_way();
+        }
+    }
+
     fn carry_out(&self, job: Job) -> Outcome {
         match job {
             Job::Prepare(number, spare) => Outcome::Prepared(self.prepare_in_room(number, spare)),
@@ -438,6 +457,35 @@ impl Allocator {
                 Outcome::Nothing
             }
         }
+    }
+}
+
+impl HelperWork for Allocator {
+    fn urgency(&self) -> Option<Urgency> {
+        let state = self.lock();
+        state.urgency().filter(|_| !state.stop)
+    }
+
+    fn work(&self) {
+        let mut state = self.lock();
+        let Some(job) = state.next_job() else { return };
+        state.busy = true;
+        drop(state);
+        let outcome = self.carry_out(job);
+        state = self.lock();
+        state.busy = false;
+        state.note(outcome, self.now());
+        drop(state);
+        self.done.notify_all();
+        self.run_file_hook();
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.lock().stop
+    }
+
+    fn stop(&self) {
+        Self::stop(self);
     }
 }
 

@@ -1,7 +1,8 @@
-//! The work of the helper thread: what waits, in which order it is done, and how results and failures change that.
+//! The work of the helper thread for one log: what waits, in which order it is done, and how results and failures change that.
 //!
 //! Must not know: how files are made.
 
+use super::helper::Urgency;
 use super::segment::{Segment, file_name};
 use crate::disk::DiskFile;
 use crate::error::Error;
@@ -58,6 +59,8 @@ pub(super) struct JobQueue {
     pub(super) ending: bool,
     /// A caller waits to be notified that a file is ready or cannot be made.
     pub(super) awaited: bool,
+    /// The number of threads that wait for a file.
+    pub(super) blocked: usize,
     /// No thread does the work: a caller that needs a file makes it, and `Allocator::help` does the rest.
     pub(super) unaided: bool,
     /// Also delays work that can wait.
@@ -99,6 +102,17 @@ impl JobQueue {
 
     pub(super) fn wants_file(&self) -> bool {
         self.wanted && self.ready.len() < AHEAD && self.failed.is_none() && !self.ending
+    }
+
+    /// How urgent the next job is. None: there is none.
+    pub(super) fn urgency(&self) -> Option<Urgency> {
+        let is_short = !self.seal.is_empty() || !self.dropped.is_empty();
+        match is_short || self.wants_file() {
+            true if self.awaited || self.blocked > 0 => Some(Urgency::Awaited),
+            true if is_short => Some(Urgency::Short),
+            true => Some(Urgency::Ahead),
+            false => (!self.ending && !self.jobs.is_empty()).then_some(Urgency::Later),
+        }
     }
 
     /// Footers first, because they are short. Then discarded files, which free space. Then files ahead. Then other jobs.

@@ -31,6 +31,7 @@ pub(crate) mod slice_maker;
 
 pub(crate) mod allocator;
 mod background;
+pub(crate) mod helper;
 pub(crate) mod recovery;
 pub(crate) mod segment;
 pub(crate) mod sorted_object;

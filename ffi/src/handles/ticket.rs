@@ -19,7 +19,8 @@ pub(crate) enum What {
     Delivery(Delivery),
 }
 
-/// The ticket behind a handle. None once a callback has it.
+/// The ticket behind a handle. None once a callback has it, and before it is filled.
+#[derive(Default)]
 pub(crate) struct Asked(RwLock<Option<What>>);
 
 /// An append or a command in flight. Many threads may use it at once. Closing it does not cancel the append: nothing
@@ -61,6 +62,11 @@ impl From<Delivery> for Asked {
 }
 
 impl Asked {
+    /// Sets the ticket of a handle that has none yet, and that the caller has not been given.
+    pub(crate) fn fill(&self, ticket: Ticket) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(What::Append(ticket));
+    }
+
     fn with<T>(&self, ask: impl FnOnce(&What) -> Result<T>) -> Result<T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).as_ref().ok_or_else(taken).and_then(ask)
     }

@@ -305,6 +305,73 @@ static void together(void) {
     for (size_t n = 0; n < 4; n++) FINE(chiplog_log_close(handles[n], &error));
 }
 
+struct settled {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int count;
+};
+
+static void one_settled(void *context, chiplog_status_t status, const chiplog_appended_t *placed, const chiplog_error_t *why) {
+    struct settled *settled = context;
+    CHECK(status == CHIPLOG_OK && placed->count == 2 && why == NULL);
+    pthread_mutex_lock(&settled->lock);
+    settled->count++;
+    pthread_cond_signal(&settled->changed);
+    pthread_mutex_unlock(&settled->lock);
+}
+
+static void submitted_together(void) {
+    chiplog_logs_t *logs = small_logs("submitted", 2), *strangers = small_logs("strangers", 1);
+    chiplog_log_t *from = create(logs, "account-1", NULL), *to = create(logs, "account-2", "account-1");
+    chiplog_log_t *elsewhere = create(logs, "other", NULL), *stranger = create(strangers, "account-1", NULL);
+    chiplog_batch_t *batch = batch_of("5", "of them");
+    chiplog_append_t appends[] = {{from, batch}, {to, batch}, {from, batch}};
+    chiplog_ticket_t *tickets[3] = {NULL, NULL, NULL};
+    chiplog_appended_t placed;
+    FINE(chiplog_logs_submit_together(logs, appends, 3, tickets, &error));
+    uint64_t firsts[] = {1, 1, 3};
+    for (size_t n = 0; n < 3; n++) {
+        FINE(chiplog_ticket_wait(tickets[n], LONG_MS, &placed, &error));
+        CHECK(placed.first == firsts[n] && placed.count == 2);
+        chiplog_ticket_close(tickets[n]);
+    }
+    struct settled settled = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
+    FINE(chiplog_logs_try_submit_together(logs, appends, 2, tickets, &error));
+    for (size_t n = 0; n < 2; n++) {
+        FINE(chiplog_ticket_on_complete(tickets[n], one_settled, &settled, &error));
+    }
+    pthread_mutex_lock(&settled.lock);
+    while (settled.count < 2) pthread_cond_wait(&settled.changed, &settled.lock);
+    pthread_mutex_unlock(&settled.lock);
+    FINE(chiplog_logs_submit_together(logs, NULL, 0, NULL, &error));
+
+    /* A submission that fails leaves no ticket. */
+    chiplog_append_t groups[] = {{from, batch}, {elsewhere, batch}}, others[] = {{stranger, batch}, {from, batch}};
+    chiplog_append_t mixed[] = {{from, batch}, {stranger, batch}};
+    for (size_t n = 0; n < 2; n++) tickets[n] = (chiplog_ticket_t *)(void *)from;
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_logs_submit_together(logs, groups, 2, tickets, &error));
+    CHECK(tickets[0] == NULL && tickets[1] == NULL);
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_logs_try_submit_together(logs, others, 2, tickets, &error));
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_logs_submit_together(logs, mixed, 2, tickets, &error));
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_logs_append_together(logs, others, 1, NULL, &error));
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_logs_submit_together(logs, appends, 2, NULL, &error));
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_logs_submit_together(logs, NULL, 2, tickets, &error));
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_logs_submit_together(logs, appends, SIZE_MAX, tickets, &error));
+    FINE(chiplog_logs_seal(logs, "account-2", &error));
+    FINE(chiplog_logs_submit_together(logs, appends, 3, tickets, &error));
+    for (size_t n = 0; n < 3; n++) {
+        GIVES(CHIPLOG_SEALED, chiplog_ticket_wait(tickets[n], LONG_MS, &placed, &error));
+        chiplog_ticket_close(tickets[n]);
+    }
+    CHECK(last_index(from) == 6 && last_index(to) == 4 && last_index(stranger) == 0);
+    FINE(chiplog_logs_close(logs, &error));
+    GIVES(CHIPLOG_CLOSED, chiplog_logs_submit_together(logs, appends, 3, tickets, &error));
+    FINE(chiplog_logs_close(strangers, &error));
+    chiplog_batch_close(batch);
+    chiplog_log_t *handles[] = {from, to, elsewhere, stranger};
+    for (size_t n = 0; n < 4; n++) FINE(chiplog_log_close(handles[n], &error));
+}
+
 struct called {
     pthread_t main;
     chiplog_logs_t *logs;
@@ -422,6 +489,7 @@ int main(int argc, char **argv) {
     names_end();
     pages();
     together();
+    submitted_together();
     limits();
     callbacks();
     if (argc < 4 || strcmp(argv[argc - 1], "no-fork") != 0) forked();

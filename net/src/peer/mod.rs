@@ -83,7 +83,9 @@ const MESSAGE_BYTES_MAX: usize = (1 << 30) + (64 << 20);
 /// How long a ping may wait behind large messages. It does not apply to the dialer of the first stream, which detects
 /// whether the peer is alive. A lost connection is detected sooner: [`Common::unacknowledged`].
 const SECOND_SILENCE: Duration = Duration::from_secs(30);
-/// The most groups of named logs of a server: each has two connections to each other server.
+/// The most groups of named logs of a server. Each group, the system log and the default log have two connections from each other
+/// server, and the listener takes 128 of one address and 512 in all: with more than 30 groups three servers on one address would
+/// not connect any more, and with more than 62 two servers on addresses of their own.
 pub const GROUPS_MAX: u32 = 16;
 /// The limit of calls for the members of groups that are answered at a time.
 const VIEWS_MAX: usize = 64;

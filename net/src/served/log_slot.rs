@@ -44,6 +44,8 @@ pub struct LogSlot {
     elsewhere: OnceLock<AskElsewhere>,
     /// This server had a replica of a system log.
     had_named: AtomicBool,
+    /// This server is meant to get named logs.
+    expects_named: AtomicBool,
     /// Calls that look for a named log.
     finding: Arc<Semaphore>,
     draining: watch::Sender<bool>,
@@ -113,6 +115,7 @@ impl LogSlot {
             named: OnceLock::new(),
             elsewhere: OnceLock::new(),
             had_named: AtomicBool::default(),
+            expects_named: AtomicBool::default(),
             finding: Arc::new(Semaphore::new(FINDING_MAX)),
             draining: watch::Sender::default(),
             fed: AtomicBool::default(),
@@ -157,6 +160,12 @@ impl LogSlot {
     /// Whether it had one, and has none now.
     pub(crate) fn lacks_named(&self) -> bool {
         self.named().is_none() && self.had_named.load(Ordering::Relaxed)
+    }
+
+    /// This server gets a replica of a system log sooner or later. Until then it does not know which named logs there are, and
+    /// calls for them fail as UNAVAILABLE.
+    pub fn expect_named(&self) {
+        self.expects_named.store(true, Ordering::Relaxed);
     }
 
     /// Asks other servers in this way about groups that do not run here. A second call changes nothing.
@@ -274,7 +283,7 @@ impl LogSlot {
             _ if self.is_default(name) => {
                 return Some(self.default_log().and_then(|log| checked(log.clone(), meant)));
             }
-            None => return Some(self.default_log().and_then(|_| Err(self.unknown(name)))),
+            None => return Some(self.default_log().and_then(|_| Err(self.without_catalogue(name)))),
             Some(logs) => match self.check_running() {
                 Ok(()) => logs.peek(name)?,
                 Err(status) => return Some(Err(status)),
@@ -301,11 +310,7 @@ impl LogSlot {
         if let Some(known) = self.peek(caller, name, meant) {
             return known;
         }
-        let Some(logs) = self.named().cloned() else { return Err(self.unknown(name)) };
-        let Ok(permit) = self.finding.clone().try_acquire_owned() else {
-            let what = format!("{FINDING_MAX} calls already wait until they know their log; try again later");
-            return Err(to_status(&Error::new(ErrorKind::Busy, what), None));
-        };
+        let Some(logs) = self.named().cloned() else { return Err(self.without_catalogue(name)) };
         let name = name.to_owned();
         let id =
             match meant.map(|id| std::str::from_utf8(id).map_or(Err(()), |id| from_hex(id).map_err(drop))) {
@@ -314,14 +319,29 @@ impl LogSlot {
                 None => None,
             };
         let (finding_in, wanted) = (logs.clone(), name.clone());
-        let finding = tokio::task::spawn_blocking(move || {
+        let found = self.ask_majority(move || finding_in.find(&wanted, id, FIND_TIMEOUT)).await?;
+        found.map_err(|e| self.found_elsewhere(|| logs.group_of(&name), &e))
+    }
+
+    /// Runs a look-up that waits for a majority on a thread that may block.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED, `Busy`: many calls wait already.
+    async fn ask_majority<T: Send + 'static>(
+        &self,
+        look_up: impl FnOnce() -> chiplog::Result<T> + Send + 'static,
+    ) -> Result<chiplog::Result<T>, Status> {
+        let Ok(permit) = self.finding.clone().try_acquire_owned() else {
+            let what = format!("{FINDING_MAX} calls already wait until they know their log; try again later");
+            return Err(to_status(&Error::new(ErrorKind::Busy, what), None));
+        };
+        let looking_up = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            finding_in.find(&wanted, id, FIND_TIMEOUT)
+            look_up()
         });
-        match finding.await {
-            Ok(found) => found.map_err(|e| self.found_elsewhere(|| logs.group_of(&name), &e)),
-            Err(_) => Err(Status::internal("the call was abandoned: the server is shutting down, or failed")),
-        }
+        looking_up
+            .await
+            .map_err(|_| Status::internal("the call was abandoned: the server is shutting down, or failed"))
     }
 
     /// Returns the replica that a call about replicas names: of the default log, of the system log, of a group by its
@@ -339,7 +359,14 @@ impl LogSlot {
         }
         let number = name.strip_prefix(GROUP).and_then(|number| number.parse().ok());
         let Some(number) = number else { return Err(self.unknown(name)) };
-        logs.group(number).map_err(|error| match logs.group_id(number) {
+        let mut group = logs.group(number);
+        if group.is_err() && logs.group_id(number).is_ok_and(|id| id.is_none()) {
+            let asked = logs.clone();
+            let confirmed = self.ask_majority(move || asked.system().barrier(FIND_TIMEOUT)).await?;
+            confirmed.map_err(|error| to_status(&error, None))?;
+            group = logs.group(number);
+        }
+        group.map_err(|error| match logs.group_id(number) {
             Ok(None) => self.unknown(name),
             _ => self.found_elsewhere(|| Ok(Some(number)), &error),
         })
@@ -369,6 +396,21 @@ impl LogSlot {
         to_status(error, elsewhere.as_deref())
     }
 
+    /// The answer about a named log of a server without a catalogue. Only a server that is to have none says that there is no
+    /// such log. All say that they have no catalogue.
+    fn without_catalogue(&self, name: &str) -> Status {
+        let is_to_have_one = self.lacks_named() || self.expects_named.load(Ordering::Relaxed);
+        if !is_to_have_one || name == SYSTEM_LOG {
+            return self.unknown(name);
+        }
+        let what = format!(
+            "this server does not know yet whether there is a log {name:?}: it has no catalogue of named logs; try again, and see \
+             its log if that lasts"
+        );
+        to_status(&Error::new(ErrorKind::Unavailable, what), None)
+    }
+
+    /// The answer if there is no such log, of which a majority or the configuration is certain.
     fn unknown(&self, name: &str) -> Status {
         let what = match self.named() {
             Some(_) if name.starts_with(GROUP) => {

@@ -42,6 +42,7 @@ _From: TypeAlias = int | Start | None
 # Within class Logs, `list` is its method.
 _NamedLogs: TypeAlias = list[NamedLog]
 _Ranges: TypeAlias = list[range]
+_Tickets: TypeAlias = list[Ticket]
 
 @final
 class Record(Buffer):
@@ -695,6 +696,25 @@ class Logs:
         they can be there twice. The same holds after Ctrl-C. `NotFoundError`, `SealedError`: one of the logs takes no
         appends; `BusyError`, `FullError`, `TooLargeError`, `ClosedError`, `TypeError`, `InvalidArgumentError` (an
         argument, or logs of different groups): nothing was appended to any of them."""
+    def submit_together(
+        self, appends: Iterable[tuple[Log, Iterable[Buffer]]], codec: _Codec = "none"
+    ) -> _Tickets:
+        """Submits a batch to each of several logs, all or none. Returns a list of `Ticket`, one for each batch.
+
+        `appends`, `codec`: as for `append_together`. The tickets are in the order of `appends`, each for the index of its
+        batch's first record; all have the same outcome, at the same time. Blocks only while the group's queue is full, for
+        up to `options.queue_timeout` seconds, without the GIL; Ctrl-C ends the wait.
+
+        Raises `BusyError` (no space in that time), `FullError`, `TooLargeError`, `PoisonedError`, `ClosedError`,
+        `TypeError`, `InvalidArgumentError` (an argument, or logs of different groups or of other `Logs`): nothing was
+        accepted. `NotFoundError`, `SealedError`, from each ticket: one of the logs takes no appends."""
+    def try_submit_together(
+        self, appends: Iterable[tuple[Log, Iterable[Buffer]]], codec: _Codec = "none"
+    ) -> _Tickets:
+        """As `submit_together`, with `appends` and `codec`, but raises `BusyError` if the queue is full.
+
+        Does not block, except for compression, without the GIL. Raises what `submit_together` does: nothing was
+        accepted."""
     def append_together_async(
         self, appends: Iterable[tuple[Log, Iterable[Buffer]]], codec: _Codec = "none"
     ) -> Pending[_Ranges]:

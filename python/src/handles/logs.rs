@@ -6,6 +6,7 @@ use crate::convert::values;
 use crate::handles::closes::{Closes, closes};
 use crate::handles::log::{Log, batch_limit, build};
 use crate::handles::options;
+use crate::handles::ticket::Ticket;
 use crate::runtime::asyncio_bridge::{drive_on_thread, none, running_loop};
 use crate::runtime::handle::Handle;
 use crate::runtime::notices;
@@ -16,6 +17,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Many named logs in one directory, each a `Log`: thousands of them cost little more than one.
 ///
@@ -191,6 +193,42 @@ impl Logs {
         ranges(py, &placed)
     }
 
+    /// Submits a batch to each of several logs, all or none. Returns a list of `Ticket`, one for each batch.
+    ///
+    /// `appends`, `codec`: as for `append_together`. The tickets are in the order of `appends`, each for the index of its
+    /// batch's first record; all have the same outcome, at the same time. Blocks only while the group's queue is full, for
+    /// up to `options.queue_timeout` seconds, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `BusyError` (no space in that time), `FullError`, `TooLargeError`, `PoisonedError`, `ClosedError`,
+    /// `TypeError`, `InvalidArgumentError` (an argument, or logs of different groups or of other `Logs`): nothing was
+    /// accepted. `NotFoundError`, `SealedError`, from each ticket: one of the logs takes no appends.
+    #[pyo3(signature = (appends, codec="none"))]
+    fn submit_together(
+        &self,
+        py: Python<'_>,
+        appends: &Bound<'_, PyAny>,
+        codec: &str,
+    ) -> PyResult<Vec<Ticket>> {
+        let (logs, appends) = (self.logs()?, Together::read(appends, codec)?);
+        let limit = Limit::none().left_of(appends.queue_timeout());
+        tickets(wait::for_room(py, limit, |_| logs.try_submit_together(&appends.pairs()))?)
+    }
+
+    /// As `submit_together`, with `appends` and `codec`, but raises `BusyError` if the queue is full.
+    ///
+    /// Does not block, except for compression, without the GIL. Raises what `submit_together` does: nothing was
+    /// accepted.
+    #[pyo3(signature = (appends, codec="none"))]
+    fn try_submit_together(
+        &self,
+        py: Python<'_>,
+        appends: &Bound<'_, PyAny>,
+        codec: &str,
+    ) -> PyResult<Vec<Ticket>> {
+        let (logs, appends) = (self.logs()?, Together::read(appends, codec)?);
+        tickets(py.detach(|| logs.try_submit_together(&appends.pairs())).map_err(raise)?)
+    }
+
     /// `append_together`, to be awaited: gives the list of ranges once all records are stored.
     ///
     /// `appends`, `codec`: as for `append_together`. Does not block, except for compression, without the GIL. A
@@ -285,10 +323,23 @@ impl Together {
         Ok(Self(read))
     }
 
-    fn append(&self, logs: &chiplog::Logs) -> Result<Vec<Appended>> {
-        let pairs: Vec<(&chiplog::Log, &Batch)> = self.0.iter().map(|(log, batch)| (log, batch)).collect();
-        logs.append_together(&pairs)
+    fn pairs(&self) -> Vec<(&chiplog::Log, &Batch)> {
+        self.0.iter().map(|(log, batch)| (log, batch)).collect()
     }
+
+    /// How long a submission waits for room.
+    fn queue_timeout(&self) -> Duration {
+        self.0.first().map_or(Duration::ZERO, |(log, _)| log.options().queue_timeout)
+    }
+
+    fn append(&self, logs: &chiplog::Logs) -> Result<Vec<Appended>> {
+        logs.append_together(&self.pairs())
+    }
+}
+
+/// The tickets of batches that were submitted together.
+fn tickets(submitted: Vec<chiplog::Ticket>) -> PyResult<Vec<Ticket>> {
+    submitted.into_iter().map(Ticket::local).collect()
 }
 
 /// The indexes of each batch, as Python's ranges.

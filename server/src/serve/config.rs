@@ -475,10 +475,11 @@ impl Config {
             .cluster(cluster))
     }
 
-    /// The options of the groups of named logs, without their object store. Retention by size and by age are of the default log
-    /// alone; each group may take the whole capacity, and keeps `local_bytes` for itself.
+    /// The options of the groups of named logs, without their object store. They share the helper threads of `shared`. Retention by size
+    /// and by age are of the default log alone; each group may take the whole capacity, and keeps `local_bytes` for itself.
     pub(crate) fn groups_options(
         &self,
+        shared: &LogsOptions,
         bootstrap: Bootstrap,
         transport: Arc<dyn chiplog::transport::Transport>,
         address: String,
@@ -490,7 +491,7 @@ impl Config {
         if self.log.sessions_max.is_none() {
             options.sessions_max = options.sessions_max.div_ceil(2); // small segments need room for the table of logs
         }
-        let options = LogsOptions::default().options(options);
+        let options = shared.clone().options(options);
         Ok(match cluster {
             Some(cluster) => options.cluster(move |_| cluster.clone()),
             None => options,

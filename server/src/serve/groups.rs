@@ -42,7 +42,7 @@ use crate::connect::open_log;
 use chiplog::cluster::{Bootstrap, Role};
 use chiplog::internal::GroupDirectories;
 use chiplog::vault::Vault;
-use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, LogNumber, Logs, NodeId, Term};
+use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, LogNumber, Logs, LogsOptions, NodeId, Term};
 use chiplog_net::peer::{GROUPS_MAX, Hosting, PeerTransport};
 use chiplog_net::served::elsewhere::GroupView;
 use chiplog_net::served::log_slot::LogSlot;
@@ -117,6 +117,8 @@ struct Inner {
     config: Config,
     /// The object store of all groups.
     vault: Option<Arc<dyn Vault>>,
+    /// All groups have clones of these options, and so share the helper threads.
+    shared: LogsOptions,
     directories: GroupDirectories,
     address: String,
     transport: Arc<PeerTransport>,
@@ -161,8 +163,14 @@ impl Groups {
     ) -> chiplog::Result<Self> {
         let groups = Self::over(config, vault, address.to_string(), transport.clone(), slot)?;
         groups.check_directories()?;
-        if Marker::read(&groups.inner.config.data)? == Marker::Had {
-            groups.inner.slot.set_had_named();
+        match Marker::read(&groups.inner.config.data)? {
+            Marker::Had => groups.inner.slot.set_had_named(),
+            // The leader of the default log makes a system log, or has made one.
+            Marker::Let(_) => groups.inner.slot.expect_named(),
+            Marker::Nothing | Marker::Joined if groups.inner.config.groups > 0 => {
+                groups.inner.slot.expect_named();
+            }
+            Marker::Nothing | Marker::Joined => {}
         }
         let hosting = Arc::downgrade(&groups.inner);
         transport.on_host(Box::new(Hosted(hosting)));
@@ -185,6 +193,7 @@ impl Groups {
         let inner = Inner {
             config,
             vault,
+            shared: LogsOptions::default(),
             directories,
             address,
             transport,
@@ -291,7 +300,9 @@ impl Groups {
                     self.report(group, Task::Open, "");
                 }
                 Err(error) => {
-                    unopened.insert(group, Instant::now());
+                    if error.kind() != ErrorKind::Unavailable {
+                        unopened.insert(group, Instant::now()); // else it only waits for the catalogue
+                    }
                     self.report(group, Task::Open, &format!("it cannot be opened: {error}"));
                 }
             }
@@ -362,10 +373,10 @@ impl Groups {
 
     /// Opens a replica. Called under the lock.
     fn start(&self, group: u32, bootstrap: Bootstrap) -> chiplog::Result<Log> {
-        let Inner { config, address, transport, .. } = &*self.inner;
+        let Inner { config, shared, address, transport, .. } = &*self.inner;
         let transport = transport.group(group + 1);
         let mut options = config
-            .groups_options(bootstrap, transport.clone(), address.clone())
+            .groups_options(shared, bootstrap, transport.clone(), address.clone())
             .map_err(|failure| Error::new(ErrorKind::InvalidArgument, failure.to_string()))?;
         options.options.vault = self.inner.vault.clone();
         let log = Log::open(self.directory(group)?, options.of_group(group))?;

@@ -292,3 +292,88 @@ fn copy_of_one_named_log_is_fed_by_the_servers_that_have_it() {
     assert_ne!(ended.code(), Some(0));
     assert!(run(&["read", path.to_str().unwrap()]).ok().out == lines("orders", 1, 700));
 }
+
+/// Copies and backups of one named log that begin before the servers know which logs there are: without a majority, without the
+/// catalogue of a server that had one, and while the catalogue is still to be made. They ended because the log did not exist.
+#[test]
+fn copy_of_a_named_log_waits_until_servers_know_their_logs() {
+    let dir = tempfile::tempdir().unwrap();
+    let groups = ["--set", "groups=1"];
+    let mut servers =
+        founded_with((1..=3).map(|node| Server::new(node, dir.path())).collect::<Vec<_>>(), &groups);
+    let client = servers[0].client.clone();
+    run(&["logs", "create", &client, "orders"]).ok();
+    let lines = |from: u64, to: u64| -> String { (from..=to).map(|n| format!("order {n}\n")).collect() };
+    fed(&["append", &format!("{client}/orders")], &lines(1, 100)).ok();
+    wait("all servers have all groups", || {
+        let shown = status(&servers.iter().collect::<Vec<_>>());
+        let voters = |group: &Value| group["voters"].as_array().map_or(0, Vec::len);
+        shown["groups"].as_array()?.iter().all(|group| voters(group) == 3).then_some(())
+    });
+    let unknown = |server: &Server| {
+        let asked = run(&["info", &format!("{}/orders", server.client)]);
+        assert_eq!(asked.code, 5, "not now: {}", asked.err);
+    };
+    let waits = |copy: &Copy| {
+        let failed = copy.event("failed")["error"].to_string();
+        assert!(!failed.contains("there is no log"), "{failed}");
+    };
+
+    // No majority answers whether there is the log; then all servers do.
+    servers.iter_mut().for_each(Server::kill);
+    let begin = |name: &str, server: &Server| {
+        Copy::start(&dir.path().join(name), &[&format!("{}/orders", server.client)])
+    };
+    let mut copies = vec![begin("before", &servers[2])];
+    servers[2].spawn(&groups);
+    unknown(&servers[2]);
+    copies.push(begin("alone", &servers[2]));
+    servers[0].start(&groups);
+    copies.iter().for_each(|copy| copy.has(100));
+    for copy in &mut copies {
+        assert_eq!(copy.stop(), Some(0));
+    }
+
+    // The only server that is asked had a catalogue, and does without it for now.
+    let (named, away) = (servers[2].data.join("named"), dir.path().join("away"));
+    servers[2].kill();
+    std::fs::rename(&named, &away).unwrap();
+    servers[2].start(&groups);
+    unknown(&servers[2]);
+    let mut copy = begin("without", &servers[2]);
+    waits(&copy);
+    servers[2].kill();
+    let _ = std::fs::remove_dir_all(&named);
+    std::fs::rename(&away, &named).unwrap();
+    servers[2].start(&groups);
+    copy.has(100);
+    assert_eq!(copy.stop(), Some(0));
+    let none =
+        run(&["backup", &format!("{}/order", servers[2].client), dir.path().join("none").to_str().unwrap()]);
+    assert_eq!(none.code, 4, "a majority says so: {}", none.err);
+}
+
+/// The catalogue is still to be made: a server is missing.
+#[test]
+fn copy_of_a_named_log_waits_for_the_first_catalogue() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers =
+        founded_with((1..=3).map(|node| Server::new(node, dir.path())).collect::<Vec<_>>(), &[]);
+    let mut down = servers.pop().unwrap();
+    let of = |server: &Server| format!("{}/orders", server.client);
+    assert_eq!(run(&["info", &of(&servers[0])]).code, 4, "the servers are to have none");
+    assert_eq!(down.stop(), Some(0));
+    for server in &mut servers {
+        assert_eq!(server.stop(), Some(0));
+        server.start(&["--set", "groups=1"]);
+    }
+    let asked = run(&["info", &of(&servers[0])]);
+    assert_eq!(asked.code, 5, "{}", asked.err);
+    let copy = Copy::start(&dir.path().join("copy"), &[&of(&servers[0])]);
+    let failed = copy.event("failed")["error"].to_string();
+    assert!(failed.contains("does not know yet"), "{failed}");
+    down.start(&[]);
+    run(&["logs", "create", &servers[1].client, "orders"]).ok();
+    assert_eq!(run(&["info", &of(&servers[0])]).code, 0);
+    assert_eq!(run(&["info", &format!("{}/order", servers[0].client)]).code, 4);
+}

@@ -7,6 +7,7 @@ use crate::options::Options;
 use crate::options::log_options::LogOption;
 use crate::read::log_set::{LogSet, sealed, unknown};
 use crate::record::batch::Batch;
+use crate::replica::queue::proposals::WaitLimit;
 use crate::store::format::geometry::{LOG_BYTES, logs_room};
 use crate::store::format::mixed::{RUN_BYTES, RUNS_MAX, TABLE_FIXED_BYTES};
 use crate::sync::completion::Ticket;
@@ -92,8 +93,12 @@ impl Log {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Submits batches of several logs of this handle's shared group: all of them are appended, or none.
-    pub(crate) fn submit_together(appends: &[(&Self, &Batch)]) -> Result<Vec<Ticket>> {
+    /// Submits batches of several logs of one shared group: all of them are appended, or none. Waits for room up to the
+    /// time-out of the options, unless it `never_waits`.
+    ///
+    /// # Errors
+    /// See [`Logs::submit_together`](crate::Logs::submit_together).
+    pub(crate) fn submit_together(appends: &[(&Self, &Batch)], never_waits: bool) -> Result<Vec<Ticket>> {
         let Some((first, _)) = appends.first() else { return Ok(Vec::new()) };
         let invalid = |what: &str| Err(Error::new(ErrorKind::InvalidArgument, what));
         let (mut bytes, mut records) = (TABLE_FIXED_BYTES, 0u64);
@@ -119,6 +124,7 @@ impl Log {
             return Err(Error::new(ErrorKind::TooLarge, what));
         }
         let batches: Vec<_> = appends.iter().map(|(log, batch)| (log.view.log, *batch)).collect();
-        first.inner.queue.push_together(&batches, first.wait_limit())
+        let limit = if never_waits { WaitLimit::None } else { first.wait_limit() };
+        first.inner.queue.push_together(&batches, limit)
     }
 }

@@ -93,9 +93,13 @@ impl Logs {
         let id = system.random_id()?;
         let index =
             system.append(&CatalogueRecord::Create { name: name.to_owned(), id, group }.encode()[..])?;
-        let catalogue = self.catalogue()?;
-        debug_assert!(catalogue.next() > index, "an acknowledged record can be read");
-        catalogue.get(name).copied().filter(|entry| entry.id == id).ok_or_else(exists)
+        let created = {
+            let catalogue = self.catalogue()?;
+            debug_assert!(catalogue.next() > index, "an acknowledged record can be read");
+            catalogue.get(name).copied().filter(|entry| entry.id == id)
+        };
+        self.keep_system_short();
+        created.ok_or_else(exists)
     }
 
     /// Checks that this replica leads the system log: only then its catalogue decides.
@@ -254,6 +258,7 @@ impl Logs {
         let entry = self.entry_confirmed(name, id)?;
         let CatalogueEntry { number, id, .. } = entry;
         self.inner.system.append(&CatalogueRecord::Delete { number, id }.encode()[..])?;
+        self.keep_system_short();
         Ok(entry)
     }
 

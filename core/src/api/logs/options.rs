@@ -3,6 +3,7 @@
 use crate::cluster::options::ClusterOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
+use crate::store::helper::Helpers;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use std::sync::Arc;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct LogsOptions {
-    /// The number of groups, from 1 to 1024. A group has two or three threads and one sync at a time. Opening a
+    /// The number of groups, from 1 to 1024. A group has one or two threads and one sync at a time; all groups on a disk share
+    /// a further thread, also with groups of clones of these options. Opening a
     /// directory with a larger number adds groups; a smaller one leaves all there are. Default 2.
     pub groups: u32,
     /// Further directories for the groups, each meant to be on a disk of its own: then the groups' syncs and writes go to
@@ -33,6 +35,8 @@ pub struct LogsOptions {
     /// Makes each group a replica of a cluster: called with the group's number. Group 0 is that of the catalogue; named
     /// logs are in groups from 1. Each group needs a transport of its own.
     pub cluster: Option<Arc<dyn Fn(u32) -> ClusterOptions + Send + Sync>>,
+    /// The helper threads of the groups, one a disk.
+    helpers: Helpers,
 }
 
 /// The group of the system log.
@@ -46,19 +50,25 @@ pub(super) const SYSTEM_SEGMENT_BYTES: u32 = 1 << 20;
 
 impl Default for LogsOptions {
     fn default() -> Self {
-        Self { groups: 2, directories: Vec::new(), options: Options::default(), cluster: None }
+        Self {
+            groups: 2,
+            directories: Vec::new(),
+            options: Options::default(),
+            cluster: None,
+            helpers: Helpers::default(),
+        }
     }
 }
 
 impl fmt::Debug for LogsOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { groups, directories, options, cluster } = self;
+        let Self { groups, directories, options, cluster, .. } = self;
         f.debug_struct("LogsOptions")
             .field("groups", groups)
             .field("directories", directories)
             .field("options", options)
             .field("cluster", &cluster.is_some())
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
@@ -122,7 +132,8 @@ impl LogsOptions {
         if group == SYSTEM_GROUP {
             return self.of_system();
         }
-        Options { cluster: self.cluster.as_ref().map(|cluster| cluster(group)), ..self.options.clone() }
+        let cluster = self.cluster.as_ref().map(|cluster| cluster(group));
+        Options { cluster, helpers: Some(self.helpers.clone()), ..self.options.clone() }
     }
 
     pub(super) fn of_system(&self) -> Options {
@@ -145,6 +156,7 @@ impl LogsOptions {
             cache_bytes,
             object_scrub,
             object_delete_delay,
+            helpers: Some(self.helpers.clone()),
             ..Options::with_segment_bytes(SYSTEM_SEGMENT_BYTES)
         }
     }

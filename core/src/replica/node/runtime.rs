@@ -9,6 +9,7 @@
 //! Invariants:
 //! - the threads hold the lock on the directory until they end;
 //! - after a failed start no thread is left, so that the log can be opened again;
+//! - groups of named logs share a helper thread for each disk. A group that is closed has left it: none of its jobs runs;
 //! - a forked child neither stops nor joins the threads: they are its parent's.
 //!
 //! Must not know: what the threads do.
@@ -27,6 +28,8 @@ use crate::replica::open::{Directory, RecoveredLog, open_or_find_damage};
 use crate::replica::queue::inbox::InboxEvent;
 use crate::replica::queue::proposals::ProposalQueue;
 use crate::replica::repair::offline::{Begun, Repairing};
+use crate::store::allocator::Allocator;
+use crate::store::helper::Share;
 use crate::sync::threads::{is_writer_of, spawn, spawn_writer};
 use std::ops::Deref;
 use std::path::Path;
@@ -54,7 +57,12 @@ impl WriterThreads for Driver {
 /// Notifies a writer thread that does not sleep on the queue that the log is closed.
 type Stop = Box<dyn Fn() + Send + Sync>;
 
-type Threads = Vec<JoinHandle<()>>;
+/// The threads of a log, and its share of a helper thread if it has none of its own.
+#[derive(Default)]
+struct Threads {
+    own: Vec<JoinHandle<()>>,
+    share: Option<Share>,
+}
 
 /// A log that is running. It is closed when it is dropped.
 pub(crate) struct Runtime {
@@ -133,7 +141,7 @@ impl Runtime {
         attach(&cluster, &shared.queue);
         let writer = spawn_writer(path, &shared.queue, writer)
             .inspect_err(|_| cluster.transport.detach(cluster.node))?;
-        Ok(Self { shared, fork, stop: None, threads: Mutex::new(vec![writer]) })
+        Ok(Self { shared, fork, stop: None, threads: Mutex::new(Threads { own: vec![writer], share: None }) })
     }
 
     /// Has `stop` called when the log is closed, for threads that do not sleep on the queue. They end soon after.
@@ -194,20 +202,13 @@ fn start_threads<W: WriterThreads>(
     let Shared { path, queue, .. } = shared;
     let lock: Arc<dyn Lock> = opened.take_lock().into();
     let allocator = opened.store.allocator.clone();
-    let helper = spawn("chiplog-helper", path, {
-        let (allocator, lock) = (allocator.clone(), lock.clone());
-        move || {
-            allocator.run();
-            drop(lock);
-        }
-    })?;
-    let mut threads = vec![helper];
+    let mut threads = start_helper(shared, &allocator, &lock)?;
     let started = make(opened, shared).and_then(|work| {
         let work = Arc::new(work);
         for _ in 0..work.threads() {
             let (work, allocator, lock) = (work.clone(), allocator.clone(), lock.clone());
             let runs = shared.view.runs.clone();
-            threads.push(spawn_writer(path, queue, move || {
+            threads.own.push(spawn_writer(path, queue, move || {
                 work.run();
                 allocator.stop();
                 runs.copies().close();
@@ -227,13 +228,37 @@ fn start_threads<W: WriterThreads>(
     }
 }
 
-/// Waits until the threads have ended.
+/// Starts the helper thread, or has the one of the disk do the work of this log too.
+///
+/// # Errors
+/// `Io`: the thread could not be started.
+fn start_helper(shared: &Shared, allocator: &Arc<Allocator>, lock: &Arc<dyn Lock>) -> Result<Threads> {
+    let path = &shared.path;
+    // Only the log's disk says on which device it is. Without that the log has a thread of its own.
+    let device = || shared.view.segments.disk().space().ok().flatten().map(|space| space.device);
+    if let Some(helpers) = &shared.options.helpers
+        && let Some(device) = device()
+    {
+        let share = helpers.join(device, path, allocator.clone(), lock.clone())?;
+        allocator.shares(share.helper());
+        return Ok(Threads { own: Vec::new(), share: Some(share) });
+    }
+    let (allocator, lock) = (allocator.clone(), lock.clone());
+    let helper = spawn("chiplog-helper", path, move || {
+        allocator.run();
+        drop(lock);
+    })?;
+    Ok(Threads { own: vec![helper], share: None })
+}
+
+/// Waits until the threads have ended, and no job of a shared one is of this log.
 ///
 /// # Errors
 /// `Poisoned`: one of them panicked.
 fn join(threads: Threads) -> Result<()> {
-    let ended: Vec<_> = threads.into_iter().map(JoinHandle::join).collect();
-    if ended.iter().all(std::result::Result::is_ok) {
+    let ended: Vec<_> = threads.own.into_iter().map(JoinHandle::join).collect();
+    let is_sound = threads.share.is_none_or(Share::leave);
+    if is_sound && ended.iter().all(std::result::Result::is_ok) {
         return Ok(());
     }
     Err(Error::new(ErrorKind::Poisoned, "a thread of the log panicked"))

@@ -133,6 +133,7 @@ impl Allocator {
                 return Ok(());
             }
             file.fill_with_zeros(from..bytes.min(from + FILL_BYTES))?;
+            self.give_way();
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ pub struct chiplog_logs_options_t {
     /// cache_bytes are of each group. Segments have a table of the group's logs: if they are smaller than 8 MiB, lower
     /// sessions_max to make room for it.
     pub options: *const chiplog_log_options_t,
-    /// The number of groups, 1 to 1,024, default 2. A group has two threads and one sync at a time. A directory that is
+    /// The number of groups, 1 to 1,024, default 2. A group has a thread and one sync at a time. A directory that is
     /// opened with a larger number gets more groups; a smaller one leaves all there are.
     pub groups: u32,
     /// Not used; must be 0.

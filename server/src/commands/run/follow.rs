@@ -299,7 +299,8 @@ fn begin(args: &Follow, servers: &[String], options: &FollowerOptions, ui: &Ui) 
 
 /// Whether the error may pass, because another server may answer differently.
 fn passes(error: &chiplog::Error) -> bool {
-    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout)
+    use ErrorKind::{Busy, NotLeader, Timeout, Unavailable};
+    matches!(error.kind(), Unavailable | Timeout | NotLeader | Busy)
 }
 
 /// Prints events until the follower is closed or ends by itself.

@@ -159,6 +159,7 @@ impl Groups {
             return Err(Error::new(ErrorKind::Diverged, what));
         }
         self.check_never_had()?;
+        self.inner.slot.expect_named();
         match Marker::read(data)? {
             Marker::Let(later) if later > term => {
                 let what =
