@@ -339,7 +339,7 @@ fn group_comes_back_from_the_object_store_alone() {
     }
 }
 
-/// Whatever byte of an object is another one: no reader gets other records, and the segment file that is made of it is the right one.
+/// With any byte of an object flipped, no reader gets other records, and no other segment file is made of it.
 #[test]
 fn no_flipped_byte_of_an_object_is_served() {
     let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
