@@ -162,7 +162,7 @@ fn one_log_costs_about_its_own_bytes() {
     assert!(fetched > 0 && fetched <= most && fetched < stored / 3, "{fetched} of {stored} bytes");
 }
 
-/// Objects go once each of their logs has discarded its records, or is dropped, and not before. What is left is read as before.
+/// Objects go once each of their logs has discarded its records, or is dropped, and not before. The other records are read as before.
 #[test]
 fn objects_go_when_all_logs_have_discarded_their_records() {
     let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
