@@ -162,7 +162,7 @@ fn one_log_costs_about_its_own_bytes() {
     assert!(fetched > 0 && fetched <= most && fetched < stored / 3, "{fetched} of {stored} bytes");
 }
 
-/// Objects go once each of their logs has discarded its records, or is dropped, and not before. What is left is read as before.
+/// Objects go once each of their logs has discarded its records, or is dropped, and not before. The other records are read as before.
 #[test]
 fn objects_go_when_all_logs_have_discarded_their_records() {
     let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
@@ -339,7 +339,7 @@ fn group_comes_back_from_the_object_store_alone() {
     }
 }
 
-/// Whatever byte of an object is another one: no reader gets other records, and the segment file that is made of it is the right one.
+/// With any byte of an object flipped, no reader gets other records, and no other segment file is made of it.
 #[test]
 fn no_flipped_byte_of_an_object_is_served() {
     let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));

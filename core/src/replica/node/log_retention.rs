@@ -25,7 +25,6 @@
 //!
 //! Must not know: raft, how a discard is proposed.
 
-use super::retention::stretches;
 use crate::error::Result;
 use crate::options::log_options::{LogOption, LogOptions};
 use crate::replica::state::log_table::LogTable;
@@ -131,7 +130,7 @@ impl LogRetention {
         if self.searches.is_empty() && !self.begins(around) {
             return Ok(false);
         }
-        let list = stretches(around.segments);
+        let list = around.segments.stretches();
         let full: Vec<_> = list.windows(2).filter(|pair| end_of_pair(pair) <= around.committed).collect();
         let position = |entry: EntryIndex| full.partition_point(|pair| end_of_pair(pair) <= entry);
         let mut opened = 0;

@@ -13,7 +13,6 @@ use crate::replica::writer::plan::Room;
 use crate::store::allocator::Purpose;
 use crate::store::format::segment::HARD_STATE_BYTES;
 use crate::store::read::run_directory::in_opening_if_here;
-use crate::store::segment::{Segment, Segments};
 use crate::sync::clock::Moment;
 use crate::types::{EntryIndex, Index, Timestamp};
 use std::sync::Arc;
@@ -23,14 +22,6 @@ use std::time::Duration;
 const DISCARDS_A_STEP: usize = 64;
 /// Retention that found no room for its discard retries after this time.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-
-/// The objects before all files, if they can be read here, and the files: oldest first.
-pub(super) fn stretches(segments: &Segments) -> Vec<Arc<Segment>> {
-    match segments.objects().cache() {
-        Some(_) => segments.with_objects(),
-        None => segments.snapshot(),
-    }
-}
 
 impl Node {
     /// Plans a block that records the commit index, because commits have effects that outlive this process. A log on
@@ -219,7 +210,7 @@ impl Node {
         let segments = &self.writer.store.segments;
         let committed = self.replica.sequencer.committed();
         // Those before it hold commands alone: the discard that removes this one removes them as well.
-        let list = stretches(segments);
+        let list = segments.stretches();
         let (_, full) = list.split_last()?;
         let oldest = full.iter().find(|segment| segment.end().next > committed.first)?;
         let (end, first) = (oldest.end().raft, oldest.end().next);

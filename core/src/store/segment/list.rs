@@ -172,6 +172,14 @@ impl Segments {
         self.objects.beginning_before(begin).into_iter().chain(files).collect()
     }
 
+    /// As [`Self::with_objects`], if objects can be read here; else the files.
+    pub(crate) fn stretches(&self) -> Vec<Arc<Segment>> {
+        match self.objects.cache() {
+            Some(_) => self.with_objects(),
+            None => self.snapshot(),
+        }
+    }
+
     /// Whether records can be in objects alone. Which objects there are may not be known yet.
     pub(crate) fn reads_objects(&self) -> bool {
         !self.objects.is_empty() || self.objects.cache().is_some()
