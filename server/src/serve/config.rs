@@ -475,7 +475,8 @@ impl Config {
             .cluster(cluster))
     }
 
-    /// The options of the groups of named logs, which share the helper threads of `shared`. Retention by size and by age and the object store are of the default log alone,
+    /// The options of the groups of named logs, which share the helper threads of `shared`. Retention by size and by age and the
+    /// object store are of the default log alone,
     /// and each group may take the whole capacity.
     pub(crate) fn groups_options(
         &self,
