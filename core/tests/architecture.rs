@@ -62,6 +62,7 @@ const CORE: House = House {
         "testing",
     ],
     parts_of_one: &[
+        "api::catalogue",
         "disk::sim",
         "replica::node",
         "replica::queue::proposals",
