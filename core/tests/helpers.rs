@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Threads are counted for the whole process: one test at a time.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// A disk besides that of temporary directories.
+/// Another disk than that of temporary directories.
 const OTHER_DISK: &str = "/dev/shm";
 
 fn options() -> LogsOptions {

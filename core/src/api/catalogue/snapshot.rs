@@ -257,7 +257,7 @@ mod tests {
         records
     }
 
-    /// What reading from record `first` on gives, as [`crate::Logs`] does it.
+    /// The result of reading from record `first` on, as [`crate::Logs`] does it.
     fn read_from(records: &[CatalogueRecord], first: usize) -> Option<Catalogue> {
         let (mut parts, mut newest) = (SnapshotParts::default(), None);
         for record in &records[first..] {
