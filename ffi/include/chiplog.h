@@ -957,7 +957,7 @@ typedef struct {
    */
   const chiplog_log_options_t *options;
   /**
-   * The number of groups, 1 to 1,024, default 2. A group has two threads and one sync at a time. A directory that is
+   * The number of groups, 1 to 1,024, default 2. A group has a thread and one sync at a time. A directory that is
    * opened with a larger number gets more groups; a smaller one leaves all there are.
    */
   uint32_t groups;

@@ -113,6 +113,7 @@ const VALUES: &[&str] = &[
     "ServedObjects",
     "SessionId",
     "SessionPayload",
+    "SliceSummary",
     "Start",
     "Status",
     "Term",
