@@ -8,6 +8,7 @@ use chiplog::transport::MemoryNetwork;
 use chiplog::vault::{FaultOptions, FaultyVault, MemoryVault, Vault};
 use chiplog::{ErrorKind, Index, Log, LogOption, NodeId, Options, ReadMode, ReadOnlyLog, Start};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -775,4 +776,107 @@ fn replica_without_the_entries_tells_of_damage() {
     eventually("it is counted", || two.metrics().repaired_objects == 1);
     assert_eq!((one.metrics().repaired_objects, two.metrics().damaged_objects), (0, 0));
     read_all(&one, 1);
+}
+
+/// Refuses to put an object, and counts the attempts.
+fn refuse_puts(hooked: &HookedVault, refused: &str) -> Arc<AtomicU64> {
+    let (bad, tried) = (refused.to_owned(), Arc::new(AtomicU64::new(0)));
+    let counted = tried.clone();
+    hooked.set(move |call, name| {
+        if call == "put" && name == bad {
+            counted.fetch_add(1, Ordering::Relaxed);
+            return Err(chiplog::Error::new(ErrorKind::PermissionDenied, "injected"));
+        }
+        Ok(())
+    });
+    tried
+}
+
+/// The log goes on until its files are far beyond `local_bytes`, because they have the last copy of an object.
+fn go_on_with_held_files(dir: &Path, log: &Log, tried: &AtomicU64) {
+    eventually("it is tried", || tried.load(Ordering::Relaxed) > 0 && log.metrics().damaged_objects == 1);
+    append(log, 8000); // 5 MB
+    eventually("the others are stored", || log.metrics().stored_bytes > 6_000_000);
+    for _ in 0..20 {
+        append(log, 20);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(files(dir, ".seg") >= 24, "{}", files(dir, ".seg"));
+    log.close().unwrap();
+}
+
+/// Files that have the last copy of an object stay over a restart, until it is stored again: also if it is damaged inside, which no list
+/// shows, and if the file that remembers this is damaged, or could not be written.
+#[test]
+fn last_copy_of_an_object_survives_a_restart() {
+    for (is_lost, memory) in [(true, "sound"), (true, "gone"), (false, "sound"), (false, "damaged")] {
+        let dir = tempfile::tempdir().unwrap();
+        let (below, hooked, log) = hooked_log(dir.path(), 8);
+        let (name, bytes) = objects_in(&below).remove(1);
+        let tried = refuse_puts(&hooked, &name);
+        match is_lost {
+            true => below.delete(&name).unwrap(),
+            false => _ = flip(&below, 1),
+        }
+        go_on_with_held_files(dir.path(), &log, &tried);
+        drop(log);
+        let remembers = dir.path().join("chiplog.suspects");
+        match memory {
+            "gone" => std::fs::remove_file(&remembers).unwrap(),
+            "damaged" => {
+                let mut bytes = std::fs::read(&remembers).unwrap();
+                bytes[41] ^= 1;
+                std::fs::write(&remembers, bytes).unwrap();
+            }
+            _ => assert!(remembers.exists()),
+        }
+        hooked.set(|_, _| Ok(()));
+        // A pass takes 30 days.
+        let options = options(&below).vault(hooked as Arc<dyn Vault>).local_bytes(8 * u64::from(SEGMENT));
+        let log = Log::open(dir.path(), options).unwrap();
+        eventually("it is stored again", || {
+            append(&log, 50);
+            below.get(&name, 0..bytes.len() as u64).is_ok_and(|now| now == bytes)
+        });
+        eventually("files go", || {
+            append(&log, 50);
+            files(dir.path(), ".seg") <= 16
+        });
+        eventually("nothing is remembered", || !remembers.exists());
+        assert_eq!(log.metrics().damaged_objects, 0, "{is_lost} {memory}");
+        read_all(&log, 1);
+    }
+}
+
+/// A log that lists nothing since its start removes no file, and does so once the store can be listed.
+#[test]
+fn files_stay_until_the_objects_were_listed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (below, hooked, log) = hooked_log(dir.path(), 100);
+    append(&log, 8000);
+    eventually("objects are stored", || log.metrics().stored_bytes > 6_000_000);
+    log.close().unwrap();
+    drop(log);
+    let tried = Arc::new(AtomicU64::new(0));
+    let counted = tried.clone();
+    hooked.set(move |call, name| match call == "list" && name.ends_with("/o/") {
+        true => {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Err(chiplog::Error::new(ErrorKind::PermissionDenied, "injected"))
+        }
+        false => Ok(()),
+    });
+    let options = options(&below).vault(hooked.clone() as Arc<dyn Vault>).local_bytes(4 * u64::from(SEGMENT));
+    let log = Log::open(dir.path(), options.object_scrub(Duration::from_millis(300))).unwrap();
+    eventually("it is tried", || {
+        append(&log, 50);
+        tried.load(Ordering::Relaxed) > 2
+    });
+    assert!(files(dir.path(), ".seg") >= 24, "{}", files(dir.path(), ".seg"));
+    hooked.set(|_, _| Ok(()));
+    eventually("files go", || {
+        append(&log, 50);
+        files(dir.path(), ".seg") <= 10
+    });
+    read_all(&log, 1);
 }

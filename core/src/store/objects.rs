@@ -1,5 +1,5 @@
-//! Objects: stretches of the log in an object store, each as a sealed segment file. Their names, and the cache of files through
-//! which they are read.
+//! Objects: stretches of the log in an object store, each as a sealed segment file. Their names, the cache of files through which they
+//! are read, and the file that remembers those that are suspected to be lost or damaged.
 //!
 //! ```text
 //!  archive ── object_maker ──> segment file ──> vault ──> cache ──> SegmentData: readers see a segment like any other
@@ -10,3 +10,4 @@
 pub(crate) mod cache;
 mod fetch;
 pub(crate) mod names;
+pub(crate) mod suspects;

@@ -173,7 +173,7 @@ impl Tiering {
             is_checked: false,
             released: Released::default(),
             delegation: Delegation::default(),
-            scrub: ObjectScrub::default(),
+            scrub: ObjectScrub::load(&*store.disk, log),
             claimed: None,
         }
     }
@@ -235,6 +235,7 @@ impl Node {
         }
         self.take_requests(now);
         self.learn_suspects(now);
+        self.save_suspects(now);
         self.release_files(now);
         self.take_answer(now);
         if !self.replica.is_leader() {
