@@ -880,3 +880,32 @@ fn files_stay_until_the_objects_were_listed() {
     });
     read_all(&log, 1);
 }
+
+/// A second cluster that continues the same log at the same location replaces none of its objects, also not by one of the same size.
+#[test]
+fn objects_of_another_history_are_not_replaced_by_new_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str| dir.path().join(name);
+    let vault = Arc::new(MemoryVault::default());
+    let log = Log::open(place("log"), options(&vault)).unwrap();
+    append(&log, 100);
+    log.close().unwrap();
+    Backup::make(&ReadOnlyLog::open(place("log")).unwrap(), place("backup"), &mut |_, _| {}).unwrap();
+    Backup::open(place("backup"))
+        .unwrap()
+        .restore(place("twin"), &RestoreOptions::default().keep_log_id(true), &mut |_, _| {})
+        .unwrap();
+    let log = Log::open(place("log"), options(&vault).local_bytes(2 * u64::from(SEGMENT))).unwrap();
+    append(&log, 3000);
+    eventually("files go", || {
+        append(&log, 50);
+        log.metrics().stored_bytes > 1_500_000 && files(&place("log"), ".seg") <= 8
+    });
+    log.close().unwrap();
+    let before = objects_in(&vault);
+    let twin = Log::open(place("twin"), options(&vault)).unwrap();
+    append(&twin, 3000);
+    eventually("it is refused", || twin.metrics().object_failures > 2);
+    assert!(objects_in(&vault).starts_with(&before));
+    assert_eq!(twin.metrics().stored_objects, 0);
+}
