@@ -5,7 +5,9 @@
 //! Must not know: how it is sent.
 
 use crate::options::log_options::{LogOption, LogOptions};
+use crate::replica::state::object_table::ObjectTable;
 use crate::store::format::block::BlockHeader;
+use crate::store::format::objects;
 use crate::store::format::segment::Opening;
 use crate::store::segment::Base;
 use crate::types::{EntryIndex, Index, LogId, Term, Timestamp};
@@ -55,6 +57,13 @@ impl FollowSnapshot {
     /// Whether the log had objects then.
     pub(crate) fn has_objects(&self) -> bool {
         Opening::has_objects(&self.body).unwrap_or(false)
+    }
+
+    /// The newest object that was known to be stored then: its number and its bytes.
+    pub(crate) fn newest_object(&self) -> Option<(u64, u32)> {
+        let table = Opening::parse(&self.body).and_then(|opening| objects::decode(&opening.objects)).ok()?.0;
+        let last = ObjectTable::of(table).stored().next_back()?;
+        Some((last.number, last.object.bytes))
     }
 
     /// Whether the log was to have objects then. Malformed bytes have none: the copy refuses them.
