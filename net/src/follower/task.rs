@@ -25,7 +25,7 @@ use crate::wire::proto::v1::follow_client::FollowClient;
 use crate::wire::proto::v1::follow_request::Start as Asked;
 use crate::wire::proto::v1::{FollowPlace, FollowRecords, FollowRequest, FollowResponse};
 use crate::wire::protocol::NANOS_PER_MILLI;
-use chiplog::follower::{FollowFrom, FollowMessage};
+use chiplog::follower::{FollowFrom, FollowMessage, FollowSnapshot};
 use chiplog::{Error, ErrorKind, FollowerLog, Index, LogId, Result, Start};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -356,7 +356,8 @@ impl Task {
         // A copy that reads objects lacks nothing if it skips entries that are in them.
         let lacks =
             |state: &FollowSnapshot| self.shared.options.files.vault.is_none() || !state.has_objects();
-        if let (FollowMessage::State(_), Some(_)) = (&fed, self.followed())
+        if let (FollowMessage::State(state), Some(_)) = (&fed, self.followed())
+            && lacks(state)
             && !self.sources.is_gone(server)
         {
             let what = format!("{server} has discarded the records that follow this copy");

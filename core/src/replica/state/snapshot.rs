@@ -54,8 +54,16 @@ impl FollowSnapshot {
         self.header.term
     }
 
-    /// Whether the log had objects then.
-    pub(crate) fn has_objects(&self) -> bool {
+    /// Whether the log had objects then. A copy that reads them lacks no record if it continues here.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+    /// let Some(chiplog::follower::FollowMessage::State(state)) = log.follow(chiplog::follower::FollowFrom::Newest)?.next(0)? else { panic!() };
+    /// assert!(!state.has_objects());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn has_objects(&self) -> bool {
         Opening::has_objects(&self.body).unwrap_or(false)
     }
 
