@@ -909,3 +909,25 @@ fn objects_of_another_history_are_not_replaced_by_new_ones() {
     assert!(objects_in(&vault).starts_with(&before));
     assert_eq!(twin.metrics().stored_objects, 0);
 }
+
+/// A store that can be looked at and not be read says nothing of its objects: none counts as damaged.
+#[test]
+fn store_that_cannot_be_read_has_no_damaged_objects() {
+    let dir = tempfile::tempdir().unwrap();
+    let (below, hooked, log) = hooked_log(dir.path(), 100);
+    let sound = objects_in(&below);
+    let tried = Arc::new(AtomicU64::new(0));
+    let counted = tried.clone();
+    hooked.set(move |call, _| match call == "get" {
+        true => {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Err(chiplog::Error::new(ErrorKind::PermissionDenied, "injected"))
+        }
+        false => Ok(()),
+    });
+    eventually("objects are examined", || tried.load(Ordering::Relaxed) > 10);
+    assert_eq!(log.metrics().damaged_objects, 0);
+    below.delete(&sound[1].0).unwrap();
+    hooked.set(|_, _| Ok(()));
+    eventually("it goes on", || objects_in(&below).starts_with(&sound));
+}
