@@ -931,3 +931,43 @@ fn store_that_cannot_be_read_has_no_damaged_objects() {
     hooked.set(|_, _| Ok(()));
     eventually("it goes on", || objects_in(&below).starts_with(&sound));
 }
+
+/// A replica whose store panics while it stores an object for the leader says so: the leader stores it.
+#[test]
+fn leader_stores_an_object_itself_if_another_replica_panics() {
+    let (network, vault) = (MemoryNetwork::new(), Arc::new(MemoryVault::default()));
+    let dirs: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
+    let hooks = [HookedVault::new(&vault), HookedVault::new(&vault)];
+    let with = |hooked: &Arc<HookedVault>| options(&vault).vault(hooked.clone() as Arc<dyn Vault>);
+    let puts = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+    for (hooked, puts) in hooks.iter().zip(&puts) {
+        let puts = puts.clone();
+        hooked.set(move |call, name| {
+            if call == "put" && name.contains("/o/") {
+                puts.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(())
+        });
+    }
+    let (one, two) = two_replicas(
+        [&dirs[0], &dirs[1]].map(|dir| dir.path()),
+        &network,
+        [with(&hooks[0]), with(&hooks[1])],
+    );
+    append_to(&[&one, &two], 1000);
+    eventually("objects are stored", || one.metrics().stored_objects + two.metrics().stored_objects > 2);
+    // The one that stores is the one that does not lead.
+    let storing = usize::from(puts[1].load(Ordering::Relaxed) > puts[0].load(Ordering::Relaxed));
+    let panics = Arc::new(AtomicU64::new(0));
+    let counted = panics.clone();
+    hooks[storing].set(move |call, name| {
+        let panics = call == "put" && name.contains("/o/");
+        assert!(!panics || counted.fetch_add(1, Ordering::Relaxed) > 0, "injected: a panic");
+        Ok(())
+    });
+    let logs = [&one, &two];
+    let before = logs[1 - storing].metrics().stored_objects;
+    append_to(&logs, 1000);
+    eventually("the leader stores it", || logs[1 - storing].metrics().stored_objects > before);
+    assert_eq!(panics.load(Ordering::Relaxed), 1);
+}
