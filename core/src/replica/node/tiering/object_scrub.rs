@@ -72,7 +72,7 @@ pub(super) struct ObjectScrub {
     memory: Memory,
 }
 
-/// What is known of suspects over restarts.
+/// The suspects as they are known over restarts.
 #[derive(Debug, Default)]
 struct Memory {
     /// The suspects whose files stay, as the file has them. None: it is not known.
