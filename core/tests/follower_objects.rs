@@ -391,3 +391,67 @@ fn options_without_effect_are_refused() {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
     }
 }
+
+/// A copy whose next entries are gone at its source continues behind what is stored, and is not fed the stored entries that are left.
+#[test]
+fn copy_whose_entries_are_gone_is_not_fed_stored_ones() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let opts = reads(&vault).object_bytes(512 << 10);
+    let log = Log::open(dir.path(), opts.local_bytes(12 * u64::from(SEGMENT))).unwrap();
+    append(&log, 300);
+    let place = tempfile::tempdir().unwrap();
+    let (taken, _) = copy(place.path(), &log, FollowFrom::First, reads(&vault));
+    let away = taken.resume_point().unwrap();
+    append(&log, 12_000); // 8 MB
+    eventually("files go", || {
+        append(&log, 50);
+        segments(dir.path()) <= 20
+    });
+    // The first entries went with them, and most of those that are left are stored.
+    eventually("it is stored", || log.last_index().get() - log.metrics().stored_index < 2000);
+    let mut plain = log.follow(away).unwrap();
+    let Some(FollowMessage::State(oldest)) = plain.next(0).unwrap() else { panic!("no state") };
+    let mut fresh = log.follow(FollowFrom::First).unwrap().skip_stored();
+    let Some(FollowMessage::State(behind)) = fresh.next(0).unwrap() else { panic!("no state") };
+    assert!(oldest.next().get() + 1000 < behind.next().get(), "{} {}", oldest.next(), behind.next());
+    let mut feed = log.follow(away).unwrap().skip_stored();
+    let Some(FollowMessage::State(state)) = feed.next(0).unwrap() else { panic!("no state") };
+    assert!(state.raft() >= behind.raft(), "{} {}", state.raft(), behind.raft());
+    follow_on(&taken, &log);
+    check(&taken, &log, 1);
+}
+
+/// A copy that would be led past stored entries keeps its files until its store has returned an object: the location could be wrong.
+#[test]
+fn files_of_a_copy_far_behind_stay_while_its_store_returns_nothing() {
+    let (dir, place, vault) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = Log::open(dir.path(), reads(&vault).object_bytes(128 << 10)).unwrap();
+    let small = |vault: &Arc<MemoryVault>| reads(vault).local_bytes(2 * u64::from(SEGMENT));
+    let wrong = Arc::new(MemoryVault::default()); // another bucket
+    let (taken, _) = copy(place.path(), &log, FollowFrom::First, small(&wrong));
+    append(&log, 3000);
+    feed(&taken, &mut log.follow(taken.resume_point().unwrap()).unwrap());
+    check(&taken, &log, 1);
+    append(&log, 8000);
+    eventually("it is stored", || log.last_index().get() - log.metrics().stored_index < 1000);
+    let from = taken.resume_point().unwrap();
+    let mut skips = log.follow(from).unwrap().skip_stored();
+    let Some(state @ FollowMessage::State(_)) = skips.next(0).unwrap() else { panic!("no state") };
+    let error = taken.apply(state).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(taken.resume_point().unwrap(), from);
+    assert_eq!(taken.log().read(Index(1)).unwrap().data, record(1));
+    // A feed that skips nothing leads on as long as the source has the entries.
+    assert_eq!(feed(&taken, &mut log.follow(from).unwrap()).1, []);
+    check(&taken, &log, 1);
+    taken.close().unwrap();
+    drop(taken);
+    // With the right store it skips.
+    let taken = FollowerLog::open(place.path(), small(&vault)).unwrap();
+    append(&log, 8000);
+    eventually("it is stored", || log.last_index().get() - log.metrics().stored_index < 1000);
+    let before = log.metrics().stored_bytes;
+    assert!(follow_on(&taken, &log).0 < 3_000_000, "{before}");
+    check(&taken, &log, 1);
+}

@@ -8,6 +8,7 @@ use chiplog::transport::MemoryNetwork;
 use chiplog::vault::{FaultOptions, FaultyVault, MemoryVault, Vault};
 use chiplog::{ErrorKind, Index, Log, LogOption, NodeId, Options, ReadMode, ReadOnlyLog, Start};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -799,4 +800,198 @@ fn replica_without_the_entries_tells_of_damage() {
     eventually("it is counted", || two.metrics().repaired_objects == 1);
     assert_eq!((one.metrics().repaired_objects, two.metrics().damaged_objects), (0, 0));
     read_all(&one, 1);
+}
+
+/// Refuses to put an object, and counts the attempts.
+fn refuse_puts(hooked: &HookedVault, refused: &str) -> Arc<AtomicU64> {
+    let (bad, tried) = (refused.to_owned(), Arc::new(AtomicU64::new(0)));
+    let counted = tried.clone();
+    hooked.set(move |call, name| {
+        if call == "put" && name == bad {
+            counted.fetch_add(1, Ordering::Relaxed);
+            return Err(chiplog::Error::new(ErrorKind::PermissionDenied, "injected"));
+        }
+        Ok(())
+    });
+    tried
+}
+
+/// The log goes on until its files are far beyond `local_bytes`, because they have the last copy of an object.
+fn go_on_with_held_files(dir: &Path, log: &Log, tried: &AtomicU64) {
+    eventually("it is tried", || tried.load(Ordering::Relaxed) > 0 && log.metrics().damaged_objects == 1);
+    append(log, 8000); // 5 MB
+    eventually("the others are stored", || log.metrics().stored_bytes > 6_000_000);
+    for _ in 0..20 {
+        append(log, 20);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(files(dir, ".seg") >= 24, "{}", files(dir, ".seg"));
+    log.close().unwrap();
+}
+
+/// Files that have the last copy of an object stay over a restart, until it is stored again: also if it is damaged inside, which no list
+/// shows, and if the file that remembers this is damaged, or could not be written.
+#[test]
+fn last_copy_of_an_object_survives_a_restart() {
+    for (is_lost, memory) in [(true, "sound"), (true, "gone"), (false, "sound"), (false, "damaged")] {
+        let dir = tempfile::tempdir().unwrap();
+        let (below, hooked, log) = hooked_log(dir.path(), 8);
+        let (name, bytes) = objects_in(&below).remove(1);
+        let tried = refuse_puts(&hooked, &name);
+        match is_lost {
+            true => below.delete(&name).unwrap(),
+            false => _ = flip(&below, 1),
+        }
+        go_on_with_held_files(dir.path(), &log, &tried);
+        drop(log);
+        let remembers = dir.path().join("chiplog.suspects");
+        match memory {
+            "gone" => std::fs::remove_file(&remembers).unwrap(),
+            "damaged" => {
+                let mut bytes = std::fs::read(&remembers).unwrap();
+                bytes[41] ^= 1;
+                std::fs::write(&remembers, bytes).unwrap();
+            }
+            _ => assert!(remembers.exists()),
+        }
+        hooked.set(|_, _| Ok(()));
+        // A pass takes 30 days.
+        let options = options(&below).vault(hooked as Arc<dyn Vault>).local_bytes(8 * u64::from(SEGMENT));
+        let log = Log::open(dir.path(), options).unwrap();
+        eventually("it is stored again", || {
+            append(&log, 50);
+            below.get(&name, 0..bytes.len() as u64).is_ok_and(|now| now == bytes)
+        });
+        eventually("files go", || {
+            append(&log, 50);
+            files(dir.path(), ".seg") <= 16
+        });
+        eventually("nothing is remembered", || !remembers.exists());
+        assert_eq!(log.metrics().damaged_objects, 0, "{is_lost} {memory}");
+        read_all(&log, 1);
+    }
+}
+
+/// A log that lists nothing since its start removes no file, and does so once the store can be listed.
+#[test]
+fn files_stay_until_the_objects_were_listed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (below, hooked, log) = hooked_log(dir.path(), 100);
+    append(&log, 8000);
+    eventually("objects are stored", || log.metrics().stored_bytes > 6_000_000);
+    log.close().unwrap();
+    drop(log);
+    let tried = Arc::new(AtomicU64::new(0));
+    let counted = tried.clone();
+    hooked.set(move |call, name| match call == "list" && name.ends_with("/o/") {
+        true => {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Err(chiplog::Error::new(ErrorKind::PermissionDenied, "injected"))
+        }
+        false => Ok(()),
+    });
+    let options = options(&below).vault(hooked.clone() as Arc<dyn Vault>).local_bytes(4 * u64::from(SEGMENT));
+    let log = Log::open(dir.path(), options.object_scrub(Duration::from_millis(300))).unwrap();
+    eventually("it is tried", || {
+        append(&log, 50);
+        tried.load(Ordering::Relaxed) > 2
+    });
+    assert!(files(dir.path(), ".seg") >= 24, "{}", files(dir.path(), ".seg"));
+    hooked.set(|_, _| Ok(()));
+    eventually("files go", || {
+        append(&log, 50);
+        files(dir.path(), ".seg") <= 10
+    });
+    read_all(&log, 1);
+}
+
+/// A second cluster that continues the same log at the same location replaces none of its objects, also not by one of the same size.
+#[test]
+fn objects_of_another_history_are_not_replaced_by_new_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str| dir.path().join(name);
+    let vault = Arc::new(MemoryVault::default());
+    let log = Log::open(place("log"), options(&vault)).unwrap();
+    append(&log, 100);
+    log.close().unwrap();
+    Backup::make(&ReadOnlyLog::open(place("log")).unwrap(), place("backup"), &mut |_, _| {}).unwrap();
+    Backup::open(place("backup"))
+        .unwrap()
+        .restore(place("twin"), &RestoreOptions::default().keep_log_id(true), &mut |_, _| {})
+        .unwrap();
+    let log = Log::open(place("log"), options(&vault).local_bytes(2 * u64::from(SEGMENT))).unwrap();
+    append(&log, 3000);
+    eventually("files go", || {
+        append(&log, 50);
+        log.metrics().stored_bytes > 1_500_000 && files(&place("log"), ".seg") <= 8
+    });
+    log.close().unwrap();
+    let before = objects_in(&vault);
+    let twin = Log::open(place("twin"), options(&vault)).unwrap();
+    append(&twin, 3000);
+    eventually("it is refused", || twin.metrics().object_failures > 2);
+    assert!(objects_in(&vault).starts_with(&before));
+    assert_eq!(twin.metrics().stored_objects, 0);
+}
+
+/// A store that can be looked at and not be read says nothing of its objects: none counts as damaged.
+#[test]
+fn store_that_cannot_be_read_has_no_damaged_objects() {
+    let dir = tempfile::tempdir().unwrap();
+    let (below, hooked, log) = hooked_log(dir.path(), 100);
+    let sound = objects_in(&below);
+    let tried = Arc::new(AtomicU64::new(0));
+    let counted = tried.clone();
+    hooked.set(move |call, _| match call == "get" {
+        true => {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Err(chiplog::Error::new(ErrorKind::PermissionDenied, "injected"))
+        }
+        false => Ok(()),
+    });
+    eventually("objects are examined", || tried.load(Ordering::Relaxed) > 10);
+    assert_eq!(log.metrics().damaged_objects, 0);
+    below.delete(&sound[1].0).unwrap();
+    hooked.set(|_, _| Ok(()));
+    eventually("it goes on", || objects_in(&below).starts_with(&sound));
+}
+
+/// A replica whose store panics while it stores an object for the leader says so: the leader stores it.
+#[test]
+fn leader_stores_an_object_itself_if_another_replica_panics() {
+    let (network, vault) = (MemoryNetwork::new(), Arc::new(MemoryVault::default()));
+    let dirs: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
+    let hooks = [HookedVault::new(&vault), HookedVault::new(&vault)];
+    let with = |hooked: &Arc<HookedVault>| options(&vault).vault(hooked.clone() as Arc<dyn Vault>);
+    let puts = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+    for (hooked, puts) in hooks.iter().zip(&puts) {
+        let puts = puts.clone();
+        hooked.set(move |call, name| {
+            if call == "put" && name.contains("/o/") {
+                puts.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(())
+        });
+    }
+    let (one, two) = two_replicas(
+        [&dirs[0], &dirs[1]].map(|dir| dir.path()),
+        &network,
+        [with(&hooks[0]), with(&hooks[1])],
+    );
+    append_to(&[&one, &two], 1000);
+    eventually("objects are stored", || one.metrics().stored_objects + two.metrics().stored_objects > 2);
+    // The one that stores is the one that does not lead.
+    let storing = usize::from(puts[1].load(Ordering::Relaxed) > puts[0].load(Ordering::Relaxed));
+    let panics = Arc::new(AtomicU64::new(0));
+    let counted = panics.clone();
+    hooks[storing].set(move |call, name| {
+        let panics = call == "put" && name.contains("/o/");
+        assert!(!panics || counted.fetch_add(1, Ordering::Relaxed) > 0, "injected: a panic");
+        Ok(())
+    });
+    let logs = [&one, &two];
+    let before = logs[1 - storing].metrics().stored_objects;
+    append_to(&logs, 1000);
+    eventually("the leader stores it", || logs[1 - storing].metrics().stored_objects > before);
+    assert_eq!(panics.load(Ordering::Relaxed), 1);
 }

@@ -261,9 +261,30 @@ impl FollowerLog {
     /// record, because those before the state are in its object store.
     ///
     /// # Errors
-    /// As [`Self::apply`]; `Diverged` also if the state is before the end of the log.
+    /// As [`Self::apply`]; `Diverged` also if the state is before the end of the log. `Unavailable`: the files here would go, and the
+    /// object store of this log has returned nothing yet. Nothing was taken: try again, or continue with a feed that skips nothing.
     pub fn install_snapshot(&self, state: &FollowSnapshot) -> Result<Option<Jumped>> {
+        self.check_objects(state)?;
         self.change(|applier| applier.install_snapshot(state))
+    }
+
+    /// Before a state replaces the files: their records have to come from the object store then. Its location, or the rights, could be
+    /// wrong. This may have to read an object, so it holds no lock.
+    fn check_objects(&self, state: &FollowSnapshot) -> Result<()> {
+        let positions = &self.shared.view.positions;
+        let leads_on = state.log == self.log.log_id() && state.raft() > positions.entry();
+        // Records that the log has discarded are no loss.
+        let has_records = positions.committed() >= state.kept.max(positions.first());
+        if !leads_on || !has_records {
+            return Ok(());
+        }
+        let Some((number, bytes)) = state.newest_object() else { return Ok(()) };
+        self.shared.view.segments.objects().try_object(number, bytes).map_err(|error| {
+            let what = format!(
+                "the files of this copy would go, and its object store has returned nothing since it was opened: {error}"
+            );
+            Error::new(ErrorKind::Unavailable, what)
+        })
     }
 
     /// Blocks until everything that was taken is durable here.

@@ -83,8 +83,8 @@ enum Coming {
     Nothing,
     /// A state to begin at.
     Beginning(Beginning),
-    /// A state that leads past discarded entries.
-    Jump,
+    /// A state that leads past entries that are not here any more, from behind this one on.
+    Jump(EntryIndex),
     /// A state that leads past entries that are stored, from this one on.
     Skip(EntryIndex, Term),
     /// The entries after this one.
@@ -146,7 +146,15 @@ impl EntryFeed {
             let raft = match self.coming()? {
                 Coming::Nothing => return Ok(None),
                 Coming::Beginning(beginning) => return self.begin(beginning).map(Some),
-                Coming::Jump => return self.jump().map(Some),
+                Coming::Jump(raft) => {
+                    // The oldest entry here can lie far before what is stored.
+                    if self.skips_stored
+                        && let Some(state) = self.state_behind_objects()?.filter(|state| state.raft() > raft)
+                    {
+                        return Ok(Some(self.hand_out_state(state)));
+                    }
+                    return self.jump().map(Some);
+                }
                 Coming::Skip(raft, term) => {
                     self.position = FeedPosition::Behind(raft, term);
                     match self.state_behind_objects()?.filter(|state| state.raft() > raft) {
@@ -191,7 +199,7 @@ impl EntryFeed {
                 FeedPosition::Claimed(raft, term) | FeedPosition::Behind(raft, term) => (raft, term),
             };
             if self.archive.first().raft > raft {
-                return Ok(Coming::Jump);
+                return Ok(Coming::Jump(raft));
             }
             if let FeedPosition::Claimed(..) = self.position {
                 match self.archive.term(raft) {

@@ -1,5 +1,5 @@
 //! Objects: stretches of the log in an object store, each as a sealed segment file. Their names, the pins that keep them, their
-//! deletion, and the cache of files through which they are read.
+//! deletion, the cache of files through which they are read, and the file that remembers those that are suspected to be lost or damaged.
 //!
 //! ```text
 //!  archive ── object_maker ──> segment file ──> vault ──> cache ──> SegmentData: readers see a segment like any other
@@ -13,3 +13,4 @@ mod fetch;
 pub(crate) mod names;
 pub(crate) mod pins;
 pub(crate) mod slice_names;
+pub(crate) mod suspects;

@@ -25,7 +25,7 @@ use crate::wire::proto::v1::follow_client::FollowClient;
 use crate::wire::proto::v1::follow_request::Start as Asked;
 use crate::wire::proto::v1::{FollowPlace, FollowRecords, FollowRequest, FollowResponse};
 use crate::wire::protocol::NANOS_PER_MILLI;
-use chiplog::follower::{FollowFrom, FollowMessage};
+use chiplog::follower::{FollowFrom, FollowMessage, FollowSnapshot};
 use chiplog::{Error, ErrorKind, FollowerLog, Index, LogId, Result, Start};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -353,7 +353,11 @@ impl Task {
             ErrorKind::Unsupported => Failure::Refused(of_server(error)),
             _ => Failure::Server(of_server(error)),
         })?;
-        if let (FollowMessage::State(_), Some(_)) = (&fed, self.followed())
+        // A copy that reads objects lacks nothing if it skips entries that are in them.
+        let lacks =
+            |state: &FollowSnapshot| self.shared.options.files.vault.is_none() || !state.has_objects();
+        if let (FollowMessage::State(state), Some(_)) = (&fed, self.followed())
+            && lacks(state)
             && !self.sources.is_gone(server)
         {
             let what = format!("{server} has discarded the records that follow this copy");
@@ -442,7 +446,8 @@ fn store(shared: &Shared, server: &str, fed: FollowMessage) -> Result<Option<(In
             ErrorKind::Diverged => Failure::Refused(of_server(error)),
             // Damaged in a way that checksums do not detect, or not what was requested.
             ErrorKind::Corrupt | ErrorKind::InvalidArgument => Failure::Server(of_server(error)),
-            ErrorKind::Full => Failure::Here(error),
+            // Unavailable: its object store has returned nothing yet, so its files stay.
+            ErrorKind::Full | ErrorKind::Unavailable => Failure::Here(error),
             // A file could not be created, for example for lack of descriptors. Nothing was written incorrectly.
             ErrorKind::Io if followed.log().poison_cause().is_none() => Failure::Here(error),
             _ => Failure::Fatal(error),

@@ -183,7 +183,7 @@ impl Tiering {
             is_checked: false,
             released: Released::default(),
             delegation: Delegation::default(),
-            scrub: ObjectScrub::default(),
+            scrub: ObjectScrub::load(&*store.disk, log),
             slices: Slices::new(seed),
             claimed: None,
         }
@@ -246,6 +246,7 @@ impl Node {
         }
         self.take_requests(now);
         self.learn_suspects(now);
+        self.save_suspects(now);
         self.release_files(now);
         self.take_answer(now);
         if !self.replica.is_leader() {
@@ -266,6 +267,7 @@ impl Node {
         let Some(job) = job.or_else(|| self.scrub_job(&vault, now)) else { return Ok(()) };
         if let Err(error) = self.tiering.start(job) {
             self.tiering.is_busy = false;
+            self.tiering.delegation.end_job();
             self.tiering.has_failed(&error, "objects cannot be stored", now);
         }
         Ok(())
@@ -463,6 +465,8 @@ impl Node {
     }
 
     fn end_job(&mut self, done: JobDone, now: Moment) -> Result<()> {
+        // A replica that leads now uses what it has stored for another leader.
+        let asked = self.tiering.delegation.end_job().filter(|_| !self.replica.is_leader());
         if matches!(done, JobDone::Panicked) && self.end_panicked_examination(now) {
             return Ok(());
         }
@@ -497,9 +501,7 @@ impl Node {
             JobDone::End(_, _, Err(error)) => {
                 self.tiering.has_failed(&error, "the end of an object cannot be found", now)
             }
-            JobDone::Stored(number, result) if self.tiering.delegation.answers(number).is_some() => {
-                self.answer(number, result);
-            }
+            JobDone::Stored(number, result) if asked.is_some() => self.answer(asked, number, result),
             JobDone::Checked(number, object, _, Ok(())) => {
                 self.tiering.has_succeeded("the object store");
                 self.propose_object(ObjectCommand::Stored { number, object }, now)?;
@@ -537,6 +539,9 @@ impl Node {
             JobDone::SlicesDeleted(upto, result) => self.end_sweep(upto, result, now),
             JobDone::Panicked => {
                 let error = Error::new(ErrorKind::Io, "a call of the object store panicked");
+                if let Some((_, number)) = asked {
+                    self.answer(asked, number, Err(error.clone()));
+                }
                 self.tiering.has_failed(&error, "objects cannot be stored", now);
             }
         }

@@ -5,7 +5,9 @@
 //! Must not know: how it is sent.
 
 use crate::options::log_options::{LogOption, LogOptions};
+use crate::replica::state::object_table::ObjectTable;
 use crate::store::format::block::BlockHeader;
+use crate::store::format::objects;
 use crate::store::format::segment::Opening;
 use crate::store::segment::Base;
 use crate::types::{EntryIndex, Index, LogId, Term, Timestamp};
@@ -52,9 +54,24 @@ impl FollowSnapshot {
         self.header.term
     }
 
-    /// Whether the log had objects then.
-    pub(crate) fn has_objects(&self) -> bool {
+    /// Whether the log had objects then. A copy that reads them lacks no record if it continues here.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+    /// let Some(chiplog::follower::FollowMessage::State(state)) = log.follow(chiplog::follower::FollowFrom::Newest)?.next(0)? else { panic!() };
+    /// assert!(!state.has_objects());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn has_objects(&self) -> bool {
         Opening::has_objects(&self.body).unwrap_or(false)
+    }
+
+    /// The newest object that was known to be stored then: its number and its bytes.
+    pub(crate) fn newest_object(&self) -> Option<(u64, u32)> {
+        let table = Opening::parse(&self.body).and_then(|opening| objects::decode(&opening.objects)).ok()?.0;
+        let last = ObjectTable::of(table).stored().next_back()?;
+        Some((last.number, last.object.bytes))
     }
 
     /// Whether the log was to have objects then. Malformed bytes have none: the copy refuses them.

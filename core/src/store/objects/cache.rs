@@ -145,6 +145,17 @@ impl ObjectCache {
         has_fetched()
     }
 
+    /// As [`Self::has_fetched`], and tries the object at once if nothing was returned yet.
+    ///
+    /// # Errors
+    /// Those of the object store; `Io`: the file could not be made.
+    pub(crate) fn try_object(self: &Arc<Self>, number: u64, bytes: usize) -> Result<()> {
+        match self.fetched.load(Ordering::Relaxed) {
+            0 => self.open(number, bytes, CHUNK_BYTES)?.ensure(0..1),
+            _ => Ok(()),
+        }
+    }
+
     /// Counts bytes that were fetched to a file. Then removes the files that were opened longest ago until the cache is within
     /// its bound; never the newest one.
     fn add(&self, file: &ObjectFile, bytes: usize) {

@@ -92,6 +92,15 @@ impl ObjectList {
             .is_some_and(|number| cache.has_fetched(number, newest.bytes as usize, chunk_bytes_of(&newest)))
     }
 
+    /// Checks that the object store has returned something of this log since it was opened. If it has not, reads the begin of this
+    /// object.
+    ///
+    /// # Errors
+    /// Those of the object store.
+    pub(crate) fn try_object(&self, number: u64, bytes: u32) -> Result<()> {
+        self.cache().map_or(Ok(()), |cache| cache.try_object(number, bytes as usize))
+    }
+
     /// The number of the next object.
     pub(crate) fn next(&self) -> Option<u64> {
         self.read(|inner| inner.list.back().and_then(|last| object_of(last)).map(|last| last + 1))

@@ -34,7 +34,7 @@ pub(super) struct Delegation {
     resting: BTreeMap<NodeId, Moment>,
     /// At another replica: who asks for which object.
     request: Option<(NodeId, u64)>,
-    /// The request whose job is running.
+    /// The request whose job is running. Not longer than the job: the next one may be this replica's own, as a leader.
     running: Option<(NodeId, u64)>,
 }
 
@@ -76,9 +76,9 @@ impl Delegation {
         self.asked.map(|asked| asked.again)
     }
 
-    /// The replica that waits for the result of the job that stored this object.
-    pub(super) fn answers(&self, number: u64) -> Option<NodeId> {
-        self.running.filter(|(_, running)| *running == number).map(|(from, _)| from)
+    /// A job has ended, or did not start. Returns the request that it was run for, if it was for one: the replica and the object.
+    pub(super) fn end_job(&mut self) -> Option<(NodeId, u64)> {
+        self.running.take()
     }
 }
 
@@ -166,8 +166,13 @@ impl Node {
     }
 
     /// Tells the leader what became of its request.
-    pub(super) fn answer(&mut self, number: u64, result: Result<StoredObject>) {
-        let Some((to, _)) = self.tiering.delegation.running.take() else { return };
+    pub(super) fn answer(
+        &mut self,
+        request: Option<(NodeId, u64)>,
+        number: u64,
+        result: Result<StoredObject>,
+    ) {
+        let Some((to, _)) = request else { return };
         match &result {
             Ok(object) => self.published.counters.stored_object(object.bytes.into()),
             Err(error) => {

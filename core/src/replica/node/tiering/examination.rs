@@ -19,7 +19,7 @@ use crate::store::format::segment::Footer;
 use crate::store::object_file::{MadeObject, Stretch};
 use crate::store::objects::cache::CHUNK_BYTES;
 use crate::store::objects::deletion::{is_pinned, newest_begin};
-use crate::store::objects::names::{folder, object_name, object_number, salt};
+use crate::store::objects::names::{folder, object_name, object_number, root_name, salt};
 use crate::types::LogId;
 use crate::vault::Vault;
 use std::collections::{BTreeMap, BTreeSet};
@@ -202,9 +202,13 @@ impl Examination {
     }
 }
 
-/// Checks that the object store can be used, and is this log's. If it is not, that says nothing of one object.
+/// Checks that the object store can be read, and is this log's. If it cannot, that says nothing of one object. The right to look
+/// for objects is not the right to read them: so the root is read, too.
 fn check_usable(vault: &dyn Vault, log: LogId) -> Result<()> {
-    check_there(vault, log).map_err(|error| Error::new(ErrorKind::Unavailable, error.to_string()))
+    let read = || vault.get(&root_name(log), 0..1).map(drop);
+    check_there(vault, log)
+        .and_then(|()| read())
+        .map_err(|error| Error::new(ErrorKind::Unavailable, error.to_string()))
 }
 
 fn other_bytes(name: &str, made: &StoredObject, wanted: &StoredObject) -> Error {
@@ -218,7 +222,6 @@ fn other_bytes(name: &str, made: &StoredObject, wanted: &StoredObject) -> Error 
 mod tests {
     use super::*;
     use crate::store::format::objects::ObjectState;
-    use crate::store::objects::names::root_name;
     use crate::store::segment::Base;
     use crate::types::Timestamp;
     use crate::vault::MemoryVault;

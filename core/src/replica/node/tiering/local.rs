@@ -9,7 +9,8 @@
 //!
 //! Invariants:
 //! - every record of a removed file is in an object that is durably known here to be stored;
-//! - an object that is suspected to be lost or damaged keeps the files that have all of it: they may be the last copy;
+//! - an object that is suspected to be lost or damaged keeps the files that have all of it: they may be the last copy. So nothing goes
+//!   before a replica that has started knows the suspects (see `object_scrub`);
 //! - the opening that says so is durable before the first file goes, and so is that the entries before it are committed:
 //!   recovery takes the first record as of the last entry that it knows to be committed.
 
@@ -45,7 +46,9 @@ impl Node {
         }
         self.learn_stored();
         let Some(going) = self.tiering.released.going else {
-            if let Some(first) = self.beyond_local_limits(now) {
+            if let Some(first) = self.beyond_local_limits(now)
+                && self.knows_suspects(now)
+            {
                 self.replica.sequencer.keep_from(first);
                 let decided_at = self.replica.sequencer.end().raft;
                 self.tiering.released.going = Some(Going { first, decided_at });

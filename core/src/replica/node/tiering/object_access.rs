@@ -7,11 +7,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::store::format::block::BlockHeader;
+use crate::store::format::geometry::FOOTER_BYTES;
 use crate::store::format::objects::StoredObject;
+use crate::store::format::segment::Footer;
 use crate::store::object_file::{MadeObject, Stretch};
 use crate::store::object_maker::make;
 use crate::store::objects::deletion::{delete_below, say_begin};
-use crate::store::objects::names::{not_there, object_name, root_name, root_text};
+use crate::store::objects::names::{not_there, object_name, root_name, root_text, salt};
 use crate::store::read::entry_lookup::Archive;
 use crate::store::segment::Base;
 use crate::types::{LogId, NodeId};
@@ -88,11 +90,15 @@ pub(super) fn store(
 
 fn put(vault: &dyn Vault, stretch: &Stretch, made: MadeObject) -> Result<StoredObject> {
     let (name, bytes) = (object_name(stretch.log, stretch.number), u64::from(made.object.bytes));
-    // An object of this name has these bytes, or it is another history's.
-    if vault.size(&name)?.is_some_and(|there| there != bytes) {
+    // An object of this name has these bytes, or it is another history's. Sizes are rounded: the same size says nothing.
+    let other = match vault.size(&name)? {
+        None => None,
+        Some(there) if there != bytes => Some(format!("another size than {bytes}")),
+        Some(_) => has_other_footer(vault, stretch, &made)?.then(|| "another footer".to_owned()),
+    };
+    if let Some(what) = other {
         let what = format!(
-            "{name} in the object store has another size than {bytes}: it is of another history of this log; use another \
-             location"
+            "{name} in the object store has {what}: it is of another history of this log; use another location"
         );
         return Err(Error::new(ErrorKind::Diverged, what));
     }
@@ -100,6 +106,24 @@ fn put(vault: &dyn Vault, stretch: &Stretch, made: MadeObject) -> Result<StoredO
         Err(error) if !planted!(97) => Err(error),
         _ => Ok(made.object),
     }
+}
+
+/// Whether the object in the store, of the same size as the made one, has a sound footer that says something else. A damaged one is
+/// replaced.
+fn has_other_footer(vault: &dyn Vault, stretch: &Stretch, made: &MadeObject) -> Result<bool> {
+    let Stretch { log, number, .. } = *stretch;
+    let bytes = u64::from(made.object.bytes);
+    let there = match vault.get(&object_name(log, number), bytes - FOOTER_BYTES as u64..bytes) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::OutOfRange | ErrorKind::Io) => {
+            return Ok(false);
+        }
+        there => there?,
+    };
+    if made.pieces.last().is_some_and(|footer| *footer == there) {
+        return Ok(false);
+    }
+    let there = <[u8; FOOTER_BYTES]>::try_from(&*there);
+    Ok(there.is_ok_and(|footer| Footer::parse(&footer, number + 1, salt(log, number)).is_ok()))
 }
 
 /// Checks that the object store has an object of this size.

@@ -15,7 +15,8 @@
 //!
 //! Invariants:
 //! - one object that cannot be examined delays no other one: each has its own time, and suspects and the pass take turns;
-//! - files that have all of a suspect stay (see `local`);
+//! - files that have all of a suspect stay (see `local`), also after a restart: suspects are in a file of their own, which is written
+//!   when they change. Until all objects were listed since the start, no file goes. If that file is damaged, all are suspects then;
 //! - storing goes first: nothing is examined while there is something to store, to claim or to delete here, and an examination
 //!   gives way to it, up to [`GIVES_WAY_MAX`] times. Then it does not: in a busy log there is always something, and files wait;
 //! - nothing is stored again while no leader is known: this replica may not know of discards.
@@ -23,10 +24,12 @@
 use super::super::Node;
 use super::examination::{Examination, Listing, Verdict};
 use super::jobs::Job;
+use crate::disk::Disk;
 use crate::error::{ErrorKind, Result};
+use crate::store::objects::suspects;
 use crate::store::segment::Base;
 use crate::sync::clock::Moment;
-use crate::types::Timestamp;
+use crate::types::{LogId, Timestamp};
 use crate::vault::Vault;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -66,6 +69,24 @@ pub(super) struct ObjectScrub {
     gave_way: u32,
     /// Whether the last examination was of a suspect.
     was_suspect: bool,
+    memory: Memory,
+}
+
+/// The suspects as they are known over restarts.
+#[derive(Debug, Default)]
+struct Memory {
+    /// The suspects whose files stay, as the file has them. None: it is not known.
+    saved: Option<BTreeSet<u64>>,
+    /// They may have changed since.
+    is_changed: bool,
+    /// The file could not be replaced: it is tried again then.
+    save_at: Moment,
+    /// The file could not be read: any object that the files here have can be a suspect.
+    is_lost: bool,
+    /// All objects were listed since the start.
+    is_listed: bool,
+    /// Files wait for the first listing.
+    is_awaited: bool,
 }
 
 /// The object that is being examined.
@@ -103,11 +124,36 @@ fn next_turn(objects: impl Iterator<Item = u64>, every: Duration, last: Turn) ->
 }
 
 impl ObjectScrub {
+    /// The scrub of a replica that starts: the suspects that it knew are examined soon.
+    pub(super) fn load(disk: &dyn Disk, log: LogId) -> Self {
+        let mut scrub = Self::default();
+        match suspects::read(disk, log) {
+            Ok(saved) => {
+                let suspect = Suspect { at: Moment::default(), holds: true };
+                scrub.suspects = saved.iter().map(|number| (*number, suspect)).collect();
+                scrub.memory.saved = Some(saved);
+            }
+            Err(error) => {
+                let what = "it is not known which objects are lost or damaged: no file goes until the scrub of objects has listed all";
+                tracing::warn!(path = %disk.path().display(), %error, "{what}");
+                (scrub.memory.is_lost, scrub.memory.is_changed) = (true, true);
+            }
+        }
+        scrub
+    }
+
+    /// The suspects whose files stay, with the one that is being examined.
+    fn known_suspects(&self) -> BTreeSet<u64> {
+        let examining = self.examining.iter().filter(|examining| examining.is_suspect);
+        let suspects = self.suspects.iter().filter(|(_, suspect)| suspect.holds);
+        suspects.map(|(number, _)| *number).chain(examining.map(|examining| examining.number)).collect()
+    }
+
     /// Has an object examined at once, unless it has a time already.
     fn suspect(&mut self, number: u64, now: Moment) {
         if self.examining.as_ref().is_none_or(|examining| examining.number != number) {
             let suspect = self.suspects.entry(number).or_insert(Suspect { at: now, holds: true });
-            suspect.holds = true;
+            self.memory.is_changed |= !std::mem::replace(&mut suspect.holds, true) || suspect.at == now;
         }
     }
 
@@ -146,6 +192,8 @@ impl ObjectScrub {
     fn prune(&mut self, oldest: u64) {
         self.suspects.retain(|number, _| *number >= oldest);
         self.damaged.retain(|number| *number >= oldest);
+        let first = self.memory.saved.as_ref().and_then(|saved| saved.first());
+        self.memory.is_changed |= first.is_some_and(|number| *number < oldest);
         self.next = None;
     }
 }
@@ -176,7 +224,13 @@ impl Node {
             scrub.next = next_turn(all, every, last);
         }
         let (number, is_suspect) = scrub.next(time, now)?;
-        let at = objects.stored().find(|at| at.number == number)?;
+        let Some(at) = objects.stored().find(|at| at.number == number) else {
+            // Known from before a restart: this replica has not learnt yet that the object is stored.
+            if is_suspect {
+                self.examine_later(number, GAVE_WAY_AGAIN, true, now);
+            }
+            return None;
+        };
         let is_here = self.has_all_behind(at.begin);
         if !is_suspect && !is_here && !self.replica.is_leader() {
             return None;
@@ -229,9 +283,8 @@ impl Node {
     /// Where the first object begins that may have to be made again from the files here, and can be.
     pub(super) fn held_by_scrub(&self) -> Option<Base> {
         let scrub = &self.tiering.scrub;
-        let examining = scrub.examining.iter().map(|examining| examining.number);
-        let suspects = scrub.suspects.iter().filter(|(_, suspect)| suspect.holds);
-        let held: BTreeSet<u64> = suspects.map(|(number, _)| *number).chain(examining).collect();
+        let mut held = scrub.known_suspects();
+        held.extend(scrub.examining.iter().map(|examining| examining.number));
         if held.is_empty() {
             return None;
         }
@@ -240,12 +293,66 @@ impl Node {
         held.find(|at| self.has_all_behind(at.begin)).map(|at| at.begin)
     }
 
+    /// Whether all suspects are known. If not, all objects are listed soon: no file may go before.
+    pub(super) fn knows_suspects(&mut self, now: Moment) -> bool {
+        let scrub = &mut self.tiering.scrub;
+        let is_off = self.options.object_scrub.is_none() && !scrub.memory.is_lost;
+        if scrub.memory.is_listed || is_off {
+            return true;
+        }
+        if !std::mem::replace(&mut scrub.memory.is_awaited, true) {
+            scrub.list_at = Some(now);
+        }
+        false
+    }
+
+    /// Writes down which objects are suspects, so that a restart does not forget it. Blocks on the disk: this is rare.
+    pub(super) fn save_suspects(&mut self, now: Moment) {
+        let scrub = &mut self.tiering.scrub;
+        if !scrub.memory.is_changed || scrub.memory.is_lost || now < scrub.memory.save_at {
+            return;
+        }
+        let known = scrub.known_suspects();
+        let store = &self.writer.store;
+        let saved = match scrub.memory.saved.as_ref() == Some(&known) {
+            true => Ok(()),
+            false => suspects::replace(&*store.disk, self.tiering.log, &known),
+        };
+        match saved {
+            Ok(()) => (scrub.memory.saved, scrub.memory.is_changed) = (Some(known), false),
+            Err(error) => {
+                let path = self.tiering.path.display();
+                tracing::warn!(%path, %error, "a restart would forget which objects are lost or damaged; it is tried again");
+                scrub.memory.save_at = now.plus(SCRUB_AGAIN);
+            }
+        }
+    }
+
     pub(super) fn end_listing(&mut self, result: Result<BTreeSet<u64>>, now: Moment) {
         match result {
-            Ok(wrong) => wrong.into_iter().for_each(|number| self.suspect_object(number, now)),
+            Ok(wrong) => {
+                wrong.into_iter().for_each(|number| self.suspect_object(number, now));
+                if std::mem::take(&mut self.tiering.scrub.memory.is_lost) {
+                    let objects = &self.replica.sequencer.committed().objects;
+                    let here = objects.stored().filter(|at| self.has_all_behind(at.begin));
+                    let here: Vec<_> = here.map(|at| at.number).collect();
+                    here.into_iter().for_each(|number| self.suspect_object(number, now));
+                }
+                self.tiering.scrub.memory.is_listed = true;
+            }
             Err(error) => {
-                tracing::debug!(%error, "the objects could not be listed");
-                let again = self.at_most_a_pass(PASSING_AGAIN);
+                let memory = &self.tiering.scrub.memory;
+                let again = match memory.is_awaited && !memory.is_listed {
+                    true => {
+                        let path = self.tiering.path.display();
+                        tracing::warn!(%path, %error, "the objects could not be listed; no file goes until they are");
+                        self.at_most_a_pass(SCRUB_AGAIN)
+                    }
+                    false => {
+                        tracing::debug!(%error, "the objects could not be listed");
+                        self.at_most_a_pass(PASSING_AGAIN)
+                    }
+                };
                 self.tiering.scrub.list_at = Some(now.plus(again));
                 if error.kind() == ErrorKind::Unavailable {
                     self.rest_scrub(now);
@@ -257,6 +364,7 @@ impl Node {
     pub(super) fn end_examination(&mut self, number: u64, result: Result<Verdict>, now: Moment) {
         let scrub = &mut self.tiering.scrub;
         let was_suspect = scrub.examining.take().is_some_and(|examining| examining.is_suspect);
+        scrub.memory.is_changed = true;
         let gave_way = matches!(result, Ok(Verdict::Interrupted));
         scrub.gave_way = if gave_way { scrub.gave_way + 1 } else { 0 };
         match result {
@@ -305,6 +413,7 @@ impl Node {
     fn examine_later(&mut self, number: u64, after: Duration, holds: bool, now: Moment) {
         let at = now.plus(self.at_most_a_pass(after));
         self.tiering.scrub.suspects.insert(number, Suspect { at, holds });
+        self.tiering.scrub.memory.is_changed = true;
     }
 
     fn rest_scrub(&mut self, now: Moment) {
