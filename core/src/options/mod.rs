@@ -142,7 +142,8 @@ options! {
         pub object_scrub: Option<Duration>,
         /// How often the leader puts the newest committed entries, which no object has yet, into the object store as a slice: so that the
         /// loss of all replicas loses about as much. 10 ms to 60 s. Appends do not wait for it. None (the default): only objects are
-        /// stored. Needs `vault`. Each replica has an interval of its own, which counts while it leads: give all the same one.
+        /// stored. Needs `vault`. Each replica has an interval of its own, which counts while it leads: give all the same one. Not for
+        /// groups of named logs.
         pub slice_interval: Option<Duration>,
         /// How many bytes of blocks a slice has at most: 512 KiB to 8 MiB, default 4 MiB. As many are stored at once, before the
         /// interval is over. A larger block is a slice of its own.

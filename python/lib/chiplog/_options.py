@@ -167,7 +167,8 @@ class Options:
     slice_interval: float | None = option(
         "seconds, 0.01 to 60; None: no slices",
         "None",
-        "How often the newest committed entries, which no object has yet, go to the object store as a slice. Needs `object_store`.",
+        "How often the newest committed entries, which no object has yet, go to the object store as a slice. Needs `object_store`. "
+        "Not for named logs.",
     )
     slice_bytes: int | None = option(
         "bytes, 524,288 to 8,388,608 (8 MiB)",

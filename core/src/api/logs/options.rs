@@ -116,6 +116,11 @@ impl LogsOptions {
                 "retention_bytes and retention_age are of a log on its own: discard records of each named log".into(),
             );
         }
+        if self.options.slice_interval.is_some() {
+            return invalid(
+                "slice_interval is of a log on its own: groups of named logs have objects, and no slices yet".into(),
+            );
+        }
         if self.options.logs_max() == 0 {
             return invalid(format!(
                 "segments of {} bytes have no room for a table of logs beside {} sessions: raise segment_bytes, or \

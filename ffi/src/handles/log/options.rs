@@ -96,7 +96,7 @@ pub struct chiplog_log_options_t {
     /// are not examined.
     pub object_scrub_ms: u64,
     /// How often the newest committed entries, which no object has yet, go to the object store as a slice: 10 ms to 60 s. 0 (the
-    /// default): only objects are stored. Needs `object_store`.
+    /// default): only objects are stored. Needs `object_store`. Not for named logs.
     pub slice_interval_ms: u64,
     /// How many bytes of blocks a slice has at most: 512 KiB to 8 MiB, default 4 MiB. As many are stored at once.
     pub slice_bytes: u32,
