@@ -594,7 +594,7 @@ typedef struct {
   uint64_t object_scrub_ms;
   /**
    * How often the newest committed entries, which no object has yet, go to the object store as a slice: 10 ms to 60 s. 0 (the
-   * default): only objects are stored. Needs `object_store`.
+   * default): only objects are stored. Needs `object_store`. Not for named logs.
    */
   uint64_t slice_interval_ms;
   /**
