@@ -303,7 +303,9 @@ impl Catalogue {
             CatalogueRecord::Part(part) => {
                 if self.parts.push(part) {
                     let complete = std::mem::take(&mut self.parts);
-                    self.snapshot_next = self.snapshot_next.max(complete.next().unwrap_or_default());
+                    // A snapshot knows no record that comes after it.
+                    let next = complete.next().filter(|next| *next <= self.next);
+                    self.snapshot_next = self.snapshot_next.max(next.unwrap_or_default());
                 }
             }
             CatalogueRecord::Delete { number, id } => {

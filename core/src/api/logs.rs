@@ -50,6 +50,9 @@ use std::time::{Duration, Instant};
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often [`Logs::find`] looks whether a log has been opened in its group.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
+/// How long opening waits until this replica can read the catalogue, and how often it looks.
+const CATALOGUE_WAIT: Duration = Duration::from_secs(10);
+const CATALOGUE_LOOK: Duration = Duration::from_millis(10);
 
 /// Many named logs in one directory. Each is a [`Log`]: its own indexes from 1, its own readers, sessions and discards.
 /// Appends to all logs of a group are written and synced together, so thousands of logs cost little more than one.
@@ -134,7 +137,8 @@ impl Logs {
     /// # Errors
     /// As [`Log::open`]. `InvalidArgument`: an option is out of bounds, or the directory holds one log on its own.
     /// `Diverged`: a group is in two directories, or in one of [`LogsOptions::directories`] that cannot be used now, such as
-    /// that of a disk that is not mounted.
+    /// that of a disk that is not mounted. `Unavailable`, after 10 s: the catalogue is not here yet; this replica was away for long, and
+    /// gets it from the others.
     pub fn open(dir: impl AsRef<Path>, options: LogsOptions) -> Result<Self> {
         options.check()?;
         let dir = dir.as_ref();
@@ -180,6 +184,7 @@ impl Logs {
         groups: impl FnOnce() -> Result<Vec<Arc<dyn Disk>>>,
     ) -> Result<Self> {
         let logs = Self::of(Log::open_on(system, options.of_group(SYSTEM_GROUP))?);
+        logs.await_catalogue()?;
         for (disk, number) in groups()?.into_iter().zip(1..) {
             logs.add_group(number, Log::open_on(disk, options.of_group(number))?)?;
         }
@@ -191,6 +196,19 @@ impl Logs {
             dropped => dropped?,
         }
         Ok(logs)
+    }
+
+    /// Waits until this replica can read the catalogue. One that was away may have got a part of a snapshot.
+    fn await_catalogue(&self) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            match self.catalogue().map(drop) {
+                Err(error) if error.kind() == ErrorKind::Unavailable && begun.elapsed() < CATALOGUE_WAIT => {
+                    std::thread::sleep(CATALOGUE_LOOK);
+                }
+                read => return read,
+            }
+        }
     }
 
     /// The named logs of a system log that runs already, still without groups. For a program that opens the system log

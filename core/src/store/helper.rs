@@ -201,7 +201,9 @@ impl Helper {
         if std::mem::replace(&mut self.members().is_within, true) {
             return; // within a job that is itself awaited
         }
-        loop {
+        // One job for each log at most: others that always have such a job must not hold up the log of this one.
+        let turns = self.members().all.len();
+        for _ in 0..turns {
             let next = self.members().next(Urgency::Awaited); // the lock ends here
             let Some(next) = next else { break };
             self.carry_out(next);

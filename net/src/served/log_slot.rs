@@ -162,6 +162,11 @@ impl LogSlot {
         self.named().is_none() && self.had_named.load(Ordering::Relaxed)
     }
 
+    /// Whether this server is to have a replica of a system log, and has none now.
+    pub(crate) fn waits_for_named(&self) -> bool {
+        self.lacks_named() || (self.named().is_none() && self.expects_named.load(Ordering::Relaxed))
+    }
+
     /// This server gets a replica of a system log sooner or later. Until then it does not know which named logs there are, and
     /// calls for them fail as UNAVAILABLE.
     pub fn expect_named(&self) {
@@ -399,8 +404,7 @@ impl LogSlot {
     /// The answer about a named log of a server without a catalogue. Only a server that is to have none says that there is no
     /// such log. All say that they have no catalogue.
     fn without_catalogue(&self, name: &str) -> Status {
-        let is_to_have_one = self.lacks_named() || self.expects_named.load(Ordering::Relaxed);
-        if !is_to_have_one || name == SYSTEM_LOG {
+        if !self.waits_for_named() || name == SYSTEM_LOG {
             return self.unknown(name);
         }
         let what = format!(

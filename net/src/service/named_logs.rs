@@ -127,6 +127,10 @@ impl NamedLogs {
     ) -> Result<T, Status> {
         self.host.default_log()?; // it is running
         let logs = self.host.named().cloned().ok_or_else(|| {
+            if self.host.waits_for_named() {
+                let what = "this server has not got the catalogue of named logs yet; try again later";
+                return to_status(&Error::new(ErrorKind::Unavailable, what), None);
+            }
             let what = "this server keeps no named logs: if it has just started or joined, try again; otherwise restart all servers of the cluster with `groups`";
             to_status(&Error::new(ErrorKind::Unsupported, what), None)
         })?;

@@ -291,7 +291,8 @@ impl Logs {
 
 /// Whether a log is not in a group and never will be: no older log than the newest one can be opened any more.
 fn never_again(group: &Log, log: LogNumber) -> bool {
-    group.logs().get(log).is_none() && log <= group.logs().opened()
+    // In this order: a log that is opened between the two looks is found by the second one.
+    log <= group.logs().opened() && group.logs().get(log).is_none()
 }
 
 /// A place in a group for a log that is being created.

@@ -118,7 +118,8 @@ impl LogsOptions {
         }
         if self.options.slice_interval.is_some() {
             return invalid(
-                "slice_interval is of a log on its own: groups of named logs have objects, and no slices yet".into(),
+                "slice_interval is of a log on its own: groups of named logs have objects, and no slices yet"
+                    .into(),
             );
         }
         if self.options.logs_max() == 0 {

@@ -124,7 +124,7 @@ impl Allocator {
         for from in (0..bytes).step_by(FILL_BYTES as usize) {
             let (ending, awaited) = {
                 let state = self.lock();
-                (state.ending, state.awaited)
+                (state.ending, state.awaited || state.blocked > 0)
             };
             if ending {
                 return Err(io::Error::other("the log is being closed"));
