@@ -137,6 +137,12 @@ fn pins_of_a_log_that_discarded_everything() {
     let error = Backup::fetch_pin(&*vault, id, "early", dir.path().join("less"), &mut |_, _| {}).unwrap_err();
     assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains("object 1 "), "{error}");
     assert_eq!(pin.missing(&*vault, id).unwrap(), 1);
+    // Without the pin they are left for a while: they are no more the log than before.
+    Pin::remove(&*vault, id, "early").unwrap();
+    let error = Backup::fetch(&*vault, id, dir.path().join("now"), &mut |_, _| {}).unwrap_err();
+    let says_it = error.to_string().contains(&format!("below number {} ", newest + 1));
+    assert!(error.kind() == ErrorKind::Discarded && says_it, "{error}");
+    assert!(!dir.path().join("now").exists());
 }
 
 /// A pin that cannot be read could keep anything: no object is deleted until it can be, or is removed.

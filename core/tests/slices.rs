@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use bytes::Bytes;
-use chiplog::backup::{Backup, RestoreOptions, RestoreTo};
+use chiplog::backup::{Backup, Pin, RestoreOptions, RestoreTo};
 use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::transport::MemoryNetwork;
 use chiplog::vault::{FaultOptions, FaultyVault, MemoryVault, ObjectInfo, Vault};
@@ -285,6 +285,36 @@ fn slices_begin_again_once_all_objects_are_discarded() {
     let (log, notes) = again(&*vault, id, dir.path());
     assert!(notes.is_empty(), "{notes:?}");
     read_all(&log, 2001, 2020);
+}
+
+/// The same while a pin keeps the oldest objects, and after it: they are not taken for the log's end.
+#[test]
+fn old_objects_under_a_pin_do_not_hide_slices() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let options = options(&vault).object_bytes(64 << 10).object_delete_delay(Duration::from_millis(1));
+    let log = Log::open(dir.path().join("lost"), options).unwrap();
+    let id = log.log_id();
+    append(&log, 2000);
+    eventually("objects are stored", || log.metrics().stored_bytes > 900_000);
+    let pin = Pin::make(&*vault, id, "early", Some(Index(100))).unwrap();
+    log.discard(Index(2001)).unwrap();
+    let objects = || vault.list(&format!("{:032x}/o/", id.get())).unwrap().len() as u64;
+    eventually("the other objects are deleted", || objects() == pin.last_object + 1);
+    append(&log, 20);
+    all_sliced(&log);
+    drop(log);
+    for _ in 0..2 {
+        let (log, notes) = again(&*vault, id, dir.path());
+        assert!(notes.is_empty(), "{notes:?}");
+        read_all(&log, 2001, 2020);
+        _ = Pin::remove(&*vault, id, "early");
+    }
+    for name in slices(&*vault, id) {
+        vault.delete(&name).unwrap();
+    }
+    let error = fetch(&*vault, id, &dir.path().join("none")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Discarded, "{error}");
+    assert!(!dir.path().join("none").exists());
 }
 
 /// An object store that refuses slices with which a chain begins.
