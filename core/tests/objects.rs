@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::backup::{Backup, Pin, RestoreOptions, RestoreTo};
-use chiplog::cluster::{Bootstrap, Change, ClusterOptions};
+use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::follower::{FollowFrom, FollowMessage};
 use chiplog::transport::MemoryNetwork;
 use chiplog::vault::{FaultOptions, FaultyVault, MemoryVault, Vault};
@@ -750,6 +750,36 @@ fn damage_that_a_reader_meets_is_examined_at_once() {
         append(&log, 50);
         log.metrics().stored_bytes > 2_000_000 && files(dir.path(), ".seg") <= 8
     });
+/// A request to store what is there is forgotten with the leadership.
+#[test]
+fn wish_for_objects_ends_with_the_leadership() {
+    let (network, vault) = (MemoryNetwork::new(), Arc::new(MemoryVault::default()));
+    let hooked = HookedVault::new(&vault);
+    hooked.set(|_, _| Err(chiplog::Error::new(ErrorKind::Unavailable, "injected")));
+    let dirs: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
+    let options = || options(&vault).object_bytes(64 << 20).vault(hooked.clone() as Arc<dyn Vault>);
+    let (one, two) =
+        two_replicas([&dirs[0], &dirs[1]].map(|dir| dir.path()), &network, [options(), options()]);
+    append_to(&[&one, &two], 10);
+    let moves_to = |to: &Log, node| {
+        eventually("the leader changes", || {
+            _ = [&one, &two].map(|log| log.transfer_leader(NodeId(node), Duration::from_secs(5)));
+            to.role() == Role::Leader && to.barrier(Duration::from_secs(2)).is_ok()
+        });
+    };
+    moves_to(&one, 1);
+    one.cut_objects(one.last_index()).unwrap();
+    moves_to(&two, 2);
+    moves_to(&one, 1);
+    hooked.set(|_, _| Ok(()));
+    eventually("the object store works", || !vault.list("").unwrap().is_empty());
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(objects_in(&vault).is_empty());
+    moves_to(&one, 1);
+    one.cut_objects(one.last_index()).unwrap();
+    eventually("it is stored", || !objects_in(&vault).is_empty());
+}
+
     flip(&vault, 1);
     std::thread::sleep(Duration::from_millis(300)); // everything is idle
     let mut reader = log.reader(Start::First).unwrap();

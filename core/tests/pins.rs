@@ -314,6 +314,11 @@ fn records_are_stored_on_request_and_pinned() {
         assert_eq!((pin.first, pin.last), (Index(1), upto));
         check_fetched(dir.path(), &vault, id, &pin);
     }
+    // A record that is not there yet cannot be put into one: that would never end.
+    for upto in [log.last_index().get() + 1, u64::MAX] {
+        let error = log.cut_objects(Index(upto)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
+    }
     // Nothing is left to store, and what is appended later waits again.
     let stored = objects(&vault, id).len();
     append(&log, 5);

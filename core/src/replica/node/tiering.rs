@@ -252,6 +252,7 @@ impl Node {
         if !self.replica.is_leader() {
             self.tiering.delegation.forget();
             self.tiering.claimed = None;
+            self.published.cut_upto.store(0, Ordering::Relaxed);
         }
         if self.tiering.is_busy && self.has_to_store(now) {
             self.tiering.scrub.give_way();
