@@ -320,7 +320,8 @@ fn copy_begins_with_the_files() {
 #[test]
 fn object_store_that_is_another_one_gets_no_object() {
     let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
-    let log = Log::open(dir.path(), options(&vault).local_bytes(2 * u64::from(SEGMENT))).unwrap();
+    let open = || Log::open(dir.path(), options(&vault).local_bytes(2 * u64::from(SEGMENT))).unwrap();
+    let log = open();
     append(&log, 4000);
     eventually("files go", || {
         append(&log, 1);
@@ -334,6 +335,16 @@ fn object_store_that_is_another_one_gets_no_object() {
     assert!(vault.list("").unwrap().is_empty());
     let error = log.read(Index(1)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    // The next leader does not take it for a new one either, until it is told so.
+    let (id, last) = (log.log_id().get(), log.last_index());
+    log.close().unwrap();
+    let log = open();
+    eventually("it tries to store", || log.metrics().object_failures > 0);
+    assert!(vault.list("").unwrap().is_empty());
+    read_all(&log, last.get() - 500);
+    let root = format!("chiplog objects\nformat 1\nlog {id:032x}\n");
+    vault.create(&format!("{id:032x}/root"), root.into()).unwrap();
+    eventually("it stores again", || !objects_in(&vault).is_empty());
 }
 
 /// A discard after the newest object is in no object: what it has removed there is not missed.
@@ -739,17 +750,6 @@ fn flip(vault: &MemoryVault, n: usize) -> (String, bytes::Bytes) {
     (name, bytes)
 }
 
-/// An idle log with a pass of 30 days: damage that a reader meets is examined at once. It is not shown any more once its records
-/// are discarded.
-#[test]
-fn damage_that_a_reader_meets_is_examined_at_once() {
-    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
-    let log = Log::open(dir.path(), options(&vault).local_bytes(2 * u64::from(SEGMENT))).unwrap();
-    append(&log, 4000);
-    eventually("files go", || {
-        append(&log, 50);
-        log.metrics().stored_bytes > 2_000_000 && files(dir.path(), ".seg") <= 8
-    });
 /// A request to store what is there is forgotten with the leadership.
 #[test]
 fn wish_for_objects_ends_with_the_leadership() {
@@ -780,6 +780,17 @@ fn wish_for_objects_ends_with_the_leadership() {
     eventually("it is stored", || !objects_in(&vault).is_empty());
 }
 
+/// An idle log with a pass of 30 days: damage that a reader meets is examined at once. It is not shown any more once its records
+/// are discarded.
+#[test]
+fn damage_that_a_reader_meets_is_examined_at_once() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = Log::open(dir.path(), options(&vault).local_bytes(2 * u64::from(SEGMENT))).unwrap();
+    append(&log, 4000);
+    eventually("files go", || {
+        append(&log, 50);
+        log.metrics().stored_bytes > 2_000_000 && files(dir.path(), ".seg") <= 8
+    });
     flip(&vault, 1);
     std::thread::sleep(Duration::from_millis(300)); // everything is idle
     let mut reader = log.reader(Start::First).unwrap();

@@ -285,7 +285,8 @@ impl Node {
             return self.begin_objects(now).map(|()| None);
         };
         if !self.tiering.is_checked {
-            return Ok(Some(Job::CheckRoot { vault, log }));
+            let has_begun = committed.objects.has_begun();
+            return Ok(Some(Job::CheckRoot { vault, log, has_begun }));
         }
         if let Some(below) = self.due_for_deletion(now) {
             return Ok(Some(Job::Delete { vault, log, below }));
