@@ -36,7 +36,7 @@ use crate::sync::threads::in_parallel;
 use crate::types::{Index, LogId, SegmentId};
 use crate::vault::{ObjectInfo, Vault};
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
 use std::path::Path;
 
@@ -97,7 +97,7 @@ impl Backup {
     /// # Errors
     /// `NotFound`: the log has no objects there, and no slice that begins with its state. `Corrupt`: an object is missing between others, or damaged; the message names
     /// it. `Discarded`: all records in its objects are discarded, and newer objects that told how far the log was were deleted.
-    /// `InvalidArgument`: `dest` is not empty. Those of [`Vault`]. `Full`, `Io`, `Unsupported`. After an error `dest` is as
+    /// `Busy`: slices went, time and again, before they were read. `InvalidArgument`: `dest` is not empty. Those of [`Vault`]. `Full`, `Io`, `Unsupported`. After an error `dest` is as
     /// it was before.
     pub fn fetch(
         vault: &dyn Vault,
@@ -113,10 +113,17 @@ impl Backup {
             let end = objects.last().map(|(number, at)| end_of(vault, log, *number, at)).transpose()?;
             let chain = longest(vault, &names, end, &mut |_| {})?;
             // A server may have deleted slices meanwhile, because an object has them that was not there before.
-            let is_changed = || Ok::<_, Error>(tries < LOOKS_MAX && has_lost(vault, log, &names)?);
-            if !chain.faults.is_empty() && is_changed()? {
-                continue;
+            if has_lost(vault, log, chain.faults.keys().cloned())? {
+                if tries < LOOKS_MAX {
+                    continue;
+                }
+                let what = format!("slices of log {:032x} go faster than they can be read: try again", log.0);
+                return Err(Error::new(ErrorKind::Busy, what));
             }
+            let is_changed = || {
+                let before = names.iter().map(|(name, _)| name.to_string());
+                Ok::<_, Error>(tries < LOOKS_MAX && has_lost(vault, log, before)?)
+            };
             if let Some(error) = lacking.filter(|_| chain.slices.is_empty()) {
                 return Err(error);
             }
@@ -271,9 +278,13 @@ pub(crate) fn find(vault: &dyn Vault, log: LogId) -> Result<Found> {
 }
 
 /// Whether one of these slices is not there any more.
-fn has_lost(vault: &dyn Vault, log: LogId, before: &[(SliceName, u64)]) -> Result<bool> {
-    let now = names(vault, log)?;
-    Ok(before.iter().any(|name| !now.contains(name)))
+fn has_lost(vault: &dyn Vault, log: LogId, before: impl Iterator<Item = String>) -> Result<bool> {
+    let mut before = before.peekable();
+    if before.peek().is_none() {
+        return Ok(false);
+    }
+    let now: BTreeSet<String> = names(vault, log)?.iter().map(|(name, _)| name.to_string()).collect();
+    Ok(before.any(|name| !now.contains(&name)))
 }
 
 /// The last entry of an object, as its footer says.
