@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use bytes::Bytes;
-use chiplog::backup::{Backup, Pin, RestoreOptions, RestoreTo};
+use chiplog::backup::{Backup, Inventory, Pin, RestoreOptions, RestoreTo};
 use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::transport::MemoryNetwork;
 use chiplog::vault::{FaultOptions, FaultyVault, MemoryVault, ObjectInfo, Vault};
@@ -150,6 +150,8 @@ fn several(vault: &Arc<MemoryVault>, dir: &Path, count: u64) -> (LogId, Vec<Stri
     }
     let names = slices(&**vault, log.log_id());
     assert!(names.len() as u64 >= count, "{names:?}");
+    let there = Inventory::take(&**vault, log.log_id()).unwrap();
+    assert_eq!((there.slices.objects, there.unknown.objects), (names.len() as u64, 0), "{there:?}");
     (log.log_id(), names)
 }
 
@@ -317,8 +319,6 @@ fn old_objects_under_a_pin_do_not_hide_slices() {
     assert!(!dir.path().join("none").exists());
 }
 
-/// An object store that refuses slices with which a chain begins.
-#[derive(Debug, Default)]
 /// An object store in which every other list of slices has one that is gone when it is read, as if an object had it.
 #[derive(Debug, Default)]
 struct Moving {
@@ -382,6 +382,8 @@ fn slices_that_go_all_the_time_end_the_fetch() {
     read_all(&log, 1, 10);
 }
 
+/// An object store that refuses slices with which a chain begins.
+#[derive(Debug, Default)]
 struct NoBegin {
     memory: MemoryVault,
     refuses: AtomicBool,
