@@ -261,7 +261,7 @@ impl Backup {
     }
 }
 
-/// What a log has in an object store.
+/// A log's slices and objects in an object store.
 pub(crate) struct Found {
     pub(crate) slices: Vec<(SliceName, u64)>,
     pub(crate) objects: Vec<(u64, ObjectInfo)>,
