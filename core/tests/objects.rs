@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::backup::{Backup, Pin, RestoreOptions, RestoreTo};
-use chiplog::cluster::{Bootstrap, Change, ClusterOptions};
+use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::follower::{FollowFrom, FollowMessage};
 use chiplog::transport::MemoryNetwork;
 use chiplog::vault::{FaultOptions, FaultyVault, MemoryVault, Vault};
@@ -320,7 +320,8 @@ fn copy_begins_with_the_files() {
 #[test]
 fn object_store_that_is_another_one_gets_no_object() {
     let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
-    let log = Log::open(dir.path(), options(&vault).local_bytes(2 * u64::from(SEGMENT))).unwrap();
+    let open = || Log::open(dir.path(), options(&vault).local_bytes(2 * u64::from(SEGMENT))).unwrap();
+    let log = open();
     append(&log, 4000);
     eventually("files go", || {
         append(&log, 1);
@@ -334,6 +335,16 @@ fn object_store_that_is_another_one_gets_no_object() {
     assert!(vault.list("").unwrap().is_empty());
     let error = log.read(Index(1)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    // The next leader does not take it for a new one either, until it is told so.
+    let (id, last) = (log.log_id().get(), log.last_index());
+    log.close().unwrap();
+    let log = open();
+    eventually("it tries to store", || log.metrics().object_failures > 0);
+    assert!(vault.list("").unwrap().is_empty());
+    read_all(&log, last.get() - 500);
+    let root = format!("chiplog objects\nformat 1\nlog {id:032x}\n");
+    vault.create(&format!("{id:032x}/root"), root.into()).unwrap();
+    eventually("it stores again", || !objects_in(&vault).is_empty());
 }
 
 /// A discard after the newest object is in no object: what it has removed there is not missed.
@@ -737,6 +748,36 @@ fn flip(vault: &MemoryVault, n: usize) -> (String, bytes::Bytes) {
     flipped[middle..middle + 8192].iter_mut().for_each(|byte| *byte ^= 1);
     vault.put(&name, &[flipped.into()]).unwrap();
     (name, bytes)
+}
+
+/// A request to store what is there is forgotten with the leadership.
+#[test]
+fn wish_for_objects_ends_with_the_leadership() {
+    let (network, vault) = (MemoryNetwork::new(), Arc::new(MemoryVault::default()));
+    let hooked = HookedVault::new(&vault);
+    hooked.set(|_, _| Err(chiplog::Error::new(ErrorKind::Unavailable, "injected")));
+    let dirs: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
+    let options = || options(&vault).object_bytes(64 << 20).vault(hooked.clone() as Arc<dyn Vault>);
+    let (one, two) =
+        two_replicas([&dirs[0], &dirs[1]].map(|dir| dir.path()), &network, [options(), options()]);
+    append_to(&[&one, &two], 10);
+    let moves_to = |to: &Log, node| {
+        eventually("the leader changes", || {
+            _ = [&one, &two].map(|log| log.transfer_leader(NodeId(node), Duration::from_secs(5)));
+            to.role() == Role::Leader && to.barrier(Duration::from_secs(2)).is_ok()
+        });
+    };
+    moves_to(&one, 1);
+    one.cut_objects(one.last_index()).unwrap();
+    moves_to(&two, 2);
+    moves_to(&one, 1);
+    hooked.set(|_, _| Ok(()));
+    eventually("the object store works", || !vault.list("").unwrap().is_empty());
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(objects_in(&vault).is_empty());
+    moves_to(&one, 1);
+    one.cut_objects(one.last_index()).unwrap();
+    eventually("it is stored", || !objects_in(&vault).is_empty());
 }
 
 /// An idle log with a pass of 30 days: damage that a reader meets is examined at once. It is not shown any more once its records

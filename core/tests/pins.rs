@@ -137,6 +137,12 @@ fn pins_of_a_log_that_discarded_everything() {
     let error = Backup::fetch_pin(&*vault, id, "early", dir.path().join("less"), &mut |_, _| {}).unwrap_err();
     assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains("object 1 "), "{error}");
     assert_eq!(pin.missing(&*vault, id).unwrap(), 1);
+    // Without the pin they are left for a while: they are no more the log than before.
+    Pin::remove(&*vault, id, "early").unwrap();
+    let error = Backup::fetch(&*vault, id, dir.path().join("now"), &mut |_, _| {}).unwrap_err();
+    let says_it = error.to_string().contains(&format!("below number {} ", newest + 1));
+    assert!(error.kind() == ErrorKind::Discarded && says_it, "{error}");
+    assert!(!dir.path().join("now").exists());
 }
 
 /// A pin that cannot be read could keep anything: no object is deleted until it can be, or is removed.
@@ -307,6 +313,11 @@ fn records_are_stored_on_request_and_pinned() {
         let pin = Pin::make(&*vault, id, &format!("upto-{upto}"), Some(upto)).unwrap();
         assert_eq!((pin.first, pin.last), (Index(1), upto));
         check_fetched(dir.path(), &vault, id, &pin);
+    }
+    // A record that is not there yet cannot be put into one: that would never end.
+    for upto in [log.last_index().get() + 1, u64::MAX] {
+        let error = log.cut_objects(Index(upto)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
     }
     // Nothing is left to store, and what is appended later waits again.
     let stored = objects(&vault, id).len();

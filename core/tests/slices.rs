@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use bytes::Bytes;
-use chiplog::backup::{Backup, RestoreOptions, RestoreTo};
+use chiplog::backup::{Backup, Inventory, Pin, RestoreOptions, RestoreTo};
 use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::transport::MemoryNetwork;
 use chiplog::vault::{FaultOptions, FaultyVault, MemoryVault, ObjectInfo, Vault};
@@ -10,7 +10,7 @@ use chiplog::{ErrorKind, Index, Log, LogId, NodeId, Options, Start};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const SEGMENT: u32 = 256 << 10;
@@ -150,6 +150,8 @@ fn several(vault: &Arc<MemoryVault>, dir: &Path, count: u64) -> (LogId, Vec<Stri
     }
     let names = slices(&**vault, log.log_id());
     assert!(names.len() as u64 >= count, "{names:?}");
+    let there = Inventory::take(&**vault, log.log_id()).unwrap();
+    assert_eq!((there.slices.objects, there.unknown.objects), (names.len() as u64, 0), "{there:?}");
     (log.log_id(), names)
 }
 
@@ -285,6 +287,99 @@ fn slices_begin_again_once_all_objects_are_discarded() {
     let (log, notes) = again(&*vault, id, dir.path());
     assert!(notes.is_empty(), "{notes:?}");
     read_all(&log, 2001, 2020);
+}
+
+/// The same while a pin keeps the oldest objects, and after it: they are not taken for the log's end.
+#[test]
+fn old_objects_under_a_pin_do_not_hide_slices() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let options = options(&vault).object_bytes(64 << 10).object_delete_delay(Duration::from_millis(1));
+    let log = Log::open(dir.path().join("lost"), options).unwrap();
+    let id = log.log_id();
+    append(&log, 2000);
+    eventually("objects are stored", || log.metrics().stored_bytes > 900_000);
+    let pin = Pin::make(&*vault, id, "early", Some(Index(100))).unwrap();
+    log.discard(Index(2001)).unwrap();
+    let objects = || vault.list(&format!("{:032x}/o/", id.get())).unwrap().len() as u64;
+    eventually("the other objects are deleted", || objects() == pin.last_object + 1);
+    append(&log, 20);
+    all_sliced(&log);
+    drop(log);
+    for _ in 0..2 {
+        let (log, notes) = again(&*vault, id, dir.path());
+        assert!(notes.is_empty(), "{notes:?}");
+        read_all(&log, 2001, 2020);
+        _ = Pin::remove(&*vault, id, "early");
+    }
+    for name in slices(&*vault, id) {
+        vault.delete(&name).unwrap();
+    }
+    let error = fetch(&*vault, id, &dir.path().join("none")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Discarded, "{error}");
+    assert!(!dir.path().join("none").exists());
+}
+
+/// An object store in which every other list of slices has one that is gone when it is read, as if an object had it.
+#[derive(Debug, Default)]
+struct Moving {
+    memory: MemoryVault,
+    moves: AtomicBool,
+    lists: AtomicUsize,
+}
+
+impl Vault for Moving {
+    fn put(&self, name: &str, pieces: &[Bytes]) -> chiplog::Result<()> {
+        self.memory.put(name, pieces)
+    }
+
+    fn create(&self, name: &str, bytes: Bytes) -> chiplog::Result<bool> {
+        self.memory.create(name, bytes)
+    }
+
+    fn get(&self, name: &str, range: Range<u64>) -> chiplog::Result<Bytes> {
+        self.memory.get(name, range)
+    }
+
+    fn size(&self, name: &str) -> chiplog::Result<Option<u64>> {
+        self.memory.size(name)
+    }
+
+    fn list(&self, prefix: &str) -> chiplog::Result<Vec<ObjectInfo>> {
+        let mut found = self.memory.list(prefix)?;
+        if prefix.ends_with("/s/")
+            && self.moves.load(Ordering::SeqCst)
+            && self.lists.fetch_add(1, Ordering::SeqCst).is_multiple_of(2)
+        {
+            let mut next = found.last().unwrap().clone();
+            let last = range(&next.name).1 + 1;
+            next.name = format!("{prefix}{last:020}.{last:020}.{:020}", 1_u64 << 40);
+            found.push(next);
+        }
+        Ok(found)
+    }
+
+    fn delete(&self, name: &str) -> chiplog::Result<()> {
+        self.memory.delete(name)
+    }
+}
+
+/// Slices that go before they are read may be in an object: the fetch makes no shorter log of the others.
+#[test]
+fn slices_that_go_all_the_time_end_the_fetch() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(Moving::default()));
+    let log = Log::open(dir.path().join("lost"), options(&vault)).unwrap();
+    append(&log, 10);
+    all_sliced(&log);
+    let id = log.log_id();
+    drop(log);
+    vault.moves.store(true, Ordering::SeqCst);
+    let error = fetch(&*vault, id, &dir.path().join("none")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    assert!(!dir.path().join("none").exists() && vault.lists.load(Ordering::SeqCst) == 10);
+    vault.moves.store(false, Ordering::SeqCst);
+    let (log, notes) = again(&*vault, id, dir.path());
+    assert!(notes.is_empty(), "{notes:?}");
+    read_all(&log, 1, 10);
 }
 
 /// An object store that refuses slices with which a chain begins.

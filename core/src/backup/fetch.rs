@@ -27,7 +27,7 @@ use crate::store::format::identity::{IDENTITY_FILE, Identity};
 use crate::store::format::objects;
 use crate::store::format::segment::{Footer, HeaderFault, Opening, SegmentHeader, digest_of_bytes};
 use crate::store::format::sorted_object::is_sorted;
-use crate::store::objects::deletion::{is_pinned, newest_begin};
+use crate::store::objects::deletion::newest_begin;
 use crate::store::objects::names::{folder, object_name, object_number, root_log, salt};
 use crate::store::objects::slice_names::SliceName;
 use crate::store::segment::file_name;
@@ -36,7 +36,7 @@ use crate::sync::threads::in_parallel;
 use crate::types::{Index, LogId, SegmentId};
 use crate::vault::{ObjectInfo, Vault};
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
 use std::path::Path;
 
@@ -96,7 +96,8 @@ impl Backup {
     ///
     /// # Errors
     /// `NotFound`: the log has no objects there, and no slice that begins with its state. `Corrupt`: an object is missing between others, or damaged; the message names
-    /// it. `InvalidArgument`: `dest` is not empty. Those of [`Vault`]. `Full`, `Io`, `Unsupported`. After an error `dest` is as
+    /// it. `Discarded`: all records in its objects are discarded, and newer objects that told how far the log was were deleted.
+    /// `Busy`: slices went, time and again, before they were read. `InvalidArgument`: `dest` is not empty. Those of [`Vault`]. `Full`, `Io`, `Unsupported`. After an error `dest` is as
     /// it was before.
     pub fn fetch(
         vault: &dyn Vault,
@@ -108,16 +109,23 @@ impl Backup {
         let mut tries = 0;
         loop {
             tries += 1;
-            let (names, objects) = find(vault, log)?;
+            let Found { slices: names, objects, lacking } = find(vault, log)?;
             let end = objects.last().map(|(number, at)| end_of(vault, log, *number, at)).transpose()?;
             let chain = longest(vault, &names, end, &mut |_| {})?;
-            if objects.is_empty() && chain.slices.is_empty() {
-                return Err(no_objects(log));
-            }
             // A server may have deleted slices meanwhile, because an object has them that was not there before.
-            let is_changed = || Ok::<_, Error>(tries < LOOKS_MAX && has_lost(vault, log, &names)?);
-            if !chain.faults.is_empty() && is_changed()? {
-                continue;
+            if has_lost(vault, log, chain.faults.keys().cloned())? {
+                if tries < LOOKS_MAX {
+                    continue;
+                }
+                let what = format!("slices of log {:032x} go faster than they can be read: try again", log.0);
+                return Err(Error::new(ErrorKind::Busy, what));
+            }
+            let is_changed = || {
+                let before = names.iter().map(|(name, _)| name.to_string());
+                Ok::<_, Error>(tries < LOOKS_MAX && has_lost(vault, log, before)?)
+            };
+            if let Some(error) = lacking.filter(|_| chain.slices.is_empty()) {
+                return Err(error);
             }
             let made = match Self::make_of(vault, log, &objects, &chain, dest, progress) {
                 Err(error) if error.kind() == ErrorKind::NotFound && is_changed()? => continue,
@@ -253,22 +261,31 @@ impl Backup {
     }
 }
 
+/// A log's slices and objects in an object store.
+pub(crate) struct Found {
+    pub(crate) slices: Vec<(SliceName, u64)>,
+    pub(crate) objects: Vec<(u64, ObjectInfo)>,
+    /// The reason why these objects are not the log without slices, which lead from them to where it was, or begin with its state.
+    /// None: they are.
+    pub(crate) lacking: Option<Error>,
+}
+
 /// The slices and the objects of a log. Slices first: one that goes meanwhile is in an object that is found then.
 pub(crate) fn find(vault: &dyn Vault, log: LogId) -> Result<Found> {
-    let names = names(vault, log)?;
-    match objects_of(vault, log) {
-        Err(error) if error.kind() == ErrorKind::NotFound && !names.is_empty() => Ok((names, Vec::new())),
-        objects => Ok((names, objects?)),
-    }
+    let slices = names(vault, log)?;
+    let (objects, lacking) = find_objects(vault, log)?;
+    Ok(Found { slices, objects, lacking })
 }
 
 /// Whether one of these slices is not there any more.
-fn has_lost(vault: &dyn Vault, log: LogId, before: &[(SliceName, u64)]) -> Result<bool> {
-    let now = names(vault, log)?;
-    Ok(before.iter().any(|name| !now.contains(name)))
+fn has_lost(vault: &dyn Vault, log: LogId, before: impl Iterator<Item = String>) -> Result<bool> {
+    let mut before = before.peekable();
+    if before.peek().is_none() {
+        return Ok(false);
+    }
+    let now: BTreeSet<String> = names(vault, log)?.iter().map(|(name, _)| name.to_string()).collect();
+    Ok(before.any(|name| !now.contains(&name)))
 }
-
-type Found = (Vec<(SliceName, u64)>, Vec<(u64, ObjectInfo)>);
 
 /// The last entry of an object, as its footer says.
 pub(crate) fn end_of(vault: &dyn Vault, log: LogId, number: u64, object: &ObjectInfo) -> Result<End> {
@@ -340,26 +357,37 @@ fn no_objects(log: LogId) -> Error {
 /// The objects of a log that are needed, by their numbers, without a gap. Objects whose records are known to be discarded are not:
 /// they may be deleted, or have never been stored.
 pub(crate) fn objects_of(vault: &dyn Vault, log: LogId) -> Result<Vec<(u64, ObjectInfo)>> {
+    let (objects, lacking) = find_objects(vault, log)?;
+    lacking.map_or(Ok(objects), Err)
+}
+
+/// The same, and the reason why they are not the log without slices.
+fn find_objects(vault: &dyn Vault, log: LogId) -> Result<(Vec<(u64, ObjectInfo)>, Option<Error>)> {
     let found = vault.list(&folder(log))?.into_iter();
     let mut objects: Vec<_> =
         found.filter_map(|object| Some((object_number(log, &object.name)?, object))).collect();
     objects.sort_unstable_by_key(|(number, _)| *number);
-    let last = objects.last().ok_or_else(|| no_objects(log))?;
+    let Some(last) = objects.last() else { return Ok((objects, Some(no_objects(log)))) };
+    let mut lacking = None;
     let said = newest_begin(vault, log)?.unwrap_or(0);
     let oldest = if said <= last.0 {
         said.max(oldest_at(vault, log, last)?)
-    } else if said > last.0 + 1 && is_pinned(vault, log, last.0)? {
-        // How far the log was cannot be seen: newer objects were deleted, and a pin keeps these.
-        let what = format!(
-            "all records of log {:032x} are discarded. The objects that are left are kept by pins: fetch those",
-            log.0
-        );
-        return Err(Error::new(ErrorKind::Discarded, what));
     } else {
         // The records of all of them are discarded. The newest ones still tell how far the log was.
         let behind_gap =
             objects.windows(2).rev().find(|pair| pair[0].0 + 1 != pair[1].0).map(|pair| pair[1].0);
-        behind_gap.or(objects.first().map(|(number, _)| *number)).unwrap_or(0)
+        let oldest = behind_gap.or(objects.first().map(|(number, _)| *number)).unwrap_or(0);
+        if said > last.0 + 1 {
+            // How far the log was cannot be seen: newer objects were deleted, and a pin keeps these, or kept them; or the next one
+            // was never stored.
+            let what = format!(
+                "all records of log {:032x} in objects below number {said} are discarded, and of these the newest that is left is \
+                 {}: it cannot be seen how far the log was. `fetch` what pins keep of it",
+                log.0, last.0
+            );
+            lacking = Some(Error::new(ErrorKind::Discarded, what));
+        }
+        oldest
     };
     objects.retain(|(number, _)| *number >= oldest);
     let numbers = objects.iter().map(|(number, _)| *number);
@@ -371,7 +399,7 @@ pub(crate) fn objects_of(vault: &dyn Vault, log: LogId) -> Result<Vec<(u64, Obje
         );
         return Err(Error::new(ErrorKind::Corrupt, what));
     }
-    Ok(objects)
+    Ok((objects, lacking))
 }
 
 /// The number of the oldest object whose records were not all discarded when this one began, as its opening says.

@@ -5,6 +5,7 @@
 //! | objects from the highest begin on | the log | - |
 //! | objects below it, under a pin | the pin | - |
 //! | other objects below it | nothing | [`Inventory::delete_unneeded`], or the log's leader |
+//! | slices | the log | servers, once objects have their records |
 //! | begins below the highest one | nothing | the same |
 //! | names that no version of this program makes, or a later one does | unknown | - |
 //!
@@ -20,6 +21,7 @@ use crate::store::objects::names::{
     begin_name, begin_number, log_folder, object_number, root_name, root_text,
 };
 use crate::store::objects::pins::{self, Pin};
+use crate::store::objects::slice_names::SliceName;
 use crate::types::{Index, LogId, Timestamp};
 use crate::vault::Vault;
 
@@ -67,6 +69,8 @@ pub struct Inventory {
     pub pinned: ObjectCount,
     /// The objects that nothing needs.
     pub unneeded: ObjectCount,
+    /// The slices with the newest records.
+    pub slices: ObjectCount,
     /// The begins that a higher one has replaced.
     pub old_begins: u64,
     /// Objects that this version does not know, and leaves alone.
@@ -94,6 +98,7 @@ impl Inventory {
             needed: ObjectCount::default(),
             pinned: ObjectCount::default(),
             unneeded: ObjectCount::default(),
+            slices: ObjectCount::default(),
             old_begins: begins.filter(|number| *number < begin).count() as u64,
             unknown: ObjectCount::default(),
             pins,
@@ -112,6 +117,8 @@ impl Inventory {
                 counted.add(object.bytes);
             } else if object.name == root {
                 inventory.has_root = true;
+            } else if SliceName::parse(log, &object.name).is_some() {
+                inventory.slices.add(object.bytes);
             } else if begin_number(log, &object.name).is_none() && !object.name.starts_with(&pins) {
                 inventory.unknown.add(object.bytes);
             }

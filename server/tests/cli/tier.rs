@@ -292,6 +292,7 @@ fn unneeded_objects_are_listed_and_deleted() {
     }
     fs::write(folder.join("o/00000000000000000099#7"), "half").unwrap();
     fs::create_dir_all(folder.join("s/1")).unwrap();
+    fs::write(folder.join("s/3#7"), "half").unwrap();
     fs::write(folder.join("s/1/2"), "of a later version").unwrap();
     let told = gc(&["--delete"]);
     has_fields(
@@ -322,7 +323,7 @@ fn unneeded_objects_are_listed_and_deleted() {
     );
     let told = gc(&["--after", "0"]);
     assert_eq!((&told["unneeded_objects"], &told["pinned_objects"]), (&4.into(), &1.into()), "{told}");
-    assert_eq!((&told["half_written"], &told["old_begins"]), (&1.into(), &1.into()), "{told}");
+    assert_eq!((&told["half_written"], &told["old_begins"]), (&2.into(), &1.into()), "{told}");
     assert_eq!(
         (&told["due"], &told["deleted"], &told["unknown"]),
         (&true.into(), &0.into(), &1.into()),
@@ -334,6 +335,7 @@ fn unneeded_objects_are_listed_and_deleted() {
     assert_eq!(gc(&["--after", "0", "--delete"])["deleted"], 4);
     assert!(stored.object(0).exists() && !stored.object(1).exists() && stored.object(5).exists());
     assert!(folder.join("s/1/2").exists() && !folder.join("o/00000000000000000099#7").exists());
+    assert!(!folder.join("s/3#7").exists());
     let told = status();
     assert_eq!(told["objects"], newest - 5 + 2, "{told}");
     assert_eq!((&told["unneeded_objects"], &told["pins"][0]), (&0.into(), &"early".into()), "{told}");

@@ -28,7 +28,8 @@ impl Log {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument`: the log has no object store, or is a named log. `NotLeader`, `Forked`.
+    /// `InvalidArgument`: the log has no object store, or is a named log. `OutOfRange`: record `upto` is not committed yet.
+    /// `NotLeader`, `Forked`.
     pub fn cut_objects(&self, upto: Index) -> Result<()> {
         self.check_fork()?;
         if self.inner.options.vault.is_none() || !self.view.log.is_none() {
@@ -41,6 +42,15 @@ impl Log {
         if self.role() != Role::Leader {
             let what = format!("{} does not lead: ask the leader to store objects", self.path().display());
             return Err(Error::new(ErrorKind::NotLeader, what));
+        }
+        // Behind the end, the entries about an object would be in the next one, and so on without an end.
+        let last = self.view.positions.committed();
+        if upto > last {
+            let what = format!(
+                "record {upto} of {} cannot be put into an object: the last committed one is {last}",
+                self.path().display()
+            );
+            return Err(Error::new(ErrorKind::OutOfRange, what));
         }
         self.inner.published.cut_upto.fetch_max(upto.get(), Ordering::Relaxed);
         self.inner.queue.push_event(InboxEvent::JobEnded);

@@ -252,6 +252,7 @@ impl Node {
         if !self.replica.is_leader() {
             self.tiering.delegation.forget();
             self.tiering.claimed = None;
+            self.published.cut_upto.store(0, Ordering::Relaxed);
         }
         if self.tiering.is_busy && self.has_to_store(now) {
             self.tiering.scrub.give_way();
@@ -284,7 +285,8 @@ impl Node {
             return self.begin_objects(now).map(|()| None);
         };
         if !self.tiering.is_checked {
-            return Ok(Some(Job::CheckRoot { vault, log }));
+            let has_begun = committed.objects.has_begun();
+            return Ok(Some(Job::CheckRoot { vault, log, has_begun }));
         }
         if let Some(below) = self.due_for_deletion(now) {
             return Ok(Some(Job::Delete { vault, log, below }));

@@ -4,7 +4,7 @@
 //! Must not know: what is in an object.
 
 use crate::backup::Pin;
-use crate::backup::fetch::{end_of, find, objects_of};
+use crate::backup::fetch::{Found, end_of, find, objects_of};
 use crate::backup::slices;
 use crate::error::Result;
 use crate::store::format::block::BlockHeader;
@@ -141,9 +141,12 @@ impl SimVault {
     /// # Errors
     /// Those of [`Backup::fetch`](crate::backup::Backup::fetch).
     pub(super) fn reach(&self, log: LogId) -> Result<EntryIndex> {
-        let (names, objects) = find(&*self.objects, log)?;
+        let Found { slices: names, objects, lacking } = find(&*self.objects, log)?;
         let end = objects.last().map(|(number, at)| end_of(&*self.objects, log, *number, at)).transpose()?;
         let chain = slices::longest(&*self.objects, &names, end, &mut |_| {})?;
+        if let Some(error) = lacking.filter(|_| objects.is_empty() && chain.slices.is_empty()) {
+            return Err(error);
+        }
         let sliced = chain.slices.last().map(|name| name.last);
         Ok(sliced.into_iter().chain(end.map(|(raft, _)| raft)).max().unwrap_or_default())
     }

@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 /// A job.
 pub(super) enum Job {
-    /// Checks that what the object store has under this log's id is this log's, or makes it so.
-    CheckRoot { vault: Arc<dyn Vault>, log: LogId },
+    /// Checks that what the object store has under this log's id is this log's, or makes it so if the log has had no objects.
+    CheckRoot { vault: Arc<dyn Vault>, log: LogId, has_begun: bool },
     /// Finds the next object, if there is enough for one.
     FindEnd(Search),
     /// Makes an object and puts it into the object store. `oldest`: the records of all objects before it are discarded.
@@ -108,7 +108,7 @@ impl Job {
     /// Runs the job. Blocks on the disk and the object store.
     pub(super) fn run(self) -> JobDone {
         match self {
-            Self::CheckRoot { vault, log } => JobDone::Root(check_root(&*vault, log)),
+            Self::CheckRoot { vault, log, has_begun } => JobDone::Root(check_root(&*vault, log, has_begun)),
             Self::FindEnd(search) => JobDone::End(search.begin, search.upto, search.find()),
             Self::Store { vault, maker, stretch, oldest } => {
                 JobDone::Stored(stretch.number, store(&*vault, &maker, &stretch, oldest))

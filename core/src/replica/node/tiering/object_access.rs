@@ -50,9 +50,13 @@ impl ObjectMaker {
     }
 }
 
-pub(super) fn check_root(vault: &dyn Vault, log: LogId) -> Result<()> {
+/// Checks that the object store is the one with this log's objects. `has_begun`: the log has, or had, objects, so it has to be
+/// there. Else it is made.
+pub(super) fn check_root(vault: &dyn Vault, log: LogId, has_begun: bool) -> Result<()> {
     let (name, text) = (root_name(log), root_text(log));
-    if vault.create(&name, text.clone().into())? {
+    if has_begun {
+        check_there(vault, log)?;
+    } else if vault.create(&name, text.clone().into())? {
         return Ok(());
     }
     let there = vault.size(&name)?.unwrap_or(0);

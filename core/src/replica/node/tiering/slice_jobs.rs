@@ -59,6 +59,8 @@ pub(super) struct Storing {
     pub(super) one: bool,
     /// Whether it is still to be checked that what the object store has under this log's id is this log's.
     pub(super) is_first: bool,
+    /// Whether the log has, or had, objects.
+    pub(super) has_begun: bool,
     /// Whether it has no threads.
     pub(super) unaided: bool,
 }
@@ -107,7 +109,7 @@ impl Storing {
     fn run(&self, stored: &mut StoredSlices) -> Result<()> {
         let Self { vault, log, maker, .. } = self;
         if self.is_first {
-            check_root(&**vault, *log)?;
+            check_root(&**vault, *log, self.has_begun)?;
         }
         stored.is_checked = true;
         let archive = &maker.archive;

@@ -255,6 +255,7 @@ impl Node {
             // Slices that are there continue one with which they are to begin.
             one: slices.chain.is_some() && matches!(begin, SliceBegin::WithRecord(_)),
             is_first: !slices.is_checked,
+            has_begun: self.replica.sequencer.committed().objects.has_begun(),
             unaided: self.tiering.unaided,
         }))
     }
