@@ -565,3 +565,12 @@ fn group_with_two_objects_comes_back_whole() {
         assert!(handle.last_index() > Index(40), "log {log}");
     });
 }
+
+/// The oldest objects were deleted, and the discards are in none that is left: each log begins with its first record in those.
+#[test]
+fn logs_of_a_group_begin_with_the_oldest_object() {
+    check_two_objects(true, |log, handle| {
+        assert!(handle.first_index() > Index(100), "log {log} begins with {}", handle.first_index());
+        assert!(handle.last_index() > handle.first_index(), "log {log}");
+    });
+}

@@ -466,10 +466,9 @@ fn remove_discarded(disk: &dyn Disk, mut read: Vec<(Footer, LogsOfObject)>) -> R
     Ok((first, firsts(read[kept..].iter().map(|(_, logs)| logs))))
 }
 
-/// The bytes of the newest object, whose opening says that the log begins with record `first`, or later if it knows of a discard.
-/// As it was stored, it knows of no later discard, and recovery would look for files with older records. An opening from before
-/// the first cut does not know of the objects before it: then recovery would take none, and each log of a shared group would begin
-/// with its next record. These begin as in `logs`.
+/// The bytes of the newest object, whose opening says that the log begins with record `first`, or later if it knows of a discard, and
+/// each log of a shared group as in `logs`. As it was stored, it knows of no later discard, and recovery would look for files with
+/// older records. An opening from before the first cut does not know of the objects before it: then recovery would take none.
 fn begin_with(first: Index, logs: &LogTable, id: SegmentId, bytes: Bytes, name: &str) -> Result<Bytes> {
     let at = SEGMENT_HEADER_BYTES;
     let wrong = |why| Error::corrupt(Path::new(name), at as u64, why);
@@ -485,12 +484,8 @@ fn begin_with(first: Index, logs: &LogTable, id: SegmentId, bytes: Bytes, name: 
         return Ok(bytes); // damage is found when the file is read
     }
     let mut table = LogTable::decode(&opening.logs).map_err(wrong)?;
-    let log_first = if opening.objects.is_empty() {
-        table.begin_as(logs);
-        first
-    } else {
-        opening.log_first.max(first)
-    };
+    table.begin_as(logs);
+    let log_first = if opening.objects.is_empty() { first } else { opening.log_first.max(first) };
     let logs = table.encode();
     if (opening.log_first, &opening.logs) == (log_first, &logs) {
         return Ok(bytes);
