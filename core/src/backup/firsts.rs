@@ -10,7 +10,7 @@ use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
 use crate::store::format::segment::{Footer, Opening};
 
-/// What an object says about the logs of a group.
+/// The logs of a group as an object begins, and the changes of them in it.
 #[derive(Default)]
 pub(super) struct LogsOfObject {
     /// The logs where it begins.
