@@ -17,6 +17,7 @@
 //! Must not know: how a log is made of it.
 
 pub(crate) mod fetch;
+mod firsts;
 pub(crate) mod inventory;
 pub(crate) mod pin;
 pub(crate) mod restore;

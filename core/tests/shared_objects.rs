@@ -511,3 +511,75 @@ fn replica_that_is_added_reads_what_only_the_objects_have() {
         }
     }
 }
+
+/// A group of which only two objects are left: the first two, which begin before the group has an object table, or the newest two.
+/// Returns the group's id, and the number of each log.
+fn two_objects_left(dir: &Path, vault: &Arc<MemoryVault>, newest: bool) -> (LogId, Vec<(u64, LogNumber)>) {
+    let logs = open(dir, options(vault).vault(None).local_bytes(None));
+    append(&logs, &all(), 400);
+    logs.close().unwrap();
+    let logs = open(dir, options(vault).local_bytes(None));
+    let id = group(&logs).log_id();
+    eventually("objects are stored", || objects(vault, id).len() >= 4);
+    eventually("objects begin behind the first command that made one", || {
+        append(&logs, &all(), if newest { 20 } else { 0 });
+        !newest || objects(vault, id).len() >= 20
+    });
+    let number_of = |name: &str| name.trim_start_matches("log-").parse().unwrap();
+    let numbers = logs.list().unwrap().into_iter().map(|info| (number_of(&info.name), info.number)).collect();
+    logs.close().unwrap();
+    let objects = objects(vault, id);
+    let first = if newest { objects.len() - 2 } else { 0 };
+    for (name, _) in
+        objects.iter().enumerate().filter(|(n, _)| !(first..first + 2).contains(n)).map(|(_, o)| o)
+    {
+        vault.delete(name).unwrap();
+    }
+    if newest {
+        let name = format!("{:032x}/begin/{first:020}", id.get());
+        let text = format!("chiplog objects\nlog {:032x}\nbegin {first}\n", id.get());
+        vault.put(&name, &[text.into()]).unwrap();
+    }
+    (id, numbers)
+}
+
+/// Checks each log in a backup of these two objects, and in the log that is restored from it.
+fn check_two_objects(newest: bool, check: impl Fn(u64, &Log)) {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let place = |name: &str| dir.path().join(name);
+    let (id, numbers) = two_objects_left(&place("lost"), &vault, newest);
+    let backup = Backup::fetch(&*vault, id, place("backup"), &mut |_, _| {}).unwrap();
+    backup.check(&mut |_, _| {}).unwrap();
+    let keep = RestoreOptions::default().keep_log_id(true);
+    backup.restore(place("again"), &keep, &mut |_, _| {}).unwrap();
+    let options = || Options::with_segment_bytes(SEGMENT).sessions_max(16);
+    let restored = Log::open(place("again"), options()).unwrap();
+    let copy = FollowerLog::open(place("backup"), options()).unwrap();
+    assert_eq!(numbers.len() as u64, LOGS);
+    for (log, number) in numbers {
+        for group in [&restored, copy.log()] {
+            let handle = group.named(number).unwrap();
+            check(log, &handle);
+            read_all(log, &handle, handle.first_index().get());
+            assert!(handle.reader(Start::First).unwrap().next_record().unwrap().is_some());
+        }
+    }
+}
+
+/// The openings of both objects say nothing of an object before them.
+#[test]
+fn group_with_two_objects_comes_back_whole() {
+    check_two_objects(false, |log, handle| {
+        assert_eq!(handle.first_index(), Index(1), "log {log}");
+        assert!(handle.last_index() > Index(40), "log {log}");
+    });
+}
+
+/// The oldest objects were deleted, and the discards are in none that is left: each log begins with its first record in those.
+#[test]
+fn logs_of_a_group_begin_with_the_oldest_object() {
+    check_two_objects(true, |log, handle| {
+        assert!(handle.first_index() > Index(100), "log {log} begins with {}", handle.first_index());
+        assert!(handle.last_index() > handle.first_index(), "log {log}");
+    });
+}

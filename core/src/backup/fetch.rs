@@ -13,6 +13,7 @@
 //! Must not know: the network, which object store it is.
 
 use crate::api::follower::FollowerLog;
+use crate::backup::firsts::{LogsOfObject, firsts};
 use crate::backup::slices::{AT_A_TIME, End, SliceChain, SliceSummary, longest, names, read, summary};
 use crate::backup::{Backup, Progress};
 use crate::disk::Disk;
@@ -20,6 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::follower::message::{FollowEntries, FollowEntry};
 use crate::options::Options;
 use crate::replica::open::disk_at;
+use crate::replica::state::log_table::LogTable;
 use crate::replica::state::snapshot::FollowSnapshot;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_BYTES_MAX, SEGMENT_HEADER_BYTES, batch_room};
@@ -233,20 +235,20 @@ impl Backup {
         let copy = |object: &(u64, ObjectInfo)| {
             let (footer, bytes) = get(object)?;
             write(&*disk, footer.number, &bytes, bytes.len())?;
-            Ok((footer, bytes.len()))
+            Ok((footer, bytes.len(), LogsOfObject::read(&bytes, &footer)))
         };
-        let (mut done, mut segment_bytes, mut footers) = (0, 0, Vec::new());
-        let mut note = |(footer, bytes): (Footer, usize)| {
+        let (mut done, mut segment_bytes, mut read) = (0, 0, Vec::new());
+        let mut note = |(footer, bytes, logs): (Footer, usize, LogsOfObject)| {
             done += bytes as u64;
             segment_bytes = segment_bytes.max(bytes as u32);
-            footers.push(footer);
+            read.push((footer, logs));
             progress(done, total);
         };
         in_parallel(AT_A_TIME, before, copy, &mut note)?;
         let (footer, bytes) = get(last)?;
-        note((footer, bytes.len()));
-        let first = remove_discarded(&*disk, footers)?;
-        let bytes = begin_with(first, footer.id, bytes, &last.1.name)?;
+        note((footer, bytes.len(), LogsOfObject::read(&bytes, &footer)));
+        let (first, logs) = remove_discarded(&*disk, read)?;
+        let bytes = begin_with(first, &logs, footer.id, bytes, &last.1.name)?;
         // A segment with a footer has a successor. The last one has none, and is read from its beginning.
         write(&*disk, footer.number, &bytes, footer.data_end as usize)?;
         let made = Identity::random(&*disk, Options::default().clock.now());
@@ -476,25 +478,26 @@ fn check(log: LogId, number: u64, name: &str, bytes: &Bytes) -> Result<Footer> {
 }
 
 /// Removes the files before the last one that does not begin where the one before it ends. Objects are cut like this only if
-/// everything in between, and so everything before, is discarded. Returns the first record of the files that are left.
-fn remove_discarded(disk: &dyn Disk, mut footers: Vec<Footer>) -> Result<Index> {
-    footers.sort_unstable_by_key(|footer| footer.number);
-    let follows = |pair: &[Footer]| {
-        let end = (pair[0].last_raft, pair[0].last_term, pair[0].next);
-        end == (pair[1].base_raft, pair[1].base_term, pair[1].first)
+/// everything in between, and so everything before, is discarded. Returns the first record of the files that are left, and of each log.
+fn remove_discarded(disk: &dyn Disk, mut read: Vec<(Footer, LogsOfObject)>) -> Result<(Index, LogTable)> {
+    read.sort_unstable_by_key(|(footer, _)| footer.number);
+    let follows = |before: &Footer, footer: &Footer| {
+        let end = (before.last_raft, before.last_term, before.next);
+        end == (footer.base_raft, footer.base_term, footer.first)
     };
-    let kept = footers.windows(2).rposition(|pair| !follows(pair)).map_or(0, |n| n + 1);
-    for footer in &footers[..kept] {
+    let kept = read.windows(2).rposition(|pair| !follows(&pair[0].0, &pair[1].0)).map_or(0, |n| n + 1);
+    for (footer, _) in &read[..kept] {
         let name = file_name(footer.number);
         disk.remove(&name).map_err(|e| Error::io("remove", &disk.path().join(name), e))?;
     }
-    Ok(footers.get(kept).map_or(Index(0), |footer| footer.first))
+    let first = read.get(kept).map_or(Index(0), |(footer, _)| footer.first);
+    Ok((first, firsts(read[kept..].iter().map(|(_, logs)| logs))))
 }
 
-/// The bytes of the newest object, whose opening says that the log begins with record `first`, or later if it knows of a discard.
-/// As it was stored, it knows of no later discard, and recovery would look for files with older records. An opening from before
-/// the first cut does not know of the objects before it: then recovery would take none.
-fn begin_with(first: Index, id: SegmentId, bytes: Bytes, name: &str) -> Result<Bytes> {
+/// The bytes of the newest object, whose opening says that the log begins with record `first`, or later if it knows of a discard, and
+/// each log of a shared group as in `logs`. As it was stored, it knows of no later discard, and recovery would look for files with
+/// older records. An opening from before the first cut does not know of the objects before it: then recovery would take none.
+fn begin_with(first: Index, logs: &LogTable, id: SegmentId, bytes: Bytes, name: &str) -> Result<Bytes> {
     let at = SEGMENT_HEADER_BYTES;
     let wrong = |why| Error::corrupt(Path::new(name), at as u64, why);
     let body = at + BLOCK_HEADER_BYTES;
@@ -505,11 +508,17 @@ fn begin_with(first: Index, id: SegmentId, bytes: Bytes, name: &str) -> Result<B
     let old = bytes.get(body..end).filter(|_| is_opening);
     let old = old.ok_or("object does not begin with an opening").map_err(wrong)?;
     let opening = Opening::parse(old).map_err(wrong)?;
-    let log_first = if opening.objects.is_empty() { first } else { opening.log_first.max(first) };
-    if opening.log_first == log_first || digest_of_bytes(&[old]) != header.body_digest {
+    if digest_of_bytes(&[old]) != header.body_digest {
         return Ok(bytes); // damage is found when the file is read
     }
-    let new = Opening { log_first, ..opening }.encode();
+    let mut table = LogTable::decode(&opening.logs).map_err(wrong)?;
+    table.begin_as(logs);
+    let log_first = if opening.objects.is_empty() { first } else { opening.log_first.max(first) };
+    let logs = table.encode();
+    if (opening.log_first, &opening.logs) == (log_first, &logs) {
+        return Ok(bytes);
+    }
+    let new = Opening { log_first, logs, ..opening }.encode();
     let header = BlockHeader { body_digest: digest_of_bytes(&[&new]), ..header };
     let mut bytes = bytes.to_vec();
     bytes[at..body].copy_from_slice(&header.encode(id));

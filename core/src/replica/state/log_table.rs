@@ -143,6 +143,15 @@ impl LogTable {
         self.logs.values_mut().for_each(|state| state.first = state.next);
     }
 
+    /// Each log begins with the record that it begins with in `other`.
+    pub(crate) fn begin_as(&mut self, other: &Self) {
+        for (log, state) in &mut self.logs {
+            if let Some(known) = other.get(*log) {
+                state.first = known.first.min(state.next);
+            }
+        }
+    }
+
     /// The number of bytes that `encode` returns; 0 for a group that is not shared.
     pub(crate) fn encoded_bytes(&self) -> usize {
         if !self.is_shared() {

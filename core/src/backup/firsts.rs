@@ -1,0 +1,60 @@
+//! First records: with which record each log of a shared group begins in a backup that is made of objects. The opening of an object does
+//! not say it: the object is the same whatever was discarded later, and the objects before it may be there or not.
+//!
+//! Must not know: the network, which object store it is.
+
+use crate::replica::queue::proposals::{Command, LogCommand};
+use crate::replica::state::command::parse_command;
+use crate::replica::state::log_table::LogTable;
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
+use crate::store::format::segment::{Footer, Opening};
+
+/// The logs of a group as an object begins, and the changes of them in it.
+#[derive(Default)]
+pub(super) struct LogsOfObject {
+    /// The logs where it begins.
+    begin: LogTable,
+    /// The commands to logs in it.
+    commands: Vec<LogCommand>,
+}
+
+impl LogsOfObject {
+    /// Reads the segment file of an object. Stops at damage, which is found when the file is read.
+    pub(super) fn read(bytes: &[u8], footer: &Footer) -> Self {
+        let (mut found, mut at) = (Self::default(), SEGMENT_HEADER_BYTES);
+        let end = footer.data_end as usize;
+        while let Some(header) = bytes.get(at..end).and_then(|rest| rest.get(..BLOCK_HEADER_BYTES))
+            && let Ok(header) = BlockHeader::parse(header, footer.id)
+            && let Some(body) = bytes.get(at + BLOCK_HEADER_BYTES..at + header.length as usize)
+        {
+            match header.kind {
+                Kind::Opening => {
+                    let logs = Opening::logs_in(body).and_then(LogTable::decode);
+                    found.begin = logs.unwrap_or_default();
+                }
+                Kind::Command => {
+                    if let Ok(Command::Log(command)) = parse_command(body) {
+                        found.commands.push(command);
+                    }
+                }
+                _ => {}
+            }
+            at += header.stride();
+        }
+        found
+    }
+}
+
+/// The logs where the newest of these objects begins, if nothing before the oldest one is left. Only their first records are right.
+pub(super) fn firsts<'a>(mut objects: impl DoubleEndedIterator<Item = &'a LogsOfObject>) -> LogTable {
+    let newest = objects.next_back();
+    let mut objects = objects.peekable();
+    let mut logs = objects.peek().copied().or(newest).map(|oldest| oldest.begin.clone()).unwrap_or_default();
+    logs.begin_at_ends();
+    for command in objects.flat_map(|object| &object.commands) {
+        // The check of the files finds an entry that does not follow the ones before.
+        let _ = logs.apply(*command);
+    }
+    logs
+}
