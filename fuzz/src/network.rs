@@ -84,6 +84,8 @@ const MESSAGES: &[(&str, Look)] = messages![
     v1::ReadObjectResponse,
     v1::ObjectSizeRequest,
     v1::ObjectSizeResponse,
+    v1::CutObjectsRequest,
+    v1::CutObjectsResponse,
 ];
 
 fn look<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) {

@@ -477,6 +477,14 @@ async fn another_log_is_not_found_by_any_call() {
             client.close_session(CloseSessionRequest { log: log(), session: 1 }).await.unwrap_err(),
         ),
         ("Follow.Follow", end(follow.follow(FollowRequest { log: log(), ..Default::default() }).await).await),
+        (
+            "Follow.ReadObject",
+            end(follow.read_object(ReadObjectRequest { log: log(), ..Default::default() }).await).await,
+        ),
+        (
+            "Follow.ObjectSize",
+            follow.object_size(ObjectSizeRequest { log: log(), name: String::new() }).await.unwrap_err(),
+        ),
         ("Admin.Status", admin.status(StatusRequest { log: log() }).await.unwrap_err()),
         (
             "Admin.ChangeMembers",

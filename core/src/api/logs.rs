@@ -259,7 +259,7 @@ impl Logs {
         // Every other record would be missing: it starts over before that, and after a discard meanwhile.
         loop {
             if catalogue.next() < system.first_index() {
-                *catalogue = self.from_snapshot()?;
+                *catalogue = self.read_snapshot()?;
             }
             match self.read_on(&mut catalogue) {
                 Err(error) if error.kind() == ErrorKind::Discarded => {}

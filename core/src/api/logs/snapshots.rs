@@ -23,7 +23,7 @@ impl Logs {
     ///
     /// # Errors
     /// `Unavailable`: there is none yet. Those of reading the system log.
-    pub(super) fn from_snapshot(&self) -> Result<Catalogue> {
+    pub(super) fn read_snapshot(&self) -> Result<Catalogue> {
         for _ in 0..ATTEMPTS_MAX {
             let first = self.inner.system.first_index();
             match self.newest_snapshot(first) {

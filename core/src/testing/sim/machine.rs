@@ -719,7 +719,11 @@ pub(super) fn options_of(setup: &Setup, outbox: Arc<Outbox>) -> Options {
         cache_bytes: 8 << 20,
         object_delete_delay: Duration::from_secs(1),
         object_scrub: Some(Duration::from_secs(2)),
-        slice_interval: setup.vault.as_ref().filter(|vault| vault.takes_slices).map(|_| SLICE_INTERVAL),
+        slice_interval: setup
+            .vault
+            .as_ref()
+            .filter(|vault| vault.takes_slices && !setup.shared)
+            .map(|_| SLICE_INTERVAL),
         slice_bytes: 512 << 10,
         // Half of the nodes read named logs from the segments.
         sorted_copies: setup.node.0.is_multiple_of(2),

@@ -245,7 +245,7 @@ enum Action {
         #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
         log_id: Option<LogId>,
         /// Cover only the objects up to the one with this record.
-        #[arg(long, value_name = "INDEX")]
+        #[arg(long, value_name = "INDEX", value_parser = whole_number::<u64>("the index of a record", 1..=u64::MAX))]
         upto: Option<u64>,
     },
     /// Remove a pin.
