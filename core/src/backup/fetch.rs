@@ -263,6 +263,9 @@ impl Backup {
     }
 }
 
+/// Objects of a log, by their numbers.
+type Objects = Vec<(u64, ObjectInfo)>;
+
 /// A log's slices and objects in an object store.
 pub(crate) struct Found {
     pub(crate) slices: Vec<(SliceName, u64)>,
@@ -364,7 +367,7 @@ pub(crate) fn objects_of(vault: &dyn Vault, log: LogId) -> Result<Vec<(u64, Obje
 }
 
 /// The same, and the reason why they are not the log without slices.
-fn find_objects(vault: &dyn Vault, log: LogId) -> Result<(Vec<(u64, ObjectInfo)>, Option<Error>)> {
+fn find_objects(vault: &dyn Vault, log: LogId) -> Result<(Objects, Option<Error>)> {
     let found = vault.list(&folder(log))?.into_iter();
     let mut objects: Vec<_> =
         found.filter_map(|object| Some((object_number(log, &object.name)?, object))).collect();
