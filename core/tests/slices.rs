@@ -186,7 +186,7 @@ fn log_ends_before_a_missing_or_damaged_slice() {
         assert_eq!(notes.len(), usize::from(damage != "missing"), "{damage}: {notes:?}");
         assert!(notes.iter().all(|note| note.contains(bad)), "{notes:?}");
         let end = log.last_index().get();
-        assert!(end >= 10 && end < 90 && last.is_none_or(|last| last == end), "{damage}: {end}");
+        assert!((10..90).contains(&end) && last.is_none_or(|last| last == end), "{damage}: {end}");
         assert_eq!(found.last, Some(Index(end)));
         last = Some(end);
         read_all(&log, 1, end);
