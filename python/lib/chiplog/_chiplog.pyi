@@ -619,8 +619,8 @@ class Logs:
     with a larger number gets more groups, a smaller one leaves all there are. `directories`: further directories for
     the groups, up to 64, each meant to be on a disk of its own; they have to exist, apart from each other and from
     `dir`. A new group goes to the one with the fewest groups, the first of these; one that exists is found in any of
-    them and in `dir`. `options`: `Options` of each group, without `retention_bytes`, `retention_age` and
-    `object_store`; None: the
+    them and in `dir`. `options`: `Options` of each group, without `retention_bytes` and `retention_age`; with `object_store` each
+    group has objects of its own, and `local_bytes`, `local_age` and `cache_bytes` are of each group. None: the
     defaults. Segments have a table of the group's logs: below 8 MiB, set `sessions_max` to make room for it. Blocks
     during recovery, without the GIL; Ctrl-C ends the wait, and the logs are closed once they are open.
 
