@@ -81,6 +81,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     let mut servers = Servers::new(&chiplog, &dir, arguments.dir.is_none())?;
     servers.settings = bucket.settings();
     servers.settings.extend([
+        "groups=0".to_owned(), // one log: the bucket has objects of no other
         "objects.object_bytes=1MiB".to_owned(),
         format!("objects.object_age_seconds={}", OBJECT_AGE.as_secs()),
         format!("objects.local_bytes={LOCAL_BYTES}"),
