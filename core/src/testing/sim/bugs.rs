@@ -43,7 +43,7 @@ pub const OBJECTS_FROM: u32 = 90;
 /// use chiplog::sim::bugs::{BUGS, GROUP_OBJECTS_FROM};
 /// assert!(BUGS.iter().any(|bug| bug.number >= GROUP_OBJECTS_FROM));
 /// ```
-pub const GROUP_OBJECTS_FROM: u32 = 110;
+pub const GROUP_OBJECTS_FROM: u32 = 114;
 
 /// Makes this mistake from now on, in the whole process; 0: none.
 ///
@@ -169,7 +169,6 @@ bugs! {
     100 "a copy removes files before their records are stored",
     101 "objects are deleted although a pin keeps them",
     102 "a pin is made without a look for a deletion that has begun" by "pin_holds_in_any_order_with_a_deletion",
-    110 "an object begins with the first records that its replica keeps of each log",
     111 "a slice has entries that are not committed",
     112 "slices are deleted once an object with them was cut",
     113 "a slice whose upload failed counts as stored",

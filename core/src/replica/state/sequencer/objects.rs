@@ -56,7 +56,7 @@ impl Sequencer {
         // Before the log had objects, its openings said what this replica kept.
         let log_first = if self.objects.has_begun() { self.first_at_end() } else { self.end.next };
         let mut logs = self.logs.clone();
-        if !self.objects.has_begun() && !planted!(110) {
+        if !self.objects.has_begun() {
             logs.begin_at_ends();
         }
         let log_first = if planted!(91) { self.committed.local_first } else { log_first };
