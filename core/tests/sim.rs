@@ -123,6 +123,14 @@ fn seed_1173_copy_without_an_object_store_begins_with_its_files() {
     assert!(report.violation.is_none(), "{}", report.violation.unwrap());
 }
 
+/// The object store listed a pin, and said that it is not there when it was read. So a deletion took the pin for removed, and deleted an
+/// object that it keeps.
+#[test]
+fn seed_442_pin_that_is_listed_and_not_found_keeps_its_objects() {
+    let report = run(442);
+    assert!(report.violation.is_none(), "{}", report.violation.unwrap());
+}
+
 /// A log on one voter syncs the last block of a segment, answers its append, rolls, and the sync of the next segment fails: all in
 /// one step. The checks took the record for not durable, which it was.
 #[test]

@@ -162,16 +162,25 @@ pub(crate) fn count(vault: &dyn Vault, log: LogId) -> Result<usize> {
     Ok(vault.list(&folder(log))?.len())
 }
 
-/// All pins of a log, by name. Anything in their folder counts as a pin.
+/// All pins of a log, by name. Anything in their folder counts as a pin. One that the list has and that is not found is gone only if
+/// another list lacks it: an answer that an object is not there, which a store gives in error, must not undo a pin.
 ///
 /// # Errors
-/// Those of [`read`]: a pin that cannot be read could keep any object.
+/// Those of [`read`]: a pin that cannot be read could keep any object. `Unavailable`: one is in the lists, and is not found.
 pub(crate) fn all(vault: &dyn Vault, log: LogId) -> Result<Vec<Pin>> {
     let folder = folder(log);
-    let mut pins = Vec::new();
+    let (mut pins, mut unfound) = (Vec::new(), Vec::new());
     for object in vault.list(&folder)? {
-        let name = object.name.strip_prefix(&folder).unwrap_or(&object.name);
-        pins.extend(read(vault, log, name)?);
+        match read(vault, log, object.name.strip_prefix(&folder).unwrap_or(&object.name))? {
+            Some(pin) => pins.push(pin),
+            None => unfound.push(object.name),
+        }
+    }
+    if !unfound.is_empty()
+        && let Some(pin) = vault.list(&folder)?.into_iter().find(|pin| unfound.contains(&pin.name))
+    {
+        let what = format!("{} is in the list of the object store, and the store does not find it", pin.name);
+        return Err(Error::new(ErrorKind::Unavailable, what));
     }
     Ok(pins)
 }

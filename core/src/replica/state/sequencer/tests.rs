@@ -317,6 +317,27 @@ fn logs_that_are_missing_in_an_opening_are_shown_as_dropped() {
     assert_eq!(restarted.committed().logs.get(LogNumber(2)), None);
 }
 
+/// A replica jumped over entries before the log had objects: until their discard comes, it begins each log later than others do.
+#[test]
+fn replicas_that_jumped_make_the_same_objects() {
+    let ((mut leader, options), log) = (replica(1, FULL_AT), LogNumber(1));
+    decide(&mut leader, LogCommand::Open { log, start: Index(1) }).unwrap();
+    let run = Run { log, batches: 1, first: Index(1), records: 3, bytes: 90, digest: 0 };
+    leader.logs.append(&run, Timestamp(5)).unwrap();
+    let opening = leader.opening();
+    let mut jumped = replica(2, FULL_AT).0;
+    jumped.jump(&opening.header, &body_of(&opening), &options).unwrap();
+    assert_eq!(leader.object_opening(), jumped.object_opening());
+    let (begin, end) = (Base { raft: EntryIndex(0), term: FIRST_TERM, next: Index(1) }, leader.end());
+    let cut = ObjectCommand::Cut { number: 0, begin, end, timestamp: Timestamp(5), first: Index(1) };
+    let Decision::Write(block, _) = leader.command(Command::Object(cut), Timestamp(5)) else {
+        panic!("the object is cut")
+    };
+    jumped.follow(&block.header, block.body).unwrap();
+    assert_ne!(leader.logs.get(log), jumped.logs.get(log), "else this tests nothing");
+    assert_eq!(leader.object_opening(), jumped.object_opening());
+}
+
 proptest! {
     /// Logs of a shared group: at the leader, at a replica that follows, and at one that starts from an opening, the
     /// same entries lead to the same logs.
