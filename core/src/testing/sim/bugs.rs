@@ -174,7 +174,6 @@ bugs! {
     113 "a slice whose upload failed counts as stored",
     114 "the first records of logs move at a jump, although objects have older ones",
     115 "the records of a log in an object are joined across discarded ones",
-    116 "an object begins with the first records that its replica keeps of each log",
 }
 
 #[cfg(test)]

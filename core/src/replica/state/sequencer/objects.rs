@@ -55,11 +55,9 @@ impl Sequencer {
     pub(crate) fn object_opening(&self) -> (BlockHeader, Vec<u8>) {
         // Before the log had objects, its openings said what this replica kept.
         let log_first = if self.objects.has_begun() { self.first_at_end() } else { self.end.next };
-        let mut logs = self.logs.clone();
         // Their first records here depend on jumps. An object needs none: those before it are in other objects.
-        if !planted!(116) {
-            logs.begin_at_ends();
-        }
+        let mut logs = self.logs.clone();
+        logs.begin_at_ends();
         let log_first = if planted!(91) { self.committed.local_first } else { log_first };
         // A founder's own membership is in no entry: the replicas that joined it do not know it.
         let membership = self.membership_at_end();
