@@ -1,19 +1,21 @@
-//! The bars: ratios that chiplog must reach, measured alternately with their limits in one run. Those of the network
-//! are in `net/bars.rs`.
+//! The bars: ratios that chiplog must reach, measured alternately with their limits in one run. Those of named logs and of
+//! objects are in `bars/`, those of the network in `net/bars.rs`.
 //!
 //! Must not know: how anything is measured.
+
+mod many;
+mod tier;
+mod tier_object;
 
 use crate::bar::{Bar, Side, bar};
 use crate::cases::{Bench, Three, Versus, options};
 use crate::data::RECORD_BYTES;
 use crate::engine::Options;
-use crate::many;
 use crate::measure::{MIB, median, ratio};
 use crate::reads::{self, By};
 use crate::replicas::DRAGONBOAT;
 use crate::report::number;
 use crate::run::{Sizes, THREADS};
-use crate::tier;
 use anyhow::Result;
 use clap::ValueEnum;
 
@@ -66,6 +68,14 @@ pub(crate) enum Name {
     TierAppend,
     /// Reading from an object store: 0.8 of bare requests, and once fetched 0.9 of files
     TierScan,
+    /// A new copy of a log that is in an object store: its first record within 2 s, all at 0.8 of bare requests, and the server
+    /// sends at most a hundredth
+    TierBoot,
+    /// A log of objects alone comes back: 0.8 of bare requests that are written to files
+    TierRestore,
+    /// The durability class `object` beside `majority`: 0.05 bytes between replicas for each appended one, a confirmation within
+    /// the interval and 1.3 PUTs, 0.8 of the appends
+    TierObject,
     /// Over the network, one server: 128 appenders over 1 to 128 connections, the lowest rate 0.6 of the highest
     NetNativeOne,
     /// The same, durable on two of three servers
@@ -112,17 +122,20 @@ pub(crate) fn measure(bench: &Bench, sizes: &Sizes, which: Name) -> Result<Vec<B
         Name::ThreeInProcess => three_in_process(bench),
         Name::OneVoter => one_voter(bench),
         Name::SmallBatchesReplicated => small_batches_replicated(bench),
-        Name::ManyW1 => many_w1(bench),
-        Name::ManyCreate => many_create(bench, sizes),
-        Name::ManyIdle => many_idle(bench, sizes),
-        Name::ManyOpen => many_open(bench, sizes),
-        Name::ManyScan => many_scan(bench, sizes),
-        Name::ManyFair => many_fair(bench),
-        Name::ManyAmp => many_amp(bench),
-        Name::ManyDisks => many_disks(bench, sizes),
+        Name::ManyW1 => many::appends(bench),
+        Name::ManyCreate => many::create(bench, sizes),
+        Name::ManyIdle => many::idle(bench, sizes),
+        Name::ManyOpen => many::open(bench, sizes),
+        Name::ManyScan => many::scan(bench, sizes),
+        Name::ManyFair => many::fair(bench),
+        Name::ManyAmp => many::amplification(bench),
+        Name::ManyDisks => many::disks(bench, sizes),
         Name::ManyFailover => net::many_failover(bench, sizes.logs),
-        Name::TierAppend => tier_append(bench),
-        Name::TierScan => tier_scan(bench, sizes),
+        Name::TierAppend => tier::appends(bench),
+        Name::TierScan => tier::scans(bench, sizes),
+        Name::TierBoot => tier::boot(bench, sizes),
+        Name::TierRestore => tier::restore(bench, sizes),
+        Name::TierObject => tier_object::appends(bench, sizes),
         Name::NetNativeOne => net::flat(bench, sizes, LogService, 1),
         Name::NetNativeThree => net::flat(bench, sizes, LogService, 3),
         Name::NetLogspecOne => net::flat(bench, sizes, Logspec, 1),
@@ -362,160 +375,6 @@ fn small_batches_replicated(bench: &Bench) -> Result<Vec<Bar>> {
     let values = (records, RECORDS_MIN);
     let side = Side::AtLeast(1.0);
     Ok(vec![bar("small_batches_replicated", values, "/s", values.0 / values.1, side, note)])
-}
-
-fn many_w1(bench: &Bench) -> Result<Vec<Bar>> {
-    let mut bars = Vec::new();
-    for (name, cpu, groups) in
-        [("many_w1", "many_w1_cpu", 1), ("many_w1_two_groups", "many_w1_two_groups_cpu", 2)]
-    {
-        let seen = many::appends(bench, RECORD_BYTES, groups)?;
-        let (figures, limits) = (many::per_second(&seen.many), many::per_second(&seen.one));
-        let middle = |values: &[f64]| median(values.iter().copied());
-        let note = format!(
-            "{} named logs, groups: {groups}; limit: one log; blocks of {:.0} KiB",
-            many::LOGS,
-            median(seen.blocks.iter().map(|blocks| blocks.mean_bytes() as f64)) / 1024.0
-        );
-        let values = (middle(&figures), middle(&limits));
-        bars.push(bar(name, values, "/s", ratio(&figures, &limits), Side::AtLeast(0.8), note));
-        let each = |outcomes: &[crate::workload::Outcome]| {
-            median(outcomes.iter().map(crate::workload::Outcome::cpu_micros_each))
-        };
-        let note = "processor time of an append, with that of the threads that append".to_owned();
-        let values = (each(&seen.many), each(&seen.one));
-        bars.push(bar(cpu, values, "us", seen.cpu_ratio(), Side::AtMost(1.3), note));
-    }
-    Ok(bars)
-}
-
-fn many_create(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
-    const SECONDS_MAX: f64 = 10.0;
-    let seconds = many::create(bench, sizes.logs)?.as_secs_f64();
-    let note = format!("{} named logs created by 16 threads; limit: 10 s", sizes.logs);
-    Ok(vec![bar("many_create", (seconds, SECONDS_MAX), "s", seconds / SECONDS_MAX, Side::AtMost(1.0), note)])
-}
-
-fn many_idle(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
-    const CPU_MICROS_MAX: f64 = 10_000.0;
-    const MEMORY_MIB_MAX: f64 = 64.0;
-    let seen = many::idle(bench, sizes.logs, sizes.idle)?;
-    let (one, all) = seen.threads;
-    let note = format!(
-        "{} named logs, no reader; threads of the process: {all}, with one named log {one}",
-        sizes.logs
-    );
-    let values = (seen.cpu_micros, CPU_MICROS_MAX);
-    let cpu = bar("many_idle", values, "us/s", values.0 / values.1, Side::AtMost(1.0), note);
-    let values = (seen.memory as f64 / MIB, MEMORY_MIB_MAX);
-    let note = format!("own memory of {} open named logs", sizes.logs);
-    let memory = bar("many_idle_memory", values, "MiB", values.0 / values.1, Side::AtMost(1.0), note);
-    Ok(vec![cpu, memory])
-}
-
-fn many_open(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
-    let bytes = sizes.scan_bytes + (20 << 20);
-    let seen = many::open(bench, sizes.logs, bytes, RECORD_BYTES)?;
-    let middle = |values: &[f64]| median(values.iter().copied());
-    let note = format!(
-        "{} named logs of {} MiB together, cached; limit: one log of as many",
-        sizes.logs,
-        bytes >> 20
-    );
-    let values = (middle(&seen.many), middle(&seen.one));
-    Ok(vec![bar("many_open", values, "ms", ratio(&seen.many, &seen.one), Side::AtMost(2.0), note)])
-}
-
-fn many_scan(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
-    let mib = |rates: &[f64]| median(rates.iter().copied()) / MIB;
-    let [scattered, sorted] = many::scan(bench, many::LOGS, sizes.scan_bytes, RECORD_BYTES)?;
-    let kinds = [("many_scan", scattered, 0.3, "without"), ("many_scan_sorted", sorted, 0.8, "with")];
-    let bars = kinds.into_iter().map(|(name, seen, least, how)| {
-        let note = format!(
-            "one after the other of 1,000 named logs, {how} sorted copies, cached; limit: a log on its own"
-        );
-        let values = (mib(&seen.many), mib(&seen.one));
-        bar(name, values, "MiB/s", ratio(&seen.many, &seen.one), Side::AtLeast(least), note)
-    });
-    Ok(bars.collect())
-}
-
-fn many_fair(bench: &Bench) -> Result<Vec<Bar>> {
-    let (alone, beside) = many::fair(bench, RECORD_BYTES)?;
-    let p99 = |outcome: &crate::workload::Outcome| outcome.latencies.summary().p99;
-    let values = (p99(&beside), p99(&alone));
-    let note = "p99 of 8 quiet logs beside a log with 65,536 appends in flight; limit: alone".to_owned();
-    Ok(vec![bar("many_fair", values, "us", values.0 / values.1, Side::AtMost(3.0), note)])
-}
-
-fn many_amp(bench: &Bench) -> Result<Vec<Bar>> {
-    const BYTES_MAX: f64 = 2.2;
-    let bytes = many::amplification(bench, RECORD_BYTES)?;
-    let note =
-        "bytes written to segments and their sorted copies for a byte of records, without zeros filled ahead"
-            .to_owned();
-    Ok(vec![bar("many_amp", (bytes, BYTES_MAX), "B", bytes / BYTES_MAX, Side::AtMost(1.0), note)])
-}
-
-fn many_disks(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
-    if sizes.disks.is_empty() {
-        eprintln!("  skipped: name two directories on two disks by --disks");
-        return Ok(Vec::new());
-    }
-    let seen = many::disks(bench, &sizes.disks, RECORD_BYTES)?;
-    let (figures, limits) = (many::per_second(&seen.two), many::per_second(&seen.one));
-    let middle = |values: &[f64]| median(values.iter().copied());
-    let p50 = |outcomes: &[crate::workload::Outcome]| {
-        median(outcomes.iter().map(|outcome| outcome.latencies.summary().p50))
-    };
-    let note = format!(
-        "{} named logs in two groups on two disks; limit: on one of them; p50 {} us, on one {} us",
-        many::LOGS,
-        number(p50(&seen.two)),
-        number(p50(&seen.one))
-    );
-    let values = (middle(&figures), middle(&limits));
-    Ok(vec![bar("many_disks", values, "/s", ratio(&figures, &limits), Side::AtLeast(1.7), note)])
-}
-
-fn tier_append(bench: &Bench) -> Result<Vec<Bar>> {
-    let (with, without) = tier::appends(bench, RECORD_BYTES)?;
-    let (figures, limits) = (many::per_second(&with), many::per_second(&without));
-    let middle = |values: &[f64]| median(values.iter().copied());
-    let cpu = |outcomes: &[crate::workload::Outcome]| {
-        median(outcomes.iter().map(crate::workload::Outcome::cpu_micros_each))
-    };
-    let note = format!(
-        "128 threads x 2 KiB on a log that makes and stores its objects itself, in a directory on the same disk; limit: without; \
-         {} us of processor an append, without {} us",
-        number(cpu(&with)),
-        number(cpu(&without))
-    );
-    let values = (middle(&figures), middle(&limits));
-    Ok(vec![bar("tier_append", values, "/s", ratio(&figures, &limits), Side::AtLeast(0.95), note)])
-}
-
-fn tier_scan(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
-    let seen = tier::reads(bench, sizes.scan_bytes, RECORD_BYTES)?;
-    let one = |name, (figures, limits): &(Vec<f64>, Vec<f64>), least, note: &str| {
-        let mib = |rates: &[f64]| median(rates.iter().copied()) / MIB;
-        let values = (mib(figures), mib(limits));
-        bar(name, values, "MiB/s", ratio(figures, limits), Side::AtLeast(least), note.to_owned())
-    };
-    Ok(vec![
-        one(
-            "tier_scan_cold",
-            &seen.cold,
-            0.8,
-            "from a directory as object store; limit: 8 bare requests of 4 MiB at a time",
-        ),
-        one(
-            "tier_scan_warm",
-            &seen.warm,
-            0.9,
-            "from the log's cache of objects; limit: a log with all its files",
-        ),
-    ])
 }
 
 #[cfg(test)]

@@ -116,6 +116,9 @@ struct Common {
     /// Two directories, each on a disk of its own (of `many_disks`); a directory `many-groups` in them is removed
     #[arg(long, value_name = "DIR,DIR", value_delimiter = ',')]
     disks: Vec<PathBuf>,
+    /// Milliseconds that a PUT to the object store takes, at least (of `tier_object`)
+    #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(..=10_000))]
+    put_millis: u64,
     /// Results as JSON
     #[arg(long)]
     json: bool,
@@ -167,6 +170,7 @@ impl Common {
             open_bytes: self.open_mib.unwrap_or(open) << 20,
             idle: Duration::from_secs(idle),
             overload: Duration::from_secs_f64(overload),
+            put: Duration::from_millis(self.put_millis),
         }
     }
 

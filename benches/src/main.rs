@@ -36,6 +36,7 @@ mod replicas;
 mod report;
 mod run;
 mod tier;
+mod tier_object;
 mod workload;
 
 use clap::Parser;

@@ -21,6 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Replicas {
     logs: Vec<Log>,
+    network: MemoryNetwork,
     path: PathBuf,
 }
 
@@ -40,7 +41,7 @@ impl Replicas {
             Log::open(&dir, options).with_context(|| format!("opening {}", dir.display()))
         };
         let first = open(1, Bootstrap::Init)?;
-        let mut all = Self { logs: vec![first], path: path.clone() };
+        let mut all = Self { logs: vec![first], network: network.clone(), path: path.clone() };
         for node in 2..=count {
             let log = open(node, Bootstrap::Join(all.logs[0].log_id()))?;
             let learner = Change::AddLearner {
@@ -67,6 +68,16 @@ impl Replicas {
             thread::sleep(Duration::from_millis(5));
         }
         bail!("no replica leads after {PATIENCE:?}")
+    }
+
+    /// All replicas.
+    pub(crate) fn logs(&self) -> &[Log] {
+        &self.logs
+    }
+
+    /// The bytes that the replicas have sent each other.
+    pub(crate) fn sent_bytes(&self) -> u64 {
+        self.network.traffic().bytes
     }
 }
 
@@ -141,6 +152,7 @@ mod tests {
         let replicas = Replicas::start(dir.path(), 3, &Options::with_segment_bytes(1 << 20)).unwrap();
         let leader = replicas.leader().unwrap();
         leader.append(b"x").unwrap();
+        assert!(replicas.sent_bytes() > 0 && replicas.logs().len() == 3);
         assert_eq!(leader.status().replica.peers.len(), 2);
         drop(replicas);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);

@@ -65,6 +65,8 @@ pub(crate) struct Sizes {
     pub(crate) idle: Duration,
     /// How long a server is overloaded.
     pub(crate) overload: Duration,
+    /// How long a PUT to an object store takes, at least.
+    pub(crate) put: Duration,
 }
 
 /// The default thread counts of the curve.

@@ -1,22 +1,34 @@
-//! Objects: what uploads cost appends, and what reading from an object store costs beside bare requests and beside the log's own
-//! files. The object store is a directory, through the same library as any other store.
+//! Objects: what uploads cost appends, what reading from an object store costs beside bare requests and beside the log's own
+//! files, and how fast a log comes back that is in an object store alone. For appends the object store is a
+//! directory, otherwise an S3 server over HTTP in this process.
 //!
 //! Must not know: which ratio would be good, how results are shown.
 
 use crate::cases::{Bench, options};
 use crate::engine::{Log, Options, ScratchLog, Start, fill};
 use crate::measure::{interleave, timed};
+use crate::replicas::Replicas;
 use crate::workload::{self, Outcome};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use bucket::Bucket;
+use bytes::Bytes;
 use chiplog::Index;
+use chiplog::backup::{Backup, RestoreOptions};
 use chiplog::vault::Vault;
 use chiplog_tier::{ObjectVault, VaultOptions};
 use std::cell::RefCell;
+use std::fs::File;
 use std::hint::black_box;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+
+#[path = "../../examples/tiered/src/bucket.rs"]
+#[allow(dead_code, reason = "the example uses all of it")]
+mod bucket;
 
 /// Threads that append.
 const APPENDERS: usize = 128;
@@ -27,23 +39,42 @@ const OBJECT_BYTES: u32 = 16 << 20;
 /// Bytes of a request, as the log makes them, and how many are under way beside each other.
 const REQUEST_BYTES: u64 = 4 << 20;
 const REQUESTS: usize = 8;
+/// How long objects may take to be stored.
+pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A fresh object store in the work directory.
-fn store(bench: &Bench) -> Result<Arc<dyn Vault>> {
-    let place = bench.dir().join("store");
-    if place.exists() {
-        std::fs::remove_dir_all(&place)?;
-    }
+/// A fresh object store that is a directory in the work directory.
+pub(crate) fn directory(bench: &Bench) -> Result<Arc<dyn Vault>> {
+    let place = std::path::absolute(bench.dir().join("store"))?;
+    empty(&place)?;
     Ok(Arc::new(ObjectVault::open(&place.display().to_string(), VaultOptions::default())?))
 }
 
-/// Appends with and without an object store, by round. The log is alone, so that it makes and stores its objects itself.
+/// A fresh object store over HTTP, with its files in the work directory: a server in this process.
+pub(crate) fn bucket(bench: &Bench) -> Result<(Bucket, Arc<dyn Vault>)> {
+    let place = bench.dir().join("bucket");
+    empty(&place)?;
+    std::fs::create_dir(&place)?;
+    let bucket = Bucket::start(&place).map_err(anyhow::Error::from_boxed)?;
+    let vault = Arc::new(bucket.vault().map_err(anyhow::Error::from_boxed)?);
+    Ok((bucket, vault))
+}
+
+/// Appends at the leader of three replicas with and without an object store, by round. A follower makes and stores the objects.
 pub(crate) fn appends(bench: &Bench, record_bytes: usize) -> Result<(Vec<Outcome>, Vec<Outcome>)> {
+    let run = |options: Options| {
+        let replicas = Replicas::start(bench.dir(), 3, &options)?;
+        workload::blocking(replicas.leader()?, &bench.pool, APPENDERS, record_bytes, bench.window)
+    };
+    interleave(bench.rounds, || run(options().vault(directory(bench)?)), || run(options()))
+}
+
+/// As [`appends`], at a log that is alone, so that it makes and stores its objects itself.
+pub(crate) fn appends_alone(bench: &Bench, record_bytes: usize) -> Result<(Vec<Outcome>, Vec<Outcome>)> {
     let run = |options: Options| {
         let log = ScratchLog::create(bench.dir(), "log-tier", options)?;
         workload::blocking(&*log, &bench.pool, APPENDERS, record_bytes, bench.window)
     };
-    interleave(bench.rounds, || run(options().vault(store(bench)?)), || run(options()))
+    interleave(bench.rounds, || run(options().vault(directory(bench)?)), || run(options()))
 }
 
 /// Rates of reading, in bytes a second, by round.
@@ -68,19 +99,24 @@ fn scan(log: &Log, upto: u64) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Bare requests for all objects of the store, a few beside each other. Returns bytes.
-fn requests(vault: &dyn Vault) -> Result<u64> {
+/// Bare requests for all objects of the store, a few beside each other. `taken` gets each answer, the number of its object and
+/// where in that it is. Returns bytes.
+fn requests_with(vault: &dyn Vault, taken: &(dyn Fn(usize, u64, Bytes) -> Result<()> + Sync)) -> Result<u64> {
     let mut pieces = Vec::new();
-    for object in vault.list("")? {
+    for (number, object) in vault.list("")?.into_iter().enumerate() {
         let starts = (0..object.bytes).step_by(REQUEST_BYTES as usize);
-        pieces.extend(starts.map(|at| (object.name.clone(), at..(at + REQUEST_BYTES).min(object.bytes))));
+        pieces.extend(
+            starts.map(|at| (number, object.name.clone(), at..(at + REQUEST_BYTES).min(object.bytes))),
+        );
     }
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
         let work = || -> Result<u64> {
             let mut bytes = 0;
-            while let Some((name, range)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
-                bytes += black_box(vault.get(name, range.clone())?).len() as u64;
+            while let Some((number, name, range)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let piece = vault.get(name, range.clone())?;
+                bytes += piece.len() as u64;
+                taken(*number, range.start, piece)?;
             }
             Ok(bytes)
         };
@@ -93,11 +129,78 @@ fn requests(vault: &dyn Vault) -> Result<u64> {
     })
 }
 
+/// Bare requests whose answers go nowhere: bytes a second.
+pub(crate) fn requests(vault: &dyn Vault) -> Result<f64> {
+    let taken = |_, _, piece| {
+        black_box(piece);
+        Ok(())
+    };
+    let (bytes, time) = timed(|| requests_with(vault, &taken))?;
+    Ok(bytes as f64 / time.as_secs_f64())
+}
+
+/// Bare requests whose answers are written to a file for each object and synced: bytes a second.
+fn download(vault: &dyn Vault, to: &Path) -> Result<f64> {
+    empty(to)?;
+    std::fs::create_dir(to)?;
+    let (bytes, time) = timed(|| {
+        let count = vault.list("")?.len();
+        let files: Vec<File> =
+            (0..count).map(|n| Ok(File::create(to.join(n.to_string()))?)).collect::<Result<_>>()?;
+        let bytes = requests_with(vault, &|n, at, piece| Ok(files[n].write_all_at(&piece, at)?))?;
+        files.iter().try_for_each(File::sync_data)?;
+        Ok(bytes)
+    })?;
+    Ok(bytes as f64 / time.as_secs_f64())
+}
+
+/// Removes a directory if it is there.
+fn empty(path: &Path) -> Result<()> {
+    match path.exists() {
+        true => std::fs::remove_dir_all(path).with_context(|| format!("removing {}", path.display())),
+        false => Ok(()),
+    }
+}
+
+/// Makes a log of its objects alone, beside bare downloads: rates in bytes of objects a second, by round.
+pub(crate) fn restores(bench: &Bench, bytes: u64, record_bytes: usize) -> Result<(Vec<f64>, Vec<f64>)> {
+    let (_bucket, vault) = bucket(bench)?;
+    let options = options().vault(vault.clone()).object_bytes(OBJECT_BYTES);
+    let log = ScratchLog::create(bench.dir(), "log-tier", options)?;
+    fill(&log, &bench.pool, bytes, record_bytes, 1)?;
+    log.cut_objects(log.last_index())?;
+    let (id, last, begun) = (log.log_id(), log.last_index(), Instant::now());
+    while Index(log.metrics().stored_index) < last {
+        ensure!(begun.elapsed() < STORE_TIMEOUT, "the log is not stored");
+        thread::sleep(Duration::from_millis(10));
+    }
+    drop(log);
+    let objects: u64 = vault.list("")?.iter().map(|object| object.bytes).sum();
+    let [fetched, restored, bare] = ["fetched", "restored", "bare"].map(|name| bench.dir().join(name));
+    let rates = interleave(
+        bench.rounds,
+        || {
+            empty(&fetched)?;
+            empty(&restored)?;
+            let (found, time) = timed(|| {
+                let backup = Backup::fetch(&*vault, id, &fetched, &mut |_, _| {})?;
+                Ok(backup.restore(&restored, &RestoreOptions::default(), &mut |_, _| {})?)
+            })?;
+            ensure!(found.last == last, "the log ends at {} instead of {last}", found.last);
+            Ok(objects as f64 / time.as_secs_f64())
+        },
+        || download(&*vault, &bare),
+    )?;
+    for path in [&fetched, &restored, &bare] {
+        empty(path)?;
+    }
+    Ok(rates)
+}
+
 /// Reads a log of `bytes` bytes most of which are in the object store alone.
 pub(crate) fn reads(bench: &Bench, bytes: u64, record_bytes: usize) -> Result<Reads> {
-    const STORE_TIMEOUT: Duration = Duration::from_secs(120);
     let bytes = bytes.max(16 * u64::from(SEGMENT_BYTES));
-    let vault = store(bench)?;
+    let (_bucket, vault) = bucket(bench)?;
     let plain = Options::with_segment_bytes(SEGMENT_BYTES);
     let tiered = || {
         let objects = plain.clone().vault(vault.clone()).object_bytes(OBJECT_BYTES).local_bytes(8 << 20);
@@ -128,10 +231,7 @@ pub(crate) fn reads(bench: &Bench, bytes: u64, record_bytes: usize) -> Result<Re
             log.borrow_mut().open_again(tiered())?; // its cache is empty
             rate(&log.borrow())
         },
-        || {
-            let (bytes, time) = timed(|| requests(&*vault))?;
-            Ok(bytes as f64 / time.as_secs_f64())
-        },
+        || requests(&*vault),
     )?;
     let warm = interleave(bench.rounds, || rate(&log.borrow()), || rate(&local))?;
     Ok(Reads { cold, warm })

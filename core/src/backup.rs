@@ -16,21 +16,35 @@
 //!
 //! Must not know: how a log is made of it.
 
+mod branch;
+pub(crate) mod cluster;
+mod cluster_manifest;
+pub(crate) mod cluster_pins;
+mod downloads;
 pub(crate) mod fetch;
 mod firsts;
+mod gap;
 pub(crate) mod inventory;
+mod payloads;
 pub(crate) mod pin;
 pub(crate) mod restore;
 pub(crate) mod slices;
+mod stored;
+pub(crate) mod summary;
+pub(crate) mod tail;
 
 pub(crate) mod manifest;
 pub(crate) mod still;
 
+pub use crate::store::objects::cluster_logs::ClusterLogs;
+pub use branch::{Branch, BranchOptions, BranchPart};
+pub use cluster::{ClusterBackup, ClusterPart, RestoredCluster};
+pub use cluster_pins::ClusterPins;
 pub use inventory::{Inventory, ObjectCount};
 pub use manifest::BackupInfo;
 pub use pin::{PIN_NAME_BYTES_MAX, PINS_MAX, Pin};
 pub use restore::{RestoreOptions, RestoreTo, Restored};
-pub use slices::SliceSummary;
+pub use summary::SliceSummary;
 
 use crate::api::follower::FollowerLog;
 use crate::api::read_only::ReadOnlyLog;
@@ -100,8 +114,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub struct Backup {
     pub(crate) disk: Arc<dyn Disk>,
     manifest: Manifest,
-    /// Slices that a fetch left out, and why.
-    notes: Vec<String>,
 }
 
 /// Called with the progress of a long operation: bytes done, and bytes in total.
@@ -227,10 +239,12 @@ impl Backup {
     /// `InvalidArgument`: no backup was begun in `dest`, or the directory holds other files as well. `Locked`: the
     /// copy is open. `NotFound`: there is no copy. `Corrupt`: a block of the copy cannot be read. `Io`.
     pub fn seal(dest: impl AsRef<Path>) -> Result<Self> {
-        Self::seal_on(disk_at(dest.as_ref(), false)?)
+        Self::seal_with(dest.as_ref(), false, Vec::new())
     }
 
-    fn seal_on(disk: Arc<dyn Disk>) -> Result<Self> {
+    /// The same, with remarks about it.
+    fn seal_with(dest: &Path, ends_early: bool, notes: Vec<String>) -> Result<Self> {
+        let disk = disk_at(dest, false)?;
         let refuse = |what: String| {
             Err(Error::new(ErrorKind::InvalidArgument, format!("{} {what}", disk.path().display())))
         };
@@ -269,7 +283,8 @@ impl Backup {
             files: files.len() as u64,
             bytes: files.iter().map(|file| file.bytes).sum(),
         };
-        let manifest = Manifest { info, files };
+        let notes = notes.iter().map(|note| note.replace(['\n', '\r'], " ")).collect();
+        let manifest = Manifest { info, files, ends_early, notes };
         let finish = || {
             disk.sync_dir()?;
             let file = disk.open(UNFINISHED_FILE, true)?;
@@ -279,7 +294,7 @@ impl Backup {
             disk.sync_dir()
         };
         finish().map_err(|e| Error::io("write", &disk.path().join(MANIFEST_FILE), e))?;
-        Ok(Self { disk, manifest, notes: Vec::new() })
+        Ok(Self { disk, manifest })
     }
 
     /// Opens the backup in `dir`: reads its manifest, and checks that exactly its files are there, with their sizes.
@@ -299,7 +314,7 @@ impl Backup {
             _ => error,
         })?;
         let manifest = read_manifest(&*disk)?;
-        let backup = Self { disk, manifest, notes: Vec::new() };
+        let backup = Self { disk, manifest };
         backup.check_names()?;
         Ok(backup)
     }
@@ -404,6 +419,10 @@ fn read_manifest(disk: &dyn Disk) -> Result<Manifest> {
                 format!(
                     "the backup at {dir} is not finished: it is still being made, or was interrupted. If it was interrupted, remove it and back up again"
                 )
+            } else if ClusterBackup::is_at(disk.path()) {
+                format!(
+                    "{dir} holds a backup of a cluster: those of its logs are in the folders below, such as default"
+                )
             } else {
                 format!("there is no backup at {dir}: {MANIFEST_FILE} is missing")
             };
@@ -425,7 +444,7 @@ fn read_manifest(disk: &dyn Disk) -> Result<Manifest> {
         Ok(manifest) => Ok(manifest),
         Err(ManifestFault::Newer(format)) => {
             let what = format!(
-                "{} is of format {format}, and this program reads format {MANIFEST_FORMAT}: use a newer chiplog",
+                "{} is of format {format}, and this program reads formats up to {MANIFEST_FORMAT}: use a newer chiplog",
                 path.display()
             );
             Err(Error::new(ErrorKind::Unsupported, what))

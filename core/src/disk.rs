@@ -21,6 +21,7 @@ pub(crate) mod linux;
 pub(crate) mod mmap;
 #[cfg(any(test, feature = "testing"))]
 pub mod sim;
+pub(crate) mod spare_files;
 
 pub use linux::device_writes_zeroes;
 pub use mmap::Map;
@@ -134,6 +135,19 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Advice only.
     fn forget(&self, range: Range<u64>) {
         let _ = range;
+    }
+
+    /// Gives a range back to the file system: it takes no space from then on, and reads as zeros. The length stays. Not durable
+    /// before `sync`: after a crash any part of it may have its old bytes. False: the file system cannot do that, and the file is as
+    /// before.
+    fn punch_hole(&self, range: Range<u64>) -> io::Result<bool> {
+        let _ = range;
+        Ok(false)
+    }
+
+    /// The bytes that it takes on the disk: fewer than its length if it has holes.
+    fn allocated(&self) -> io::Result<u64> {
+        self.len()
     }
 
     /// Makes the file's contents and length durable (`fdatasync`).

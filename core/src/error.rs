@@ -224,7 +224,7 @@ struct Inner {
     source: Option<Source>,
     /// For corruption: the file and the offset in it.
     place: Option<(PathBuf, u64)>,
-    /// For corruption: it cannot be repaired.
+    /// Waiting does not help.
     lasting: bool,
     /// When a new attempt can succeed.
     retry_after: Option<Duration>,
@@ -308,7 +308,7 @@ impl Error {
         }))
     }
 
-    /// Marks corruption as not repairable: see [`Self::is_lasting`]. For code that passes errors on.
+    /// Marks an error as lasting, which waiting does not change: see [`Self::is_lasting`]. For code that passes errors on.
     ///
     /// ```
     /// use chiplog::{Error, ErrorKind};
@@ -322,9 +322,10 @@ impl Error {
         Self(Arc::new(Inner { kind, message, source, place, lasting: true, retry_after: None }))
     }
 
-    /// Whether corruption cannot be repaired, as far as this replica knows: the log has no other replica, is a
-    /// follower's copy, or all other voters have the same entries damaged. Reading again does not help. False while
-    /// repair is in progress, and for every other kind of error.
+    /// Whether reading again does not help, as far as this replica knows. `Corrupt`: the damage cannot be repaired, because the log has
+    /// no other replica, is a follower's copy, or all other voters have the same entries damaged. `Unavailable`: the record is in an
+    /// object store alone, and the log was opened without one; another replica may have it. False while repair is in progress, and for
+    /// every other error.
     pub fn is_lasting(&self) -> bool {
         self.0.lasting
     }
@@ -349,7 +350,8 @@ impl Error {
     }
 
     /// How long to wait before the call is made again, if that is known: for a log that has used up its
-    /// [`AppendBytesPerSecond`](crate::LogOption::AppendBytesPerSecond).
+    /// [`AppendBytesPerSecond`](crate::LogOption::AppendBytesPerSecond), and for a record of which a copy has yet to learn which
+    /// object has it.
     ///
     /// ```
     /// use chiplog::{Log, LogOption, Options};

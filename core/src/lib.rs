@@ -65,8 +65,9 @@ pub use error::{Error, ErrorKind, Result};
 pub use options::log_options::{LogOption, LogOptions};
 pub use options::{Clock, Options};
 pub use read::canceller::Canceller;
-pub use read::reader::{Reader, Start};
+pub use read::reader::Reader;
 pub use read::records::{OwnedRecord, Record, RecordBatch, StoredBatch};
+pub use read::view::Start;
 pub use record::batch::{Batch, BatchBuilder};
 pub use record::compression::Codec;
 pub use store::segment::ReadMode;
@@ -84,8 +85,13 @@ pub use types::{
 /// Parts that chiplog's other crates share. They may change in any version.
 #[cfg(feature = "internal")]
 pub mod internal {
+    pub use crate::api::log::objects::LogObject;
     pub use crate::api::logs::directories::{DirectoryFault, GroupDirectories};
     pub use crate::disk::mmap::ForkGuard;
+    pub use crate::record::crc::Crc;
+    pub use crate::store::objects::names::{
+        begin_name, begin_text, branch_name, object_name, root_name, root_text,
+    };
 }
 
 /// The bounds of the file format.

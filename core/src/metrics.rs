@@ -54,8 +54,10 @@ pub struct Metrics {
     pub object_failures: u64,
     /// Objects that were missing or damaged in the object store, and that this replica has stored again.
     pub repaired_objects: u64,
-    /// Bytes of objects that this replica has fetched from the object store for its readers.
+    /// Bytes of objects that this replica has fetched from the object store for its readers, and to keep them.
     pub fetched_bytes: u64,
+    /// Attempts to keep an object on this disk that failed. Each is repeated.
+    pub fill_failures: u64,
     /// Histogram of syncs: bucket n counts those that took less than 2, 4, 8 … microseconds and did not fit the bucket
     /// before. The last bucket counts all others.
     pub sync_micros_buckets: [u64; SYNC_BUCKETS],
@@ -83,6 +85,8 @@ pub struct Metrics {
     pub damaged_objects: u64,
     /// Gauge: bytes of objects that are kept here for readers.
     pub cached_bytes: u64,
+    /// Gauge: bytes of the newest objects that are kept on this disk, as many as `Options::fill_bytes` permits.
+    pub filled_bytes: u64,
     /// Gauge: the last record that is in an object known to be stored; 0 if there is none. If all replicas are lost, the
     /// log comes back up to this record, or a later one.
     pub stored_index: u64,
@@ -92,6 +96,15 @@ pub struct Metrics {
     pub sliced_bytes: u64,
     /// Attempts to store or to find slices that failed. They are repeated.
     pub slice_failures: u64,
+    /// Payload slices that this replica put into the object store with the durability class `object`.
+    pub stored_payloads: u64,
+    /// Bytes of these slices.
+    pub payload_bytes: u64,
+    /// Attempts to store them that failed. They are repeated for 10 s.
+    pub payload_failures: u64,
+    /// Appends to a log with the durability class `object` that this replica has confirmed although it did not know the object store alone
+    /// to have them. They are as durable as without the class: see `Options::payload_slices`.
+    pub unstored_confirmations: u64,
     /// Gauge: bytes of blocks here that are neither in an object nor in a slice, as far as this replica knows; 0 without
     /// `Options::slice_interval`.
     pub unsliced_bytes: u64,
@@ -167,9 +180,15 @@ pub(crate) struct Counters {
     stored_slices: AtomicU64,
     sliced_bytes: AtomicU64,
     pub(crate) slice_failures: AtomicU64,
+    stored_payloads: AtomicU64,
+    payload_bytes: AtomicU64,
+    pub(crate) payload_failures: AtomicU64,
+    pub(crate) unstored_confirmations: AtomicU64,
     /// How far the slices are, as far as this replica knows: the last record and the last entry. Current values, not counts.
     pub(crate) sliced_index: AtomicU64,
     pub(crate) sliced_upto: AtomicU64,
+    pub(crate) in_store_index: AtomicU64,
+    pub(crate) in_store_upto: AtomicU64,
     syncs: AtomicU64,
     sync_micros: AtomicU64,
     sync_micros_max: AtomicU64,
@@ -207,6 +226,12 @@ impl Counters {
     pub(crate) fn stored_slices(&self, count: u64, bytes: u64) {
         self.stored_slices.fetch_add(count, Ordering::Relaxed);
         self.sliced_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts a payload slice that was stored.
+    pub(crate) fn stored_payload(&self, bytes: u64) {
+        self.stored_payloads.fetch_add(1, Ordering::Relaxed);
+        self.payload_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Notes the start or the end of a sync.
@@ -248,6 +273,10 @@ impl Counters {
             stored_slices: get(&self.stored_slices),
             sliced_bytes: get(&self.sliced_bytes),
             slice_failures: get(&self.slice_failures),
+            stored_payloads: get(&self.stored_payloads),
+            payload_bytes: get(&self.payload_bytes),
+            payload_failures: get(&self.payload_failures),
+            unstored_confirmations: get(&self.unstored_confirmations),
             sliced_index: get(&self.sliced_index),
             sync_micros_buckets: std::array::from_fn(|n| get(&self.sync_buckets[n])),
             commit_micros_buckets: std::array::from_fn(|n| get(&self.commit_buckets[n])),

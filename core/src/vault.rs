@@ -3,9 +3,11 @@
 //! ```text
 //! PREFIX/<log id>/root                            which log this is
 //!                 o/00000000000000000000          the objects, numbered from 0
+//!                 p/00000000000000000001.00000000000000000001   payload slices, by term and number
 //!                 begin/00000000000000000000      the records of all objects below this number are discarded
 //!                 s/FIRST.LAST.TERM               slices: the newest entries, until an object has them
 //!                 pin/before-upgrade              keeps objects from deletion
+//!                 named                           which logs have the named logs of a cluster's servers
 //! ```
 //!
 //! Implementations know names and bytes, and nothing of logs. They are called on threads of their own, never on a thread
@@ -23,8 +25,8 @@ use std::ops::Range;
 ///
 /// Calls block, also for the network, and can be made from several threads at a time. They end: an implementation has
 /// time-outs, and tries again by itself what is worth it. A name is 1 to 512 of the characters `a-z 0-9 . _ - /`, with no part
-/// between slashes that is empty, `.`, `..` or longer than 200: see [`check_name`]. No name continues another one after a slash: with an object
-/// `o/7` there is none `o/7/a`, because a directory cannot keep both.
+/// between slashes that is empty, `.`, `..` or longer than 200: see [`check_name`]. No name continues another one after a slash:
+/// with an object `o/7` there is none `o/7/a`, because a directory cannot keep both.
 ///
 /// # Errors
 /// All calls:
@@ -159,10 +161,14 @@ pub const NAME_PART_BYTES_MAX: usize = 200;
 mod conformance;
 #[cfg(any(test, feature = "testing"))]
 mod faulty;
+#[cfg(any(test, feature = "testing"))]
+mod hooked;
 mod memory;
 
 #[cfg(any(test, feature = "testing"))]
 pub use conformance::check_conformance;
 #[cfg(any(test, feature = "testing"))]
 pub use faulty::{FaultCounts, FaultOptions, FaultyVault};
+#[cfg(any(test, feature = "testing"))]
+pub use hooked::HookedVault;
 pub use memory::MemoryVault;

@@ -217,6 +217,44 @@ fn copy_is_not_led_past_records_that_are_not_stored() {
     check(&reader, &log, 1);
 }
 
+/// A new copy begins behind the newest object, and learns of it from entries that it takes afterwards.
+#[test]
+fn readers_wait_until_a_new_copy_knows_the_objects() {
+    let (dir, place, vault) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = source(dir.path(), &vault);
+    fill(&log, dir.path(), 4000);
+    let mut source = log.follow(FollowFrom::First).unwrap().skip_stored();
+    let Some(FollowMessage::State(state)) = source.next(0).unwrap() else {
+        panic!("a feed begins with a state")
+    };
+    let taken = FollowerLog::create(place.path(), reads(&vault), &state).unwrap();
+    let stored = taken.log().last_index();
+    let mut hasty = taken.log().reader_that_fails_at_once(Start::Index(stored)).unwrap();
+    assert!(!hasty.is_in_files());
+    assert!(taken.log().reader(Start::Next).unwrap().is_in_files());
+    let error = hasty.next_record().map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.retry_after().is_some(), "it can be known soon: {error}");
+    std::thread::scope(|scope| {
+        let reads = scope.spawn(|| {
+            let mut reader = taken.log().reader(Start::First).unwrap();
+            for n in 1..=stored.get() {
+                assert_eq!(reader.next_record().unwrap().unwrap().data, record(n));
+            }
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        feed(&taken, &mut source);
+        reads.join().unwrap();
+    });
+    assert_eq!(hasty.next_record().unwrap().unwrap().data, record(stored.get()));
+    // Not for ever.
+    let place = tempfile::tempdir().unwrap();
+    let taken = FollowerLog::create(place.path(), reads(&vault), &state).unwrap();
+    let error = taken.log().read(stored).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
 #[test]
 fn outage_of_the_object_store_is_no_loss() {
     let (dir, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -372,6 +410,106 @@ fn files_of_a_copy_stay_while_its_store_returns_nothing() {
         segments(place.path()) <= 8
     });
     check(&taken, &log, 1);
+}
+
+/// The object files in a directory: those of the cache, and whole ones.
+fn object_files(dir: &Path) -> (usize, usize) {
+    let names =
+        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let lengths: Vec<_> = names.filter(|name| name.ends_with(".object")).map(|name| name.len()).collect();
+    let whole = lengths.iter().filter(|length| **length == 20 + 1 + 32 + ".object".len()).count();
+    (lengths.len() - whole, whole)
+}
+
+/// Whether the oldest object is kept whole: it is fetched last.
+fn has_oldest(dir: &Path, log: &Log) -> bool {
+    dir.join(format!("{:020}-{:032x}.object", 0, log.log_id().get())).exists()
+}
+
+/// Once it has all objects, a copy needs no store for its readers, also after a restart.
+#[test]
+fn copy_fills_its_disk_with_whole_objects() {
+    let (dir, place, vault) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = source(dir.path(), &vault);
+    fill(&log, dir.path(), 8000);
+    eventually("everything is stored", || log.last_index().get() - log.metrics().stored_index < 1000);
+    let down = Arc::new(FaultyVault::new(vault.clone(), 7, FaultOptions::default()));
+    let fills = || options().vault(down.clone() as Arc<dyn Vault>).fill_bytes(1 << 30);
+    let (taken, _) = copy(place.path(), &log, FollowFrom::First, fills());
+    let objects = vault.list("").unwrap().iter().filter(|object| object.name.contains("/o/")).count();
+    let is_filled =
+        |copy: &FollowerLog| copy.log().metrics().filled_bytes > 4_000_000 && has_oldest(place.path(), &log);
+    eventually("it has all objects", || is_filled(&taken));
+    down.set_faults(FaultOptions::default().refused(1_000));
+    check(&taken, &log, 1);
+    assert_eq!(taken.log().metrics().fill_failures, 0);
+    taken.close().unwrap();
+    drop(taken);
+    let taken = FollowerLog::open(place.path(), fills()).unwrap();
+    assert!(is_filled(&taken));
+    check(&taken, &log, 1);
+    assert_eq!(taken.log().metrics().fetched_bytes, 0);
+    taken.close().unwrap();
+    drop(taken);
+    // Discarded records take their objects with them.
+    down.set_faults(FaultOptions::default());
+    log.discard(log.last_index()).unwrap();
+    let taken = FollowerLog::open(place.path(), fills()).unwrap();
+    eventually("objects go", || {
+        append(&log, 400);
+        follow_on(&taken, &log);
+        object_files(place.path()).1 + 2 < objects
+    });
+    let kept = object_files(place.path()).1;
+    taken.close().unwrap();
+    drop(taken);
+    // Without the option none stays.
+    assert!(kept <= objects);
+    drop(FollowerLog::open(place.path(), reads(&vault)).unwrap());
+    assert_eq!(object_files(place.path()), (0, 0));
+}
+
+/// Files of the log and objects together stay within the limit of both, and appends take the room of objects.
+#[test]
+fn objects_of_a_copy_give_way_to_its_files() {
+    let (dir, place, vault) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = source(dir.path(), &vault);
+    fill(&log, dir.path(), 8000);
+    let local = 8 * u64::from(SEGMENT);
+    let fills = reads(&vault).fill_bytes(1 << 30).local_bytes(local);
+    let (taken, _) = copy(place.path(), &log, FollowFrom::First, fills);
+    eventually("it has objects", || taken.log().metrics().filled_bytes > local / 4);
+    let used = || taken.log().status().bytes_used + taken.log().metrics().filled_bytes;
+    assert!(used() <= local, "{} of {local}", used());
+    eventually("its files have the room", || {
+        append(&log, 200);
+        follow_on(&taken, &log);
+        taken.log().metrics().filled_bytes == 0
+    });
+    check(&taken, &log, 1);
+}
+
+/// A log on its own, or a replica, does the same once its files are gone.
+#[test]
+fn replica_fills_its_disk_with_whole_objects() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = source(dir.path(), &vault);
+    fill(&log, dir.path(), 8000);
+    drop(log);
+    let down = Arc::new(FaultyVault::new(vault.clone(), 7, FaultOptions::default()));
+    let fills = options().vault(down.clone() as Arc<dyn Vault>).object_bytes(128 << 10).fill_bytes(1 << 30);
+    let log = Log::open(dir.path(), fills).unwrap();
+    assert!(segments(dir.path()) <= 8, "its files have a small part of it");
+    eventually("it has all objects", || {
+        has_oldest(dir.path(), &log) && log.metrics().filled_bytes > 4_000_000
+    });
+    down.set_faults(FaultOptions::default().refused(1_000));
+    let mut reader = log.reader(Start::First).unwrap();
+    for n in 1..=log.last_index().get() {
+        assert_eq!(reader.next_record().unwrap().unwrap().data, record(n));
+    }
 }
 
 #[test]

@@ -60,6 +60,7 @@ fn fields_have_no_gaps_and_fill_their_structure() {
         "TABLE_FIXED_BYTES",
         "RUN_BYTES",
         "BATCH_HEADER_BYTES",
+        "REFERENCE_BYTES",
         "COMMAND_BYTES",
         "LONG_COMMAND_BYTES",
         "CUT_COMMAND_BYTES",
@@ -73,6 +74,7 @@ fn fields_have_no_gaps_and_fill_their_structure() {
         "LOG_OPTION_BYTES",
         "OBJECTS_HEADER_BYTES",
         "OBJECT_BYTES",
+        "ANCESTOR_BYTES",
         "MEMBERSHIP_BYTES",
         "MEMBER_BYTES",
         "TABLE_HEADER_BYTES",
@@ -81,6 +83,7 @@ fn fields_have_no_gaps_and_fill_their_structure() {
         "INDEX_ENTRY_BYTES",
         "FOOTER_BYTES",
         "CATALOGUE_RECORD_BYTES",
+        "PAYLOAD_HEADER_BYTES",
         "SEGMENT_HEADER_BYTES", // of a sorted copy
     ];
     let layouts: Vec<_> = tables().into_iter().filter(|(h, _)| h.starts_with(&["offset", "size"])).collect();

@@ -1,11 +1,11 @@
-//! Bytes of format versions 1 to 3, kept for ever: every later version has to read them, and encode the same.
+//! Bytes of format versions 1 to 4, kept for ever: every later version has to read them, and encode the same.
 //!
 //! The files in `golden/` were made once; those of blocks, header and footer by a program that shares no code with
 //! this crate. **Never make them again**: if one of these tests fails, the format has changed.
 #![cfg(feature = "testing")] // opens the decoders
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use chiplog::backup::{Backup, RestoreOptions};
+use chiplog::backup::{Backup, Branch, BranchOptions, RestoreOptions, RestoreTo};
 use chiplog::vault::{MemoryVault, Vault};
 use chiplog::{
     Batch, BatchBuilder, Clock, Codec, ErrorKind, Index, Log, LogId, LogNumber, LogOption, LogOptions, Logs,
@@ -104,6 +104,28 @@ fn parts_of_version_2_are_read_and_encoded_the_same() {
     assert!(sound && header == block[..64]);
     let length = u32::from_le_bytes(block[8..12].try_into().unwrap()) as usize;
     assert_eq!(fuzzing::command(&block[64..length]).unwrap(), block[64..length]);
+}
+
+/// A payload slice with two batches and a break between them, and the reference to the first one. Made by a program that shares no code with
+/// this crate, like the others.
+#[test]
+fn payload_slices_and_references_are_read_and_encoded_the_same() {
+    const LOG: u128 = 0x0123_4567_89ab_cdef_fedc_ba98_7654_3210;
+    let (slice, name) = (golden("payload-slice.bin"), (4, 9));
+    assert_eq!(fuzzing::payload_slice(LOG, name, &slice), Some(slice.clone()));
+    assert_eq!(fuzzing::payload_slice(LOG, (4, 8), &slice), None, "it is another one than its name says");
+    assert_eq!(fuzzing::payload_slice(LOG + 1, name, &slice), None);
+    let (reference, batch) = (golden("batch-reference.bin"), golden("batch-none.bin"));
+    let at = |at: usize| u32::from_le_bytes(reference[at..at + 4].try_into().unwrap()) as usize;
+    assert_eq!((&slice[at(56)..at(56) + at(60)], at(68)), (&batch[..], slice.len()));
+    assert_eq!(fuzzing::reference(&reference, &batch), Some(reference.clone()));
+    assert_eq!(fuzzing::reference(&reference, &golden("batch-single.bin")), None, "it is of another batch");
+    // Each bit counts.
+    for bit in 0..slice.len() * 8 {
+        let mut bad = slice.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(fuzzing::payload_slice(LOG, name, &bad), None, "bit {bit}");
+    }
 }
 
 /// Parts of shared groups. `block-mixed.bin` and `opening-logs-body.bin` were made by a program that shares no code
@@ -366,6 +388,102 @@ fn make_the_log_with_objects() {
     }
     for (name, bytes) in objects_of(&vault).into_iter().filter(|(name, _)| name.contains("/o/")) {
         fs::write(objects.join(name.rsplit('/').next().unwrap()), bytes).unwrap();
+    }
+}
+
+/// The last record that the golden branch has of the golden log with objects, of those in its own objects, and of all.
+const BRANCH: [u64; 3] = [150, 200, 205];
+
+fn branch_record(n: u64) -> Vec<u8> {
+    match n > BRANCH[0] {
+        true => format!("branch {n}, ").into_bytes().repeat((n % 90) as usize),
+        false => tiered_record(n),
+    }
+}
+
+/// The objects of the golden log, and those of its golden branch without its parent's pin.
+fn vault_of_the_branch(branch: LogId) -> MemoryVault {
+    let vault = MemoryVault::default();
+    let put = |name: &str, bytes: Vec<u8>| vault.put(name, &[bytes.into()]).unwrap();
+    let parent = golden_objects();
+    for log in [&parent[0].0[..32], &format!("{:032x}", branch.get())] {
+        put(&format!("{log}/root"), format!("chiplog objects\nformat 1\nlog {log}\n").into_bytes());
+    }
+    parent.iter().for_each(|(name, bytes)| put(name, bytes.to_vec()));
+    for entry in fs::read_dir(path("log-4-objects")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let bytes = golden(&format!("log-4-objects/{name}"));
+        let name = if name == "branch" { name } else { format!("o/{name}") };
+        put(&format!("{:032x}/{name}", branch.get()), bytes);
+    }
+    vault
+}
+
+/// The directory of a branch and its objects, of version 4: it has its parent's records, and its own, also if its files are lost.
+#[test]
+fn golden_branch_is_read() {
+    let dir = copy_of("log-4");
+    let first = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+    let first = first.filter(|path| path.extension().is_some_and(|e| e == "seg")).min().unwrap();
+    assert_eq!(fs::read(first).unwrap()[16..20], 4_u32.to_le_bytes());
+    let id = ReadOnlyLog::open(dir.path()).unwrap().log_id();
+    let vault = Arc::new(vault_of_the_branch(id));
+    let branch = Branch::of(&*vault, id).unwrap().unwrap();
+    assert_eq!(branch.parts.len(), 1);
+    assert!(golden_objects()[0].0.starts_with(&format!("{:032x}", branch.parts[0].log_id.get())));
+    let check = |log: &Log, last: u64| {
+        assert_eq!((log.first_index(), log.last_index()), (Index(1), Index(last)));
+        for n in 1..=last {
+            assert_eq!(log.read(Index(n)).unwrap().data, branch_record(n), "record {n}");
+        }
+    };
+    let log = Log::open(dir.path(), with_objects(&vault)).unwrap();
+    check(&log, BRANCH[2]);
+    log.close().unwrap();
+    let backup = Backup::fetch(&*vault, id, dir.path().join("backup"), &mut |_, _| {}).unwrap();
+    backup.restore(dir.path().join("again"), &RestoreOptions::default(), &mut |_, _| {}).unwrap();
+    check(&Log::open(dir.path().join("again"), with_objects(&Arc::default())).unwrap(), BRANCH[1]);
+}
+
+/// Makes the golden branch. It was run once; its files must never be made again.
+#[test]
+#[ignore = "the golden files exist"]
+fn make_the_branch() {
+    let (at, objects) = (path("log-4"), path("log-4-objects"));
+    assert!(!at.exists(), "never make golden files again");
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let parent = golden_objects();
+    let log = &parent[0].0[..32];
+    let root = format!("chiplog objects\nformat 1\nlog {log}\n");
+    vault.put(&format!("{log}/root"), &[root.into()]).unwrap();
+    parent.iter().for_each(|(name, bytes)| vault.put(name, std::slice::from_ref(bytes)).unwrap());
+    let id = LogId(u128::from_str_radix(log, 16).unwrap());
+    let options = BranchOptions::default().to(RestoreTo::Index(Index(BRANCH[0])));
+    let made = Branch::make(&*vault, id, dir.path().join("branch"), &options).unwrap();
+    let log = Log::open(dir.path().join("branch"), with_objects(&vault)).unwrap();
+    let append = |from: u64, to: u64| {
+        (from..=to).for_each(|n| assert_eq!(log.append(&branch_record(n)).unwrap(), Index(n)));
+    };
+    append(BRANCH[0] + 1, BRANCH[1]);
+    log.cut_objects(Index(BRANCH[1])).unwrap();
+    while log.metrics().stored_index < BRANCH[1] {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    append(BRANCH[1] + 1, BRANCH[2]);
+    log.close().unwrap();
+    fs::create_dir(&at).unwrap();
+    fs::create_dir(&objects).unwrap();
+    for entry in fs::read_dir(dir.path().join("branch")).unwrap().map(|entry| entry.unwrap()) {
+        if entry.file_type().unwrap().is_file() {
+            fs::copy(entry.path(), at.join(entry.file_name())).unwrap();
+        }
+    }
+    let own = format!("{:032x}/", made.log_id.get());
+    for (name, bytes) in objects_of(&vault) {
+        if let Some(name) = name.strip_prefix(&own).filter(|name| *name == "branch" || name.starts_with("o/"))
+        {
+            fs::write(objects.join(name.rsplit('/').next().unwrap()), bytes).unwrap();
+        }
     }
 }
 

@@ -6,7 +6,7 @@ mod support;
 
 use chiplog::backup::{Backup, RestoreOptions, RestoreTo, Restored};
 use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
-use chiplog::disk::sim::{Call, Fault, Landed, SimDisk, Trouble};
+use chiplog::disk::sim::SimDisk;
 use chiplog::follower::{FollowFrom, FollowMessage};
 use chiplog::transport::MemoryNetwork;
 use chiplog::{
@@ -17,7 +17,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::{StepClock, Wrong, explore::at_every_point};
+use support::explore::{Interrupted, whole_or_none};
+use support::{StepClock, Wrong};
 use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -235,17 +236,22 @@ fn restore_to_any_record_has_the_log_as_it_was_then() {
     let last = log.last_index();
     log.close().unwrap();
     place.back_up();
-    for to in 2..=last.get() {
+    // Record 3 is inside the first append of which something is left: nothing before it was asked for.
+    let error = place.restore("to3", &upto(RestoreTo::Index(Index(3)))).unwrap_err();
+    assert!(error.kind() == ErrorKind::OutOfRange && error.to_string().contains("records 2 to 4"), "{error}");
+    for to in (2..=last.get()).filter(|to| *to != 3) {
         let (restored, log) = place.restored(&format!("to{to}"), &upto(RestoreTo::Index(Index(to))));
         // Batches of three are at 2, 7, 12 and 17: a batch is restored whole or not at all.
         let ends = match to {
-            2..4 => 1,
+            2 => 1,
             7 | 8 => 6,
             12 | 13 => 11,
             17 | 18 => 16,
             to => to,
         };
         assert_eq!((restored.last, log.last_index()), (Index(ends), Index(ends)), "to {to}");
+        let left_out = (ends < to).then(|| (Index(ends + 1), Index(ends + 3)));
+        assert_eq!(restored.left_out, left_out, "to {to}");
         let here = records(&log);
         let kept = here.iter().filter(|r| r.0 >= Index(3)).cloned().collect::<Records>();
         assert_eq!(kept, all.iter().filter(|r| r.0 <= Index(ends)).cloned().collect::<Records>(), "to {to}");
@@ -262,6 +268,24 @@ fn restore_to_any_record_has_the_log_as_it_was_then() {
     assert_eq!(refused(last.get() + 1).kind(), ErrorKind::OutOfRange);
     assert_eq!(refused(1).kind(), ErrorKind::Discarded);
     assert!(!place.names().iter().any(|name| name.starts_with("never")), "{:?}", place.names());
+}
+
+/// A log without records was made, as if that had been asked for.
+#[test]
+fn restore_into_the_first_append_is_refused() {
+    let place = Place::new();
+    let log = place.log();
+    let mut batch = BatchBuilder::new();
+    (0..5u8).for_each(|n| _ = batch.push(&[n]).unwrap());
+    log.append(&batch.build().unwrap()).unwrap();
+    log.close().unwrap();
+    place.back_up();
+    let error = place.restore("never", &upto(RestoreTo::Index(Index(3)))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
+    assert!(error.to_string().contains("an append of records 1 to 5"), "{error}");
+    assert!(!place.names().iter().any(|name| name.starts_with("never")), "{:?}", place.names());
+    let (whole, _) = place.restored("whole", &upto(RestoreTo::Index(Index(5))));
+    assert_eq!((whole.last, whole.left_out), (Index(5), None));
 }
 
 #[test]
@@ -465,46 +489,8 @@ fn power_cut_at_every_call_of_a_restore_leaves_the_whole_log_or_none() {
         Err(error) if complete => Err(Wrong(format!("the log was restored but does not open: {error}"))),
         Err(_) => Ok(false),
     };
-
-    let disk = SimDisk::default();
-    restore(&disk).unwrap();
-    disk.mark(1);
-    let history = disk.history();
-    let (whole, none) = (std::sync::atomic::AtomicUsize::new(0), std::sync::atomic::AtomicUsize::new(0));
-    let points = history.ops.len();
-    let explored = at_every_point("restore", &history, |point, state| {
-        for image in state.crashes(8, 8, point as u64) {
-            let there = judge(&SimDisk::new(image), point == points)?;
-            let tally = if there { &whole } else { &none };
-            tally.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        }
-        Ok(true)
-    });
-    if let Err(wrong) = explored {
-        panic!("{wrong}");
-    }
-    let (whole, none) = (whole.into_inner(), none.into_inner());
-    println!("restore: {points} points, {none} images without a log, {whole} with the whole log");
-    assert!(whole > 0 && none > points, "both outcomes occur");
-
-    // Every write, sync, creation and renaming fails once.
-    let mut failures = 0;
-    for call in [Call::Create, Call::Write, Call::Sync, Call::SyncDir, Call::Rename] {
-        for nth in 1.. {
-            let disk = SimDisk::default();
-            disk.plan(Fault { call: Some(call), nth, lasting: true, trouble: Trouble::Eio(Landed::Nothing) });
-            let restored = restore(&disk);
-            disk.heal();
-            if restored.is_ok() {
-                break; // there was no such call, or none that mattered
-            }
-            failures += 1;
-            if let Err(Wrong(what)) = judge(&disk.crash(|_| 0), false) {
-                panic!("{call:?} number {nth} failed: {what}");
-            }
-        }
-    }
-    println!("restore: {failures} failed calls");
+    let Interrupted { points, none, failures } = whole_or_none("restore", 8, restore, judge);
+    assert!(none > points, "both outcomes occur");
     assert!(failures > 10, "{failures}");
 }
 

@@ -464,6 +464,37 @@ fn every_power_cut_leaves_each_log_its_acknowledged_records() {
     assert!(wanted < 10_000 || (rolls > 10 && removals > 2), "{rolls} rolls, {removals} removals");
 }
 
+/// All states of the disks of the system log and of the group.
+struct States(Vec<DiskState>, Vec<DiskState>);
+
+impl States {
+    fn of(system: &SimDisk, group: &SimDisk) -> Self {
+        let states = |disk: &SimDisk| disk.history().states().collect();
+        Self(states(system), states(group))
+    }
+
+    /// Calls `check` with what a power cut leaves of both disks, and the place, at each operation of a step that went from the
+    /// numbers `from` of operations to `to`, and wrote to the system log first, then to the group.
+    fn crash_between(
+        &self,
+        from: (usize, usize),
+        to: (usize, usize),
+        mut check: impl FnMut(&SimDisk, &SimDisk, &str),
+    ) {
+        let first = (from.0..=to.0).map(|at| (at, from.1));
+        for (at_system, at_group) in first.chain((from.1..=to.1).map(|at| (to.0, at))) {
+            for seed in 0..3 {
+                let mut rng = Rng::new(seed);
+                let mut choose = |versions| if seed > 0 { rng.below(versions) } else { 0 };
+                let system = SimDisk::new(self.0[at_system].crash(&mut choose));
+                let group = SimDisk::new(self.1[at_group].crash(&mut choose));
+                let place = format!("operations {at_system} and {at_group}, seed {seed}");
+                check(&system, &group, &place);
+            }
+        }
+    }
+}
+
 /// The names that a step of the catalogue's script leaves, each with the number of its records. A name that the step
 /// creates or deletes may be there or not.
 #[test]
@@ -504,27 +535,14 @@ fn create_and_delete_that_are_interrupted_leave_a_usable_name_or_none() {
         cuts.push((from, lengths(), name.to_owned(), before, names.clone()));
     }
     logs.close().unwrap();
-    let (of_system, of_group) = (system.history(), group.history());
-    let (systems, groups): (Vec<_>, Vec<_>) = (of_system.states().collect(), of_group.states().collect());
+    let states = States::of(&system, &group);
     let mut tried = 0;
     for (n, (from, to, touched, before, after)) in cuts.iter().enumerate() {
-        // The system log is written first, then the group.
-        let first = (from.0..=to.0).map(|at| (at, from.1));
-        let both: Vec<(usize, usize)> = first.chain((from.1..=to.1).map(|at| (to.0, at))).collect();
-        for (at_system, at_group) in both {
-            for seed in 0..3 {
-                let mut rng = Rng::new(seed);
-                let mut choose = |versions| if seed > 0 { rng.below(versions) } else { 0 };
-                let left = (
-                    SimDisk::new(systems[at_system].crash(&mut choose)),
-                    SimDisk::new(groups[at_group].crash(&mut choose)),
-                );
-                let place = format!("step {n}, operations {at_system} and {at_group}, seed {seed}");
-                check_names(&left.0, &left.1, touched, before, after)
-                    .unwrap_or_else(|e| panic!("{place}: {e}"));
-                tried += 1;
-            }
-        }
+        states.crash_between(*from, *to, |system, group, place| {
+            check_names(system, group, touched, before, after)
+                .unwrap_or_else(|e| panic!("step {n}, {place}: {e}"));
+            tried += 1;
+        });
     }
     println!("{tried} interruptions");
     assert!(tried > 100, "{tried}");
@@ -598,29 +616,16 @@ fn snapshot_of_the_catalogue_that_is_interrupted_loses_nothing() {
     }
     let to = lengths();
     logs.close().unwrap();
-    let (of_system, of_group) = (system.history(), group.history());
-    let (systems, groups): (Vec<_>, Vec<_>) = (of_system.states().collect(), of_group.states().collect());
-    let first = (from.0..=to.0).map(|at| (at, from.1));
-    let both: Vec<(usize, usize)> = first.chain((from.1..=to.1).map(|at| (to.0, at))).collect();
     assert!(to.0 - from.0 > 4, "the record, the parts, the discard: {from:?} to {to:?}");
-    for (at_system, at_group) in both {
-        for seed in 0..3 {
-            let mut rng = Rng::new(seed);
-            let mut choose = |versions| if seed > 0 { rng.below(versions) } else { 0 };
-            let left = (
-                SimDisk::new(systems[at_system].crash(&mut choose)),
-                SimDisk::new(groups[at_group].crash(&mut choose)),
-            );
-            let place = format!("operations {at_system} and {at_group}, seed {seed}");
-            check_names(&left.0, &left.1, "z", &names, &names).unwrap_or_else(|e| panic!("{place}: {e}"));
-            let logs = logs_on(&left.0, &left.1).unwrap();
-            let is_there = logs.delete("z").is_ok();
-            logs.create("z").unwrap();
-            let number = logs.info("z").unwrap().number;
-            let lost = is_create && !is_there;
-            assert_eq!(number, LogNumber(newest + 1 - u32::from(lost)), "{place}");
-            assert!(logs.system().first_index() > Index(1), "{place}");
-            logs.close().unwrap();
-        }
-    }
+    States::of(&system, &group).crash_between(from, to, |system, group, place| {
+        check_names(system, group, "z", &names, &names).unwrap_or_else(|e| panic!("{place}: {e}"));
+        let logs = logs_on(system, group).unwrap();
+        let is_there = logs.delete("z").is_ok();
+        logs.create("z").unwrap();
+        let number = logs.info("z").unwrap().number;
+        let lost = is_create && !is_there;
+        assert_eq!(number, LogNumber(newest + 1 - u32::from(lost)), "{place}");
+        assert!(logs.system().first_index() > Index(1), "{place}");
+        logs.close().unwrap();
+    });
 }

@@ -137,15 +137,6 @@ fn objects(vault: &MemoryVault, log: LogId) -> Vec<(String, u64)> {
 
 /// A reader of one log among many fetches about that log's bytes, not the whole objects.
 #[test]
-fn slices_of_groups_are_refused() {
-    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
-    let options = options(&vault).slice_interval(Duration::from_millis(100));
-    let refused = Logs::open(dir.path(), LogsOptions::default().options(options)).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
-    assert!(refused.to_string().contains("no slices yet"), "{refused}");
-}
-
-#[test]
 fn one_log_costs_about_its_own_bytes() {
     let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
     let options = || {

@@ -3,11 +3,12 @@
 
 use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::follower::{FollowFrom, FollowMessage};
-use chiplog::transport::MemoryNetwork;
+use chiplog::transport::{Envelope, Inbox, MemoryNetwork, Transport};
 use chiplog::{
     ErrorKind, FollowerLog, Index, Log, LogId, LogInfo, LogNumber, Logs, LogsOptions, NodeId, Options, Start,
 };
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -27,7 +28,16 @@ struct Trio {
 }
 
 fn options(node: u64, networks: &[MemoryNetwork; 2], bootstrap: impl Fn(usize) -> Bootstrap) -> LogsOptions {
-    let transports = [networks[0].transport(), networks[1].transport()];
+    options_over(node, networks, bootstrap, |transport| transport)
+}
+
+fn options_over(
+    node: u64,
+    networks: &[MemoryNetwork; 2],
+    bootstrap: impl Fn(usize) -> Bootstrap,
+    over: impl Fn(Arc<dyn Transport>) -> Arc<dyn Transport>,
+) -> LogsOptions {
+    let transports = [over(networks[0].transport()), over(networks[1].transport())];
     let bootstraps = [bootstrap(0), bootstrap(1)];
     LogsOptions::default().groups(1).options(small()).cluster(move |group| {
         let n = group as usize;
@@ -525,6 +535,64 @@ fn group_with_logs_of_a_lost_catalogue_is_refused() {
     assert_eq!(logs.get("old").unwrap().read(chiplog::Index(1)).unwrap().data, "of old");
 }
 
+/// Creates and deletes logs.
+fn churn(logs: &Logs, until: &dyn Fn(u64) -> bool) -> u64 {
+    let mut pairs = 0;
+    while !until(pairs) {
+        logs.create("z").unwrap();
+        logs.delete("z").unwrap();
+        pairs += 1;
+    }
+    pairs
+}
+
+/// The transport of a replica of an earlier version: it does not say which version of the format it reads.
+#[derive(Debug)]
+struct Earlier(Arc<dyn Transport>);
+
+impl Transport for Earlier {
+    fn attach(&self, node: NodeId, inbox: Inbox) {
+        self.0.attach(node, inbox);
+    }
+
+    fn detach(&self, node: NodeId) {
+        self.0.detach(node);
+    }
+
+    fn send(&self, envelope: Envelope) {
+        const READS_VERSION: u8 = 13;
+        if envelope.head[4] != READS_VERSION {
+            self.0.send(envelope);
+        }
+    }
+}
+
+/// It would not open the catalogue any more: it does not know snapshots.
+#[test]
+fn member_of_an_earlier_version_gets_no_snapshot_of_the_catalogue() {
+    let mut trio = Trio::new();
+    trio.stop(3);
+    let earlier =
+        options_over(3, &trio.networks, |_| Bootstrap::Existing, |transport| Arc::new(Earlier(transport)));
+    trio.logs[2] = Some(Logs::open(trio.dirs[2].path(), earlier).unwrap());
+    churn(trio.lead(1), &|pairs| pairs == 200);
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(4) {
+        trio.at(1).settle().unwrap(); // twice the time that silent members get
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let system = trio.at(1).system();
+    assert_eq!(system.first_index(), Index(1));
+    assert!(records(system).iter().all(|(_, record)| record[0] < 5), "no record is of a later kind");
+    // It is upgraded. Another leader asks again at once.
+    trio.stop(3);
+    trio.start(3);
+    let leader = trio.lead(2);
+    churn(leader, &|_| leader.system().first_index() > Index(1));
+    until("server 3 knows the snapshot", || trio.at(3).system().first_index() > Index(1));
+    assert!(trio.at(3).list().unwrap().is_empty());
+}
+
 /// The leaders write the catalogue as snapshots and discard what is before. A server that was away across a discard, one that is
 /// started again, and a new one know the same catalogue.
 #[test]
@@ -532,25 +600,20 @@ fn catalogue_is_the_same_on_servers_that_lack_discarded_records() {
     let mut trio = Trio::new();
     trio.lead(1).create("kept").unwrap();
     until("server 3 has it", || trio.at(3).list().unwrap().len() == 1);
+    // The first snapshot needs all servers: they say that they can read it.
+    let begun = churn(trio.lead(1), &|_| trio.at(1).system().first_index() > Index(1));
+    let last = trio.at(1).system().last_index();
+    until("server 3 has the snapshot", || trio.at(3).system().last_index() >= last);
     trio.stop(3);
-    let churn = |logs: &Logs, until: &dyn Fn(u64) -> bool| {
-        let mut pairs = 0;
-        while !until(pairs) {
-            logs.create("z").unwrap();
-            logs.delete("z").unwrap();
-            pairs += 1;
-        }
-        pairs
-    };
     let before = churn(trio.lead(1), &|pairs| pairs == 60);
-    assert_eq!(trio.at(1).system().first_index(), Index(1));
+    assert!(trio.at(1).system().first_index() < last);
     // Another leader goes on, and writes the snapshot. Whole files go with a later one.
     let second = trio.lead(2);
     let files = || std::fs::read_dir(second.system().path()).unwrap().filter_map(Result::ok);
     let has_first = || files().any(|file| file.file_name() == "00000000000000000001.seg");
-    let after = churn(second, &|_| second.system().first_index() > Index(1) && !has_first());
+    let after = churn(second, &|_| second.system().first_index() > last && !has_first());
     let number = second.create("new").unwrap();
-    assert_eq!(second.info("new").unwrap().number, LogNumber((before + after + 2) as u32));
+    assert_eq!(second.info("new").unwrap().number, LogNumber((begun + before + after + 2) as u32));
     let _ = number.append(b"x").unwrap();
     let first = second.system().first_index();
     let names = |logs: &Logs| -> Vec<(String, LogNumber, LogId)> {

@@ -148,6 +148,38 @@ fn seed_2229_damages_no_opening_behind_a_removed_segment() {
     assert!(report.violation.is_none(), "{}", report.violation.unwrap());
 }
 
+/// The files of a log with objects were removed because an opening said that their records are in objects. Then that opening was damaged,
+/// the files counted as lost, and the replica refused to start, as documented. The simulator took that for damage which a log survives.
+#[test]
+fn seed_97_damages_no_opening_that_alone_says_where_files_begin() {
+    let report = run(97);
+    assert!(report.violation.is_none(), "{}", report.violation.unwrap());
+}
+
+/// Records were discarded, and so were their objects and their payload slices. The entries were in the files all the same, in a segment
+/// that was still growing, and referred to the payload. A copy that lacked them was fed nothing any more.
+#[test]
+fn seed_808_copy_is_led_past_entries_whose_payload_is_gone() {
+    let report = run(808);
+    assert!(report.violation.is_none(), "{}", report.violation.unwrap());
+}
+
+/// A replica jumped to where the log of named logs had no objects yet, and learnt of the first object before it learnt of the discard
+/// that had let it jump. The checks expected its named logs to begin where the discard had not come yet.
+#[test]
+fn seed_1286_jumps_before_the_first_object_and_learns_of_the_discard_later() {
+    let report = run(1286);
+    assert!(report.violation.is_none(), "{}", report.violation.unwrap());
+}
+
+/// A leader was demoted by a joint change, alone knew that this was committed, had written more, and started again as a learner. The
+/// others still counted it as a voter, in a later term, and ignored its refusals of the earlier one: there was no leader any more.
+#[test]
+fn seed_1048_demoted_leader_reports_the_commit_to_a_later_term() {
+    let report = run(1048);
+    assert!(report.violation.is_none(), "{}", report.violation.unwrap());
+}
+
 /// The story that `make sim SEED=n` prints is that of the very run.
 #[test]
 fn listening_changes_nothing() {

@@ -1,17 +1,23 @@
 //! Slices: the newest records of a log are in the object store soon after they are committed, and come back from there alone.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "support/sliced_log.rs"]
+mod sliced_log;
+
 use bytes::Bytes;
 use chiplog::backup::{Backup, Inventory, Pin, RestoreOptions, RestoreTo};
 use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::transport::MemoryNetwork;
-use chiplog::vault::{FaultOptions, FaultyVault, MemoryVault, ObjectInfo, Vault};
-use chiplog::{ErrorKind, Index, Log, LogId, NodeId, Options, Start};
+use chiplog::vault::{FaultOptions, FaultyVault, HookedVault, MemoryVault, ObjectInfo, Vault};
+use chiplog::{ErrorKind, Index, Log, LogId, NodeId, Options};
+use sliced_log::{again, all_sliced, append_all, eventually, fetch, read_from_to, record_of};
+use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 const SEGMENT: u32 = 256 << 10;
 
@@ -21,55 +27,19 @@ fn options(vault: &Arc<impl Vault + 'static>) -> Options {
     Options::with_segment_bytes(SEGMENT).vault(vault.clone() as Arc<dyn Vault>).slice_interval(interval)
 }
 
+/// The least size of records.
+const LEAST: usize = 300;
+
 fn record(n: u64) -> Vec<u8> {
-    let mut record = vec![(n % 251) as u8; 300 + (n % 700) as usize];
-    record[..8].copy_from_slice(&n.to_le_bytes());
-    record
+    record_of(n, LEAST)
 }
 
 fn append(log: &Log, count: u64) {
-    let last = log.last_index().get();
-    let tickets: Vec<_> = (last + 1..=last + count).map(|n| log.submit(&record(n)).unwrap()).collect();
-    tickets.into_iter().for_each(|ticket| _ = ticket.wait().unwrap());
-}
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-fn all_sliced(log: &Log) {
-    eventually("everything is in a slice", || {
-        let metrics = log.metrics();
-        metrics.sliced_index == log.last_index().get() && metrics.unsliced_bytes == 0
-    });
+    append_all(log, count, LEAST);
 }
 
 fn read_all(log: &Log, from: u64, to: u64) {
-    assert_eq!((log.first_index().get(), log.last_index().get()), (from, to));
-    let mut reader = log.reader(Start::Index(Index(from))).unwrap();
-    for n in from..=to {
-        let found = reader.next_record().unwrap().unwrap_or_else(|| panic!("no record {n}"));
-        assert_eq!((found.index.get(), found.data), (n, &record(n)[..]));
-    }
-    assert!(reader.next_record().unwrap().is_none());
-}
-
-fn fetch(vault: &dyn Vault, log: LogId, dir: &Path) -> chiplog::Result<Backup> {
-    Backup::fetch(vault, log, dir, &mut |done, total| assert!(done <= total))
-}
-
-/// The log that comes back from the object store alone.
-fn again(vault: &dyn Vault, id: LogId, dir: &Path) -> (Log, Vec<String>) {
-    let at = |name: &str| dir.join(format!("{name}{}", std::fs::read_dir(dir).unwrap().count()));
-    let backup = fetch(vault, id, &at("backup")).unwrap();
-    backup.check(&mut |_, _| {}).unwrap();
-    let place = at("again");
-    backup.restore(&place, &RestoreOptions::default(), &mut |_, _| {}).unwrap();
-    (Log::open(place, Options::with_segment_bytes(1 << 20)).unwrap(), backup.notes().to_vec())
+    read_from_to(log, from, to, LEAST);
 }
 
 fn slices(vault: &dyn Vault, id: LogId) -> Vec<String> {
@@ -126,9 +96,14 @@ fn slices_continue_the_newest_object_and_go_once_another_has_them() {
     eventually("objects are stored", || log.metrics().stored_bytes > 2_000_000);
     all_sliced(&log);
     assert!(log.metrics().stored_index < log.metrics().sliced_index);
-    // Slices that reach behind the newest object stay, and there are none of objects.
-    eventually("slices go", || slices(&*vault, id).len() < 8);
-    let found = Backup::slices_in(&*vault, id, &mut |_| {}).unwrap();
+    // Slices that reach behind the newest object stay: those that a fetch takes.
+    let made = log.metrics().stored_slices;
+    let found = || Backup::slices_in(&*vault, id, &mut |_| {}).unwrap();
+    eventually("slices go", || {
+        let found = found();
+        found.slices == found.used && found.slices < made
+    });
+    let found = found();
     assert!(found.faults.is_empty() && !found.is_cut_off, "{found:?}");
     assert_eq!(found.last, Some(Index(4000)));
     let to = RestoreOptions::default().to(RestoreTo::Index(Index(3999)));
@@ -183,8 +158,13 @@ fn log_ends_before_a_missing_or_damaged_slice() {
         let found = Backup::slices_in(&*vault, id, &mut |_| {}).unwrap();
         assert!(found.is_cut_off && found.used < names.len() as u64, "{damage}: {found:?}");
         let (log, notes) = again(&*vault, id, dir.path());
-        assert_eq!(notes.len(), usize::from(damage != "missing"), "{damage}: {notes:?}");
-        assert!(notes.iter().all(|note| note.contains(bad)), "{notes:?}");
+        let (named, others): (Vec<_>, Vec<_>) = notes.iter().partition(|note| note.contains(bad));
+        assert_eq!(named.len(), usize::from(damage != "missing"), "{damage}: {notes:?}");
+        assert!(named.iter().all(|note| note.starts_with("slice ")), "{notes:?}");
+        assert!(
+            others.len() == 1 && others[0].starts_with("the log ends early: slices"),
+            "{damage}: {notes:?}"
+        );
         let end = log.last_index().get();
         assert!((10..90).contains(&end) && last.is_none_or(|last| last == end), "{damage}: {end}");
         assert_eq!(found.last, Some(Index(end)));
@@ -193,10 +173,37 @@ fn log_ends_before_a_missing_or_damaged_slice() {
     }
     // Another slice with the same entries bridges the gap.
     vault.put(bad, &[bytes]).unwrap();
-    let (log, _) = again(&*vault, id, dir.path());
+    let (log, notes) = again(&*vault, id, dir.path());
+    assert!(notes.is_empty(), "{notes:?}");
     read_all(&log, 1, 90);
-    // Without the slice that begins with a state there is no log.
-    vault.delete(names.iter().find(|name| name.ends_with(".begin")).unwrap()).unwrap();
+    // A damaged slice whose entries all are in others shortens nothing: it is named, and the log does not end early.
+    let spare = names.iter().find(|name| !name.ends_with(".begin")).unwrap();
+    let (first, last) = range(spare);
+    let number = |n: u64| format!("{n:020}");
+    let stray = spare.replace(
+        &format!("{}.{}", number(first), number(last)),
+        &format!("{}.{}", number(first), number(last + 2)),
+    );
+    assert!(stray != *spare && !names.contains(&stray), "{first} to {last}: {stray}");
+    vault.put(&stray, &[vault.get(spare, 0..40).unwrap()]).unwrap();
+    let whole = fetch(&*vault, id, &dir.path().join("whole")).unwrap();
+    assert!(
+        !whole.ends_early() && whole.notes().len() == 1 && whole.notes()[0].contains(&stray),
+        "{:?}",
+        whole.notes()
+    );
+    assert_eq!(whole.info().last, Index(90));
+    vault.delete(&stray).unwrap();
+    // A damaged slice that begins with a state is not taken for a log without slices.
+    let begin = names.iter().find(|name| name.ends_with(".begin")).unwrap();
+    let mut flipped = vault.get(begin, 0..vault.size(begin).unwrap().unwrap()).unwrap().to_vec();
+    let middle = flipped.len() / 2;
+    flipped[middle] ^= 1;
+    vault.put(begin, &[flipped.into()]).unwrap();
+    let error = fetch(&*vault, id, &dir.path().join("none")).unwrap_err();
+    assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains(begin), "{error}");
+    // Without it there is no log.
+    vault.delete(begin).unwrap();
     let error = fetch(&*vault, id, &dir.path().join("none")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     assert!(!dir.path().join("none").exists());
@@ -319,15 +326,30 @@ fn old_objects_under_a_pin_do_not_hide_slices() {
     assert!(!dir.path().join("none").exists());
 }
 
-/// An object store in which every other list of slices has one that is gone when it is read, as if an object had it.
-#[derive(Debug, Default)]
-struct Moving {
-    memory: MemoryVault,
-    moves: AtomicBool,
+/// Changes the names of slices in a list, which is of this number and of this folder.
+type ListHook = Box<dyn Fn(usize, &str, &mut Vec<ObjectInfo>) + Send + Sync>;
+
+/// An object store that changes its lists of slices.
+struct Listing {
+    memory: Arc<MemoryVault>,
+    /// How many of them were made.
     lists: AtomicUsize,
+    change: ListHook,
 }
 
-impl Vault for Moving {
+impl Listing {
+    fn new(memory: Arc<MemoryVault>, change: ListHook) -> Self {
+        Self { memory, lists: AtomicUsize::new(0), change }
+    }
+}
+
+impl fmt::Debug for Listing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listing").field("lists", &self.lists).finish_non_exhaustive()
+    }
+}
+
+impl Vault for Listing {
     fn put(&self, name: &str, pieces: &[Bytes]) -> chiplog::Result<()> {
         self.memory.put(name, pieces)
     }
@@ -346,14 +368,8 @@ impl Vault for Moving {
 
     fn list(&self, prefix: &str) -> chiplog::Result<Vec<ObjectInfo>> {
         let mut found = self.memory.list(prefix)?;
-        if prefix.ends_with("/s/")
-            && self.moves.load(Ordering::SeqCst)
-            && self.lists.fetch_add(1, Ordering::SeqCst).is_multiple_of(2)
-        {
-            let mut next = found.last().unwrap().clone();
-            let last = range(&next.name).1 + 1;
-            next.name = format!("{prefix}{last:020}.{last:020}.{:020}", 1_u64 << 40);
-            found.push(next);
+        if prefix.ends_with("/s/") {
+            (self.change)(self.lists.fetch_add(1, Ordering::SeqCst), prefix, &mut found);
         }
         Ok(found)
     }
@@ -363,37 +379,125 @@ impl Vault for Moving {
     }
 }
 
+/// Slices arrive while a fetch runs, each time with another gap. It needs those that were there at the beginning, and takes more; if a gap
+/// is always before these, it ends there in the end.
+#[test]
+fn slices_that_come_meanwhile_do_not_end_the_fetch() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let (id, names) = several(&memory, &dir.path().join("lost"), 9);
+    let count = names.len();
+    for (first_list, is_early, lists) in [(count - 3, false, 3), (count, true, 9)] {
+        // The first list has some of them, and each list lacks one.
+        let all = names.clone();
+        let change = move |list: usize, _: &str, found: &mut Vec<ObjectInfo>| {
+            let (there, lacks) = match list {
+                0 => (first_list, 3),
+                list if list.is_multiple_of(2) => (count, count - 2),
+                _ => (count, count - 1),
+            };
+            found.retain(|at| all[..there].contains(&at.name) && at.name != all[lacks]);
+        };
+        let vault = Listing::new(memory.clone(), Box::new(change));
+        let backup = fetch(&vault, id, &dir.path().join(format!("{first_list}"))).unwrap();
+        assert_eq!(backup.ends_early(), is_early, "{:?}", backup.notes());
+        assert_eq!(backup.notes().is_empty(), !is_early, "{:?}", backup.notes());
+        assert_eq!(
+            backup.info().last_entry.get(),
+            range(&names[count - 3]).1,
+            "before the one that is not there"
+        );
+        assert_eq!(vault.lists.load(Ordering::SeqCst), lists, "it looks again as often as it needs");
+    }
+}
+
 /// Slices that go before they are read may be in an object: the fetch makes no shorter log of the others.
 #[test]
 fn slices_that_go_all_the_time_end_the_fetch() {
-    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(Moving::default()));
+    let dir = tempfile::tempdir().unwrap();
+    let moves = Arc::new(AtomicBool::new(false));
+    let are_moving = moves.clone();
+    // Every other list has one that is gone when it is read, as if an object had it.
+    let change = move |list: usize, folder: &str, found: &mut Vec<ObjectInfo>| {
+        if are_moving.load(Ordering::SeqCst) && list.is_multiple_of(2) {
+            let mut next = found.last().unwrap().clone();
+            let last = range(&next.name).1 + 1;
+            next.name = format!("{folder}{last:020}.{last:020}.{:020}", 1_u64 << 40);
+            found.push(next);
+        }
+    };
+    let vault = Arc::new(Listing::new(Arc::default(), Box::new(change)));
     let log = Log::open(dir.path().join("lost"), options(&vault)).unwrap();
     append(&log, 10);
     all_sliced(&log);
     let id = log.log_id();
     drop(log);
-    vault.moves.store(true, Ordering::SeqCst);
+    vault.lists.store(0, Ordering::SeqCst);
+    moves.store(true, Ordering::SeqCst);
     let error = fetch(&*vault, id, &dir.path().join("none")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
     assert!(!dir.path().join("none").exists() && vault.lists.load(Ordering::SeqCst) == 10);
-    vault.moves.store(false, Ordering::SeqCst);
+    moves.store(false, Ordering::SeqCst);
     let (log, notes) = again(&*vault, id, dir.path());
     assert!(notes.is_empty(), "{notes:?}");
     read_all(&log, 1, 10);
 }
 
-/// An object store that refuses slices with which a chain begins.
-#[derive(Debug, Default)]
-struct NoBegin {
-    memory: MemoryVault,
-    refuses: AtomicBool,
+/// After a forced change of members slices of the lost majority can be left behind the log's end, of an earlier term: no record of this log
+/// is missing. Those of the same term may be its own.
+#[test]
+fn slices_of_a_lost_majority_do_not_end_the_log_early() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    for _ in 0..2 {
+        let log = Log::open(dir.path().join("log"), options(&vault)).unwrap();
+        append(&log, 10);
+        all_sliced(&log);
+    }
+    let log = Log::open(dir.path().join("log"), options(&vault)).unwrap();
+    all_sliced(&log);
+    let (id, term) = (log.log_id(), log.status().replica.term.get());
+    drop(log);
+    assert!(term >= 3);
+    let last = slices(&*vault, id).iter().map(|name| range(name).1).max().unwrap();
+    for (of, is_early) in [(term - 1, false), (term, true)] {
+        let name = format!("{:032x}/s/{:020}.{:020}.{of:020}", id.get(), last + 1, last + 50);
+        vault.put(&name, &["of another history".into()]).unwrap();
+        let backup = fetch(&*vault, id, &dir.path().join(format!("{of}"))).unwrap();
+        assert_eq!(
+            (backup.ends_early(), backup.notes().is_empty()),
+            (is_early, !is_early),
+            "{:?}",
+            backup.notes()
+        );
+        let summary = Backup::slices_in(&*vault, id, &mut |_| {}).unwrap();
+        assert_eq!((summary.is_cut_off, summary.faults.is_empty()), (is_early, !is_early), "{summary:?}");
+        vault.delete(&name).unwrap();
+    }
 }
 
-impl Vault for NoBegin {
+/// A log that goes on: whenever the fetch reads a slice for the second time, an object overtakes it before.
+struct Overtaking {
+    memory: Arc<MemoryVault>,
+    log: Log,
+    reads: Mutex<BTreeMap<String, u32>>,
+}
+
+impl std::fmt::Debug for Overtaking {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Overtaking")
+    }
+}
+
+impl Overtaking {
+    /// How often each object was downloaded whole.
+    fn downloads(&self) -> Vec<(String, u32)> {
+        let reads = self.reads.lock().unwrap();
+        let objects = reads.iter().filter(|(name, _)| name.contains("/o/"));
+        objects.map(|(name, reads)| (name.clone(), *reads)).collect()
+    }
+}
+
+impl Vault for Overtaking {
     fn put(&self, name: &str, pieces: &[Bytes]) -> chiplog::Result<()> {
-        if name.ends_with(".begin") && self.refuses.load(Ordering::SeqCst) {
-            return Err(chiplog::Error::new(ErrorKind::Unavailable, "refused"));
-        }
         self.memory.put(name, pieces)
     }
 
@@ -402,6 +506,17 @@ impl Vault for NoBegin {
     }
 
     fn get(&self, name: &str, range: Range<u64>) -> chiplog::Result<Bytes> {
+        if self.memory.size(name)? == Some(range.end) && range.start == 0 {
+            let mut reads = self.reads.lock().unwrap();
+            let reads = reads.entry(name.to_owned()).or_default();
+            *reads += 1;
+            if name.contains("/s/") && *reads > 1 {
+                eventually("an object overtakes it", || {
+                    append(&self.log, 40);
+                    self.memory.size(name).unwrap().is_none()
+                });
+            }
+        }
         self.memory.get(name, range)
     }
 
@@ -418,17 +533,96 @@ impl Vault for NoBegin {
     }
 }
 
+/// A download that lasts longer than an object: it goes on with what it has, and ends although slices always go before they are read.
+#[test]
+fn fetch_of_a_log_that_goes_on_makes_progress() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = Log::open(dir.path().join("log"), options(&memory).object_bytes(64 << 10)).unwrap();
+    let id = log.log_id();
+    eventually("objects are stored", || {
+        append(&log, 40);
+        log.metrics().stored_objects >= 8
+    });
+    append(&log, 5);
+    all_sliced(&log);
+    let last = log.last_index().get();
+    let before = memory.list(&format!("{:032x}/o/", id.get())).unwrap();
+    let vault = Overtaking { memory: memory.clone(), log, reads: Mutex::default() };
+    let backup = fetch(&vault, id, &dir.path().join("backup")).unwrap();
+    assert!(!backup.ends_early() && backup.notes().is_empty(), "{:?}", backup.notes());
+    backup.check(&mut |_, _| {}).unwrap();
+    let downloads = vault.downloads();
+    assert!(downloads.len() > before.len(), "objects overtook slices: {downloads:?}");
+    for (name, count) in &downloads {
+        // The newest one of an attempt is downloaded once more, because slices were applied to its file.
+        let is_old = before[..before.len() - 1].iter().any(|object| object.name == *name);
+        assert!(*count <= if is_old { 1 } else { 2 }, "{name} was downloaded {count} times: {downloads:?}");
+    }
+    let place = dir.path().join("again");
+    backup.restore(&place, &RestoreOptions::default(), &mut |_, _| {}).unwrap();
+    let again = Log::open(place, Options::with_segment_bytes(1 << 20)).unwrap();
+    let end = again.last_index().get();
+    assert!(end >= last, "{end}: all that was there at the beginning, to {last}");
+    read_all(&again, 1, end);
+}
+
+/// Damage in an object is no slice that goes, and no torn end: the fetch ends at once, and names the object.
+#[test]
+fn damaged_object_ends_a_fetch_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let vault = Arc::new(HookedVault::new(Arc::new(MemoryVault::default())));
+    let log = Log::open(dir.path().join("log"), options(&vault).object_bytes(64 << 10)).unwrap();
+    let id = log.log_id();
+    (0..10).for_each(|_| append(&log, 50));
+    eventually("objects are stored", || log.metrics().stored_bytes > 200_000);
+    append(&log, 50);
+    all_sliced(&log);
+    drop(log);
+    let objects = vault.list(&format!("{:032x}/o/", id.get())).unwrap();
+    assert!(objects.len() > 2);
+    for with_slices in [true, false] {
+        if !with_slices {
+            slices(&*vault, id).iter().for_each(|name| vault.delete(name).unwrap());
+        }
+        for object in &objects {
+            let sound = vault.get(&object.name, 0..object.bytes).unwrap();
+            let mut bytes = sound.to_vec();
+            bytes[10_000] ^= 1;
+            vault.put(&object.name, &[bytes.into()]).unwrap();
+            let reads = Arc::new(AtomicUsize::new(0));
+            let (counted, second) = (reads.clone(), objects[1].name.clone());
+            vault.set(move |call, name| {
+                counted.fetch_add(usize::from(call == "get" && name == second), Ordering::Relaxed);
+                Ok(())
+            });
+            let error = fetch(&*vault, id, &dir.path().join("backup")).unwrap_err();
+            let number = object.name.rsplit_once('/').unwrap().1;
+            assert!(error.kind() == ErrorKind::Corrupt, "{number}, slices {with_slices}: {error}");
+            assert!(reads.load(Ordering::Relaxed) <= 1, "{number}: {reads:?} downloads");
+            assert!(!dir.path().join("backup").exists());
+            vault.set(|_, _| Ok(()));
+            vault.put(&object.name, &[sound]).unwrap();
+        }
+    }
+    fetch(&*vault, id, &dir.path().join("backup")).unwrap();
+}
+
 /// All objects are discarded, and no slice begins with the state behind them yet: they stay, because slices continue them.
 #[test]
 fn last_objects_stay_until_slices_begin_again() {
-    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(NoBegin::default()));
+    let dir = tempfile::tempdir().unwrap();
+    let vault = Arc::new(HookedVault::new(Arc::new(MemoryVault::default())));
     let options = options(&vault).object_bytes(64 << 10).object_delete_delay(Duration::from_millis(1));
     let log = Log::open(dir.path().join("lost"), options).unwrap();
     let id = log.log_id();
     append(&log, 500);
     eventually("objects are stored", || log.metrics().stored_bytes > 200_000);
     all_sliced(&log);
-    vault.refuses.store(true, Ordering::SeqCst);
+    // A slice with which a chain begins cannot be stored.
+    vault.set(|call, name| match call == "put" && name.ends_with(".begin") {
+        true => Err(chiplog::Error::new(ErrorKind::Unavailable, "refused")),
+        false => Ok(()),
+    });
     log.discard(Index(501)).unwrap();
     append(&log, 10);
     let failures = log.metrics().slice_failures;
@@ -441,7 +635,7 @@ fn last_objects_stay_until_slices_begin_again() {
         "what was said to be in slices is lost: {}",
         again_.last_index()
     );
-    vault.refuses.store(false, Ordering::SeqCst);
+    vault.set(|_, _| Ok(()));
     all_sliced(&log);
     eventually("objects are deleted", || objects() == 0);
     drop(log);

@@ -594,7 +594,8 @@ typedef struct {
   uint64_t object_scrub_ms;
   /**
    * How often the newest committed entries, which no object has yet, go to the object store as a slice: 10 ms to 60 s. 0 (the
-   * default): only objects are stored. Needs `object_store`. Not for named logs.
+   * default): only objects are stored. Needs `object_store`. Of named logs each
+   * group stores slices of its own, and so does the catalogue.
    */
   uint64_t slice_interval_ms;
   /**
@@ -602,9 +603,16 @@ typedef struct {
    */
   uint32_t slice_bytes;
   /**
-   * Not used; must be 0.
+   * 1: appends go to the object store, and only references to them are replicated: the durability class "object". Needs
+   * `object_store` and `slice_interval_ms`. Not for named logs. 0 (the default): appends are replicated whole.
    */
-  uint32_t reserved_2;
+  uint32_t payload_slices;
+  /**
+   * Download whole objects at leisure, and keep this many bytes of the newest ones on this disk: readers of these records need no
+   * object store. Files and these objects together stay within `local_bytes` and `capacity_bytes`. At least 64 KiB. 0 (the default):
+   * none.
+   */
+  uint64_t fill_bytes;
 } chiplog_log_options_t;
 
 /**
@@ -838,6 +846,30 @@ typedef struct {
    * The last record that is in an object or a slice, as far as is known here: it would survive the loss of all replicas.
    */
   uint64_t sliced_index;
+  /**
+   * Payload slices that were put into the object store, with the durability class "object".
+   */
+  uint64_t stored_payloads;
+  /**
+   * Bytes of these slices.
+   */
+  uint64_t payload_bytes;
+  /**
+   * Attempts to store them that failed. Each is repeated for 10 s.
+   */
+  uint64_t payload_failures;
+  /**
+   * Appends of the durability class "object" that were confirmed here, and that the object store alone was not known to have.
+   */
+  uint64_t unstored_confirmations;
+  /**
+   * Bytes of the newest objects that are kept on this disk now: see `fill_bytes`.
+   */
+  uint64_t filled_bytes;
+  /**
+   * Attempts to keep an object that failed. Each is repeated.
+   */
+  uint64_t fill_failures;
 } chiplog_metrics_t;
 
 /**
@@ -846,9 +878,11 @@ typedef struct {
 typedef struct {
   /**
    * The name: "retention_bytes", "retention_age" (ms), "capacity_bytes", "record_bytes_max", "sessions_max",
-   * "session_window", "session_idle_max" (ms), "append_bytes_per_second", "object_bytes" or "object_age" (ms). A named log
+   * "session_window", "session_idle_max" (ms), "append_bytes_per_second", "object_bytes", "object_age" (ms) or
+   * "payload_slices" (1 or 0). A named log
    * has "retention_bytes", "retention_age" and "append_bytes_per_second" of its own; the others are set for its group.
    * Once "object_bytes" is set, the log has objects, and it cannot be unset. A log with an object store sets it itself.
+   * Nor can "payload_slices" be unset: set it to 0 instead.
    */
   const char *name;
   /**
@@ -1529,16 +1563,16 @@ bool chiplog_error_is_retryable(const chiplog_error_t *error);
 bool chiplog_error_is_fatal(const chiplog_error_t *error);
 
 /**
- * Returns whether corruption is permanent as far as the replica knows: the log has no other replica, or all other
- * voters have damage in the same entries. Reading again does not help then. false while it is being repaired, and
- * for all other errors.
+ * Returns whether reading again does not help, as far as the replica knows: damage that cannot be repaired, because the
+ * log has no other replica, or all other voters have damage in the same entries; or a record in an object store, at a
+ * log that was opened without one. false while damage is being repaired, and for all other errors.
  * Ownership: `error` is borrowed. Any thread. Never blocks.
  */
 bool chiplog_error_is_lasting(const chiplog_error_t *error);
 
 /**
  * Returns how long to wait before the call is made again, in milliseconds, if that is known: for a log that has used up
- * its quota, append_bytes_per_second. 0: unknown.
+ * its quota, append_bytes_per_second, and for a record of which a copy has yet to learn which object has it. 0: unknown.
  * Ownership: `error` is borrowed. Any thread. Never blocks.
  */
 uint64_t chiplog_error_retry_after_ms(const chiplog_error_t *error);

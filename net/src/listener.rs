@@ -8,6 +8,7 @@
 //! | [places](crate::listener::connection_limit): unproven connections leave first | idle strangers cannot take all places |
 //! | [limits](crate::listener::connection) | a client that sends no preface, makes no call or reads nothing is disconnected |
 //! | large windows | one client can fill a long-distance connection; its unread bytes stay bounded |
+//! | [plain HTTP](crate::listener::plain_http), HTTP/1 and HTTP/2 | objects of the log are for every program that can make a GET |
 //! | pings answered, never counted | clients ping idle connections, and drop those that do not answer |
 
 pub mod auth;
@@ -17,6 +18,7 @@ pub mod connection;
 pub mod connection_info;
 pub mod connection_limit;
 pub mod memory_budget;
+pub mod plain_http;
 pub(crate) mod stalled_calls;
 pub mod stream_budget;
 pub mod tls;
@@ -25,6 +27,7 @@ use crate::listener::authority::CheckedAuthority;
 use crate::listener::connection::{Connection, ConnectionLimits, Wire};
 use crate::listener::connection_info::{CallLayer, ConnectionInfo, LogPort};
 use crate::listener::connection_limit::{Place, Places};
+use crate::listener::plain_http::PlainHttpLayer;
 use crate::listener::tls::ServerTls;
 use crate::served::refusals::{Refusal, Refusals};
 use crate::wire::connect_error::is_certificate;
@@ -115,20 +118,25 @@ pub(crate) fn plain(listener: TcpListener, settings: Settings) -> Incoming<Wire>
 }
 
 /// Returns a server with settings that fit [`incoming`]; services are added to it.
-pub fn server() -> Server<Stack<CallLayer, Identity>> {
+pub fn server() -> Server<Layers> {
     server_with(&ConnectionLimits::default())
 }
 
 /// Returns a server with these limits, for [`incoming_with`] with the same ones.
-pub fn server_with(limits: &ConnectionLimits) -> Server<Stack<CallLayer, Identity>> {
+pub fn server_with(limits: &ConnectionLimits) -> Server<Layers> {
     Server::builder()
+        .accept_http1(true)
         .initial_stream_window_size(limits.window_bytes)
         .initial_connection_window_size(limits.window_bytes.saturating_mul(WINDOWS_PER_CONNECTION))
         .max_frame_size(FRAME_BYTES_MAX)
         .max_concurrent_streams(limits.streams)
         .http2_max_header_list_size(limits.header_bytes)
+        .layer(PlainHttpLayer)
         .layer(CallLayer)
 }
+
+/// The layers of every server, the inner one first.
+pub type Layers = Stack<CallLayer, Stack<PlainHttpLayer, Identity>>;
 
 /// The stream of accepted connections. Dropping it stops listening.
 ///

@@ -189,7 +189,10 @@ fn export(seeds: Range<u64>, dir: &PathBuf) -> Result<ExitCode> {
 
 /// Plants one bug after the other.
 fn bugs(seeds: Range<u64>, only: Option<u32>) -> Result<ExitCode> {
-    use chiplog::sim::bugs::{BUGS, GROUP_OBJECTS_FROM, NAMED_LOGS_FROM, OBJECTS_FROM, play};
+    use chiplog::sim::bugs::{
+        BUGS, COPIES_OF_ONE_LOG, GROUP_OBJECTS_FROM, GROUP_SLICES, NAMED_LOGS_FROM, OBJECTS_FROM,
+        PAYLOADS_FROM, play,
+    };
     let mut missed = 0;
     println!("{:>3}  {:<66} {:>8} {:>6}  found by", "bug", "what", "seed", "runs");
     for bug in BUGS.iter().filter(|b| only.is_none_or(|n| n == b.number)) {
@@ -202,6 +205,11 @@ fn bugs(seeds: Range<u64>, only: Option<u32>) -> Result<ExitCode> {
             }
             None => {
                 let can_find = |seed: &u64| match bug.number {
+                    n if COPIES_OF_ONE_LOG.contains(&n) => {
+                        Plan::of(*seed).followers > 0 && Plan::of(*seed).logs > 0
+                    }
+                    n if GROUP_SLICES.contains(&n) => Plan::of(*seed).objects && Plan::of(*seed).logs > 0,
+                    PAYLOADS_FROM.. => Plan::of(*seed).objects && Plan::of(*seed).logs == 0,
                     GROUP_OBJECTS_FROM.. => Plan::of(*seed).objects && Plan::of(*seed).logs > 0,
                     OBJECTS_FROM.. => Plan::of(*seed).objects,
                     NAMED_LOGS_FROM.. => Plan::of(*seed).logs > 0,

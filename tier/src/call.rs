@@ -98,6 +98,11 @@ fn shorten(cause: String) -> String {
         .collect()
 }
 
+/// The address at which a machine of Amazon has the credentials of its role.
+const MACHINE_ROLE: &str = "169.254.169.254";
+const NO_CREDENTIALS: &str = "; no credentials were given, and the machine has none: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give a \
+                              file of credentials";
+
 /// The kind of a failure, and what to do about it.
 fn classify(error: &StoreError, refusal: Option<&Refusal>) -> (ErrorKind, &'static str) {
     let credentials = "; check the credentials and what they may do";
@@ -105,6 +110,12 @@ fn classify(error: &StoreError, refusal: Option<&Refusal>) -> (ErrorKind, &'stat
     let code = refusal.map_or("", |refusal| &refusal.code);
     if BUCKET_CODES.contains(&code) {
         return (ErrorKind::InvalidArgument, "; make the bucket, or correct the location");
+    }
+    // The store's library asks the machine for credentials if none are given, and describes how that failed.
+    if tell(error).contains(MACHINE_ROLE) {
+        let is_refused = (400..500).contains(&status);
+        let kind = if is_refused { ErrorKind::PermissionDenied } else { ErrorKind::Unavailable };
+        return (kind, NO_CREDENTIALS);
     }
     match error {
         StoreError::NotFound { .. } => (ErrorKind::NotFound, ""),
@@ -179,6 +190,18 @@ mod tests {
         for (error, refusal, kind) in cases {
             assert_eq!(classify(&error, refusal.as_ref()).0, kind, "{error} {refusal:?}");
         }
+    }
+
+    /// "Check the credentials" was the advice to a user who had given none.
+    #[test]
+    fn missing_credentials_are_named() {
+        let asked = |status: u16| {
+            let error = generic(io::Error::other("PUT http://169.254.169.254/latest/api/token"));
+            let refusal = Refusal { status: StatusCode::from_u16(status).unwrap(), code: String::new() };
+            classify(&error, Some(&refusal))
+        };
+        assert_eq!(asked(403), (ErrorKind::PermissionDenied, NO_CREDENTIALS));
+        assert_eq!(asked(500), (ErrorKind::Unavailable, NO_CREDENTIALS));
     }
 
     #[test]

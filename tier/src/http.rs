@@ -1,7 +1,7 @@
-//! The HTTP client below the stores: TLS by ring, time-outs, proxies; and the last status that a call has seen.
+//! The HTTP clients of this crate: TLS by ring, time-outs; below the stores also proxies, and the last status that a call has seen.
 //!
-//! `object_store` keeps the status of a failed request in a private type. This client is between the two, and remembers the
-//! status in the task that makes the call.
+//! `object_store` keeps the status of a failed request in a private type. The client below the stores is between the two, and remembers
+//! the status in the task that makes the call.
 //!
 //! Must not know: which store it serves.
 
@@ -13,7 +13,8 @@ use http::header::CONTENT_LENGTH;
 use object_store::client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService};
 use object_store::{ClientConfigKey, ClientOptions};
 use reqwest::redirect::Policy;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::client::WantsClientCert;
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 use std::cell::RefCell;
 use std::future::Future;
 use std::sync::Arc;
@@ -46,6 +47,36 @@ fn remember(refusal: Option<Refusal>) {
     let _ = REFUSAL.try_with(|last| last.replace(refusal)); // outside of a call, nobody asks
 }
 
+/// The authorities that this machine trusts.
+pub(crate) fn machine_roots() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    roots
+}
+
+/// The settings of TLS with these authorities, so far without a certificate of this client.
+///
+/// # Errors
+/// `Io`: TLS cannot be set up.
+pub(crate) fn tls(roots: RootCertStore) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|e| Error::with_cause(ErrorKind::Io, format!("cannot set up TLS: {e}"), e))?;
+    Ok(builder.with_root_certificates(roots))
+}
+
+/// The settings of every client. `timeout` is the limit of a call with all its attempts.
+pub(crate) fn client_builder(tls: ClientConfig, timeout: Duration) -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
+        .user_agent(concat!("chiplog/", env!("CARGO_PKG_VERSION")))
+        .tls_backend_preconfigured(tls)
+        .http1_only() // one connection a request is faster than streams of one connection
+        .redirect(Policy::none()) // a signature or a token holds for one host
+        .tcp_nodelay(true)
+        .connect_timeout(CONNECT_TIMEOUT.min(timeout / 2))
+        .read_timeout(timeout / 2)
+}
+
 /// Makes the clients of a store. All of them share their connections if they have the same options.
 #[derive(Debug)]
 pub(crate) struct Connector {
@@ -63,16 +94,9 @@ impl Connector {
     /// # Errors
     /// `Io`: TLS cannot be set up.
     pub(crate) fn new(timeout: Duration) -> Result<Self> {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        let roots = machine_roots();
         let has_roots = !roots.is_empty();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let tls = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|e| Error::with_cause(ErrorKind::Io, format!("cannot set up TLS: {e}"), e))?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Ok(Self { tls, has_roots, timeout })
+        Ok(Self { tls: tls(roots)?.with_no_client_auth(), has_roots, timeout })
     }
 
     fn client(
@@ -84,15 +108,7 @@ impl Connector {
         if !allow_http && !self.has_roots {
             return Err("this machine has no certificates of authorities: install ca-certificates, or set SSL_CERT_FILE".into());
         }
-        let mut builder = reqwest::Client::builder()
-            .user_agent(concat!("chiplog/", env!("CARGO_PKG_VERSION")))
-            .tls_backend_preconfigured(self.tls.clone())
-            .https_only(!allow_http)
-            .http1_only() // one connection a request is faster than streams of one connection
-            .redirect(Policy::none()) // a signature holds for one host
-            .tcp_nodelay(true)
-            .connect_timeout(CONNECT_TIMEOUT.min(self.timeout / 2))
-            .read_timeout(self.timeout / 2);
+        let mut builder = client_builder(self.tls.clone(), self.timeout).https_only(!allow_http);
         if let Some(url) = value(ClientConfigKey::ProxyUrl) {
             let excludes =
                 value(ClientConfigKey::ProxyExcludes).and_then(|e| reqwest::NoProxy::from_string(&e));

@@ -26,9 +26,11 @@ mod http;
 mod location;
 mod options;
 mod runtime;
+mod servers;
 mod store;
 mod upload;
 mod vault;
 
 pub use options::VaultOptions;
+pub use servers::{ServedLog, ServerVault, ServerVaultOptions};
 pub use vault::ObjectVault;

@@ -34,7 +34,7 @@ impl Location {
             return Ok(Self::Directory(text.into()));
         }
         let Some((scheme, rest)) = text.split_once("://") else {
-            return Err(invalid(format!("{text:?} is no location of a vault: {FORMS}")));
+            return Err(invalid(format!("{text:?} is no location of an object store: {FORMS}")));
         };
         let provider = match scheme {
             "s3" => Provider::S3,
@@ -45,10 +45,14 @@ impl Location {
                 return Err(invalid(format!("{text:?} names no local directory: use file:///DIRECTORY")));
             }
             // The text is not shown: a pasted URL can contain a secret.
-            _ => return Err(invalid(format!("{scheme:?} is no scheme of a vault's location: {FORMS}"))),
+            _ => {
+                return Err(invalid(format!(
+                    "{scheme:?} is no scheme of an object store's location: {FORMS}"
+                )));
+            }
         };
         if rest.contains(['@', '?', '#']) {
-            let what = "a vault's location has a bucket and a prefix only: give keys and endpoint as options, or in the environment";
+            let what = "an object store's location has a bucket and a prefix only: give keys and endpoint as options, or in the environment";
             return Err(invalid(what));
         }
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));

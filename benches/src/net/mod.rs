@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! bars.rs      the ratios that the network must reach
-//!   appends.rs, reads.rs, tail.rs, produce.rs, failover.rs    what is measured
+//!   appends.rs, reads.rs, views.rs, tail.rs, produce.rs, failover.rs    what is measured
 //!     load.rs     appenders by the hundred, on one thread       kafka.rs  for comparison
 //!       wire.rs   HTTP/2 as far as they need it
 //!     bare.rs     messages over gRPC, and nothing else
@@ -21,6 +21,7 @@ pub(crate) mod produce;
 pub(crate) mod reads;
 pub(crate) mod servers;
 pub(crate) mod tail;
+pub(crate) mod views;
 mod wire;
 
 use anyhow::Result;

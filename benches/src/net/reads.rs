@@ -26,9 +26,10 @@ pub(crate) struct RemoteScans {
     pub(crate) limits: Vec<f64>,
 }
 
-/// A server with a log of about this many bytes, in the batches that a producer makes.
-fn filled(bench: &Bench, bytes: u64) -> Result<(Servers, u64)> {
-    let servers = Servers::start(&bench.own, &bench.dir, 1, &[])?;
+/// A server with a log of about this many bytes, in the batches that a producer makes, and how many records that are. `settings`: as
+/// for [`Servers::start`].
+pub(super) fn filled(bench: &Bench, bytes: u64, settings: &[&str]) -> Result<(Servers, u64)> {
+    let servers = Servers::start(&bench.own, &bench.dir, 1, settings)?;
     let records = bytes.div_ceil(RECORD_BYTES as u64);
     super::block_on(async {
         let client = Client::connect(servers.addresses(), ClientOptions::default()).await?;
@@ -69,7 +70,7 @@ fn scan(address: &str, records: u64) -> Result<f64> {
 
 /// From the page cache, compared with bare messages.
 pub(crate) fn cached(bench: &Bench, bytes: u64) -> Result<RemoteScans> {
-    let (servers, records) = filled(bench, bytes)?;
+    let (servers, records) = filled(bench, bytes, &[])?;
     let bare = BareServer::start(&bench.own, &bench.dir)?;
     scan(servers.address(1), records)?; // the first read fills the cache
     let (limits, figures) =
@@ -79,7 +80,7 @@ pub(crate) fn cached(bench: &Bench, bytes: u64) -> Result<RemoteScans> {
 
 /// With an empty page cache, compared with `cat` of the same files.
 pub(crate) fn uncached(bench: &Bench, bytes: u64) -> Result<RemoteScans> {
-    let (mut servers, records) = filled(bench, bytes)?;
+    let (mut servers, records) = filled(bench, bytes, &[])?;
     let files = servers.files(1)?;
     let mut seen = RemoteScans { figures: Vec::new(), limits: Vec::new() };
     for _ in 0..bench.rounds {

@@ -205,7 +205,10 @@ impl Servers {
     }
 
     /// One of a server's metrics.
-    fn figure(&self, node: usize, name: &str) -> Result<f64> {
+    ///
+    /// # Errors
+    /// It does not answer, or the metric is missing.
+    pub(super) fn figure(&self, node: usize, name: &str) -> Result<f64> {
         let page = self.page(node)?;
         let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.and_then(|value| value.parse().ok())

@@ -18,6 +18,7 @@
 //!
 //! Must not know: files, blocks, who writes the records.
 
+pub(crate) mod restored;
 pub(crate) mod snapshot;
 
 use self::snapshot::{SnapshotPart, SnapshotParts};
@@ -34,6 +35,11 @@ pub(crate) const NAME_BYTES_MAX: usize = 249;
 /// Bytes of a record before the name.
 pub(crate) const FIXED_BYTES: usize = 24;
 const NODE_BYTES: usize = 8;
+/// The newest kind of record that this version knows.
+const KIND_MAX: u8 = 5;
+/// The reason why a record of a newer kind is refused: what it changes is not known here.
+pub(crate) const NEWER: Malformed = "record of the catalogue is of a kind that this version does not know: run the version of chiplog that \
+                                     wrote it, or a newer one";
 /// No snapshot is written before this many records.
 const SNAPSHOT_RECORDS_MIN: u64 = 256;
 /// The most servers that a group is placed on.
@@ -90,7 +96,10 @@ impl CatalogueRecord {
     }
 
     pub(crate) fn parse(b: &[u8]) -> Result<Self, Malformed> {
-        const MALFORMED: Malformed = "record of the catalogue is malformed, or of a newer version";
+        const MALFORMED: Malformed = "record of the catalogue is malformed";
+        if b.first().is_some_and(|kind| *kind > KIND_MAX) {
+            return Err(NEWER);
+        }
         if SnapshotPart::is_one(b) {
             return SnapshotPart::parse(b).map(Self::Part);
         }
@@ -182,11 +191,11 @@ impl Catalogue {
         self.snapshot_next
     }
 
-    /// Whether a new snapshot is worth writing: it is smaller than half the records since the last one.
-    pub(crate) fn wants_snapshot(&self) -> bool {
+    /// Whether a new snapshot is worth writing: it is smaller than half the records since the last one, or these are `most`.
+    pub(crate) fn wants_snapshot(&self, most: u64) -> bool {
         let entries = self.names.len() + self.deleted.len() + self.groups.len() + self.places.len();
         let since = self.next.0 - self.snapshot_next.0;
-        since >= SNAPSHOT_RECORDS_MIN.max(2 * entries as u64)
+        since >= SNAPSHOT_RECORDS_MIN.max(2 * entries as u64).min(most)
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&CatalogueEntry> {
@@ -201,6 +210,11 @@ impl Catalogue {
         names
             .map(|(name, entry)| (name.as_str(), entry))
             .take_while(move |(name, _)| name.starts_with(prefix))
+    }
+
+    /// How many logs there are.
+    pub(crate) fn len(&self) -> usize {
+        self.names.len()
     }
 
     /// How many logs a group has.
@@ -402,6 +416,19 @@ mod tests {
         catalogue.apply(create("a", 4));
         assert_eq!(catalogue.get("a").unwrap().number, LogNumber(3));
         assert_eq!((catalogue.next(), catalogue.next_number()), (Index(7), LogNumber(4)));
+    }
+
+    #[test]
+    fn snapshot_is_wanted_if_it_is_small_or_after_the_most_records() {
+        let mut catalogue = Catalogue::default();
+        for n in 1..=1000_u32 {
+            assert!(!catalogue.wants_snapshot(u64::MAX), "it has all {n} records");
+            assert_eq!(catalogue.wants_snapshot(300), n > 300);
+            let (name, id) = (format!("log-{n}"), LogId(n.into()));
+            catalogue.apply(CatalogueRecord::Create { name, id, group: 1 });
+        }
+        catalogue.snapshot_next = catalogue.next();
+        assert!(!catalogue.wants_snapshot(300));
     }
 
     #[test]

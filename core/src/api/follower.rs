@@ -23,8 +23,10 @@ use crate::follower::applier::{Applier, Jumped};
 use crate::follower::entry_feed::PASSED_SEGMENTS_MAX;
 use crate::follower::message::{FollowEntries, FollowFrom, FollowMessage};
 use crate::options::Options;
+use crate::read::patience::Patience;
 use crate::read::positions::closed;
-use crate::read::reader::LogView;
+use crate::read::view::LogView;
+use crate::record::batch::BatchHeader;
 use crate::replica::node::runtime::{Runtime, WriterThreads};
 use crate::replica::node::shared::Shared as LogShared;
 use crate::replica::node::{Published, poisoned};
@@ -33,7 +35,8 @@ use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::writer::SyncOnce;
 use crate::store::allocator::Allocator;
 use crate::store::segment::damage::Helpers;
-use crate::types::LogId;
+use crate::types::{LogId, Timestamp};
+use bytes::Bytes;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -47,6 +50,8 @@ const SYNC_BYTES: u64 = 8 << 20;
 const UNSYNCED_BYTES_MAX: u64 = 64 << 20;
 /// The tail is proven when nothing was taken for this time.
 const PROOF_DELAY: Duration = Duration::from_millis(100);
+/// A reader waits this long for the copy to learn which object has a record.
+const OBJECT_WAIT: Duration = Duration::from_secs(5);
 /// Retention that could not prepare a file retries after this time.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
@@ -95,6 +100,8 @@ struct Shared {
     view: LogView,
     published: Arc<Published>,
     allocator: Arc<Allocator>,
+    /// The thread does nothing before the log is closed.
+    unaided: bool,
 }
 
 /// The decisions, made under the lock at a time that the caller passes. The thread and the simulator both call it.
@@ -144,7 +151,7 @@ impl FollowerLog {
     pub fn open_on(disk: Arc<dyn Disk>, options: Options) -> Result<Self> {
         check(&options)?;
         let opened = open_followed(disk.clone(), &options)?;
-        Self::start(&*disk, opened, options)
+        Self::start(&*disk, opened, options, false)
     }
 
     /// Makes the follower's log in `dir`, beginning at `state`: the first item of a feed that was opened at
@@ -165,7 +172,20 @@ impl FollowerLog {
     pub fn create_on(disk: Arc<dyn Disk>, options: Options, state: &FollowSnapshot) -> Result<Self> {
         check(&options)?;
         let opened = create_followed(disk.clone(), &options, state)?;
-        Self::start(&*disk, opened, options)
+        Self::start(&*disk, opened, options, false)
+    }
+
+    /// As [`Self::create_on`], for a log that is filled and closed: its thread does nothing before it is closed, and no helper prepares
+    /// files. So the same calls make the same files, and take no time of the clock.
+    pub(crate) fn create_unaided(
+        disk: Arc<dyn Disk>,
+        options: Options,
+        state: &FollowSnapshot,
+    ) -> Result<Self> {
+        check(&options)?;
+        let opened = create_followed(disk.clone(), &options, state)?;
+        opened.store.allocator.go_unaided();
+        Self::start(&*disk, opened, options, true)
     }
 
     /// Removes a follower's log, so that it can be created again: after damage, or when its history is not the
@@ -199,7 +219,7 @@ impl FollowerLog {
         reset_followed(disk)
     }
 
-    fn start(disk: &dyn Disk, opened: RecoveredLog, options: Options) -> Result<Self> {
+    fn start(disk: &dyn Disk, opened: RecoveredLog, options: Options, unaided: bool) -> Result<Self> {
         let allocator = opened.store.allocator.clone();
         let make = |opened, log: &LogShared| {
             log.queue.refuse(takes_no_appends(&log.path, log.identity.log));
@@ -210,12 +230,13 @@ impl FollowerLog {
                 view: log.view.clone(),
                 published: log.published.clone(),
                 allocator,
+                unaided,
             })
         };
         let (mut runtime, shared) = Runtime::start(disk.path(), opened, options, make)?;
         let stopped = shared.clone();
         runtime.stopped_by(move || stopped.end());
-        Ok(Self { log: Log::of(runtime), shared })
+        Ok(Self { log: Log::of_copy(runtime, Patience::new(OBJECT_WAIT)), shared })
     }
 
     /// The position at which the next feed has to begin to continue this log.
@@ -278,8 +299,8 @@ impl FollowerLog {
         if !leads_on || !has_records {
             return Ok(());
         }
-        let Some((number, bytes)) = state.newest_object() else { return Ok(()) };
-        self.shared.view.segments.objects().try_object(number, bytes).map_err(|error| {
+        let Some((owner, number, bytes)) = state.newest_object() else { return Ok(()) };
+        self.shared.view.segments.objects().try_object(owner, number, bytes).map_err(|error| {
             let what = format!(
                 "the files of this copy would go, and its object store has returned nothing since it was opened: {error}"
             );
@@ -295,6 +316,11 @@ impl FollowerLog {
         self.change(|applier| applier.settle().map(Ok))
     }
 
+    /// Adds an entry with these batches to a log that was concluded. Returns the refusals. See [`Applier::append`].
+    pub(crate) fn append(&self, batches: &[(BatchHeader, Bytes)], time: Timestamp) -> Result<Vec<Error>> {
+        self.change(|applier| applier.append(batches, time))
+    }
+
     /// Ends the log so that it can continue as a log of its own, `terms` terms after its last entry's. Nothing may be
     /// taken afterwards.
     pub(crate) fn conclude(&self, terms: u64) -> Result<()> {
@@ -305,6 +331,10 @@ impl FollowerLog {
     /// `NotLeader`: appends, discards, sessions, requests to the cluster. Callbacks of its readers and feeds run on
     /// the thread that calls [`Self::apply`], or on the log's own thread: when the log is closed, and when retention
     /// discards records.
+    ///
+    /// A log with an object store begins, and goes on after it was away for long, behind what is stored, and learns of the newest objects
+    /// from the entries that it takes next. A reader of records in these waits for that, for at most 5 s, and then fails as
+    /// `Unavailable`. So read on another thread than the one that applies entries.
     pub fn log(&self) -> &Log {
         &self.log
     }
@@ -490,7 +520,8 @@ impl Shared {
                 return Ok(None);
             }
             let now = Instant::now();
-            match state.next(now) {
+            let next = if self.unaided && !state.ending { Next::Wait(None) } else { state.next(now) };
+            match next {
                 Next::End => return Ok(None),
                 Next::Sync => match state.applier.begin_sync() {
                     Some(job) => return Ok(Some(job)),

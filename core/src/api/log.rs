@@ -13,7 +13,7 @@
 mod damage;
 mod log_options;
 mod named;
-mod objects;
+pub(crate) mod objects;
 mod replica;
 
 use crate::api::payload::{Content, Payload};
@@ -27,8 +27,10 @@ use crate::follower::source::FollowSource;
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::options::log_options::LogOption;
-use crate::read::reader::{LogView, Reader, Start};
+use crate::read::patience::Patience;
+use crate::read::reader::Reader;
 use crate::read::records::OwnedRecord;
+use crate::read::view::{LogView, Start};
 use crate::record::batch::{Batch, BatchBuilder, Stamp};
 use crate::replica::node::runtime::Runtime;
 use crate::replica::node::shared::Shared;
@@ -79,8 +81,8 @@ impl Log {
     /// # Errors
     /// `Locked`: another handle or process has it open. `NotFound`: there is no log and `create` is false.
     /// `InvalidArgument`: an option is out of bounds, or the directory holds many named logs. `Corrupt`: names file
-    /// and offset; the log's files were not changed. `Unsupported`: the log has a newer format. `Full`: there is no space for the segments that are
-    /// prepared ahead. `Io`.
+    /// and offset; the log's files were not changed. `Unsupported`: the log has a newer format. `Full`: there is no space for the
+    /// segments that are prepared ahead. `Io`.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
         options.check()?;
         Self::open_on(disk_at(dir.as_ref(), options.create)?, options)
@@ -101,6 +103,13 @@ impl Log {
         Self { inner: Arc::new(runtime), view, id }
     }
 
+    /// The handle of a copy that is running. See [`Patience`].
+    pub(crate) fn of_copy(runtime: Runtime, patience: Patience) -> Self {
+        let mut log = Self::of(runtime);
+        log.view.patience = patience;
+        log
+    }
+
     /// Appends a record or a batch, and blocks until it is durable; in a replica of a cluster, until it is durable on a
     /// majority of the voters. Of a batch all of it is in the log, or nothing. Returns the index of the record, or the
     /// indexes of the batch.
@@ -115,8 +124,8 @@ impl Log {
     }
 
     /// Submits a record or a batch and returns at once with a ticket for the outcome. Makes one copy of the bytes; a
-    /// large batch is not copied. Blocks only while the queue is full or the log has used up its `append_bytes_per_second`, for up to `options.queue_timeout`; in a callback
-    /// of this log it never blocks.
+    /// large batch is not copied. Blocks only while the queue is full or the log has used up its `append_bytes_per_second`, for up
+    /// to `options.queue_timeout`; in a callback of this log it never blocks.
     ///
     /// # Errors
     /// `TooLarge`, `Full`, `Busy`, `Poisoned`, `Closed`, `Forked`: the payload was not accepted. If this replica is
@@ -272,6 +281,15 @@ impl Log {
         self.check_fork()?;
         self.inner.published.check_held()?;
         self.view.reader(start)
+    }
+
+    /// As [`Self::reader`], for a caller that waits itself: where a copy's reader waits until the copy knows which object has a record,
+    /// this one fails with the time after which to try again.
+    #[doc(hidden)]
+    pub fn reader_that_fails_at_once(&self, start: Start) -> Result<Reader> {
+        self.check_fork()?;
+        self.inner.published.check_held()?;
+        LogView { patience: Patience::default(), ..self.view.clone() }.reader(start)
     }
 
     /// Returns a feed of this log's committed entries, for a log that follows it: see [`FollowerLog`](crate::FollowerLog).
@@ -518,6 +536,7 @@ impl Log {
         let (queue_appends, queue_bytes, taken_bytes) = queue.waiting();
         let objects = view.segments.objects();
         let (fetched_bytes, cached_bytes) = objects.cache().map_or((0, 0), |cache| cache.figures());
+        let (filled_bytes, fill_failures) = objects.cache().map_or((0, 0), |cache| cache.kept_figures());
         let unstored_bytes = objects.cache().map_or(0, |_| view.segments.bytes_behind(objects.upto()));
         let upto = objects.upto().max(EntryIndex(published.counters.sliced_upto.load(Ordering::Relaxed)));
         let slices = options.slice_interval.and(options.vault.as_ref());
@@ -525,6 +544,8 @@ impl Log {
         Metrics {
             fetched_bytes,
             cached_bytes,
+            filled_bytes,
+            fill_failures,
             unstored_bytes,
             unsliced_bytes,
             stored_index: objects.last_record().get(),
@@ -535,6 +556,31 @@ impl Log {
             taken_bytes: taken_bytes as u64,
             ..metrics
         }
+    }
+
+    /// Whether the object store alone is known to have all records up to this one. With the durability class `object` an append is
+    /// answered then. It is answered without that 10 s after it was committed, at once while slices of entries are not stored for
+    /// longer, if another leader has committed it, and after the class was switched off. See `Options::payload_slices`. False also if it is
+    /// not known: after a restart, and after a change of leader, until slices were looked for; and of a named log, which the group's
+    /// [`Metrics::sliced_index`] does not tell. It stays true as long as the same replica leads.
+    ///
+    /// ```
+    /// use chiplog::{Log, Options};
+    /// # let dir = tempfile::tempdir()?;
+    /// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20))?;
+    /// let index = log.append(b"record")?;
+    /// assert!(!log.is_in_store(index)); // it has no object store
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn is_in_store(&self, last: Index) -> bool {
+        if !self.view.log.is_none() {
+            return false; // what is known counts the records of the whole group
+        }
+        let Shared { view, published, .. } = &**self.inner;
+        let counters = &published.counters;
+        let whole = counters.in_store_index.load(Ordering::Acquire);
+        let sliced = counters.sliced_index.load(Ordering::Acquire);
+        last.get() <= whole.max(sliced).max(view.segments.objects().last_record().get())
     }
 
     /// The error that poisoned the log, if a write or a sync has failed: it accepts no more appends.

@@ -24,7 +24,7 @@ mod directory_files;
 mod groups;
 mod names;
 mod options;
-mod snapshots;
+pub(crate) mod snapshots;
 
 pub use options::LogsOptions;
 
@@ -32,7 +32,7 @@ use crate::api::catalogue::{Catalogue, CatalogueEntry};
 use crate::api::log::Log;
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
-use crate::read::reader::Start;
+use crate::read::view::Start;
 use crate::record::batch::Batch;
 use crate::replica::open::{disk_at, group_dir, open_named_dir, system_dir};
 use crate::replica::queue::proposals::{Command, LogCommand};
@@ -40,6 +40,7 @@ use crate::sync::completion::{Appended, Ticket};
 use crate::types::{Index, LogId, LogNumber, Timestamp};
 use directories::GroupDirectories;
 use options::SYSTEM_GROUP;
+use snapshots::{SnapshotReaders, SnapshotSearch};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -86,6 +87,10 @@ struct Inner {
     /// The groups of named logs that run here. Each handle is that of the group itself.
     groups: RwLock<BTreeMap<u32, Log>>,
     catalogue: Mutex<Catalogue>,
+    /// The search for a snapshot while there is no whole one. Locked after the catalogue.
+    search: Mutex<SnapshotSearch>,
+    /// Whether the members of the system log can read snapshots.
+    readers: Mutex<SnapshotReaders>,
     /// The logs that calls are creating now, in each group.
     reserved: Mutex<BTreeMap<u32, usize>>,
     /// The groups that may get new logs, and the most logs that each can hold. None: all that run here.
@@ -233,6 +238,8 @@ impl Logs {
                 system,
                 groups: RwLock::default(),
                 catalogue: Mutex::default(),
+                search: Mutex::default(),
+                readers: Mutex::default(),
                 reserved: Mutex::default(),
                 ready: Mutex::default(),
                 shortening: Mutex::default(),
@@ -257,9 +264,10 @@ impl Logs {
             return Ok(catalogue);
         }
         // Every other record would be missing: it starts over before that, and after a discard meanwhile.
+        let mut search = self.inner.search.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if catalogue.next() < system.first_index() {
-                *catalogue = self.read_snapshot()?;
+                *catalogue = self.read_snapshot(&mut search)?;
             }
             match self.read_on(&mut catalogue) {
                 Err(error) if error.kind() == ErrorKind::Discarded => {}
@@ -333,8 +341,8 @@ impl Logs {
     ///
     /// # Errors
     /// `NotFound`: there is no log of this name, or it is not the one with the id that is given. `NotLeader`: the log's group
-    /// runs on other servers. `Unavailable`: no majority answered, or the group does not run here yet. `Timeout`: the log was not opened in its group. Those of reading the
-    /// system log.
+    /// runs on other servers. `Unavailable`: no majority answered, or the group does not run here yet. `Timeout`: the log was not
+    /// opened in its group. Those of reading the system log.
     pub fn find(&self, name: &str, id: Option<LogId>, timeout: Duration) -> Result<Log> {
         let deadline = Instant::now() + timeout;
         let is_meant = |entry: &CatalogueEntry| id == Some(entry.id);

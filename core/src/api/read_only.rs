@@ -18,8 +18,9 @@ use crate::follower::source::FollowSource;
 use crate::options::Options;
 use crate::options::log_options::LogOptions;
 use crate::read::positions::{Positions, closed};
-use crate::read::reader::{LogView, Reader, Start, shared_group};
+use crate::read::reader::Reader;
 use crate::read::records::OwnedRecord;
+use crate::read::view::{LogView, Start, shared_group};
 use crate::replica::open::{cannot_open, check_name, check_not_named, no_log};
 use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::store::format::geometry::REMEMBERED_MAX;
@@ -120,7 +121,8 @@ impl ReadOnlyLog {
     /// Returns a reader of records that are proven durable. Its wait at the tail ends when the log grows.
     ///
     /// # Errors
-    /// As [`crate::Log::reader`].
+    /// As [`crate::Log::reader`]. `Unavailable`, also of the reader: the record is in an object store alone; see
+    /// [`Self::in_object_store`].
     pub fn reader(&self, start: Start) -> Result<Reader> {
         self.inner.view.reader(start)
     }
@@ -180,6 +182,13 @@ impl ReadOnlyLog {
     /// The last record that is proven durable; in an empty log `first_index - 1`. Never blocks.
     pub fn last_index(&self) -> Index {
         self.inner.view.positions.range().1
+    }
+
+    /// The first and the last record that are in an object store alone, before the first one here: this handle does not read them. `None`:
+    /// there are none. Never blocks.
+    pub fn in_object_store(&self) -> Option<(Index, Index)> {
+        let (from, last) = (self.inner.view.positions.stored_from()?, self.first_index().previous());
+        (from <= last).then_some((from, last))
     }
 
     /// How many sound records follow the last one shown without being proven durable. While a writer has the log
@@ -345,9 +354,17 @@ impl Follower {
         Ok(())
     }
 
+    /// The first record that is in the object store alone, if the first one here is `first`.
+    fn stored_from(&self, first: Index) -> Option<Index> {
+        let (begin, stored) = (self.sequencer.first_at_end(), self.sequencer.objects().stored_end());
+        let is_stored = begin < first && stored.is_some_and(|end| end.next >= first);
+        is_stored.then_some(begin)
+    }
+
     fn publish(&self) {
         let positions = &self.view.positions;
         let Proven { end, first } = self.follow.proven();
+        positions.set_stored_from(self.stored_from(first));
         positions.discarded(first);
         let last = end.next.previous();
         positions.written(last);

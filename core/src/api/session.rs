@@ -96,8 +96,9 @@ impl Session {
     /// window allows.
     ///
     /// # Errors
-    /// Those of [`Log::submit`], of [`BatchBuilder::build`](crate::BatchBuilder::build) and, for number 0, `InvalidArgument`: the payload was not
-    /// accepted, and the next append gets its number. The ticket can return the other errors of [`Session::append`].
+    /// Those of [`Log::submit`], of [`BatchBuilder::build`](crate::BatchBuilder::build) and, for number 0, `InvalidArgument`: the
+    /// payload was not accepted, and the next append gets its number. The ticket can return the other errors of
+    /// [`Session::append`].
     pub fn submit<P: SessionPayload>(&mut self, payload: P) -> Result<Ticket<P::Output>> {
         self.pipelined = true;
         self.send(payload, None)

@@ -1,53 +1,53 @@
 //! Fetch: a backup made of the objects and slices of a log in an object store, without any replica.
 //!
 //! ```text
-//!  objects k, k+1 … n  ──>  segment files, as they are or, of a shared group, made of them; the last one without its footer, so that the log can go on behind it,
-//!                           and with record k's first as the log's, because no object knows of a discard that came after it
+//!  objects k, k+1 … n  ──>  segment files, as they are or, of a shared group, made of them; the last one without its footer, so that
+//!                           the log can go on behind it, and with record k's first as the log's, because no object knows of a
+//!                           discard that came after it
 //!                      ──>  identity of a follower  ──>  opened  ──>  takes the entries of slices  ──>  closed, sealed like any backup
 //!
 //!  without objects: the first slice's state  ──>  a follower's log  ──>  as above
 //! ```
+//!
+//! Of a branch the first files are made of its ancestors' objects: only the log's id in their headers is another one. Until it has
+//! an object of its own, the last file is the state in which it began.
 //!
 //! Invariant: nothing is taken on trust. Recovery checks how the files follow each other, and the seal reads every block.
 //!
 //! Must not know: the network, which object store it is.
 
 use crate::api::follower::FollowerLog;
-use crate::backup::firsts::{LogsOfObject, firsts};
-use crate::backup::slices::{AT_A_TIME, End, SliceChain, SliceSummary, longest, names, read, summary};
-use crate::backup::{Backup, Progress};
-use crate::disk::Disk;
+use crate::backup::downloads::{Downloads, get, segment_file_of, write};
+use crate::backup::firsts::LogsOfObject;
+use crate::backup::payloads::{is_of_slice, with_payload};
+use crate::backup::restore::TERMS_APART;
+use crate::backup::slices::{AT_A_TIME, End, SliceChain, leads_on, longest, names, read};
+use crate::backup::stored::{Objects, footer_at, list_objects, opening_at, start_of};
+use crate::backup::tail::{OneBatch, Part, Tail, payload_names};
+use crate::backup::{Backup, Progress, tail};
 use crate::error::{Error, ErrorKind, Result};
-use crate::follower::message::{FollowEntries, FollowEntry};
+use crate::follower::message::{FollowEntries, FollowEntry, FollowFrom};
 use crate::options::Options;
 use crate::replica::open::disk_at;
 use crate::replica::state::log_table::LogTable;
 use crate::replica::state::snapshot::FollowSnapshot;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
-use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_BYTES_MAX, SEGMENT_HEADER_BYTES, batch_room};
+use crate::store::format::geometry::{SEGMENT_HEADER_BYTES, segment_bytes_with};
 use crate::store::format::identity::{IDENTITY_FILE, Identity};
 use crate::store::format::objects;
-use crate::store::format::segment::{Footer, HeaderFault, Opening, SegmentHeader, digest_of_bytes};
-use crate::store::format::sorted_object::is_sorted;
+use crate::store::format::segment::{Opening, digest_of_bytes};
 use crate::store::objects::deletion::newest_begin;
-use crate::store::objects::names::{folder, object_name, object_number, root_log, salt};
+use crate::store::objects::names::{Lineage, object_name, root_log};
 use crate::store::objects::slice_names::SliceName;
-use crate::store::segment::file_name;
-use crate::store::sorted_object::unsort;
 use crate::sync::threads::in_parallel;
-use crate::types::{Index, LogId, SegmentId};
+use crate::types::{EntryIndex, Index, LogId, SegmentId, Timestamp};
 use crate::vault::{ObjectInfo, Vault};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::IoSlice;
 use std::path::Path;
 
-/// The least size of segments that slices are written to: their openings have room for the state of most logs.
-const SEGMENT_BYTES_LEAST: u32 = 1 << 20;
 /// How often slices are looked at again that a server is changing.
-const LOOKS_MAX: u32 = 5;
-/// An opening takes at most this part of a segment.
-const OPENINGS_SHARE: u32 = 16;
+pub(super) const LOOKS_MAX: u32 = 5;
 
 impl Backup {
     /// The logs that have objects in an object store, by their ids. Blocks for the network.
@@ -78,10 +78,13 @@ impl Backup {
 
     /// Makes a backup in `dest`, which must be missing or empty, of all objects that a log has in an object store, and of the slices
     /// behind them as far as they lead. No replica is needed: this is how a log comes back whose replicas are all lost. Records that
-    /// were in neither are not in it. Slices that are missing or damaged end it earlier: see [`Self::notes`].
+    /// were in neither are not in it. Of a log with the durability class `object` it has all that was acknowledged as such, and at its
+    /// very end possibly appends that were not. Slices that are missing or damaged end it earlier: see [`Self::notes`].
     ///
-    /// `progress` is called with the bytes fetched and the total. Fetches eight objects at a time, each whole in memory; slices twice,
-    /// the first time to find out how far they lead.
+    /// `progress` is called with the bytes fetched and the total. Fetches up to eight objects at a time, each up to three times in
+    /// memory: fewer if these would take more than 2 GiB, and at least one. Fetches slices twice, the first time to find out how far they
+    /// lead. If objects replace slices meanwhile, it goes on with these objects, and downloads none twice except the newest. A log whose
+    /// slices go faster than they can be read ends with its newest object then, if that has all that was there at the beginning.
     /// Blocks until the backup is finished and durable.
     ///
     /// ```
@@ -97,158 +100,249 @@ impl Backup {
     /// ```
     ///
     /// # Errors
-    /// `NotFound`: the log has no objects there, and no slice that begins with its state. `Corrupt`: an object is missing between others, or damaged; the message names
-    /// it. `Discarded`: all records in its objects are discarded, and newer objects that told how far the log was were deleted.
-    /// `Busy`: slices went, time and again, before they were read. `InvalidArgument`: `dest` is not empty. Those of [`Vault`]. `Full`, `Io`, `Unsupported`. After an error `dest` is as
-    /// it was before.
+    /// `NotFound`: the log has no objects there, and no slice that begins with its state. `Corrupt`: an object is missing between
+    /// others, or damaged, or without objects the slice that begins with its state is; the message names it. `Discarded`: all
+    /// records in its objects are discarded, and newer objects that told how far the log was were deleted. `Busy`: slices went,
+    /// time and again, before they were read. `InvalidArgument`: `dest` is not empty. Those of [`Vault`]. `Full`, `Io`,
+    /// `Unsupported`. After an error `dest` is as it was before.
     pub fn fetch(
         vault: &dyn Vault,
         log: LogId,
         dest: impl AsRef<Path>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self> {
-        let dest = dest.as_ref();
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            let Found { slices: names, objects, lacking } = find(vault, log)?;
-            let end = objects.last().map(|(number, at)| end_of(vault, log, *number, at)).transpose()?;
-            let chain = longest(vault, &names, end, &mut |_| {})?;
-            // A server may have deleted slices meanwhile, because an object has them that was not there before.
-            if has_lost(vault, log, chain.faults.keys().cloned())? {
-                if tries < LOOKS_MAX {
-                    continue;
-                }
-                let what = format!("slices of log {:032x} go faster than they can be read: try again", log.0);
-                return Err(Error::new(ErrorKind::Busy, what));
-            }
-            let is_changed = || {
-                let before = names.iter().map(|(name, _)| name.to_string());
-                Ok::<_, Error>(tries < LOOKS_MAX && has_lost(vault, log, before)?)
-            };
-            if let Some(error) = lacking.filter(|_| chain.slices.is_empty()) {
-                return Err(error);
-            }
-            let made = match Self::make_of(vault, log, &objects, &chain, dest, progress) {
-                Err(error) if error.kind() == ErrorKind::NotFound && is_changed()? => continue,
-                made => made?,
-            };
-            let note = |(name, why)| {
-                tracing::warn!(%name, %why, "a slice was left out");
-                format!("{name} was left out: {why}")
-            };
-            return Ok(Self { notes: chain.faults.into_iter().map(note).collect(), ..made });
+        let (dest, mut downloads) = (dest.as_ref(), Downloads::default());
+        let made = Self::fetch_with(vault, log, dest, &mut downloads, progress);
+        if made.is_err() {
+            downloads.abandon(dest);
         }
+        made
     }
 
-    /// Makes a backup of these objects and slices. After an error `dest` is as it was.
-    pub(super) fn make_of(
+    fn fetch_with(
         vault: &dyn Vault,
         log: LogId,
-        objects: &[(u64, ObjectInfo)],
-        chain: &SliceChain,
         dest: &Path,
+        downloads: &mut Downloads,
         progress: Progress<'_>,
     ) -> Result<Self> {
-        Self::begin(dest)?;
-        let made = match chain.begins {
-            // Everything in the objects is discarded.
-            true => Self::fill_from_slices(vault, log, chain, dest, progress),
-            false => Self::fill_from(vault, log, objects, chain, dest, progress),
-        };
-        made.inspect_err(|_| {
-            // The caller gets the first error. Files that cannot be removed remain as an unfinished backup.
-            let _ = Self::abandon(dest);
-        })
-    }
-
-    /// The slices that [`Self::fetch`] left out, and why: they are damaged, missing, or of another history. The log can end earlier
-    /// for that. For people.
-    pub fn notes(&self) -> &[String] {
-        &self.notes
-    }
-
-    /// Reads all slices that a log has in an object store, and says which of them [`Self::fetch`] would take. `progress` is called with
-    /// the bytes of each. Blocks for the network.
-    ///
-    /// # Errors
-    /// `Corrupt`: the end of the newest object cannot be read. Those of [`Vault`], and `Unsupported`.
-    pub fn slices_in(vault: &dyn Vault, log: LogId, progress: &mut dyn FnMut(u64)) -> Result<SliceSummary> {
-        let mut tries = 0;
+        let (mut moved, mut lacking, mut gained) = (0, 0, u64::MAX);
+        let mut looks = Looks { promised: None, is_last: false, lost: None };
         loop {
-            let names = self::names(vault, log)?;
-            let newest = vault.list(&folder(log))?.into_iter();
-            let newest = newest.filter_map(|at| Some((object_number(log, &at.name)?, at)));
-            let newest = newest.max_by_key(|(number, _)| *number);
-            let end = newest.map(|(number, at)| end_of(vault, log, number, &at)).transpose()?;
-            let mut found = summary(vault, &names, end, progress)?;
-            if found.faults.is_empty() && !found.is_cut_off {
-                return Ok(found);
-            }
-            // A server may have deleted slices meanwhile, because an object has them.
-            let now = self::names(vault, log)?;
-            found.faults.retain(|(name, _)| now.iter().any(|(there, _)| there.to_string() == *name));
-            tries += 1;
-            if now == names || tries == LOOKS_MAX {
-                return Ok(found);
+            looks.is_last = moved + 1 == LOOKS_MAX;
+            let before = downloads.fetched;
+            match Self::attempt(vault, log, (dest, &mut *downloads), &mut looks, progress)? {
+                Attempt::Made(backup) => return Ok(backup),
+                Attempt::Moved(error) if looks.is_last => return Err(error),
+                Attempt::Moved(_) => {
+                    // An attempt that had less to download than the one before leaves still less to the next one. That comes to an end.
+                    let now = downloads.fetched - before;
+                    moved += u32::from(now == 0 || now >= gained);
+                    gained = gained.min(now);
+                }
+                // It finds the same as before, although it was permitted to end there; or something else each time.
+                Attempt::Lacking(error)
+                    if lacking + 1 == LOOKS_MAX || looks.lost == Some(error.to_string()) =>
+                {
+                    return Err(error);
+                }
+                Attempt::Lacking(error) => {
+                    lacking += 1;
+                    looks.lost = Some(error.to_string());
+                }
             }
         }
+    }
+
+    /// Makes a backup of what there is now.
+    fn attempt(
+        vault: &dyn Vault,
+        log: LogId,
+        (dest, downloads): (&Path, &mut Downloads),
+        looks: &mut Looks,
+        progress: Progress<'_>,
+    ) -> Result<Attempt> {
+        let payloads = payload_names(vault, log)?;
+        let Found { lineage, slices, objects, lacking } = find(vault, log)?;
+        let newest = objects.last();
+        let end = newest.map(|newest| end_of(vault, lineage.owner(newest.0), newest)).transpose()?;
+        // Slices go faster than they can be read. Objects have those that were there at the beginning: then these are enough.
+        let is_enough = |promised: EntryIndex| {
+            let has_all = looks.is_last && payloads.is_empty() && lacking.is_none();
+            has_all && end.is_some_and(|(raft, _)| raft >= promised)
+        };
+        let chain = match looks.promised.is_some_and(is_enough) {
+            true => SliceChain::default(),
+            false => longest(vault, &slices, end, &mut |_| {})?,
+        };
+        let log_end = chain.end(end);
+        // Slices of another history promise nothing.
+        let is_of_log =
+            |name: &SliceName| log_end.is_none_or(|(raft, _)| name.last <= raft) || leads_on(name, log_end);
+        let there =
+            slices.iter().map(|(name, _)| name).filter(|name| is_of_log(name)).map(|name| name.last).max();
+        let promised = *looks.promised.get_or_insert(there.unwrap_or(EntryIndex(0)));
+        // A gap behind what was there at the beginning is of a slice that is still being put.
+        let is_short =
+            chain.is_cut_off && (!chain.faults.is_empty() || log_end.is_none_or(|(raft, _)| raft < promised));
+        let newest = newest.map(|(number, _)| *number);
+        let moved = || {
+            let what = format!("slices of log {:032x} go faster than they can be read: try again", log.0);
+            Attempt::Moved(Error::new(ErrorKind::Busy, what))
+        };
+        // A server may have deleted slices meanwhile, because an object has them that was not there before.
+        if has_lost(vault, log, chain.faults.keys().cloned())?
+            || (!looks.is_last && is_short && has_gained(vault, log, &slices, log_end)?)
+        {
+            return Ok(moved());
+        }
+        if let Some(error) = lacking.filter(|_| chain.slices.is_empty()) {
+            // A damaged slice is not an absent one.
+            return Err(chain.faults.iter().next().map_or(error, |(name, why)| damaged(log, name, why)));
+        }
+        let tail = tail::behind(vault, log, &payloads, &slices, &chain, end)?;
+        if (tail.is_left_out || tail.fills_gap) && !looks.is_last && has_gained(vault, log, &slices, log_end)?
+        {
+            return Ok(moved());
+        }
+        let ends = Ends { chain: &chain, tail: &tail, is_short };
+        let has_other_objects =
+            || Ok::<_, Error>(find(vault, log)?.objects.last().map(|(number, _)| *number) != newest);
+        let place = (dest, downloads);
+        match Self::make_of(vault, &lineage, &objects, ends, place, looks.lost.as_deref(), progress) {
+            Ok(Made::Backup(backup)) => Ok(Attempt::Made(backup)),
+            // Slices go because an object has their entries, or came damaged.
+            Ok(Made::Lacking(error)) => {
+                let before = slices.iter().map(|(name, _)| name.to_string());
+                Ok(match has_other_objects()? || has_lost(vault, log, before)? {
+                    true => moved(),
+                    false => Attempt::Lacking(error),
+                })
+            }
+            // An object went because its records were discarded. Damage in one stays.
+            Err(error) if error.kind() == ErrorKind::NotFound && has_other_objects()? => {
+                Ok(Attempt::Moved(error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a backup of these objects and slices. It ends before payload that cannot be read only if `lost` is the text of that error.
+    /// After an error, or if something is lacking, `dest` has what was downloaded, for another attempt, or to be abandoned.
+    pub(super) fn make_of(
+        vault: &dyn Vault,
+        lineage: &Lineage,
+        objects: &[(u64, ObjectInfo)],
+        ends: Ends<'_>,
+        (dest, downloads): (&Path, &mut Downloads),
+        lost: Option<&str>,
+        progress: Progress<'_>,
+    ) -> Result<Made> {
+        // If the slices begin with the state, everything in the objects is discarded.
+        let needed = if ends.chain.begins { &[] } else { objects };
+        downloads.begin(dest, needed)?;
+        match ends.chain.begins {
+            true => Self::fill_from_slices(vault, lineage.log, ends, dest, lost, progress),
+            false => Self::fill_from(vault, lineage, objects, ends, (dest, downloads), lost, progress),
+        }
+    }
+
+    /// The end of making one: its notes, and its seal.
+    fn finish(dest: &Path, Ends { chain, tail, is_short }: Ends<'_>, applied: Applied) -> Result<Self> {
+        let left_out = chain.faults.iter().map(|(name, why)| format!("slice {name} was left out: {why}"));
+        let is_short = (is_short && !tail.fills_gap) || tail.is_left_out;
+        let behind = is_short.then(|| {
+            "the log ends early: slices lead on behind its end, and one before them is missing, damaged or of another history"
+                .to_owned()
+        });
+        let filled = tail.fills_gap.then(|| {
+            "slices are missing: the records of these and of later ones are from payload, and no discard or option of these is here"
+                .to_owned()
+        });
+        let ends_early = is_short || applied.cut.is_some();
+        let cut = applied.cut.map(|error| {
+            format!("the log ends early, before an entry whose payload cannot be read: {error}")
+        });
+        let payload = tail.is_left_out.then(|| {
+            "payload behind the slices was left out: it is not known what the log had before it".to_owned()
+        });
+        let refused = applied.refused.map(|(count, why)| {
+            format!("appends in payload behind the slices were left out, as by their leader: {count}, the first one because {why}")
+        });
+        let tail_notes = tail.notes.iter().cloned();
+        let notes =
+            left_out.chain(behind).chain(filled).chain(payload).chain(cut).chain(tail_notes).chain(refused);
+        let notes: Vec<_> = notes.collect();
+        notes.iter().for_each(|note| tracing::warn!(%note, "fetched a log"));
+        Self::seal_with(dest, ends_early, notes)
+    }
+
+    /// Remarks about a backup that [`Self::fetch`] made: slices that it left out, because they are damaged, missing, or of
+    /// another history, why the log ends early, if it does, and payload behind the slices that it left out. Whole sentences
+    /// for people. The manifest keeps them.
+    pub fn notes(&self) -> &[String] {
+        &self.manifest.notes
+    }
+
+    /// Whether the object store has, or had, entries behind the end of this backup, which [`Self::fetch`] made: slices or payload before
+    /// them are lost or damaged.
+    pub fn ends_early(&self) -> bool {
+        self.manifest.ends_early
     }
 
     /// Makes the copy of slices alone, the first of which begins with the log's state.
     fn fill_from_slices(
         vault: &dyn Vault,
         log: LogId,
-        chain: &SliceChain,
+        ends: Ends<'_>,
         dest: &Path,
+        lost: Option<&str>,
         progress: Progress<'_>,
-    ) -> Result<Self> {
+    ) -> Result<Made> {
+        let chain = ends.chain;
         let first = chain.slices.first().ok_or_else(|| no_objects(log))?;
         let bytes = vault.size(&first.to_string())?.ok_or_else(|| gone(&first.to_string()))?;
         let slice = read(vault, first, bytes)?;
         let (header, body) = slice.opening.ok_or_else(|| no_objects(log))?;
         let state = FollowSnapshot { log, committed: slice.base.raft, kept: Index(0), header, body };
-        let options = Self::copy_options(segment_bytes_of(0, chain));
+        let options = Self::copy_options(segment_bytes_of(0, 0, ends));
         let copy = FollowerLog::create_on(disk_at(dest, false)?, options, &state)?;
-        apply(&copy, vault, chain, &mut |done| progress(done, chain.bytes))?;
+        let applied = apply(&copy, vault, log, ends, EntryIndex(0), &mut |done| progress(done, chain.bytes));
+        let applied = match if_allowed(applied, lost)? {
+            Ok(applied) => applied,
+            Err(lacking) => return Ok(Made::Lacking(lacking)),
+        };
         copy.close()?;
-        Self::seal(dest)
+        Ok(Made::Backup(Self::finish(dest, ends, applied)?))
     }
 
     fn fill_from(
         vault: &dyn Vault,
-        log: LogId,
+        lineage: &Lineage,
         objects: &[(u64, ObjectInfo)],
-        chain: &SliceChain,
-        dest: &Path,
+        ends: Ends<'_>,
+        (dest, downloads): (&Path, &mut Downloads),
+        lost: Option<&str>,
         progress: Progress<'_>,
-    ) -> Result<Self> {
-        let disk = disk_at(dest, false)?;
+    ) -> Result<Made> {
+        let chain = ends.chain;
+        let (disk, log) = (disk_at(dest, false)?, lineage.log);
         let (last, before) = objects.split_last().ok_or_else(|| no_objects(log))?;
         let total = objects.iter().map(|(_, object)| object.bytes).sum::<u64>() + chain.bytes;
-        let get = |(number, object): &(u64, ObjectInfo)| {
-            let bytes =
-                segment_file_of(log, *number, &object.name, vault.get(&object.name, 0..object.bytes)?)?;
-            let footer = check(log, *number, &object.name, &bytes)?;
-            Ok((footer, bytes))
-        };
-        let copy = |object: &(u64, ObjectInfo)| {
-            let (footer, bytes) = get(object)?;
-            write(&*disk, footer.number, &bytes, bytes.len())?;
-            Ok((footer, bytes.len(), LogsOfObject::read(&bytes, &footer)))
-        };
-        let (mut done, mut segment_bytes, mut read) = (0, 0, Vec::new());
-        let mut note = |(footer, bytes, logs): (Footer, usize, LogsOfObject)| {
+        let (mut done, mut segment_bytes) = (0, 0);
+        let mut note = |bytes: usize| {
             done += bytes as u64;
             segment_bytes = segment_bytes.max(bytes as u32);
-            read.push((footer, logs));
             progress(done, total);
         };
-        in_parallel(AT_A_TIME, before, copy, &mut note)?;
-        let (footer, bytes) = get(last)?;
-        note((footer, bytes.len(), LogsOfObject::read(&bytes, &footer)));
-        let (first, logs) = remove_discarded(&*disk, read)?;
+        downloads.complete(vault, lineage, &*disk, before, &mut note)?;
+        let (footer, bytes) = get(vault, lineage, last)?;
+        note(bytes.len());
+        let behind = footer.last_raft;
+        let logs = LogsOfObject::read(&bytes, &footer);
+        let (first, logs) = downloads.remove_discarded(&*disk, (&footer, &logs))?;
         let bytes = begin_with(first, &logs, footer.id, bytes, &last.1.name)?;
+        let opening = opening_bytes_of(&bytes, footer.id);
         // A segment with a footer has a successor. The last one has none, and is read from its beginning.
         write(&*disk, footer.number, &bytes, footer.data_end as usize)?;
         let made = Identity::random(&*disk, Options::default().clock.now());
@@ -256,18 +350,53 @@ impl Backup {
         disk.create(IDENTITY_FILE).map_err(|e| Error::io("make", &disk.path().join(IDENTITY_FILE), e))?;
         Identity { log, follows: true, ..made }.write(&*disk)?;
         // Opening it proves its end, and closing it leaves it as a backup has to be.
-        let copy = FollowerLog::open(dest, Self::copy_options(segment_bytes_of(segment_bytes, chain)))?;
-        apply(&copy, vault, chain, &mut |more| progress(done + more, total))?;
+        let segment_bytes = segment_bytes_of(segment_bytes, opening, ends);
+        let copy = FollowerLog::open(dest, Self::copy_options(segment_bytes))?;
+        // A file that grew last is cut where its end is torn. An object has no such end: that is damage.
+        let at = copy.resume_point()?;
+        if !matches!(at, FollowFrom::After { raft, .. } if raft == behind) {
+            let what = format!("its blocks do not lead to entry {behind}, with which its footer ends");
+            return Err(Error::corrupt(Path::new(&last.1.name), 0, what));
+        }
+        let applied = apply(&copy, vault, log, ends, behind, &mut |more| progress(done + more, total));
+        let applied = match if_allowed(applied, lost)? {
+            Ok(applied) => applied,
+            Err(lacking) => return Ok(Made::Lacking(lacking)),
+        };
         copy.close()?;
-        Self::seal(dest)
+        Ok(Made::Backup(Self::finish(dest, ends, applied)?))
     }
 }
 
-/// Objects of a log, by their numbers.
-type Objects = Vec<(u64, ObjectInfo)>;
+/// The outcome of making a backup of objects and slices.
+pub(super) enum Made {
+    Backup(Backup),
+    /// A slice, or payload, cannot be read. It may have been deleted because an object has it now, or have come damaged.
+    Lacking(Error),
+}
+
+/// The state of a fetch between its attempts.
+struct Looks {
+    /// The last entry in the slices that were there at the beginning: a backup that has it does not end early.
+    promised: Option<EntryIndex>,
+    /// Whether this attempt is not repeated for slices that came meanwhile.
+    is_last: bool,
+    /// The error of payload that could not be read. If it is the same again, the backup ends before it.
+    lost: Option<String>,
+}
+
+/// The outcome of one attempt to make a backup of what there is.
+enum Attempt {
+    Made(Backup),
+    /// Slices or objects went meanwhile, or more came: another attempt finds something else. The error if it was the last one.
+    Moved(Error),
+    /// A slice, or payload, cannot be read, and nothing explains it. If another attempt finds the same, payload is lost.
+    Lacking(Error),
+}
 
 /// A log's slices and objects in an object store.
 pub(crate) struct Found {
+    pub(crate) lineage: Lineage,
     pub(crate) slices: Vec<(SliceName, u64)>,
     pub(crate) objects: Vec<(u64, ObjectInfo)>,
     /// The reason why these objects are not the log without slices, which lead from them to where it was, or begin with its state.
@@ -278,8 +407,8 @@ pub(crate) struct Found {
 /// The slices and the objects of a log. Slices first: one that goes meanwhile is in an object that is found then.
 pub(crate) fn find(vault: &dyn Vault, log: LogId) -> Result<Found> {
     let slices = names(vault, log)?;
-    let (objects, lacking) = find_objects(vault, log)?;
-    Ok(Found { slices, objects, lacking })
+    let (lineage, objects, lacking) = find_objects(vault, log)?;
+    Ok(Found { lineage, slices, objects, lacking })
 }
 
 /// Whether one of these slices is not there any more.
@@ -292,37 +421,59 @@ fn has_lost(vault: &dyn Vault, log: LogId, before: impl Iterator<Item = String>)
     Ok(before.any(|name| !now.contains(&name)))
 }
 
-/// The last entry of an object, as its footer says.
-pub(crate) fn end_of(vault: &dyn Vault, log: LogId, number: u64, object: &ObjectInfo) -> Result<End> {
-    let at = object.bytes.saturating_sub(FOOTER_BYTES as u64);
-    let wrong = |why| Error::corrupt(Path::new(&object.name), at, why);
-    let bytes = vault.get(&object.name, at..object.bytes)?;
-    let footer = bytes.first_chunk().ok_or("object is cut off");
-    let footer =
-        footer.and_then(|footer| Footer::parse(footer, number + 1, salt(log, number))).map_err(wrong)?;
+/// Whether a slice came that leads on from this end of the log: servers can put several at a time, and a later one can be there first.
+fn has_gained(vault: &dyn Vault, log: LogId, before: &[(SliceName, u64)], end: Option<End>) -> Result<bool> {
+    let behind = end.map_or(EntryIndex(0), |(raft, _)| raft);
+    let follows = |name: &SliceName| leads_on(name, end) && (name.begins || name.first <= behind.next());
+    Ok(names(vault, log)?.iter().any(|there| follows(&there.0) && !before.contains(there)))
+}
+
+/// The last entry of an object of this log, as its footer says.
+pub(crate) fn end_of(vault: &dyn Vault, log: LogId, object: &(u64, ObjectInfo)) -> Result<End> {
+    let footer = footer_at(vault, log, object)?;
     Ok((footer.last_raft, footer.last_term))
 }
 
-/// The size of segments that have room for what the slices have, too.
-fn segment_bytes_of(objects: u32, chain: &SliceChain) -> u32 {
-    if chain.slices.is_empty() {
-        return objects;
-    }
-    let openings = chain.opening_bytes.saturating_mul(OPENINGS_SHARE);
-    let mut bytes = objects.max(SEGMENT_BYTES_LEAST).max(openings);
-    while batch_room(bytes) < chain.block_bytes_max && bytes <= SEGMENT_BYTES_MAX / 2 {
-        bytes *= 2;
-    }
-    bytes.min(SEGMENT_BYTES_MAX).next_multiple_of(SEGMENT_HEADER_BYTES as u32)
+/// The parts of a log behind its objects.
+#[derive(Clone, Copy)]
+pub(super) struct Ends<'a> {
+    pub(super) chain: &'a SliceChain,
+    pub(super) tail: &'a Tail,
+    /// Whether the log ends before slices that were there at the beginning, unless the tail has their records.
+    pub(super) is_short: bool,
 }
 
-/// Gives the copy all entries of a chain of slices. It passes over those that it has already.
+/// The entries and the payload that a copy has taken.
+#[derive(Debug, Default)]
+struct Applied {
+    /// Why it ends early, if it does.
+    cut: Option<Error>,
+    /// How many appends in payload behind the last entry it refused, and why the first one.
+    refused: Option<(u64, Error)>,
+}
+
+/// The size of segments that have room for what the slices have, too: of a shared group the openings grow with the logs that are opened
+/// in them. `opening`: the size of the newest object's.
+fn segment_bytes_of(objects: u32, opening: u32, Ends { chain, tail, .. }: Ends<'_>) -> u32 {
+    if chain.slices.is_empty() && tail.parts.is_empty() {
+        return objects;
+    }
+    let block_bytes_max =
+        chain.block_bytes_max.max(tail.batch_bytes_max.saturating_add(BLOCK_HEADER_BYTES as u32));
+    let needed = block_bytes_max.saturating_add(chain.new_logs_bytes);
+    segment_bytes_with(objects, opening.max(chain.opening_bytes), needed)
+}
+
+/// Gives the copy all entries of a chain of slices, from those behind `behind` on: it has the others already, and the payload to which they
+/// referred may be gone.
 fn apply(
     copy: &FollowerLog,
     vault: &dyn Vault,
-    chain: &SliceChain,
+    log: LogId,
+    Ends { chain, tail, .. }: Ends<'_>,
+    behind: EntryIndex,
     progress: &mut dyn FnMut(u64),
-) -> Result<()> {
+) -> Result<Applied> {
     let mut done = 0;
     for piece in chain.slices.chunks(AT_A_TIME) {
         let numbered: Vec<_> = piece.iter().enumerate().collect();
@@ -338,17 +489,75 @@ fn apply(
         })?;
         for slice in slices.into_values() {
             let (log, (committed, _)) = (slice.log, slice.last());
-            let entries = slice.entries.into_iter();
-            let entries = entries.map(|(header, body)| FollowEntry { header, body: pieces(body) }).collect();
-            copy.apply_entries(FollowEntries { log, committed, kept: Index(0), entries })?;
+            let mut behind = behind;
+            let entries =
+                slice.entries.into_iter().filter(|(header, _)| header.raft_index > behind).collect();
+            let cut = with_payload(vault, log, entries, |entries| {
+                behind = entries.last().map_or(behind, |(header, _)| header.raft_index);
+                let entries = entries.into_iter();
+                let entries =
+                    entries.map(|(header, body)| FollowEntry { header, body: pieces(body) }).collect();
+                let committed = committed.min(behind);
+                copy.apply_entries(FollowEntries { log, committed, kept: Index(0), entries })
+            })?;
+            if cut.is_some() {
+                return Ok(Applied { cut, refused: None });
+            }
         }
         progress(done);
     }
-    Ok(())
+    let refused = append(copy, vault, log, tail)?;
+    Ok(Applied { cut: tail.fault.clone(), refused })
+}
+
+/// Gives the copy the batches behind the last entry. Nothing in the log says which entries they were in: these are of a term far ahead, so
+/// that no replica and no other copy can take them for its own. Returns how many appends it refuses, and why the first one.
+fn append(copy: &FollowerLog, vault: &dyn Vault, log: LogId, tail: &Tail) -> Result<Option<(u64, Error)>> {
+    let mut refused: Option<(u64, Error)> = None;
+    if tail.parts.is_empty() {
+        return Ok(refused);
+    }
+    copy.conclude(TERMS_APART)?;
+    // A leader judges sessions by the time at which it proposes, and the slices say when they were put first, which can be long before. So
+    // that none has expired here that had not for the leader, the batches are as old as the last entry then.
+    let time_of = |part: &Part| if tail.has_sessions { Timestamp::default() } else { part.time };
+    for part in &tail.parts {
+        let mut batches = &part.batches(vault, log)?[..];
+        while !batches.is_empty() {
+            let mut bytes = 0;
+            let fits = |(header, _): &&OneBatch| {
+                bytes += header.length;
+                bytes <= tail.batch_bytes_max
+            };
+            let count = batches.iter().take_while(fits).count().max(1);
+            let (now, later) = batches.split_at(count);
+            for error in copy.append(now, time_of(part))? {
+                refused = Some(refused.map_or((1, error), |(count, first)| (count + 1, first)));
+            }
+            batches = later;
+        }
+    }
+    Ok(refused)
+}
+
+/// The entries that the copy has taken, or, as the inner error, what cannot be read of these. The copy ends before payload only if
+/// `lost` is the text of that error.
+fn if_allowed(applied: Result<Applied>, lost: Option<&str>) -> Result<std::result::Result<Applied, Error>> {
+    match applied {
+        Ok(Applied { cut: Some(error), .. }) if lost != Some(&*error.to_string()) => Ok(Err(error)),
+        Err(error) if is_of_slice(&error) => Ok(Err(error)),
+        applied => applied.map(Ok),
+    }
 }
 
 fn gone(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("{name} is not in the object store any more: try again"))
+}
+
+/// Nothing of a log can be read, and this slice of it is why.
+fn damaged(log: LogId, name: &str, why: &str) -> Error {
+    let what = format!("log {:032x} cannot be read without slice {name}: {why}", log.0);
+    Error::new(ErrorKind::Corrupt, what)
 }
 
 fn pieces(body: Bytes) -> Vec<Bytes> {
@@ -361,22 +570,30 @@ fn no_objects(log: LogId) -> Error {
 
 /// The objects of a log that are needed, by their numbers, without a gap. Objects whose records are known to be discarded are not:
 /// they may be deleted, or have never been stored.
-pub(crate) fn objects_of(vault: &dyn Vault, log: LogId) -> Result<Vec<(u64, ObjectInfo)>> {
-    let (objects, lacking) = find_objects(vault, log)?;
-    lacking.map_or(Ok(objects), Err)
+/// Of a branch without an object of its own the last one is the state in which it began.
+pub(crate) fn made_of(vault: &dyn Vault, log: LogId) -> Result<(Lineage, Objects)> {
+    let (lineage, objects, lacking) = find_objects(vault, log)?;
+    lacking.map_or(Ok((lineage, objects)), Err)
 }
 
-/// The same, and the reason why they are not the log without slices.
-fn find_objects(vault: &dyn Vault, log: LogId) -> Result<(Objects, Option<Error>)> {
-    let found = vault.list(&folder(log))?.into_iter();
-    let mut objects: Vec<_> =
-        found.filter_map(|object| Some((object_number(log, &object.name)?, object))).collect();
-    objects.sort_unstable_by_key(|(number, _)| *number);
-    let Some(last) = objects.last() else { return Ok((objects, Some(no_objects(log)))) };
-    let mut lacking = None;
+/// The same as [`made_of`], and the reason why they are not the log without slices.
+fn find_objects(vault: &dyn Vault, log: LogId) -> Result<(Lineage, Objects, Option<Error>)> {
+    let start = start_of(vault, log)?;
+    let lineage = start.as_ref().map_or_else(|| Lineage::of(log), |start| start.lineage.clone());
+    let mut objects = list_objects(vault, &lineage, &(0..u64::MAX))?;
+    // The begin is read after the lists: objects may be deleted once it is there.
     let said = newest_begin(vault, log)?.unwrap_or(0);
+    match start {
+        Some(start) if said > start.number => objects.retain(|(number, _)| *number >= start.number),
+        Some(start) if objects.last().is_none_or(|(number, _)| *number < start.number) => {
+            objects.push((start.number, start.object));
+        }
+        _ => {}
+    }
+    let Some(last) = objects.last() else { return Ok((lineage, objects, Some(no_objects(log)))) };
+    let mut lacking = None;
     let oldest = if said <= last.0 {
-        said.max(oldest_at(vault, log, last)?)
+        said.max(oldest_at(vault, lineage.owner(last.0), last)?)
     } else {
         // The records of all of them are discarded. The newest ones still tell how far the log was.
         let behind_gap =
@@ -400,11 +617,11 @@ fn find_objects(vault: &dyn Vault, log: LogId) -> Result<(Objects, Option<Error>
         let what = format!(
             "object {missing} of log {:032x} is missing in the object store: the next one there is {next}, and no discard is \
              known that would explain it",
-            log.0
+            lineage.owner(missing).0
         );
         return Err(Error::new(ErrorKind::Corrupt, what));
     }
-    Ok((objects, lacking))
+    Ok((lineage, objects, lacking))
 }
 
 /// The number of the oldest object whose records were not all discarded when this one began, as its opening says.
@@ -417,84 +634,6 @@ fn oldest_at(vault: &dyn Vault, log: LogId, object: &(u64, ObjectInfo)) -> Resul
     let (objects, _) = objects::decode(&opening.objects)
         .map_err(|why| Error::corrupt(Path::new(&object.1.name), at, why))?;
     Ok(objects.number.min(object.0))
-}
-
-/// The opening of an object.
-pub(super) fn opening_at(vault: &dyn Vault, log: LogId, object: &(u64, ObjectInfo)) -> Result<Opening> {
-    let (number, object) = object;
-    let at = SEGMENT_HEADER_BYTES as u64;
-    let head = at + BLOCK_HEADER_BYTES as u64;
-    let corrupt = |why| Error::corrupt(Path::new(&object.name), at, why);
-    if object.bytes < head {
-        return Err(corrupt("object is cut off"));
-    }
-    let header =
-        BlockHeader::parse(&vault.get(&object.name, at..head)?, salt(log, *number)).map_err(corrupt)?;
-    let end = at + u64::from(header.length);
-    if header.kind != Kind::Opening || end > object.bytes {
-        return Err(corrupt("object does not begin with an opening"));
-    }
-    Opening::parse(&vault.get(&object.name, head..end)?).map_err(corrupt)
-}
-
-/// The footer of an object.
-pub(super) fn footer_at(vault: &dyn Vault, log: LogId, object: &(u64, ObjectInfo)) -> Result<Footer> {
-    let (number, object) = object;
-    let at = object.bytes.saturating_sub(FOOTER_BYTES as u64);
-    let corrupt = |why| Error::corrupt(Path::new(&object.name), at, why);
-    let bytes = vault.get(&object.name, at..object.bytes)?;
-    let bytes = bytes.first_chunk().ok_or("object is cut off").map_err(corrupt)?;
-    Footer::parse(bytes, *number + 1, salt(log, *number)).map_err(corrupt)
-}
-
-/// The segment file of an object, whose bytes these are: itself, unless its records are log by log.
-fn segment_file_of(log: LogId, number: u64, name: &str, bytes: Bytes) -> Result<Bytes> {
-    if !is_sorted(&bytes) {
-        return Ok(bytes);
-    }
-    Ok(unsort(log, number, &bytes, name)?.pieces.concat().into())
-}
-
-/// Checks that an object is the one that its name says, and returns its footer.
-fn check(log: LogId, number: u64, name: &str, bytes: &Bytes) -> Result<Footer> {
-    let wrong = |offset: usize, why: &str| Error::corrupt(Path::new(name), offset as u64, why);
-    let header = SegmentHeader::parse(bytes).map_err(|fault| match fault {
-        HeaderFault::Malformed(why) => wrong(0, why),
-        HeaderFault::Newer(version) => {
-            let what = format!("{name} is of format {version}, which this version does not read");
-            Error::new(ErrorKind::Unsupported, what)
-        }
-    })?;
-    let id: SegmentId = salt(log, number);
-    if (header.log, header.number, header.id) != (log, number + 1, id) || header.bytes as usize != bytes.len()
-    {
-        return Err(wrong(0, "it is another object than its name says"));
-    }
-    let footer_at = bytes.len() - FOOTER_BYTES;
-    let footer = bytes[footer_at..].first_chunk().ok_or("object is cut off");
-    let footer = footer.and_then(|footer| Footer::parse(footer, header.number, id));
-    let footer = footer.map_err(|why| wrong(footer_at, why))?;
-    if !footer.fits(bytes.len()) || (footer.data_end as usize) < SEGMENT_HEADER_BYTES {
-        return Err(wrong(footer_at, "segment footer has impossible offsets"));
-    }
-    Ok(footer)
-}
-
-/// Removes the files before the last one that does not begin where the one before it ends. Objects are cut like this only if
-/// everything in between, and so everything before, is discarded. Returns the first record of the files that are left, and of each log.
-fn remove_discarded(disk: &dyn Disk, mut read: Vec<(Footer, LogsOfObject)>) -> Result<(Index, LogTable)> {
-    read.sort_unstable_by_key(|(footer, _)| footer.number);
-    let follows = |before: &Footer, footer: &Footer| {
-        let end = (before.last_raft, before.last_term, before.next);
-        end == (footer.base_raft, footer.base_term, footer.first)
-    };
-    let kept = read.windows(2).rposition(|pair| !follows(&pair[0].0, &pair[1].0)).map_or(0, |n| n + 1);
-    for (footer, _) in &read[..kept] {
-        let name = file_name(footer.number);
-        disk.remove(&name).map_err(|e| Error::io("remove", &disk.path().join(name), e))?;
-    }
-    let first = read.get(kept).map_or(Index(0), |(footer, _)| footer.first);
-    Ok((first, firsts(read[kept..].iter().map(|(_, logs)| logs))))
 }
 
 /// The bytes of the newest object, whose opening says that the log begins with record `first`, or later if it knows of a discard, and
@@ -530,13 +669,45 @@ fn begin_with(first: Index, logs: &LogTable, id: SegmentId, bytes: Bytes, name: 
     Ok(bytes.into())
 }
 
-/// Writes the first bytes of an object as a segment file, and zeros behind them, durably.
-fn write(disk: &dyn Disk, number: u64, bytes: &Bytes, count: usize) -> Result<()> {
-    let (kept, rest) = (&bytes[..count], vec![0; bytes.len() - count]);
-    let write = || {
-        let file = disk.create(&file_name(number))?;
-        file.write_at(0, &[IoSlice::new(kept), IoSlice::new(&rest)])?;
-        file.sync()
-    };
-    write().map_err(|e| Error::io("write", &disk.path().join(file_name(number)), e))
+/// The size of the opening with which a segment file begins. 0: it is damaged, which is found when the file is read.
+fn opening_bytes_of(bytes: &[u8], id: SegmentId) -> u32 {
+    let head = bytes.get(SEGMENT_HEADER_BYTES..SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES);
+    let header = head.and_then(|head| BlockHeader::parse(head, id).ok());
+    header.filter(|header| header.kind == Kind::Opening).map_or(0, |header| header.length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::format::geometry::{LOG_BYTES, room_of};
+    use crate::types::Term;
+
+    /// A copy of a group has room for the openings with all logs that are opened in its slices.
+    #[test]
+    fn files_have_room_for_logs_that_slices_open() {
+        let name = SliceName {
+            log: LogId(1),
+            first: EntryIndex(1),
+            last: EntryIndex(2),
+            term: Term(1),
+            begins: true,
+        };
+        let chain = |opening_bytes, new_logs_bytes| SliceChain {
+            slices: vec![name],
+            opening_bytes,
+            new_logs_bytes,
+            ..SliceChain::default()
+        };
+        let tail = Tail::default();
+        let room = |objects, opening, chain: &SliceChain| {
+            room_of(segment_bytes_of(objects, opening, Ends { chain, tail: &tail, is_short: false }) as usize)
+        };
+        let logs = 100_000 * LOG_BYTES as u32;
+        for few in [0, 500, logs] {
+            assert!(room(0, 0, &chain(few, logs)) > (few + logs) as usize, "{few}");
+            // Behind an object that is hardly larger than its opening.
+            assert!(room(few + 4096, few, &chain(0, logs)) > (few + logs) as usize, "{few}");
+        }
+        assert!(room(0, 0, &chain(500, 0)) < 2 << 20);
+    }
 }

@@ -6,23 +6,34 @@
 //! | objects below it, under a pin | the pin | - |
 //! | other objects below it | nothing | [`Inventory::delete_unneeded`], or the log's leader |
 //! | slices | the log | servers, once objects have their records |
+//! | payload slices of a term before that of the last entry before the newest object | nothing: below | [`Inventory::delete_unneeded_payloads`], or the log's leader |
+//! | other payload slices | the log | its leader, once objects have their records |
 //! | begins below the highest one | nothing | the same |
+//! | the state in which a branch began | the branch, for ever | - |
 //! | names that no version of this program makes, or a later one does | unknown | - |
+//!
+//! An object is cut only once the one before it is stored, or discarded. So of the entries before the newest object nobody needs payload
+//! slices any more, and every entry refers to slices of its own term. The newest object itself may not be known to be stored.
 //!
 //! Invariants: nothing is deleted that is not known to be unneeded. Objects go as a leader deletes them, so pins hold:
 //! `store/objects/deletion.rs`. Of a whole log `root` goes first, and a pin is made only as long as it is there.
 //!
 //! Must not know: the network, which object store it is.
 
+use crate::backup::cluster_pins;
 use crate::backup::pin::Covered;
+use crate::backup::stored::footer_at;
+use crate::backup::stored::lineage_of;
 use crate::error::{Error, ErrorKind, Result};
+use crate::store::objects::cluster_logs;
 use crate::store::objects::deletion::delete_below;
 use crate::store::objects::names::{
-    begin_name, begin_number, log_folder, object_number, root_name, root_text,
+    begin_name, begin_number, branch_name, folder, log_folder, object_number, root_name, root_text,
 };
+use crate::store::objects::payloads::{payload_id, payload_name, payloads};
 use crate::store::objects::pins::{self, Pin};
 use crate::store::objects::slice_names::SliceName;
-use crate::types::{Index, LogId, Timestamp};
+use crate::types::{Index, LogId, Term, Timestamp};
 use crate::vault::Vault;
 
 /// A number of objects, and their bytes.
@@ -71,6 +82,12 @@ pub struct Inventory {
     pub unneeded: ObjectCount,
     /// The slices with the newest records.
     pub slices: ObjectCount,
+    /// The payload slices that entries can need, of a log with the durability class `object`.
+    pub payloads: ObjectCount,
+    /// The payload slices that nothing needs.
+    pub unneeded_payloads: ObjectCount,
+    /// Why it cannot be seen which payload slices are needed: the newest object cannot be read. All of them count as needed then.
+    pub payloads_unclear: Option<String>,
     /// The begins that a higher one has replaced.
     pub old_begins: u64,
     /// Objects that this version does not know, and leaves alone.
@@ -99,11 +116,24 @@ impl Inventory {
             pinned: ObjectCount::default(),
             unneeded: ObjectCount::default(),
             slices: ObjectCount::default(),
+            payloads: ObjectCount::default(),
+            unneeded_payloads: ObjectCount::default(),
+            payloads_unclear: None,
             old_begins: begins.filter(|number| *number < begin).count() as u64,
             unknown: ObjectCount::default(),
             pins,
         };
-        let (root, pins) = (root_name(log), pins::folder(log));
+        let (root, list, pins) = (root_name(log), cluster_logs::name(log), pins::folder(log));
+        let sets = cluster_pins::sets(log);
+        let has_payloads = there.iter().any(|object| payload_id(log, &object.name).is_some());
+        // If it cannot be seen which of them are needed, all are.
+        let (needed_from, unclear) = match has_payloads.then(|| payloads_from(vault, log)) {
+            None => (Term(0), None),
+            Some(Ok(term)) => (term, None),
+            Some(Err(error)) if is_of_object(&error) => (Term(0), Some(error.to_string())),
+            Some(Err(error)) => return Err(error),
+        };
+        inventory.payloads_unclear = unclear;
         for object in &there {
             if let Some(number) = object_number(log, &object.name) {
                 let (first, last) = inventory.range.unwrap_or((number, number));
@@ -117,9 +147,20 @@ impl Inventory {
                 counted.add(object.bytes);
             } else if object.name == root {
                 inventory.has_root = true;
+            } else if object.name == list || object.name.starts_with(&sets) {
+                // They go with the log.
             } else if SliceName::parse(log, &object.name).is_some() {
                 inventory.slices.add(object.bytes);
-            } else if begin_number(log, &object.name).is_none() && !object.name.starts_with(&pins) {
+            } else if let Some(id) = payload_id(log, &object.name) {
+                let counted = match id.term >= needed_from {
+                    true => &mut inventory.payloads,
+                    false => &mut inventory.unneeded_payloads,
+                };
+                counted.add(object.bytes);
+            } else if begin_number(log, &object.name).is_none()
+                && object.name != branch_name(log)
+                && !object.name.starts_with(&pins)
+            {
                 inventory.unknown.add(object.bytes);
             }
         }
@@ -147,13 +188,32 @@ impl Inventory {
     pub fn delete_unneeded(&self, vault: &dyn Vault) -> Result<u64> {
         match self.begin {
             0 => Ok(0),
-            begin => delete_below(vault, self.log_id, begin),
+            begin => delete_below(vault, &lineage_of(vault, self.log_id)?, begin),
         }
     }
 
-    /// Deletes everything that a log has in an object store, for good. Records that no replica has are lost. Servers that run
-    /// the log store nothing from then on. Objects that this version does not know go, too. Returns how many objects were deleted. An
-    /// interrupted call can be repeated. Blocks for the network.
+    /// Deletes the payload slices that nothing needs. Returns how many. Servers delete theirs by themselves: this is for logs without
+    /// servers. Blocks for the network.
+    ///
+    /// # Errors
+    /// `Corrupt`: the end of the newest object is damaged; nothing was deleted. Those of [`Vault`].
+    pub fn delete_unneeded_payloads(&self, vault: &dyn Vault) -> Result<u64> {
+        let log = self.log_id;
+        let found = vault.list(&payloads(log))?;
+        let mut ids: Vec<_> = found.iter().filter_map(|found| payload_id(log, &found.name)).collect();
+        if !ids.is_empty() {
+            let needed_from = payloads_from(vault, log)?;
+            ids.retain(|id| id.term < needed_from);
+        }
+        for id in &ids {
+            vault.delete(&payload_name(log, *id))?;
+        }
+        Ok(ids.len() as u64)
+    }
+
+    /// Deletes everything that a log has in an object store, for good. Records that no replica has are lost: with the durability class
+    /// `object` that are all. Servers that run the log store nothing from then on. Objects that this version does not know go, too.
+    /// Returns how many objects were deleted. An interrupted call can be repeated. Blocks for the network.
     ///
     /// ```
     /// use chiplog::backup::Inventory;
@@ -163,16 +223,22 @@ impl Inventory {
     /// ```
     ///
     /// # Errors
-    /// `Busy`: a pin keeps objects of the log, or cannot be read; nothing was deleted. Those of [`Vault`].
+    /// `Busy`: a pin keeps objects of the log, or cannot be read, or the log has a set of pins of a cluster; nothing was deleted.
+    /// Those of [`Vault`].
     pub fn delete_log(vault: &dyn Vault, log: LogId) -> Result<u64> {
-        let check_pins = || match pins::count(vault, log)? {
+        let check_pins = || match pins::count(vault, log)? + vault.list(&cluster_pins::sets(log))?.len() {
             0 => Ok(()),
             count => {
-                let what = format!("log {:032x} has {count} pins: remove them first", log.0);
+                let what = format!(
+                    "log {:032x} has {count} pins, or sets of pins: remove them first, by their names",
+                    log.0
+                );
                 Err(Error::new(ErrorKind::Busy, what))
             }
         };
         check_pins()?;
+        // Before anything goes: a call that cannot read it leaves all.
+        let lineage = lineage_of(vault, log)?;
         let root = root_name(log);
         let had_root = vault.size(&root)?.is_some();
         vault.delete(&root)?;
@@ -184,9 +250,30 @@ impl Inventory {
             return Err(error);
         }
         let there = vault.list(&log_folder(log))?;
-        for object in &there {
-            vault.delete(&object.name)?;
+        // The object that leads to a branch's pins in its ancestors goes last, so that an interrupted call can be repeated.
+        let (last, first): (Vec<_>, Vec<_>) =
+            there.iter().partition(|object| object.name == branch_name(log));
+        first.into_iter().try_for_each(|object| vault.delete(&object.name))?;
+        for (ancestor, _) in lineage.parts() {
+            vault.delete(&pins::object_name(ancestor, &pins::branch_pin(log)))?;
         }
+        last.into_iter().try_for_each(|object| vault.delete(&object.name))?;
         Ok(there.len() as u64 + u64::from(had_root))
     }
+}
+
+/// Whether this error is about an object, and not about the object store: it is damaged, or was deleted after it was listed.
+fn is_of_object(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::OutOfRange | ErrorKind::Unsupported
+    )
+}
+
+/// The first term of whose payload slices entries can need some: that of the last entry before the newest object.
+fn payloads_from(vault: &dyn Vault, log: LogId) -> Result<Term> {
+    let found = vault.list(&folder(log))?.into_iter();
+    let numbered = found.filter_map(|object| Some((object_number(log, &object.name)?, object)));
+    let newest = numbered.max_by_key(|(number, _)| *number);
+    newest.map_or(Ok(Term(0)), |newest| Ok(footer_at(vault, log, &newest)?.base_term))
 }

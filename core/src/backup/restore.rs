@@ -49,7 +49,7 @@ const UNDER_WAY: &str = ".restoring";
 /// A restored log that keeps its id begins this many terms after the backup's last one. Entries that the old log
 /// wrote after the backup may still be in a replica or a copy that was thought lost. Entries are the same only if
 /// index and term are, and elections never reach a term this far ahead.
-const TERMS_APART: u64 = 1 << 32;
+pub(super) const TERMS_APART: u64 = 1 << 32;
 
 /// The end up to which a log is restored.
 ///
@@ -112,6 +112,9 @@ pub struct Restored {
     pub last: Index,
     /// The time when the last entry was written, in milliseconds since 1970.
     pub last_timestamp: Timestamp,
+    /// The first and the last record of the append that was left out, because it continues after the record with which the log was to
+    /// end. `None`: the log ends with that record, or no record was given.
+    pub left_out: Option<(Index, Index)>,
 }
 
 impl Backup {
@@ -168,6 +171,11 @@ impl Backup {
         self.fill(&disk, options, &mut |_, _| {})
     }
 
+    /// Makes a log of the whole backup on `disk`, which has no log: it has a new id. The files of the backup have been checked.
+    pub(super) fn restore_into(&self, disk: &Arc<dyn Disk>, progress: Progress<'_>) -> Result<Restored> {
+        self.fill(disk, &RestoreOptions::default(), progress)
+    }
+
     /// Checks the options against the manifest, before anything is read.
     fn check_options(&self, options: &RestoreOptions) -> Result<()> {
         if let Some(bytes) = options.segment_bytes {
@@ -206,7 +214,7 @@ impl Backup {
         let state = state_on_its_own(&state, log).map_err(unsound)?;
         let files = Self::copy_options(options.segment_bytes.unwrap_or(still.segment_bytes));
         let copy = FollowerLog::create_on(disk.clone(), files, &state)?;
-        let mut cut = Cut { to: options.to, next: state.next(), has_records: false };
+        let mut cut = Cut::new(options.to, state.next());
         let (mut done, total) = (0, self.info().bytes);
         while let Some(fed) = feed.next(PIECE_BYTES)? {
             done += fed.bytes() as u64;
@@ -233,6 +241,8 @@ impl Backup {
             let what = format!("the backup has no record of {} ms since 1970 or before", time.0);
             return Err(Error::new(ErrorKind::OutOfRange, what));
         }
+        let has_records = status.first_index <= status.last_index;
+        cut.check_left_out(has_records, self.info().first)?;
         copy.conclude(if options.keep_log_id { TERMS_APART } else { 0 })?;
         copy.close()?;
         let identity = Identity::read(&**disk)?.ok_or_else(|| unsound("the restored log has no identity"))?;
@@ -243,27 +253,50 @@ impl Backup {
             first: status.first_index,
             last: status.last_index,
             last_timestamp: status.last_timestamp,
+            left_out: cut.left_out,
         })
     }
 }
 
 /// Passes entries up to the end of the restored log.
-struct Cut {
-    to: RestoreTo,
+pub(super) struct Cut {
+    pub(super) to: RestoreTo,
     /// The next record.
-    next: Index,
-    has_records: bool,
+    pub(super) next: Index,
+    pub(super) has_records: bool,
+    /// The first and the last record of the append in which the end is.
+    pub(super) left_out: Option<(Index, Index)>,
 }
 
 impl Cut {
+    pub(super) fn new(to: RestoreTo, next: Index) -> Self {
+        Self { to, next, has_records: false, left_out: None }
+    }
+
+    /// Checks that a log has records if some were asked for. `oldest`: the first one that could be.
+    ///
+    /// # Errors
+    /// `OutOfRange`: the end is in the first append.
+    pub(super) fn check_left_out(&self, has_records: bool, oldest: Index) -> Result<()> {
+        let (RestoreTo::Index(to), Some((first, last))) = (self.to, self.left_out) else { return Ok(()) };
+        if has_records || to < oldest {
+            return Ok(());
+        }
+        let what = format!(
+            "record {to} belongs to an append of records {first} to {last}, which is all or nothing, and there are no records before it: \
+             end with record {last} or a later one"
+        );
+        Err(Error::new(ErrorKind::OutOfRange, what))
+    }
+
     /// Whether no later entry belongs to the log any more, whatever its time.
-    fn is_reached(&self) -> bool {
+    pub(super) fn is_reached(&self) -> bool {
         matches!(self.to, RestoreTo::Index(to) if self.next > to)
     }
 
     /// Returns the entries that belong to the log, converted for a standalone log. If it returns fewer, the end is
     /// among them.
-    fn take(&mut self, entries: Vec<FollowEntry>) -> Result<Vec<FollowEntry>, Malformed> {
+    pub(super) fn take(&mut self, entries: Vec<FollowEntry>) -> Result<Vec<FollowEntry>, Malformed> {
         let mut taken = Vec::with_capacity(entries.len());
         for entry in entries {
             let is_later = matches!(self.to, RestoreTo::Timestamp(time) if entry.timestamp() > time);
@@ -273,7 +306,10 @@ impl Cut {
             let next = next_after(&entry)?;
             let entry = match self.to {
                 RestoreTo::Index(to) if next > to.next() => {
-                    taken.extend(shorten(&entry, to)?);
+                    let (kept, left_out) = shorten(&entry, to)?;
+                    self.has_records |= kept.is_some();
+                    self.left_out = self.left_out.or(left_out);
+                    taken.extend(kept);
                     break;
                 }
                 _ => entry_on_its_own(entry),
@@ -298,24 +334,29 @@ fn next_after(entry: &FollowEntry) -> Result<Index, Malformed> {
     }
 }
 
-/// Returns the appends of a block that end at record `to` or before. `None`: there are none.
-fn shorten(entry: &FollowEntry, to: Index) -> Result<Option<FollowEntry>, Malformed> {
+/// The entry with the appends of a block that end at record `to` or before, if there are any; and the first and the last record of the
+/// append that continues after it, if one does.
+type Shortened = (Option<FollowEntry>, Option<(Index, Index)>);
+
+fn shorten(entry: &FollowEntry, to: Index) -> Result<Shortened, Malformed> {
     if entry.header.kind != Kind::Data {
-        return Ok(None);
+        return Ok((None, None));
     }
     let whole = entry.body.concat();
-    let (mut crcs, mut records, mut bytes) = (Vec::new(), 0, 0);
+    let (mut crcs, mut records, mut bytes, mut left_out) = (Vec::new(), 0, 0, None);
     for batch in Batches::new(&whole) {
         let (header, batch) = batch?;
         let more = records + header.count;
-        if entry.header.first.plus(more.into()) > to.next() {
+        let (first, next) = (entry.header.first.plus(records.into()), entry.header.first.plus(more.into()));
+        if next > to.next() {
+            left_out = (first <= to).then(|| (first, next.previous()));
             break;
         }
         (records, bytes) = (more, bytes + batch.len());
         crcs.push(header.crc);
     }
     if crcs.is_empty() {
-        return Ok(None);
+        return Ok((None, left_out));
     }
     let header = BlockHeader {
         length: length_of(bytes),
@@ -324,7 +365,8 @@ fn shorten(entry: &FollowEntry, to: Index) -> Result<Option<FollowEntry>, Malfor
         body_digest: digest_of_batches(crcs),
         ..entry.header
     };
-    Ok(Some(FollowEntry { header, body: vec![Bytes::from(whole).slice(..bytes)] }))
+    let kept = FollowEntry { header, body: vec![Bytes::from(whole).slice(..bytes)] };
+    Ok((Some(kept), left_out))
 }
 
 /// Converts an entry for a log that never had other members, nor objects: a change of these becomes one without effect.
@@ -344,17 +386,21 @@ fn entry_on_its_own(entry: FollowEntry) -> FollowEntry {
 /// Converts a state for the log `log`, which never had other members.
 fn state_on_its_own(state: &FollowSnapshot, log: LogId) -> Result<FollowSnapshot, Malformed> {
     let opening = Opening::parse(&state.body)?;
+    Ok(standalone_state(log, &state.header, Opening { objects: Vec::new(), ..opening })) // they are those of the other log
+}
+
+/// The state with this opening, which has the block header `header`, as that of the log `log`, which never had other members.
+pub(super) fn standalone_state(log: LogId, header: &BlockHeader, opening: Opening) -> FollowSnapshot {
     let (term, commit) = (opening.base_term, opening.base_raft);
     let opening = Opening {
         configuration: Membership::alone().encode(),
         hard_state: HardState { term, vote: 0, commit },
-        objects: Vec::new(), // they are those of the other log
         ..opening
     };
     let body = Bytes::from(opening.encode());
     let (length, body_digest) = (length_of(body.len()), digest_of_bytes(&[&body]));
-    let header = BlockHeader { length, body_digest, ..state.header };
-    Ok(FollowSnapshot { log, committed: commit, kept: Index(0), header, body })
+    let header = BlockHeader { length, body_digest, ..*header };
+    FollowSnapshot { log, committed: commit, kept: Index(0), header, body }
 }
 
 /// The length of a block with a body of `body` bytes. It is never larger than the block that was read.
@@ -362,13 +408,13 @@ fn length_of(body: usize) -> u32 {
     (BLOCK_HEADER_BYTES + body) as u32
 }
 
-fn another_log(disk: &dyn Disk) -> Result<LogId> {
+pub(super) fn another_log(disk: &dyn Disk) -> Result<LogId> {
     let made = Identity::random(disk, Timestamp(0)).map_err(|e| Error::io("make", disk.path(), e))?;
     Ok(made.log)
 }
 
 /// The log's directory, and the directory beside it in which it is made.
-fn places(dir: &Path) -> Result<(PathBuf, PathBuf)> {
+pub(super) fn places(dir: &Path) -> Result<(PathBuf, PathBuf)> {
     check_name(dir)?;
     let refuse =
         |what: &str| Err(Error::new(ErrorKind::InvalidArgument, format!("{} {what}", dir.display())));
@@ -396,7 +442,7 @@ fn places(dir: &Path) -> Result<(PathBuf, PathBuf)> {
 }
 
 /// Makes the directory in which the log is made.
-fn make_beside(beside: &Path) -> Result<()> {
+pub(super) fn make_beside(beside: &Path) -> Result<()> {
     make_directory(beside).map_err(|e| match e.kind() {
         io::ErrorKind::AlreadyExists => {
             let what = format!(
@@ -409,7 +455,7 @@ fn make_beside(beside: &Path) -> Result<()> {
     })
 }
 
-fn not_empty(dir: &Path, name: &str) -> Error {
+pub(super) fn not_empty(dir: &Path, name: &str) -> Error {
     let what =
         format!("{} is not empty (it holds {name}): remove it, or choose another directory", dir.display());
     Error::new(ErrorKind::InvalidArgument, what)

@@ -11,7 +11,13 @@
 //!
 //! Must not know: the network, which object store it is.
 
+use super::payloads::{READS_MAX, is_of_slice};
 use crate::error::{Error, ErrorKind, Result};
+use crate::replica::queue::proposals::{Command, LogCommand};
+use crate::replica::state::command::parse_command;
+use crate::store::format::block::{BlockHeader, Kind};
+use crate::store::format::geometry::LOG_BYTES;
+use crate::store::format::references::{has_references, resolved_stride};
 use crate::store::format::slices::{Slice, SliceFault};
 use crate::store::objects::slice_names::{SliceName, chain, slices};
 use crate::sync::threads::in_parallel;
@@ -35,47 +41,42 @@ pub(crate) struct SliceChain {
     pub(crate) slices: Vec<SliceName>,
     /// The size of all of them.
     pub(crate) bytes: u64,
-    /// The largest block in them, and the largest opening.
+    /// The largest block in them.
     pub(crate) block_bytes_max: u32,
+    /// The largest opening in them, and by how much at most named logs make it larger that are opened in their entries.
     pub(crate) opening_bytes: u32,
+    pub(crate) new_logs_bytes: u32,
     /// Slices that are damaged, missing or of another history, and why.
     pub(crate) faults: BTreeMap<String, String>,
+    /// Whether slices behind its end lead nowhere: one before them is missing, damaged or of another history.
+    pub(crate) is_cut_off: bool,
 }
 
-/// A summary of the slices that a log has in an object store.
-///
-/// ```
-/// # let vault = chiplog::vault::MemoryVault::default();
-/// let found = chiplog::backup::Backup::slices_in(&vault, chiplog::LogId(7), &mut |_bytes| {})?;
-/// assert_eq!((found.slices, found.last, found.faults.len()), (0, None, 0));
-/// # Ok::<(), chiplog::Error>(())
-/// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SliceSummary {
-    /// How many there are, with those that objects have overtaken and that are not deleted yet.
-    pub slices: u64,
-    /// Their size.
-    pub bytes: u64,
-    /// How many of them a fetch would take.
-    pub used: u64,
-    /// The last record in those. None: it would take none.
-    pub last: Option<Index>,
-    /// Slices that are missing or damaged: the name of each, and why. One that is not needed can be among them.
-    pub faults: Vec<(String, String)>,
-    /// Whether a fault keeps entries from a fetch: a slice behind it is not reached.
-    pub is_cut_off: bool,
+impl SliceChain {
+    /// The last entry of the log with this chain, whose newest object ends there.
+    pub(crate) fn end(&self, object: Option<End>) -> Option<End> {
+        self.slices.last().map(|name| (name.last, name.term)).or(object)
+    }
+}
+
+/// Whether a slice has entries behind this end of a log. Terms never become smaller in a log: one of an earlier term is of another
+/// history, and says nothing about this one.
+pub(crate) fn leads_on(name: &SliceName, end: Option<End>) -> bool {
+    end.is_none_or(|(raft, term)| name.last > raft && (name.term >= term || planted!(153)))
 }
 
 /// The chain information of a slice that was read.
 #[derive(Debug)]
-struct Proof {
+pub(super) struct Proof {
     /// The terms of its entries and of the one before: from this entry on.
     terms: Vec<End>,
     last: End,
-    next: Index,
+    pub(super) next: Index,
     block_bytes_max: u32,
     opening_bytes: u32,
+    new_logs_bytes: usize,
+    /// Whether its entries refer to payload slices.
+    pub(super) refers: bool,
 }
 
 impl Proof {
@@ -86,15 +87,31 @@ impl Proof {
                 terms.push((header.raft_index, header.term));
             }
         }
-        let block_bytes_max = slice.entries.iter().map(|(header, _)| header.length).max().unwrap_or(0);
+        let block_bytes_max = slice.entries.iter().map(|(header, body)| resolved_stride(header, body) as u32);
+        let block_bytes_max = block_bytes_max.max().unwrap_or(0);
         let opening_bytes = slice.opening.as_ref().map_or(0, |(header, _)| header.length);
-        Self { terms, last: slice.last(), next: slice.next_record(), block_bytes_max, opening_bytes }
+        let new_logs_bytes = slice.entries.iter().map(|(header, body)| new_log_bytes(header, body)).sum();
+        let refers = slice.entries.iter().any(|(header, body)| has_references(header, body));
+        let (last, next) = (slice.last(), slice.next_record());
+        Self { terms, last, next, block_bytes_max, opening_bytes, new_logs_bytes, refers }
     }
 
     /// Whether it continues behind an entry.
     fn continues(&self, (raft, term): End) -> bool {
         let of = self.terms.iter().rev().find(|(from, _)| *from <= raft);
         raft < self.last.0 && of.is_some_and(|(_, here)| *here == term)
+    }
+}
+
+/// The most by which an entry makes the openings of a shared group larger.
+fn new_log_bytes(header: &BlockHeader, body: &[u8]) -> usize {
+    if header.kind != Kind::Command {
+        return 0;
+    }
+    match parse_command(body) {
+        Ok(Command::Log(LogCommand::Open { .. })) => LOG_BYTES,
+        Ok(Command::Log(LogCommand::SetOptions { options, .. })) => options.encoded_bytes(),
+        _ => 0,
     }
 }
 
@@ -107,12 +124,23 @@ pub(crate) fn names(vault: &dyn Vault, log: LogId) -> Result<Vec<(SliceName, u64
     Ok(found.iter().filter_map(|at| Some((SliceName::parse(log, &at.name)?, at.bytes))).collect())
 }
 
-/// Reads a slice and checks every byte.
+/// Reads a slice and checks every byte. One that came damaged, and may be sound in the object store, is read again.
 ///
 /// # Errors
 /// `NotFound`, `OutOfRange`: it is missing, or shorter than listed. `Corrupt`: it is damaged, or another one than its name says.
 /// `Unsupported`. Those of [`Vault`].
 pub(crate) fn read(vault: &dyn Vault, name: &SliceName, bytes: u64) -> Result<Slice> {
+    let mut read = read_once(vault, name, bytes);
+    for _ in 1..READS_MAX {
+        if !read.as_ref().is_err_and(|error| error.kind() == ErrorKind::Corrupt) {
+            break;
+        }
+        read = read_once(vault, name, bytes);
+    }
+    read
+}
+
+fn read_once(vault: &dyn Vault, name: &SliceName, bytes: u64) -> Result<Slice> {
     let text = name.to_string();
     let found = vault.get(&text, 0..bytes)?;
     let slice = Slice::parse(&found, name.salt()).map_err(|fault| match fault {
@@ -130,29 +158,24 @@ pub(crate) fn read(vault: &dyn Vault, name: &SliceName, bytes: u64) -> Result<Sl
     Ok(slice)
 }
 
-/// Whether this error is about the slice, and not about the object store.
-fn is_of_slice(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::OutOfRange | ErrorKind::Corrupt)
-}
-
 /// Slices of a log that were read.
-struct Reading<'a> {
+pub(super) struct Reading<'a> {
     vault: &'a dyn Vault,
-    sizes: HashMap<SliceName, u64>,
-    proofs: HashMap<SliceName, Proof>,
+    pub(super) sizes: HashMap<SliceName, u64>,
+    pub(super) proofs: HashMap<SliceName, Proof>,
     damaged: HashSet<SliceName>,
     faults: BTreeMap<String, String>,
 }
 
 impl<'a> Reading<'a> {
-    fn new(vault: &'a dyn Vault, names: &[(SliceName, u64)]) -> Self {
+    pub(super) fn new(vault: &'a dyn Vault, names: &[(SliceName, u64)]) -> Self {
         let sizes = names.iter().copied().collect();
         let (proofs, damaged, faults) = (HashMap::new(), HashSet::new(), BTreeMap::new());
         Self { vault, sizes, proofs, damaged, faults }
     }
 
     /// Reads those of these slices that were not read yet. Returns whether all are sound.
-    fn read(&mut self, wanted: &[SliceName], progress: &mut dyn FnMut(u64)) -> Result<bool> {
+    pub(super) fn read(&mut self, wanted: &[SliceName], progress: &mut dyn FnMut(u64)) -> Result<bool> {
         let (vault, sizes) = (self.vault, &self.sizes);
         let size = |name: &SliceName| sizes.get(name).copied().unwrap_or(0);
         let new: Vec<_> = wanted.iter().filter(|name| !self.proofs.contains_key(name)).copied().collect();
@@ -176,7 +199,11 @@ impl<'a> Reading<'a> {
     }
 
     /// The longest chain behind the newest object, or from a slice that begins with a state.
-    fn longest(&mut self, object: Option<End>, progress: &mut dyn FnMut(u64)) -> Result<SliceChain> {
+    pub(super) fn longest(
+        &mut self,
+        object: Option<End>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<SliceChain> {
         let all: Vec<SliceName> = self.sizes.keys().copied().collect();
         let begins: BTreeSet<SliceName> = all.iter().filter(|name| name.begins).copied().collect();
         // Slices that do not continue what is before them, by the begin of the chain.
@@ -199,7 +226,7 @@ impl<'a> Reading<'a> {
             });
             // Of two that reach as far, that behind the objects has more records.
             let best = planned.max_by_key(|(reach, begin, _)| (*reach, begin.is_none()));
-            let Some((_, begin, planned)) = best else { return Ok(self.taken(false, Vec::new())) };
+            let Some((_, begin, planned)) = best else { return Ok(self.taken(object, false, Vec::new())) };
             let mut is_sound = true;
             for piece in planned.chunks(PIECE) {
                 is_sound &= self.read(piece, progress)?;
@@ -222,7 +249,7 @@ impl<'a> Reading<'a> {
                 _ => true,
             });
             match stranger {
-                None => return Ok(self.taken(begin.is_some(), planned)),
+                None => return Ok(self.taken(object, begin.is_some(), planned)),
                 Some(name) => {
                     let why = format!(
                         "it does not continue entry {} of term {}: it is of another history",
@@ -235,8 +262,15 @@ impl<'a> Reading<'a> {
         }
     }
 
-    fn taken(&mut self, begins: bool, slices: Vec<SliceName>) -> SliceChain {
+    fn taken(&mut self, object: Option<End>, begins: bool, slices: Vec<SliceName>) -> SliceChain {
         for name in &slices {
+            self.faults.remove(&name.to_string());
+        }
+        let end = slices.last().map(|name| (name.last, name.term)).or(object);
+        // After a forced change of members such slices are left of the lost majority, until the log outgrows them.
+        let is_of_another_history =
+            |name: &SliceName| end.is_some_and(|(raft, _)| name.last > raft) && !leads_on(name, end);
+        for name in self.sizes.keys().filter(|name| is_of_another_history(name)) {
             self.faults.remove(&name.to_string());
         }
         let proofs = || slices.iter().filter_map(|name| self.proofs.get(name));
@@ -245,7 +279,13 @@ impl<'a> Reading<'a> {
             bytes: slices.iter().filter_map(|name| self.sizes.get(name)).sum(),
             block_bytes_max: proofs().map(|proof| proof.block_bytes_max).max().unwrap_or(0),
             opening_bytes: proofs().map(|proof| proof.opening_bytes).max().unwrap_or(0),
+            new_logs_bytes: proofs()
+                .map(|proof| proof.new_logs_bytes)
+                .sum::<usize>()
+                .try_into()
+                .unwrap_or(u32::MAX),
             faults: self.faults.clone(),
+            is_cut_off: self.sizes.keys().any(|name| leads_on(name, end)),
             slices,
         }
     }
@@ -262,33 +302,4 @@ pub(crate) fn longest(
     progress: &mut dyn FnMut(u64),
 ) -> Result<SliceChain> {
     Reading::new(vault, names).longest(object, progress)
-}
-
-/// Reads all slices of a log, whose newest object ends there.
-///
-/// # Errors
-/// Those of [`Vault`], and `Unsupported`.
-pub(super) fn summary(
-    vault: &dyn Vault,
-    names: &[(SliceName, u64)],
-    object: Option<End>,
-    progress: &mut dyn FnMut(u64),
-) -> Result<SliceSummary> {
-    let mut reading = Reading::new(vault, names);
-    let mut all: Vec<SliceName> = names.iter().map(|(name, _)| *name).collect();
-    all.sort_unstable();
-    for piece in all.chunks(PIECE) {
-        reading.read(piece, progress)?;
-    }
-    let chain = reading.longest(object, progress)?;
-    let last = chain.slices.last();
-    let end = last.map(|name| name.last).into_iter().chain(object.map(|(raft, _)| raft)).max();
-    Ok(SliceSummary {
-        slices: names.len() as u64,
-        bytes: names.iter().map(|(_, bytes)| bytes).sum(),
-        used: chain.slices.len() as u64,
-        last: last.and_then(|name| reading.proofs.get(name)).map(|proof| proof.next.previous()),
-        is_cut_off: all.iter().any(|name| end.is_none_or(|end| name.last > end)),
-        faults: chain.faults.into_iter().collect(),
-    })
 }

@@ -10,8 +10,10 @@ use crate::follower::message::FollowFrom;
 use crate::follower::source::FollowSource;
 use crate::options::Options;
 use crate::read::positions::Positions;
-use crate::read::reader::LogView;
+use crate::read::reader::Reader;
+use crate::read::view::{LogView, Start};
 use crate::replica::open::no_log;
+use crate::replica::state::log_table::LogTable;
 use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::store::format::geometry::REMEMBERED_MAX;
 use crate::store::format::identity::Identity;
@@ -36,6 +38,8 @@ pub(crate) struct Still {
     pub(crate) leftovers: Vec<String>,
     /// The size of the largest segment, in bytes.
     pub(crate) segment_bytes: u32,
+    /// The logs of a shared group, at its end.
+    pub(crate) logs: LogTable,
 }
 
 impl Still {
@@ -51,6 +55,7 @@ impl Still {
         let mut replayed = Replayed { sequencer, options: &options };
         let survey = survey(&**disk, identity, &mut replayed)?;
         let last_timestamp = replayed.sequencer.last_timestamp();
+        let logs = replayed.sequencer.logs().clone();
         let leftovers = survey.leftovers.iter().map(|leftover| leftover.name.clone()).collect();
         let (list, follow) = survey.follow();
         if follow.proven().end.raft != replayed.sequencer.end().raft {
@@ -79,7 +84,16 @@ impl Still {
             files,
             leftovers,
             segment_bytes,
+            logs,
         })
+    }
+
+    /// A reader of its records, if it is no shared group.
+    ///
+    /// # Errors
+    /// As [`crate::Log::reader`].
+    pub(crate) fn reader(&self, start: Start) -> Result<Reader> {
+        self.view.reader(start)
     }
 
     /// A feed of everything that is committed there, from the first record on.

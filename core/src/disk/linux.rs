@@ -21,6 +21,9 @@ const SLICES_MAX: usize = 1024;
 /// The alignment of direct writes: no device requires more.
 const PAGE_BYTES: usize = 4096;
 
+/// The unit in which the system reports the space that a file takes.
+const STAT_BLOCK_BYTES: u64 = 512;
+
 const DIRECTORY_MODE: u32 = 0o700;
 
 /// A directory of the file system.
@@ -204,6 +207,22 @@ impl DiskFile for RealFile {
         let _ = fadvise(&self.file, range.start, length, Advice::DontNeed);
     }
 
+    fn punch_hole(&self, range: Range<u64>) -> io::Result<bool> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        loop {
+            return match fallocate(&self.file, flags, range.start, range.end - range.start) {
+                Ok(()) => Ok(true),
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
+                Err(Errno::INTR) => continue,
+                Err(e) => Err(e.into()),
+            };
+        }
+    }
+
+    fn allocated(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.blocks() * STAT_BLOCK_BYTES)
+    }
+
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
@@ -284,6 +303,11 @@ pub(crate) fn remove_directory(path: &Path) -> io::Result<()> {
     fs::remove_dir(path)
 }
 
+/// Removes a directory with everything in it.
+pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
+    fs::remove_dir_all(path)
+}
+
 /// The mode of files in a directory with this mode.
 fn file_mode(directory: u32) -> Mode {
     let (group_reads, others) = (directory & 0o050 == 0o050, directory & 0o007);
@@ -360,6 +384,28 @@ fn write_chunk(file: &File, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<u64
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+
+    #[test]
+    fn hole_takes_no_space_and_the_rest_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = RealDisk::open(dir.path(), false).unwrap();
+        let file = disk.create("f").unwrap();
+        file.write_at(0, &[IoSlice::new(&[7; 1 << 20])]).unwrap();
+        file.sync().unwrap();
+        let before = file.allocated().unwrap();
+        let is_supported = file.punch_hole(65_536..524_288).unwrap();
+        assert_eq!(file.len().unwrap(), 1 << 20);
+        let mut found = vec![1; 1 << 20];
+        file.read_at(0, &mut found).unwrap();
+        if !is_supported {
+            assert!(found.iter().all(|b| *b == 7), "nothing has changed");
+            return;
+        }
+        assert!(found[65_536..524_288].iter().all(|b| *b == 0));
+        assert!(found[..65_536].iter().chain(&found[524_288..]).all(|b| *b == 7));
+        file.sync().unwrap();
+        assert!(file.allocated().unwrap() < before, "{before}");
+    }
 
     /// Covers both ways: zeroed by the device, and written.
     #[test]

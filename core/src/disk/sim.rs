@@ -54,11 +54,12 @@ pub use file::Damage;
 pub use rng::Rng;
 pub use state::{DiskState, Image, Landed, NodeId, Op};
 
-use super::{Disk, DiskFile, Lock, Space};
+use super::{Disk, DiskFile, Lock, SECTOR_BYTES, Space};
 use faults::{Faults, eio, enospc};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -110,6 +111,10 @@ struct Inner {
     calls_left: Option<u64>,
     /// Whether no history is recorded.
     forgetful: bool,
+    /// Whether files can have no holes.
+    is_solid: bool,
+    /// The sectors of each file that were given back and not written since. A crash forgets them: then they take space again.
+    holes: BTreeMap<NodeId, BTreeSet<usize>>,
     /// The source of ids of logs and files; None: the system.
     chance: Option<Rng>,
 }
@@ -193,6 +198,7 @@ impl SimDisk {
         let mut heir = self.lock_inner();
         heir.sync_time = inner.sync_time;
         heir.forgetful = inner.forgetful;
+        heir.is_solid = inner.is_solid;
         heir.chance = inner.chance.clone();
         if heir.forgetful {
             heir.start = DiskState::default();
@@ -345,13 +351,24 @@ impl SimDisk {
         self.lock_inner().space = bytes;
     }
 
+    /// Whether the bytes of all files are limited.
+    #[cfg(feature = "testing")]
+    pub(crate) fn is_limited(&self) -> bool {
+        self.lock_inner().space.is_some()
+    }
+
     /// Makes every sync of a file take this long, as on a real device, so that a program collects work meanwhile. Zero,
     /// the default, is fastest.
     pub fn set_sync_time(&self, time: Duration) {
         self.lock_inner().sync_time = time;
     }
 
-    /// Bytes in all files, including removed ones that are still open.
+    /// Has it refuse holes, as some file systems do.
+    pub fn refuse_holes(&self) {
+        self.lock_inner().is_solid = true;
+    }
+
+    /// Bytes in all files, including removed ones that are still open. Holes take none.
     pub fn space_used(&self) -> u64 {
         self.lock_inner().space_used()
     }
@@ -445,7 +462,36 @@ impl Inner {
     }
 
     fn space_used(&self) -> u64 {
-        self.state.bytes_used(|node| self.handles.contains_key(&node))
+        let used = self.state.bytes_used(|node| self.handles.contains_key(&node));
+        used - self
+            .holes
+            .keys()
+            .filter(|node| self.is_kept(**node))
+            .map(|node| self.hole_bytes(*node))
+            .sum::<u64>()
+    }
+
+    /// Whether a file has a name or is open.
+    fn is_kept(&self, node: NodeId) -> bool {
+        self.handles.contains_key(&node) || self.state.names().values().any(|named| *named == node)
+    }
+
+    fn hole_bytes(&self, node: NodeId) -> u64 {
+        self.holes.get(&node).map_or(0, |sectors| (sectors.len() * SECTOR_BYTES) as u64)
+    }
+
+    /// As a write of zeros: after a crash each sector has its old bytes, or zeros.
+    fn punch_hole(&mut self, node: NodeId, range: Range<u64>) -> io::Result<bool> {
+        if self.is_solid {
+            return Ok(false);
+        }
+        let end = range.end.min(self.state.content(node).len());
+        if range.start < end {
+            self.write(node, range.start, vec![0; (end - range.start) as usize])?;
+            let sectors = (range.start as usize).div_ceil(SECTOR_BYTES)..end as usize / SECTOR_BYTES;
+            self.holes.entry(node).or_default().extend(sectors);
+        }
+        Ok(true)
     }
 
     fn write(&mut self, node: NodeId, offset: u64, data: Vec<u8>) -> io::Result<()> {
@@ -479,6 +525,11 @@ impl Inner {
     fn put(&mut self, node: NodeId, offset: u64, data: &[u8]) {
         if data.is_empty() {
             return;
+        }
+        if let Some(holes) = self.holes.get_mut(&node) {
+            let (first, end) =
+                (offset as usize / SECTOR_BYTES, (offset as usize + data.len()).div_ceil(SECTOR_BYTES));
+            holes.retain(|sector| !(first..end).contains(sector));
         }
         if self.forgetful {
             return self.state.write(node, offset, data); // saves the copy that a history needs
@@ -650,6 +701,19 @@ impl DiskFile for SimFile {
             data.extend_from_slice(buf);
         }
         self.shared.lock_inner().write(self.node, offset, data)
+    }
+
+    fn punch_hole(&self, range: Range<u64>) -> io::Result<bool> {
+        if !self.write {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        self.shared.lock_inner().punch_hole(self.node, range)
+    }
+
+    fn allocated(&self) -> io::Result<u64> {
+        let mut inner = self.shared.lock_inner();
+        inner.begin_plain(Call::Len, Some(self.node))?;
+        Ok(inner.state.content(self.node).len() - inner.hole_bytes(self.node))
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -26,15 +26,15 @@ use crate::follower::message::{FollowEntries, FollowEntry, FollowFrom};
 use crate::options::Options;
 use crate::read::log_set::LogSet;
 use crate::read::positions::Positions;
-use crate::record::batch::Malformed;
+use crate::record::batch::{BatchHeader, Malformed};
 use crate::replica::node::Published;
 use crate::replica::node::shared::Shared;
 use crate::replica::node::tiering::read_objects;
 use crate::replica::open::RecoveredLog;
-use crate::replica::queue::proposals::{Command, LogCommand, ProposalQueue};
+use crate::replica::queue::proposals::{BlockBuilder, Command, ProposalQueue};
 use crate::replica::state::command::parse_command;
 use crate::replica::state::log_clock::LogClock;
-use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
+use crate::replica::state::sequencer::{Owner, Replayed, SequencedBlock, Sequencer};
 use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::writer::{SyncOnce, Writer, Written};
 use crate::store::allocator::Purpose;
@@ -46,7 +46,9 @@ use crate::store::format::segment::HARD_STATE_BYTES;
 use crate::store::read::run_directory::has_objects;
 use crate::store::segment::Segment;
 use crate::sync::clock::Moment;
+use crate::sync::completion::Outcome;
 use crate::types::{EntryIndex, Index, LogId, NodeId, Term, Timestamp};
+use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -188,6 +190,34 @@ impl Applier {
         }
         self.publish();
         Ok(outcome)
+    }
+
+    /// Adds an entry with these batches, in the term with which the log was concluded, as a leader does: retries within sessions, and
+    /// what a session refuses, are left out. Returns those refusals. For the end of a log that is made of an object store.
+    pub(crate) fn append(
+        &mut self,
+        batches: &[(BatchHeader, Bytes)],
+        time: Timestamp,
+    ) -> Result<Result<Vec<Error>>> {
+        let gathered = BlockBuilder::of(batches);
+        let room = self.writer.plan.make_room(gathered.bytes, Purpose::Data, &mut self.sequencer);
+        if let Err(refusal) = room {
+            return Ok(Err(refusal));
+        }
+        let SequencedBlock { block, outcome, .. } = self.sequencer.data(gathered, time);
+        let refused = match outcome {
+            Outcome::Each(results) => results.into_iter().filter_map(Result::err).collect(),
+            _ => Vec::new(),
+        };
+        if let Some(block) = block {
+            self.planned += block_bytes(block.header.length as usize) as u64;
+            self.published.counters.records.fetch_add(block.header.record_count.into(), Ordering::Relaxed);
+            self.sequencer.commit_to(block.header.raft_index);
+            self.writer.plan.push(block);
+        }
+        self.carry_out()?;
+        self.publish();
+        Ok(Ok(refused))
     }
 
     /// Ends the log as its writer would, by a block that opens a term, `terms` terms after its last entry's. For a
@@ -602,7 +632,9 @@ impl Applier {
 
     /// Publishes the time of the last entry. A feed looks at it after the positions, so it comes before them.
     fn publish_time(&self) {
-        self.published.last_timestamp.store(self.sequencer.last_timestamp().0, Ordering::Release);
+        let time = self.sequencer.last_timestamp();
+        self.published.end_times.note(self.sequencer.committed().next, time);
+        self.published.last_timestamp.store(time.0, Ordering::Relaxed);
     }
 
     /// Publishes everything that is written. Wakes no reader: the caller does that, without a lock.
@@ -648,17 +680,7 @@ fn does_not_follow(end: EntryIndex, raft: EntryIndex, why: Malformed) -> Error {
 
 fn makes_room(entry: &FollowEntry) -> bool {
     let command = || entry.body.first().and_then(|body| parse_command(body).ok());
-    entry.header.kind == Kind::Command
-        && matches!(
-            command(),
-            Some(
-                Command::Discard { .. }
-                    | Command::SetOptions(_)
-                    | Command::Log(
-                        LogCommand::Drop { .. } | LogCommand::Discard { .. } | LogCommand::SetOptions { .. }
-                    )
-            )
-        )
+    entry.header.kind == Kind::Command && command().is_some_and(Command::makes_room)
 }
 
 /// The bytes of blocks in a file.

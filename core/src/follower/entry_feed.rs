@@ -11,8 +11,9 @@
 //! - only committed entries are returned: a feed looks below `Segment::readable`, as readers do;
 //! - every byte is checked before it is returned, so that damage here does not spread;
 //! - between calls a feed holds no bytes of blocks in memory, in either read mode: many feeds cost little;
-//! - entries are returned without a gap: a missing entry was either discarded, and a state leads past it, or is
-//!   damage.
+//! - an item is bounded by its bytes with the payload to which its entries refer: no payload is fetched that has no room in it;
+//! - entries are returned without a gap: an entry that is missing, or whose payload is, was either discarded, and a state leads past it,
+//!   or is damage.
 //!
 //! Must not know: who follows, the writer.
 
@@ -20,12 +21,13 @@ use crate::cluster::membership::Membership;
 use crate::error::{Error, ErrorKind, Result};
 use crate::follower::message::{FollowEntries, FollowEntry, FollowFrom, FollowMessage};
 use crate::options::Options;
-use crate::read::reader::{LogView, Start};
+use crate::read::view::{LogView, Start};
 use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::wire::raft_message::body_bytes;
 use crate::replica::wire::repair_message::BLOCKS_MAX;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader};
+use crate::store::format::references::{has_references, resolved_length};
 use crate::store::read::block_reader::Located;
 use crate::store::read::cursor::Cursor;
 use crate::store::read::entry_lookup::Archive;
@@ -167,6 +169,10 @@ impl EntryFeed {
             match self.collect(raft.next(), bytes_max) {
                 Ok(entries) if entries.is_empty() => continue, // discarded meanwhile
                 Ok(entries) => return Ok(Some(self.hand_out(entries))),
+                Err(error) if error.kind() == ErrorKind::NotFound => match self.state_past_discarded(raft)? {
+                    Some(state) => return Ok(Some(self.hand_out_state(state))),
+                    None => self.after(raft, error)?,
+                },
                 Err(error) => self.after(raft, error)?,
             }
         }
@@ -178,15 +184,26 @@ impl EntryFeed {
             let Coming::Entries { behind } = self.coming()? else { return Ok(None) };
             match self.find(behind.next()) {
                 Ok(Found::Block(found)) => {
-                    let bytes = body_bytes(&found.header);
+                    let bytes = match self.may_resolve() {
+                        true => self.read(&found).map(|entry| whole_bytes(&entry)),
+                        false => Ok(body_bytes(&found.header)),
+                    };
                     self.kept = Some(found);
                     self.release();
-                    return Ok(Some(bytes));
+                    match bytes {
+                        Ok(bytes) => return Ok(Some(bytes)),
+                        Err(error) => self.after(behind, error)?,
+                    }
                 }
                 Ok(Found::Gone) => {}
                 Err(error) => self.after(behind, error)?,
             }
         }
+    }
+
+    /// See [`FollowSource::is_in_files`](super::source::FollowSource::is_in_files).
+    pub(crate) fn is_in_files(&self) -> bool {
+        matches!(self.position, FeedPosition::Behind(raft, _) if !self.view.segments.is_entry_before_files(raft))
     }
 
     /// Determines the next item. A position that the follower claims is compared with this log first.
@@ -378,6 +395,22 @@ impl EntryFeed {
         Ok(Some(FollowSnapshot { log, committed, kept, header: opening.header, body }))
     }
 
+    /// A state that leads past entries behind `raft` whose records are discarded. They are in the files here as long as their segment is,
+    /// and their payload is nowhere. None: there are no such entries.
+    fn state_past_discarded(&self, raft: EntryIndex) -> Result<Option<FollowSnapshot>> {
+        if self.skips_stored
+            && let Some(state) = self.state_behind_objects()?.filter(|state| state.raft() > raft)
+        {
+            return Ok(Some(state));
+        }
+        let (first, committed) = (self.view.positions.first(), self.committed());
+        let before = self.entry_before(first).map_err(|error| self.suspect(error))?.unwrap_or(committed);
+        if before <= raft {
+            return Ok(None);
+        }
+        self.state_after(before).map_err(|error| self.suspect(error))
+    }
+
     /// Returns the state at this log's beginning: the follower's next entry was discarded.
     fn jump(&mut self) -> Result<FollowMessage> {
         let (header, body) = self.archive.oldest_opening().map_err(|error| self.suspect(error))?;
@@ -435,13 +468,25 @@ impl EntryFeed {
                 Err(_) if !entries.is_empty() => break,
                 Err(error) => return Err(error),
             };
-            bytes += body_bytes(&found.header);
-            if bytes > bytes_max && !entries.is_empty() {
+            let is_full = |more: usize| bytes + more > bytes_max && !entries.is_empty();
+            if is_full(body_bytes(&found.header)) {
                 self.kept = Some(found);
                 break;
             }
-            match self.load(&found) {
-                Ok(entry) => entries.push(entry),
+            let loaded = match self.read(&found) {
+                // With its payload, which is not fetched yet, it may be far larger.
+                Ok(entry) if is_full(whole_bytes(&entry)) => {
+                    self.kept = Some(found);
+                    break;
+                }
+                Ok(entry) => self.resolve(entry),
+                Err(error) => Err(error),
+            };
+            match loaded {
+                Ok(entry) => {
+                    bytes += entry.body.iter().map(Bytes::len).sum::<usize>();
+                    entries.push(entry);
+                }
                 Err(_) if !entries.is_empty() => {
                     self.cursor = None;
                     break;
@@ -479,14 +524,55 @@ impl EntryFeed {
         }
     }
 
-    fn load(&mut self, found: &Located) -> Result<FollowEntry> {
+    /// Whether entries here may refer to payload that can be fetched.
+    fn may_resolve(&self) -> bool {
+        self.options.vault.is_some()
+    }
+
+    /// Reads a block as it is in the files.
+    fn read(&mut self, found: &Located) -> Result<(BlockHeader, Bytes)> {
         let Some(cursor) = &mut self.cursor else {
             return Err(Error::new(ErrorKind::Corrupt, "no segment holds the block"));
         };
         let block = cursor.load_whole(found)?;
         let body = block.slice(BLOCK_HEADER_BYTES..block.len()).apart_from(block.len()).into_bytes();
-        let header = BlockHeader { durable_upto: 0, ..found.header };
+        Ok((BlockHeader { durable_upto: 0, ..found.header }, body))
+    }
+
+    /// An entry of a block that was read. Blocks for the network if it refers to payload slices.
+    fn resolve(&self, (header, body): (BlockHeader, Bytes)) -> Result<FollowEntry> {
+        let (header, body) = match has_references(&header, &body) {
+            // A copy may have no object store: it gets the batches themselves, as objects have them.
+            true => self.with_payload(header, body)?,
+            false => (header, body),
+        };
         Ok(FollowEntry { header, body: if body.is_empty() { Vec::new() } else { vec![body] } })
+    }
+
+    /// A block with the batches to which it refers: as the object has it that has its entry, else from payload slices.
+    ///
+    /// # Errors
+    /// `NotFound`: its records are discarded, and its payload is gone. Those of the object store, and of reading an object.
+    fn with_payload(&self, header: BlockHeader, body: Bytes) -> Result<(BlockHeader, Bytes)> {
+        let segments = &self.view.segments;
+        let Some(object) = segments.objects().holding(header.first) else {
+            let is_discarded = header.next_record() <= self.view.positions.first();
+            let found = segments.objects().payloads()?.block(header, body);
+            return found.map_err(|error| match error.kind() {
+                ErrorKind::NotFound if !is_discarded => Error::new(ErrorKind::Unavailable, error.to_string()),
+                _ => error,
+            });
+        };
+        let data = segments.open(&object)?;
+        let offset = data.seek(|e| e.raft_index < header.raft_index)?;
+        let mut cursor = Cursor::new(segments.clone(), data, offset, 0);
+        let found = cursor.find(|h| h.kind.is_entry() && h.raft_index >= header.raft_index)?;
+        let Some(found) = found.filter(|found| found.header.raft_index == header.raft_index) else {
+            return Err(cursor.corrupt(offset, "the object lacks an entry"));
+        };
+        let block = cursor.load_whole(&found)?;
+        let body = block.slice(BLOCK_HEADER_BYTES..block.len()).into_bytes();
+        Ok((BlockHeader { durable_upto: 0, ..found.header }, body))
     }
 
     /// Releases the bytes that were read without a mapping.
@@ -521,6 +607,11 @@ impl std::fmt::Debug for EntryFeed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EntryFeed").field("log", &self.log).field("position", &self.position).finish()
     }
+}
+
+/// The bytes of a block's body once the batches that it refers to are in it.
+fn whole_bytes((header, body): &(BlockHeader, Bytes)) -> usize {
+    resolved_length(header, body) - BLOCK_HEADER_BYTES
 }
 
 /// The beginning of a new copy at `start`.

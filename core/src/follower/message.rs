@@ -415,21 +415,9 @@ mod tests {
     use super::*;
     use crate::record::batch::BatchBuilder;
     use crate::store::format::block::digest_of_batches;
-    use crate::store::format::segment::digest_of_bytes;
 
     fn header(raft: u64, kind: Kind, body: &[u8]) -> BlockHeader {
-        BlockHeader {
-            length: (BLOCK_HEADER_BYTES + body.len()) as u32,
-            batch_count: 0,
-            raft_index: EntryIndex(raft),
-            term: Term(2),
-            first: Index(7),
-            timestamp: Timestamp(5),
-            record_count: 0,
-            durable_upto: 0,
-            body_digest: digest_of_bytes(&[body]),
-            kind,
-        }
+        BlockHeader::without_records(kind, (EntryIndex(raft), Term(2)), Index(7), Timestamp(5), body)
     }
 
     fn discard(first: u64) -> Vec<u8> {

@@ -29,8 +29,9 @@ use crate::follower::entry_feed::begins;
 use crate::follower::message::{FollowEntries, FollowEntry, FollowFrom, FollowMessage};
 use crate::read::log_set::unknown;
 use crate::read::positions::Until;
-use crate::read::reader::{LogView, NextBatch, Reader, Start};
+use crate::read::reader::{NextBatch, Reader};
 use crate::read::records::StoredBatch;
+use crate::read::view::{LogView, Start};
 use crate::record::batch::{BatchHeader, without_session};
 use crate::replica::node::Published;
 use crate::replica::queue::proposals::Command;
@@ -40,7 +41,7 @@ use crate::replica::state::session_table::Sessions;
 use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::wire::repair_message::BLOCKS_MAX;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, digest_of_batches};
-use crate::store::format::segment::{HardState, Opening, digest_of_bytes};
+use crate::store::format::segment::{HardState, Opening};
 use crate::types::{EntryIndex, Index, LogId, Term, Timestamp};
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
@@ -280,15 +281,14 @@ impl RecordFeed {
         Ok(Extent { first, next: last.next(), time: None })
     }
 
-    /// The time of the last record of the log, whose next one is `next`. `None`: it was discarded meanwhile. Records that are
-    /// written and not published yet can be later ones: they do not count.
+    /// The time of the last record of the log, whose next one is `next`. `None`: the log has gone on, or has discarded it. Records
+    /// that are written and not published yet can be later ones: they do not count.
     fn last_time(&mut self, extent: &Extent) -> Result<Option<Timestamp>> {
         if extent.time.is_some() {
             return Ok(extent.time);
         }
         if extent.first == extent.next {
-            // A follower publishes it after the records, and before the next discard.
-            return Ok(Some(Timestamp(self.published.last_timestamp.load(Ordering::Acquire))));
+            return Ok(self.published.end_times.of(extent.next));
         }
         match self.batch_at(extent.next.previous()) {
             Err(error) if error.kind() == ErrorKind::Discarded => Ok(None),
@@ -331,13 +331,20 @@ impl RecordFeed {
                 return Err(another_time(last, here.timestamp, behind.time));
             }
         }
+        let behind = if planted!(141) { Behind { next: behind.next.next(), ..behind } } else { behind };
         self.position = Position::Behind(behind);
         Ok(Some(behind))
     }
 
     /// Determines the next item for a follower that has this.
+    ///
+    /// # Errors
+    /// `Unavailable`: the log's beginning keeps moving. Those of reading.
     fn coming(&mut self, behind: Behind) -> Result<Coming> {
-        loop {
+        for n in 0..BEGINNINGS_MAX {
+            if n > 0 {
+                std::thread::sleep(PAUSE); // a discard is under way
+            }
             let extent = self.extent()?;
             if behind.next > extent.next {
                 return Ok(Coming::Nothing); // the follower has more than this source
@@ -370,6 +377,7 @@ impl RecordFeed {
                 _ => Ok(Coming::Records(next.bytes)),
             };
         }
+        Err(keeps_moving())
     }
 
     /// The batch that holds record `index`. `None`: the record is not committed.
@@ -415,8 +423,7 @@ impl RecordFeed {
                 Err(error) => return Err(error),
             }
         }
-        let what = "the log's beginning keeps moving: retry, or use another replica";
-        Err(Error::new(ErrorKind::Unavailable, what))
+        Err(keeps_moving())
     }
 
     /// Returns a state without sessions and options, after which a follower has `behind`.
@@ -564,18 +571,7 @@ impl EntryBuilder {
 
 /// The header of a block without records.
 fn header(kind: Kind, raft: EntryIndex, next: Index, timestamp: Timestamp, body: &[u8]) -> BlockHeader {
-    BlockHeader {
-        length: length_of(body.len()),
-        batch_count: 0,
-        raft_index: raft,
-        term: FIRST_TERM,
-        first: next,
-        timestamp,
-        record_count: 0,
-        durable_upto: 0,
-        body_digest: digest_of_bytes(&[body]),
-        kind,
-    }
+    BlockHeader::without_records(kind, (raft, FIRST_TERM), next, timestamp, body)
 }
 
 /// The length of a block with a body of `body` bytes: batches, which are bounded, or less.
@@ -616,6 +612,10 @@ fn discarded_by(body: &[u8]) -> Option<Index> {
         Ok(Command::Discard { first }) => Some(first),
         _ => None,
     }
+}
+
+fn keeps_moving() -> Error {
+    Error::new(ErrorKind::Unavailable, "the log's beginning keeps moving: retry, or use another replica")
 }
 
 fn another_time(last: Index, here: Timestamp, there: Timestamp) -> Error {

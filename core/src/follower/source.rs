@@ -13,7 +13,7 @@ use crate::follower::message::{FollowFrom, FollowMessage};
 use crate::follower::record_feed::RecordFeed;
 use crate::options::Options;
 use crate::read::positions::{HookOwner, Positions, Until, or_wake};
-use crate::read::reader::LogView;
+use crate::read::view::LogView;
 use crate::replica::node::Published;
 use crate::replica::state::sequencer::Owner;
 use crate::replica::wire::repair_message::BLOCKS_MAX;
@@ -111,8 +111,8 @@ impl FollowSource {
     }
 
     /// Returns the next item: a state, or entries with up to `bytes_max` bytes of bodies together, but at least one
-    /// even if it is larger. `None` at the tail, or while this log lags behind the follower. Blocks on the disk only; a
-    /// feed that begins at a record reads up to one segment once.
+    /// even if it is larger. `None` at the tail, or while this log lags behind the follower. Blocks on the disk, and for the
+    /// network if the entries refer to payload slices; a feed that begins at a record reads up to one segment once.
     ///
     /// The item is a state if the feed is for a new copy, and whenever the next entry was discarded here: then the
     /// follower has to jump.
@@ -130,8 +130,9 @@ impl FollowSource {
     }
 
     /// The length in bytes of the first entry's body, where [`Self::next`] would return entries: it returns at least
-    /// that many bytes. `None` where it would return a state or nothing. Blocks on the disk only; no body is read. In a
-    /// feed of one named log, which makes its entries, the least length that the first one can have.
+    /// that many bytes. `None` where it would return a state or nothing. Blocks on the disk only; no body is read, unless
+    /// the log may refer to payload slices. In a feed of one named log, which makes its entries, the least length that the
+    /// first one can have.
     ///
     /// # Errors
     /// As [`Self::next`].
@@ -160,6 +161,15 @@ impl FollowSource {
         match &self.feed {
             Feed::Entries(feed) => feed.resume_point(),
             Feed::Records(feed) => feed.resume_point(),
+        }
+    }
+
+    /// Whether the next entry is in a file, or will be: [`Self::next`] does not wait for the object store, unless the entry refers to it.
+    #[doc(hidden)]
+    pub fn is_in_files(&self) -> bool {
+        match &self.feed {
+            Feed::Entries(feed) => feed.is_in_files(),
+            Feed::Records(_) => false,
         }
     }
 

@@ -18,7 +18,9 @@
 
 use crate::record::batch;
 use crate::record::batch::{Batch, BatchHeader, Body, Malformed};
+use crate::record::compression::Codec;
 use crate::record::crc::crc32c;
+use crate::record::reference::Reference;
 use crate::store::format::block::{
     BLOCK_HEADER_BYTES, BlockHeader, batches_of, check_body, digest_of_batches,
 };
@@ -63,6 +65,9 @@ pub(super) fn undecodable_of(pieces: &[Piece], body: &[u8]) -> Vec<Piece> {
 /// Returns the piece with the reason if no reader can get its records.
 fn without_records(head: &BatchHeader, piece: Piece, body: &[u8]) -> Option<Piece> {
     let check = || {
+        if head.codec == Codec::Reference {
+            return Reference::parse(head, &body[piece.at..piece.at + piece.bytes]).map(drop);
+        }
         let unpacked = batch::body(&body[piece.at..piece.at + piece.bytes], head)?;
         Body::new(&unpacked, head.count)?.check(head.count)
     };

@@ -20,7 +20,7 @@ use crate::record::batch::{
     BATCH_BYTES_MAX, BATCH_HEADER_BYTES, Malformed, RECORD_OVERHEAD_BYTES, u32_at, u64_at,
 };
 use crate::store::format::geometry::{LOG_OPTION_BYTES, batch_room, opening_room, session_table_bytes_max};
-use crate::store::format::segment::{FORMAT_VERSION, FORMAT_VERSION_SECOND};
+use crate::store::format::segment::{FORMAT_VERSION, FORMAT_VERSION_SECOND, FORMAT_VERSION_THIRD};
 use crate::types::NodeId;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -64,11 +64,14 @@ pub enum LogOption {
     ObjectBytes = 9,
     /// [`Options::object_age`], in milliseconds, from 1. `u64::MAX`: none.
     ObjectAge = 10,
+    /// [`Options::payload_slices`]: 1 or 0. Set to 0, later appends are replicated whole again. It cannot be unset: the log may have
+    /// references.
+    PayloadSlices = 11,
 }
 
 impl LogOption {
     /// All options.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::RetentionBytes,
         Self::RetentionAge,
         Self::CapacityBytes,
@@ -79,6 +82,7 @@ impl LogOption {
         Self::AppendBytesPerSecond,
         Self::ObjectBytes,
         Self::ObjectAge,
+        Self::PayloadSlices,
     ];
 
     /// The options of a single named log. All others hold for its whole group.
@@ -98,6 +102,7 @@ impl LogOption {
             Self::AppendBytesPerSecond => "append_bytes_per_second",
             Self::ObjectBytes => "object_bytes",
             Self::ObjectAge => "object_age",
+            Self::PayloadSlices => "payload_slices",
         }
     }
 
@@ -129,6 +134,7 @@ impl LogOption {
             Self::RecordBytesMax => 1..=(BATCH_BYTES_MAX - BATCH_HEADER_BYTES - RECORD_OVERHEAD_BYTES) as u64,
             Self::SessionsMax => 1..=1 << 20,
             Self::SessionWindow => 1..=1024,
+            Self::PayloadSlices => 0..=1,
         }
     }
 
@@ -158,7 +164,8 @@ impl LogOption {
             Self::SessionsMax => Some(options.sessions_max.into()),
             Self::SessionWindow => Some(options.session_window.into()),
             Self::SessionIdleMax => Some(millis(options.session_idle_max)),
-            Self::AppendBytesPerSecond => None,
+            // It decides nothing at a replica by itself: one without an object store can be a member.
+            Self::AppendBytesPerSecond | Self::PayloadSlices => None,
             Self::ObjectBytes => Some(options.object_bytes.into()),
             Self::ObjectAge => options.object_age.map(millis),
         }
@@ -254,7 +261,8 @@ impl LogOptions {
                     options.session_window = u16::try_from(value).unwrap_or(u16::MAX);
                 }
                 LogOption::SessionIdleMax => options.session_idle_max = Duration::from_millis(value),
-                LogOption::AppendBytesPerSecond => {}
+                // A replica without an object store can be a member.
+                LogOption::AppendBytesPerSecond | LogOption::PayloadSlices => {}
                 LogOption::ObjectBytes => options.object_bytes = narrow(value),
                 LogOption::ObjectAge => options.object_age = Some(Duration::from_millis(value)),
             }
@@ -273,10 +281,12 @@ impl LogOptions {
 
     /// The version of the format that members need to read these options.
     pub(crate) fn version(&self) -> u32 {
-        match self.iter().any(|(option, _)| matches!(option, LogOption::ObjectBytes | LogOption::ObjectAge)) {
-            true => FORMAT_VERSION,
-            false => FORMAT_VERSION_SECOND,
-        }
+        let version = |option| match option {
+            LogOption::PayloadSlices => FORMAT_VERSION,
+            LogOption::ObjectBytes | LogOption::ObjectAge => FORMAT_VERSION_THIRD,
+            _ => FORMAT_VERSION_SECOND,
+        };
+        self.iter().map(|(option, _)| version(option)).max().unwrap_or(FORMAT_VERSION_SECOND)
     }
 
     fn check_bounds(&self) -> Result<()> {
@@ -441,7 +451,8 @@ mod tests {
         let order = "options of the log are out of order";
         let bounds = "an option of the log is out of bounds";
         for (bytes, why) in [
-            (entry(11, 0, 1), newer),
+            (entry(12, 0, 1), newer),
+            (entry(11, 0, 2), bounds),
             (entry(u32::MAX, 0, 1), newer),
             (entry(5, 1, 1), newer),
             (entry(0, 0, 1), order),
@@ -463,10 +474,11 @@ mod tests {
             let value = match option {
                 LogOption::CapacityBytes => 1 << 40,
                 LogOption::ObjectBytes => 1 << 20,
+                LogOption::PayloadSlices => 1,
                 _ => 1000,
             };
             options.set(option, Some(value));
-            let is_field = option != LogOption::AppendBytesPerSecond;
+            let is_field = !matches!(option, LogOption::AppendBytesPerSecond | LogOption::PayloadSlices);
             assert_eq!(option.own(&options.over(&own)), is_field.then_some(value), "{option}");
         }
         options.set(LogOption::RetentionBytes, Some(1 << 31));

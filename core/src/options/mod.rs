@@ -130,6 +130,12 @@ options! {
         /// Bytes of objects that are kept here after they were read, default 1 GiB, at least 8 MiB. Objects that readers are
         /// in are kept beyond it.
         pub cache_bytes: u64,
+        /// Download whole objects at leisure, and keep this many bytes of the newest ones on this disk, also over restarts: readers of
+        /// these records need no object store. Objects whose records are in files are not downloaded. Files and these objects together
+        /// stay within `local_bytes` and `capacity_bytes`, and none is kept that is older than `local_age`. Where the disk is full they
+        /// go before the log is refused a file. One object is downloaded at a time. At least 64 KiB; smaller than an object is as good
+        /// as none. None (the default): none, and those that are here are removed at the opening. Needs `vault`.
+        pub fill_bytes: Option<u64>,
         /// How long objects are kept after their records were discarded, default 1 day. Readers that a discard has overtaken
         /// can go on for as long.
         pub object_delete_delay: Duration,
@@ -142,12 +148,18 @@ options! {
         pub object_scrub: Option<Duration>,
         /// How often the leader puts the newest committed entries, which no object has yet, into the object store as a slice: so that the
         /// loss of all replicas loses about as much. 10 ms to 60 s. Appends do not wait for it. None (the default): only objects are
-        /// stored. Needs `vault`. Each replica has an interval of its own, which counts while it leads: give all the same one. Not for
-        /// groups of named logs.
+        /// stored. Needs `vault`. Each replica has an interval of its own, which counts while it leads: give all the same one. Each
+        /// group of named logs stores slices of its own, and so does the catalogue.
         pub slice_interval: Option<Duration>,
         /// How many bytes of blocks a slice has at most: 512 KiB to 8 MiB, default 4 MiB. As many are stored at once, before the
         /// interval is over. A larger block is a slice of its own.
         pub slice_bytes: u32,
+        /// Whether appends go to the object store, and only references to them are replicated: the durability class `object`. The leader
+        /// gathers appends for `slice_interval`, or up to `slice_bytes`, and stores them together; each is acknowledged once it is stored
+        /// and its reference is on a majority. Replicas have no payload in their files, and read it from the object store. Needs `vault`
+        /// and `slice_interval` at every replica that can lead. For a log on its own or a replicated one, not for named logs. Once it is
+        /// on it stays on for the log, until [`LogOption::PayloadSlices`](crate::LogOption::PayloadSlices) is set to 0. Default false.
+        pub payload_slices: bool,
         /// Whether full segments of a group of named logs are copied in the order of their logs, so that one of many logs is read
         /// about as fast as a log on its own. A copy takes about the space of its segment, up to 1.7 times as much with small
         /// appends. None is made unless 16 segments fit the disk beside it, and copies are removed before the log is refused a file.
@@ -158,6 +170,9 @@ options! {
         pub cluster: Option<ClusterOptions>,
         /// The helper threads that this group of named logs shares with others, one a disk. None: it has one of its own.
         pub(crate) helpers: Option<Helpers>,
+        /// Whether this is the log of a catalogue, whose newest snapshot has to be in an object: `object_age` holds whatever the log was
+        /// opened with before, and no object is deleted that a snapshot replaces until that snapshot is stored.
+        pub(crate) is_catalogue: bool,
     }
 }
 
@@ -187,13 +202,16 @@ impl Default for Options {
             local_bytes: None,
             local_age: None,
             cache_bytes: 1 << 30,
+            fill_bytes: None,
             object_delete_delay: Duration::from_secs(24 * 3600),
             object_scrub: Some(Duration::from_secs(30 * 24 * 3600)),
             slice_interval: None,
             slice_bytes: 4 << 20,
+            payload_slices: false,
             sorted_copies: true,
             cluster: None,
             helpers: None,
+            is_catalogue: false,
         }
     }
 }
@@ -304,6 +322,9 @@ impl Options {
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
         within("cache_bytes", self.cache_bytes, CACHE_BYTES_MIN, 1 << 50)?;
+        if let Some(bytes) = self.fill_bytes {
+            within("fill_bytes", bytes, OBJECT_BYTES_MIN, 1 << 50)?;
+        }
         at_least_1_ms("session_idle_max", self.session_idle_max, "every session would expire at once")?;
         self.cluster.as_ref().map_or(Ok(()), ClusterOptions::check)
     }
@@ -324,7 +345,14 @@ impl Options {
 
     fn check_slices(&self) -> Result<()> {
         within("slice_bytes", self.slice_bytes.into(), SLICE_BYTES_MIN, SLICE_BYTES_MAX)?;
-        let Some(interval) = self.slice_interval else { return Ok(()) };
+        let Some(interval) = self.slice_interval else {
+            if self.payload_slices {
+                let what = "option payload_slices is set, but slice_interval is not: it says how long appends are gathered; set it, \
+                            or leave payload_slices out";
+                return Err(Error::new(ErrorKind::InvalidArgument, what));
+            }
+            return Ok(());
+        };
         if !(SLICE_INTERVAL_MIN..=SLICE_INTERVAL_MAX).contains(&interval) {
             let what = format!(
                 "option slice_interval is {interval:?}; it must be {SLICE_INTERVAL_MIN:?} to {SLICE_INTERVAL_MAX:?}, or None"

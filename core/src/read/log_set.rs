@@ -206,7 +206,12 @@ pub(crate) fn unknown(log: LogNumber) -> Error {
 
 /// The error of an append to a log that is sealed before this record.
 pub(crate) fn sealed(log: LogNumber, next: Index) -> Error {
-    Error::new(ErrorKind::Sealed, format!("log {log} is sealed: it ends before record {next}"))
+    Error::new(
+        ErrorKind::Sealed,
+        format!(
+            "the log is sealed, and takes no more appends: it ends before record {next} (it is log {log} of its group)"
+        ),
+    )
 }
 
 #[cfg(all(test, not(loom)))]

@@ -79,6 +79,9 @@ pub(crate) struct Positions {
     /// The first record that is not discarded. Moves: only forward, after the discard command is durable; for a jump,
     /// before its write, which removes older segments.
     first: AtomicU64,
+    /// The first record that is in an object store alone, which this handle does not read; `first` follows the last of these. 0: there
+    /// are none. Only a handle on the files of a directory sets it.
+    stored_from: AtomicU64,
     /// Last record handed to the operating system. Moves: in `Node::write`, when the write returned; back, when a
     /// conflict truncates uncommitted records.
     appended: AtomicU64,
@@ -132,6 +135,15 @@ impl Positions {
 
     pub(crate) fn first(&self) -> Index {
         Index(self.first.load(Ordering::Acquire))
+    }
+
+    /// The first record that is in an object store alone, before the first one here. `None`: there are none.
+    pub(crate) fn stored_from(&self) -> Option<Index> {
+        Some(Index(self.stored_from.load(Ordering::Relaxed))).filter(|from| *from > Index(0))
+    }
+
+    pub(crate) fn set_stored_from(&self, from: Option<Index>) {
+        self.stored_from.store(from.map_or(0, Index::get), Ordering::Relaxed);
     }
 
     pub(crate) fn durable(&self) -> Index {
@@ -496,6 +508,19 @@ mod models {
         positions.wake();
     }
 
+    /// A reader that waits for a record and is cancelled.
+    fn cancelled_reader(
+        positions: &Arc<Positions>,
+        cancel: &Arc<Cancel>,
+        index: Index,
+    ) -> thread::JoinHandle<()> {
+        let (positions, cancel) = (positions.clone(), cancel.clone());
+        thread::spawn(move || {
+            let waited = positions.wait_unless(index, None, || cancel.is_set());
+            assert_eq!(waited.unwrap_err().kind(), ErrorKind::Cancelled);
+        })
+    }
+
     #[test]
     fn loom_reader_at_the_tail_and_writer() {
         loom::model(|| {
@@ -547,13 +572,7 @@ mod models {
             let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
             let cancel = Arc::new(Cancel::default());
             let owner = positions.hook_owner();
-            let reader = thread::spawn({
-                let (positions, cancel) = (positions.clone(), cancel.clone());
-                move || {
-                    let waited = positions.wait_unless(Index(1), None, || cancel.is_set());
-                    assert_eq!(waited.unwrap_err().kind(), ErrorKind::Cancelled);
-                }
-            });
+            let reader = cancelled_reader(&positions, &cancel, Index(1));
             positions.cancel(owner, &cancel);
             reader.join().unwrap();
         });
@@ -566,13 +585,7 @@ mod models {
             let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
             let cancel = Arc::new(Cancel::default());
             let owner = positions.hook_owner();
-            let reader = thread::spawn({
-                let (positions, cancel) = (positions.clone(), cancel.clone());
-                move || {
-                    let waited = positions.wait_unless(Index(2), None, || cancel.is_set());
-                    assert_eq!(waited.unwrap_err().kind(), ErrorKind::Cancelled);
-                }
-            });
+            let reader = cancelled_reader(&positions, &cancel, Index(2));
             let writer = thread::spawn({
                 let positions = positions.clone();
                 move || publish(&positions, 1)

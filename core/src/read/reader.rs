@@ -8,126 +8,31 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::read::canceller::Canceller;
-use crate::read::log_set::{LogSet, unknown};
-use crate::read::positions::{Cancel, HookOwner, Positions, or_wake};
+use crate::read::finder::{Block, Finder};
+use crate::read::log_set::unknown;
+use crate::read::patience::Waiting;
+use crate::read::positions::{Cancel, HookOwner, or_wake};
 use crate::read::records::{OwnedRecord, Record, RecordBatch, StoredBatch, undecodable};
+use crate::read::view::{LogView, Start, out_of_range};
 use crate::record::batch;
 use crate::record::batch::BatchHeader;
-use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use crate::record::compression::Codec;
+use crate::record::reference::Reference;
 use crate::store::read::block_reader::Slice;
 use crate::store::read::cursor;
-use crate::store::read::cursor::Cursor;
-use crate::store::read::run_cursor::{FoundRun, RunCursor};
-use crate::store::read::run_directory::RunDirectories;
-use crate::store::segment::{Segment, Segments};
-use crate::types::{Index, LogNumber, Timestamp};
+use crate::types::{Index, Timestamp};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
-
-/// Where a reader starts.
-///
-/// ```
-/// use chiplog::{Index, Start};
-/// assert_ne!(Start::First, Start::Index(Index(1)));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Start {
-    /// The first record that is not discarded.
-    First,
-    /// This record, which may be the next one to be appended.
-    Index(Index),
-    /// This many records before the end; fewer if the log has fewer.
-    Last(u64),
-    /// The first record that was appended at this time or later.
-    Timestamp(Timestamp),
-    /// The next record to be appended.
-    Next,
-}
-
-/// The state that readers share with the log: its segments and positions.
-#[derive(Clone)]
-pub(crate) struct LogView {
-    pub(crate) segments: Arc<Segments>,
-    /// Of the log that is read.
-    pub(crate) positions: Arc<Positions>,
-    /// The log that is read: 0, or a log of a shared group.
-    pub(crate) log: LogNumber,
-    /// The logs of a shared group.
-    pub(crate) logs: Arc<LogSet>,
-    /// Where the runs of these logs are.
-    pub(crate) runs: Arc<RunDirectories>,
-    pub(crate) prefetch: usize,
-    /// Whether another process writes the log: this handle learns of discards a moment later, and the files can be
-    /// removed or reused before that.
-    pub(crate) outside: bool,
-}
 
 /// The time in which a read-only handle learns what the writer did, generously.
 const OUTSIDE_LAG: Duration = Duration::from_millis(50);
 
 impl LogView {
-    /// A view of a directory's own log, which is empty for now.
-    pub(crate) fn new(segments: Arc<Segments>, prefetch: usize, outside: bool) -> Self {
-        let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
-        let runs = Arc::new(RunDirectories::new(segments.clone()));
-        Self { segments, positions, log: LogNumber::OWN, logs: Arc::default(), runs, prefetch, outside }
-    }
-
-    /// The view of one log of a shared group.
-    ///
-    /// # Errors
-    /// `NotFound`: the group does not have the log.
-    pub(crate) fn of_log(&self, log: LogNumber) -> Result<Self> {
-        Ok(Self { positions: self.logs.positions(log)?, log, ..self.clone() })
-    }
-
-    /// Wakes the waiters at the tails of the directory's logs. Runs hooks of the program.
-    pub(crate) fn wake(&self) {
-        self.positions.wake();
-        self.logs.wake();
-    }
-
-    /// Wakes all waiters permanently, for the reason `why`.
-    pub(crate) fn close(&self, why: Error) {
-        self.logs.close(&why);
-        self.positions.close(why);
-    }
-
-    /// The segment that contains record `index`, if that can be found out.
-    pub(crate) fn segment_holding(&self, index: Index) -> Option<Arc<Segment>> {
-        match self.log.is_none() {
-            true => self.segments.holding(index),
-            false => self.runs.holding(self.log, index).ok(),
-        }
-    }
-
-    /// Whether this is the view of a log of a shared group that was dropped.
-    fn is_dropped(&self) -> bool {
-        !self.log.is_none() && self.logs.get(self.log).is_none()
-    }
-
-    /// Handles a failed read of `record`: see [`Segments::met`].
-    fn met(&self, error: &Error, record: Index) -> Error {
-        if self.log.is_none() {
-            return self.segments.met(error.clone(), Some(record));
-        }
-        // The repair counts the records of all logs of a group together. A log's own indexes mean nothing to it.
-        let what = format!("record {record} of log {} cannot be read: {error}", self.log);
-        self.segments.met(error.with_message(what), None)
-    }
-
-    /// # Errors
-    /// `InvalidArgument`: the group is shared by named logs, and this is the view of none of them.
-    pub(crate) fn check_log(&self) -> Result<()> {
-        if self.log.is_none() && self.logs.is_shared() { Err(shared_group()) } else { Ok(()) }
-    }
-
     /// Returns a reader that starts at `start`.
     pub(crate) fn reader(&self, start: Start) -> Result<Reader> {
         self.check_log()?;
-        let next = self.resolve(start).map_err(|error| self.segments.met(error, None))?;
+        let next = self.resolve_patiently(start).map_err(|error| self.segments.met(error, None))?;
         let owner = self.positions.hook_owner();
         Ok(Reader {
             view: self.clone(),
@@ -140,53 +45,6 @@ impl LogView {
             batch: None,
             behind_undecodable: None,
         })
-    }
-
-    /// Returns the record that `start` refers to.
-    pub(crate) fn resolve(&self, start: Start) -> Result<Index> {
-        let (first, last) = self.positions.range();
-        let end = last.next();
-        match start {
-            Start::First => Ok(first),
-            Start::Next => Ok(end),
-            Start::Last(count) => Ok(Index(end.0.saturating_sub(count)).max(first)),
-            Start::Timestamp(time) => match self.first_since(time) {
-                // A segment was discarded during the search: search again in the remaining ones.
-                Err(_) if self.positions.first() > first => self.resolve(start),
-                found => Ok(found?.max(self.positions.first())),
-            },
-            Start::Index(index) if index < first => Err(discarded(index, first)),
-            Start::Index(index) if index > end => Err(out_of_range(index, end)),
-            Start::Index(index) => Ok(index),
-        }
-    }
-
-    /// Checks whether a reader, or a follower, can start at `index`.
-    ///
-    /// # Errors
-    /// `Discarded`, `OutOfRange`.
-    pub(crate) fn check(&self, index: Index) -> Result<()> {
-        self.resolve(Start::Index(index)).map(drop)
-    }
-
-    /// The first record from `time` on.
-    fn first_since(&self, time: Timestamp) -> Result<Index> {
-        let end = self.positions.committed().next();
-        if !self.log.is_none() {
-            let found = RunCursor::new(self.runs.clone(), self.log).first_since(time)?;
-            return Ok(found.map_or(end, |first| first.min(end)));
-        }
-        let Some(segment) = self.segments.at_time(time) else { return Ok(end) };
-        let data = self.segments.open(&segment)?;
-        let offset = data.seek(|e| e.timestamp < time)?;
-        let mut cursor = Cursor::new(self.segments.clone(), data, offset, 0);
-        let found = cursor.find(|h| h.kind.has_records() && h.timestamp >= time)?;
-        match (found, cursor.end_of_object()) {
-            (Some(found), _) => Ok(found.header.first.min(end)),
-            // The next object is not known here yet.
-            (None, Some(next)) if next < end => Err(not_here(next)),
-            (None, _) => Ok(end),
-        }
     }
 
     /// Returns one record, by its index.
@@ -212,24 +70,6 @@ impl LogView {
         let (bytes, found) = cursor::remembered(&self.segments, index)?;
         let batch = RecordBatch::verify(&bytes, found.first, found.timestamp).ok()?;
         (index < found.first.plus(batch.count.into())).then(|| batch.into_record(index))
-    }
-
-    /// Returns a cursor before the block that contains `next`.
-    pub(crate) fn cursor(&self, next: Index) -> Result<Cursor> {
-        let Some(segment) = self.segments.holding(next) else {
-            return Err(match self.segments.len() {
-                0 => Error::new(ErrorKind::Closed, "the log has no segments"),
-                _ => not_here(next),
-            });
-        };
-        self.cursor_in(&segment, next)
-    }
-
-    /// As [`Self::cursor`], in this segment.
-    fn cursor_in(&self, segment: &Arc<Segment>, next: Index) -> Result<Cursor> {
-        let data = self.segments.open(segment)?;
-        let offset = data.seek(|e| e.first <= next)?;
-        Ok(Cursor::new(self.segments.clone(), data, offset, self.prefetch))
     }
 }
 
@@ -267,91 +107,14 @@ pub struct Reader {
     behind_undecodable: Option<Index>,
 }
 
-/// The batches that a reader is in: a block, or a run of a mixed block.
-struct Block {
-    bytes: Slice,
-    /// The offset of `bytes` in the segment's file.
-    offset: usize,
-    timestamp: Timestamp,
-    /// The offset of the next batch in `bytes`, and the index of its first record.
-    at: usize,
-    first: Index,
-}
-
-/// Finds the batches that contain a record.
-enum Finder {
-    /// Of a directory's own log.
-    Blocks(Cursor),
-    /// Of a log of a shared group.
-    Runs(RunCursor),
-}
-
-impl Finder {
-    fn new(view: &LogView, next: Index) -> Result<Self> {
-        if view.log.is_none() {
-            return Ok(Self::Blocks(view.cursor(next)?));
-        }
-        Ok(Self::Runs(RunCursor::new(view.runs.clone(), view.log)))
-    }
-
-    /// Loads the batches of the block that contains `next`.
-    fn find(&mut self, next: Index, lookup: bool) -> Result<Block> {
-        match self {
-            Self::Blocks(cursor) => find_block(cursor, next, lookup),
-            Self::Runs(cursor) => {
-                let FoundRun { bytes, offset, first, timestamp } = cursor.find(next)?;
-                Ok(Block { bytes, offset, timestamp, at: 0, first })
-            }
-        }
-    }
-
-    /// If a sorted copy of a segment is read, and damaged: goes on in the segment.
-    fn leave_copy(&mut self, why: &Error) -> bool {
-        match self {
-            Self::Blocks(_) => false,
-            Self::Runs(cursor) => why.kind() == ErrorKind::Corrupt && cursor.leave_copy(why),
-        }
-    }
-
-    /// Of a log of a shared group: goes on in the object that contains record `next`. False: none is known.
-    fn go_to_object(&mut self, next: Index) -> Result<bool> {
-        match self {
-            Self::Blocks(_) => Ok(false),
-            Self::Runs(cursor) => cursor.go_to_object(next),
-        }
-    }
-
-    /// Drops the bytes that were read without a mapping.
-    fn release(&mut self) {
-        match self {
-            Self::Blocks(cursor) => cursor.release(),
-            Self::Runs(cursor) => cursor.release(),
-        }
-    }
-
-    /// Closes a sorted copy of a segment. False: none is read.
-    fn close_copy(&mut self) -> bool {
-        match self {
-            Self::Blocks(_) => false,
-            Self::Runs(cursor) => cursor.close_copy(),
-        }
-    }
-
-    /// An error at an offset of the segment.
-    fn corrupt(&self, offset: usize, why: batch::Malformed) -> Error {
-        match self {
-            Self::Blocks(cursor) => cursor.corrupt(offset, why),
-            Self::Runs(cursor) => cursor.corrupt(offset, why),
-        }
-    }
-}
-
 /// A batch and its location in its segment's file.
 struct Found {
     bytes: Slice,
     first: Index,
     timestamp: Timestamp,
     offset: usize,
+    /// Its length in that file: if it is elsewhere, that of the reference to it.
+    length: usize,
 }
 
 /// The batch that a reader comes to next, whose bytes are not verified yet.
@@ -367,6 +130,12 @@ impl Reader {
     /// The index of the record that is read next.
     pub fn position(&self) -> Index {
         self.next
+    }
+
+    /// Whether the next record is in a file, or will be: reading it does not wait for the object store, unless it refers to it.
+    #[doc(hidden)]
+    pub fn is_in_files(&self) -> bool {
+        self.view.is_in_files(self.next)
     }
 
     /// Continues at another record, which may be the next one to be appended: backwards, forwards, or past damage.
@@ -429,13 +198,12 @@ impl Reader {
         if !self.is_committed()? {
             return Ok(None);
         }
-        let found = self.here_or_elsewhere(|reader| {
+        let stored = self.read(|reader| {
             let found = reader.find_batch()?;
             let bytes = found.bytes.apart_from(reader.block.as_ref().map_or(0, |block| block.bytes.len()));
             let stored = StoredBatch::verify(&bytes, found.first, found.timestamp);
             stored.map_err(|why| reader.corrupt(&found, why))
-        });
-        let stored = self.or_discarded(found)?;
+        })?;
         self.next = stored.last().next();
         Ok(Some(stored))
     }
@@ -448,10 +216,9 @@ impl Reader {
         if !self.is_committed()? {
             return Ok(None);
         }
-        let found = self.here_or_elsewhere(Self::find_batch);
-        let Found { bytes, first, timestamp, .. } = self.or_discarded(found)?;
+        let Found { bytes, first, timestamp, length, .. } = self.read(Self::find_batch)?;
         if let Some(block) = &mut self.block {
-            block.at -= bytes.len();
+            block.at -= length;
             block.first = first;
         }
         Ok(Some(NextBatch { first, timestamp, bytes: bytes.len() }))
@@ -586,7 +353,7 @@ impl Reader {
             return Ok(false);
         }
         let mut behind = None;
-        let found = self.here_or_elsewhere(|reader| {
+        let found = self.read(|reader| {
             let found = reader.find_batch()?;
             let header = batch::verify(&found.bytes).map_err(|why| reader.corrupt(&found, why))?;
             let batch = RecordBatch::unpack(&found.bytes, &header, found.first, found.timestamp);
@@ -596,7 +363,7 @@ impl Reader {
             })
         });
         self.behind_undecodable = behind;
-        let mut batch = self.or_discarded(found)?;
+        let mut batch = found?;
         batch.skip = (self.next.0 - batch.first().0) as u32;
         self.batch = Some(batch);
         Ok(true)
@@ -606,7 +373,7 @@ impl Reader {
     fn is_committed(&mut self) -> Result<bool> {
         let first = self.view.positions.first();
         if self.next < first {
-            return Err(discarded(self.next, first));
+            return Err(self.view.before_first(self.next, first));
         }
         if self.next <= self.view.positions.committed() {
             return Ok(true);
@@ -620,6 +387,18 @@ impl Reader {
             self.block = None;
         }
         Ok(false)
+    }
+
+    /// Reads what is committed. Waits for an object that this copy does not know yet.
+    fn read<T>(&mut self, mut read: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
+        let mut waiting = Waiting::default();
+        loop {
+            let found = self.here_or_elsewhere(&mut read);
+            match self.or_discarded(found) {
+                Err(error) if !self.is_cancelled() && self.view.pauses(&error, &mut waiting) => {}
+                found => return found,
+            }
+        }
     }
 
     /// Returns the result of a read, or a better reason if it failed.
@@ -638,7 +417,7 @@ impl Reader {
             }
             let first = self.view.positions.first();
             if self.next < first && error.kind() != ErrorKind::Discarded {
-                return Err(discarded(self.next, first));
+                return Err(self.view.before_first(self.next, first));
             }
         }
         if read.is_err() && self.view.is_dropped() {
@@ -677,8 +456,47 @@ impl Reader {
         }
     }
 
-    /// Finds the stored batch that contains `next`, which is committed, and moves past it. Not verified yet.
+    /// Finds the batch that contains `next`, which is committed, and moves past it. Not verified yet. If the log only refers to it, it
+    /// comes from the object store.
     fn find_batch(&mut self) -> Result<Found> {
+        let found = self.find_stored()?;
+        if !is_reference(&found.bytes) {
+            return Ok(found);
+        }
+        // Once an object has the batch, the slice to which the log refers may be gone.
+        if let Some(found) = self.find_in_object() {
+            return found;
+        }
+        match self.fetch(&found) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.find_in_object().unwrap_or_else(|| Err(gone(&error)))
+            }
+            bytes => Ok(Found { bytes: bytes?, ..found }),
+        }
+    }
+
+    /// Goes on in the object that contains `next`, if there is one.
+    fn find_in_object(&mut self) -> Option<Result<Found>> {
+        let object = self.view.segments.objects().holding(self.next).filter(|_| self.view.log.is_none())?;
+        let cursor = self.view.cursor_in(&object, self.next);
+        (self.block, self.cursor) = (None, None);
+        Some(cursor.and_then(|cursor| {
+            self.cursor = Some(Finder::Blocks(cursor));
+            self.find_stored()
+        }))
+    }
+
+    /// Fetches the batch to which the log refers. A small one does not keep its whole slice in memory.
+    fn fetch(&self, found: &Found) -> Result<Slice> {
+        let parsed = batch::verify(&found.bytes)
+            .and_then(|header| Ok((header, Reference::parse(&header, &found.bytes)?)));
+        let (header, reference) = parsed.map_err(|why| self.corrupt(found, why))?;
+        let bytes = self.view.segments.objects().payloads()?.batch(&header, &reference)?;
+        Ok(Slice::Copied(bytes).apart_from(reference.slice_bytes as usize))
+    }
+
+    /// Finds the batch that contains `next` as it is in the log, and moves past it. Not verified yet.
+    fn find_stored(&mut self) -> Result<Found> {
         let cursor = match &mut self.cursor {
             Some(cursor) => cursor,
             none => none.insert(Finder::new(&self.view, self.next)?),
@@ -697,8 +515,9 @@ impl Reader {
             block.first = first.plus(u64::from(header.count));
             if block.first > self.next {
                 let bytes = block.bytes.slice(at..at + header.length as usize);
-                let (timestamp, offset) = (block.timestamp, block.offset + at);
-                return Ok(Found { bytes, first, timestamp, offset });
+                let (timestamp, offset, length) =
+                    (block.timestamp, block.offset + at, header.length as usize);
+                return Ok(Found { bytes, first, timestamp, offset, length });
             }
         }
     }
@@ -718,73 +537,15 @@ impl Drop for Reader {
     }
 }
 
-/// Loads the block that contains `next`, at the batch that contains it.
-fn find_block(cursor: &mut Cursor, next: Index, lookup: bool) -> Result<Block> {
-    let located = cursor.find(|h| h.kind == Kind::Data && h.next_record() > next)?;
-    let Some(located) = located else {
-        if cursor.end_of_object().is_some() || cursor.is_before_files(next) {
-            return Err(not_here(next));
-        }
-        return Err(Error::new(
-            ErrorKind::Corrupt,
-            format!("record {next} is committed, but no block contains it"),
-        ));
-    };
-    if located.header.first > next && cursor.is_before_files(next) {
-        return Err(not_here(next)); // a jump has removed the files that the cursor comes from
-    }
-    if located.header.first > next {
-        return Err(cursor.corrupt(located.offset, "records are missing before this block"));
-    }
-    let BlockHeader { first, timestamp, .. } = located.header;
-    let offset = located.offset;
-    let before = next.0 - first.0;
-    if before == 0 && !lookup {
-        let bytes = cursor.load(&located, |_| {})?;
-        return Ok(Block { bytes, offset, timestamp, at: BLOCK_HEADER_BYTES, first });
-    }
-    let (mut batches, mut start) = (Vec::new(), None);
-    let bytes = cursor.load(&located, |place| {
-        if u64::from(place.before) <= before {
-            start = Some(place);
-        }
-        if lookup {
-            batches.push(place);
-        }
-    })?;
-    if lookup {
-        cursor.remember(&located, batches);
-    }
-    let (at, skipped) = start.map_or((BLOCK_HEADER_BYTES, 0), |p| (p.at as usize, u64::from(p.before)));
-    Ok(Block { bytes, offset, timestamp, at, first: first.plus(skipped) })
+/// Whether the batch at the start of `bytes` is a reference to one in the object store.
+fn is_reference(bytes: &[u8]) -> bool {
+    BatchHeader::parse(bytes).is_ok_and(|header| header.codec == Codec::Reference)
 }
 
-/// The error of a call for one log on a group that is shared by named logs.
-pub(crate) fn shared_group() -> Error {
-    let what = "this directory is shared by named logs: use one of them, in a server's directory by the server as \
-                HOST:PORT/NAME, else in a program by `Logs` on the directory above; `chiplog verify` and `chiplog dump` \
-                read its files";
-    Error::new(ErrorKind::InvalidArgument, what)
-}
-
-fn discarded(index: Index, first: Index) -> Error {
-    let what = match index {
-        Index(0) => format!("there is no record 0, indexes begin at 1; the first record is {first}"),
-        _ => format!("record {index} was discarded; the first record is {first}"),
-    };
-    Error::new(ErrorKind::Discarded, what)
-}
-
-/// The error of a record that is in no file here, and in no object that this replica knows to be stored.
-fn not_here(index: Index) -> Error {
+/// The error of a batch whose slice is gone, while no object with it is known here.
+fn gone(error: &Error) -> Error {
     let what = format!(
-        "record {index} is not in the files here, and this replica does not know yet which object it is in; try again, or \
-         read it from another replica"
+        "{error}: it is lost, or this replica does not know yet which object has its records; try again, or read from another replica"
     );
     Error::new(ErrorKind::Unavailable, what)
-}
-
-fn out_of_range(index: Index, end: Index) -> Error {
-    let what = format!("record {index} does not exist yet; the next record will be {end}");
-    Error::new(ErrorKind::OutOfRange, what)
 }

@@ -104,7 +104,7 @@ impl BatchHeader {
     }
 
     /// The header's bytes with a zero checksum field.
-    fn encode(&self) -> [u8; BATCH_HEADER_BYTES] {
+    pub(super) fn encode(&self) -> [u8; BATCH_HEADER_BYTES] {
         let mut head = [0; BATCH_HEADER_BYTES];
         head[4..8].copy_from_slice(&self.length.to_le_bytes());
         head[8..12].copy_from_slice(&self.count.to_le_bytes());

@@ -25,6 +25,9 @@ pub enum Codec {
     Lz4,
     /// zstd at level 3: small.
     Zstd,
+    /// No compression: the batch is in an object store, and the log has a reference to it. Readers return the batch itself. Producers
+    /// cannot make one.
+    Reference,
 }
 
 impl Codec {
@@ -34,6 +37,7 @@ impl Codec {
             Self::None => 0,
             Self::Lz4 => 1,
             Self::Zstd => 2,
+            Self::Reference => 4, // 3 is reserved
         }
     }
 
@@ -43,6 +47,7 @@ impl Codec {
             0 => Some(Self::None),
             1 => Some(Self::Lz4),
             2 => Some(Self::Zstd),
+            4 => Some(Self::Reference),
             _ => None,
         }
     }
@@ -58,6 +63,7 @@ pub(crate) fn compress(codec: Codec, body: &[u8]) -> Result<Vec<u8>> {
         Codec::Zstd => zstd::bulk::compress(body, ZSTD_LEVEL).map_err(|e| {
             Error::new(ErrorKind::InvalidArgument, format!("zstd cannot compress the batch: {e}"))
         }),
+        Codec::Reference => Err(Error::new(ErrorKind::InvalidArgument, NO_PRODUCER)),
     }
 }
 
@@ -81,10 +87,12 @@ pub(crate) fn decompress(codec: Codec, packed: &[u8], length: usize) -> Result<V
             body
         }
         Codec::Zstd => zstd::bulk::decompress(packed, length).map_err(|_| "zstd body does not unpack")?,
+        Codec::Reference => return Err(NO_PRODUCER),
     };
     if body.len() == length { Ok(body) } else { Err(OTHER_LENGTH) }
 }
 
+const NO_PRODUCER: &str = "it is a reference to a batch in an object store, which only the log itself makes";
 const OTHER_LENGTH: &str = "length of the unpacked body differs from its header";
 
 /// Whether the packed bytes can unpack to `length` bytes, judged by their number and first bytes.
@@ -100,6 +108,7 @@ fn check_claim(codec: Codec, packed: &[u8], length: usize) -> Result<(), &'stati
             }
             (packed.len() / ZSTD_BLOCK_BYTES_MIN).saturating_mul(ZSTD_BLOCK_UNPACKED_MAX)
         }
+        Codec::Reference => return Err(NO_PRODUCER),
     };
     if length <= unpacked_max { Ok(()) } else { Err("too few bytes to unpack to the length in the header") }
 }
@@ -123,6 +132,7 @@ pub(crate) fn check_frame(codec: Codec, packed: &[u8], length: usize) -> Result<
             Ok(_) => Err("bytes follow the zstd frame"),
             Err(_) => Err("zstd frame is cut off or malformed"),
         },
+        Codec::Reference => Err(NO_PRODUCER),
     }
 }
 

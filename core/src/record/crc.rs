@@ -3,20 +3,33 @@
 use crc_fast::{CrcAlgorithm, Digest, checksum_combine};
 
 /// A running CRC-32C over pieces that need not be adjacent.
-pub(crate) struct Crc(Digest);
+pub struct Crc(Digest);
+
+impl Default for Crc {
+    fn default() -> Self {
+        Self(Digest::new(CrcAlgorithm::Crc32Iscsi))
+    }
+}
 
 impl Crc {
     pub(crate) fn new() -> Self {
-        Self(Digest::new(CrcAlgorithm::Crc32Iscsi))
+        Self::default()
     }
 
-    pub(crate) fn add(mut self, bytes: &[u8]) -> Self {
+    /// Continues with these bytes.
+    #[must_use]
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "no sum of two sums; only with the feature testing is it visible"
+    )]
+    pub fn add(mut self, bytes: &[u8]) -> Self {
         self.0.update(bytes);
         self
     }
 
+    /// The sum of all bytes so far.
     #[expect(clippy::cast_possible_truncation, reason = "a 32-bit sum in a 64-bit carrier")]
-    pub(crate) fn sum(self) -> u32 {
+    pub fn sum(self) -> u32 {
         self.0.finalize() as u32
     }
 }

@@ -2,4 +2,9 @@
 
 pub(crate) mod batch;
 pub(crate) mod compression;
+#[cfg_attr(
+    not(feature = "testing"),
+    allow(unreachable_pub, reason = "tests and benchmarks use it from outside")
+)]
 pub(crate) mod crc;
+pub(crate) mod reference;

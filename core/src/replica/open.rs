@@ -19,6 +19,7 @@ use crate::store::allocator::{AHEAD, Allocator};
 use crate::store::format::block::{BLOCK_HEADER_BYTES, Kind};
 use crate::store::format::geometry::{SEGMENT_HEADER_BYTES, room_of};
 use crate::store::format::identity::{IDENTITY_FILE, Identity};
+use crate::store::objects::cache::is_object_file;
 use crate::store::read::segment_files::SegmentFile;
 use crate::store::recovery::{Survey, repair, survey};
 use crate::store::segment::{Segments, file_name, file_number};
@@ -216,7 +217,8 @@ pub(crate) fn reset_followed(disk: &dyn Disk) -> Result<()> {
         return Err(no_log(disk));
     }
     let sync = || disk.sync_dir().map_err(|e| Error::io("sync", disk.path(), e));
-    for name in list(disk)?.iter().filter(|n| file_number(n).is_some() || is_temporary(n)) {
+    let is_removed = |n: &&String| file_number(n).is_some() || is_temporary(n) || is_object_file(n);
+    for name in list(disk)?.iter().filter(is_removed) {
         remove(disk, name)?;
     }
     // The identity is removed last: until then, this can be repeated.
@@ -575,7 +577,7 @@ fn check_place(
     }
     if *membership == Membership::alone() && options.cluster.is_some() {
         let dir = disk.path().display();
-        tracing::warn!(
+        tracing::info!(
             %dir,
             "the log was on its own: it becomes the first replica of a cluster now, for good, and opens with cluster \
              options only"

@@ -23,9 +23,9 @@ pub(crate) use super::background::{AHEAD, PreparedSegment};
 use super::background::{BackgroundJob, Job, JobQueue, Outcome};
 use super::format::segment::FORMAT_VERSION_FIRST;
 use super::helper::{Helper, HelperWork, Urgency};
-use super::read::sorted_copies::make_room;
 use super::segment::Segment;
 use crate::disk::Disk;
+use crate::disk::spare_files::make_room;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::clock::Moment;
 use crate::types::LogId;
@@ -300,7 +300,8 @@ impl Allocator {
         self.done.notify_all();
     }
 
-    /// Waits until nothing is left to seal or delete; prepares no more files.
+    /// Waits until nothing is left to seal or delete; prepares no more files. Invariant: what is left is done before all work that
+    /// nothing waits for, of whichever log.
     pub(crate) fn settle(&self) {
         let mut state = self.lock();
         state.ending = true;
@@ -308,14 +309,17 @@ impl Allocator {
             drop(state);
             return self.help();
         }
+        // The close waits: a long job of another log gives way to what is left.
+        state.blocked += 1;
+        self.wake();
         while !state.stop && (state.busy || !state.seal.is_empty() || !state.dropped.is_empty()) {
             state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        state.blocked -= 1;
     }
 
     /// Switches to work without a helper thread: everything runs on the caller's thread, so the same calls make the
     /// same files in the same order. For code that drives the log without threads.
-    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn go_unaided(&self) {
         self.lock().unaided = true;
     }
@@ -419,7 +423,7 @@ impl Allocator {
         result
     }
 
-    /// As [`Self::prepare`]. On a full disk sorted copies of segments give way.
+    /// As [`Self::prepare`]. On a full disk spare files give way.
     fn prepare_in_room(
         &self,
         number: u64,
@@ -493,7 +497,9 @@ impl HelperWork for Allocator {
 mod tests {
     use super::*;
     use crate::disk::sim::{Call, Fault, Landed, SimDisk, Trouble};
-    use crate::store::segment::file_name;
+    use crate::store::helper::Helpers;
+    use crate::store::segment::{Base, file_name};
+    use crate::types::Timestamp;
     use std::time::Duration;
 
     /// Without a helper thread no caller waits for a file: files are made when they are needed. The allocator's clock
@@ -513,6 +519,72 @@ mod tests {
         allocator.help();
         assert_eq!(disk.list().unwrap(), [file_name(1), file_name(2), file_name(3)]);
         allocator.settle();
+    }
+
+    /// Work of another log that goes on until it is stopped, and gives way.
+    #[derive(Default)]
+    struct Endless {
+        helper: OnceLock<Arc<Helper>>,
+        is_stopped: AtomicBool,
+    }
+
+    impl HelperWork for Endless {
+        fn urgency(&self) -> Option<Urgency> {
+            self.helper.get().map(|_| Urgency::Later)
+        }
+
+        fn work(&self) {
+            while let (Some(helper), false) = (self.helper.get(), self.is_stopped()) {
+                helper.give_way();
+                std::thread::yield_now();
+            }
+        }
+
+        fn is_stopped(&self) -> bool {
+            self.is_stopped.load(Ordering::Relaxed)
+        }
+
+        fn stop(&self) {
+            self.is_stopped.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[derive(Debug)]
+    struct NoLock;
+
+    impl crate::disk::Lock for NoLock {}
+
+    /// A log that was closed waited until a long job of another one was done: first for its own files, and then to leave.
+    #[test]
+    fn close_does_not_wait_for_a_long_job_of_another_log() {
+        let disk = Arc::new(SimDisk::default());
+        let allocator = Arc::new(Allocator::new(disk.clone(), LogId(1), 1 << 16, 1, Vec::new()));
+        allocator.prepare_first().unwrap();
+        let PreparedSegment { number, id, bytes, .. } = allocator.take(Purpose::Metadata).unwrap();
+        let (helpers, path) = (Helpers::default(), std::path::Path::new("/"));
+        let long = Arc::new(Endless::default());
+        let of_long = helpers.join(1, path, long.clone(), Arc::new(NoLock)).unwrap();
+        let share = helpers.join(1, path, allocator.clone(), Arc::new(NoLock)).unwrap();
+        let _ = long.helper.set(of_long.helper().clone());
+        allocator.shares(share.helper());
+        let segment = Segment::growing(number, id, bytes, Base::default(), Timestamp(0));
+        allocator.discard(vec![Arc::new(segment)]);
+        let (closed, is_closed) = std::sync::mpsc::channel();
+        let closing = std::thread::spawn({
+            let allocator = allocator.clone();
+            move || {
+                allocator.settle();
+                allocator.stop();
+                let is_sound = share.leave();
+                closed.send(is_sound).unwrap();
+            }
+        });
+        let is_sound = is_closed.recv_timeout(Duration::from_secs(60));
+        long.stop();
+        assert!(of_long.leave());
+        closing.join().unwrap();
+        assert_eq!(is_sound, Ok(true), "it was closed while the other job was running");
+        assert!(!disk.list().unwrap().contains(&file_name(number)), "its files were removed");
     }
 
     /// An append that waits gets its file before that is filled: whole, allocated, and all zeros behind its header.

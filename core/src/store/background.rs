@@ -20,6 +20,9 @@ pub(crate) const AHEAD: usize = 2;
 /// it up again.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(500);
 
+/// How often the same failure is logged.
+const WARN_INTERVAL: Duration = Duration::from_secs(30);
+
 /// A segment file that waits for its first block.
 #[derive(Debug)]
 pub(crate) struct PreparedSegment {
@@ -52,6 +55,8 @@ pub(super) struct JobQueue {
     /// free.
     pub(super) failed: Option<Error>,
     pub(super) failed_at: Option<Moment>,
+    /// When a failure was logged, unless a file was prepared since.
+    pub(super) warned_at: Option<Moment>,
     pub(super) busy: bool,
     /// Whether the log will need files: many logs never fill their first one.
     pub(super) wanted: bool,
@@ -104,8 +109,11 @@ impl JobQueue {
         self.wanted && self.ready.len() < AHEAD && self.failed.is_none() && !self.ending
     }
 
-    /// How urgent the next job is. None: there is none.
+    /// How urgent the next job of the helper thread is. None: there is none.
     pub(super) fn urgency(&self) -> Option<Urgency> {
+        if self.unaided {
+            return None;
+        }
         let is_short = !self.seal.is_empty() || !self.dropped.is_empty();
         match is_short || self.wants_file() {
             true if self.awaited || self.blocked > 0 => Some(Urgency::Awaited),
@@ -146,10 +154,13 @@ impl JobQueue {
         match outcome {
             Outcome::Prepared(Ok(prepared)) => {
                 self.next_number = prepared.number + 1;
+                self.warned_at = None;
                 self.ready.push_back(prepared);
             }
             Outcome::Prepared(Err((error, spare))) => {
-                if !self.ending {
+                // A producer that tries again causes an attempt every second.
+                if !self.ending && self.warned_at.is_none_or(|at| now.since(at) >= WARN_INTERVAL) {
+                    self.warned_at = Some(now);
                     tracing::warn!(%error, "no segment could be prepared");
                 }
                 // First in the list, so last in line: one bad file does not block the others.

@@ -15,6 +15,7 @@
 //! - work that can wait is done after at most [`PASSED_MAX`] other jobs that nobody waits for;
 //! - a job that panics ends the work of its own log alone;
 //! - a log that has left has no job running, and its directory's lock is released;
+//! - a log that leaves waits for its own job at most, however long a job of another log takes;
 //! - the thread ends with the last log.
 //!
 //! Must not know: what the work is.
@@ -55,7 +56,7 @@ pub(crate) trait HelperWork: Send + Sync {
     fn work(&self);
     /// No more work is to be done.
     fn is_stopped(&self) -> bool;
-    /// Gives up what waits. Nobody waits for it then.
+    /// Gives up the work that is not done yet. No call waits for that any more.
     fn stop(&self);
 }
 
@@ -125,17 +126,25 @@ impl Share {
         &self.helper
     }
 
-    /// Waits until no job of the log runs any more, after its work was stopped. The last log also waits until the thread has
-    /// ended. False: one of its jobs has panicked.
+    /// Waits until no job of the log runs any more, after its work was stopped. It does not wait for jobs of other logs. The last
+    /// log also waits until the thread has ended. False: one of its jobs has panicked.
     pub(crate) fn leave(self) -> bool {
         let helper = &self.helper;
-        helper.wake();
         let mut members = helper.members();
-        while members.all.iter().any(|member| member.id == self.id) {
+        let left = loop {
+            let Some(at) = members.all.iter().position(|member| member.id == self.id) else { break None };
+            let member = &members.all[at];
+            if !member.is_busy && member.work.is_stopped() {
+                let left = members.all.remove(at);
+                members.has_ended |= members.all.is_empty();
+                break Some(left);
+            }
             members = helper.left.wait(members).unwrap_or_else(PoisonError::into_inner);
-        }
+        };
         let has_ended = members.has_ended;
         drop(members);
+        drop(left); // unlocks the directory
+        helper.wake();
         let thread = helper.thread.lock().unwrap_or_else(PoisonError::into_inner).take_if(|_| has_ended);
         let is_sound = thread.is_none_or(|thread| thread.join().is_ok());
         is_sound && !self.panicked.load(Ordering::Relaxed)
@@ -168,7 +177,7 @@ struct Members {
 pub(crate) struct Helper {
     fork: ForkGuard,
     members: Mutex<Members>,
-    /// Notified when a log has left.
+    /// Notified when a log has left, or can leave.
     left: Condvar,
     /// Something may have changed since the last search. No other lock is taken while this one is held.
     is_woken: Mutex<bool>,
@@ -288,6 +297,8 @@ impl Helper {
             member.is_busy = false;
             member.panicked.fetch_or(done.is_err(), Ordering::Relaxed);
         }
+        drop(members);
+        self.left.notify_all(); // the log may wait to leave
     }
 }
 

@@ -21,6 +21,7 @@
 //! - a block is written only into a segment whose header requires readers that understand it;
 //! - a failed write or sync leaves the store unusable: the caller poisons the log.
 
+pub(crate) mod filling;
 pub(crate) mod format;
 pub(crate) mod read;
 

@@ -8,9 +8,12 @@
 //! Must not know: which stretches are objects, who decides that.
 
 pub(crate) mod cache;
+pub(crate) mod cluster_logs;
 pub(crate) mod deletion;
 mod fetch;
+#[cfg_attr(not(feature = "internal"), allow(unreachable_pub, reason = "other crates of chiplog use it"))]
 pub(crate) mod names;
+pub(crate) mod payloads;
 pub(crate) mod pins;
 pub(crate) mod slice_names;
 pub(crate) mod suspects;

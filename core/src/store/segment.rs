@@ -22,6 +22,7 @@ use crate::disk::{Disk, DiskFile, Map};
 use crate::error::{Error, Result};
 use crate::record::crc::crc32c;
 use crate::types::{SegmentId, Timestamp};
+use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
@@ -240,7 +241,7 @@ impl Segment {
         let path = disk.path().join(file_name(self.number));
         let file = disk.open(&file_name(self.number), false).map_err(|e| Error::io("open", &path, e))?;
         let source = Source::of(file, mode).map_err(|e| Error::io("map", &path, e))?;
-        let data = Arc::new(SegmentData { segment: self.clone(), source, path, index: OnceLock::new() });
+        let data = Arc::new(SegmentData::new(self.clone(), source, path));
         *open = Arc::downgrade(&data);
         Ok(data)
     }
@@ -260,8 +261,7 @@ impl Segment {
         }
         let object = find()?;
         let path = object.path();
-        let (segment, source) = (self.clone(), Source::Object(object));
-        let data = Arc::new(SegmentData { segment, source, path, index: OnceLock::new() });
+        let data = Arc::new(SegmentData::new(self.clone(), Source::Object(object), path));
         *open = Arc::downgrade(&data);
         Ok(data)
     }
@@ -288,6 +288,8 @@ pub(crate) struct SegmentData {
     pub(crate) source: Source,
     pub(crate) path: PathBuf,
     index: OnceLock<Vec<IndexEntry>>,
+    /// Keeps the file unchanged until nothing reads it: the last field, so that it goes after the mapping.
+    _unchanged: Option<Box<dyn Debug + Send + Sync>>,
 }
 
 /// The way in which the file is read.
@@ -321,13 +323,23 @@ impl SegmentData {
         let name = file_name(segment.number);
         let path = disk.path().join(&name);
         let file = disk.open(&name, false).map_err(|e| Error::io("open", &path, e))?;
-        Ok(Arc::new(Self { segment, source: Source::File(file), path, index: OnceLock::new() }))
+        Ok(Arc::new(Self::new(segment, Source::File(file), path)))
     }
 
-    /// A file with the records of a segment in another order. It has no block index, and does not keep the segment.
-    pub(crate) fn of_copy(of: &Segment, source: Source, path: PathBuf) -> Self {
+    fn new(segment: Arc<Segment>, source: Source, path: PathBuf) -> Self {
+        Self { segment, source, path, index: OnceLock::new(), _unchanged: None }
+    }
+
+    /// A file with the records of a segment in another order. It has no block index, and does not keep the segment. It does not
+    /// change as long as `unchanged` exists.
+    pub(crate) fn of_copy(
+        of: &Segment,
+        source: Source,
+        path: PathBuf,
+        unchanged: impl Debug + Send + Sync + 'static,
+    ) -> Self {
         let segment = Segment::growing(of.number, of.id, of.bytes, of.base, of.first_timestamp);
-        Self { segment: Arc::new(segment), source, path, index: OnceLock::new() }
+        Self { _unchanged: Some(Box::new(unchanged)), ..Self::new(Arc::new(segment), source, path) }
     }
 
     /// Copies a range from either source. None: the file ends before it.

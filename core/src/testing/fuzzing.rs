@@ -12,6 +12,7 @@ use crate::follower::message::HEAD_BYTES as FED_HEAD_BYTES;
 use crate::record::batch;
 use crate::record::batch::{BATCH_HEADER_BYTES, Batch, BatchHeader, Body};
 use crate::record::crc;
+use crate::record::reference::{PAYLOAD_HEADER_BYTES, PayloadId, REFERENCE_BYTES, Reference};
 use crate::replica::state::command::{
     COMMAND_BYTES, CUT_COMMAND_BYTES, LONG_COMMAND_BYTES, SET_OPTIONS_BYTES, STORED_COMMAND_BYTES,
     encode_command, parse_command,
@@ -30,8 +31,9 @@ use crate::store::format::mixed::{RUN_BYTES, RUNS_MAX, TABLE_FIXED_BYTES};
 use crate::store::format::segment;
 use crate::store::format::segment::{Footer, Opening, SegmentHeader};
 use crate::store::format::sorted::{SortedDirectory, SortedHeader};
+use crate::store::objects::payloads::PayloadHead;
 use crate::store::recovery::decision_table::{DECISIONS, Verdict};
-use crate::types::{Index, LogId, SegmentId};
+use crate::types::{Index, LogId, SegmentId, Term};
 use bytes::Bytes;
 
 /// The format's checksum, so that a fuzz target can correct one and get past it.
@@ -125,6 +127,27 @@ pub fn batch(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
 /// Decodes a batch with a correct checksum without unpacking it, as earlier versions of the log did.
 pub fn stored_batch(bytes: &[u8]) -> Option<Batch> {
     Batch::stored(Bytes::copy_from_slice(bytes)).ok()
+}
+
+/// Decodes a payload slice of this log, term and number, and checks its batches. Returns its encoding.
+pub fn payload_slice(log: u128, (term, sequence): (u64, u64), bytes: &[u8]) -> Option<Vec<u8>> {
+    let (log, id) = (LogId(log), PayloadId { term: Term(term), sequence });
+    let head = PayloadHead::parse(log, id, bytes).ok()?;
+    let batches = bytes.get(PAYLOAD_HEADER_BYTES..head.end as usize)?;
+    let sound =
+        block::Batches::new(batches).map(|found| found.is_ok_and(|(_, batch)| batch::verify(batch).is_ok()));
+    let sound: Vec<bool> = sound.collect();
+    let (begin, end) = head.encode(log, id);
+    (sound.len() == head.batches as usize && sound.iter().all(|is_sound| *is_sound))
+        .then(|| [&begin, batches, &end].concat())
+}
+
+/// Decodes the reference that stands for this batch. Returns its encoding.
+pub fn reference(bytes: &[u8], of: &[u8]) -> Option<Vec<u8>> {
+    let header = batch::verify(bytes).ok()?;
+    let reference = Reference::parse(&header, bytes).ok()?;
+    reference.check(&header, of).ok()?;
+    Some(reference.encode(&batch::verify(of).ok()?).1.to_vec())
 }
 
 /// Checks a block's header, then its body, shallow and deep. Returns the header's encoding and whether the body is
@@ -239,6 +262,8 @@ pub fn constants() -> Vec<(&'static str, u64)> {
         ("SEGMENT_BYTES_MAX", SEGMENT_BYTES_MAX.into()),
         ("BLOCK_HEADER_BYTES", BLOCK_HEADER_BYTES as u64),
         ("BATCH_HEADER_BYTES", BATCH_HEADER_BYTES as u64),
+        ("REFERENCE_BYTES", REFERENCE_BYTES as u64),
+        ("PAYLOAD_HEADER_BYTES", PAYLOAD_HEADER_BYTES as u64),
         ("BATCH_RECORDS_MAX", batch::BATCH_RECORDS_MAX.into()),
         ("BATCH_BYTES_MAX", batch::BATCH_BYTES_MAX as u64),
         ("INDEX_ENTRY_BYTES", geometry::INDEX_ENTRY_BYTES as u64),
@@ -264,6 +289,7 @@ pub fn constants() -> Vec<(&'static str, u64)> {
         ("LOG_BYTES", geometry::LOG_BYTES as u64),
         ("OBJECTS_HEADER_BYTES", geometry::OBJECTS_HEADER_BYTES as u64),
         ("OBJECT_BYTES", geometry::OBJECT_BYTES as u64),
+        ("ANCESTOR_BYTES", geometry::ANCESTOR_BYTES as u64),
         ("CATALOGUE_RECORD_BYTES", catalogue::FIXED_BYTES as u64),
         ("NAME_BYTES_MAX", catalogue::NAME_BYTES_MAX as u64),
     ]

@@ -1,7 +1,7 @@
 //! Explores every state that power cuts can leave of a workload, on all cores, and checks each.
 
 use super::{Trace, Wrong, bounds, open, record};
-use chiplog::disk::sim::{DiskState, History, Image, Rng, SimDisk};
+use chiplog::disk::sim::{Call, DiskState, Fault, History, Image, Landed, Rng, SimDisk, Trouble};
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::sync::Mutex;
@@ -95,6 +95,66 @@ pub fn at_every_point(
         }
     });
     wrong.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
+/// The counts of [`whole_or_none`].
+pub struct Interrupted {
+    /// Points at which the power was cut.
+    pub points: usize,
+    /// States of the disk without a log.
+    pub none: usize,
+    /// Calls that failed, and `make` with them.
+    pub failures: usize,
+}
+
+/// Cuts the power at every point of a run of `make`, which makes a log on an empty disk, and fails every call to the disk once. `judge`
+/// returns whether the whole log is there, and not nothing; it gets whether `make` had returned. `images`: how many states of the disk
+/// are tried at a point.
+#[allow(clippy::panic, reason = "test support")]
+pub fn whole_or_none<T, E: std::fmt::Debug>(
+    name: &str,
+    images: usize,
+    make: impl Fn(&SimDisk) -> Result<T, E>,
+    judge: impl Fn(&SimDisk, bool) -> Result<bool, Wrong> + Sync,
+) -> Interrupted {
+    let disk = SimDisk::default();
+    drop(make(&disk).unwrap());
+    disk.mark(1);
+    let history = disk.history();
+    let (whole, none) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let points = history.ops.len();
+    let explored = at_every_point(name, &history, |point, state| {
+        for image in state.crashes(images, images, point as u64) {
+            let there = judge(&SimDisk::new(image), point == points)?;
+            let tally = if there { &whole } else { &none };
+            tally.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(true)
+    });
+    if let Err(wrong) = explored {
+        panic!("{wrong}");
+    }
+    let (whole, none) = (whole.into_inner(), none.into_inner());
+    println!("{name}: {points} points, {none} images without a log, {whole} with the whole log");
+    assert!(whole > 0, "the whole log never occurs");
+    let mut failures = 0;
+    for call in [Call::Create, Call::Write, Call::Sync, Call::SyncDir, Call::Rename] {
+        for nth in 1.. {
+            let disk = SimDisk::default();
+            disk.plan(Fault { call: Some(call), nth, lasting: true, trouble: Trouble::Eio(Landed::Nothing) });
+            let made = make(&disk);
+            disk.heal();
+            if made.is_ok() {
+                break; // there was no such call, or none that mattered
+            }
+            failures += 1;
+            if let Err(Wrong(what)) = judge(&disk.crash(|_| 0), false) {
+                panic!("{call:?} number {nth} failed: {what}");
+            }
+        }
+    }
+    println!("{name}: {failures} failed calls");
+    Interrupted { points, none, failures }
 }
 
 /// Cuts the power after every operation of `history` in every legal way, and checks the log that recovers from it.

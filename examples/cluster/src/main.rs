@@ -31,6 +31,7 @@ use signal_hook::iterator::Signals;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -79,11 +80,13 @@ fn run(arguments: &Arguments) -> Result<()> {
     let servers = Arc::new(Servers::new(&chiplog, &dir, arguments.dir.is_none())?);
     // The view's copy; it is closed before its directory is removed.
     let copy = Arc::<OnceLock<Follower>>::default();
-    let at_signal = (servers.clone(), copy.clone());
+    let is_interrupted = Arc::<AtomicBool>::default();
+    let at_signal = (servers.clone(), copy.clone(), is_interrupted.clone());
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     thread::spawn(move || {
         if signals.forever().next().is_some() {
-            let (servers, copy) = at_signal;
+            let (servers, copy, is_interrupted) = at_signal;
+            is_interrupted.store(true, Ordering::SeqCst);
             if let Some(copy) = copy.get() {
                 let _ = copy.close();
             }
@@ -92,6 +95,9 @@ fn run(arguments: &Arguments) -> Result<()> {
         }
     });
     let ran = run_stages(arguments, &text, &servers, &dir.join("view"), &copy);
+    while is_interrupted.load(Ordering::SeqCst) {
+        thread::park(); // the servers are being ended by the other thread, which ends the process
+    }
     servers.end(ran.is_err());
     if ran.is_ok() && arguments.dir.is_some() {
         println!("The servers' data is kept in {}. Inspect it: chiplog info {0}/server-1", dir.display());

@@ -1,17 +1,19 @@
 //! The bucket: an S3 server in this process, over files. Servers reach it over HTTP, with keys, as they would reach Amazon's.
 
-use crate::Result;
 use chiplog_tier::{ObjectVault, VaultOptions};
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use s3s::auth::SimpleAuth;
 use s3s::service::S3ServiceBuilder;
+use std::error::Error;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
+
+type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
 const KEY: &str = "demo";
 const SECRET: &str = "only for this demo";

@@ -137,9 +137,9 @@ pub extern "C" fn chiplog_error_is_fatal(error: *const chiplog_error_t) -> bool 
     query(error, false, |handle| handle.error.is_fatal())
 }
 
-/// Returns whether corruption is permanent as far as the replica knows: the log has no other replica, or all other
-/// voters have damage in the same entries. Reading again does not help then. false while it is being repaired, and
-/// for all other errors.
+/// Returns whether reading again does not help, as far as the replica knows: damage that cannot be repaired, because the
+/// log has no other replica, or all other voters have damage in the same entries; or a record in an object store, at a
+/// log that was opened without one. false while damage is being repaired, and for all other errors.
 /// Ownership: `error` is borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_error_is_lasting(error: *const chiplog_error_t) -> bool {
@@ -147,7 +147,7 @@ pub extern "C" fn chiplog_error_is_lasting(error: *const chiplog_error_t) -> boo
 }
 
 /// Returns how long to wait before the call is made again, in milliseconds, if that is known: for a log that has used up
-/// its quota, append_bytes_per_second. 0: unknown.
+/// its quota, append_bytes_per_second, and for a record of which a copy has yet to learn which object has it. 0: unknown.
 /// Ownership: `error` is borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_error_retry_after_ms(error: *const chiplog_error_t) -> u64 {

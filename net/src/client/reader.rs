@@ -125,7 +125,7 @@ pub struct RemoteReader {
     backoff: Backoff,
     /// Servers that failed recently.
     avoid: Avoid,
-    /// A server reported that the next record cannot be repaired.
+    /// A server reported that waiting does not bring the next record.
     lost: Option<Error>,
     /// Since when nothing has worked.
     failing: Option<Instant>,
@@ -255,7 +255,8 @@ impl RemoteReader {
     /// # Errors
     /// `Discarded`: the next record was discarded; [`seek`](Self::seek) to [`Start::First`]. `OutOfRange`: the start is
     /// beyond the end. `Corrupt`: no replica that may be read has the record undamaged. `Corrupt` is returned at once,
-    /// with [`Error::is_lasting`], if a server reports that it cannot be repaired and no other server has it.
+    /// with [`Error::is_lasting`], if a server reports that it cannot be repaired and no other server has it; so is `Unavailable`, if the
+    /// record is in an object store alone and no server has that.
     /// `Undecodable`: the batch is as it was appended, and cannot be decompressed; [`skip_batch`](Self::skip_batch)
     /// continues behind it. `Unavailable`, `Timeout`: no server could be reached. The reader keeps its position, and
     /// the call can be repeated.

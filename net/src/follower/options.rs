@@ -21,8 +21,8 @@ options! {
     pub struct FollowerOptions {
         /// Options of the copy's own files: their size, and how much is kept (`retention_bytes`, `retention_age`) in
         /// addition to the log's own discards. With `vault` the copy reads what is stored from the log's object store:
-        /// it then has all records of the log, wherever it was to begin, and `local_bytes` bounds its files. If the servers' blocks fill their segments, `segment_bytes` must be at
-        /// least that of the servers. `cluster` must be None.
+        /// it then has all records of the log, wherever it was to begin, and `local_bytes` bounds its files. If the servers' blocks
+        /// fill their segments, `segment_bytes` must be at least that of the servers. `cluster` must be None.
         pub files: Options,
         /// The log's name; empty, the default: the log "default". A named log: the copy has this log alone, as a log on
         /// its own. `_group-1` and so on: the copy has all named logs of a group.

@@ -6,10 +6,12 @@
 //!
 //! | from | to | limit |
 //! |---|---|---|
-//! | accepted | the whole HTTP/2 preface has arrived | `handshake` |
+//! | accepted | the whole HTTP/2 preface has arrived, or a byte that is not of it: HTTP/1 | `handshake` |
 //! | no call is open | a call is let in | `idle`; [`UNUSED`] before the first |
 //! | a piece of an answer was passed on | the next one can be sent | `slow_reader`, see [`calls`](crate::listener::stalled_calls) |
 //! | nothing can be written | something can be written | `slow_reader`, or [`BLOCKED`] |
+//!
+//! Over HTTP/1, a client sends at most `header_bytes` that are not answered yet, or is disconnected: it holds no more memory than that.
 //!
 //! An unproven connection ends when its place is needed: [`places`](crate::listener::connection_limit).
 //!
@@ -31,8 +33,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
-/// The size of an HTTP/2 client's preface.
-const PREFACE_BYTES: usize = 24;
+/// The first bytes of an HTTP/2 client.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// How long writing may be blocked if slow readers have no limit.
 const BLOCKED: Duration = Duration::from_secs(60);
 
@@ -118,6 +120,8 @@ pub struct Connection<T> {
     look: Pin<Box<Sleep>>,
     /// The missing bytes of the preface.
     missing: usize,
+    /// Over HTTP/1: the bytes that came since something was written. None: HTTP/2, or it is not known yet.
+    unanswered: Option<usize>,
     /// Since when writing is blocked, if it is.
     blocked_since: Option<Instant>,
     ended: bool,
@@ -141,11 +145,40 @@ impl<T> Connection<T> {
             limits,
             refusals,
             look,
-            missing: PREFACE_BYTES,
+            missing: PREFACE.len(),
+            unanswered: None,
             blocked_since: None,
             ended: false,
             place,
         }
+    }
+
+    /// Counts bytes that arrived.
+    ///
+    /// # Errors
+    /// Over HTTP/1: they are more than a request's headers may have.
+    fn came(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.missing > 0 && !bytes.is_empty() {
+            let wanted = &PREFACE[PREFACE.len() - self.missing..];
+            let common = wanted.len().min(bytes.len());
+            if bytes[..common] == wanted[..common] {
+                self.missing -= common;
+            } else {
+                (self.missing, self.unanswered) = (0, Some(0));
+            }
+            if self.missing == 0 {
+                self.look.as_mut().reset(Instant::now());
+            }
+        }
+        let Some(unanswered) = &mut self.unanswered else { return Ok(()) };
+        *unanswered += bytes.len();
+        if *unanswered > self.limits.header_bytes as usize {
+            let remote = self.arrival.remote();
+            self.refusals.count(Refusal::Handshake);
+            tracing::info!(%remote, "closed a connection: the headers of a request over HTTP/1 are too large");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the headers of a request are too large"));
+        }
+        Ok(())
     }
 
     /// Checks the limits; wakes the task for the next check.
@@ -211,18 +244,19 @@ impl<T: AsyncRead + Unpin> AsyncRead for Connection<T> {
             this.watch(context)?;
             return if this.ended { Poll::Ready(Ok(())) } else { Poll::Pending };
         }
-        let come = buffer.filled().len() - before;
-        if this.missing > 0 && come > 0 {
-            this.missing = this.missing.saturating_sub(come);
-            if this.missing == 0 {
-                this.look.as_mut().reset(Instant::now());
-            }
-        }
+        this.came(&buffer.filled()[before..])?;
         read
     }
 }
 
 impl<T: AsyncWrite + Unpin> Connection<T> {
+    /// Notes a write: the bytes that came before are answered, or are being answered.
+    fn wrote(&mut self, done: &Poll<io::Result<usize>>) {
+        if let (Poll::Ready(Ok(1..)), Some(unanswered)) = (done, &mut self.unanswered) {
+            *unanswered = 0;
+        }
+    }
+
     /// Returns the result of a write. While it waits, checks the limits: a client that reads nothing blocks everything.
     fn watched<R>(&mut self, context: &mut Context<'_>, done: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
         if done.is_ready() {
@@ -243,6 +277,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Connection<T> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let done = Pin::new(&mut this.io).poll_write(context, bytes);
+        this.wrote(&done);
         this.watched(context, done)
     }
 
@@ -253,6 +288,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Connection<T> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let done = Pin::new(&mut this.io).poll_write_vectored(context, slices);
+        this.wrote(&done);
         this.watched(context, done)
     }
 
@@ -359,14 +395,41 @@ mod tests {
             let limits = ConnectionLimits::default().idle(idle);
             let (mut client, server) = tokio::io::duplex(64);
             let (mut server, refusals) = connection(server, limits);
-            client.write_all(&[b'x'; PREFACE_BYTES]).await.unwrap();
-            server.read_exact(&mut [0; PREFACE_BYTES]).await.unwrap();
+            client.write_all(&[b'x'; 24]).await.unwrap();
+            server.read_exact(&mut [0; 24]).await.unwrap();
             let begun = Instant::now();
             let error = server.write_all(&[7; 1000]).await.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut);
             assert!(begun.elapsed() <= BLOCKED * 2, "{:?}", begun.elapsed());
             assert_eq!(refusals.read(reason), 1);
             drop(client);
+        }
+    }
+
+    /// A request over HTTP/1 that is shorter than a preface was cut off after the time for a preface.
+    #[tokio::test(start_paused = true)]
+    async fn http1_needs_no_preface_and_has_a_limit_of_bytes() {
+        for first in [&b"GET"[..], b"PRI * HTTP/1.1\r\n"] {
+            let limits = ConnectionLimits::default().header_bytes(100).handshake(Duration::from_secs(1));
+            let (mut client, server) = tokio::io::duplex(64);
+            let (mut server, refusals) = connection(server, limits.idle(None));
+            client.write_all(first).await.unwrap();
+            server.read_exact(&mut vec![0; first.len()]).await.unwrap();
+            let mut buffer = [0; 64];
+            let silent = tokio::time::timeout(Duration::from_secs(5), server.read(&mut buffer)).await;
+            assert!(silent.is_err(), "{silent:?}");
+            // An answer makes room for the next request.
+            for _ in 0..3 {
+                client.write_all(&[b'x'; 60]).await.unwrap();
+                server.read_exact(&mut buffer[..60]).await.unwrap();
+                server.write_all(b"answer").await.unwrap();
+            }
+            client.write_all(&[b'x'; 64]).await.unwrap();
+            server.read_exact(&mut buffer).await.unwrap();
+            client.write_all(&[b'x'; 64]).await.unwrap();
+            let error = server.read(&mut buffer).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+            assert_eq!(refusals.read(Refusal::Handshake), 1);
         }
     }
 }

@@ -15,6 +15,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use tokio_rustls::rustls::pki_types::CertificateDer;
+use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
 use tower_layer::Layer;
@@ -185,7 +186,16 @@ pub struct Counted<S> {
     inner: S,
 }
 
-type Answering<E> = Pin<Box<dyn Future<Output = Result<Response<Body>, E>> + Send>>;
+/// The answer of a layer of a listener.
+pub(super) type Answering<E> = Pin<Box<dyn Future<Output = Result<Response<Body>, E>> + Send>>;
+
+/// The answer to a call that a layer refuses. Its connection learns of it.
+pub(super) fn refuse_call<E: Send + 'static>(request: &Request<Body>, status: Status) -> Answering<E> {
+    if let Some(arrival) = request.extensions().get::<ConnectionInfo>() {
+        arrival.refused(request.uri().path());
+    }
+    Box::pin(std::future::ready(Ok(status.into_http())))
+}
 
 impl<S> Service<Request<Body>> for Counted<S>
 where

@@ -15,13 +15,12 @@
 use crate::listener::auth::roles::{Bearer, Tokenless};
 use crate::listener::auth::tokens::{Payer, Resource};
 use crate::listener::bill::{Bill, Place};
-use crate::listener::connection_info::ConnectionInfo;
+use crate::listener::connection_info::{Answering, ConnectionInfo, refuse_call};
 use crate::listener::memory_budget::{Budget, Paying};
 use crate::served::refusals::Refusal;
 use crate::wire::status::to_status;
 use chiplog::{Error, ErrorKind};
 use http::{Extensions, Request, Response};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tonic::Status;
@@ -72,8 +71,6 @@ pub struct CallBudgeted<S> {
     budget: Budget,
 }
 
-type Answering<E> = Pin<Box<dyn Future<Output = Result<Response<Body>, E>> + Send>>;
-
 impl<S> Service<Request<Body>> for CallBudgeted<S>
 where
     S: Service<Request<Body>, Response = Response<Body>>,
@@ -98,12 +95,7 @@ where
                 request.extensions_mut().insert(Paying(payer));
                 Box::pin(self.inner.call(request))
             }
-            Err(status) => {
-                if let Some(arrival) = request.extensions().get::<ConnectionInfo>() {
-                    arrival.refused(request.uri().path());
-                }
-                Box::pin(std::future::ready(Ok(status.into_http())))
-            }
+            Err(status) => refuse_call(&request, status),
         }
     }
 }

@@ -23,8 +23,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName,
 use tokio_rustls::rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use tokio_rustls::rustls::{self, CertificateError, RootCertStore, ServerConfig};
 
-/// The only protocol within TLS.
-const HTTP2: &[u8] = b"h2";
+/// The protocols within TLS, the better one first. HTTP/1 is for [plain HTTP](crate::listener::plain_http) alone.
+const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// A listener's identity, all in PEM.
 ///
@@ -113,7 +113,7 @@ fn config(identity: &Identity) -> Result<Arc<ServerConfig>> {
         .with_single_cert(chain, key)
         .map_err(|e| wrong(format!("certificate and key cannot be used together: {e}")))?;
     Validity::of_der(&leaf)?.check(UnixTime::now())?;
-    config.alpn_protocols.push(HTTP2.to_vec());
+    config.alpn_protocols.extend(PROTOCOLS.map(<[u8]>::to_vec));
     // A client that reconnects sends its certificate again: it may have expired.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;

@@ -9,7 +9,9 @@
 
 use super::queue::{Queue, Which};
 use super::traffic::Counters;
-use super::{FEATURES, IDLE, MESSAGE_BYTES_MAX, PROTOCOL, SECOND_SILENCE, SECOND_STREAM, Shared};
+use super::{
+    DEFAULT_GROUP, FEATURES, IDLE, MESSAGE_BYTES_MAX, PROTOCOL, SECOND_SILENCE, SECOND_STREAM, Shared,
+};
 use crate::wire::connect_error::{causes, is_tls};
 use crate::wire::ids;
 use crate::wire::proto::v1::PeerHello;
@@ -93,7 +95,7 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
             let what = (end.code(), is_tls(&end));
             if logged != Some(what) {
                 logged = Some(what);
-                say(&link, &end);
+                say(shared.group, &link, &end);
             }
             if stood && begun.elapsed() > shared.election_timeout {
                 backoff = BACKOFF_MIN;
@@ -123,17 +125,26 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
     shared.links.fetch_sub(1, Ordering::Relaxed);
 }
 
-fn say(link: &Link, status: &Status) {
-    let (node, address, why) = (link.node, &link.address, status.message());
+fn say(group: u32, link: &Link, status: &Status) {
+    let (log, node, address, why) = (log_of(group), link.node, &link.address, status.message());
     match status.code() {
         _ if is_tls(status) => {
             let why = causes(status);
-            tracing::warn!(%node, address, why, "cannot connect to a peer: TLS handshake failed")
+            tracing::warn!(log, %node, address, why, "cannot connect to a peer: TLS handshake failed")
         }
         Code::FailedPrecondition | Code::PermissionDenied => {
-            tracing::warn!(%node, address, why, "a peer or this replica rejected the connection")
+            tracing::warn!(log, %node, address, why, "a peer or this replica rejected the connection")
         }
-        _ => tracing::info!(%node, address, why, "cannot connect to a peer"),
+        _ => tracing::info!(log, %node, address, why, "cannot connect to a peer"),
+    }
+}
+
+/// The log that servers replicate by the messages of this group, by the name that they know it by.
+fn log_of(group: u32) -> String {
+    match group {
+        DEFAULT_GROUP => "default".to_owned(),
+        1 => "_system".to_owned(),
+        more => format!("_group-{}", more - 1),
     }
 }
 

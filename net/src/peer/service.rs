@@ -50,6 +50,7 @@ pub(super) async fn serve(shared: Arc<Common>, listener: TcpListener) {
     settings.refusals = shared.refusals.clone();
     settings.unacknowledged = Some(shared.unacknowledged());
     let mut server = listener::server_with(&settings.limits)
+        .accept_http1(false)
         .initial_connection_window_size(WINDOW_BYTES)
         .initial_stream_window_size(WINDOW_BYTES)
         .http2_keepalive_interval(Some(shared.election_timeout / 2))

@@ -64,6 +64,11 @@ impl Caller {
         extensions.get::<Self>().cloned().unwrap_or_default()
     }
 
+    /// Whether the caller had to prove that it may call.
+    pub(crate) fn is_proven(&self) -> bool {
+        self.call.is_some()
+    }
+
     /// Notes that the call reaches a log. Empty: the default log.
     ///
     /// # Errors

@@ -2,7 +2,8 @@
 //! server's status.
 //!
 //! Nothing reports that a disk has room again, and there may be no append that would show it. So a rejection holds
-//! until a later append succeeds, records are discarded, or the disk has room for a segment.
+//! until a later append succeeds, records are discarded, or the disk has room for a segment. If the disk had no room for a segment, a
+//! later append does not end it: a smaller one can fit into the last segment.
 
 use chiplog::{Error, ErrorKind, Log};
 use std::sync::{Mutex, PoisonError};
@@ -14,10 +15,30 @@ pub(crate) struct Room(Mutex<Option<Refused>>);
 #[derive(Clone, Debug)]
 struct Refused {
     why: String,
-    /// The values at that time: appended batches, bytes used, bytes free on the disk.
+    /// The values at that time.
+    then: Values,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Values {
+    /// Appended batches.
     appends: u64,
     bytes_used: u64,
+    /// Bytes free on the disk.
     free: u64,
+}
+
+impl Values {
+    fn of(log: &Log) -> Self {
+        Self { appends: log.metrics().appends, bytes_used: log.status().bytes_used, free: free_bytes(log) }
+    }
+
+    /// Whether there is room now for what was rejected when these were the values. `segment`: the size of the next file.
+    fn have_room(&self, now: &Self, segment: u64) -> bool {
+        let had_disk = self.free >= segment;
+        now.bytes_used < self.bytes_used
+            || if had_disk { now.appends > self.appends } else { now.free >= segment }
+    }
 }
 
 impl Room {
@@ -26,12 +47,7 @@ impl Room {
         if error.kind() != ErrorKind::Full {
             return;
         }
-        let refused = Refused {
-            why: error.to_string(),
-            appends: log.metrics().appends,
-            bytes_used: log.status().bytes_used,
-            free: free_bytes(log),
-        };
+        let refused = Refused { why: error.to_string(), then: Values::of(log) };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(refused);
     }
 
@@ -44,10 +60,7 @@ impl Room {
         }
         let refused = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         let segment = u64::from(log.options().segment_bytes);
-        let has_room = log.metrics().appends > refused.appends
-            || log.status().bytes_used < refused.bytes_used
-            || (refused.free < segment && free_bytes(log) >= segment);
-        (!has_room).then_some(refused.why)
+        (!refused.then.have_room(&Values::of(log), segment)).then_some(refused.why)
     }
 }
 
@@ -84,5 +97,19 @@ mod tests {
         assert_eq!(room.why_none(&log), None);
         room.refused(&log, &Error::new(ErrorKind::Busy, "later"));
         assert_eq!(room.why_none(&log), None);
+    }
+
+    /// A status was `ok` right after a large append was rejected: a small one still fitted into the last segment.
+    #[test]
+    fn small_append_does_not_end_the_rejection_by_a_full_disk() {
+        let segment = 1000;
+        let full = Values { appends: 5, bytes_used: 5000, free: 999 };
+        assert!(!full.have_room(&full, segment));
+        assert!(!full.have_room(&Values { appends: 6, bytes_used: 5100, ..full }, segment));
+        assert!(full.have_room(&Values { free: 1000, ..full }, segment));
+        assert!(full.have_room(&Values { bytes_used: 4000, ..full }, segment));
+        let capacity = Values { free: 1000, ..full };
+        assert!(!capacity.have_room(&capacity, segment));
+        assert!(capacity.have_room(&Values { appends: 6, ..capacity }, segment));
     }
 }

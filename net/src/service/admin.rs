@@ -467,8 +467,20 @@ fn describe(log: &Log) -> StatusResponse {
         disk_bytes: disk.as_ref().map_or(0, |d| d.f_blocks.saturating_mul(d.f_frsize)),
         disk_free_bytes: disk.map_or(0, |d| d.f_bavail.saturating_mul(d.f_frsize)),
         shortage: log.shortage_cause().map_or_else(String::new, |cause| cause.to_string()),
+        no_store: no_store(log),
         poison: log.poison_cause().map_or_else(String::new, |cause| cause.to_string()),
         ..StatusResponse::default()
+    }
+}
+
+/// Why the server cannot read what is in an object store alone. Empty: the log has no objects, or it can.
+fn no_store(log: &Log) -> String {
+    let has_objects = log.log_options().get(LogOption::ObjectBytes).is_some();
+    match has_objects && log.options().vault.is_none() {
+        true => {
+            "the log has objects in an object store, and object_store is not set at this server".to_owned()
+        }
+        false => String::new(),
     }
 }
 

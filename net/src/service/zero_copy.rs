@@ -102,6 +102,14 @@ impl AsRef<[u8]> for Paid {
     }
 }
 
+/// Has bytes hold their memory.
+pub(crate) fn paid(bytes: Bytes, memory: &Memory) -> Bytes {
+    match memory {
+        Some(memory) => Bytes::from_owner(Paid { bytes, _memory: memory.clone() }),
+        None => bytes,
+    }
+}
+
 /// Builds one gRPC frame: copies small parts, shares large ones.
 pub(crate) struct FrameWriter<'a> {
     pub(crate) head: BytesMut,
@@ -140,10 +148,7 @@ impl<'a> FrameWriter<'a> {
     }
 
     fn paid(&self, bytes: Bytes) -> Bytes {
-        match &self.memory {
-            Some(memory) => Bytes::from_owner(Paid { bytes, _memory: memory.clone() }),
-            None => bytes,
-        }
+        paid(bytes, &self.memory)
     }
 
     /// A field of bytes.

@@ -9,6 +9,7 @@ pub(crate) const FEATURE_FOLLOW_PLACES: &str = "follow.places";
 /// The server feeds copies of one named log.
 pub(crate) const FEATURE_FOLLOW_LOG: &str = "follow.log";
 /// The server reads objects for copies.
+#[cfg(feature = "server")]
 pub(crate) const FEATURE_FOLLOW_OBJECTS: &str = "follow.objects";
 /// Timestamps are milliseconds in the log and nanoseconds in messages.
 pub(crate) const NANOS_PER_MILLI: u64 = 1_000_000;

@@ -23,7 +23,8 @@ pub const LOG_ID: &str = "chiplog-log-id";
 /// Metadata of a read below the log's first record: the index of the first record.
 pub const FIRST: &str = "chiplog-first";
 
-/// Metadata of a failed read, of kind corrupt: `1` if the damage cannot be repaired, so that waiting does not help.
+/// Metadata of a failed read, of kind corrupt or unavailable: `1` if waiting does not help, because the damage cannot be repaired, or the
+/// server has no object store.
 pub const LASTING: &str = "chiplog-lasting";
 
 /// Metadata of a failed call, of kind busy: how long to wait before it is made again, in milliseconds.
@@ -111,7 +112,9 @@ pub fn from_status(status: &Status) -> Error {
     });
     let error = reported(kind, message_of(status), number(RETRY_AFTER).unwrap_or_default());
     match status.metadata().get(LASTING) {
-        Some(value) if value == "1" && kind == ErrorKind::Corrupt => error.into_lasting(),
+        Some(value) if value == "1" && matches!(kind, ErrorKind::Corrupt | ErrorKind::Unavailable) => {
+            error.into_lasting()
+        }
         _ => error,
     }
 }
@@ -230,10 +233,13 @@ mod tests {
     }
 
     #[test]
-    fn lasting_corruption_survives_the_wire() {
+    fn lasting_errors_survive_the_wire() {
         let error = Error::new(ErrorKind::Corrupt, "record 7");
         assert!(!from_status(&to_status(&error, None)).is_lasting());
         assert!(from_status(&to_status(&error.into_lasting(), None)).is_lasting());
+        let elsewhere = Error::new(ErrorKind::Unavailable, "record 7 is in the object store alone");
+        assert!(!from_status(&to_status(&elsewhere, None)).is_lasting());
+        assert!(from_status(&to_status(&elsewhere.into_lasting(), None)).is_lasting());
     }
 
     /// A port for peers, for probes or of another program was reported as "needs another version of chiplog".

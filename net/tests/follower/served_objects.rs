@@ -6,7 +6,7 @@ use bytes::Bytes;
 use chiplog::cluster::{Bootstrap, Change, ClusterOptions};
 use chiplog::transport::MemoryNetwork;
 use chiplog::vault::{MemoryVault, ObjectInfo, Vault};
-use chiplog::{DirectoryId, ErrorKind, Index, Log, NodeId, Options, Start};
+use chiplog::{DirectoryId, ErrorKind, Index, Log, LogOption, NodeId, Options, ReadOnlyLog, Start};
 use chiplog_net::client::blocking::ServedObjects;
 use chiplog_net::client::{ClientOptions, Secret};
 use chiplog_net::follower::{Follower, FollowerOptions};
@@ -77,6 +77,33 @@ fn copy_has_all_records_and_no_way_to_the_store() {
     let copy = Follower::open(dir.path(), [one.address()], Start::Next, through_servers()).unwrap();
     same(copy.log(), &one.log, last);
     copy.close().unwrap();
+}
+
+/// With the durability class `object` a copy gets the batches themselves: what is in no object yet from its source, which reads payload
+/// slices for it, and the rest in objects. Its own files refer to nothing.
+#[test]
+fn copy_of_a_log_with_payload_in_the_store_has_the_payload() {
+    let vault = Arc::new(MemoryVault::default());
+    let options = Options::with_segment_bytes(SEGMENT)
+        .vault(vault.clone() as Arc<dyn Vault>)
+        .object_bytes(128 << 10)
+        .slice_interval(Some(Duration::from_millis(10)))
+        .payload_slices(true);
+    let one = One::with(options, NativeOptions::default());
+    until("the class is on", || one.log.log_options().get(LogOption::PayloadSlices) == Some(1));
+    append(&one.log, 1500, 1000);
+    until("objects are stored", || one.log.metrics().stored_index > 1000);
+    let dir = tempfile::tempdir().unwrap();
+    let copy = Follower::open(dir.path(), [one.address()], Start::Next, through_servers()).unwrap();
+    let last = append(&one.log, 50, 1000);
+    copy.wait_for(last, LONG).unwrap();
+    assert_eq!(copy.log().first_index(), Index(1));
+    same(copy.log(), &one.log, last);
+    assert!(one.log.metrics().stored_payloads > 0);
+    copy.close().unwrap();
+    let files = ReadOnlyLog::open(dir.path()).unwrap();
+    let mut reader = files.reader(Start::Index(last)).unwrap();
+    assert_eq!(reader.next_record().unwrap().unwrap().data.len(), 1000, "no object store is needed for it");
 }
 
 #[test]

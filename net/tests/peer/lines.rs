@@ -7,6 +7,7 @@ use chiplog::transport::{Envelope, Transport as _};
 use chiplog::{DirectoryId, Index};
 use std::io::{ErrorKind as IoErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -105,15 +106,13 @@ fn pump(mut from: TcpStream, mut to: TcpStream, line: &Line) {
     let _ = to.shutdown(std::net::Shutdown::Both);
 }
 
-#[test]
-fn cut_or_silent_link_is_reopened() {
-    let dir = tempfile::tempdir().unwrap();
+/// Three replicas that reach each other through a proxy each. The first one leads.
+fn three_behind_proxies(dir: &Path, segment_bytes: u32, election: Duration) -> ([Replica; 3], [Proxy; 3]) {
     let proxied = |node: u64, bootstrap| {
         let listener = bind(0);
         let proxy = Proxy::start(listener.local_addr().unwrap());
-        let at = proxy.address;
-        let path = dir.path().join(node.to_string());
-        (Replica::start_at(node, &path, bootstrap, 1 << 20, listener, at, ELECTION), proxy)
+        let (at, path) = (proxy.address, dir.join(node.to_string()));
+        (Replica::start_at(node, &path, bootstrap, segment_bytes, listener, at, election), proxy)
     };
     let (first, first_proxy) = proxied(1, Bootstrap::Init);
     wait("it leads", || first.log.role() == Role::Leader);
@@ -122,8 +121,14 @@ fn cut_or_silent_link_is_reopened() {
     add(&first.log, &second);
     let (third, third_proxy) = proxied(3, Bootstrap::Join(log));
     add(&first.log, &third);
-    let replicas = [&first, &second, &third];
-    let proxies = [&first_proxy, &second_proxy, &third_proxy];
+    ([first, second, third], [first_proxy, second_proxy, third_proxy])
+}
+
+#[test]
+fn cut_or_silent_link_is_reopened() {
+    let dir = tempfile::tempdir().unwrap();
+    let (replicas, proxies) = three_behind_proxies(dir.path(), 1 << 20, ELECTION);
+    let replicas = replicas.each_ref();
 
     append(&replicas, b"a");
     let mut last = Index(0);
@@ -136,7 +141,7 @@ fn cut_or_silent_link_is_reopened() {
         proxies.iter().for_each(|p| p.set(FORWARD));
         last = append(&replicas, b"b");
     }
-    let expected = records(&first.log, last);
+    let expected = records(&replicas[0].log, last);
     assert!(expected.len() >= 3);
     assert!(replicas.iter().all(|r| records(&r.log, last) == expected));
     assert!(replicas.iter().any(|r| r.transport.traffic().iter().any(|t| t.reconnects > 0)));
@@ -186,20 +191,8 @@ fn last_message_of_a_closing_replica_arrives() {
 #[test]
 fn large_record_on_a_slow_line_deposes_no_leader() {
     let dir = tempfile::tempdir().unwrap();
-    let election = Duration::from_millis(1500);
-    let proxied = |node: u64, bootstrap| {
-        let listener = bind(0);
-        let proxy = Proxy::start(listener.local_addr().unwrap());
-        let path = dir.path().join(node.to_string());
-        (Replica::start_at(node, &path, bootstrap, 64 << 20, listener, proxy.address, election), proxy)
-    };
-    let (first, first_proxy) = proxied(1, Bootstrap::Init);
-    wait("it leads", || first.log.role() == Role::Leader);
-    let log = first.log.log_id();
-    let (second, second_proxy) = proxied(2, Bootstrap::Join(log));
-    add(&first.log, &second);
-    let (third, third_proxy) = proxied(3, Bootstrap::Join(log));
-    add(&first.log, &third);
+    let ([first, second, third], proxies) =
+        three_behind_proxies(dir.path(), 64 << 20, Duration::from_millis(1500));
     let small = first.log.append(b"small").unwrap();
     for replica in [&second, &third] {
         assert_eq!(records(&replica.log, small).len(), 1);
@@ -209,9 +202,7 @@ fn large_record_on_a_slow_line_deposes_no_leader() {
     let sent = || first.transport.traffic().iter().map(|t| t.sent_bytes).max().unwrap_or_default();
     let before = sent();
 
-    for proxy in [&first_proxy, &second_proxy, &third_proxy] {
-        proxy.set(SLOW);
-    }
+    proxies.iter().for_each(|proxy| proxy.set(SLOW));
     let large: Vec<u8> = (0..12_u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let last = first.log.append(&large).unwrap();
     let after = first.log.status();

@@ -7,6 +7,7 @@ mod limits;
 mod others;
 mod peers;
 mod pki;
+mod plain_http;
 mod scopes;
 mod support;
 mod tokens;

@@ -1,6 +1,7 @@
 //! A log behind a listener with settings, and clients of it.
 
 use crate::pki::{Authority, Leaf};
+use chiplog::vault::Vault;
 use chiplog::{Error, ErrorKind, Log, NodeId, Options, ReadMode};
 use chiplog_net::listener;
 use chiplog_net::listener::Settings;
@@ -11,6 +12,7 @@ use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::served::refusals::{Refusal, Refusals};
 use chiplog_net::service::admin::{AdminService, Found};
 use chiplog_net::service::follow::Follow;
+use chiplog_net::service::http_objects::HttpObjects;
 use chiplog_net::service::log::{LogService, NativeOptions};
 use chiplog_net::service::logspec::{Limits, LogspecService};
 use chiplog_net::wire::address::Address;
@@ -82,6 +84,18 @@ impl Served {
         Self::with_log(settings, None, budget, MESSAGE_BYTES_MAX, options).await
     }
 
+    /// With objects of about 128 KiB in this store, or another size.
+    pub(crate) async fn with_objects(
+        settings: Settings,
+        tokens: Option<Tokens>,
+        vault: Arc<dyn Vault>,
+        (segment_bytes, object_bytes): (u32, u32),
+    ) -> Self {
+        let budget = Budget::new(BudgetLimits::default(), settings.refusals.clone());
+        let options = Options::with_segment_bytes(segment_bytes).vault(vault).object_bytes(object_bytes);
+        Self::with_log(settings, tokens, budget, MESSAGE_BYTES_MAX, options).await
+    }
+
     async fn with_log(
         settings: Settings,
         tokens: Option<Tokens>,
@@ -89,7 +103,26 @@ impl Served {
         message_bytes_max: usize,
         options: Options,
     ) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::with_log_in(tempfile::tempdir().unwrap(), settings, tokens, budget, message_bytes_max, options)
+            .await
+    }
+
+    /// With the log of this directory and objects in this store.
+    pub(crate) async fn with_objects_in(dir: TempDir, vault: Arc<dyn Vault>, segment_bytes: u32) -> Self {
+        let settings = Settings::default();
+        let budget = Budget::new(BudgetLimits::default(), settings.refusals.clone());
+        let options = Options::with_segment_bytes(segment_bytes).vault(vault);
+        Self::with_log_in(dir, settings, None, budget, MESSAGE_BYTES_MAX, options).await
+    }
+
+    async fn with_log_in(
+        dir: TempDir,
+        settings: Settings,
+        tokens: Option<Tokens>,
+        budget: Budget,
+        message_bytes_max: usize,
+        options: Options,
+    ) -> Self {
         let log = Log::open(dir.path(), options).unwrap();
         let host = LogSlot::new();
         host.open(log.clone());
@@ -111,7 +144,8 @@ impl Served {
             .add_service(LogspecService::new(host.clone(), limits).into_server())
             .add_service(LogService::with(host.clone(), options).into_service())
             .add_service(budget.over(admin, MESSAGE_BYTES_MAX))
-            .add_service(Follow::new(host.clone()).into_service());
+            .add_service(Follow::new(host.clone()).into_service())
+            .add_service(HttpObjects::new(host.clone()));
         let mut incoming = listener::incoming_with(listener, settings);
         let mut ports = BTreeMap::new();
         for name in ["tenant-7/0", "secret"] {

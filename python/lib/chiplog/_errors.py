@@ -20,10 +20,11 @@ class Error(Exception):
     fatal: whether the handle can no longer append.
     os_error: the operating system's error number, if a system call failed; else None.
     path, offset: for corruption in a local file, the file and the offset in bytes; else None.
-    lasting: whether corruption is permanent as far as the replica knows: the log has no other replica, or all other
-        voters have damage in the same entries. Reading again does not help.
+    lasting: whether reading again does not help, as far as the replica knows: damage that cannot be repaired, because the log
+        has no other replica, or all other voters have damage in the same entries; or a record in an object store, at
+        a log that was opened without one.
     retry_after: seconds to wait before the call is made again, if that is known: for a log that has used up its quota,
-        `append_bytes_per_second`; else None.
+        `append_bytes_per_second`, and for a record of which a copy has yet to learn which object has it; else None.
     closed: for a producer that was closed with unacknowledged records, how it ended, a `Closed`; else None."""
 
     kind: ClassVar[str] = "other"

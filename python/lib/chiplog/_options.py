@@ -155,6 +155,12 @@ class Options:
         "1,073,741,824 (1 GiB)",
         "Bytes of objects that are kept on this disk after they were read.",
     )
+    fill_bytes: int | None = option(
+        "bytes, at least 65,536 (64 KiB)",
+        "None: none",
+        "Download whole objects at leisure, and keep this many bytes of the newest ones on this disk: readers of these records need "
+        "no object store. Files and these objects together stay within `local_bytes` and `capacity_bytes`.",
+    )
     object_delete_delay: float | None = option(
         _TIME, "86,400 (a day)", "How long objects are kept after their records were discarded."
     )
@@ -168,12 +174,18 @@ class Options:
         "seconds, 0.01 to 60; None: no slices",
         "None",
         "How often the newest committed entries, which no object has yet, go to the object store as a slice. Needs `object_store`. "
-        "Not for named logs.",
+        "Of named logs each group stores slices of its own, and so does the catalogue.",
     )
     slice_bytes: int | None = option(
         "bytes, 524,288 to 8,388,608 (8 MiB)",
         "4,194,304 (4 MiB)",
         "How many bytes of blocks a slice has at most. As many are stored at once, before the interval is over.",
+    )
+    payload_slices: bool | None = option(
+        "True or False",
+        "False",
+        "Whether appends go to the object store, and only references to them are replicated: the durability class `object`. Needs "
+        "`object_store` and `slice_interval`. Not for named logs.",
     )
     sorted_copies: bool | None = option(
         "True or False",

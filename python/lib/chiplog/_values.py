@@ -103,6 +103,23 @@ class Metrics:
     sliced_index: int = field(
         metadata=doc("The last record in an object or a slice: it would survive the loss of all replicas.")
     )
+    stored_payloads: int = field(
+        metadata=doc("Payload slices that were put into the object store, with the durability class `object`.")
+    )
+    payload_bytes: int = field(metadata=doc("Bytes of these slices."))
+    payload_failures: int = field(
+        metadata=doc("Attempts to store them that failed. Each is repeated for 10 s.")
+    )
+    unstored_confirmations: int = field(
+        metadata=doc(
+            "Appends of the durability class `object` that were confirmed here, and that the object store alone "
+            "was not known to have."
+        )
+    )
+    filled_bytes: int = field(
+        metadata=doc("Bytes of the newest objects that are kept on this disk: see `Options.fill_bytes`.")
+    )
+    fill_failures: int = field(metadata=doc("Attempts to keep an object that failed. Each is repeated."))
 
 
 @documented

@@ -80,10 +80,12 @@ pub(crate) fn options<'py>(py: Python<'py>, options: &Options) -> Value<'py> {
         local_bytes = options.local_bytes,
         local_age = options.local_age.map(|age| age.as_secs_f64()),
         cache_bytes = options.cache_bytes,
+        fill_bytes = options.fill_bytes,
         object_delete_delay = options.object_delete_delay.as_secs_f64(),
         object_scrub = options.object_scrub.map_or(0.0, |pass| pass.as_secs_f64()),
         slice_interval = options.slice_interval.map(|interval| interval.as_secs_f64()),
         slice_bytes = options.slice_bytes,
+        payload_slices = options.payload_slices,
         sorted_copies = options.sorted_copies,
     );
     made_in(py, "chiplog._options", "Options", &fields)
@@ -154,6 +156,12 @@ pub(crate) fn metrics<'py>(py: Python<'py>, metrics: &Metrics) -> Value<'py> {
         slice_failures = metrics.slice_failures,
         unsliced_bytes = metrics.unsliced_bytes,
         sliced_index = metrics.sliced_index,
+        stored_payloads = metrics.stored_payloads,
+        payload_bytes = metrics.payload_bytes,
+        payload_failures = metrics.payload_failures,
+        unstored_confirmations = metrics.unstored_confirmations,
+        filled_bytes = metrics.filled_bytes,
+        fill_failures = metrics.fill_failures,
     );
     make(py, "Metrics", &fields)
 }

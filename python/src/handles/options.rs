@@ -162,7 +162,7 @@ pub(crate) fn log(given: Given<'_, '_>) -> PyResult<Options> {
     let mut to = segment_bytes.map_or_else(Options::default, Options::with_segment_bytes);
     take!(from => to; create, record_bytes_max, batch_bytes_max, block_bytes_max, queue_bytes_max,
         queue_appends_max, prefetch_bytes, sessions_max, session_window, object_bytes, cache_bytes,
-        sorted_copies, slice_bytes);
+        sorted_copies, slice_bytes, payload_slices);
     take_times!(from => to; queue_timeout, session_idle_max, object_delete_delay);
     to.capacity_bytes = field(from, "capacity_bytes")?;
     to.retention_bytes = field(from, "retention_bytes")?;
@@ -173,6 +173,7 @@ pub(crate) fn log(given: Given<'_, '_>) -> PyResult<Options> {
     to.slice_interval = field(from, "slice_interval")?.map(|Seconds(interval)| interval);
     to.object_age = field(from, "object_age")?.map(|Seconds(age)| age);
     to.local_bytes = field(from, "local_bytes")?;
+    to.fill_bytes = field(from, "fill_bytes")?;
     to.local_age = field(from, "local_age")?.map(|Seconds(age)| age);
     to.vault = field::<String>(from, "object_store")?.map(|location| vault(&location)).transpose()?;
     if let Some(mode) = field::<String>(from, "read_mode")? {

@@ -13,7 +13,7 @@ use clap::{CommandFactory, Parser};
 /// when it is durable (fdatasync has returned). One process at a time appends to a directory; any number of
 /// processes read it meanwhile.
 #[derive(Debug, Parser)]
-#[command(name = "chiplog", version = version(), propagate_version = true, max_term_width = 100, after_long_help = EXAMPLES)]
+#[command(name = "chiplog", version = version(), propagate_version = true, max_term_width = 110, after_long_help = EXAMPLES)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,

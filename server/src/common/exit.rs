@@ -22,6 +22,8 @@ pub(crate) enum Exit {
     Unknown = 6,
     /// The data needs another version of chiplog.
     Unsupported = 7,
+    /// A backup was made, or is sound, and it lacks records that the object store had.
+    EndsEarly = 8,
     /// Ctrl-C or SIGTERM ended the command before its work was done.
     Interrupted = 130,
 }
@@ -66,6 +68,7 @@ Exit status:
     5  locked, full, busy or out of time: the same command can work later
     6  a write failed midway: what was not confirmed may or may not be in the log
     7  needs another version of chiplog
+    8  a backup was made, or is sound, and ends before records that the object store has, or had
   130  interrupted; what was confirmed is in the log
 
 Errors:
@@ -80,7 +83,9 @@ mod tests {
     #[test]
     fn every_exit_code_is_in_the_table() {
         use Exit::*;
-        for exit in [Ok, Failure, Usage, Corrupt, NotFound, Retry, Unknown, Unsupported, Interrupted] {
+        for exit in
+            [Ok, Failure, Usage, Corrupt, NotFound, Retry, Unknown, Unsupported, EndsEarly, Interrupted]
+        {
             let row = format!("{:>5}  ", exit as u8);
             assert!(TABLE.lines().any(|line| line.starts_with(&row)), "{exit:?}");
         }

@@ -29,6 +29,15 @@ impl Failure {
         Self { kind, message: message.into(), exit: Exit::of(kind), details: Map::new(), quiet: false }
     }
 
+    /// An error of the library, with advice after its message.
+    pub(crate) fn of(error: &chiplog::Error, advice: &str) -> Self {
+        let failure = Self::new(error.kind(), format!("{error}{advice}"));
+        match error.is_lasting() && error.is_retryable() {
+            true => failure.with_exit(Exit::Failure), // waiting does not help
+            false => failure,
+        }
+    }
+
     /// The input or the command line is wrong.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidArgument, message)
@@ -139,6 +148,6 @@ impl From<chiplog::Error> for Failure {
             }
             _ => "",
         };
-        Self::new(error.kind(), format!("{error}{advice}"))
+        Self::of(&error, advice)
     }
 }

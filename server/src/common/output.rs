@@ -58,6 +58,15 @@ impl Ui {
         }
     }
 
+    /// Prints or logs what no user may miss on standard error, also if `quiet`.
+    pub(crate) fn warn(&self, what: &str) {
+        if self.logs {
+            tracing::warn!(target: SAID, "{what}");
+        } else {
+            eprintln!("chiplog: {what}");
+        }
+    }
+
     /// Asks on the terminal whether to go on. False without a terminal, and if the user wants JSON.
     pub(crate) fn agrees(&self, what: &str) -> bool {
         let (mut asks, mut answer) = (std::io::stderr(), String::new());

@@ -1,10 +1,15 @@
-//! Signals. The first Ctrl-C or SIGTERM ends a command in order, the second ends the process. SIGHUP reloads.
+//! Signals. The first Ctrl-C or SIGTERM ends a command in order; a later one ends the process. SIGHUP reloads.
 
 use crate::common::failure::{Failure, Result};
 use chiplog::ErrorKind;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
+use std::time::{Duration, Instant};
+
+/// A signal that follows the first one within this time is the same one: programs that run others, such as `timeout`, pass on what the
+/// terminal has sent to both, or signal a process and then its group.
+const SAME: Duration = Duration::from_secs(1);
 
 /// Runs `stop` on a thread of its own when the first signal arrives.
 pub(crate) fn on_stop(stop: impl FnOnce() + Send + 'static) -> Result<()> {
@@ -12,10 +17,15 @@ pub(crate) fn on_stop(stop: impl FnOnce() + Send + 'static) -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
     let wait = move || {
         let mut arriving = signals.forever();
-        if arriving.next().is_some() {
-            stop();
+        if arriving.next().is_none() {
+            return;
         }
-        if let Some(again) = arriving.next() {
+        let first = Instant::now();
+        // On another thread, because it can take long, and a second signal ends the process even then.
+        if std::thread::Builder::new().name("stop".into()).spawn(stop).is_err() {
+            let _ = emulate_default_handler(SIGTERM);
+        }
+        if let Some(again) = arriving.find(|_| first.elapsed() > SAME) {
             let _ = emulate_default_handler(again);
         }
     };

@@ -14,14 +14,15 @@ use chiplog_net::wire::proto::v1::admin_client::AdminClient;
 use chiplog_net::wire::proto::v1::{StatusRequest, StatusResponse};
 use chiplog_net::wire::status::without_replica;
 use chiplog_net::wire::status::{from_first_status, from_status, is_stranger, to_status};
+use chiplog_tier::ServerVaultOptions;
 use clap::Args;
 use std::cell::OnceCell;
 use std::error::Error;
 use std::iter::successors;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fs, io};
+use std::{env, fs, io};
 use tokio::runtime::Runtime;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
@@ -68,6 +69,8 @@ pub(crate) struct Connect {
 pub(crate) const TOKEN_VARIABLE: &str = "CHIPLOG_TOKEN";
 /// The advice if a server requires a token, or a different one.
 pub(crate) const TOKEN_ADVICE: &str = "; give a token by --token-file or CHIPLOG_TOKEN";
+/// The advice if the token that was given is not enough.
+pub(crate) const OTHER_TOKEN_ADVICE: &str = "; give another token by --token-file or CHIPLOG_TOKEN";
 
 impl Connect {
     /// The options of a client: the contents of the files, and defaults.
@@ -85,6 +88,35 @@ impl Connect {
         Ok(self.read.get_or_init(|| options).clone())
     }
 
+    /// The options of a client that gets objects over HTTP.
+    ///
+    /// # Errors
+    /// As [`Self::options`].
+    pub(crate) fn for_objects(&self) -> Result<ServerVaultOptions> {
+        let mut options = ServerVaultOptions::default().token(self.token()?);
+        if let Some(tls) = self.tls()? {
+            (options.authority, options.identity) = (Some(tls.authority), tls.identity);
+        }
+        Ok(options.token_in_plain_text(self.token_in_plain_text))
+    }
+
+    /// Whether an option is given on the command line, and not by the environment, which is for all commands.
+    pub(crate) fn is_on_command_line(&self) -> bool {
+        let Self { tls_authority, tls_certificate, tls_key, token_file, token_in_plain_text, read: _ } = self;
+        // An option that is not given has the value of its variable.
+        let is_variable =
+            |value: &Path, name: &str| env::var_os(name).is_some_and(|variable| variable == value);
+        let files = [
+            (tls_authority, "CHIPLOG_TLS_AUTHORITY"),
+            (tls_certificate, "CHIPLOG_TLS_CERTIFICATE"),
+            (tls_key, "CHIPLOG_TLS_KEY"),
+            (token_file, "CHIPLOG_TOKEN_FILE"),
+        ];
+        let mut given = files.into_iter().filter_map(|(file, name)| Some((file.as_ref()?, name)));
+        given.any(|(file, name)| !is_variable(file, name))
+            || (*token_in_plain_text && env::var_os("CHIPLOG_TOKEN_IN_PLAIN_TEXT").is_none())
+    }
+
     fn token(&self) -> Result<Option<String>> {
         let (text, from) = match &self.token_file {
             Some(file) => {
@@ -92,7 +124,7 @@ impl Connect {
                     fs::read_to_string(file).map_err(|e| Failure::option_file("--token-file", file, &e))?;
                 (text, file.display().to_string())
             }
-            None => match std::env::var(TOKEN_VARIABLE) {
+            None => match env::var(TOKEN_VARIABLE) {
                 Ok(text) => (text, TOKEN_VARIABLE.to_owned()),
                 Err(_) => return Ok(None),
             },
@@ -300,6 +332,7 @@ pub(crate) fn failure(server: &str, status: &Status) -> Failure {
     let error = from_status(status);
     let advice = match status.code() {
         Code::Unauthenticated => TOKEN_ADVICE,
+        Code::PermissionDenied => OTHER_TOKEN_ADVICE,
         _ => advice(status),
     };
     let failure = Failure::new(error.kind(), format!("{server}: {error}{advice}"));

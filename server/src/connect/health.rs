@@ -18,6 +18,8 @@ pub(crate) enum State {
     Draining,
     /// Its version differs from the leader's.
     OtherVersion,
+    /// It has no object store, and the log has objects in one.
+    NoStore,
     /// It lacks more entries than allowed.
     Lagging,
     /// It knows no leader.
@@ -54,6 +56,7 @@ impl State {
             Self::Ok => "ok",
             Self::Draining => "draining",
             Self::OtherVersion => "other_version",
+            Self::NoStore => "no_store",
             Self::Lagging => "lagging",
             Self::NoLeader => "no_leader",
             Self::Waiting => "waiting",
@@ -78,6 +81,7 @@ impl State {
             Self::Damaged => Exit::Corrupt,
             // An operator has to act.
             Self::OtherVersion
+            | Self::NoStore
             | Self::LockedOut
             | Self::Removed
             | Self::Short
@@ -195,6 +199,10 @@ fn of_answer(found: &Found, server: &str, s: &StatusResponse, lag_max: u64) -> (
             let what = format!("it runs version {}, the leader runs {}", s.version, leader.version);
             (State::OtherVersion, what)
         }),
+        (!s.no_store.is_empty()).then(|| {
+            let what = format!("it stores no objects, and reads only what is on its disk: {}", s.no_store);
+            (State::NoStore, what)
+        }),
         s.draining.then(|| (State::Draining, "it is shutting down".into())),
     ];
     let worst = states.into_iter().flatten().max_by_key(|(state, _)| *state);
@@ -286,10 +294,11 @@ mod tests {
     use super::*;
     use chiplog_net::wire::proto::v1::PeerProgress;
 
-    const ALL: [State; 17] = [
+    const ALL: [State; 18] = [
         State::Ok,
         State::Draining,
         State::OtherVersion,
+        State::NoStore,
         State::Lagging,
         State::NoLeader,
         State::Waiting,
@@ -359,7 +368,7 @@ mod tests {
     #[test]
     fn each_problem_has_a_state_and_an_exit_code() {
         type Change = fn(&mut StatusResponse, &mut StatusResponse);
-        let cases: [(Change, State, Exit); 15] = [
+        let cases: [(Change, State, Exit); 16] = [
             (|_, _| {}, State::Ok, Exit::Ok),
             (|leader, _| leader.peers[1].lag = 1000, State::Ok, Exit::Ok),
             (|leader, _| leader.peers[1].lag = 1001, State::Lagging, Exit::Retry),
@@ -370,6 +379,7 @@ mod tests {
             (|_, third| third.damaged_places = 1, State::Damaged, Exit::Corrupt),
             (|_, third| (third.damaged, third.repaired) = (2, 1), State::Ok, Exit::Ok),
             (|_, third| third.shortage = "too small".into(), State::Short, Exit::Failure),
+            (|_, third| third.no_store = "none".into(), State::NoStore, Exit::Failure),
             (|_, third| third.full = "no room".into(), State::Full, Exit::Failure),
             (|_, third| third.poison = "no".into(), State::Poisoned, Exit::Failure),
             (|_, third| third.role = Role::Repairing.into(), State::Repairing, Exit::Retry),

@@ -37,6 +37,7 @@ pub(crate) fn codec_name(codec: Codec) -> &'static str {
         Codec::None => "none",
         Codec::Lz4 => "lz4",
         Codec::Zstd => "zstd",
+        Codec::Reference => "reference",
         _ => "unknown",
     }
 }

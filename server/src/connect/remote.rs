@@ -5,7 +5,7 @@
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::output::Ui;
-use crate::connect::cluster::{Asker, Connect, Dialler, REPORT_AFTER, TOKEN_ADVICE};
+use crate::connect::cluster::{Asker, Connect, Dialler, OTHER_TOKEN_ADVICE, REPORT_AFTER, TOKEN_ADVICE};
 use crate::connect::target::Servers;
 use chiplog::ErrorKind;
 use chiplog_net::client::{Client, ClientOptions, RemoteInfo};
@@ -148,9 +148,11 @@ pub(crate) fn failure(error: chiplog::Error) -> Failure {
     let advice = match error.kind() {
         ErrorKind::Full => "; `chiplog discard` makes room",
         ErrorKind::Unauthenticated => TOKEN_ADVICE,
+        ErrorKind::PermissionDenied => OTHER_TOKEN_ADVICE,
+        ErrorKind::Sealed => "; `chiplog logs list` shows which logs are sealed",
         ErrorKind::NotFound => "; `chiplog logs list` shows the named logs, `chiplog logs create` makes one",
         ErrorKind::Corrupt => "; `chiplog status` shows the damage that the replicas found",
         _ => "",
     };
-    Failure::new(error.kind(), format!("{error}{advice}"))
+    Failure::of(&error, advice)
 }

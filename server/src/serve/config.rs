@@ -421,7 +421,8 @@ impl Config {
             (!self.object_store.is_empty()).then(|| Arc::new(MemoryVault::default()) as Arc<dyn Vault>);
         let options = options.vault(any);
         let log = options.check().err().filter(|_| self.check_numbers().is_empty());
-        let log = log.map(|e| format!("{e} (in the section [log], [objects] or [cluster] of the file)"));
+        let log = log
+            .map(|e| format!("{e} (of the section [log], [objects] or [cluster], in the file or by --set)"));
         let limits = self.limits.check(options.batch_bytes_max).err().map(|e| e.to_string());
         log.into_iter().chain(limits).collect()
     }
@@ -476,7 +477,8 @@ impl Config {
     }
 
     /// The options of the groups of named logs, without their object store. They share the helper threads of `shared`. Retention by size
-    /// and by age are of the default log alone; each group may take the whole capacity, and keeps `local_bytes` for itself.
+    /// and by age, and payload slices, are of the default log alone; each group may take the whole capacity, and keeps `local_bytes` for
+    /// itself.
     pub(crate) fn groups_options(
         &self,
         shared: &LogsOptions,
@@ -487,7 +489,7 @@ impl Config {
         let mut options = self.options(bootstrap, transport, address)?;
         let cluster = options.cluster.take();
         (options.retention_bytes, options.retention_age) = (None, None);
-        options.slice_interval = None;
+        options.payload_slices = false;
         if self.log.sessions_max.is_none() {
             options.sessions_max = options.sessions_max.div_ceil(2); // small segments need room for the table of logs
         }
@@ -662,6 +664,8 @@ mod tests {
                 Some(("objects.local_bytes", "1GiB")),
                 "objects.local_bytes is set, but object_store is not",
             ),
+            ("", Some(("objects.fill_bytes", "1GiB")), "objects.fill_bytes is set, but object_store is not"),
+            ("object_store = \"/o\"", Some(("objects.fill_bytes", "1")), "fill_bytes"),
             ("object_store = \"/o\"", Some(("objects.local_bytes", "1")), "local_bytes"),
             (
                 "object_store = \"/o\"",

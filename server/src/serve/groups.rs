@@ -16,6 +16,8 @@
 //! - The leader of a group asks each server of the cluster that is no member of the group yet to make an empty replica,
 //!   over the listener for peers, and adds it. It removes members that are no servers of the cluster any more. With
 //!   `group_replicas`, only the servers count on which the catalogue places the group (`placement.rs`).
+//! - Of an object store alone `chiplog restore` makes such directories, with the system log and all groups. Their server opens them
+//!   like any: it is the only voter. `stored.rs` keeps what is needed for that.
 //! - The leader of a group transfers its leadership to the voter whose turn it is, so that the groups' leaders are spread
 //!   evenly.
 //!
@@ -34,10 +36,12 @@ mod marker;
 mod members;
 mod placement;
 mod readiness;
+mod stored;
 #[cfg(test)]
 mod tests;
 
 use super::config::Config;
+use super::objects::warn_without_store;
 use crate::connect::open_log;
 use chiplog::cluster::{Bootstrap, Role};
 use chiplog::internal::GroupDirectories;
@@ -88,13 +92,15 @@ enum Task {
     Members,
     /// Getting the system log from another server.
     Wait,
+    /// Storing the list of the cluster's logs.
+    Store,
 }
 
 impl Task {
     /// How long it may fail before that is a warning.
     fn patience(self) -> Duration {
         match self {
-            Self::Place | Self::Members | Self::Wait => PATIENCE,
+            Self::Place | Self::Members | Self::Wait | Self::Store => PATIENCE,
             Self::Make | Self::Open | Self::Directories | Self::Catalogue => Duration::ZERO,
         }
     }
@@ -139,6 +145,8 @@ struct Inner {
     silent: Mutex<BTreeMap<(u32, NodeId), Instant>>,
     /// The last report about each piece of work on a group.
     reported: Mutex<BTreeMap<(u32, Task), Report>>,
+    /// Whether this server leads the system log, and the object store does not have the list of the cluster's logs.
+    has_unstored_list: Arc<AtomicBool>,
     /// When a group could not be opened, or was not here.
     unopened: Mutex<BTreeMap<u32, Instant>>,
     /// When a group was last found ready for new logs, and the most logs that it can hold.
@@ -206,6 +214,7 @@ impl Groups {
             unanswered: Mutex::default(),
             silent: Mutex::default(),
             reported: Mutex::default(),
+            has_unstored_list: Arc::default(),
             unopened: Mutex::default(),
             ready: Mutex::default(),
             moving: Mutex::default(),
@@ -337,6 +346,7 @@ impl Groups {
                 }
             }
             self.clone().start_following(ending.clone());
+            tokio::spawn(self.clone().keep_stored(ending.clone()));
             loop {
                 tokio::select! {
                     () = tokio::time::sleep(LOOK_INTERVAL) => {}
@@ -380,7 +390,7 @@ impl Groups {
             .map_err(|failure| Error::new(ErrorKind::InvalidArgument, failure.to_string()))?;
         options.options.vault = self.inner.vault.clone();
         let log = Log::open(self.directory(group)?, options.of_group(group))?;
-        super::warn_without_store(&log, self.inner.vault.is_some());
+        warn_without_store(&log, self.inner.vault.is_some());
         if self.inner.slot.is_draining() {
             log.close()?; // the shutdown does not wait for a replica that is being opened
             return Err(Error::new(ErrorKind::Unavailable, "this server is shutting down"));

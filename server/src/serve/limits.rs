@@ -70,6 +70,11 @@ impl Default for Limits {
     }
 }
 
+/// Slices that are put at a time of a log, as in `core/`.
+const SLICES_UNDER_WAY: u64 = 8;
+/// Payload slices that are put at a time, and bytes of those that are kept in memory, as in `core/`.
+const PAYLOADS_UNDER_WAY: u64 = 8;
+const PAYLOADS_KEPT_BYTES: u64 = 64 << 20;
 /// The memory of a server without clients.
 const PROCESS_BYTES: u64 = 256 << 20;
 /// The other replicas of a large cluster.
@@ -171,6 +176,24 @@ impl Limits {
         let inbox = log.cluster.as_ref().map_or(0, |cluster| cluster.inbox_bytes_max as u64);
         let windows =
             (self.connections_max.saturating_mul(WINDOWS_PER_CONNECTION.into())).min(self.streams_total_max);
+        // Appends that wait for the store, slices under way, those that readers fetch and those that are kept for them, and an object
+        // that is made of them.
+        let payloads = match log.payload_slices {
+            true => {
+                let at_a_time = PAYLOADS_UNDER_WAY + turns() as u64;
+                let under_way = at_a_time * (u64::from(log.slice_bytes) + u64::from(log.block_bytes_max));
+                let kept = log.cache_bytes.min(PAYLOADS_KEPT_BYTES);
+                log.queue_bytes_max as u64 + under_way + kept + u64::from(log.object_bytes)
+            }
+            false => 0,
+        };
+        // Slices under way are parts of the mapped files, which the system keeps. Without mappings they are in memory.
+        let slices = match (log.slice_interval, log.read_mode) {
+            (Some(_), ReadMode::Read) => {
+                SLICES_UNDER_WAY * u64::from(log.slice_bytes.max(log.block_bytes_max)) * logs
+            }
+            _ => 0,
+        };
         [
             PROCESS_BYTES,
             self.inflight_bytes_max.0,
@@ -182,6 +205,8 @@ impl Limits {
             (turns() as u64).saturating_add(threads).saturating_mul(reading),
             (unpackings() as u64).saturating_mul(2 * u64::from(log.batch_bytes_max)),
             inbox.saturating_add(peer_queue_bytes_max.saturating_mul(PEERS)).saturating_mul(logs),
+            payloads,
+            slices,
         ]
         .into_iter()
         .fold(0, u64::saturating_add)

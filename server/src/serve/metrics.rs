@@ -21,7 +21,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 #[derive(Debug)]
 pub(super) struct Metrics {
@@ -53,6 +53,7 @@ pub(super) struct Figures {
     pub(super) budget: Budget,
     pub(super) bounds: Bounds,
     pub(super) reloads: Arc<Reloads>,
+    pub(super) has_unstored_list: Arc<AtomicBool>,
 }
 
 /// Limits that depend on others or on the machine.
@@ -86,11 +87,13 @@ impl Collector for Figures {
         if let Some(logs) = self.host.named() {
             of_groups(&mut page, logs)?;
         }
+        let help = "1 if this server leads the catalogue, and the object store does not have the list of the cluster's logs";
+        page.gauge("unstored_list", help, u64::from(self.has_unstored_list.load(Ordering::Relaxed)))?;
         let copies = self.host.copies();
         page.gauge("copies", "copies of the log that this server sends blocks to", copies.now)?;
         page.counter("copies_begun", "times that sending to a copy began", copies.begun)?;
         page.counter("copies_bytes", "bytes of blocks sent to copies", copies.bytes)?;
-        let objects = "bytes of objects read for copies that do not reach the object store";
+        let objects = "bytes of objects read for copies that do not reach the object store, and over HTTP";
         page.counter("copies_objects_bytes", objects, copies.objects_bytes)?;
         of_peers(&mut page, &self.transport.traffic())?;
         page.counter(
@@ -239,11 +242,22 @@ fn of_objects(page: &mut Page<'_>, metrics: &chiplog::metrics::Metrics) -> fmt::
     page.counter("sliced_bytes", "bytes of these slices", metrics.sliced_bytes)?;
     let help = "failed attempts to store or to find slices; each is repeated";
     page.counter("slice_failures", help, metrics.slice_failures)?;
+    let help = "payload slices put into the object store, with the durability class object";
+    page.counter("stored_payloads", help, metrics.stored_payloads)?;
+    page.counter("payload_bytes", "bytes of these payload slices", metrics.payload_bytes)?;
+    let help = "failed attempts to store payload slices; each is repeated for 10 s";
+    page.counter("payload_failures", help, metrics.payload_failures)?;
+    let help = "appends of the durability class object that were confirmed, and that the object store alone was not known to have";
+    page.counter("unstored_confirmations", help, metrics.unstored_confirmations)?;
     let help = "bytes of blocks here that are neither in an object nor in a slice, as the leader knows; 0 without slices";
     page.gauge("unsliced_bytes", help, metrics.unsliced_bytes)?;
     let help = "the last record in an object or a slice, as the leader knows: it would survive the loss of all replicas";
     page.gauge("sliced_index", help, metrics.sliced_index)?;
-    page.gauge("cached_bytes", "bytes of objects kept here for readers", metrics.cached_bytes)
+    page.gauge("cached_bytes", "bytes of objects kept here for readers", metrics.cached_bytes)?;
+    let help = "bytes of the newest objects that are kept on this disk; 0 without objects.fill_bytes";
+    page.gauge("filled_bytes", help, metrics.filled_bytes)?;
+    let help = "failed attempts to keep an object on this disk; each is repeated";
+    page.counter("fill_failures", help, metrics.fill_failures)
 }
 
 /// The size of the disk that a log is on, and its free bytes; 0: unknown.
@@ -261,7 +275,7 @@ fn of_groups(page: &mut Page<'_>, logs: &Logs) -> fmt::Result {
     type Row = (String, chiplog::Status, chiplog::metrics::Metrics, Log);
     type Value = fn(&Row) -> u64;
     let (gauge, counter) = (MetricType::Gauge, MetricType::Counter);
-    let rows: [(&str, &str, MetricType, Value); 19] = [
+    let rows: [(&str, &str, MetricType, Value); 25] = [
         ("group_logs", "named logs of the group", gauge, |(_, _, _, log)| log.named_logs() as u64),
         ("group_leader", "the node that leads the group; 0: unknown", gauge, |(_, status, _, _)| {
             status.replica.leader.map_or(0, |node| node.get())
@@ -320,11 +334,39 @@ fn of_groups(page: &mut Page<'_>, logs: &Logs) -> fmt::Result {
             gauge,
             |(_, _, m, _)| m.unstored_bytes,
         ),
+        ("group_stored_slices", "slices of the group put into the object store", counter, |(_, _, m, _)| {
+            m.stored_slices
+        }),
+        ("group_sliced_bytes", "bytes of these slices", counter, |(_, _, m, _)| m.sliced_bytes),
+        (
+            "group_slice_failures",
+            "failed attempts to store or to find slices of the group; each is repeated",
+            counter,
+            |(_, _, m, _)| m.slice_failures,
+        ),
+        (
+            "group_unsliced_bytes",
+            "bytes of the group's blocks here that are neither in an object nor in a slice, as its leader knows; 0 without slices",
+            gauge,
+            |(_, _, m, _)| m.unsliced_bytes,
+        ),
         (
             "group_cached_bytes",
             "bytes of the group's objects kept here for readers",
             gauge,
             |(_, _, m, _)| m.cached_bytes,
+        ),
+        (
+            "group_filled_bytes",
+            "bytes of the group's newest objects that are kept on this disk",
+            gauge,
+            |(_, _, m, _)| m.filled_bytes,
+        ),
+        (
+            "group_fill_failures",
+            "failed attempts to keep an object of the group on this disk; each is repeated",
+            counter,
+            |(_, _, m, _)| m.fill_failures,
         ),
     ];
     for (name, help, kind, value) in rows {

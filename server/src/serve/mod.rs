@@ -16,9 +16,9 @@
 //!
 //! Must not know: command lines, terminals.
 
-pub(crate) mod environment;
-
+mod addresses;
 pub(crate) mod config;
+pub(crate) mod environment;
 pub(crate) mod follower;
 mod groups;
 mod http;
@@ -26,60 +26,45 @@ mod http_listener;
 mod limits;
 mod metrics;
 pub(crate) mod objects;
+mod opener;
 mod ready;
 mod reload;
 mod services;
 pub(crate) mod size;
 
 pub(crate) use config::Config;
-use config::LogAt;
+pub(crate) use opener::{First, awaits_its_leader};
 
 use crate::common::failure::{Failure, Result};
-use crate::connect::open_log;
-use chiplog::cluster::{Bootstrap, Role};
-use chiplog::vault::Vault;
-use chiplog::{ErrorKind, Log, LogId, LogOption, NodeId};
+use addresses::{
+    bind, bind_logspec, check_host_named, check_log_port, check_places, listening, reachable_address,
+};
+use chiplog::cluster::Role;
+use chiplog::{ErrorKind, Log, NodeId};
 use chiplog_net::listener;
 use chiplog_net::listener::Settings;
 use chiplog_net::listener::auth::roles::{Access, AccessLayer};
 use chiplog_net::listener::memory_budget::Budget;
 use chiplog_net::listener::stream_budget::CallBudgetLayer;
-use chiplog_net::listener::tls::check_host;
 use chiplog_net::peer::{PeerOptions, PeerTls, PeerTransport};
 use chiplog_net::served::gauges;
 use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::service::admin::{AdminService, Founding};
 use chiplog_net::wire::address::Address;
-use chiplog_net::wire::ids::to_hex;
 use groups::Groups;
 use metrics::{Bounds, Figures, Metrics};
+use opener::{LogOpener, founded, open, watch_callers};
 use ready::not_ready;
 use reload::{Reloader, Reloads};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use services::Room;
-use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
-
-/// How often a server without a replica checks whether a cluster calls it.
-const CALLERS: Duration = Duration::from_millis(100);
-
-/// The action if the directory holds no replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum First {
-    /// Wait for a command.
-    Wait,
-    /// Make a new cluster.
-    Init,
-    /// Make an empty replica of this log, to be added by its leader.
-    Join(LogId),
-}
 
 /// A running server.
 pub(crate) struct Server {
@@ -106,93 +91,6 @@ struct Doors {
     reloads: Arc<Reloads>,
 }
 
-/// Opens the log.
-#[derive(Clone)]
-struct LogOpener {
-    config: Config,
-    address: String,
-    transport: Arc<PeerTransport>,
-    groups: Groups,
-    /// The object store of the default log and the groups.
-    vault: Option<Arc<dyn Vault>>,
-    /// When the server began to listen for other replicas.
-    started: Instant,
-}
-
-impl LogOpener {
-    /// Makes the replica of a waiting server. Before it makes a new cluster it blocks for up to an election
-    /// timeout, then as [`Self::open`].
-    fn found(&self, founding: Founding) -> chiplog::Result<Log> {
-        match founding {
-            Founding::Init { force } => {
-                if !force {
-                    self.check_uncalled()?;
-                }
-                let log = self.open(Bootstrap::Init)?;
-                self.groups.begin();
-                Ok(log)
-            }
-            Founding::Join(log) => {
-                // The cluster may have named logs, of which this server never hears.
-                self.groups.mark_joined()?;
-                self.open(Bootstrap::Join(log))
-            }
-        }
-    }
-
-    /// Checks that no cluster has this server as a member: on a disk that was emptied, a new cluster would
-    /// answer in place of the old one. Running replicas call each other several times per election timeout,
-    /// so the check listens that long.
-    fn check_uncalled(&self) -> chiplog::Result<()> {
-        let listen = Duration::from_millis(self.config.cluster.election_timeout_millis);
-        loop {
-            if let Some(caller) = self.transport.caller() {
-                let log = to_hex(caller.log.get());
-                let what = format!(
-                    "node {} of log {log} calls this server, as node {} of its cluster: the directory was emptied, or is not mounted, and a new cluster here would replace that node. Give a server that lost its disk a new number there: `chiplog member add`, then `chiplog member remove {}`; `chiplog member init --force` makes a new cluster nevertheless",
-                    caller.node, caller.as_node, caller.as_node
-                );
-                return Err(chiplog::Error::new(ErrorKind::Membership, what));
-            }
-            if self.started.elapsed() > listen {
-                return Ok(());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    /// Opens the log. Blocks during recovery.
-    fn open(&self, bootstrap: Bootstrap) -> chiplog::Result<Log> {
-        let refused = |f: Failure| chiplog::Error::new(ErrorKind::InvalidArgument, f.to_string());
-        let options =
-            self.config.options(bootstrap, self.transport.clone(), self.address.clone()).map_err(refused)?;
-        let options = options.vault(self.vault.clone());
-        let is_new = !open_log::is_log(&self.config.data);
-        let log = Log::open(&self.config.data, options).map_err(|e| match e.kind() {
-            ErrorKind::Full if is_new => chiplog::Error::new(
-                ErrorKind::Full,
-                format!("{e}: choose smaller segments, such as `--set log.segment_bytes=1MiB`, or another directory"),
-            ),
-            _ => e,
-        })?;
-        warn_of_mode(&self.config.data);
-        warn_without_store(&log, self.vault.is_some());
-        self.transport.identify(log.log_id(), log.directory_id());
-        Ok(log)
-    }
-}
-
-/// Warns of a log, or a group, that has objects at a server without an object store.
-fn warn_without_store(log: &Log, has_store: bool) {
-    let has_objects = log.log_options().get(LogOption::ObjectBytes).is_some();
-    if has_objects && !has_store {
-        tracing::warn!(
-            path = %log.path().display(),
-            "the log has objects in an object store, and object_store is not set here: this server stores none, and cannot read records that are not on its disk; set object_store as on the other servers"
-        );
-    }
-}
-
 impl Server {
     /// Starts everything. Blocks briefly for the disk: recovery reads the last segment.
     ///
@@ -212,6 +110,13 @@ impl Server {
         }
         if let Some(warning) = config.limits.small_share(config.message_bytes_max()? as u64) {
             tracing::warn!("{warning}");
+        }
+        if config.data.exists() && !config.data.is_dir() {
+            let what = format!(
+                "data is {}, which is a file: give a directory, which may be missing",
+                config.data.display()
+            );
+            return Err(Failure::usage(what));
         }
         check_places(&config)?;
         let vault = match config.object_store.as_str() {
@@ -334,6 +239,7 @@ impl Server {
             budget: self.doors.budget.clone(),
             bounds,
             reloads: self.doors.reloads.clone(),
+            has_unstored_list: self.groups.has_unstored_list(),
         }));
         let router = http::router(self.host.clone(), metrics);
         let listener = http_listener::ProbeListener::new(listening(listener)?);
@@ -391,104 +297,6 @@ impl Server {
             }
         }
     }
-}
-
-/// Opens the existing replica, or does what `first` demands.
-async fn open(opener: &LogOpener, first: First) -> Result<Option<Log>> {
-    let dir = opener.config.data.as_path();
-    let error = match opened(opener).await? {
-        Ok(log) => return is_meant(&log, first, dir).map(|()| Some(log)),
-        Err(error) => error,
-    };
-    match (error.kind(), first) {
-        (ErrorKind::NotFound, First::Wait) => Ok(None),
-        (ErrorKind::NotFound, First::Init) => {
-            founded(opener, Founding::Init { force: false }).await?.map(Some).map_err(not_made)
-        }
-        (ErrorKind::NotFound, First::Join(log)) => {
-            founded(opener, Founding::Join(log)).await?.map(Some).map_err(not_made)
-        }
-        _ => Err(open_log::refused(dir, error)),
-    }
-}
-
-/// While there is no replica: notes whether a cluster calls this server as its member, and warns once.
-async fn watch_callers(host: Arc<LogSlot>, transport: Arc<PeerTransport>, own: NodeId) {
-    let mut reported = None;
-    while host.opened().is_none() {
-        let caller = transport.caller();
-        host.set_called_as(caller.map(|caller| caller.as_node));
-        if let Some(caller) = caller.filter(|caller| reported != Some((caller.log, caller.as_node))) {
-            reported = Some((caller.log, caller.as_node));
-            let (log, node, lost) = (to_hex(caller.log.get()), caller.node, caller.as_node);
-            if lost == own {
-                tracing::warn!(
-                    log,
-                    "the directory holds no replica, but node {node} calls this server as node {lost} of its cluster: the directory was emptied, or is not mounted. Mount it. If it is lost, start a server with a new number and an empty directory, `chiplog member add` it, then `chiplog member remove {lost}`. Do not run `chiplog member init` here"
-                );
-            } else {
-                tracing::warn!(
-                    log,
-                    "node {node} calls node {lost} at the address of this server, which is node {own}: to replace node {lost}, `chiplog member add` this server, then `chiplog member remove {lost}`. Do not run `chiplog member init` here"
-                );
-            }
-        }
-        tokio::time::sleep(CALLERS).await;
-    }
-}
-
-/// The failure of making a log. Without the advice to discard, because the log has nothing to discard.
-fn not_made(error: chiplog::Error) -> Failure {
-    match error.kind() {
-        ErrorKind::Full => Failure::new(ErrorKind::Full, error.to_string()),
-        _ => error.into(),
-    }
-}
-
-/// Whether this is a replica that its leader has not added yet: it knows no member, not even itself.
-pub(crate) fn awaits_its_leader(log: &Log) -> bool {
-    let replica = log.status().replica;
-    // A replica under repair may not know its members yet, nor may a removed one.
-    replica.members.is_empty() && !matches!(replica.role, Role::Repairing | Role::Removed)
-}
-
-/// Checks that an existing replica agrees with what the command line demands for an empty directory.
-/// Repeating the option is no mistake.
-///
-/// # Errors
-/// `InvalidArgument`: the command line names another log.
-fn is_meant(log: &Log, first: First, dir: &Path) -> Result<()> {
-    let there = to_hex(log.log_id().get());
-    let dir = dir.display();
-    let what = match first {
-        First::Init if awaits_its_leader(log) => format!(
-            "--init makes a cluster in an empty directory, but {dir} holds an empty replica that was to join log {there} and was never added to it: leave out --init and add the replica (`chiplog member add`), or give another directory, or remove this one, which holds no record"
-        ),
-        First::Join(wanted) if wanted != log.log_id() => format!(
-            "--join {}: {dir} already holds log {there}: leave out --join to continue with that log, or give another directory",
-            to_hex(wanted.get())
-        ),
-        _ => return Ok(()),
-    };
-    Err(Failure::usage(what))
-}
-
-async fn opened(opener: &LogOpener) -> Result<chiplog::Result<Log>> {
-    off_the_runtime(opener, |opener| opener.open(Bootstrap::Existing)).await
-}
-
-async fn founded(opener: &LogOpener, founding: Founding) -> Result<chiplog::Result<Log>> {
-    off_the_runtime(opener, move |opener| opener.found(founding)).await
-}
-
-async fn off_the_runtime<T: Send + 'static>(
-    opener: &LogOpener,
-    work: impl FnOnce(&LogOpener) -> T + Send + 'static,
-) -> Result<T> {
-    let opener = opener.clone();
-    tokio::task::spawn_blocking(move || work(&opener))
-        .await
-        .map_err(|_| Failure::new(ErrorKind::Poisoned, "opening the log panicked"))
 }
 
 /// Transfers leadership to another voter, if this replica leads and there is one.
@@ -588,110 +396,6 @@ pub(crate) fn check(config: &Config) -> Result<()> {
     check_host_named(&config.tls, place)
 }
 
-/// Checks that the certificate for clients, if there is one, names the host of this address.
-///
-/// # Errors
-/// It does not name it, or it is not a certificate.
-fn check_host_named(tls: &config::Tls, place: &str) -> Result<()> {
-    let Some(file) = &tls.certificate else { return Ok(()) };
-    let host = place.rsplit_once(':').map_or("", |(host, _)| host).trim_matches(['[', ']']);
-    let certificate = std::fs::read(file).map_err(|e| Failure::option_file("tls.certificate", file, &e))?;
-    check_host(&certificate, host).map_err(|e| Failure::usage(format!("tls.certificate: {e}")))
-}
-
-/// Like [`reachable_address`], before any port is opened, as far as names can be resolved. Other names are checked
-/// when the server listens.
-fn check_places(config: &Config) -> Result<()> {
-    let first = |place: &str| {
-        let mut at = place.to_socket_addrs().ok()?.next()?;
-        at.set_port(at.port().max(1)); // 0: any free port
-        Some(at)
-    };
-    match (first(&config.listen.client), first(&config.listen.peer)) {
-        (Some(client_at), Some(peer_at)) => {
-            let address = reachable_address(config, client_at, peer_at)?;
-            let mut logspec = config.listen.logspec.iter().filter_map(|at| Some((at, first(&at.address)?)));
-            logspec.try_for_each(|(at, bound)| check_log_port(config, at, bound, &address))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// The address at which others reach a server that listens at these addresses.
-///
-/// # Errors
-/// Other machines could reach it without TLS, or it is unknown how others reach it.
-fn reachable_address(config: &Config, client_at: SocketAddr, peer_at: SocketAddr) -> Result<Address> {
-    let tls = &config.tls;
-    check_safe(config, "listen.client", client_at, tls.key.is_some())?;
-    check_safe(config, "listen.peer", peer_at, tls.peer_key.is_some())?;
-    let advertise = &config.advertise;
-    Address::new(
-        reached("advertise.peer", &advertise.peer, peer_at)?,
-        reached("advertise.client", &advertise.client, client_at)?,
-        config.zone.as_str(),
-    )
-    .map_err(|e| Failure::usage(e.to_string()))
-}
-
-/// Checks that a listener is not open to other machines without TLS, unless the configuration permits that.
-///
-/// # Errors
-/// `InvalidArgument`.
-fn check_safe(config: &Config, key: &str, at: SocketAddr, is_safe: bool) -> Result<()> {
-    if is_safe || at.ip().is_loopback() || config.insecure {
-        return Ok(());
-    }
-    let tokens = if config.auth.tokens.is_some() { ", and tokens could be read on the network" } else { "" };
-    let what = format!(
-        "{key} {at} is open to other machines without TLS{tokens}: configure tls, or pass --insecure"
-    );
-    Err(Failure::usage(what))
-}
-
-/// Listens for clients of `logspec.Log` that use a named log.
-///
-/// # Errors
-/// An address cannot be used, or other machines could reach it without TLS.
-fn bind_logspec(config: &Config, address: &Address) -> Result<Vec<(String, TcpListener)>> {
-    let bound = config.listen.logspec.iter().map(|at| {
-        let (listener, bound) = bind(&format!("listen.logspec of {}", at.log), &at.address)?;
-        check_log_port(config, at, bound, address)?;
-        Ok((at.log.clone(), listener))
-    });
-    bound.collect()
-}
-
-/// Checks the address of a listener for a named log of a server that others reach at `address`.
-///
-/// # Errors
-/// `InvalidArgument`: other machines could reach it without TLS, or would be redirected to an address that is their own.
-fn check_log_port(config: &Config, at: &LogAt, bound: SocketAddr, address: &Address) -> Result<()> {
-    check_safe(config, &format!("listen.logspec of {}", at.log), bound, config.tls.key.is_some())?;
-    let host = address.client.rsplit_once(':').map_or("", |(host, _)| host).trim_matches(['[', ']']);
-    let is_local = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
-    if bound.ip().is_loopback() || !is_local {
-        return Ok(());
-    }
-    let what = format!(
-        "listen.logspec of {} is open to other machines, but clients are redirected to the host of listen.client or advertise.client, {host}: set one of these to a host that they can reach",
-        at.log
-    );
-    Err(Failure::usage(what))
-}
-
-/// Warns of a data directory that every user of this machine can list. The files in it are still private.
-fn warn_of_mode(data: &Path) {
-    let mode = std::fs::metadata(data).map_or(0, |data| data.permissions().mode() & 0o777);
-    if mode & 0o007 != 0 {
-        tracing::warn!(
-            data = %data.display(), mode = format!("{mode:o}"),
-            "others can look into the log's directory, and files of earlier versions may be readable for all: run `chmod -R go= {}`, or `chmod -R g+rX,o=` if its group should read the log",
-            data.display()
-        );
-    }
-}
-
 /// The checks before the services, according to the configuration.
 fn doors(config: &Config, reloader: &mut Reloader) -> Result<Doors> {
     let mut settings = Settings::default();
@@ -721,41 +425,4 @@ fn room_for_connections(connections: u64) -> u64 {
         );
     }
     room
-}
-
-/// A listener at the first address that `place` resolves to.
-fn bind(key: &str, place: &str) -> Result<(TcpListener, SocketAddr)> {
-    let failed = |e: std::io::Error| {
-        let kind = match e.kind() {
-            std::io::ErrorKind::AddrInUse => ErrorKind::Locked,
-            _ => ErrorKind::Io,
-        };
-        Failure::new(kind, format!("cannot listen at {key} {place}: {e}"))
-    };
-    let addresses: Vec<SocketAddr> = place.to_socket_addrs().map_err(failed)?.collect();
-    let listener = TcpListener::bind(addresses.as_slice()).map_err(failed)?;
-    let at = listener.local_addr().map_err(failed)?;
-    Ok((listener, at))
-}
-
-/// The listener, registered with the runtime.
-fn listening(listener: TcpListener) -> Result<tokio::net::TcpListener> {
-    listener
-        .set_nonblocking(true)
-        .and_then(|()| tokio::net::TcpListener::from_std(listener))
-        .map_err(|e| Failure::new(ErrorKind::Io, format!("cannot listen: {e}")))
-}
-
-/// The address at which others reach a listener.
-fn reached(key: &str, said: &str, at: SocketAddr) -> Result<String> {
-    if !said.is_empty() {
-        return Ok(said.to_owned());
-    }
-    if at.ip().is_unspecified() {
-        let what = format!(
-            "the server listens at {at}, at all addresses of this machine: set {key} to the address at which others reach it"
-        );
-        return Err(Failure::usage(what));
-    }
-    Ok(at.to_string())
 }

@@ -7,8 +7,8 @@
 use super::size::{Size, narrow};
 use crate::common::failure::{Failure, Result};
 use crate::common::secret;
-use chiplog::Options;
 use chiplog::vault::Vault;
+use chiplog::{Log, LogOption, Options};
 use chiplog_tier::{ObjectVault, VaultOptions};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -24,12 +24,15 @@ pub(crate) struct Objects {
     pub(crate) local_bytes: Option<Size>,
     pub(crate) local_age_seconds: Option<u64>,
     pub(crate) cache_bytes: Option<Size>,
+    pub(crate) fill_bytes: Option<Size>,
     pub(crate) object_delete_delay_seconds: Option<u64>,
     /// 0: objects are not examined.
     pub(crate) object_scrub_seconds: Option<u64>,
     /// 0: no slices.
     pub(crate) slice_interval_millis: Option<u64>,
     pub(crate) slice_bytes: Option<Size>,
+    /// The durability class `object`.
+    pub(crate) payload_slices: Option<bool>,
     /// The URL of the service. Empty: the provider's own.
     pub(crate) endpoint: String,
     /// The region of the bucket. Empty: what the environment says.
@@ -50,10 +53,12 @@ impl Default for Objects {
             local_bytes: None,
             local_age_seconds: None,
             cache_bytes: None,
+            fill_bytes: None,
             object_delete_delay_seconds: None,
             object_scrub_seconds: None,
             slice_interval_millis: None,
             slice_bytes: None,
+            payload_slices: None,
             endpoint: String::new(),
             region: String::new(),
             allow_http: false,
@@ -85,6 +90,12 @@ impl Objects {
                 "objects.slice_interval_millis is set, but object_store is not: {what}; set object_store, or remove the key"
             ));
         }
+        if self.fill_bytes.is_some() {
+            return Some(
+                "objects.fill_bytes is set, but object_store is not: there are no objects; set object_store, or remove the key"
+                    .into(),
+            );
+        }
         let (key, _) = given.into_iter().find(|(_, is_given)| *is_given)?;
         Some(format!(
             "{key} is set, but object_store is not: no file would ever go; set object_store, or remove the key"
@@ -114,9 +125,11 @@ impl Objects {
             .local_bytes(self.local_bytes.map(|size| size.0))
             .local_age(self.local_age_seconds.map(Duration::from_secs))
             .cache_bytes(self.cache_bytes.map_or(cache_bytes, |size| size.0))
+            .fill_bytes(self.fill_bytes.map(|size| size.0))
             .object_scrub(scrub)
             .slice_interval(slices)
             .slice_bytes(slice_bytes)
+            .payload_slices(self.payload_slices.unwrap_or(false))
             .object_delete_delay(self.object_delete_delay_seconds.map_or(delay, Duration::from_secs)))
     }
 
@@ -131,6 +144,7 @@ impl Objects {
                 options.slice_interval.map_or(0, |interval| interval.as_millis() as u64),
             ),
             slice_bytes: Some(Size(options.slice_bytes.into())),
+            payload_slices: Some(options.payload_slices),
             ..self.clone()
         }
     }
@@ -166,6 +180,17 @@ fn credentials(file: &Path) -> Result<Credentials> {
             file.display()
         ))
     })
+}
+
+/// Warns of a log, or a group, that has objects at a server without an object store.
+pub(super) fn warn_without_store(log: &Log, has_store: bool) {
+    let has_objects = log.log_options().get(LogOption::ObjectBytes).is_some();
+    if has_objects && !has_store {
+        tracing::warn!(
+            path = %log.path().display(),
+            "the log has objects in an object store, and object_store is not set here: this server stores none, and cannot read records that are not on its disk; set object_store as on the other servers"
+        );
+    }
 }
 
 #[cfg(test)]

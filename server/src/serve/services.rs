@@ -7,6 +7,7 @@ use chiplog_net::listener::memory_budget::Budget;
 use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::service::admin::AdminService;
 use chiplog_net::service::follow::Follow;
+use chiplog_net::service::http_objects::HttpObjects;
 use chiplog_net::service::log::{LogService, NativeOptions};
 use chiplog_net::service::logspec::{Limits, LogspecService};
 use chiplog_net::wire::proto::DESCRIPTORS;
@@ -97,6 +98,7 @@ fn native_services(routes: Routes, host: &Arc<LogSlot>, options: NativeOptions) 
     routes
         .add_service(LogService::with(host.clone(), options).into_service())
         .add_service(Follow::new(host.clone()).into_service())
+        .add_service(HttpObjects::new(host.clone()))
 }
 
 #[cfg(test)]

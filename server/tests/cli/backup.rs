@@ -29,7 +29,7 @@ fn restored_log_continues_elsewhere() {
     let before = place.run("info", &["--json"]).ok().json();
     let told = place.back_up().json();
     let common = ["log_id", "first", "last", "records", "last_timestamp", "last_time", "seconds"];
-    has_fields(&told, &[&common[..], &["files", "bytes", "unproven"]].concat());
+    has_fields(&told, &[&common[..], &["files", "bytes", "unproven", "notes"]].concat());
     assert_eq!(
         (&told["log_id"], &told["first"], &told["last"]),
         (&before["log_id"], &1001.into(), &3000.into())
@@ -41,9 +41,9 @@ fn restored_log_continues_elsewhere() {
     assert!(manifest.starts_with("chiplog backup\nformat 1\nlog ") && manifest.contains("\nlast 3000\n"));
 
     let checked = run(&["restore", &place.at("saved"), "--check", "--json"]).ok().json();
-    has_fields(&checked, &[&common[..], &["files", "bytes", "made"]].concat());
+    has_fields(&checked, &[&common[..], &["files", "bytes", "made", "ends_early", "notes"]].concat());
     let restored = place.restore("again", &[]).ok().json();
-    has_fields(&restored, &common);
+    has_fields(&restored, &[&common[..], &["ends_early", "notes"]].concat());
     assert_eq!(read(&place.at("again")), read(&place.log()));
     let after = run(&["info", &place.at("again"), "--json"]).ok().json();
     assert_ne!(after["log_id"], before["log_id"]);
@@ -68,7 +68,13 @@ fn output_describes_what_was_done() {
     assert!(check.text().starts_with("sound: a backup of log "), "{}", check.text());
     let restored = run(&["restore", &place.at("saved"), &place.at("again"), "--to-index", "25"]).ok();
     assert!(restored.text().contains("20 records, index 1 to 20"), "{}", restored.text());
-    assert!(restored.err.contains("record 25 belongs to an append"), "{}", restored.err);
+    assert!(restored.err.contains("records 21 to 30 are one append"), "{}", restored.err);
+    let told =
+        run(&["restore", &place.at("saved"), &place.at("json"), "--to-index", "25", "--json"]).ok().json();
+    assert_eq!((&told["left_out"]["first"], &told["left_out"]["last"]), (&21.into(), &30.into()));
+    let nothing = run(&["restore", &place.at("saved"), &place.at("none"), "--to-index", "5"]).fails(4);
+    assert!(nothing.err.contains("an append of records 1 to "), "{}", nothing.err);
+    assert!(!place.dir.path().join("none").exists());
     assert!(run(&["-q", "restore", &place.at("saved"), &place.at("quiet")]).ok().out.is_empty());
 }
 

@@ -345,6 +345,8 @@ fn info_shows_positions_and_sizes() {
             "last_time",
             "writer",
             "unproven",
+            "in_object_store",
+            "whole_objects",
             "bytes_on_disk",
             "replica",
         ],

@@ -1,6 +1,6 @@
 //! `chiplog tier`: the objects of logs in an object store: output, exit codes, what is found.
 
-use crate::harness::{has_fields, is_error, run};
+use crate::harness::{command, finish, has_fields, is_error, run};
 use chiplog::{Log, Options};
 use chiplog_tier::{ObjectVault, VaultOptions};
 use std::fs;
@@ -64,7 +64,19 @@ fn faults(told: &serde_json::Value) -> Vec<(Option<u64>, String)> {
 fn sound_objects_are_listed_and_verified() {
     let stored = Stored::new();
     let listed = run(&["tier", "list", &stored.location(), "--json"]).ok().json();
-    has_fields(&listed, &["log_id", "objects", "first", "last", "bytes", "missing", "slices", "slice_bytes"]);
+    let fields = [
+        "log_id",
+        "objects",
+        "first",
+        "last",
+        "bytes",
+        "missing",
+        "slices",
+        "slice_bytes",
+        "branch_of",
+        "not_served",
+    ];
+    has_fields(&listed, &fields);
     assert_eq!(
         (&listed["log_id"], &listed["first"], &listed["missing"]),
         (&stored.id[..].into(), &0.into(), &0.into())
@@ -75,7 +87,7 @@ fn sound_objects_are_listed_and_verified() {
     assert!(text.text().starts_with("LOG ") && text.text().contains(&stored.id), "{}", text.text());
 
     let told = stored.verify().ok().json();
-    has_fields(&told, &["ok", "seconds", "logs"]);
+    has_fields(&told, &["ok", "seconds", "not_checked", "logs"]);
     let log = &told["logs"][0];
     has_fields(
         log,
@@ -92,11 +104,14 @@ fn sound_objects_are_listed_and_verified() {
             "slice_bytes",
             "slices_used",
             "sliced_last",
+            "tail_records",
+            "tail_bytes",
             "corrupt",
             "harmless",
             "undecodable",
             "faults",
             "faults_left_out",
+            "branch_of",
         ],
     );
     assert_eq!((&told["ok"], &log["first"], &log["objects"]), (&true.into(), &1.into(), &listed["objects"]));
@@ -161,6 +176,30 @@ fn wrong_places_are_refused() {
 }
 
 /// All replicas are lost, and the log comes back from its objects.
+/// Options of servers have no effect on a store. On the command line they are mistakes; the environment is for all commands.
+#[test]
+fn options_of_servers_are_refused_for_a_store() {
+    let stored = Stored::new();
+    let (location, to) = (stored.location(), stored.dir.path().join("backup").display().to_string());
+    let commands = [
+        &["tier", "list", &location][..],
+        &["tier", "verify", &location],
+        &["tier", "fetch", &location, &to],
+    ];
+    for command in commands {
+        for option in [&["--token-file", "/x"][..], &["--tls-authority", "/x"], &["--token-in-plain-text"]] {
+            let ran = run(&[command, option].concat()).fails(2);
+            assert!(ran.err.contains("are of a server, and the location is an object store"), "{}", ran.err);
+        }
+    }
+    for args in commands {
+        let mut command = command(args);
+        command.env("CHIPLOG_TOKEN_FILE", "/x").env("CHIPLOG_TLS_AUTHORITY", "/x");
+        let ran = finish(command.env("CHIPLOG_TOKEN_IN_PLAIN_TEXT", "1").spawn().unwrap());
+        assert_eq!(ran.code, 0, "{args:?}: {}", ran.err);
+    }
+}
+
 #[test]
 fn fetched_objects_are_restored() {
     let stored = Stored::new();
@@ -186,7 +225,7 @@ fn fetched_objects_are_restored() {
 /// Objects under a pin are listed, checked and fetched, and go with it.
 #[test]
 fn pins_are_made_listed_fetched_and_removed() {
-    const FIELDS: [&str; 9] = [
+    const FIELDS: [&str; 13] = [
         "log_id",
         "name",
         "first_object",
@@ -196,6 +235,10 @@ fn pins_are_made_listed_fetched_and_removed() {
         "made_timestamp",
         "made_time",
         "missing",
+        "branch",
+        "set",
+        "set_empty",
+        "broken",
     ];
     let stored = Stored::new();
     let at = stored.location();
@@ -266,11 +309,21 @@ fn unneeded_objects_are_listed_and_deleted() {
             "last",
             "missing",
             "begin",
+            "branch_of",
             "pins",
             "pinned_objects",
             "pinned_bytes",
             "unneeded_objects",
             "unneeded_bytes",
+            "sliced_last",
+            "tail_records",
+            "tail_bytes",
+            "faults",
+            "payloads",
+            "payload_bytes",
+            "unneeded_payloads",
+            "unneeded_payload_bytes",
+            "payloads_unclear",
             "unknown",
             "server",
         ],
@@ -294,6 +347,12 @@ fn unneeded_objects_are_listed_and_deleted() {
     fs::create_dir_all(folder.join("s/1")).unwrap();
     fs::write(folder.join("s/3#7"), "half").unwrap();
     fs::write(folder.join("s/1/2"), "of a later version").unwrap();
+    fs::create_dir_all(folder.join("p")).unwrap();
+    // Of a leader of long ago, and of one that may lead now.
+    let payload = |term: u64| folder.join(format!("p/{term:020}.{:020}", 1));
+    fs::write(payload(0), "payload").unwrap();
+    fs::write(payload(99), "payload").unwrap();
+    fs::write(folder.join("p/3#7"), "half").unwrap();
     let told = gc(&["--delete"]);
     has_fields(
         &told,
@@ -308,14 +367,22 @@ fn unneeded_objects_are_listed_and_deleted() {
             "pinned_bytes",
             "unneeded_objects",
             "unneeded_bytes",
+            "payloads",
+            "payload_bytes",
+            "unneeded_payloads",
+            "unneeded_payload_bytes",
+            "payloads_unclear",
             "old_begins",
             "half_written",
             "unknown",
             "due",
             "deleted",
+            "deleted_payloads",
         ],
     );
     assert!(told["begin_age_seconds"].as_u64().unwrap() < 3600, "{told}");
+    assert_eq!((&told["deleted_payloads"], &told["payloads"]), (&1.into(), &1.into()), "{told}");
+    assert!(!payload(0).exists() && payload(99).exists());
     assert_eq!(
         (&told["due"], &told["deleted"], &told["begin"]),
         (&false.into(), &0.into(), &5.into()),
@@ -323,7 +390,7 @@ fn unneeded_objects_are_listed_and_deleted() {
     );
     let told = gc(&["--after", "0"]);
     assert_eq!((&told["unneeded_objects"], &told["pinned_objects"]), (&4.into(), &1.into()), "{told}");
-    assert_eq!((&told["half_written"], &told["old_begins"]), (&2.into(), &1.into()), "{told}");
+    assert_eq!((&told["half_written"], &told["old_begins"]), (&3.into(), &1.into()), "{told}");
     assert_eq!(
         (&told["due"], &told["deleted"], &told["unknown"]),
         (&true.into(), &0.into(), &1.into()),
@@ -335,7 +402,7 @@ fn unneeded_objects_are_listed_and_deleted() {
     assert_eq!(gc(&["--after", "0", "--delete"])["deleted"], 4);
     assert!(stored.object(0).exists() && !stored.object(1).exists() && stored.object(5).exists());
     assert!(folder.join("s/1/2").exists() && !folder.join("o/00000000000000000099#7").exists());
-    assert!(!folder.join("s/3#7").exists());
+    assert!(!folder.join("s/3#7").exists() && !folder.join("p/3#7").exists() && payload(99).exists());
     let told = status();
     assert_eq!(told["objects"], newest - 5 + 2, "{told}");
     assert_eq!((&told["unneeded_objects"], &told["pins"][0]), (&0.into(), &"early".into()), "{told}");
@@ -350,4 +417,161 @@ fn unneeded_objects_are_listed_and_deleted() {
     run(&[&all[..], &["--delete"]].concat()).ok();
     assert!(run(&["tier", "list", &at, "--json"]).ok().out.is_empty());
     is_error(&run(&[&all[..], &["--delete"]].concat()).fails(4), "not_found", 14);
+}
+
+/// A branch is made, shown with the log whose objects it reads, fetched as a whole, and removed.
+#[test]
+fn branches_are_made_shown_and_removed() {
+    const FIELDS: [&str; 8] =
+        ["log_id", "first", "last", "records", "last_timestamp", "last_time", "seconds", "branch_of"];
+    let stored = Stored::new();
+    let at = stored.location();
+    let place = |name: &str| stored.dir.path().join(name).display().to_string();
+    let made = run(&["tier", "branch", &at, &place("try"), "--to-index", "900", "--json"]).ok().json();
+    has_fields(&made, &FIELDS);
+    let id = made["log_id"].as_str().unwrap();
+    assert_eq!((&made["first"], &made["last"], &made["records"]), (&1.into(), &900.into(), &900.into()));
+    let part = &made["branch_of"][0];
+    has_fields(part, &["log_id", "first_object", "last_object"]);
+    assert_eq!((&part["log_id"], &part["first_object"]), (&stored.id[..].into(), &0.into()), "{made}");
+    let last_object = part["last_object"].as_u64().unwrap();
+    is_error(
+        &run(&["tier", "branch", &at, &place("try"), "--log-id", &stored.id, "--json"]).fails(2),
+        "invalid_argument",
+        9,
+    );
+    // Commands find the log that they found before there was a branch, and say so.
+    let branch = format!("{id} (a branch of log {})", stored.id);
+    let taking = format!("taking log {}; --log-id chooses a branch instead: {branch}", stored.id);
+    let told = run(&["tier", "fetch", &at, &place("again"), "--json"]).ok();
+    assert_eq!(
+        (&told.json()["log_id"], &told.json()["branches"]),
+        (&stored.id[..].into(), &serde_json::json!([branch]))
+    );
+    for args in
+        [&["fetch", &at, &place("quiet"), "--quiet"][..], &["branch", &at, &place("other"), "--quiet"]]
+    {
+        let told = run(&[&["tier"], args].concat()).ok();
+        assert!(told.err.contains(&taking), "{args:?}: {}", told.err);
+    }
+    let listed = run(&["tier", "pins", &at, "--json"]).ok();
+    let other = listed.text().lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let other = other.filter_map(|pin| pin["branch"].as_str().map(str::to_owned)).find(|other| other != id);
+    run(&["tier", "gc", &at, "--log-id", &other.unwrap(), "--all", "--delete", "--json"]).ok();
+    // A pin is made and removed of the log that the user means.
+    run(&["tier", "pin", &at, "again", "--log-id", &stored.id]).ok();
+    for args in [&["unpin", &at, "again", "--json"][..], &["pin", &at, "more", "--json"]] {
+        let refused = run(&[&["tier"], args].concat()).fails(2);
+        is_error(&refused, "invalid_argument", 9);
+        let which = format!("choose one by --log-id: {}, {branch}", stored.id);
+        assert!(refused.err.contains(&which), "{args:?}: {}", refused.err);
+    }
+    run(&["tier", "unpin", &at, "again", "--log-id", &stored.id]).ok();
+    // A branch alone is not taken for the log.
+    let (root, away) = (stored.dir.path().join("store").join(&stored.id), stored.dir.path().join("away"));
+    fs::rename(&root, &away).unwrap();
+    let alone = run(&["tier", "pin", &at, "again", "--json"]).fails(2);
+    is_error(&alone, "invalid_argument", 9);
+    let only = format!(
+        "only branches have objects there: choose one by --log-id: {id} (a branch of log {})",
+        stored.id
+    );
+    assert!(alone.err.contains(&only), "{}", alone.err);
+    fs::rename(&away, &root).unwrap();
+    // With another log, each is said to be what it is.
+    let other = stored.dir.path().join("store").join(format!("{:032x}", 0xabc));
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("root"), format!("chiplog objects\nformat 1\nlog {:032x}\n", 0xabc)).unwrap();
+    let both = run(&["tier", "branch", &at, &place("both"), "--json"]).fails(2);
+    is_error(&both, "invalid_argument", 9);
+    for part in [
+        "3 logs have objects there",
+        &format!("{:032x}", 0xabc),
+        &format!("{id} (a branch of log {})", stored.id),
+    ] {
+        assert!(both.err.contains(part), "{part}: {}", both.err);
+    }
+    fs::remove_dir_all(&other).unwrap();
+    let far =
+        run(&["tier", "branch", &at, &place("far"), "--log-id", &stored.id, "--to-index", "99999", "--json"]);
+    is_error(&far.fails(4), "out_of_range", 8);
+    let old = run(&["tier", "branch", &at, &place("old"), "--log-id", &stored.id, "--to-time", "1970-01-02"]);
+    assert!(old.fails(4).err.contains("nothing was made"));
+    let text = run(&["tier", "branch", &at, &place("text"), "--log-id", &stored.id]).ok();
+    assert!(
+        text.text().contains("is a branch, log ") && text.text().contains("it reads objects 0 to "),
+        "{}",
+        text.text()
+    );
+
+    // Records in the store alone are not called discarded.
+    let info = run(&["info", &place("try"), "--json"]).ok().json();
+    let (elsewhere, first) = (&info["in_object_store"], info["first"].as_u64().unwrap());
+    assert!(elsewhere["first"] == 1 && elsewhere["last"] == first - 1 && first > 1, "{info}");
+    assert!(run(&["info", &place("try")]).ok().text().contains("are in an object store"));
+    let read = run(&["read", &place("try"), "--from", "1", "--limit", "1"]).fails(1);
+    assert!(
+        read.err.contains("are in an object store alone") && !read.err.contains("discarded"),
+        "{}",
+        read.err
+    );
+    run(&["read", &place("try"), "--from", &first.to_string(), "--limit", "1"]).ok();
+
+    // The directory is a log, which reads with the store and says what it lacks without it.
+    let vault = Arc::new(ObjectVault::open(&at, VaultOptions::default()).unwrap());
+    let options = Options::with_segment_bytes(256 << 10).vault(Some(vault as _)).object_bytes(64 << 10);
+    let log = Log::open(place("try"), options).unwrap();
+    for n in [0_u32, 500, 899] {
+        assert_eq!(log.read(chiplog::Index(u64::from(n) + 1)).unwrap().data, n.to_le_bytes().repeat(100));
+    }
+    assert_eq!(log.append(b"of the branch").unwrap().get(), 901);
+    log.cut_objects(chiplog::Index(901)).unwrap();
+    let begun = Instant::now();
+    while log.metrics().stored_index < 901 {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    log.close().unwrap();
+
+    // All commands about it show its parent.
+    let of_branch = |command: &str| run(&["tier", command, &at, "--log-id", id, "--json"]).ok().json();
+    let status = of_branch("status");
+    assert_eq!((&status["branch_of"], &status["last"]), (&made["branch_of"], &901.into()), "{status}");
+    assert_eq!((&status["first"], &status["missing"]), (&1.into(), &0.into()), "{status}");
+    let text = run(&["tier", "status", &at, "--log-id", id]).ok();
+    assert!(
+        text.text().contains(&format!("a branch: it reads objects 0 to {last_object} of log {}", stored.id))
+    );
+    let verified = of_branch("verify");
+    assert_eq!((&verified["ok"], &verified["logs"][0]["branch_of"]), (&true.into(), &made["branch_of"]));
+    let listed = run(&["tier", "list", &at]).ok();
+    assert!(listed.err.contains(&format!("log {id} is a branch")), "{}", listed.err);
+    let pin = format!("branch-{id}");
+    let pins = run(&["tier", "pins", &at, "--log-id", &stored.id, "--json"]).ok();
+    let pins: Vec<serde_json::Value> =
+        String::from_utf8_lossy(&pins.out).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = pins.iter().find(|shown| shown["name"] == pin[..]).unwrap();
+    assert_eq!((of["branch"].as_str(), of["last_object"].as_u64()), (Some(id), Some(last_object)));
+    let fetched = run(&["tier", "fetch", &at, &place("whole"), "--log-id", id, "--json"]).ok().json();
+    assert_eq!(
+        (&fetched["log_id"], &fetched["first"], &fetched["last"]),
+        (&id.into(), &1.into(), &901.into())
+    );
+    run(&["restore", &place("whole"), "--check", "--json"]).ok();
+
+    // Its parent keeps what it reads.
+    is_error(&run(&["tier", "unpin", &at, &pin, "--log-id", &stored.id, "--json"]).fails(5), "busy", 5);
+    run(&["tier", "gc", &at, "--log-id", &stored.id, "--all", "--delete", "--json"]).fails(5);
+    let object = stored.object(1);
+    let bytes = fs::read(&object).unwrap();
+    fs::remove_file(&object).unwrap();
+    let found = faults(&run(&["tier", "verify", &at, "--log-id", id, "--json"]).fails(3).json());
+    assert!(found.len() == 1 && found[0].1.contains(&stored.id), "{found:?}");
+    fs::write(&object, bytes).unwrap();
+    let removed = run(&["tier", "gc", &at, "--log-id", id, "--all", "--delete", "--json"]).ok().json();
+    assert!(removed["deleted"].as_u64().unwrap() >= 2, "{removed}");
+    let left = run(&["tier", "pins", &at, "--json"]).ok();
+    assert!(!String::from_utf8_lossy(&left.out).contains(&pin));
+    assert!(!stored.dir.path().join("store").join(id).join("branch").exists());
+    run(&["tier", "unpin", &at, &pin, "--log-id", &stored.id, "--force"]).fails(4);
 }

@@ -1,6 +1,6 @@
 //! A certificate authority and the certificates it signs: one per node, for servers and clients.
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -38,6 +38,8 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         let names = vec!["127.0.0.1".to_owned(), format!("node-{node}")];
         let mut params = CertificateParams::new(names).unwrap();
+        // Other libraries take a certificate with the name of its authority for one that signed itself.
+        params.distinguished_name.push(DnType::CommonName, format!("node {node}"));
         change(&mut params);
         let leaf = params.signed_by(&key, &self.issuer).unwrap();
         fs::write(self.dir.join(format!("{node}.pem")), leaf.pem()).unwrap();

@@ -54,6 +54,14 @@ fn read_error(cluster: &str) -> (Option<Index>, Error) {
     runtime().block_on(async { tokio::time::timeout(PATIENCE, read).await.expect("the error comes at once") })
 }
 
+/// Waits until a server has all records.
+fn wait_for_all(server: &Server) {
+    wait("it has all records", || {
+        let info = run(&["info", &server.client, "--json"]).json();
+        (info["last"].as_u64()? >= RECORDS).then_some(())
+    });
+}
+
 /// `verify` reported damage only to the operator. The damaged server learnt of it from its scrubber, up to 36
 /// h later for 500 GiB.
 #[test]
@@ -68,10 +76,7 @@ fn damage_found_by_verify_is_repaired_at_once() {
     let cluster = cluster_of(&servers);
     filled(&cluster);
     for server in &servers {
-        wait("it has all records", || {
-            let info = run(&["info", &server.client, "--json"]).json();
-            (info["last"].as_u64()? >= RECORDS).then_some(())
-        });
+        wait_for_all(server);
         hurt(server, 400 * server.node);
         assert_eq!(run(&["verify", &server.client]).code, 3, "node {}", server.node);
         wait("the repair", || {
@@ -123,10 +128,7 @@ fn record_damaged_on_all_servers_is_reported_as_lost() {
     let cluster = cluster_of(&servers);
     filled(&cluster);
     for server in &servers {
-        wait("it has all records", || {
-            let info = run(&["info", &server.client, "--json"]).json();
-            (info["last"].as_u64()? >= RECORDS).then_some(())
-        });
+        wait_for_all(server);
     }
     servers.iter().for_each(|server| hurt(server, 700));
     let (at, error) = read_error(&cluster);

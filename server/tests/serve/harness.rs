@@ -329,6 +329,12 @@ async fn stream(
 
 /// All records of a server: the number in each, by index.
 pub(crate) fn records(server: &Server, last: u64) -> BTreeMap<u64, u64> {
+    let number = |data: Vec<u8>| u64::from_le_bytes(data.try_into().unwrap());
+    entries(server, last).into_iter().map(|(index, data)| (index, number(data))).collect()
+}
+
+/// All records that a server returns, up to `last`, by index. Each comes once.
+pub(crate) fn entries(server: &Server, last: u64) -> BTreeMap<u64, Vec<u8>> {
     runtime().block_on(async {
         let mut client = LogClient::connect(format!("http://{}", server.client)).await.unwrap();
         let mut replies = client.read(ReadRequest { next_index: 1 }).await.unwrap().into_inner();
@@ -337,7 +343,8 @@ pub(crate) fn records(server: &Server, last: u64) -> BTreeMap<u64, u64> {
             let reply = tokio::time::timeout(PATIENCE, replies.message()).await.unwrap().unwrap().unwrap();
             let Some(read_reply::Reply::Ok(ok)) = reply.reply else { panic!("{reply:?}") };
             for entry in ok.entries.into_iter().filter(|e| !e.skip) {
-                all.insert(entry.index, u64::from_le_bytes(entry.data.as_ref().try_into().unwrap()));
+                let before = all.insert(entry.index, entry.data.to_vec());
+                assert!(before.is_none(), "{} comes twice", entry.index);
             }
         }
         all

@@ -2,6 +2,7 @@
 //! disks, probes, configuration.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
+mod all_lost;
 mod backup;
 mod certificates;
 mod cluster;
@@ -13,6 +14,7 @@ mod doors;
 mod follow;
 mod full;
 mod harness;
+mod http_objects;
 mod logs;
 mod metrics;
 mod named;
@@ -23,6 +25,7 @@ mod one;
 mod operator;
 mod options;
 mod partitions;
+mod payloads;
 mod placed;
 mod reflection;
 mod session_file;

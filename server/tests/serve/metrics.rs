@@ -85,6 +85,7 @@ fn page_lists_the_metrics_of_a_server() {
             "poisoned",
             "damaged_places",
             "damaged_objects",
+            "unstored_list",
             "queue_appends",
             "copies",
             "answers_waiting",

@@ -188,6 +188,13 @@ fn named_log_is_backed_up_and_restored() {
     let told =
         run(&["backup", &format!("{client}/orders"), saved, "--segment-bytes", "1MiB", "--json"]).ok().json();
     assert_eq!(told["last"], 500, "{told}");
+    assert_eq!(told["notes"], serde_json::json!([]));
+    // A backup of the default log says what is not in it.
+    let whole = dir.path().join("default");
+    let whole =
+        run(&["backup", client, whole.to_str().unwrap(), "--segment-bytes", "1MiB", "--json"]).ok().json();
+    let note = whole["notes"][0].as_str().unwrap();
+    assert!(note.starts_with("2 named logs of the servers are not in it: "), "{note}");
     run(&["restore", saved, "--check"]).ok();
     run(&["restore", saved, restored]).ok();
     let first = told["first"].as_u64().unwrap();

@@ -9,12 +9,10 @@
 //! - No record is there that was refused as surely not in the log.
 //! - All replicas hold the same records, to the same end.
 
-use crate::harness::{PATIENCE, Server, runtime, status, wait};
+use crate::harness::{PATIENCE, Server, entries, status, wait};
 use chiplog::ErrorKind;
 use chiplog_net::client::blocking::Client;
 use chiplog_net::client::{ClientOptions, ProducerOptions};
-use chiplog_net::wire::proto::logspec::log_client::LogClient;
-use chiplog_net::wire::proto::logspec::{ReadRequest, read_reply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -224,27 +222,6 @@ fn append(servers: Vec<String>, load: Load, stop: &AtomicBool, notes: &Arc<Mutex
     let closed = producer.close(PATIENCE);
     assert!(closed.left.is_empty(), "{closed:?}");
     number
-}
-
-/// All records that this server returns, up to `last`, by index.
-fn entries(server: &Server, last: u64) -> Log {
-    runtime().block_on(async {
-        let mut client = LogClient::connect(format!("http://{}", server.client)).await.unwrap();
-        let mut replies = client.read(ReadRequest { next_index: 1 }).await.unwrap().into_inner();
-        let mut all = BTreeMap::new();
-        while all.last_key_value().is_none_or(|(index, _)| *index < last) {
-            let reply = tokio::time::timeout(PATIENCE, replies.message()).await.unwrap().unwrap().unwrap();
-            let Some(read_reply::Reply::Ok(ok)) = reply.reply else { panic!("{reply:?}") };
-            for entry in ok.entries.into_iter().filter(|e| !e.skip) {
-                assert!(
-                    all.insert(entry.index, entry.data.to_vec()).is_none(),
-                    "{} comes twice",
-                    entry.index
-                );
-            }
-        }
-        all
-    })
 }
 
 /// The notary itself has to be tested.

@@ -19,7 +19,7 @@ fn line(n: u64) -> String {
     line
 }
 
-fn lines(first: u64, last: u64) -> String {
+pub(crate) fn lines(first: u64, last: u64) -> String {
     (first..=last).map(|n| line(n) + "\n").collect()
 }
 
@@ -38,7 +38,7 @@ fn append(servers: &[Server], first: u64, last: u64) {
 }
 
 /// Reads every record from this server alone; `chiplog read` may choose another one.
-fn reads_all(server: &Server, last: u64) {
+pub(crate) fn reads_all(server: &Server, last: u64) {
     wait("it has the last record", || {
         let told = run(&["info", &server.client, "--stale", "--json"]).json();
         (told["last"].as_u64()? >= last && told["first"].as_u64()? == 1).then_some(())
@@ -173,18 +173,18 @@ fn older_records_of_named_logs_are_read_from_the_object_store() {
     let of_group = verified["logs"].as_array().unwrap().iter().max_by_key(|log| log["objects"].as_u64());
     let of_group = of_group.unwrap();
     assert!(verified["ok"] == true && of_group["objects"].as_u64().unwrap() > 20, "{verified}");
-    // A byte of an object is another one: the command names the object.
+    // A byte of an object is another one: the command names the object. A server that runs would store it again.
+    server.stop();
     let id = of_group["log_id"].as_str().unwrap();
     let object = store.join(id).join("o/00000000000000000003");
     let right = fs::read(&object).unwrap();
     let mut bad = right.clone();
-    bad[50_000] ^= 4;
+    bad[10_000] ^= 4;
     fs::write(&object, bad).unwrap();
     let damaged = run(&["tier", "verify", location, "--log-id", id, "--json"]);
     assert_eq!(damaged.code, 3, "{}", damaged.err);
     assert_eq!(damaged.json()["logs"][0]["faults"][0]["object"], 3);
     fs::write(&object, right).unwrap();
-    server.stop();
     let backup = dir.path().join("backup");
     let backup = backup.to_str().unwrap();
     run(&["tier", "fetch", location, backup, "--log-id", id]).ok();
@@ -263,6 +263,8 @@ fn store_that_is_down_stops_no_append_and_a_wrong_location_is_an_error_at_start(
     assert_eq!(server.stop(), Some(0));
     server.start(&[]);
     assert!(server.said().contains("object_store is not set here"), "{}", server.said());
+    let told = run(&["status", &server.client, "--json"]);
+    assert_eq!((told.code, &told.json()["replicas"][0]["state"]), (1, &"no_store".into()), "{}", told.out);
     assert_eq!(server.stop(), Some(0));
 
     for (wrong, named) in [
@@ -312,4 +314,40 @@ fn backup_in_the_store_has_every_confirmed_record() {
 
     let bare = founded_with(vec![Server::new(9, dir.path())], &[]);
     refused(run(&["tier", "backup", &bare[0].client, location, "b"]), 2, "no object store");
+}
+
+/// A branch of a log that servers have: a server begins a cluster with it, another one joins, and both have the whole log. Copies read the
+/// parent's objects through them.
+#[test]
+fn branch_is_served_and_others_join_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, place) = (dir.path().join("store"), dir.path().join("branch"));
+    let arguments = arguments(&store);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let parent = founded_with(vec![Server::new(1, dir.path())], &arguments);
+    append(&parent, 1, 5_000);
+    let location = store.to_str().unwrap();
+    run(&["tier", "backup", &parent[0].client, location, "before"]).ok();
+    append(&parent, 5_001, 5_100);
+    fs::create_dir(&place).unwrap();
+    let mut servers = vec![Server::new(1, &place)];
+    let data = servers[0].data.to_str().unwrap().to_owned();
+    let made = run(&["tier", "branch", location, &data, "--json"]).ok().json();
+    let last = made["last"].as_u64().unwrap();
+    assert!((5_000..5_100).contains(&last) && made["first"] == 1, "{made}");
+    servers[0].start(&arguments);
+    append(&servers, last + 1, 6_000);
+    reads_all(&servers[0], 6_000);
+    servers.push(Server::new(2, &place));
+    servers[1].start(&arguments);
+    run(&["member", "add", &servers[1].client, "--cluster", &servers[0].client, "--promote"]).ok();
+    for server in &servers {
+        reads_all(server, 6_000);
+        assert!(value(server, "chiplog_fetched_bytes_total") > 1e6, "node {}", server.node);
+    }
+    for (name, store) in [("copy", location), ("copy2", "servers")] {
+        copy_reads_objects(&servers, store, &dir.path().join(name), 6_000);
+    }
+    let told = run(&["info", &parent[0].client, "--json"]).ok().json();
+    assert_eq!(told["last"], 5_100, "the parent does not see it: {told}");
 }

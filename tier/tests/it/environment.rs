@@ -60,7 +60,7 @@ fn variables_give_keys_and_endpoint() {
 }
 
 /// A server's TLS, and the file with the certificate of its authority.
-fn tls(dir: &Path) -> (ServerConfig, PathBuf) {
+pub(crate) fn tls(dir: &Path) -> (ServerConfig, PathBuf) {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

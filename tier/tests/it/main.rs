@@ -8,5 +8,6 @@ mod opening;
 mod providers;
 mod s3_server;
 mod scripted_server;
+mod servers;
 mod stores;
 mod threads;

@@ -12,12 +12,26 @@ pub(crate) struct Request {
     pub(crate) method: String,
     /// Path and query.
     pub(crate) target: String,
+    /// The lines of its headers.
+    pub(crate) headers: Vec<String>,
     pub(crate) body: Vec<u8>,
+}
+
+impl Request {
+    /// The value of a header.
+    pub(crate) fn header(&self, wanted: &str) -> Option<&str> {
+        self.headers.iter().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case(wanted).then(|| value.trim())
+        })
+    }
 }
 
 pub(crate) enum Answer {
     /// Status, headers, body. The length of the body is added unless the headers have it.
     Http(u16, &'static str, Vec<u8>),
+    /// A body of which a byte comes after each wait.
+    Trickle(Duration),
     /// None, and the connection stays open.
     Silence,
     /// None, and the connection is closed.
@@ -110,6 +124,14 @@ fn serve(
                     return;
                 }
             }
+            Answer::Trickle(wait) => {
+                let mut answer = b"HTTP/1.1 200 x\r\nContent-Length: 1000000\r\n\r\n".to_vec();
+                while reader.get_mut().write_all(&answer).is_ok() {
+                    thread::sleep(wait);
+                    answer = b" ".to_vec();
+                }
+                return;
+            }
             Answer::Silence => {
                 thread::sleep(Duration::from_secs(60));
                 return;
@@ -131,12 +153,12 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Request> {
         }
         head.push(line);
     }
-    let length = head.iter().find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().unwrap())
-    });
-    let mut body = vec![0; length.unwrap_or(0)];
-    reader.read_exact(&mut body).ok()?;
-    let mut words = head[0].split_whitespace();
-    Some(Request { method: words.next()?.to_owned(), target: words.next()?.to_owned(), body })
+    let first = head.remove(0);
+    let mut words = first.split_whitespace();
+    let (method, target) = (words.next()?.to_owned(), words.next()?.to_owned());
+    let mut request = Request { method, target, headers: head, body: Vec::new() };
+    let length = request.header("content-length").map(|length| length.parse::<usize>().unwrap());
+    request.body.resize(length.unwrap_or(0), 0);
+    reader.read_exact(&mut request.body).ok()?;
+    Some(request)
 }

@@ -9,6 +9,7 @@
 //!   soak/judge.rs    acknowledgements compared with what is read
 //!   soak/clients.rs  programs that append and read
 //!   soak/faults.rs   kill -9, SIGSTOP, changes of the leader
+//!   soak/objects.rs  the object store, and the loss of all servers
 //!   soak/samples.rs  memory and descriptors over time
 //! servers.rs      `chiplog serve` as processes
 //! report.rs       tables and JSON

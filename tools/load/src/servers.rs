@@ -153,7 +153,7 @@ impl Servers {
         let log = File::options().create(true).append(true).open(&said)?;
         let mut command = bound(&self.program)?;
         command.args(["serve", "-v", "--node", &node.to_string(), "--data"]);
-        command.arg(self.dir.join(format!("node-{node}"))).args(more);
+        command.arg(self.data(node)).args(more);
         let listen = [("client", &server.client), ("peer", &server.peer), ("http", &server.http)];
         listen.iter().for_each(|(what, at)| _ = command.args([format!("--listen-{what}"), at.to_string()]));
         command.args(["--zone".to_owned(), Self::zone(node)]);
@@ -211,12 +211,22 @@ impl Servers {
         Ok(())
     }
 
+    /// A server's directory.
+    pub(crate) fn data(&self, node: u64) -> PathBuf {
+        self.dir.join(format!("node-{node}"))
+    }
+
     /// Runs a command of the program.
     pub(crate) fn command(&self, arguments: &[&str]) -> Result<()> {
+        self.output(arguments).map(drop)
+    }
+
+    /// As [`Self::command`]. Returns what it writes.
+    pub(crate) fn output(&self, arguments: &[&str]) -> Result<String> {
         let output = Command::new(&self.program).args(arguments).stdin(Stdio::null()).output()?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "chiplog {}: {said}", arguments.join(" "));
-        Ok(())
+        Ok(String::from_utf8(output.stdout)?)
     }
 
     /// The server that leads, once there is one.

@@ -1,22 +1,27 @@
 //! Soak: three servers for a given time, under load and faults. In the end no record may be lost, doubled or reordered,
-//! all replicas are the same, and the servers' memory and descriptors were flat in the later half.
+//! all replicas are the same, and the servers' memory and descriptors were flat in the later half. With an object store, the log also
+//! comes back from that alone, and nothing else is left in it.
 
 mod clients;
 mod faults;
 mod judge;
+mod objects;
 mod samples;
 
 use crate::report::{Common, mib};
 use crate::servers::{Sample, Servers, WorkDir};
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use chiplog::Index;
 use clap::Args;
 use clients::Shared;
 use faults::Faults;
 use judge::{Judge, Tally};
+use objects::Stored;
 use samples::{Course, Point, courses};
 use serde::Serialize;
 use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -40,6 +45,9 @@ pub(crate) struct Options {
     /// Decides which faults happen when
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Keep older records in an object store, a directory; in the end all servers are destroyed, and the log comes back from it
+    #[arg(long)]
+    objects: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -56,6 +64,8 @@ struct Report {
     /// Partial reads that met a discard or no server, and discards that were refused.
     failures: u64,
     faults: Faults,
+    /// The contents of the object store; `None` without one.
+    stored: Option<Stored>,
     /// The error in the records; `None` if there is none.
     broken: Option<String>,
     courses: Vec<Course>,
@@ -76,16 +86,27 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         ["log.segment_bytes=4MiB", "cluster.heartbeat_millis=100", "cluster.election_timeout_millis=1000"]
             .map(str::to_owned)
             .into();
+    let store = options.objects.then(|| dir.path.join("store"));
+    settings.extend(store.iter().flat_map(|store| objects::settings(store)));
     settings.extend(options.common.set.iter().cloned());
+    if let Some(store) = &store {
+        fs::create_dir_all(store).with_context(|| format!("making {}", store.display()))?;
+    }
     let servers = Servers::start(&dir.path, 3, settings)?;
-    let report = soak(options, seed, &servers, &dir);
+    let report = soak(options, seed, &servers, &dir, store.as_deref());
     dir.keep = !report.as_ref().is_ok_and(|report| report.met);
     let report = report?;
     options.common.output.put(&table(&report), &report)?;
     Ok(report.met)
 }
 
-fn soak(options: &Options, seed: u64, servers: &Servers, dir: &WorkDir) -> Result<Report> {
+fn soak(
+    options: &Options,
+    seed: u64,
+    servers: &Servers,
+    dir: &WorkDir,
+    store: Option<&Path>,
+) -> Result<Report> {
     let shared = Shared {
         addresses: servers.addresses(),
         judge: Arc::new(Judge::default()),
@@ -123,11 +144,14 @@ fn soak(options: &Options, seed: u64, servers: &Servers, dir: &WorkDir) -> Resul
         if given.len() as u64 != WRITERS {
             shared.judge.fail("a writer panicked".to_owned());
         }
-        shared.heed("the end", settle(servers, shared, copied));
+        let whole = shared.heed("the end", settle(servers, shared, copied).map(Some));
         shared.over.store(true, Ordering::Relaxed);
         let samples = sampler.join().unwrap_or_default();
         let read_from_copy = copy.join().unwrap_or_default();
         shared.judge.finish(&given);
+        let stored = store.zip(whole).and_then(|(store, (last, whole))| {
+            shared.heed("the object store", objects::judge(servers, shared, store, last, whole).map(Some))
+        });
         let broken = shared.judge.broken();
         let courses = courses(&samples, time.as_secs_f64() / 2.0);
         let judged = options.minutes >= JUDGED_MINUTES;
@@ -143,6 +167,7 @@ fn soak(options: &Options, seed: u64, servers: &Servers, dir: &WorkDir) -> Resul
             read_from_copy,
             failures: shared.failures.load(Ordering::Relaxed),
             faults,
+            stored,
             broken,
             courses,
             judged,
@@ -152,8 +177,9 @@ fn soak(options: &Options, seed: u64, servers: &Servers, dir: &WorkDir) -> Resul
     })
 }
 
-/// After all appends have ended: reads everything everywhere, and compares.
-fn settle(servers: &Servers, shared: &Shared, copied: &AtomicU64) -> Result<()> {
+/// After all appends have ended: reads everything everywhere, and compares. Returns the last record; and the first one, and a digest
+/// of all.
+fn settle(servers: &Servers, shared: &Shared, copied: &AtomicU64) -> Result<(Index, (Index, u64))> {
     let begun = Instant::now();
     loop {
         let (tally, last) = (shared.judge.tally(), shared.judge.last().get());
@@ -183,7 +209,8 @@ fn settle(servers: &Servers, shared: &Shared, copied: &AtomicU64) -> Result<()> 
     let all: Vec<_> =
         servers.nodes().map(|node| clients::digest(shared, servers, node, last)).collect::<Result<_>>()?;
     ensure!(all.windows(2).all(|pair| pair[0] == pair[1]), "the replicas differ: {all:x?}");
-    Ok(())
+    let whole = all.first().copied().context("there are no servers")?;
+    Ok((last, whole))
 }
 
 fn sample(servers: &Servers, shared: &Shared, begun: Instant, time: Duration) -> Vec<Point> {
@@ -220,6 +247,13 @@ fn table(report: &Report) -> String {
         out,
         "{kills} kill -9, {stops} SIGSTOP, {transfers} transfers ({transfers_refused} refused); all well again after {recovery_seconds_max:.1} s at most"
     );
+    if let Some(Stored { objects, left, restored }) = report.stored {
+        let _ = writeln!(
+            out,
+            "the object store: {objects} objects, and {left} that nothing needed, which tier gc removed; {restored} records came back \
+             from it after the loss of all servers"
+        );
+    }
     let _ = writeln!(out, "the later half, one life of each server:");
     for course in &report.courses {
         let (unit, value): (_, fn(f64) -> f64) = match course.what {

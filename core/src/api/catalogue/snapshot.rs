@@ -37,7 +37,7 @@ const PART_FIXED_BYTES: usize = 40;
 const ENTRY_FIXED_BYTES: usize = 8;
 /// A part ends with the entry that reaches this size.
 const PART_BYTES: usize = 32 << 10;
-const MALFORMED: Malformed = "snapshot of the catalogue is malformed, or of a newer version";
+const MALFORMED: Malformed = "snapshot of the catalogue is malformed";
 
 /// A part of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]

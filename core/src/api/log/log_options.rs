@@ -45,9 +45,9 @@ impl Log {
     ///
     /// # Errors
     /// `InvalidArgument`: the option that is out of bounds, or conflicts with an option that this replica was opened
-    /// with. `NotFound`: the named log was deleted. `Unsupported`: names a member that has not reported support for the log's options; nothing was changed.
-    /// `NotLeader`, `Removed`, `Full`, `Busy`: nothing was changed. `Unavailable`: this replica lost leadership
-    /// meanwhile, and the change may or may not happen. `Poisoned`, `Closed`, `Forked`. It is safe to retry.
+    /// with. `NotFound`: the named log was deleted. `Unsupported`: names a member that has not reported support for the log's
+    /// options; nothing was changed. `NotLeader`, `Removed`, `Full`, `Busy`: nothing was changed. `Unavailable`: this replica lost
+    /// leadership meanwhile, and the change may or may not happen. `Poisoned`, `Closed`, `Forked`. It is safe to retry.
     pub fn set_log_options(&self, changes: &[(LogOption, Option<u64>)], timeout: Duration) -> Result<()> {
         self.may_wait()?;
         self.submit_set_log_options(changes, timeout)?.wait()

@@ -4,10 +4,70 @@ use super::Log;
 use crate::cluster::options::Role;
 use crate::error::{Error, ErrorKind, Result};
 use crate::replica::queue::inbox::InboxEvent;
-use crate::types::Index;
+use crate::store::objects::names::{log_folder, object_name};
+use crate::types::{Index, Timestamp};
 use std::sync::atomic::Ordering;
 
+/// An object of a log or a group that is in the object store, as the log itself says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogObject {
+    /// Its number: objects have no gap between them.
+    pub number: u64,
+    /// Its name in the object store.
+    pub name: String,
+    /// Its first record, and the record behind its last one. They are equal if it has none.
+    pub first: Index,
+    /// See `first`.
+    pub next: Index,
+    /// The time of its last entry.
+    pub timestamp: Timestamp,
+    /// Its size.
+    pub bytes: u64,
+    /// The CRC-32C of all its bytes.
+    pub crc32c: u32,
+}
+
 impl Log {
+    /// Whether readers of this log read the object of this name in the object store: it is this log's, or, if this log is a branch, one of
+    /// an ancestor that the branch reads, or an ancestor's `root`.
+    #[doc(hidden)]
+    pub fn reads_object(&self, name: &str) -> bool {
+        name.starts_with(&log_folder(self.log_id())) || self.view.segments.objects().is_of_ancestor(name)
+    }
+
+    /// Whether this log is a branch that still reads objects of another log.
+    #[doc(hidden)]
+    pub fn reads_other_logs(&self) -> bool {
+        self.view.segments.objects().has_ancestors()
+    }
+
+    /// The number of the first object that can be this log's own. Of a branch, those before it are other logs'.
+    #[doc(hidden)]
+    pub fn own_objects_from(&self) -> u64 {
+        self.view.segments.objects().own_from()
+    }
+
+    /// Up to `count` objects in the object store that have records of this log which are not discarded, oldest first: from this
+    /// number on, or from the oldest one that is left. One named log has none: ask its group.
+    #[doc(hidden)]
+    pub fn stored_objects(&self, number: u64, count: usize) -> Vec<LogObject> {
+        if !self.view.log.is_none() {
+            return Vec::new();
+        }
+        let log = self.log_id();
+        let found = self.view.segments.objects().numbered_from(number, count);
+        let shown = found.into_iter().map(|(number, segment, crc32c)| LogObject {
+            number,
+            name: object_name(log, number),
+            first: segment.base.next,
+            next: segment.end().next,
+            timestamp: segment.last_timestamp(),
+            bytes: u64::from(segment.bytes),
+            crc32c,
+        });
+        shown.collect()
+    }
+
     /// Has the leader put all records up to `upto` into objects soon, without waiting for
     /// [`object_bytes`](crate::Options::object_bytes) or [`object_age`](crate::Options::object_age). Returns at once;
     /// [`Metrics::stored_index`](crate::Metrics::stored_index) tells when they are stored. The request is forgotten if another

@@ -117,7 +117,7 @@ impl Log {
         self.submit_request(AdminRequest::Change(changes.to_vec(), true), timeout)
     }
 
-    pub(super) fn submit_request<T>(&self, request: AdminRequest, timeout: Duration) -> Result<Ticket<T>> {
+    pub(crate) fn submit_request<T>(&self, request: AdminRequest, timeout: Duration) -> Result<Ticket<T>> {
         self.check_fork()?;
         let completer = Completer::new();
         let ticket = completer.ticket(0, 0, 0);

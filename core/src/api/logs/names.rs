@@ -149,7 +149,8 @@ impl Logs {
     }
 
     /// Deletes a log with all its records. Blocks until that is durable. Its handles get `NotFound` from then on, and so do
-    /// its readers behind the last record; what they hold stays valid. The name can be created again: that is another log, with another number.
+    /// its readers behind the last record; what they hold stays valid. The name can be created again: that is another log, with
+    /// another number.
     ///
     /// # Errors
     /// `NotFound`. Those of [`Log::append`]; it is safe to retry.

@@ -7,6 +7,7 @@ use crate::store::helper::Helpers;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How many named logs are kept: in how many groups, and with which options.
 ///
@@ -47,6 +48,12 @@ pub(super) const GROUPS_MAX: u32 = 1024;
 
 /// The size of the system log's segments.
 pub(super) const SYSTEM_SEGMENT_BYTES: u32 = 1 << 20;
+
+/// A change of the catalogue goes to the object store within about this time, and that of an upload. The groups' objects have
+/// records of logs that the catalogue has to name.
+const SYSTEM_OBJECT_AGE: Duration = Duration::from_secs(1);
+/// Objects of the catalogue stay at least as long. So the snapshot that stands for discarded records is stored before they go.
+const SYSTEM_DELETE_DELAY_MIN: Duration = Duration::from_secs(600);
 
 impl Default for LogsOptions {
     fn default() -> Self {
@@ -111,15 +118,14 @@ impl LogsOptions {
                 "each group needs options of a cluster of its own: set LogsOptions::cluster".into(),
             );
         }
+        if self.options.payload_slices {
+            let what = "payload_slices is for a log on its own: appends of named logs are replicated whole; leave it out, and set \
+                        slice_interval alone";
+            return invalid(what.into());
+        }
         if self.options.retention_bytes.is_some() || self.options.retention_age.is_some() {
             return invalid(
                 "retention_bytes and retention_age are of a log on its own: discard records of each named log".into(),
-            );
-        }
-        if self.options.slice_interval.is_some() {
-            return invalid(
-                "slice_interval is of a log on its own: groups of named logs have objects, and no slices yet"
-                    .into(),
             );
         }
         if self.options.logs_max() == 0 {
@@ -145,6 +151,7 @@ impl LogsOptions {
     pub(super) fn of_system(&self) -> Options {
         let Options { create, read_mode, queue_timeout, ref vault, object_age, cache_bytes, .. } =
             self.options;
+        let (slice_interval, slice_bytes) = (self.options.slice_interval, self.options.slice_bytes);
         let (object_scrub, object_delete_delay) =
             (self.options.object_scrub, self.options.object_delete_delay);
         let (clock, cluster) =
@@ -158,12 +165,81 @@ impl LogsOptions {
             // The catalogue names the logs whose records are in the objects of the groups. It stays on the disk as well.
             vault: vault.clone(),
             object_bytes: SYSTEM_SEGMENT_BYTES,
-            object_age,
+            object_age: Some(object_age.map_or(SYSTEM_OBJECT_AGE, |age| age.min(SYSTEM_OBJECT_AGE))),
             cache_bytes,
             object_scrub,
-            object_delete_delay,
+            object_delete_delay: object_delete_delay.max(SYSTEM_DELETE_DELAY_MIN),
+            // The slices of a group are of little use without the names of its logs.
+            slice_interval,
+            slice_bytes,
             helpers: Some(self.helpers.clone()),
+            is_catalogue: true,
+            // It has none: their room is for objects.
+            sessions_max: 1,
             ..Options::with_segment_bytes(SYSTEM_SEGMENT_BYTES)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::log::Log;
+    use crate::error::{Error, ErrorKind};
+    use crate::types::Index;
+    use crate::vault::{HookedVault, MemoryVault, Vault};
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Instant;
+
+    #[test]
+    fn catalogue_has_room_for_objects_of_single_records() {
+        let options = LogsOptions::default().of_system();
+        assert!(options.objects_max() > 2000, "{}", options.objects_max());
+        options.check().unwrap();
+    }
+
+    /// Its objects are deleted only once the snapshot that replaces them is in an object.
+    #[test]
+    fn store_never_has_only_the_begin_of_a_catalogue() {
+        let dir = tempfile::tempdir().unwrap();
+        let below = Arc::new(MemoryVault::default());
+        let vault = Arc::new(HookedVault::new(below.clone()));
+        let options = Options {
+            vault: Some(vault.clone()),
+            object_age: Some(Duration::from_millis(20)),
+            object_delete_delay: Duration::ZERO,
+            ..LogsOptions::default().of_system()
+        };
+        let log = Log::open(dir.path(), options).unwrap();
+        let eventually = |what: &str, holds: &dyn Fn() -> bool| {
+            let begun = Instant::now();
+            while !holds() {
+                assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        };
+        log.append(&b"old"[..]).unwrap();
+        eventually("it is stored", &|| log.metrics().stored_index == 1);
+        let refused = Arc::new(AtomicU32::new(0));
+        let count = refused.clone();
+        vault.set(move |call, name| match call == "put" && name.contains("/o/") {
+            true => {
+                count.fetch_add(1, Ordering::Relaxed);
+                Err(Error::new(ErrorKind::Unavailable, "no room"))
+            }
+            false => Ok(()),
+        });
+        log.append(&b"snapshot"[..]).unwrap();
+        eventually("it cannot be stored", &|| refused.load(Ordering::Relaxed) > 0);
+        log.discard(Index(2)).unwrap();
+        let before = refused.load(Ordering::Relaxed);
+        // A deletion that is due comes before the next attempt.
+        eventually("it is tried again", &|| refused.load(Ordering::Relaxed) > before + 1);
+        let folder = format!("{:032x}/o/", log.log_id().get());
+        let numbers = || below.list(&folder).unwrap().len();
+        assert_eq!(numbers(), 1, "the old object stays");
+        vault.set(|_, _| Ok(()));
+        eventually("the new one takes its place", &|| log.metrics().stored_index == 2 && numbers() == 1);
+        log.close().unwrap();
     }
 }

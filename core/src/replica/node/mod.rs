@@ -19,6 +19,8 @@
 //!   it led, the replica that may lead next.
 
 pub(crate) mod driver;
+mod end_times;
+mod holes;
 mod log_retention;
 mod publish;
 mod repair_thread;
@@ -53,6 +55,7 @@ use crate::sync::completer::Completer;
 use crate::sync::completion::Outcome;
 use crate::types::{EntryIndex, Index};
 use driver::DrivenNode;
+use holes::Holes;
 use shared::Shared;
 use sorting::Sorting;
 use std::collections::VecDeque;
@@ -60,6 +63,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tiering::Tiering;
+use tiering::payloads::deposed;
 
 /// An idle log proves its tail after this time.
 const MARKER_DELAY: Duration = Duration::from_millis(10);
@@ -112,6 +116,7 @@ pub(crate) struct Node {
     scrubber: Scrubber,
     tiering: Tiering,
     sorting: Sorting,
+    holes: Holes,
     /// The conflict between the log's options and those that the node was opened with.
     misfit: Option<Error>,
     /// The kind of the last published reason why this replica cannot accept every entry.
@@ -180,6 +185,7 @@ impl Node {
             scrubber,
             tiering,
             sorting,
+            holes: Holes::new(),
             misfit: None,
             shortage: None,
         };
@@ -278,6 +284,14 @@ impl Node {
                 return Ok(());
             }
             match self.items.pop_front() {
+                // It refers to payload slices of a term in which this replica led before.
+                Some(Proposal::Data(gathered))
+                    if gathered.stored.is_some_and(|at| at.slice.term != self.replica.term()) =>
+                {
+                    let size = gathered.bytes;
+                    fail(Proposal::Data(gathered), &deposed());
+                    self.queue.account(size, 0);
+                }
                 Some(Proposal::Data(gathered)) => {
                     let appends = gathered.batches.len() as u64;
                     let (size, records) = (gathered.bytes, u64::from(gathered.records));
@@ -286,7 +300,10 @@ impl Node {
                         return Ok(());
                     }
                     bytes += size;
-                    if self.replica.propose(gathered, now, &mut self.writer.plan)? {
+                    let stored = gathered.stored;
+                    let proposed = self.replica.propose(gathered, now, &mut self.writer.plan)?;
+                    self.has_proposed(stored, proposed);
+                    if proposed.is_some() {
                         self.published.counters.appends.fetch_add(appends, Ordering::Relaxed);
                         self.published.counters.records.fetch_add(records, Ordering::Relaxed);
                         self.gathered += size;
@@ -302,7 +319,10 @@ impl Node {
                     completer.answer(Outcome::Placed { first: Index(0) });
                 }
                 Some(Proposal::Command(_, command, completer)) => {
+                    let is_session = command.is_session();
+                    let before = self.replica.sequencer.end().raft;
                     self.replica.command(command, Some(completer), now, &mut self.writer.plan)?;
+                    self.has_commanded(is_session, before);
                 }
                 None => return Ok(()),
             }
@@ -322,6 +342,12 @@ impl Node {
             None => return false,
         };
         self.writer.plan.awaits_file(body, purpose)
+    }
+
+    /// Without threads, the results of puts of payload slices arrive so much later from now on.
+    #[cfg(feature = "testing")]
+    pub(crate) fn puts_take(&mut self, time: std::ops::Range<std::time::Duration>) {
+        self.tiering.payloads.puts_take(time);
     }
 
     /// Whether appends wait for a file that is being prepared.
@@ -436,7 +462,11 @@ impl DrivenNode for Node {
     }
 
     fn accepts_proposals(&self) -> bool {
-        self.items.is_empty() && self.has_uncommitted_room()
+        let has_room = self.tiering.payloads.has_room(&self.options);
+        // Those that wait for the object store were committed before, and wait nowhere else.
+        let waits_for_store =
+            self.refers() && self.replica.waiting_appends() >= self.options.queue_appends_max;
+        self.items.is_empty() && has_room && !waits_for_store && self.has_uncommitted_room()
     }
 
     fn committed(&self) -> EntryIndex {
@@ -448,13 +478,16 @@ impl DrivenNode for Node {
     }
 
     fn awaits_commit(&self, now: Moment) -> bool {
-        let waits = !self.items.is_empty() || self.replica.has_waiting() || self.queue.has_items();
+        let holds = !self.items.is_empty() || !self.tiering.payloads.is_empty();
+        let waits = holds || self.replica.has_waiting() || self.queue.has_items();
         waits && self.replica.can_commit(now)
     }
 
     fn step(&mut self, now: Moment, work: Work) -> Result<()> {
         self.writer.store.allocator.set_time(now);
-        self.items.extend(work.items);
+        if work.closed {
+            self.tiering.payloads.hurry();
+        }
         for event in work.events {
             match event {
                 InboxEvent::Message(envelope) => {
@@ -476,13 +509,15 @@ impl DrivenNode for Node {
         }
         self.replica.advance(now, &mut self.writer.plan)?;
         self.resume_settled(now)?;
+        self.refer(work.items, now)?;
         self.order(now)?;
         self.prove(now)?;
         self.finish(now)?;
         self.retain(now)?;
         self.tier(now)?;
-        self.slice(now);
+        self.slice(now)?;
         self.sort_segments(now);
+        self.make_holes(now);
         self.scrub(now)
     }
 
@@ -521,11 +556,21 @@ impl DrivenNode for Node {
             now.plus(left).max(self.retain_at)
         });
         let (scrub, tier) = (self.scrubber.deadline(now), self.tiering_due(now));
-        let slices = self.slices_due(now);
-        [self.replica.deadline(), self.prove_at, retain, scrub, tier, slices, self.sorting_due(now)]
-            .into_iter()
-            .flatten()
-            .min()
+        let (slices, payloads) = (self.slices_due(now), self.payloads_due());
+        [
+            self.replica.deadline(),
+            self.prove_at,
+            retain,
+            scrub,
+            tier,
+            slices,
+            payloads,
+            self.sorting_due(now),
+            self.holes_due(now),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     fn prove_now(&mut self, now: Moment) {
@@ -543,6 +588,7 @@ impl DrivenNode for Node {
         self.show_end();
         let what = "outcome unknown: the log was closed before a majority was known to have the append";
         self.replica.fail_all(&Error::new(ErrorKind::Unavailable, what));
+        self.tiering.payloads.fail_all(&closed());
         for item in self.items.drain(..) {
             fail(item, &closed());
         }
@@ -555,6 +601,7 @@ impl DrivenNode for Node {
         self.queue.refuse(error);
         let unknown = unknown(cause);
         self.replica.fail_all(&unknown);
+        self.tiering.payloads.fail_all(&unknown);
         for item in self.items.drain(..) {
             fail(item, &unknown);
         }

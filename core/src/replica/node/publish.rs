@@ -3,6 +3,7 @@
 //!
 //! Invariant: a caller that was answered can read its records, and the status shows the effect of its request.
 
+use super::end_times::EndTimes;
 use super::{Node, STATUS_AGE, counted_capacity};
 use crate::cluster::membership::Membership;
 use crate::cluster::options::{ReplicaStatus, Role};
@@ -29,6 +30,8 @@ pub(crate) struct Published {
     /// At a follower: the first record that a discard of the log has left since it was opened; 0 before. The follower can keep
     /// less.
     pub(crate) discarded: AtomicU64,
+    /// At a follower.
+    pub(crate) end_times: EndTimes,
     /// Records up to this one are to be in objects soon, as the program has asked for; 0: it has not.
     pub(crate) cut_upto: AtomicU64,
     /// Whether this is a copy of one log of a shared group, which numbers its entries by itself.
@@ -104,7 +107,8 @@ impl Node {
             if planted!(8) { self.replica.sequencer.end().raft } else { self.replica.committed() };
         let upto = committed.min(self.writer.written().end.raft);
         let members = self.replica.sequencer.committed().changed;
-        let due = self.replica.commit_to(upto);
+        let answerable = self.answerable(upto, now);
+        let due = self.replica.commit_to(upto, answerable);
         let committed = self.replica.sequencer.committed();
         let (raft, next, first) = (committed.raft, committed.next, committed.first);
         let members_changed = committed.changed != members;
@@ -156,7 +160,10 @@ impl Node {
             return;
         }
         let states = changed.states.into_iter().map(|log| (log, logs.get(log)));
-        self.logs_shrank |= self.logs.show(logs.opened(), states);
+        if self.logs.show(logs.opened(), states) {
+            self.logs_shrank = true;
+            self.holes.shrank();
+        }
         for log in changed.options {
             let options = logs.options(log);
             self.logs.show_options(log, options);

@@ -186,11 +186,16 @@ impl Node {
         of_object.or_else(|| segment.map(|segment| (segment.end().next, segment.last_timestamp())))
     }
 
-    /// Bytes that count against retention: those of the log's files, and those of objects before them.
+    /// Bytes that count against retention: those of the log's files, and those of objects before them. Of a log with payload slices at
+    /// least those of all objects, which have the payload: files only refer to it.
     fn retained_bytes(&self) -> u64 {
         let segments = &self.writer.store.segments;
         let local = segments.oldest().map_or(Index(0), |oldest| oldest.base.next);
-        self.queue.used() + segments.objects().bytes_before(local)
+        let bytes = self.queue.used() + segments.objects().bytes_before(local);
+        match self.replica.sequencer.committed().options.get(LogOption::PayloadSlices) {
+            Some(_) => bytes.max(segments.objects().bytes_before(Index(u64::MAX))),
+            None => bytes,
+        }
     }
 
     /// Whether the oldest segment is beyond the age limit, by the log's time: a jump of the wall clock discards

@@ -207,11 +207,12 @@ fn start_threads<W: WriterThreads>(
         let work = Arc::new(work);
         for _ in 0..work.threads() {
             let (work, allocator, lock) = (work.clone(), allocator.clone(), lock.clone());
-            let runs = shared.view.runs.clone();
+            let (runs, segments) = (shared.view.runs.clone(), shared.view.segments.clone());
             threads.own.push(spawn_writer(path, queue, move || {
                 work.run();
                 allocator.stop();
                 runs.copies().close();
+                segments.objects().close();
                 drop(lock);
             })?);
         }
@@ -222,6 +223,7 @@ fn start_threads<W: WriterThreads>(
         Err(error) => {
             queue.refuse(poisoned(&error));
             allocator.stop();
+            shared.view.segments.objects().close();
             let _ = join(threads);
             Err(error)
         }

@@ -3,7 +3,7 @@
 use super::{Published, counted_capacity};
 use crate::cluster::options::ClusterOptions;
 use crate::options::Options;
-use crate::read::reader::LogView;
+use crate::read::view::LogView;
 use crate::replica::open::RecoveredLog;
 use crate::replica::queue::proposals::{ProposalQueue, QueueLimits};
 use crate::store::format::identity::Identity;

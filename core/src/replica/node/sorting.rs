@@ -12,6 +12,7 @@ use crate::replica::queue::inbox::InboxEvent;
 use crate::store::Store;
 use crate::store::allocator::Allocator;
 use crate::store::read::run_directory::RunDirectories;
+use crate::store::read::sorted_copies::SortedCopies;
 use crate::store::read::sorter::{Begun, Sorter, Step};
 use crate::sync::clock::Moment;
 use crate::types::LogId;
@@ -21,10 +22,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long no copy is made after a failure, or if the disk has too little space for one.
-const PAUSE: Duration = Duration::from_secs(60);
+pub(super) const PAUSE: Duration = Duration::from_secs(60);
 /// After each copy the helper thread rests, this many times as long as that took: appends need the disk and the processors, and
 /// what they leave is enough for the copies in the long run.
-const REST: u32 = 9;
+pub(super) const REST: u32 = 9;
 
 /// The sorting of a log's segments.
 pub(super) struct Sorting {
@@ -134,6 +135,10 @@ impl Sorting {
         })
     }
 
+    pub(super) fn copies(&self) -> &Arc<SortedCopies> {
+        self.runs.copies()
+    }
+
     fn state(&self) -> State {
         let (copies, segments) = (self.runs.copies(), self.runs.segments());
         State {
@@ -201,7 +206,7 @@ impl Node {
         let took = now.since(self.sorting.began).min(PAUSE);
         self.sorting.again = now.plus(took * REST);
         match outcome {
-            Ok(Outcome::Made) => {}
+            Ok(Outcome::Made) => self.holes.made(number),
             Ok(Outcome::NotThis) => drop(self.sorting.skipped.insert(number)),
             Ok(Outcome::NoRoom) => self.sorting.again = now.plus(PAUSE),
             Err(error) => {

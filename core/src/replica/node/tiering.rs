@@ -20,14 +20,21 @@
 //!
 //! Must not know: the network, which object store it is.
 
+mod commits;
+mod confirmation;
 mod delegation;
 mod examination;
 mod jobs;
 mod local;
 mod object_access;
 mod object_scrub;
+mod payload_jobs;
+pub(super) mod payloads;
+mod placement;
+mod read_back;
 mod slice_jobs;
 mod slices;
+mod unread;
 
 use super::Node;
 use crate::error::{Error, ErrorKind, Result};
@@ -37,9 +44,11 @@ use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
 use crate::replica::queue::proposals::{Command, ObjectCommand, ProposalQueue};
 use crate::replica::raft::body_bytes_of;
 use crate::store::Store;
+use crate::store::filling::{self, FillLimits};
 use crate::store::format::objects::StoredObject;
 use crate::store::object_file::Stretch;
 use crate::store::objects::cache::ObjectCache;
+use crate::store::objects::payloads::Payloads;
 use crate::store::segment::{Base, ReadMode};
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
@@ -51,6 +60,7 @@ use jobs::{Found, Job, JobDone, ObjectBegin, Search};
 use local::Released;
 pub(crate) use object_access::ObjectMaker;
 use object_scrub::ObjectScrub;
+use payloads::PayloadGate;
 use slices::Slices;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -110,6 +120,7 @@ pub(super) struct Tiering {
     delegation: Delegation,
     scrub: ObjectScrub,
     pub(super) slices: Slices,
+    pub(super) payloads: PayloadGate,
     /// An object that another replica says to have stored.
     claimed: Option<(NodeId, u64, StoredObject)>,
 }
@@ -121,6 +132,8 @@ struct Lacking {
     bytes: u64,
     /// The size of objects then.
     object_bytes: u64,
+    /// See [`PayloadGate::referred`], then.
+    referred: u64,
 }
 
 /// Objects below a number that are to be deleted.
@@ -129,6 +142,8 @@ struct Deletion {
     below: u64,
     /// Once this entry is durably known to be committed.
     raft: EntryIndex,
+    /// Of a catalogue: once all records before this one are in objects. The snapshot that replaces the objects is among them.
+    next: Index,
     /// The discard was seen then.
     since: Moment,
     /// Not before.
@@ -139,11 +154,28 @@ struct Deletion {
 pub(crate) fn read_objects(store: &Store, log: LogId, options: &Options) {
     let Some(vault) = options.vault.clone() else { return };
     let maps = options.read_mode == ReadMode::Map;
-    let cache = ObjectCache::new(vault, log, store.disk.clone(), maps, options.cache_bytes);
-    if !store.allocator.is_unaided() {
+    let keeps = options.fill_bytes.is_some();
+    let cache = ObjectCache::new(vault.clone(), store.disk.clone(), maps, options.cache_bytes, keeps);
+    let cache = Arc::new(cache);
+    let is_unaided = store.allocator.is_unaided();
+    if !is_unaided {
         cache.start_fetching();
     }
-    store.segments.objects().set_cache(Arc::new(cache));
+    let payloads = Payloads::new(vault, log, options.cache_bytes);
+    store.segments.objects().set_cache(cache.clone(), Arc::new(payloads));
+    if let Some(fill_bytes) = options.fill_bytes {
+        cache.give_way();
+        let local_bytes = [options.local_bytes, options.capacity_bytes].into_iter().flatten().min();
+        let (local_age, segment_bytes) = (options.local_age, options.segment_bytes);
+        let limits = FillLimits { fill_bytes, local_bytes, local_age, segment_bytes };
+        if !is_unaided {
+            filling::start(&store.segments, limits, store.disk.path());
+        }
+    }
+}
+
+fn in_millis(age: Duration) -> u64 {
+    u64::try_from(age.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Tiering {
@@ -185,6 +217,7 @@ impl Tiering {
             delegation: Delegation::default(),
             scrub: ObjectScrub::load(&*store.disk, log),
             slices: Slices::new(seed),
+            payloads: PayloadGate::new(seed),
             claimed: None,
         }
     }
@@ -269,6 +302,7 @@ impl Node {
         if let Err(error) = self.tiering.start(job) {
             self.tiering.is_busy = false;
             self.tiering.delegation.end_job();
+            self.end_failed_look(&error, now);
             self.tiering.has_failed(&error, "objects cannot be stored", now);
         }
         Ok(())
@@ -284,16 +318,30 @@ impl Node {
         let Some(object_bytes) = committed.options.get(LogOption::ObjectBytes) else {
             return self.begin_objects(now).map(|()| None);
         };
+        self.begin_payloads(now)?;
+        self.keep_object_age(now)?;
+        let committed = self.replica.sequencer.committed();
         if !self.tiering.is_checked {
-            let has_begun = committed.objects.has_begun();
-            return Ok(Some(Job::CheckRoot { vault, log, has_begun }));
+            let begun = Box::new(self.begun());
+            return Ok(Some(Job::CheckRoot { vault, log, begun }));
         }
         if let Some(below) = self.due_for_deletion(now) {
-            return Ok(Some(Job::Delete { vault, log, below }));
+            return Ok(Some(Job::Delete { vault, lineage: committed.objects.lineage(log), below }));
         }
         if let Some(upto) = self.slices_to_delete(now) {
+            self.lets_slices_go(upto);
             return Ok(Some(Job::DeleteSlices { vault, log, upto, unaided: self.tiering.unaided }));
         }
+        if let Some(look) = self.look_for_unread(&vault, now) {
+            return Ok(Some(look));
+        }
+        if let Some(sweep) = self.sweep_payloads(now) {
+            return Ok(Some(sweep));
+        }
+        if let Some(read_back) = self.read_back_job(&vault, now) {
+            return Ok(Some(read_back));
+        }
+        let committed = self.replica.sequencer.committed();
         if let Some((number, begin, end)) = committed.objects.next_to_store() {
             if let Some((from, number, object)) = self.tiering.claimed.take().filter(|(_, n, _)| *n == number)
             {
@@ -345,7 +393,11 @@ impl Node {
         let work = has_work.then_some(now).or(self.tiering.delegation.deadline());
         let delete = self.deletable().next().map(|next| next.at);
         let (age, sweep) = (self.age_due(now), self.sweep_due(now));
-        [work, delete, age, sweep].into_iter().flatten().min().map(|at| at.max(self.tiering.again))
+        let asked = self.lacks_object_age().then_some(self.tiering.asked_until);
+        let payloads =
+            [self.payloads_begin_due(), self.payload_sweep_due(now), asked, self.unread_look_due()];
+        let payloads = payloads.into_iter().flatten().min();
+        [work, delete, age, sweep, payloads].into_iter().flatten().min().map(|at| at.max(self.tiering.again))
     }
 
     /// Whether there is something to store, to claim or to delete.
@@ -376,9 +428,30 @@ impl Node {
         self.tiering.asked_until = now.plus(OPTION_TIMEOUT * 2);
         let mut changes = vec![(LogOption::ObjectBytes, Some(u64::from(self.options.object_bytes)))];
         if let Some(age) = self.options.object_age {
-            let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
-            changes.push((LogOption::ObjectAge, Some(age)));
+            changes.push((LogOption::ObjectAge, Some(in_millis(age))));
         }
+        self.set_options(changes, now)
+    }
+
+    /// Whether the log of a catalogue has no age of objects, or a higher one: an earlier version has opened it first, or a program has
+    /// changed it.
+    fn lacks_object_age(&self) -> bool {
+        let age = self.replica.sequencer.committed().options.get(LogOption::ObjectAge);
+        let is_too_high = |most| age.is_none_or(|age| age > in_millis(most));
+        self.options.is_catalogue && self.options.object_age.is_some_and(is_too_high)
+    }
+
+    /// Sets the age of a catalogue's objects if it lacks it.
+    fn keep_object_age(&mut self, now: Moment) -> Result<()> {
+        if !self.lacks_object_age() || now < self.tiering.asked_until {
+            return Ok(());
+        }
+        self.tiering.asked_until = now.plus(OPTION_TIMEOUT * 2);
+        let age = self.options.object_age.map(in_millis);
+        self.set_options(vec![(LogOption::ObjectAge, age)], now)
+    }
+
+    fn set_options(&mut self, changes: Vec<(LogOption, Option<u64>)>, now: Moment) -> Result<()> {
         let request = AdminRequest::SetOptions(LogNumber::OWN, changes);
         let completer = Completer::new();
         self.replica.handle_request(request, OPTION_TIMEOUT, completer, now, &mut self.writer.plan)?;
@@ -398,12 +471,21 @@ impl Node {
         }
         let segments = &self.writer.store.segments;
         let is_of = |of: &Lacking| (of.behind, of.object_bytes) == (about.raft, object_bytes);
-        let needed = self.tiering.lacking.filter(is_of).map_or(object_bytes, |lacking| lacking.bytes);
-        let is_full = segments.bytes_behind(about.raft) >= needed;
-        if !is_full && !is_due {
+        let lacking = self.tiering.lacking.filter(is_of);
+        let needed = lacking.map_or(object_bytes, |lacking| lacking.bytes);
+        let refers = committed.options.get(LogOption::PayloadSlices).is_some();
+        // An object has the batches that the log only refers to: only a look at the entries says how large they are.
+        let referred = self.tiering.payloads.referred();
+        let more = lacking.map_or(0, |lacking| referred - lacking.referred);
+        let is_full = segments.bytes_behind(about.raft) + more >= needed || (refers && lacking.is_none());
+        // It may have less than what is committed: that has to have a record, too. Else each object caused one of commands alone.
+        let begins = about.next.max(self.replica.sequencer.first_at_end());
+        let cuttable = self.cuttable().filter(|(upto, _)| *upto > about.raft);
+        let all = is_due && cuttable.is_some_and(|(_, next)| next > begins);
+        if !is_full && !all {
             self.tiering.again = now.plus(LOOK_EVERY);
             self.tiering.looked_upto = committed.raft;
-            return None;
+            return None; // if it is due, it is looked at again
         }
         if let Err(full) = self.replica.sequencer.check_room_for_object() {
             self.tiering.looked_upto = committed.raft;
@@ -412,9 +494,13 @@ impl Node {
         }
         let archive = self.writer.archive.clone();
         let number = committed.objects.end().map_or(0, |(number, _)| number);
-        let (upto, first) = (committed.raft, self.replica.sequencer.first_at_end());
-        let (begin, all) = (self.next_begin(), is_due);
-        Some(Job::FindEnd(Search { archive, number, begin, upto, object_bytes, all, first }))
+        let Some((upto, _)) = cuttable else {
+            self.tiering.again = now.plus(LOOK_EVERY);
+            return None;
+        };
+        let first = self.replica.sequencer.first_at_end();
+        let begin = self.next_begin();
+        Some(Job::FindEnd(Search { archive, number, begin, upto, object_bytes, all, first, refers }))
     }
 
     /// Where the next object begins.
@@ -497,7 +583,13 @@ impl Node {
                 self.tiering.lacking = self.about_next_begin().map(|about| {
                     let looked =
                         segments.bytes_behind(about.raft).saturating_sub(segments.bytes_behind(upto));
-                    Lacking { behind: about.raft, bytes: looked.saturating_add(bytes), object_bytes }
+                    let referred = self.tiering.payloads.referred();
+                    Lacking {
+                        behind: about.raft,
+                        bytes: looked.saturating_add(bytes),
+                        object_bytes,
+                        referred,
+                    }
                 });
             }
             JobDone::End(_, _, Err(error)) => {
@@ -506,6 +598,7 @@ impl Node {
             JobDone::Stored(number, result) if asked.is_some() => self.answer(asked, number, result),
             JobDone::Checked(number, object, _, Ok(())) => {
                 self.tiering.has_succeeded("the object store");
+                self.tiering.scrub.read_backs.has_stored();
                 self.propose_object(ObjectCommand::Stored { number, object }, now)?;
             }
             JobDone::Checked(_, _, from, Err(error)) => {
@@ -516,12 +609,14 @@ impl Node {
                 tracing::debug!(path = %self.tiering.path.display(), number, bytes = object.bytes, "an object is stored");
                 self.published.counters.stored_object(object.bytes.into());
                 self.tiering.has_succeeded("the object store");
+                self.tiering.scrub.read_backs.has_stored();
                 self.propose_object(ObjectCommand::Stored { number, object }, now)?;
             }
             JobDone::Stored(_, Err(error)) => {
                 self.tiering.has_failed(&error, "an object cannot be stored", now)
             }
             JobDone::Listed(result) => self.end_listing(result, now),
+            JobDone::Unread(result) => self.end_unread_look(result, now),
             JobDone::Examined(number, result) => self.end_examination(number, result, now),
             JobDone::Deleted(below, Ok(count)) => {
                 let path = self.tiering.path.display();
@@ -539,11 +634,13 @@ impl Node {
                 }
             }
             JobDone::SlicesDeleted(upto, result) => self.end_sweep(upto, result, now),
+            JobDone::PayloadsSwept(behind, result) => self.end_payload_sweep(behind, result, now),
             JobDone::Panicked => {
                 let error = Error::new(ErrorKind::Io, "a call of the object store panicked");
                 if let Some((_, number)) = asked {
                     self.answer(asked, number, Err(error.clone()));
                 }
+                self.end_failed_look(&error, now);
                 self.tiering.has_failed(&error, "objects cannot be stored", now);
             }
         }
@@ -565,7 +662,12 @@ impl Node {
             return Ok(());
         }
         let before = self.replica.sequencer.objects().progress();
+        let end = self.replica.sequencer.end().raft;
         self.replica.command(command, None, now, &mut self.writer.plan)?;
+        // Exactly one more entry: it is this one.
+        if self.replica.sequencer.end().raft == end.next() {
+            self.tiering.payloads.placement.pass(end.next());
+        }
         // A command that the log does not take is not tried at once: nothing would have changed.
         let is_taken = self.replica.sequencer.objects().progress() != before;
         self.tiering.again = if is_taken { now } else { now.plus(LOOK_EVERY) };
@@ -582,7 +684,8 @@ impl Node {
         committed.objects.show(self.tiering.log, self.writer.store.segments.objects());
         let (raft, is_discarded) =
             (committed.raft, number > self.tiering.shown.0 || self.tiering.shown == (0, 0));
-        self.tiering.shown = (number, next);
+        let before = std::mem::replace(&mut self.tiering.shown, (number, next));
+        self.read_back(before.1..next, now);
         self.logs_shrank = true; // it may be known now that the oldest object has no records of any log
         self.prune_scrub();
         if is_discarded && number > self.tiering.deleted {
@@ -602,7 +705,8 @@ impl Node {
         }
         let joined = waiting.pop_back_if(|last| now.since(last.since) < delay / DELETIONS_MAX);
         let since = joined.map_or(now, |last| last.since);
-        waiting.push_back(Deletion { below, raft, since, at: now.plus(delay) });
+        let next = self.replica.sequencer.committed().next;
+        self.tiering.to_delete.push_back(Deletion { below, raft, next, since, at: now.plus(delay) });
     }
 
     /// The objects that can be deleted now: all below this number.
@@ -615,6 +719,10 @@ impl Node {
     fn deletable(&self) -> impl Iterator<Item = &Deletion> {
         let known = self.known_commit();
         let waits = self.slices_need_objects();
-        self.tiering.to_delete.iter().take_while(move |next| next.raft <= known && !waits)
+        let stored = self.replica.sequencer.committed().objects.stored_end().map(|end| end.next);
+        let is_replaced =
+            move |next: Index| !self.options.is_catalogue || stored.is_some_and(|stored| stored >= next);
+        let may_go = move |next: &&Deletion| next.raft <= known && !waits && is_replaced(next.next);
+        self.tiering.to_delete.iter().take_while(may_go)
     }
 }

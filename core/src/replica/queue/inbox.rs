@@ -36,4 +36,6 @@ pub(crate) enum AdminRequest {
     Transfer(NodeId),
     /// Set options of a log, or (None) unset them; leader only. Log 0: the directory's own, or the whole group.
     SetOptions(LogNumber, Vec<(LogOption, Option<u64>)>),
+    /// Wait until all other members have reported that they read this version of the format; leader only. Changes nothing.
+    AwaitVersion(u32),
 }

@@ -14,7 +14,7 @@
 
 use super::Replica;
 use crate::error::{Error, Result};
-use crate::replica::queue::proposals::{Command, LogCommand};
+use crate::replica::queue::proposals::Command;
 use crate::replica::state::command::{COMMAND_BYTES, parse_command};
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::{Arrived, EntryKind, body_bytes};
@@ -320,20 +320,10 @@ pub(super) fn body_of(entry: &Entry) -> usize {
     }
 }
 
-/// Whether this entry makes room, or leads to it: a discard, or options of the log.
-fn makes_room(header: &BlockHeader, body: &[bytes::Bytes]) -> bool {
+/// Whether this entry makes room, or leads to it.
+fn makes_room(header: &BlockHeader, body: &[Bytes]) -> bool {
     let command = || body.first().and_then(|b| parse_command(b).ok());
-    header.kind == Kind::Command
-        && matches!(
-            command(),
-            Some(
-                Command::Discard { .. }
-                    | Command::SetOptions(_)
-                    | Command::Log(
-                        LogCommand::Drop { .. } | LogCommand::Discard { .. } | LogCommand::SetOptions { .. }
-                    )
-            )
-        )
+    header.kind == Kind::Command && command().is_some_and(Command::makes_room)
 }
 
 #[cfg(all(test, feature = "testing", not(loom)))]

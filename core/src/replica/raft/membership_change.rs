@@ -85,7 +85,7 @@ impl Replica {
         Ok(())
     }
 
-    /// In a removed replica: sends a voter that requests its vote the commit index, which covers the removal.
+    /// In a replica that was removed or demoted: sends a voter that requests its vote the commit index, which covers that change.
     ///
     /// A voter that has the change in its log, and does not know that it is committed, still counts this replica as a
     /// voter. A vote would not help it, because the elected leader would need this replica's acknowledgements too. Any
@@ -104,6 +104,18 @@ impl Replica {
         let mut answer = Message { from, to, term, reject: true, commit, commit_term, ..Message::default() };
         answer.set_msg_type(MessageType::MsgRequestPreVoteResponse);
         self.send(vec![answer]);
+    }
+
+    /// Whether this replica is no voter any more, and raft would refuse this pre-vote in a term that is over for the candidate, which
+    /// then ignores the refusal. A voter would stand for election itself, and learn of the term by that; a former voter does not. So it
+    /// answers with [`Self::send_commit`]: it can have been a leader that alone knew that it is no voter any more, and its log can be
+    /// longer than the candidate's for ever.
+    pub(super) fn refuses_unheard(&self, question: &Message) -> bool {
+        let raft = &self.raw.raft;
+        question.get_msg_type() == MessageType::MsgRequestPreVote
+            && raft.term < question.term.saturating_sub(1)
+            && !self.membership.get(self.node()).is_some_and(Member::is_voter)
+            && !raft.raft_log.is_up_to_date(question.index, question.log_term)
     }
 
     /// Whether a majority of the voters of `membership` (in a joint one: of each half) has durably recorded that
@@ -185,6 +197,7 @@ impl Replica {
         tracing::warn!("{what}");
         self.out = Some(Error::new(ErrorKind::Removed, what));
         self.answers_on = false;
+        self.waiting_appends = 0;
         for w in self.waiting.drain(..) {
             w.completer.answer(Outcome::Failed(unknown_outcome()));
         }

@@ -63,7 +63,7 @@ use peers::Peers;
 pub(crate) use peers::handshake::Extent;
 use peers::handshake::Introduction;
 use propose::Waiting;
-pub(crate) use propose::body_bytes_of;
+pub(crate) use propose::{Proposed, body_bytes_of};
 use raft::eraftpb::Entry;
 use raft::{RawNode, StateRole};
 use ready::Durability;
@@ -87,6 +87,8 @@ pub(crate) struct Replica {
     durability: Durability,
     /// Appends and commands whose entries are not committed, in the order of the log.
     waiting: VecDeque<Waiting>,
+    /// How many appends they answer.
+    waiting_appends: usize,
     /// Blocks that this leader proposed and that raft has not returned in a ready yet.
     staged: VecDeque<NewBlock>,
     /// Membership changes that are committed and durable here, and not in force yet.
@@ -112,6 +114,8 @@ pub(crate) struct Replica {
     log_changed: bool,
     /// Records truncated because of conflicts since the last [`Self::take_truncated_records`].
     truncated_records: u64,
+    /// The newest term of which the log here has the first entry, and that entry.
+    begun: Option<(Term, EntryIndex)>,
     /// The term that it was leader in when this was last noted.
     led: Option<Term>,
     repair_service: repair_service::RepairService,
@@ -186,6 +190,7 @@ impl Replica {
             durability: Durability { term: state.term, commit: state.commit, ..Durability::default() },
             clock,
             waiting: VecDeque::new(),
+            waiting_appends: 0,
             staged: VecDeque::new(),
             unapplied: VecDeque::new(),
             settled: state.commit,
@@ -202,6 +207,7 @@ impl Replica {
             room_requests: RoomRequests::default(),
             log_changed: false,
             truncated_records: 0,
+            begun: None,
             led: None,
             repair_service: repair_service::RepairService::default(),
             object_service: object_service::ObjectService::default(),
@@ -230,6 +236,18 @@ impl Replica {
     pub(crate) fn time(&self, now: Moment) -> Timestamp {
         let shown = self.clock.peek(now, self.options.clock.now());
         shown.max(self.sequencer.last_timestamp())
+    }
+
+    /// Whether this replica leads, and an entry of its term is committed: then every later leader has all entries of earlier terms that
+    /// can still be committed.
+    pub(crate) fn has_committed_in_its_term(&self) -> bool {
+        self.is_leader() && self.raw.raft.commit_to_current_term()
+    }
+
+    /// The first entry of the term in which this replica leads, once it is in its log.
+    pub(crate) fn first_of_its_term(&self) -> Option<EntryIndex> {
+        let (term, first) = self.begun?;
+        (self.is_leader() && term == self.term()).then_some(first)
     }
 
     pub(crate) fn term(&self) -> Term {
@@ -380,7 +398,9 @@ impl Replica {
             return Ok(());
         }
         match self.open_envelope(envelope, now) {
-            Ok(Some((message, _))) if self.out.is_some() => self.send_commit(&message),
+            Ok(Some((message, _))) if self.out.is_some() || self.refuses_unheard(&message) => {
+                self.send_commit(&message);
+            }
             Ok(Some(checked)) => self.step(checked, now, plan)?,
             Ok(None) => {}
             Err(why) => tracing::debug!(node = %self.node(), why, "dropped a message"),

@@ -34,7 +34,7 @@ use crate::store::format::segment::FORMAT_VERSION_SECOND;
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
 use crate::sync::completion::Outcome;
-use crate::types::{LogNumber, NodeId};
+use crate::types::{Index, LogNumber, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The maximum number of changes that wait. A caller can give up its wait, so the number of callers does not bound
@@ -74,14 +74,28 @@ pub(super) struct OptionChange {
     /// 0: the directory's own log, or the whole group.
     pub(super) log: LogNumber,
     pub(super) changes: Vec<(LogOption, Option<u64>)>,
+    /// The version of the format that members need to read what changes.
+    version: u32,
+    /// Nothing changes: the program asks whether they read that version.
+    only_asks: bool,
     pub(super) until: Moment,
     pub(super) completer: Completer,
 }
 
 impl OptionChange {
-    /// The version of the format that members need to read what changes.
-    fn version(&self) -> u32 {
-        LogOptions::default().with(&self.changes).version()
+    pub(super) fn new(
+        log: LogNumber,
+        changes: Vec<(LogOption, Option<u64>)>,
+        until: Moment,
+        completer: Completer,
+    ) -> Self {
+        let version = LogOptions::default().with(&changes).version();
+        Self { log, changes, version, only_asks: false, until, completer }
+    }
+
+    /// The question whether all members read this version of the format.
+    pub(super) fn question(version: u32, until: Moment, completer: Completer) -> Self {
+        Self { log: LogNumber::OWN, changes: Vec::new(), version, only_asks: true, until, completer }
     }
 }
 
@@ -98,7 +112,7 @@ impl Replica {
             change.completer.answer(Outcome::Failed(Error::new(ErrorKind::Busy, what)));
             return Ok(());
         }
-        if change.version() > FORMAT_VERSION_SECOND {
+        if change.version > FORMAT_VERSION_SECOND {
             self.option_changes.know.clear(); // members of an older version may have answered
         }
         self.option_changes.pending.push(change);
@@ -122,20 +136,27 @@ impl Replica {
         self.request_versions(now);
         let waits_for = self.those_who_may_not_know();
         let Some(node) = waits_for.first() else { return self.order_options(now, plan) };
+        let pending = &self.option_changes.pending;
+        let unknown = match pending.iter().map(|change| change.version).max() {
+            Some(version) if pending.iter().all(|change| change.only_asks) => {
+                format!("version {version} of the format")
+            }
+            _ => "options of the log".to_owned(),
+        };
         let first = self.option_changes.asked.map_or(now, |(first, _)| first);
         let is_silent = now >= first.plus(self.cluster.election_timeout * 2);
         let is_there = waits_for.iter().find(|node| self.is_active(**node, now));
         if let Some(node) = is_there.filter(|_| is_silent) {
             let what = format!(
-                "node {node} does not report that it knows options of the log: it runs an older version; nothing was \
-                 changed; upgrade all members to this version first"
+                "node {node} does not report that it knows {unknown}: it runs an older version; nothing was changed; upgrade all \
+                 members to this version first"
             );
             self.refuse_options(&Error::new(ErrorKind::Unsupported, what));
             return Ok(());
         }
         let what = format!(
-            "node {node} did not answer, and may run a version that does not know options of the log; nothing was \
-             changed; start it, or remove it from the cluster"
+            "node {node} did not answer, and may run a version that does not know {unknown}; nothing was changed; start it, or \
+             remove it from the cluster"
         );
         self.give_up_options(now, ErrorKind::Unsupported, &what);
         Ok(())
@@ -160,6 +181,11 @@ impl Replica {
             self.lockstep(now, plan)?;
             // This lockstep may have refused the changes: leadership may have been lost.
             let Some(pending) = self.option_changes.pending.first() else { break };
+            if pending.only_asks {
+                let OptionChange { completer, .. } = self.option_changes.pending.remove(0);
+                completer.answer(Outcome::Placed { first: Index(0) });
+                continue;
+            }
             let (log, before) = (pending.log, self.options_of(pending.log));
             let set = before.with(&pending.changes);
             let command = match log.is_none() {
@@ -179,6 +205,12 @@ impl Replica {
                 {
                     let what = "object_bytes cannot be unset: records of the log may be in the object store alone; set \
                                 another size instead";
+                    Err(Error::new(ErrorKind::InvalidArgument, what))
+                }
+                true if before.get(LogOption::PayloadSlices).is_some()
+                    && set.get(LogOption::PayloadSlices).is_none() =>
+                {
+                    let what = "payload_slices cannot be unset: the log may refer to payload in the object store; set it to 0 instead";
                     Err(Error::new(ErrorKind::InvalidArgument, what))
                 }
                 true => set
@@ -302,7 +334,7 @@ impl Replica {
         if self.option_changes.pending.is_empty() && !is_newcomer {
             return Err("version answer that was not requested");
         }
-        let needed = self.option_changes.pending.iter().map(OptionChange::version).max();
+        let needed = self.option_changes.pending.iter().map(|change| change.version).max();
         if needed.is_some_and(|needed| version >= needed) {
             self.option_changes.know.insert(from, segment_bytes);
         }

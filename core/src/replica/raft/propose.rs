@@ -6,7 +6,7 @@
 use super::Replica;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::log_options::{LogOption, LogOptions};
-use crate::read::reader::shared_group;
+use crate::read::view::shared_group;
 use crate::replica::queue::proposals::{BlockBuilder, Command, LogCommand};
 use crate::replica::state::command::{CUT_COMMAND_BYTES, SET_OPTIONS_BYTES};
 use crate::replica::state::sequencer::{Decision, SequencedBlock};
@@ -15,6 +15,7 @@ use crate::replica::writer::plan::Plan;
 use crate::store::allocator::Purpose;
 use crate::store::format::geometry::LOG_OPTION_BYTES;
 use crate::store::format::segment::HARD_STATE_BYTES;
+use crate::store::segment::Base;
 use crate::store::{NewBlock, block_bytes};
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
@@ -22,6 +23,7 @@ use crate::sync::completion::Outcome;
 use crate::types::{EntryIndex, LogNumber, Timestamp};
 use bytes::Bytes;
 use raft::eraftpb::{Entry, Message, MessageType};
+use std::ops::RangeInclusive;
 
 /// Room for a command's block, rounded up generously.
 const COMMAND_BODY_BYTES: usize = 64;
@@ -48,11 +50,28 @@ pub(super) struct Waiting {
     pub(super) raft: EntryIndex,
     pub(super) completer: Completer,
     pub(super) outcome: Outcome,
+    /// How many appends it answers; a command counts as one.
+    pub(super) appends: usize,
+    pub(super) is_command: bool,
+}
+
+/// The entry that a block of appends has become.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Proposed {
+    /// The position behind its entry. None: all of its appends were retries, or refused.
+    pub(crate) entry: Option<Base>,
+    /// Whether the entry has all of its records.
+    pub(crate) is_whole: bool,
 }
 
 impl Replica {
     /// Proposes a block of appends, or refuses it. No part of a refused block is in the log.
-    pub(crate) fn propose(&mut self, gathered: BlockBuilder, now: Moment, plan: &mut Plan) -> Result<bool> {
+    pub(crate) fn propose(
+        &mut self,
+        gathered: BlockBuilder,
+        now: Moment,
+        plan: &mut Plan,
+    ) -> Result<Option<Proposed>> {
         self.lockstep(now, plan)?;
         let refusal = self.refusal().or_else(|| {
             let is_of_no_log = !gathered.is_mixed() && self.sequencer.logs().is_shared();
@@ -65,17 +84,20 @@ impl Replica {
         if let Err(refusal) = room {
             self.has_refused(gathered.bytes, &refusal, now);
             gathered.into_pieces(None).1.answer(Outcome::Failed(refusal));
-            return Ok(false);
+            return Ok(None);
         }
         self.has_taken();
         let time = self.look_at_clock(now);
+        let batches = gathered.batches.len() as u32;
         let SequencedBlock { block, completer, outcome } = self.sequencer.data(gathered, time);
+        let is_whole = block.as_ref().is_some_and(|block| block.header.batch_count == batches);
+        let entry = block.is_some().then(|| self.sequencer.end());
         if let Some(block) = block {
             self.order(block)?;
         }
-        self.wait(completer, outcome);
+        self.wait(completer, outcome, batches as usize, false);
         self.process(now, plan)?;
-        Ok(true)
+        Ok(Some(Proposed { entry, is_whole }))
     }
 
     /// The purpose of the room for a command. The reserve is for commands that can make room. Other commands do not use
@@ -149,7 +171,7 @@ impl Replica {
             }
         };
         if let Some(completer) = completer {
-            self.wait(completer, outcome);
+            self.wait(completer, outcome, 1, true);
         }
         self.process(now, plan)
     }
@@ -214,18 +236,25 @@ impl Replica {
         })
     }
 
-    fn wait(&mut self, completer: Completer, outcome: Outcome) {
+    fn wait(&mut self, completer: Completer, outcome: Outcome, appends: usize, is_command: bool) {
         let raft = self.sequencer.end().raft;
-        self.waiting.push_back(Waiting { raft, completer, outcome });
+        self.waiting_appends += appends;
+        self.waiting.push_back(Waiting { raft, completer, outcome, appends, is_command });
     }
 
     /// Entries up to `raft` are committed and written: applies them. Returns the answers of their callers, to be given
-    /// after the positions have moved.
-    pub(crate) fn commit_to(&mut self, raft: EntryIndex) -> Vec<(Completer, Outcome)> {
+    /// after the positions have moved, as far as appends and commands up to `answerable` may be answered.
+    pub(crate) fn commit_to(
+        &mut self,
+        raft: EntryIndex,
+        answerable: EntryIndex,
+    ) -> Vec<(Completer, Outcome)> {
         self.sequencer.commit_to(raft);
         let committed = self.sequencer.committed();
         let mut due = Vec::new();
-        while let Some(w) = self.waiting.pop_front_if(|w| w.raft <= committed.raft || planted!(9)) {
+        let upto = committed.raft.min(answerable);
+        while let Some(w) = self.waiting.pop_front_if(|w| w.raft <= upto || planted!(9)) {
+            self.waiting_appends -= w.appends;
             due.push((w.completer, w.outcome));
         }
         self.requests.committed(committed.raft, committed.next, &mut due);
@@ -235,6 +264,28 @@ impl Replica {
         due
     }
 
+    /// The first entry for which an append or a command waits.
+    pub(crate) fn first_awaited(&self) -> Option<EntryIndex> {
+        self.waiting.front().map(|waiting| waiting.raft)
+    }
+
+    /// How many appends wait for these entries and will be confirmed, and not refused.
+    pub(crate) fn awaited_confirmations(&self, entries: RangeInclusive<EntryIndex>) -> u64 {
+        let waiting = self.waiting.iter().take_while(|waiting| waiting.raft <= *entries.end());
+        let waiting = waiting.filter(|waiting| waiting.raft >= *entries.start() && !waiting.is_command);
+        let confirmed = waiting.map(|waiting| match &waiting.outcome {
+            Outcome::Placed { .. } => waiting.appends,
+            Outcome::Each(each) => each.iter().filter(|one| one.is_ok()).count(),
+            Outcome::Failed(_) => 0,
+        });
+        confirmed.sum::<usize>() as u64
+    }
+
+    /// How many appends and commands were proposed, and are not answered.
+    pub(crate) fn waiting_appends(&self) -> usize {
+        self.waiting_appends
+    }
+
     /// Whether any caller waits for an entry to be committed.
     pub(crate) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
@@ -242,6 +293,7 @@ impl Replica {
 
     /// Fails all appends and commands that wait for their commit.
     pub(crate) fn fail_all(&mut self, error: &Error) {
+        self.waiting_appends = 0;
         for w in self.waiting.drain(..) {
             w.completer.answer(Outcome::Failed(error.clone()));
         }
@@ -257,6 +309,7 @@ impl Replica {
     /// forever.
     pub(super) fn give_up_waiting(&mut self) {
         self.lost_lead = None;
+        self.waiting_appends = 0;
         for w in self.waiting.drain(..) {
             if planted!(27) {
                 w.completer.answer(Outcome::Failed(Error::new(ErrorKind::NotLeader, "refused")));

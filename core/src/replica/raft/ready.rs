@@ -333,7 +333,13 @@ impl Replica {
                 };
                 plan.make_room(bytes, Purpose::Metadata, &mut self.sequencer)?;
                 let block = match kind {
-                    EntryKind::NoOp => self.sequencer.raft_entry(Kind::NoOp, at.1, Bytes::new()),
+                    EntryKind::NoOp => {
+                        // Raft also makes one in the middle of a term, of a change of members that it refuses.
+                        if self.begun.is_none_or(|(term, _)| term != at.1) {
+                            self.begun = Some((at.1, at.0));
+                        }
+                        self.sequencer.raft_entry(Kind::NoOp, at.1, Bytes::new())
+                    }
                     EntryKind::Configuration => {
                         self.sequencer.raft_entry(Kind::Configuration, at.1, entry.data.clone())
                     }
@@ -390,6 +396,7 @@ impl Replica {
         self.staged.clear();
         // The outcome is unknown: another replica can have these entries, become leader, and commit them after all.
         while let Some(w) = self.waiting.pop_back_if(|w| w.raft > to) {
+            self.waiting_appends -= w.appends;
             if planted!(25) {
                 w.completer.answer(w.outcome);
                 continue;
@@ -412,6 +419,7 @@ impl Replica {
         self.unapplied.clear();
         self.log_changed = true;
         self.staged.clear();
+        self.waiting_appends = 0;
         for w in self.waiting.drain(..) {
             w.completer.answer(Outcome::Failed(unknown_outcome()));
         }

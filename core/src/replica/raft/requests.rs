@@ -245,7 +245,10 @@ impl Replica {
             }
             AdminRequest::Transfer(to) => self.transfer(to, until, completer),
             AdminRequest::SetOptions(log, changes) => {
-                self.request_options(OptionChange { log, changes, until, completer }, now, plan)?
+                self.request_options(OptionChange::new(log, changes, until, completer), now, plan)?
+            }
+            AdminRequest::AwaitVersion(version) => {
+                self.request_options(OptionChange::question(version, until, completer), now, plan)?
             }
         }
         self.process(now, plan)

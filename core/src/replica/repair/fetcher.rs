@@ -109,8 +109,7 @@ impl Fetcher {
 #[cfg(all(test, feature = "testing", not(loom)))]
 mod tests {
     use super::*;
-    use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
-    use crate::store::format::segment::digest_of_bytes;
+    use crate::store::format::block::{BlockHeader, Kind};
     use crate::types::{Index, Term, Timestamp};
 
     /// Entries 10 to 12 are missing. Segment 1 has entry 9 of term 2 before them, and entry 13 of term 3 follows.
@@ -125,18 +124,13 @@ mod tests {
     }
 
     fn no_op(raft: u64, term: u64) -> BlockCopy {
-        let header = BlockHeader {
-            length: BLOCK_HEADER_BYTES as u32,
-            batch_count: 0,
-            raft_index: EntryIndex(raft),
-            term: Term(term),
-            first: Index(7),
-            timestamp: Timestamp(5),
-            record_count: 0,
-            durable_upto: 0,
-            body_digest: digest_of_bytes(&[]),
-            kind: Kind::NoOp,
-        };
+        let header = BlockHeader::without_records(
+            Kind::NoOp,
+            (EntryIndex(raft), Term(term)),
+            Index(7),
+            Timestamp(5),
+            &[],
+        );
         (header, Vec::new())
     }
 

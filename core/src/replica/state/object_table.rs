@@ -13,14 +13,17 @@
 //! Invariants:
 //! - objects are numbered without gaps, and each begins where the one before ends;
 //! - objects are stored in order;
+//! - the first objects of a branch are those of its ancestors, all of them stored. Which they are never changes;
 //! - an object is forgotten only once all its records are discarded. Its number is not used again.
 //!
 //! Must not know: disks, threads.
 
 use crate::record::batch::Malformed;
 use crate::replica::queue::proposals::ObjectCommand;
+use crate::store::format::geometry::ANCESTOR_BYTES;
 use crate::store::format::objects::{ObjectState, Objects, StoredObject, encode, encoded_bytes};
 use crate::store::format::segment::Base;
+use crate::store::objects::names::Lineage;
 use crate::store::segment::objects::{ListedObject, ObjectList};
 use crate::types::{EntryIndex, Index, LogId, Timestamp};
 
@@ -112,6 +115,16 @@ impl ObjectTable {
         })
     }
 
+    /// The owners of the objects of the log `log`.
+    pub(crate) fn lineage(&self, log: LogId) -> Lineage {
+        Lineage { log, ancestors: self.objects.ancestors.clone() }
+    }
+
+    /// The bytes that its ancestors take in an opening.
+    pub(crate) fn ancestor_bytes(&self) -> usize {
+        self.objects.ancestors.len() * ANCESTOR_BYTES
+    }
+
     /// Shows readers of the log `log` the objects that are stored.
     pub(crate) fn show(&self, log: LogId, list: &ObjectList) {
         let known = list.next().unwrap_or(self.number()).max(self.number());
@@ -122,7 +135,7 @@ impl ObjectTable {
             timestamps: (at.before, at.state.timestamp),
             object: at.object,
         });
-        list.update(log, self.number(), added);
+        list.update(&self.lineage(log), self.number(), added);
     }
 
     fn begin_of(&self, n: usize) -> Base {
@@ -188,7 +201,11 @@ impl ObjectTable {
 
     /// The number of bytes that [`Self::encode`] returns.
     pub(crate) fn encoded_bytes(&self) -> usize {
-        if self.has_begun() { encoded_bytes(self.objects.list.len()) } else { 0 }
+        if self.has_begun() {
+            encoded_bytes(self.objects.list.len(), self.objects.ancestors.len())
+        } else {
+            0
+        }
     }
 }
 

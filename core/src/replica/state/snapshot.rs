@@ -67,11 +67,12 @@ impl FollowSnapshot {
         Opening::has_objects(&self.body).unwrap_or(false)
     }
 
-    /// The newest object that was known to be stored then: its number and its bytes.
-    pub(crate) fn newest_object(&self) -> Option<(u64, u32)> {
+    /// The newest object that was known to be stored then: of which log it is, its number and its bytes.
+    pub(crate) fn newest_object(&self) -> Option<(LogId, u64, u32)> {
         let table = Opening::parse(&self.body).and_then(|opening| objects::decode(&opening.objects)).ok()?.0;
-        let last = ObjectTable::of(table).stored().next_back()?;
-        Some((last.number, last.object.bytes))
+        let table = ObjectTable::of(table);
+        let last = table.stored().next_back()?;
+        Some((table.lineage(self.log).owner(last.number), last.number, last.object.bytes))
     }
 
     /// Whether the log was to have objects then. Malformed bytes have none: the copy refuses them.

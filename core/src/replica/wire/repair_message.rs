@@ -153,7 +153,6 @@ mod tests {
     use super::*;
     use crate::replica::wire::raft_message::parse_head;
     use crate::store::format::block::Kind;
-    use crate::store::format::segment::digest_of_bytes;
     use crate::types::{Index, Timestamp};
 
     fn fetch() -> Fetch {
@@ -166,18 +165,9 @@ mod tests {
     }
 
     fn spare(raft: u64, body: &'static [u8]) -> BlockCopy {
-        let header = BlockHeader {
-            length: (BLOCK_HEADER_BYTES + body.len()) as u32,
-            batch_count: 0,
-            raft_index: EntryIndex(raft),
-            term: Term(2),
-            first: Index(7),
-            timestamp: Timestamp(5),
-            record_count: 0,
-            durable_upto: 0,
-            body_digest: digest_of_bytes(&[body]),
-            kind: if body.is_empty() { Kind::NoOp } else { Kind::Command },
-        };
+        let kind = if body.is_empty() { Kind::NoOp } else { Kind::Command };
+        let header =
+            BlockHeader::without_records(kind, (EntryIndex(raft), Term(2)), Index(7), Timestamp(5), body);
         (header, if body.is_empty() { Vec::new() } else { vec![Bytes::from_static(body)] })
     }
 

@@ -109,6 +109,28 @@ pub(crate) struct BlockHeader {
 }
 
 impl BlockHeader {
+    /// The header of a block of this kind without records, with this body, for an entry or beside one.
+    pub(crate) fn without_records(
+        kind: Kind,
+        (raft_index, term): (EntryIndex, Term),
+        first: Index,
+        timestamp: Timestamp,
+        body: &[u8],
+    ) -> Self {
+        Self {
+            length: (BLOCK_HEADER_BYTES + body.len()) as u32,
+            batch_count: 0,
+            raft_index,
+            term,
+            first,
+            timestamp,
+            record_count: 0,
+            durable_upto: 0,
+            body_digest: crc32c(body),
+            kind,
+        }
+    }
+
     /// Reads and checks the header at the start of `bytes` with the salt `segment`. Does not check the body.
     pub(crate) fn parse(bytes: &[u8], segment: SegmentId) -> Result<Self, Malformed> {
         let head: &[u8; BLOCK_HEADER_BYTES] = bytes.first_chunk().ok_or("block header is cut off")?;

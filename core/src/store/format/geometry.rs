@@ -41,6 +41,8 @@ pub(crate) const LOG_OPTION_BYTES: usize = 16;
 pub(crate) const OBJECTS_HEADER_BYTES: usize = 48;
 /// Bytes of one object in the object table.
 pub(crate) const OBJECT_BYTES: usize = 56;
+/// The size of an ancestor of a branch there, in bytes.
+pub(crate) const ANCESTOR_BYTES: usize = 32;
 
 /// Bytes reserved at a segment's end for its index and footer.
 pub(crate) const fn tail_reserve(segment_bytes: usize) -> usize {
@@ -62,6 +64,19 @@ pub(crate) const fn room_of(segment_bytes: usize) -> usize {
 pub(crate) const fn batch_room(segment_bytes: u32) -> u32 {
     let blocks = room_of(segment_bytes as usize);
     (blocks - blocks / 8 - 16 * BLOCK_HEADER_BYTES) as u32
+}
+
+/// The size of segments that are made of others: as large as their file or object, and with room for this opening and this block.
+pub(crate) fn segment_bytes_with(object: u32, opening: u32, block: u32) -> u32 {
+    /// Openings of this size have room for the state of most logs.
+    const LEAST: u32 = 1 << 20;
+    /// An opening takes at most this part of a segment.
+    const OPENINGS_SHARE: u32 = 16;
+    let mut bytes = object.max(LEAST).max(opening.saturating_mul(OPENINGS_SHARE));
+    while batch_room(bytes) < block && bytes <= SEGMENT_BYTES_MAX / 2 {
+        bytes *= 2;
+    }
+    bytes.min(SEGMENT_BYTES_MAX).next_multiple_of(SEGMENT_HEADER_BYTES as u32)
 }
 
 /// The room for the session table in an opening block.

@@ -7,6 +7,7 @@ pub(crate) mod identity;
 pub(crate) mod logs;
 pub(crate) mod mixed;
 pub(crate) mod objects;
+pub(crate) mod references;
 pub(crate) mod segment;
 pub(crate) mod slices;
 pub(crate) mod sorted;

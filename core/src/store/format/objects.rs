@@ -1,7 +1,8 @@
 //! The object table as bytes: which stretches of the log are objects, and which of these are in the object store. A part of an
 //! opening. Bytes only.
 //!
-//! Little-endian; no padding. A header of 48 bytes, then the objects in order, 56 bytes each:
+//! Little-endian; no padding. A header of 48 bytes, then the objects in order, 56 bytes each; of a branch then its ancestors, 32 bytes
+//! each:
 //!
 //! | offset | bytes | field | bound |
 //! |---|---|---|---|
@@ -11,7 +12,7 @@
 //! | 24 | 8 | the record after that entry | from 1 |
 //! | 32 | 8 | the log's first index | from 1 |
 //! | 40 | 4 | number of objects | - |
-//! | 44 | 4 | 0 | 0 |
+//! | 44 | 4 | number of ancestors | up to 16 |
 //!
 //! An object:
 //!
@@ -24,13 +25,23 @@
 //! | 32 | 20 | what is stored, see [`StoredObject`]; 0: it is not known to be stored | of all objects before one that is stored, not 0 |
 //! | 52 | 4 | 0 | 0 |
 //!
+//! An ancestor, a log of whose objects some are those of this log: of the numbers from the ancestor before it on, or from 0:
+//!
+//! | offset | bytes | field | bound |
+//! |---|---|---|---|
+//! | 0 | 16 | log id | not 0 |
+//! | 16 | 8 | the number below which objects are its | ascending, from 1; those of the last one are all stored |
+//! | 24 | 8 | 0 | 0 |
+//!
 //! Must not know: what changes the table.
 
-use super::geometry::{FOOTER_BYTES, INDEX_ENTRY_BYTES, OBJECT_BYTES, OBJECTS_HEADER_BYTES, data_limit};
+use super::geometry::{
+    ANCESTOR_BYTES, FOOTER_BYTES, INDEX_ENTRY_BYTES, OBJECT_BYTES, OBJECTS_HEADER_BYTES, data_limit,
+};
 use crate::record::batch::{Malformed, u32_at, u64_at};
 use crate::store::format::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES};
 use crate::store::format::segment::Base;
-use crate::types::{EntryIndex, Index, Term, Timestamp};
+use crate::types::{EntryIndex, Index, LogId, Term, Timestamp};
 use std::collections::VecDeque;
 
 /// An object as it is in the store: a segment file. With the object's place in the log this says all that a footer does, so
@@ -100,6 +111,17 @@ pub(crate) struct ObjectState {
     pub(crate) stored: Option<StoredObject>,
 }
 
+/// The most ancestors of a branch.
+pub(crate) const ANCESTORS_MAX: usize = 16;
+
+/// A log of whose objects some are those of a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ancestor {
+    pub(crate) log: LogId,
+    /// Objects from the ancestor before it on, up to below this number, are its.
+    pub(crate) below: u64,
+}
+
 /// The contents of an object table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Objects {
@@ -109,15 +131,19 @@ pub(crate) struct Objects {
     pub(crate) base: Base,
     /// Ascending, without gaps.
     pub(crate) list: VecDeque<ObjectState>,
+    /// Of a branch: whose objects the first ones are, the oldest ancestor first.
+    pub(crate) ancestors: Vec<Ancestor>,
 }
 
 /// Encodes a table of a log whose first record is `first`.
 pub(crate) fn encode(objects: &Objects, first: Index) -> Vec<u8> {
-    let mut b = Vec::with_capacity(encoded_bytes(objects.list.len()));
+    let mut b = Vec::with_capacity(encoded_bytes(objects.list.len(), objects.ancestors.len()));
     let Base { raft, term, next } = objects.base;
-    for word in [objects.number, raft.0, term.0, next.0, first.0, objects.list.len() as u64] {
+    for word in [objects.number, raft.0, term.0, next.0, first.0] {
         b.extend_from_slice(&word.to_le_bytes());
     }
+    b.extend_from_slice(&(objects.list.len() as u32).to_le_bytes());
+    b.extend_from_slice(&(objects.ancestors.len() as u32).to_le_bytes());
     for object in &objects.list {
         let Base { raft, term, next } = object.end;
         for word in [raft.0, term.0, next.0, object.timestamp.0] {
@@ -126,22 +152,29 @@ pub(crate) fn encode(objects: &Objects, first: Index) -> Vec<u8> {
         b.extend_from_slice(&object.stored.map_or([0; STORED_BYTES], |stored| stored.encode()));
         b.extend_from_slice(&[0; 4]);
     }
+    for ancestor in &objects.ancestors {
+        b.extend_from_slice(&ancestor.log.0.to_le_bytes());
+        b.extend_from_slice(&ancestor.below.to_le_bytes());
+        b.extend_from_slice(&[0; 8]);
+    }
     b
 }
 
-/// The bytes of a table of `objects` objects.
-pub(crate) const fn encoded_bytes(objects: usize) -> usize {
-    OBJECTS_HEADER_BYTES + objects * OBJECT_BYTES
+/// The bytes of a table of `objects` objects and `ancestors` ancestors.
+pub(crate) const fn encoded_bytes(objects: usize, ancestors: usize) -> usize {
+    OBJECTS_HEADER_BYTES + objects * OBJECT_BYTES + ancestors * ANCESTOR_BYTES
 }
 
 /// The reverse of [`encode`].
 pub(crate) fn decode(b: &[u8]) -> Result<(Objects, Index), Malformed> {
     const NEWER: Malformed = "object table has fields of a newer format";
     let (header, rest) = b.split_first_chunk::<OBJECTS_HEADER_BYTES>().ok_or("object table is cut off")?;
-    let (entries, left) = rest.as_chunks::<OBJECT_BYTES>();
-    if u64_at(header, 40) != entries.len() as u64 || !left.is_empty() {
+    let (count, ancestors) = (u32_at(header, 40) as usize, u32_at(header, 44) as usize);
+    if ancestors > ANCESTORS_MAX || rest.len() != encoded_bytes(count, ancestors) - OBJECTS_HEADER_BYTES {
         return Err("object table has another length than it says");
     }
+    let (entries, ancestors) = rest.split_at(count * OBJECT_BYTES);
+    let entries = entries.as_chunks::<OBJECT_BYTES>().0;
     let base_at = |b: &[u8], at| Base {
         raft: EntryIndex(u64_at(b, at)),
         term: Term(u64_at(b, at + 8)),
@@ -152,8 +185,10 @@ pub(crate) fn decode(b: &[u8]) -> Result<(Objects, Index), Malformed> {
     if base.next == Index(0) || first == Index(0) {
         return Err("object table has no records");
     }
-    let mut objects =
-        Objects { number: u64_at(header, 0), base, list: VecDeque::with_capacity(entries.len()) };
+    let ancestors = ancestors.as_chunks::<ANCESTOR_BYTES>().0.iter().map(decode_ancestor);
+    let ancestors = ancestors.collect::<Result<Vec<_>, _>>()?;
+    let list = VecDeque::with_capacity(entries.len());
+    let mut objects = Objects { number: u64_at(header, 0), base, list, ancestors };
     let (mut before, mut all_stored) = (base, true);
     for entry in entries {
         if entry[52..] != [0; 4] {
@@ -172,7 +207,26 @@ pub(crate) fn decode(b: &[u8]) -> Result<(Objects, Index), Malformed> {
         before = end;
         objects.list.push_back(ObjectState { end, timestamp: Timestamp(u64_at(entry, 24)), stored });
     }
+    let stored = objects.list.iter().take_while(|object| object.stored.is_some()).count() as u64;
+    let belows = || objects.ancestors.iter().map(|ancestor| ancestor.below);
+    if !std::iter::once(0).chain(belows()).is_sorted_by(|a, b| a < b) {
+        return Err("ancestors are out of order");
+    }
+    // This log would have to store an object of another one.
+    if belows().next_back().is_some_and(|below| below > objects.number.saturating_add(stored)) {
+        return Err("an ancestor's object is not stored");
+    }
     Ok((objects, first))
+}
+
+fn decode_ancestor(b: &[u8; ANCESTOR_BYTES]) -> Result<Ancestor, Malformed> {
+    let mut log = [0; 16];
+    log.copy_from_slice(&b[..16]);
+    let ancestor = Ancestor { log: LogId(u128::from_le_bytes(log)), below: u64_at(b, 16) };
+    if ancestor.log == LogId(0) || b[24..] != [0; 8] {
+        return Err("ancestor has no id, or fields of a newer format");
+    }
+    Ok(ancestor)
 }
 
 #[cfg(test)]
@@ -189,19 +243,60 @@ mod tests {
             ObjectState { end: base(9, 2, 40), timestamp: Timestamp(5), stored: Some(stored) },
             ObjectState { end: base(12, 2, 40), timestamp: Timestamp(6), stored: None },
         ];
-        Objects { number: 3, base: base(4, 1, 30), list: list.into() }
+        Objects { number: 3, base: base(4, 1, 30), list: list.into(), ancestors: Vec::new() }
+    }
+
+    /// A branch of a branch: objects 0 to 1 are those of one log, 2 and 3 those of another one, object 4 is its own.
+    fn branch() -> Objects {
+        let ancestors =
+            vec![Ancestor { log: LogId(7), below: 2 }, Ancestor { log: LogId(1 << 100), below: 4 }];
+        Objects { ancestors, ..table() }
     }
 
     #[test]
     fn table_survives_encoding_and_every_cut_is_an_error() {
-        for objects in [table(), Objects { list: VecDeque::new(), ..table() }] {
+        let discarded = Objects { number: 5, list: VecDeque::new(), ..branch() };
+        for objects in [table(), Objects { list: VecDeque::new(), ..table() }, branch(), discarded] {
             let bytes = encode(&objects, Index(31));
-            assert_eq!(bytes.len(), encoded_bytes(objects.list.len()));
+            assert_eq!(bytes.len(), encoded_bytes(objects.list.len(), objects.ancestors.len()));
             assert_eq!(decode(&bytes), Ok((objects, Index(31))));
             for cut in 0..bytes.len() {
                 assert!(decode(&bytes[..cut]).is_err(), "{cut}");
             }
             assert!(decode(&[&bytes[..], &[0; OBJECT_BYTES]].concat()).is_err());
+            assert!(decode(&[&bytes[..], &[0; ANCESTOR_BYTES]].concat()).is_err());
+        }
+    }
+
+    /// The bytes are part of the format: those of a log that is no branch are what they were before there were branches.
+    #[test]
+    fn ancestors_are_behind_the_objects_and_change_nothing_else() {
+        let (plain, branch) = (encode(&table(), Index(31)), encode(&branch(), Index(31)));
+        assert_eq!((u64_at(&plain, 40), u64_at(&branch, 40)), (2, 2 << 32 | 2));
+        let mut same = branch[..plain.len()].to_vec();
+        same[44] = 0;
+        assert_eq!(same, plain);
+        let ancestor = &branch[plain.len() + ANCESTOR_BYTES..];
+        assert_eq!((u64_at(ancestor, 0), u64_at(ancestor, 8)), (0, 1 << 36));
+        assert_eq!((u64_at(ancestor, 16), u64_at(ancestor, 24), ancestor.len()), (4, 0, 32));
+    }
+
+    #[test]
+    fn impossible_ancestors_are_refused() {
+        let at = encoded_bytes(2, 0);
+        let good = encode(&branch(), Index(31));
+        for (at, word, why) in [
+            (40, 17 << 32 | 2, "more ancestors than a branch can have"),
+            (40, 1 << 32 | 2, "fewer ancestors than there are"),
+            (at, 0, "no log id"),
+            (at + 16, 0, "an ancestor without objects"),
+            (at + 16, 4, "two ancestors of the same objects"),
+            (at + 24, 1, "a field of a newer format"),
+            (at + ANCESTOR_BYTES + 16, 5, "an ancestor's object that is not stored"),
+        ] {
+            let mut bad = good.clone();
+            bad[at..at + 8].copy_from_slice(&u64::to_le_bytes(word));
+            assert!(decode(&bad).is_err(), "{why}");
         }
     }
 

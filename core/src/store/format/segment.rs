@@ -15,14 +15,18 @@
 //! Must not know: threads, disks.
 
 use super::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
-use super::geometry::{FOOTER_BYTES, INDEX_ENTRY_BYTES, LOG_OPTION_BYTES, SEGMENT_HEADER_BYTES, data_limit};
+use super::geometry::{
+    FOOTER_BYTES, INDEX_ENTRY_BYTES, LOG_OPTION_BYTES, OBJECTS_HEADER_BYTES, SEGMENT_HEADER_BYTES, data_limit,
+};
 use crate::record::batch::{Malformed, u32_at, u64_at};
 use crate::record::crc::{Crc, crc32c};
 use crate::types::{EntryIndex, Index, LogId, SegmentId, Term, Timestamp};
 
-/// The newest version of the format that this code reads: that of objects. It is written only where needed: see
-/// [`version_of`].
-pub(crate) const FORMAT_VERSION: u32 = 3;
+/// The newest version of the format that this code reads: that of batches in payload slices, and of branches. It is written only where
+/// needed: see [`version_of`].
+pub(crate) const FORMAT_VERSION: u32 = 4;
+/// The version that added objects.
+pub(crate) const FORMAT_VERSION_THIRD: u32 = 3;
 /// The version that added options of the log, and shared groups.
 pub(crate) const FORMAT_VERSION_SECOND: u32 = 2;
 /// The version of everything that contains nothing of these, so that earlier readers understand it.
@@ -374,8 +378,14 @@ impl Opening {
     fn version_of(body: &[u8]) -> u32 {
         let part = |number| Self::part_in(body, number).unwrap_or_default();
         let options = part(OPTIONS_PART);
-        if !part(OBJECTS_PART).is_empty() || version_of_options(options) == FORMAT_VERSION {
+        let of_options = version_of_options(options);
+        let objects = part(OBJECTS_PART);
+        if has_ancestors(objects) {
             FORMAT_VERSION
+        } else if of_options > FORMAT_VERSION_SECOND {
+            of_options
+        } else if !objects.is_empty() {
+            FORMAT_VERSION_THIRD
         } else if options.is_empty() && part(LOGS_PART).is_empty() {
             FORMAT_VERSION_FIRST
         } else {
@@ -390,14 +400,22 @@ const OPTIONS_PART: usize = 2;
 const LOGS_PART: usize = 3;
 const OBJECTS_PART: usize = 4;
 
+/// Whether an object table is that of a branch: it counts ancestors.
+fn has_ancestors(table: &[u8]) -> bool {
+    table.len() >= OBJECTS_HEADER_BYTES && u32_at(table, 44) != 0
+}
+
 /// The last option of a log that version 2 supports.
 const LAST_OPTION_OF_SECOND: u32 = 8;
+/// The last one that version 3 supports.
+const LAST_OPTION_OF_THIRD: u32 = 10;
 
 /// The version that readers of these options of a log must support: ascending by tag, 16 bytes each.
 fn version_of_options(options: &[u8]) -> u32 {
     match options.as_chunks::<LOG_OPTION_BYTES>().0.last() {
         None => FORMAT_VERSION_FIRST,
-        Some(last) if u32_at(last, 0) > LAST_OPTION_OF_SECOND => FORMAT_VERSION,
+        Some(last) if u32_at(last, 0) > LAST_OPTION_OF_THIRD => FORMAT_VERSION,
+        Some(last) if u32_at(last, 0) > LAST_OPTION_OF_SECOND => FORMAT_VERSION_THIRD,
         Some(_) => FORMAT_VERSION_SECOND,
     }
 }
@@ -422,7 +440,8 @@ const SET_OPTIONS_BYTES: usize = 24;
 const COMMAND_BYTES_OF_FIRST: usize = 16;
 
 /// The version that readers of a block of this kind must support. A body that is not of a data block is one piece, or
-/// its first piece identifies it.
+/// its first piece identifies it. A data block with references is only in segments that need version 4 for another reason: each begins
+/// with the option that allows them, or has the command that sets it before the first one.
 pub(crate) fn version_of(kind: Kind, body: &[u8]) -> u32 {
     match kind {
         Kind::Opening => Opening::version_of(body),
@@ -435,7 +454,7 @@ pub(crate) fn version_of(kind: Kind, body: &[u8]) -> u32 {
 fn version_of_command(body: &[u8]) -> u32 {
     let operation = if body.len() < 8 { u64::MAX } else { u64_at(body, 0) };
     if OPERATIONS_OF_THIRD.contains(&operation) {
-        return FORMAT_VERSION;
+        return FORMAT_VERSION_THIRD;
     }
     if operation == SET_OPTIONS {
         let options = version_of_options(body.get(SET_OPTIONS_BYTES..).unwrap_or_default());
@@ -517,10 +536,10 @@ mod tests {
     #[test]
     fn newer_format_is_distinguished_from_damage() {
         let mut newer = header().encode();
-        newer[16] = 4;
+        newer[16] = 5;
         let crc = crc32c(&newer[12..]).to_le_bytes();
         newer[8..12].copy_from_slice(&crc);
-        assert_eq!(SegmentHeader::parse(&newer), Err(HeaderFault::Newer(4)));
+        assert_eq!(SegmentHeader::parse(&newer), Err(HeaderFault::Newer(5)));
     }
 
     #[test]

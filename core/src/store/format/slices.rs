@@ -14,6 +14,7 @@
 //! Must not know: files, which entries are committed.
 
 use super::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_body};
+use super::references::has_references;
 use super::segment::{Base, FORMAT_VERSION, version_of};
 use crate::record::batch::{Malformed, u32_at, u64_at};
 use crate::record::crc::crc32c;
@@ -77,6 +78,9 @@ impl Slice {
         for (header, body) in self.opening.iter().chain(&self.entries) {
             let header = BlockHeader { durable_upto: 0, ..*header };
             version = version.max(version_of(header.kind, body));
+            if has_references(&header, body) {
+                version = FORMAT_VERSION;
+            }
             let padding = header.stride() - header.length as usize;
             pieces.push(Bytes::copy_from_slice(&header.encode(salt)));
             pieces.push(body.clone());
@@ -190,24 +194,13 @@ mod tests {
     use super::*;
     use crate::record::batch::BatchBuilder;
     use crate::store::format::block::digest_of_batches;
-    use crate::store::format::segment::{Opening, digest_of_bytes};
+    use crate::store::format::segment::Opening;
     use crate::types::Timestamp;
 
     const SALT: SegmentId = SegmentId(77);
 
     fn header(raft: u64, kind: Kind, first: u64, body: &[u8]) -> BlockHeader {
-        BlockHeader {
-            length: (BLOCK_HEADER_BYTES + body.len()) as u32,
-            batch_count: 0,
-            raft_index: EntryIndex(raft),
-            term: Term(2),
-            first: Index(first),
-            timestamp: Timestamp(5),
-            record_count: 0,
-            durable_upto: 0,
-            body_digest: digest_of_bytes(&[body]),
-            kind,
-        }
+        BlockHeader::without_records(kind, (EntryIndex(raft), Term(2)), Index(first), Timestamp(5), body)
     }
 
     fn slice(has_opening: bool) -> Slice {

@@ -196,6 +196,22 @@ fn panic_ends_the_work_of_its_own_log_alone() {
 }
 
 #[test]
+fn log_leaves_while_a_job_of_another_log_runs() {
+    let mut rig = Rig::new(3);
+    let go = rig.hold(0);
+    rig.works[1].add(Urgency::Short, || panic!("it was stopped before"));
+    rig.works[1].stop();
+    assert!(rig.shares.remove(1).leave());
+    rig.unlocked[1].try_recv().unwrap();
+    go.send(()).unwrap();
+    // The last ones leave beside each other.
+    rig.works.iter().for_each(|work| work.stop());
+    let leaving: Vec<_> =
+        rig.shares.into_iter().map(|share| std::thread::spawn(move || share.leave())).collect();
+    assert!(leaving.into_iter().all(|left| left.join().unwrap()));
+}
+
+#[test]
 fn log_leaves_after_its_job_and_the_others_go_on() {
     let mut rig = Rig::new(2);
     let go = rig.hold(0);

@@ -11,17 +11,23 @@
 //! - nothing in a cached file is trusted: its blocks and batches are checked like those of a segment. Where a check fails, the
 //!   file leaves the cache, so that the next reader fetches it again.
 //!
-//! The files are removed when the log is opened: they have no record of what is in them.
+//! The files are removed when the log is opened: they have no record of what is in them. Objects that are kept whole have a name of
+//! their own, and stay: see `cache/whole.rs`.
 //!
 //! Must not know: which objects there are.
 
+mod whole;
+
+pub(crate) use self::whole::{KeptObject, is_object_file};
+
+use self::whole::Kept;
 use super::fetch::{Chunks, Fetchers};
 use super::names::{not_there, object_name, root_name};
 use crate::disk::{Disk, DiskFile, Map};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::LogId;
 use crate::vault::Vault;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::IoSlice;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -40,22 +46,37 @@ const SUFFIX: &str = ".object";
 #[derive(Debug)]
 pub(crate) struct ObjectCache {
     vault: Arc<dyn Vault>,
-    log: LogId,
     disk: Arc<dyn Disk>,
     /// Whether readers map files.
     maps: bool,
     bytes_max: u64,
-    /// Bytes of the chunks of `files`.
+    /// Bytes of the chunks of files that are in the cache, and not kept.
     bytes: AtomicU64,
-    /// The files in the cache, the one that was opened last first.
-    files: Mutex<VecDeque<Arc<ObjectFile>>>,
+    files: Mutex<Files>,
+    /// Notified when the log is closed.
+    closing: Condvar,
+    /// The disk that the files are on, if objects are kept whole.
+    device: OnceLock<u64>,
     pub(super) fetchers: Fetchers,
     fetched: AtomicU64,
+    /// Attempts to keep an object that failed.
+    fill_failures: AtomicU64,
     /// How many files were made.
     made: AtomicU64,
     /// Objects in which readers have met damage, as long as there is a scrub that examines them.
     suspects: Mutex<BTreeSet<u64>>,
     on_damage: OnceLock<OnDamage>,
+}
+
+/// The files of a cache.
+#[derive(Debug, Default)]
+struct Files {
+    /// Those that readers use, the one that was opened last first.
+    recent: VecDeque<Arc<ObjectFile>>,
+    /// Those that are kept whole, or will be, by the numbers of their objects.
+    kept: BTreeMap<u64, Kept>,
+    /// The log was closed: the directory is another handle's.
+    is_closed: bool,
 }
 
 /// Wakes the scrub that examines objects in which readers have met damage.
@@ -68,30 +89,34 @@ impl std::fmt::Debug for OnDamage {
 }
 
 impl ObjectCache {
-    /// A cache of at most `bytes_max` bytes for the log in `disk`. Removes what an earlier one left.
+    /// A cache of at most `bytes_max` bytes for the log in `disk`. Numbers of objects are unique in it, also in that of a branch.
+    /// Removes what an earlier one left, except objects that were kept whole, if this one `keeps` objects.
     pub(crate) fn new(
         vault: Arc<dyn Vault>,
-        log: LogId,
         disk: Arc<dyn Disk>,
         maps: bool,
         bytes_max: u64,
+        keeps: bool,
     ) -> Self {
-        let left = disk.list().unwrap_or_default().into_iter().filter(|name| name.ends_with(SUFFIX));
-        for name in left {
-            if let Err(error) = disk.remove(&name) {
-                tracing::warn!(%name, path = %disk.path().display(), %error, "a cached object could not be removed");
+        let mut kept = BTreeMap::new();
+        for name in disk.list().unwrap_or_default().into_iter().filter(|name| name.ends_with(SUFFIX)) {
+            match whole::found(&*disk, &name).filter(|_| keeps) {
+                Some((number, whole)) => _ = kept.insert(number, whole),
+                None => remove(&*disk, &name),
             }
         }
         Self {
             vault,
-            log,
             disk,
             maps,
             bytes_max,
             bytes: AtomicU64::new(0),
-            files: Mutex::default(),
+            files: Mutex::new(Files { kept, ..Files::default() }),
+            closing: Condvar::new(),
+            device: OnceLock::new(),
             fetchers: Fetchers::default(),
             fetched: AtomicU64::new(0),
+            fill_failures: AtomicU64::new(0),
             made: AtomicU64::new(0),
             suspects: Mutex::default(),
             on_damage: OnceLock::new(),
@@ -108,36 +133,47 @@ impl ObjectCache {
         (self.fetched.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 
-    /// Opens object `number`, which has `bytes` bytes.
+    /// Opens object `number`, which is one of the log `owner` and has `bytes` bytes.
     ///
     /// # Errors
     /// `Io`: the file could not be made.
     pub(crate) fn open(
         self: &Arc<Self>,
+        owner: LogId,
         number: u64,
         bytes: usize,
         chunk_bytes: usize,
     ) -> Result<Arc<ObjectFile>> {
-        let mut files = lock(&self.files);
+        let files = &mut *lock(&self.files);
+        if let Some(file) = self.open_kept(files, (owner, number), bytes, chunk_bytes) {
+            return Ok(file);
+        }
+        let files = &mut files.recent;
         if let Some(n) = files.iter().position(|file| file.number == number)
             && let Some(file) = files.remove(n)
         {
             files.push_front(file.clone());
             return Ok(file);
         }
-        let file = Arc::new(ObjectFile::make(self, number, bytes, chunk_bytes)?);
+        let file = Arc::new(ObjectFile::make(self, (owner, number), bytes, chunk_bytes)?);
         files.push_front(file.clone());
         Ok(file)
     }
 
     /// Whether the object store has returned something since the log was opened. If it has not, an object is tried, at once
     /// or by a thread.
-    pub(crate) fn has_fetched(self: &Arc<Self>, number: u64, bytes: usize, chunk_bytes: usize) -> bool {
+    pub(crate) fn has_fetched(
+        self: &Arc<Self>,
+        owner: LogId,
+        number: u64,
+        bytes: usize,
+        chunk_bytes: usize,
+    ) -> bool {
         let has_fetched = || self.fetched.load(Ordering::Relaxed) > 0;
         if has_fetched() {
             return true;
         }
-        match self.open(number, bytes, chunk_bytes) {
+        match self.open(owner, number, bytes, chunk_bytes) {
             Ok(file) if self.fetchers.are_started() => file.will_need(0..1),
             Ok(file) => drop(file.ensure(0..1)), // the next call tries again
             Err(error) => tracing::debug!(%error, "no object can be tried"),
@@ -149,9 +185,9 @@ impl ObjectCache {
     ///
     /// # Errors
     /// Those of the object store; `Io`: the file could not be made.
-    pub(crate) fn try_object(self: &Arc<Self>, number: u64, bytes: usize) -> Result<()> {
+    pub(crate) fn try_object(self: &Arc<Self>, owner: LogId, number: u64, bytes: usize) -> Result<()> {
         match self.fetched.load(Ordering::Relaxed) {
-            0 => self.open(number, bytes, CHUNK_BYTES)?.ensure(0..1),
+            0 => self.open(owner, number, bytes, CHUNK_BYTES)?.ensure(0..1),
             _ => Ok(()),
         }
     }
@@ -165,10 +201,13 @@ impl ObjectCache {
             return;
         }
         file.held.fetch_add(bytes as u64, Ordering::Relaxed);
+        if file.is_kept.load(Ordering::Relaxed) {
+            return;
+        }
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        while self.bytes.load(Ordering::Relaxed) > self.bytes_max && files.len() > 1 {
-            if let Some(file) = files.pop_back() {
-                self.forget(&file);
+        while self.bytes.load(Ordering::Relaxed) > self.bytes_max && files.recent.len() > 1 {
+            if let Some(file) = files.recent.pop_back() {
+                self.forget(&files, &file);
             }
         }
     }
@@ -192,22 +231,32 @@ impl ObjectCache {
     }
 
     /// Takes a file out of the account, and its name from the disk. The caller holds the lock of the files.
-    fn forget(&self, file: &ObjectFile) {
+    fn forget(&self, files: &Files, file: &ObjectFile) {
         if file.discarded.swap(true, Ordering::Relaxed) {
             return;
         }
-        self.bytes.fetch_sub(file.held.load(Ordering::Relaxed), Ordering::Relaxed);
-        if let Err(error) = self.disk.remove(&file.file_name) {
-            tracing::warn!(name = %file.file_name, %error, "a cached object could not be removed");
+        if file.is_kept.load(Ordering::Relaxed) {
+            if files.is_closed {
+                return;
+            }
+        } else {
+            self.bytes.fetch_sub(file.held.load(Ordering::Relaxed), Ordering::Relaxed);
         }
+        remove(&*self.disk, &file.file_name());
+    }
+}
+
+fn remove(disk: &dyn Disk, name: &str) {
+    if let Err(error) = disk.remove(name) {
+        tracing::warn!(%name, path = %disk.path().display(), %error, "a cached object could not be removed");
     }
 }
 
 impl Drop for ObjectCache {
     fn drop(&mut self) {
         self.fetchers.stop();
-        for file in lock(&self.files).drain(..) {
-            let _ = self.disk.remove(&file.file_name);
+        for file in lock(&self.files).recent.drain(..) {
+            let _ = self.disk.remove(&file.file_name());
         }
     }
 }
@@ -227,22 +276,33 @@ pub(crate) struct ObjectFile {
     name: String,
     /// The name of the object that says which log this is.
     root: String,
-    file_name: String,
+    /// The name of its file. It changes once it is whole.
+    file_name: Mutex<String>,
     file: Arc<dyn DiskFile>,
     map: Option<Map>,
     bytes: usize,
     chunk_bytes: usize,
     chunks: Vec<AtomicU8>,
+    /// How far a reader can read ahead.
+    ahead_max: usize,
     /// Held while a chunk's state changes to or from [`FETCHING`].
     changing: Mutex<()>,
     changed: Condvar,
     /// Bytes of its chunks that are here.
     held: AtomicU64,
+    /// It is kept whole, or will be: it does not count as a part of the cache, and never leaves it for others. Changes under the
+    /// lock of the cache's files.
+    is_kept: AtomicBool,
     discarded: AtomicBool,
 }
 
 impl ObjectFile {
-    fn make(cache: &Arc<ObjectCache>, number: u64, bytes: usize, chunk_bytes: usize) -> Result<Self> {
+    fn make(
+        cache: &Arc<ObjectCache>,
+        (owner, number): (LogId, u64),
+        bytes: usize,
+        chunk_bytes: usize,
+    ) -> Result<Self> {
         // A name of its own: a file of the same object may be about to lose its.
         let made = cache.made.fetch_add(1, Ordering::Relaxed);
         let file_name = format!("{number:020}-{made}{SUFFIX}");
@@ -251,24 +311,41 @@ impl ObjectFile {
         let file = cache.disk.create(&file_name).map_err(io)?;
         // The whole length, without space: what is not fetched takes none.
         file.write_at(bytes as u64 - 1, &[IoSlice::new(&[0])]).map_err(io)?;
+        Ok(Self::of(cache, (owner, number), (file_name, file), bytes, (chunk_bytes, ABSENT)))
+    }
+
+    /// The object whose chunks are all in this state in a file.
+    fn of(
+        cache: &Arc<ObjectCache>,
+        (owner, number): (LogId, u64),
+        (file_name, file): (String, Arc<dyn DiskFile>),
+        bytes: usize,
+        (chunk_bytes, state): (usize, u8),
+    ) -> Self {
         let map = if cache.maps { file.map().ok() } else { None };
-        Ok(Self {
+        Self {
             cache: Arc::downgrade(cache),
             vault: cache.vault.clone(),
             number,
-            name: object_name(cache.log, number),
-            root: root_name(cache.log),
-            file_name,
+            name: object_name(owner, number),
+            root: root_name(owner),
+            file_name: Mutex::new(file_name),
             file,
             map,
             bytes,
             chunk_bytes,
-            chunks: (0..bytes.div_ceil(chunk_bytes)).map(|_| AtomicU8::new(ABSENT)).collect(),
+            chunks: (0..bytes.div_ceil(chunk_bytes)).map(|_| AtomicU8::new(state)).collect(),
+            ahead_max: usize::try_from(cache.bytes_max / 2).unwrap_or(usize::MAX),
             changing: Mutex::default(),
             changed: Condvar::new(),
             held: AtomicU64::new(0),
+            is_kept: AtomicBool::new(false),
             discarded: AtomicBool::new(false),
-        })
+        }
+    }
+
+    fn file_name(&self) -> String {
+        lock(&self.file_name).clone()
     }
 
     /// Its name in the object store, for messages.
@@ -285,6 +362,11 @@ impl ObjectFile {
         &*self.file
     }
 
+    /// How many bytes a reader can fetch ahead, so that the cache keeps them until they are read: half of what it holds.
+    pub(crate) fn ahead_max(&self) -> usize {
+        self.ahead_max
+    }
+
     pub(crate) fn is_discarded(&self) -> bool {
         self.discarded.load(Ordering::Relaxed)
     }
@@ -294,8 +376,11 @@ impl ObjectFile {
         if let Some(cache) = self.cache.upgrade() {
             cache.suspect(self.number);
             let mut files = lock(&cache.files);
-            files.retain(|file| !std::ptr::eq(&**file, self));
-            cache.forget(self);
+            files.recent.retain(|file| !std::ptr::eq(&**file, self));
+            if files.kept.get(&self.number).is_some_and(|kept| kept.is(self)) {
+                files.kept.remove(&self.number);
+            }
+            cache.forget(&files, self);
         }
     }
 
@@ -390,7 +475,7 @@ impl ObjectFile {
             _ => error,
         })?;
         let written = self.file.write_at(range.start as u64, &[IoSlice::new(&got)]);
-        written.map_err(|e| Error::io("write", &PathBuf::from(&self.file_name), e))?;
+        written.map_err(|e| Error::io("write", &PathBuf::from(self.file_name()), e))?;
         if let Some(cache) = self.cache.upgrade() {
             cache.add(self, got.len());
         }

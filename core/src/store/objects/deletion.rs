@@ -13,17 +13,22 @@
 //!   that keeps it;
 //! - so no object under a pin is deleted. If a deletion below n has not seen the pin, the pin was made after the deletion read the
 //!   pins, so its maker sees the begin n. The pin holds only if a >= n;
-//! - the highest begin is never deleted.
+//! - the highest begin is never deleted;
+//! - of a branch only its own objects are deleted. Those of its ancestors are kept by a pin there, which goes by the same rules: once a
+//!   begin says that all of them are discarded, and no pin of the branch keeps one.
 //!
 //! Both rely on a store that lists what was written before, as S3, Google Cloud Storage, Azure and file systems do.
 //!
 //! Must not know: which records are discarded.
 
-use super::names::{begin_name, begin_number, begin_text, begins, folder, object_number};
+use super::names::{
+    Lineage, begin_name, begin_number, begin_text, begins, folder, object_name, object_number,
+};
 use super::pins;
 use crate::error::Result;
 use crate::types::LogId;
 use crate::vault::{ObjectInfo, Vault};
+use std::ops::Range;
 
 /// Records in the object store that the records of all objects below a number are discarded: no object says so of a discard that
 /// comes after it, and without it nobody could tell a deleted object from a lost one. An object before the oldest one may be
@@ -41,11 +46,13 @@ pub(crate) fn newest_begin(vault: &dyn Vault, log: LogId) -> Result<Option<u64>>
     Ok(begins.iter().filter_map(|begin| begin_number(log, &begin.name)).max())
 }
 
-/// Deletes the objects below a number that no pin keeps, and says so. Returns how many they were.
+/// Deletes the log's own objects below a number that no pin keeps, and says so. Returns how many they were. Ancestors of a branch, none
+/// of whose objects is needed, may delete theirs then.
 ///
 /// # Errors
 /// Those of [`Vault`]. `Unsupported`: a pin cannot be read; nothing was deleted.
-pub(crate) fn delete_below(vault: &dyn Vault, log: LogId, below: u64) -> Result<u64> {
+pub(crate) fn delete_below(vault: &dyn Vault, lineage: &Lineage, below: u64) -> Result<u64> {
+    let log = lineage.log;
     say_begin(vault, log, below)?;
     for begin in lower_begins(vault, log, below)? {
         vault.delete(&begin.name)?;
@@ -54,7 +61,29 @@ pub(crate) fn delete_below(vault: &dyn Vault, log: LogId, below: u64) -> Result<
     for object in &unneeded {
         vault.delete(&object.name)?;
     }
+    for number in (0..below).filter(|number| planted!(104) && *number < lineage.own_from()) {
+        vault.delete(&object_name(lineage.owner(number), number))?;
+    }
+    if lineage.ancestors.iter().any(|ancestor| ancestor.below <= below) {
+        release_ancestors(vault, lineage, below)?;
+    }
     Ok(unneeded.len() as u64)
+}
+
+/// Removes the branch's pins in ancestors whose objects are all below a number, unless a pin of the branch keeps one of them. The store
+/// has to have a begin of this number already.
+fn release_ancestors(vault: &dyn Vault, lineage: &Lineage, below: u64) -> Result<()> {
+    let own = pins::all(vault, lineage.log)?;
+    let is_kept = |part: &Range<u64>| {
+        own.iter().any(|pin| pin.first_object < part.end && part.start <= pin.last_object && !planted!(108))
+    };
+    for (ancestor, _) in lineage.parts().filter(|(_, part)| part.end <= below && !is_kept(part)) {
+        let pin = pins::object_name(ancestor, &pins::branch_pin(lineage.log));
+        if vault.size(&pin)?.is_some() {
+            vault.delete(&pin)?;
+        }
+    }
+    Ok(())
 }
 
 /// The begins below a number.

@@ -1,7 +1,43 @@
 //! The names of objects in the object store, and the ids of their segment files.
 
 use crate::random::SplitMix;
+use crate::store::format::objects::Ancestor;
 use crate::types::{LogId, SegmentId};
+
+/// Says of which log the objects of a log are: those of a branch are below a number those of the log that it was made of, or of an
+/// ancestor of that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Lineage {
+    pub(crate) log: LogId,
+    /// The oldest first.
+    pub(crate) ancestors: Vec<Ancestor>,
+}
+
+impl Lineage {
+    /// Of a log that is no branch.
+    pub(crate) fn of(log: LogId) -> Self {
+        Self { log, ancestors: Vec::new() }
+    }
+
+    /// The log of which object `number` is: its name and the salt of its blocks follow from that one's id.
+    pub(crate) fn owner(&self, number: u64) -> LogId {
+        let of = self.ancestors.iter().find(|ancestor| number < ancestor.below);
+        of.map_or(self.log, |ancestor| ancestor.log)
+    }
+
+    /// The number of the first object that is the log's own.
+    pub(crate) fn own_from(&self) -> u64 {
+        self.ancestors.last().map_or(0, |ancestor| ancestor.below)
+    }
+
+    /// The ancestors, each with the numbers of the objects that are its.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (LogId, std::ops::Range<u64>)> + '_ {
+        self.ancestors.iter().scan(0, |from, Ancestor { log, below }| {
+            let from = std::mem::replace(from, *below);
+            Some((*log, from..*below))
+        })
+    }
+}
 
 /// The folder of all that a log has.
 pub(crate) fn log_folder(log: LogId) -> String {
@@ -14,7 +50,7 @@ pub(crate) fn folder(log: LogId) -> String {
 }
 
 /// The name of an object.
-pub(crate) fn object_name(log: LogId, number: u64) -> String {
+pub fn object_name(log: LogId, number: u64) -> String {
     format!("{}{number:020}", folder(log))
 }
 
@@ -29,12 +65,12 @@ pub(crate) fn begins(log: LogId) -> String {
 }
 
 /// The name of a begin: it says that the records of all objects below this number are discarded.
-pub(crate) fn begin_name(log: LogId, number: u64) -> String {
+pub fn begin_name(log: LogId, number: u64) -> String {
     format!("{}{number:020}", begins(log))
 }
 
 /// The contents of a begin.
-pub(crate) fn begin_text(log: LogId, number: u64) -> String {
+pub fn begin_text(log: LogId, number: u64) -> String {
     format!("chiplog objects\nlog {:032x}\nbegin {number}\n", log.0)
 }
 
@@ -48,16 +84,21 @@ fn number_in(folder: &str, name: &str) -> Option<u64> {
     (digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok()).flatten()
 }
 
+/// The name of the object with the state in which a branch began. No other log has one.
+pub fn branch_name(log: LogId) -> String {
+    format!("{:032x}/branch", log.0)
+}
+
 /// The name of the object that says which log this is.
-pub(crate) fn root_name(log: LogId) -> String {
+pub fn root_name(log: LogId) -> String {
     format!("{:032x}/root", log.0)
 }
 
 /// The text of the error that this object is missing.
 pub(crate) fn not_there(root: &str) -> String {
     format!(
-        "{root} is not in the object store any more: is this the right location, and is its directory mounted? Nothing is stored \
-         until it is there again"
+        "{root} is not in the object store any more: is this the right location, is its directory mounted, or did `chiplog tier gc --all` \
+         delete it? Nothing is stored until it is there again"
     )
 }
 
@@ -69,7 +110,7 @@ pub(crate) fn root_log(name: &str) -> Option<LogId> {
 }
 
 /// The contents of that object.
-pub(crate) fn root_text(log: LogId) -> String {
+pub fn root_text(log: LogId) -> String {
     format!("chiplog objects\nformat 1\nlog {:032x}\n", log.0)
 }
 
@@ -111,6 +152,17 @@ mod tests {
             assert_eq!(root_log(no), None, "{no}");
         }
         assert!(object_name(log, u64::MAX) > object_name(log, 9));
+    }
+
+    #[test]
+    fn objects_of_a_branch_are_those_of_its_ancestors_at_first() {
+        let ancestors = vec![Ancestor { log: LogId(1), below: 2 }, Ancestor { log: LogId(2), below: 4 }];
+        let lineage = Lineage { log: LogId(3), ancestors };
+        let owners: Vec<u128> = (0..6).map(|number| lineage.owner(number).0).collect();
+        assert_eq!(owners, [1, 1, 2, 2, 3, 3]);
+        assert_eq!(lineage.own_from(), 4);
+        assert_eq!(lineage.parts().collect::<Vec<_>>(), [(LogId(1), 0..2), (LogId(2), 2..4)]);
+        assert_eq!((Lineage::of(LogId(3)).owner(0), Lineage::of(LogId(3)).own_from()), (LogId(3), 0));
     }
 
     /// The salts are part of the format: an object that was made by an earlier build must have the same.

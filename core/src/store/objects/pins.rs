@@ -28,6 +28,9 @@ pub const PIN_NAME_BYTES_MAX: usize = 64;
 /// The most pins that a log can have. A deletion reads all of them.
 pub const PINS_MAX: usize = 1000;
 
+/// The beginning of the name of a branch's pin; the branch's id follows.
+const BRANCH: &str = "branch-";
+
 /// The size of the largest pin.
 const PIN_BYTES_MAX: u64 = 1024;
 
@@ -110,6 +113,18 @@ pub(crate) fn folder(log: LogId) -> String {
 /// The name of the object that is a pin.
 pub(crate) fn object_name(log: LogId, name: &str) -> String {
     format!("{}{name}", folder(log))
+}
+
+/// The name of the pin by which a branch keeps objects of an ancestor.
+pub(crate) fn branch_pin(branch: LogId) -> String {
+    format!("{BRANCH}{:032x}", branch.0)
+}
+
+/// The branch whose pin has this name. None: it is no branch's.
+pub(crate) fn branch_of_pin(name: &str) -> Option<LogId> {
+    let digits = name.strip_prefix(BRANCH).filter(|digits| digits.len() == 32)?;
+    let is_hex = digits.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    u128::from_str_radix(digits, 16).ok().filter(|_| is_hex).map(LogId)
 }
 
 /// Checks the name of a pin.
@@ -232,6 +247,22 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         }
         assert_eq!(Pin::parse(LogId(8), "a", text.as_bytes()), None, "of another log");
+    }
+
+    #[test]
+    fn pins_of_branches_have_names_of_their_own() {
+        let name = branch_pin(LogId(0xab));
+        check_name(&name).unwrap();
+        assert_eq!(branch_of_pin(&name), Some(LogId(0xab)));
+        for other in [
+            "branch-",
+            "branch-ab",
+            "branch-0000000000000000000000000000000g",
+            &name[1..],
+            &format!("{name}0"),
+        ] {
+            assert_eq!(branch_of_pin(other), None, "{other}");
+        }
     }
 
     #[test]

@@ -138,7 +138,7 @@ pub(crate) fn remembered(segments: &Segments, index: Index) -> Option<(Slice, Fo
 #[derive(Debug)]
 struct Prefetch {
     bytes: usize,
-    /// The offset up to which the kernel was asked to read.
+    /// The offset up to which reading ahead was asked for; it can lie beyond the end of an object, in the next one.
     asked: usize,
     /// Blocks found so far: a single look-up needs no read-ahead.
     found: u32,
@@ -159,22 +159,28 @@ impl Prefetch {
     /// Notes that the reader is at `at` now.
     fn reach(&mut self, segments: &Segments, data: &SegmentData, at: usize) {
         self.found = self.found.saturating_add(1);
-        if self.bytes == 0 || self.found < 2 || at + self.bytes / 2 <= self.asked {
+        if self.bytes == 0 || self.found < 2 {
             return;
         }
-        let ahead = match &data.source {
-            Source::Object(_) => self.bytes.max(OBJECT_AHEAD_BYTES),
-            Source::Map(_) | Source::File(_) => self.bytes,
+        // As soon as there is room for another chunk of an object, so that as many as possible are fetched at any time.
+        let (ahead, step) = match &data.source {
+            Source::Object(object) => {
+                (self.bytes.max(OBJECT_AHEAD_BYTES).min(object.ahead_max()), CHUNK_BYTES)
+            }
+            Source::Map(_) | Source::File(_) => (self.bytes, self.bytes.div_ceil(2)),
         };
-        let range = at.max(self.asked)..(at + ahead).min(data.segment.bytes as usize);
-        self.asked = range.end;
+        if at + ahead < self.asked + step {
+            return;
+        }
+        let end = data.segment.bytes as usize;
+        let range = at.max(self.asked).min(end)..(at + ahead).min(end);
+        self.asked = at + ahead;
         match &data.source {
             Source::Map(map) => map.will_need(range),
             Source::File(file) => file.will_need(range.start as u64..range.end as u64),
             Source::Object(object) => {
                 object.will_need(range);
-                segments
-                    .will_need_after(&data.segment, (at + ahead).saturating_sub(data.segment.bytes as usize));
+                segments.will_need_after(&data.segment, self.asked.saturating_sub(end));
             }
         }
     }

@@ -13,6 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
 use crate::store::format::segment::IndexEntry;
+use crate::store::objects::payloads::Payloads;
 use crate::store::segment::{Base, Extent, Segment, Segments};
 use crate::types::{EntryIndex, Index, Term};
 use bytes::Bytes;
@@ -149,6 +150,14 @@ impl Archive {
             let is_whole = entries.last().is_some_and(|(header, _)| header.raft_index == to);
             Ok(is_whole.then_some(entries))
         })
+    }
+
+    /// The batches that entries only refer to.
+    ///
+    /// # Errors
+    /// `Unavailable`: the log was opened without an object store.
+    pub(crate) fn payloads(&self) -> Result<Arc<Payloads>> {
+        self.segments.objects().payloads()
     }
 
     /// The log's directory.

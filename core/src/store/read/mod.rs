@@ -2,6 +2,8 @@
 
 pub(crate) mod block_reader;
 pub(crate) mod chain;
+pub(crate) mod copy_holes;
+mod copy_uses;
 pub(crate) mod cursor;
 pub(crate) mod entry_lookup;
 pub(crate) mod run_cursor;

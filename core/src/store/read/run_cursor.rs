@@ -6,7 +6,7 @@
 //! - a record that cannot be read from a copy is read from the segment: a copy that is damaged, or lacks it, costs time only.
 
 use super::block_reader::{Blocks, Slice, WINDOW_BYTES};
-use super::run_directory::{RunDirectories, RunDirectory, RunPlace, not_here};
+use super::run_directory::{RunDirectories, RunDirectory, RunPlace, not_here, unknown_object};
 use super::sorted_copies::SortedCopy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::Malformed;
@@ -41,12 +41,20 @@ enum Position {
         directory: Arc<RunDirectory>,
         blocks: Blocks,
     },
-    /// The blocks of the log in a sorted copy end at `end`.
+    /// The blocks of the log in a sorted copy end at `end`; the one that was looked at last begins at `block`.
     Copy {
         copy: Arc<SortedCopy>,
         blocks: Blocks,
         end: usize,
+        block: usize,
     },
+}
+
+impl Position {
+    fn of_copy(copy: Arc<SortedCopy>, blocks: Blocks, end: usize) -> Self {
+        let block = blocks.at();
+        Self::Copy { copy, blocks, end, block }
+    }
 }
 
 /// Reads the runs of one log.
@@ -57,11 +65,13 @@ pub(crate) struct RunCursor {
     position: Option<Position>,
     /// How many runs were found. A single look-up needs no read-ahead.
     found: u32,
+    /// The segment in whose copy it met a hole: it reads the segment.
+    in_holes: Option<u64>,
 }
 
 impl RunCursor {
     pub(crate) fn new(directories: Arc<RunDirectories>, log: LogNumber) -> Self {
-        Self { directories, log, position: None, found: 0 }
+        Self { directories, log, position: None, found: 0, in_holes: None }
     }
 
     /// Returns the run that contains record `next`, which is committed.
@@ -120,7 +130,7 @@ impl RunCursor {
         if is_sorted_object(segment) {
             let copy = self.directories.sorted_object(segment)?;
             let blocks = copy.blocks(self.log, next, WINDOW_BYTES);
-            self.position = blocks.map(|(blocks, end)| Position::Copy { copy, blocks, end });
+            self.position = blocks.map(|(blocks, end)| Position::of_copy(copy, blocks, end));
             return Ok(());
         }
         let directory = self.directories.of(segment);
@@ -161,9 +171,9 @@ impl RunCursor {
         let mut number = copy.number();
         for _ in 0..NEXT_MAX {
             let Some(segment) = self.directories.segments().after(number) else { return Ok(None) };
-            let Some(copy) = self.directories.copies().of(&segment) else { return Ok(None) };
+            let Some(copy) = self.copy_of(&segment) else { return Ok(None) };
             if let Some((blocks, end)) = copy.blocks(self.log, next, WINDOW_BYTES) {
-                self.position = Some(Position::Copy { copy, blocks, end });
+                self.position = Some(Position::of_copy(copy, blocks, end));
                 return self.find_here(next);
             }
             number = segment.number;
@@ -171,11 +181,17 @@ impl RunCursor {
         Ok(None)
     }
 
+    /// The sorted copy of a segment, if this can be read from it.
+    fn copy_of(&self, segment: &Segment) -> Option<Arc<SortedCopy>> {
+        let is_usable = self.in_holes != Some(segment.number);
+        is_usable.then(|| self.directories.copies().of(segment)).flatten()
+    }
+
     /// Returns the run that contains record `next`, if it is in the sorted copy of its segment.
     fn find_in_copy(&mut self, segment: &Segment, next: Index) -> Result<Option<FoundRun>> {
-        let Some(copy) = self.directories.copies().of(segment) else { return Ok(None) };
+        let Some(copy) = self.copy_of(segment) else { return Ok(None) };
         let Some((blocks, end)) = copy.blocks(self.log, next, WINDOW_BYTES) else { return Ok(None) };
-        self.position = Some(Position::Copy { copy, blocks, end });
+        self.position = Some(Position::of_copy(copy, blocks, end));
         self.find_here(next)
     }
 
@@ -186,7 +202,8 @@ impl RunCursor {
             Some(Position::Segment { directory, blocks }) => {
                 run_in_segment(directory, blocks, self.log, next)
             }
-            Some(Position::Copy { copy, blocks, end }) => match run_in_copy(blocks, *end, next) {
+            Some(Position::Copy { copy, blocks, end, block }) => match run_in_copy(blocks, *end, next, block)
+            {
                 Err(error) if copy.object().is_none() => {
                     self.leave_copy(&error);
                     Ok(None)
@@ -199,11 +216,15 @@ impl RunCursor {
     /// If the cursor reads a sorted copy: reports that it cannot be read, for this reason, and goes on in the segment. False: it reads
     /// none.
     pub(crate) fn leave_copy(&mut self, why: &Error) -> bool {
-        let Some(Position::Copy { copy, .. }) = &self.position else { return false };
+        let Some(Position::Copy { copy, blocks, block, .. }) = &self.position else { return false };
         if copy.object().is_some() {
             return false;
         }
-        self.directories.copies().cannot_read(copy, why);
+        let looked_at = *block..blocks.at().max(*block + BLOCK_HEADER_BYTES);
+        let (number, copies) = (copy.number(), self.directories.copies());
+        if copies.cannot_read(copy, &looked_at, why) {
+            self.in_holes = Some(number);
+        }
         self.position = None;
         true
     }
@@ -236,10 +257,7 @@ impl RunCursor {
             let before = n.checked_sub(1).and_then(|n| list.get(n));
             if n > from && before.is_some_and(|before| before.end().raft < segment.base.raft) {
                 // The next object is not known here yet.
-                return Err(Error::new(
-                    ErrorKind::Unavailable,
-                    "not all objects of the log are known here yet; try again",
-                ));
+                return Err(unknown_object(format_args!("the first record since time {}", time.0)));
             }
             if is_sorted_object(segment) {
                 match self.look_in_object(segment, time)? {
@@ -319,9 +337,12 @@ fn run_in_segment(
     Ok(Some(FoundRun { bytes, offset, first, timestamp }))
 }
 
-/// Returns the batches of the block that contains record `next`, if it is among these of a sorted copy.
-fn run_in_copy(blocks: &mut Blocks, end: usize, next: Index) -> Result<Option<FoundRun>> {
-    while let Some(block) = blocks.next(end)? {
+/// Returns the batches of the block that contains record `next`, if it is among these of a sorted copy. `at`: the block that was
+/// looked at last.
+fn run_in_copy(blocks: &mut Blocks, end: usize, next: Index, at: &mut usize) -> Result<Option<FoundRun>> {
+    loop {
+        *at = blocks.at();
+        let Some(block) = blocks.next(end)? else { return Ok(None) };
         let BlockHeader { first, timestamp, .. } = block.header;
         if first > next {
             return Ok(None);
@@ -333,5 +354,4 @@ fn run_in_copy(blocks: &mut Blocks, end: usize, next: Index) -> Result<Option<Fo
             return Ok(Some(FoundRun { bytes, offset, first, timestamp }));
         }
     }
-    Ok(None)
 }

@@ -18,9 +18,11 @@ use crate::store::format::segment::Opening;
 use crate::store::segment::{Segment, SegmentData, Segments, Source};
 use crate::types::{EntryIndex, Index, LogNumber, SegmentId};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt::Display;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Where a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +38,9 @@ pub(crate) struct RunPlace {
 
 /// The most bytes that the directories keep in memory, except for the one that was used last.
 const DIRECTORIES_BYTES_MAX: usize = 32 << 20;
+
+/// How soon a replica can know which object has a record.
+const OBJECT_KNOWN_IN: Duration = Duration::from_millis(10);
 
 /// How many sorted objects stay open without a reader.
 const OBJECTS_MAX: usize = 16;
@@ -113,6 +118,12 @@ impl RunDirectories {
         })
     }
 
+    /// Whether record `index` of a log is in a file, or will be: reading it does not wait for the object store.
+    pub(crate) fn is_in_files(&self, log: LogNumber, index: Index) -> bool {
+        !self.segments.reads_objects()
+            || matches!(self.last_before(&self.segments.snapshot(), log, index), Ok(Some(_)))
+    }
+
     /// An object whose records are log by log.
     ///
     /// # Errors
@@ -134,15 +145,6 @@ impl RunDirectories {
         objects.push_front(object.clone());
         objects.truncate(OBJECTS_MAX);
         Ok(object)
-    }
-
-    /// Whether record `index` of a log is before all files.
-    ///
-    /// # Errors
-    /// Those of reading an opening.
-    #[cfg(feature = "testing")]
-    pub(crate) fn is_before_files(&self, log: LogNumber, index: Index) -> Result<bool> {
-        self.segments.undisturbed(|| Ok(self.last_before(&self.segments.snapshot(), log, index)?.is_none()))
     }
 
     /// As [`Self::holding`], of the objects alone. `None`: it is before all of them. If it is behind all of them, the last one.
@@ -179,13 +181,18 @@ impl RunDirectories {
     }
 }
 
-/// The error of a record that is in no file here, and in no object that this replica knows to be stored.
+/// The error of a record of a log that is in no file here, and in no object that this replica knows to be stored.
 pub(crate) fn not_here(log: LogNumber, index: Index) -> Error {
+    unknown_object(format_args!("record {index} of log {log}"))
+}
+
+/// As [`not_here`].
+pub(crate) fn unknown_object(record: impl Display) -> Error {
     let what = format!(
-        "record {index} of log {log} is not in the files here, and this replica does not know yet which object it is in; try \
-         again, or read it from another replica"
+        "{record} is not in the files here, and this replica does not know yet which object it is in; try again, or read it from \
+         another replica"
     );
-    Error::new(ErrorKind::Unavailable, what)
+    Error::retry_in(ErrorKind::Unavailable, what, OBJECT_KNOWN_IN)
 }
 
 /// As [`in_opening`], for a thread that does not wait for the object store. `None`: the opening is being fetched.

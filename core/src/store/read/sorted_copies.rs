@@ -12,12 +12,15 @@
 //! - a copy is made of committed blocks only, which never change; it names the segment by its random id;
 //! - a file `N.run` is whole and durable: it gets its name after its sync;
 //! - no record of one log is ever read as another's: each log's blocks have a salt of their own;
+//! - a hole in a copy has only blocks whose records no log needs (copy_holes.rs), and is made while nothing reads the copy;
 //! - no lock is held during a call to the disk: the thread that writes the log asks for the state of the copies.
 //!
 //! Must not know: raft, readers.
 
 use super::block_reader::Blocks;
-use crate::disk::{Disk, Space};
+use super::copy_uses::{CopyChange, CopyKey, CopyRead};
+use crate::disk::spare_files::{SpareFiles, register};
+use crate::disk::{Disk, DiskFile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::format::sorted::{SORTED_HEADER_BYTES, SortedDirectory, SortedHeader, salt};
 use crate::store::format::sorted_object::SortedObjectHeader;
@@ -26,8 +29,10 @@ use crate::store::segment::{ReadMode, Segment, SegmentData, Segments, Source, nu
 use crate::types::{Index, LogNumber};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::ops::Range;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// How many copies stay open without a reader: mappings, or files, of which a process has few.
 const MAPPINGS_MAX: usize = 256;
@@ -55,41 +60,27 @@ pub(crate) fn is_sorted_name(name: &str) -> bool {
     sorted_number(name.strip_suffix(".tmp").unwrap_or(name)).is_some()
 }
 
-/// The copies of all logs in this process, which give way together: they can be on one disk.
-static ALL: Mutex<Vec<Weak<SortedCopies>>> = Mutex::new(Vec::new());
-
-/// Removes copies of any log on the disk of `disk`, the oldest of each first, one log after the other, until `bytes` are free. No more than
-/// twice as much: the disk may not show at once what became free. False: nothing was removed. Blocks for the disk.
-pub(crate) fn make_room(disk: &dyn Disk, bytes: u64) -> bool {
-    let Some(Space { device, .. }) = disk.space().ok().flatten() else { return false };
-    let mut left: Vec<_> = lock(&ALL).iter().filter_map(Weak::upgrade).collect();
-    left.retain(|copies| copies.device.get() == Some(&device));
-    let mut removed = 0;
-    while !left.is_empty() && removed < 2 * bytes {
-        left.retain(|copies| {
-            let is_enough =
-                removed > 0 && disk.space().is_ok_and(|space| space.is_some_and(|s| s.free >= bytes));
-            let gone = if is_enough || removed >= 2 * bytes { None } else { copies.remove_oldest() };
-            removed += gone.unwrap_or(0);
-            gone.is_some()
-        });
-    }
-    if removed > 0 {
-        tracing::info!(path = %disk.path().display(), removed, "the disk is full: sorted copies of segments were removed");
-    }
-    removed > 0
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A copy, as far as it is known without its file.
+#[derive(Clone, Debug, Default)]
+pub(super) struct KnownCopy {
+    /// A number that it has for itself.
+    pub(super) made: u64,
+    /// Parts that no log needs: they are holes, or become some.
+    pub(super) holes: Vec<Range<u32>>,
+    /// All of them are.
+    pub(super) are_made: bool,
 }
 
 /// The copies of a log's segments. `Send + Sync`; calls block only for the disk.
 #[derive(Debug)]
 pub(crate) struct SortedCopies {
     segments: Arc<Segments>,
-    /// The segments that have a copy, and a number that each copy has for itself.
-    known: Mutex<BTreeMap<u64, u64>>,
+    /// The copies, by the numbers of their segments.
+    known: Mutex<BTreeMap<u64, KnownCopy>>,
     made: AtomicU64,
     removals: AtomicU64,
     /// The disk that they are on, once there is one.
@@ -118,7 +109,7 @@ impl SortedCopies {
         &self.segments
     }
 
-    fn disk(&self) -> &dyn Disk {
+    pub(super) fn disk(&self) -> &dyn Disk {
         &**self.segments.disk()
     }
 
@@ -143,6 +134,39 @@ impl SortedCopies {
         lock(&self.known).contains_key(&number)
     }
 
+    /// The numbers of the segments that have a copy, ascending.
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        lock(&self.known).keys().copied().collect()
+    }
+
+    pub(super) fn known(&self, number: u64) -> Option<KnownCopy> {
+        lock(&self.known).get(&number).cloned()
+    }
+
+    /// Notes the holes of a copy.
+    pub(super) fn note(&self, number: u64, copy: KnownCopy) {
+        if let Some(known) = lock(&self.known).get_mut(&number).filter(|known| known.made == copy.made) {
+            *known = copy;
+        }
+    }
+
+    /// Keeps readers from the copy of a segment. None: there are some.
+    pub(super) fn exclude_readers(&self, segment: &Segment) -> Option<CopyChange> {
+        let key = self.key(segment)?;
+        CopyChange::begin(key).or_else(|| {
+            self.close_all(|copy| copy.number() == segment.number); // those that are open without a reader
+            CopyChange::begin(key)
+        })
+    }
+
+    /// The key of a segment's copy. None: it cannot be found out now.
+    fn key(&self, segment: &Segment) -> Option<CopyKey> {
+        let known = self.device.get().copied().map(|device| Ok(Some(device)));
+        let device =
+            known.unwrap_or_else(|| self.disk().space().map(|space| space.map(|space| space.device)));
+        Some((device.ok()?, segment.id))
+    }
+
     /// How many copies were removed so far although their segments may be there.
     pub(crate) fn removals(&self) -> u64 {
         self.removals.load(Ordering::Relaxed)
@@ -151,29 +175,33 @@ impl SortedCopies {
     /// Notes that a copy was made. From the first one on the copies give way where the disk is full.
     pub(super) fn add(self: &Arc<Self>, number: u64) {
         let made = self.made.fetch_add(1, Ordering::Relaxed);
-        lock(&self.known).insert(number, made);
+        lock(&self.known).insert(number, KnownCopy { made, ..KnownCopy::default() });
         if made == 0
             && let Ok(Some(space)) = self.disk().space()
         {
             let _ = self.device.set(space.device);
-            let mut all = lock(&ALL);
-            all.retain(|copies| copies.strong_count() > 0);
-            all.push(Arc::downgrade(self));
+            let copies: Arc<dyn SpareFiles> = self.clone();
+            register(Arc::downgrade(&copies));
         }
     }
 
-    /// The log is being closed: from now on no file is removed.
+    /// The log is being closed: from now on no file is removed or changed.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
     /// Opens the copy of a segment. A damaged one is removed. None: there is none that can be used now.
     pub(crate) fn of(&self, segment: &Segment) -> Option<Arc<SortedCopy>> {
-        let made = *lock(&self.known).get(&segment.number)?;
+        let made = lock(&self.known).get(&segment.number)?.made;
         if let Some(copy) = self.recall(segment.number, made) {
             return Some(copy);
         }
-        match SortedCopy::open(segment, made, self.disk(), self.segments.mode()) {
+        let read = CopyRead::begin(self.key(segment)?)?;
+        match SortedCopy::open(segment, made, self.disk(), self.segments.mode(), read) {
             Ok(copy) => Some(self.keep(Arc::new(copy))),
             Err(error) => {
                 self.cannot_use(segment.number, made, &error);
@@ -211,14 +239,14 @@ impl SortedCopies {
         let closed = recent.split_off(kept);
         drop(recent);
         drop(closed); // after the lock: this can unmap files
-        if lock(&self.known).get(&copy.number()) != Some(&copy.made) {
+        if self.known(copy.number()).is_none_or(|known| known.made != copy.made) {
             self.close_all(|other| other.number() == copy.number());
         }
         copy
     }
 
     /// Closes these open copies, as far as no reader has them.
-    fn close_all(&self, is_closed: impl Fn(&SortedCopy) -> bool) {
+    pub(super) fn close_all(&self, is_closed: impl Fn(&SortedCopy) -> bool) {
         let mut recent = lock(&self.recent);
         let (closed, kept): (VecDeque<_>, _) =
             std::mem::take(&mut *recent).into_iter().partition(|copy| is_closed(copy));
@@ -227,12 +255,20 @@ impl SortedCopies {
         drop(closed); // after the lock: this can unmap files
     }
 
-    /// Reports that a copy could not be read, for this reason. A damaged one is removed.
-    pub(crate) fn cannot_read(&self, copy: &SortedCopy, why: &Error) {
+    /// Reports that a block in this range of a copy could not be read, for this reason. A damaged copy is removed. True: it is sound,
+    /// and the block is in a hole.
+    pub(crate) fn cannot_read(&self, copy: &SortedCopy, block: &Range<usize>, why: &Error) -> bool {
+        let is_in = |hole: &Range<u32>| (hole.start as usize) < block.end && block.start < hole.end as usize;
+        let known = self.known(copy.number()).filter(|known| known.made == copy.made);
+        // A reader of a log that was dropped reads on, and one can be older than a discard.
+        if known.is_some_and(|known| known.holes.iter().any(is_in)) {
+            return true;
+        }
         self.cannot_use(copy.number(), copy.made, why);
+        false
     }
 
-    fn cannot_use(&self, number: u64, made: u64, why: &Error) {
+    pub(super) fn cannot_use(&self, number: u64, made: u64, why: &Error) {
         // There may be no memory or descriptor for it now. The file is sound as far as is known.
         if why.kind() != ErrorKind::Corrupt {
             tracing::debug!(path = %self.disk().path().display(), segment = number, error = %why, "the sorted copy of a segment cannot be read now");
@@ -248,25 +284,11 @@ impl SortedCopies {
         self.close_all(|copy| copy.number() < oldest);
     }
 
-    /// Removes the oldest copy, and returns its size. None: there is none.
-    fn remove_oldest(&self) -> Option<u64> {
-        if self.is_closed.load(Ordering::Acquire) {
-            return None;
-        }
-        let (number, made) = lock(&self.known).first_key_value().map(|(number, made)| (*number, *made))?;
-        let name = sorted_name(number);
-        let bytes = self.disk().open(&name, false).and_then(|file| file.len()).unwrap_or(0);
-        if self.forget(number, made) {
-            self.remove(&name);
-        }
-        Some(bytes)
-    }
-
     /// Forgets this copy of a segment. False: it was not known.
     fn forget(&self, number: u64, made: u64) -> bool {
         let is_known = {
             let mut known = lock(&self.known);
-            known.get(&number) == Some(&made) && known.remove(&number).is_some()
+            known.get(&number).is_some_and(|known| known.made == made) && known.remove(&number).is_some()
         };
         if !is_known {
             return false;
@@ -284,6 +306,57 @@ impl SortedCopies {
     }
 }
 
+impl SpareFiles for SortedCopies {
+    fn device(&self) -> Option<u64> {
+        self.device.get().copied()
+    }
+
+    /// Removes the oldest copy.
+    fn remove_one(&self) -> Option<u64> {
+        if self.is_closed.load(Ordering::Acquire) {
+            return None;
+        }
+        let (number, made) =
+            lock(&self.known).first_key_value().map(|(number, known)| (*number, known.made))?;
+        let name = sorted_name(number);
+        let bytes = self.disk().open(&name, false).and_then(|file| file.allocated()).unwrap_or(0);
+        if self.forget(number, made) {
+            self.remove(&name);
+        }
+        Some(bytes)
+    }
+}
+
+/// The directory of a segment's copy.
+///
+/// # Errors
+/// `Corrupt`: the file is damaged, or not a copy of this segment; `Io`.
+pub(super) fn directory_of(segment: &Segment, file: &dyn DiskFile, path: &Path) -> Result<SortedDirectory> {
+    let corrupt = |why| Error::corrupt(path, 0, why);
+    let io = |e| cannot_be_read(path, e);
+    let mut bytes = vec![0; SORTED_HEADER_BYTES];
+    file.read_at(0, &mut bytes).map_err(io)?;
+    let header = SortedHeader::parse(&bytes).map_err(corrupt)?;
+    let is_of = (header.number, header.id, header.data_end as usize)
+        == (segment.number, segment.id, segment.data_end());
+    let length = file.len().map_err(io)?;
+    if !is_of || length != u64::from(header.directory_at) + header.directory_bytes() as u64 {
+        return Err(corrupt("file is not the sorted copy of its segment"));
+    }
+    bytes.resize(header.directory_bytes(), 0);
+    file.read_at(header.directory_at.into(), &mut bytes).map_err(io)?;
+    SortedDirectory::parse(&header, &bytes, SORTED_HEADER_BYTES as u32).map_err(corrupt)
+}
+
+/// The error of a copy that cannot be opened or read.
+pub(super) fn cannot_be_read(path: &Path, e: io::Error) -> Error {
+    match e.kind() {
+        io::ErrorKind::NotFound => Error::corrupt(path, 0, "file of a sorted copy is missing"),
+        io::ErrorKind::UnexpectedEof => Error::corrupt(path, 0, "sorted copy is cut off"),
+        _ => Error::io("read", path, e),
+    }
+}
+
 /// The open copy of a segment. It keeps the bytes that were read, even if the file is removed.
 #[derive(Debug)]
 pub(crate) struct SortedCopy {
@@ -295,31 +368,19 @@ pub(crate) struct SortedCopy {
 impl SortedCopy {
     /// # Errors
     /// `Corrupt`: the file is damaged, missing, or not a copy of this segment; `Io`.
-    fn open(segment: &Segment, made: u64, disk: &dyn Disk, mode: ReadMode) -> Result<Self> {
+    fn open(
+        segment: &Segment,
+        made: u64,
+        disk: &dyn Disk,
+        mode: ReadMode,
+        unchanged: CopyRead,
+    ) -> Result<Self> {
         let name = sorted_name(segment.number);
         let path = disk.path().join(&name);
-        let corrupt = |why| Error::corrupt(&path, 0, why);
-        let io = |e: io::Error| match e.kind() {
-            io::ErrorKind::NotFound => corrupt("file of a sorted copy is missing"),
-            io::ErrorKind::UnexpectedEof => corrupt("sorted copy is cut off"),
-            _ => Error::io("read", &path, e),
-        };
-        let file = disk.open(&name, false).map_err(io)?;
-        let mut bytes = vec![0; SORTED_HEADER_BYTES];
-        file.read_at(0, &mut bytes).map_err(io)?;
-        let header = SortedHeader::parse(&bytes).map_err(corrupt)?;
-        let is_of = (header.number, header.id, header.data_end as usize)
-            == (segment.number, segment.id, segment.data_end());
-        let length = file.len().map_err(io)?;
-        if !is_of || length != u64::from(header.directory_at) + header.directory_bytes() as u64 {
-            return Err(corrupt("file is not the sorted copy of its segment"));
-        }
-        bytes.resize(header.directory_bytes(), 0);
-        file.read_at(header.directory_at.into(), &mut bytes).map_err(io)?;
-        let directory =
-            SortedDirectory::parse(&header, &bytes, SORTED_HEADER_BYTES as u32).map_err(corrupt)?;
-        let source = Source::of(file, mode).map_err(io)?;
-        let data = Arc::new(SegmentData::of_copy(segment, source, path));
+        let file = disk.open(&name, false).map_err(|e| cannot_be_read(&path, e))?;
+        let directory = directory_of(segment, &*file, &path)?;
+        let source = Source::of(file, mode).map_err(|e| cannot_be_read(&path, e))?;
+        let data = Arc::new(SegmentData::of_copy(segment, source, path, unchanged));
         Ok(Self { data, directory, made })
     }
 

@@ -34,7 +34,7 @@ use crate::record::batch::Malformed;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, padded};
 use crate::store::format::geometry::{SEGMENT_HEADER_BYTES, data_limit};
 use crate::store::format::segment::{
-    FORMAT_VERSION_FIRST, HARD_STATE_BYTES, HardState, IndexEntry, digest_of_bytes, version_of_blocks,
+    FORMAT_VERSION_FIRST, HARD_STATE_BYTES, HardState, IndexEntry, version_of_blocks,
 };
 use crate::store::segment::version::raise_version;
 use crate::store::segment::{Base, file_name};
@@ -424,18 +424,9 @@ impl Filling<'_> {
     }
 
     fn position(&mut self, kind: Kind, body: &[u8]) {
-        let header = BlockHeader {
-            length: (BLOCK_HEADER_BYTES + body.len()) as u32,
-            batch_count: 0,
-            raft_index: self.here.raft,
-            term: self.here.term,
-            first: self.here.next,
-            timestamp: self.here.timestamp,
-            record_count: 0,
-            durable_upto: 0,
-            body_digest: digest_of_bytes(&[body]),
-            kind,
-        };
+        let here = &self.here;
+        let header =
+            BlockHeader::without_records(kind, (here.raft, here.term), here.next, here.timestamp, body);
         self.block(&header, &[Bytes::copy_from_slice(body)]);
     }
 

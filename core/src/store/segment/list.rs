@@ -38,6 +38,8 @@ pub(crate) struct Segments {
 
 /// How many segments stay open without a reader.
 const RECENT_MAX: usize = 64;
+/// How many objects behind the one that is read can be fetched ahead: as many as are fetched at a time.
+const OBJECTS_AHEAD_MAX: usize = 8;
 
 impl Segments {
     pub(crate) fn new(disk: Arc<dyn Disk>, mode: ReadMode, list: VecDeque<Arc<Segment>>) -> Self {
@@ -190,6 +192,11 @@ impl Segments {
         self.reads_objects() && self.oldest().is_some_and(|oldest| index < oldest.base.next)
     }
 
+    /// As [`Self::is_before_files`], of the entry behind `raft`.
+    pub(crate) fn is_entry_before_files(&self, raft: EntryIndex) -> bool {
+        self.reads_objects() && self.oldest().is_some_and(|oldest| raft < oldest.base.raft)
+    }
+
     /// The segment that contains record `index`, or would contain it: a file of the log, or an object. `None`: neither has
     /// it, or there are no segments.
     pub(crate) fn holding(&self, index: Index) -> Option<Arc<Segment>> {
@@ -288,13 +295,18 @@ impl Segments {
         self.objects.at_time(time).filter(|_| is_older).or(local)
     }
 
-    /// Has the first `bytes` bytes of the object after this one fetched.
-    pub(crate) fn will_need_after(&self, segment: &Segment, bytes: usize) {
-        let Some(next) = self.objects.after(segment).filter(|_| bytes > 0) else { return };
-        if let Ok(data) = self.open(&next)
-            && let Source::Object(object) = &data.source
-        {
-            object.will_need(0..bytes);
+    /// Has the first `bytes` bytes after this object fetched, of the next few objects.
+    pub(crate) fn will_need_after(&self, segment: &Segment, mut bytes: usize) {
+        let mut next = self.objects.after(segment);
+        for _ in 0..OBJECTS_AHEAD_MAX {
+            let Some(segment) = next.filter(|_| bytes > 0) else { return };
+            if let Ok(data) = self.open(&segment)
+                && let Source::Object(object) = &data.source
+            {
+                object.will_need(0..bytes);
+            }
+            bytes = bytes.saturating_sub(segment.bytes as usize);
+            next = self.objects.after(&segment);
         }
     }
 

@@ -8,8 +8,9 @@ use crate::record::crc::crc32c;
 use crate::store::format::geometry::data_limit;
 use crate::store::format::objects::StoredObject;
 use crate::store::format::segment::Footer;
-use crate::store::objects::cache::{CHUNK_BYTES, ObjectCache, SORTED_CHUNK_BYTES};
-use crate::store::objects::names::salt;
+use crate::store::objects::cache::{CHUNK_BYTES, ObjectCache, ObjectFile, SORTED_CHUNK_BYTES};
+use crate::store::objects::names::{Lineage, object_number, root_name, salt};
+use crate::store::objects::payloads::{Payloads, without_store};
 use crate::types::{EntryIndex, Index, LogId, Timestamp};
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -32,8 +33,14 @@ pub(crate) struct ObjectList {
 struct Inner {
     /// Oldest first.
     list: VecDeque<Arc<Segment>>,
+    /// The checksum over all bytes of each of them, in the same order.
+    checksums: VecDeque<u32>,
     /// None: this handle was opened without an object store.
     cache: Option<Arc<ObjectCache>>,
+    /// The owners of the objects. None: there were none yet.
+    lineage: Option<Arc<Lineage>>,
+    /// The same.
+    payloads: Option<Arc<Payloads>>,
 }
 
 /// An object of the list, to be added.
@@ -53,8 +60,17 @@ impl ObjectList {
     }
 
     /// Sets where the objects are.
-    pub(crate) fn set_cache(&self, cache: Arc<ObjectCache>) {
-        self.inner.write().unwrap_or_else(PoisonError::into_inner).cache = Some(cache);
+    pub(crate) fn set_cache(&self, cache: Arc<ObjectCache>, payloads: Arc<Payloads>) {
+        let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        (inner.cache, inner.payloads) = (Some(cache), Some(payloads));
+    }
+
+    /// The batches that the log only refers to.
+    ///
+    /// # Errors
+    /// `Unavailable`: this handle was opened without an object store.
+    pub(crate) fn payloads(&self) -> Result<Arc<Payloads>> {
+        self.read(|inner| inner.payloads.clone()).ok_or_else(without_store)
     }
 
     pub(crate) fn cache(&self) -> Option<Arc<ObjectCache>> {
@@ -88,17 +104,17 @@ impl ObjectList {
     pub(crate) fn are_there(&self) -> bool {
         let (newest, cache) = self.read(|inner| (inner.list.back().cloned(), inner.cache.clone()));
         let Some((newest, cache)) = newest.zip(cache) else { return false };
-        object_of(&newest)
-            .is_some_and(|number| cache.has_fetched(number, newest.bytes as usize, chunk_bytes_of(&newest)))
+        let Some((owner, number)) = self.owned(&newest) else { return false };
+        cache.has_fetched(owner, number, newest.bytes as usize, chunk_bytes_of(&newest))
     }
 
     /// Checks that the object store has returned something of this log since it was opened. If it has not, reads the begin of this
-    /// object.
+    /// object, which is one of the log `owner`.
     ///
     /// # Errors
     /// Those of the object store.
-    pub(crate) fn try_object(&self, number: u64, bytes: u32) -> Result<()> {
-        self.cache().map_or(Ok(()), |cache| cache.try_object(number, bytes as usize))
+    pub(crate) fn try_object(&self, owner: LogId, number: u64, bytes: u32) -> Result<()> {
+        self.cache().map_or(Ok(()), |cache| cache.try_object(owner, number, bytes as usize))
     }
 
     /// The number of the next object.
@@ -107,12 +123,59 @@ impl ObjectList {
     }
 
     /// Removes the objects below number `first`, and adds these, which follow the others.
-    pub(crate) fn update(&self, log: LogId, first: u64, added: impl Iterator<Item = ListedObject>) {
-        let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
-        while inner.list.pop_front_if(|segment| object_of(segment).is_some_and(|n| n < first)).is_some() {}
+    pub(crate) fn update(&self, lineage: &Lineage, first: u64, added: impl Iterator<Item = ListedObject>) {
+        let inner = &mut *self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        if inner.lineage.as_deref() != Some(lineage) {
+            inner.lineage = Some(Arc::new(lineage.clone()));
+        }
+        while inner.list.pop_front_if(|segment| object_of(segment).is_some_and(|n| n < first)).is_some() {
+            inner.checksums.pop_front();
+        }
         for object in added {
-            let segment = Arc::new(segment_of(log, &object));
-            inner.list.push_back(segment);
+            inner.list.push_back(Arc::new(segment_of(lineage.owner(object.number), &object)));
+            inner.checksums.push_back(object.object.crc);
+        }
+    }
+
+    /// Up to `count` objects, each with the checksum over all its bytes, from this number on or from the oldest one that is left.
+    pub(crate) fn numbered_from(&self, number: u64, count: usize) -> Vec<(u64, Arc<Segment>, u32)> {
+        self.read(|inner| {
+            let before = |segment: &Arc<Segment>| object_of(segment).is_some_and(|n| n < number);
+            let at = inner.list.partition_point(before);
+            let found = inner.list.range(at..).zip(inner.checksums.range(at..)).take(count);
+            found.filter_map(|(segment, crc)| Some((object_of(segment)?, segment.clone(), *crc))).collect()
+        })
+    }
+
+    /// The newest objects that begin before entry `raft`, the newest first, each with its number and the checksum over all its bytes: as
+    /// many as have this number of bytes together.
+    pub(crate) fn newest_before(&self, raft: EntryIndex, bytes_max: u64) -> Vec<(u64, Arc<Segment>, u32)> {
+        let mut left = bytes_max;
+        self.read(|inner| {
+            let before = inner.list.partition_point(|segment| segment.base.raft < raft);
+            let found = inner.list.range(..before).rev().zip(inner.checksums.range(..before).rev());
+            let fits = found.map_while(|(segment, crc)| {
+                left = left.checked_sub(segment.bytes.into())?;
+                Some((object_of(segment)?, segment.clone(), *crc))
+            });
+            fits.collect()
+        })
+    }
+
+    /// Begins to keep an object of the list. Returns its owner and its file. None: there is no object store here.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn keep(&self, segment: &Segment) -> Result<Option<(LogId, Arc<ObjectFile>)>> {
+        let Some((cache, (owner, number))) = self.cache().zip(self.owned(segment)) else { return Ok(None) };
+        let file = cache.keep(owner, number, segment.bytes as usize, chunk_bytes_of(segment))?;
+        Ok(Some((owner, file)))
+    }
+
+    /// The log is closed: see [`ObjectCache::close`].
+    pub(crate) fn close(&self) {
+        if let Some(cache) = self.cache() {
+            cache.close();
         }
     }
 
@@ -145,21 +208,58 @@ impl ObjectList {
         })
     }
 
+    /// The owner of an object of the list, and its number. None: it is a file of the log.
+    fn owned(&self, segment: &Segment) -> Option<(LogId, u64)> {
+        let number = object_of(segment)?;
+        self.read(|inner| inner.lineage.as_ref().map(|lineage| (lineage.owner(number), number)))
+    }
+
+    /// Whether some of these objects are another log's: this log is a branch of that one.
+    pub(crate) fn has_ancestors(&self) -> bool {
+        self.read(|inner| {
+            let oldest = inner.list.front().and_then(|oldest| object_of(oldest));
+            inner
+                .lineage
+                .as_ref()
+                .zip(oldest)
+                .is_some_and(|(lineage, oldest)| lineage.owner(oldest) != lineage.log)
+        })
+    }
+
+    /// The number of the first object that can be the log's own.
+    pub(crate) fn own_from(&self) -> u64 {
+        self.read(|inner| inner.lineage.as_ref().map_or(0, |lineage| lineage.own_from()))
+    }
+
+    /// Whether this name in the object store is one of an object that readers of this log read, and that is another log's: this log is
+    /// a branch of that one.
+    pub(crate) fn is_of_ancestor(&self, name: &str) -> bool {
+        self.read(|inner| {
+            let Some(lineage) = &inner.lineage else { return false };
+            let Some(oldest) = inner.list.front().and_then(|oldest| object_of(oldest)) else { return false };
+            lineage.parts().any(|(owner, part)| {
+                name == root_name(owner)
+                    || object_number(owner, name)
+                        .is_some_and(|number| number >= oldest && part.contains(&number))
+            })
+        })
+    }
+
     /// Opens an object of the list.
     ///
     /// # Errors
     /// `Unavailable`: this handle was opened without an object store; `Io`.
     pub(crate) fn open(&self, segment: &Arc<Segment>) -> Result<Arc<SegmentData>> {
-        let Some((cache, number)) = self.cache().zip(object_of(segment)) else {
+        let Some((cache, (owner, number))) = self.cache().zip(self.owned(segment)) else {
             let what = format!(
                 "records {} to {} are in the object store alone, and this log was opened without one: set object_store at the \
                  server, or the vault in a program, or read them from another replica",
                 segment.base.next,
                 segment.end().next.previous()
             );
-            return Err(Error::new(ErrorKind::Unavailable, what));
+            return Err(Error::new(ErrorKind::Unavailable, what).into_lasting());
         };
-        segment.data_of(|| cache.open(number, segment.bytes as usize, chunk_bytes_of(segment)))
+        segment.data_of(|| cache.open(owner, number, segment.bytes as usize, chunk_bytes_of(segment)))
     }
 }
 
@@ -174,11 +274,11 @@ fn chunk_bytes_of(segment: &Segment) -> usize {
 }
 
 /// The segment that an object is for readers.
-fn segment_of(log: LogId, object: &ListedObject) -> Segment {
+fn segment_of(owner: LogId, object: &ListedObject) -> Segment {
     let ListedObject { number, begin, end, timestamps, object } = *object;
     let footer = Footer {
         number: NUMBERS + number,
-        id: salt(log, number),
+        id: salt(owner, number),
         base_raft: begin.raft,
         base_term: begin.term,
         first: begin.next,

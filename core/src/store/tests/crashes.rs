@@ -43,6 +43,16 @@ struct Seen {
     again: usize,
 }
 
+impl Seen {
+    /// Checks that there were enough states of each kind.
+    #[track_caller]
+    fn covers(&self, name: &str, old_min: usize) {
+        let Self { states, old, new, again } = self;
+        println!("{name}: {} states, {old} old, {new} new, {again} again", states.len());
+        assert!(*old > old_min && *new > 50 && *again > 50, "{name}: {old} old, {new} new, {again} again");
+    }
+}
+
 /// Cuts the power in every state of the disk's history from operation `from` on, in up to `samples` ways each.
 fn explore(rig: &Rig, from: usize, samples: usize, seen: &mut Seen) {
     let history = rig.disk.history();
@@ -133,14 +143,7 @@ fn truncation_is_atomic_in_a_power_cut() {
             explore(&rig, from, 20, &mut seen);
         }
     }
-    println!(
-        "truncations: {} states, {} old, {} new, {} again",
-        seen.states.len(),
-        seen.old,
-        seen.new,
-        seen.again
-    );
-    assert!(seen.old > 100 && seen.new > 50 && seen.again > 50);
+    seen.covers("truncations", 100);
 }
 
 #[test]
@@ -168,14 +171,7 @@ fn successive_truncations_are_atomic_in_a_power_cut() {
             explore(&rig, from, 12, &mut seen);
         }
     }
-    println!(
-        "in a row: {} states, {} old, {} new, {} again",
-        seen.states.len(),
-        seen.old,
-        seen.new,
-        seen.again
-    );
-    assert!(seen.old > 100 && seen.new > 50 && seen.again > 50);
+    seen.covers("in a row", 100);
 }
 
 #[test]
@@ -198,8 +194,7 @@ fn jump_is_atomic_in_a_power_cut() {
             explore(&rig, from, 20, &mut seen);
         }
     }
-    println!("jumps: {} states, {} old, {} new, {} again", seen.states.len(), seen.old, seen.new, seen.again);
-    assert!(seen.old > 50 && seen.new > 50 && seen.again > 50);
+    seen.covers("jumps", 50);
 }
 
 /// An uncommitted discard can be truncated. Its records must still exist then.

@@ -45,6 +45,31 @@ pub const OBJECTS_FROM: u32 = 90;
 /// ```
 pub const GROUP_OBJECTS_FROM: u32 = 114;
 
+/// Bugs from this number on are in the code of payload slices: runs without an object store, or with named logs, cannot find them.
+///
+/// ```
+/// use chiplog::sim::bugs::{BUGS, PAYLOADS_FROM};
+/// assert!(BUGS.iter().any(|bug| bug.number >= PAYLOADS_FROM));
+/// ```
+pub const PAYLOADS_FROM: u32 = 121;
+
+/// Bugs of these numbers are in the code of copies of one named log: runs without named logs or without copies cannot find them.
+///
+/// ```
+/// use chiplog::sim::bugs::{BUGS, COPIES_OF_ONE_LOG};
+/// assert!(BUGS.iter().any(|bug| COPIES_OF_ONE_LOG.contains(&bug.number)));
+/// ```
+pub const COPIES_OF_ONE_LOG: std::ops::Range<u32> = 141..142;
+
+/// Bugs of these numbers are in the code of slices of named logs: runs without an object store, or without named logs, cannot find
+/// them.
+///
+/// ```
+/// use chiplog::sim::bugs::{BUGS, GROUP_SLICES};
+/// assert!(BUGS.iter().any(|bug| GROUP_SLICES.contains(&bug.number)));
+/// ```
+pub const GROUP_SLICES: std::ops::Range<u32> = 136..138;
+
 /// Makes this mistake from now on, in the whole process; 0: none.
 ///
 /// ```
@@ -166,14 +191,60 @@ bugs! {
     97 "an object whose upload failed counts as stored",
     98 "a discard, or a restart, removes files of an object that is not stored yet",
     99 "objects are deleted, and the object store does not say so",
-    100 "a copy removes files before their records are stored",
+    100 "a copy removes files before their records are stored" by "copy_keeps_files_that_are_not_stored",
     101 "objects are deleted although a pin keeps them",
     102 "a pin is made without a look for a deletion that has begun" by "pin_holds_in_any_order_with_a_deletion",
+    103 "a branch is made without a look for a deletion that has begun"
+        by "branch_keeps_its_objects_in_any_order_with_a_deletion",
+    104 "a branch deletes objects of its parent" by "branch_deletes_nothing_of_its_parent",
+    106 "a branch's pin is removed without a look for the branch afterwards"
+        by "branch_keeps_its_pin_in_any_order_with_a_removal",
+    107 "a branch is made without a look for its pins at the end"
+        by "branch_keeps_its_pin_in_any_order_with_a_removal",
+    108 "a branch lets go objects of its parent that a pin of the branch keeps" by "branch_deletes_nothing_of_its_parent",
+    109 "an object that was put counts as stored although the object store is another one now"
+        by "nothing_goes_to_a_store_that_is_not_mounted",
+    110 "a branch has records behind the one with which it is to end",
     111 "a slice has entries that are not committed",
     112 "slices are deleted once an object with them was cut",
     113 "a slice whose upload failed counts as stored",
     114 "the first records of logs move at a jump, although objects have older ones",
     115 "the records of a log in an object are joined across discarded ones",
+    121 "a payload slice is deleted while the log refers to it",
+    122 "references are proposed out of the order of their slices",
+    123 "a payload slice whose upload failed counts as stored",
+    124 "an object refers to payload instead of having it",
+    125 "payload slices go while older slices still lead to the end of the log",
+    126 "payload slices are put before an entry of their term is committed",
+    128 "a payload slice that was put counts as stored although the object store is another one now"
+        by "nothing_goes_to_a_store_that_is_not_mounted",
+    129 "the object store is taken for the log's, although it has nothing of the log"
+        by "payload_waits_for_the_store_after_a_restart",
+    130 "appends whose payload waits are not refused while the object store fails" by "payload_that_waits_is_refused_in_time",
+    131 "what waits behind a payload slice is not bounded" by "what_waits_behind_a_payload_slice_is_bounded",
+    133 "payload counts as in its place whatever is in the log before it",
+    134 "payload counts although no slice says where it goes on",
+    135 "slices go that say where payload goes on",
+    136 "the first slice begins behind records that a log of the group still has",
+    137 "slices go once they are stored, if no object is before them",
+    139 "a log that was opened after the look counts as deleted: its part of a copy becomes a hole"
+        by "holes_have_nothing_that_a_log_needs",
+    140 "a hole in a copy goes on to the last blocks of a log that has discarded its first ones"
+        by "holes_have_nothing_that_a_log_needs",
+    141 "a copy of one named log lacks a record after it has changed its source",
+    148 "an object counts as kept whole before its bytes are on the disk" by "whole_object_outlives_a_crash",
+    149 "an object is kept whole although its checksum is wrong" by "damaged_object_is_not_kept",
+    150 "objects are kept whole beyond the limit of the log's files" by "objects_make_room_for_files",
+    143 "slices stay as long as no payload is appended" by "slices_go_while_no_payload_is_appended",
+    144 "a reference that cannot be read counts as none" by "reference_that_cannot_be_read_is_damage",
+    146 "a new leader lets payload go without a look for objects that were not read back"
+        by "new_leader_reads_back_what_still_has_payload",
+    147 "any entry without an effect counts as the first one of its term" by "payload_begins_behind_the_first_entry_of_its_term",
+    151 "slices of entries are stored with a gap, although payload goes on before it" by "no_slice_is_stored_behind_a_gap",
+    152 "payload counts before slices that do not say that the log has it" by "payload_fills_a_gap_if_slices_say_so",
+    153 "slices of another history keep payload out, or payload counts before them" by "slices_of_another_history_hide_nothing",
+    154 "payload counts behind an entry whose slice went before the log referred to payload"
+        by "first_payload_counts_once_a_slice_refers_to_it",
 }
 
 #[cfg(test)]

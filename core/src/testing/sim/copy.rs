@@ -3,8 +3,9 @@
 //!
 //! Must not know: the network, who feeds it, what it should have.
 
-use super::machine::{SEGMENT_BYTES, SetClock};
 use super::readers::Readers;
+use super::setup::{SEGMENT_BYTES, SetClock};
+use super::store_faults::StoreFaults;
 use super::threads::Records;
 use super::vault::SimVault;
 use crate::api::follower::{Next, State};
@@ -14,7 +15,8 @@ use crate::follower::applier::Applier;
 use crate::follower::message::{FollowFrom, FollowMessage};
 use crate::follower::source::FollowSource;
 use crate::options::Options;
-use crate::read::reader::LogView;
+use crate::read::view::LogView;
+use crate::replica::node::Published;
 use crate::replica::node::shared::Shared;
 use crate::replica::open::{RecoveredLog, create_followed, open_followed};
 use crate::replica::state::sequencer::Owner;
@@ -23,8 +25,10 @@ use crate::replica::writer::SyncOnce;
 use crate::sync::clock::Moment;
 use crate::types::{EntryIndex, Index, LogId, LogNumber};
 use crate::vault::Vault;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// The next work of a follower's thread.
@@ -41,6 +45,7 @@ pub(super) struct Copy {
     state: State,
     readers: Readers,
     options: Options,
+    published: Arc<Published>,
     log: LogId,
     job: Option<Arc<SyncOnce>>,
     /// The origin of virtual time.
@@ -77,7 +82,7 @@ impl Copy {
     pub(super) fn open(disk: &SimDisk, setup: &CopySetup, now: Moment) -> Result<Self> {
         let options = setup.options();
         let opened = open_followed(Arc::new(disk.clone()), &options)?;
-        Self::start(opened, options, now)
+        Self::start(opened, options, StoreFaults::new(setup.vault.clone(), disk), now)
     }
 
     /// Makes a log that begins at `state`.
@@ -92,18 +97,19 @@ impl Copy {
     ) -> Result<Self> {
         let options = setup.options();
         let opened = create_followed(Arc::new(disk.clone()), &options, state)?;
-        Self::start(opened, options, now)
+        Self::start(opened, options, StoreFaults::new(setup.vault.clone(), disk), now)
     }
 
-    fn start(opened: RecoveredLog, options: Options, now: Moment) -> Result<Self> {
+    fn start(opened: RecoveredLog, options: Options, faults: StoreFaults, now: Moment) -> Result<Self> {
         opened.store.allocator.go_unaided();
         let log = opened.identity.log;
         let shared = Shared::of(Path::new("copy"), options.clone(), &opened);
         let applier = Applier::new(opened, &shared);
-        let readers = Readers::new(shared.view);
+        let published = shared.published.clone();
+        let readers = Readers::new(shared.view, faults);
         let epoch = Instant::now();
         let state = State::new(applier, epoch + Duration::from_nanos(now.0));
-        Ok(Self { state, readers, options, log, job: None, epoch })
+        Ok(Self { state, readers, options, published, log, job: None, epoch })
     }
 
     fn instant(&self, now: Moment) -> Instant {
@@ -117,6 +123,11 @@ impl Copy {
     /// The last entry that it has.
     pub(super) fn committed(&self) -> EntryIndex {
         self.group().positions.entry()
+    }
+
+    /// The last record that it has, if it is a copy of one log.
+    pub(super) fn last_record(&self) -> Index {
+        self.group().positions.committed()
     }
 
     /// Takes an item of a feed. An outer error ends the process, an inner one refuses the item. True: the log jumped.
@@ -179,6 +190,10 @@ impl Copy {
     /// # Errors
     /// Those of `Log::follow`.
     pub(super) fn follow(&self, from: FollowFrom) -> Result<FollowSource> {
+        if self.published.of_one_log.load(Ordering::Relaxed) {
+            let (view, published) = (self.group().clone(), self.published.clone());
+            return FollowSource::of_one_log(view, published, Owner::Follower, self.log, from);
+        }
         FollowSource::new(self.group().clone(), Owner::Follower, self.log, self.options.clone(), from)
     }
 
@@ -188,6 +203,11 @@ impl Copy {
     /// Those of `Reader::next_record`.
     pub(super) fn fresh(&mut self) -> Result<Records> {
         self.readers.fresh(self.options.vault.is_none())
+    }
+
+    /// The excuses of readers since the last call.
+    pub(super) fn take_excuses(&mut self) -> BTreeMap<&'static str, u64> {
+        self.readers.faults().take_excuses()
     }
 
     /// Everything that can be read.

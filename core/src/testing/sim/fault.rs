@@ -149,6 +149,8 @@ faults! {
     LogSealed = "log_sealed",
     /// Retention of a named log has discarded records.
     LogRetained = "log_retained",
+    /// A branch of the log was made.
+    BranchMade = "branch_made",
     /// The log's options were changed.
     SetOptions = "set_options",
 }

@@ -4,7 +4,8 @@
 //! A block is damaged only if a sound block after it proves that it was durable. Otherwise recovery would treat it as
 //! a torn write, and the replica would have lost entries that it acknowledged. An opening is damaged only where an
 //! older segment shows its contents, and no file between both is missing: a segment whose entries were all truncated
-//! is removed, and without the opening nothing shows that it held no others.
+//! is removed, and without the opening nothing shows that it held no others. Nor if it alone says where the files of a log with objects
+//! begin: files are removed once their records are in objects and an opening says so, and without that opening they count as lost.
 //!
 //! Hard states are damaged only where the remaining blocks show that each committed command is committed. The reason:
 //! files are removed once a durable block says that their discard is committed. Without that block they count as lost,
@@ -16,6 +17,7 @@ use super::fault::Fault;
 use crate::disk::sim::{Image, Rng};
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_body};
 use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
+use crate::store::format::objects;
 use crate::store::format::segment::{HardState, Opening, SegmentHeader};
 use crate::store::segment::{file_name, file_number};
 use crate::types::{EntryIndex, Term};
@@ -54,11 +56,15 @@ pub(super) fn find(image: &Image, kind: Fault, rng: &mut Rng) -> Option<Harm> {
             rng.pick(entries.get(from..)?).copied().into_iter().collect()
         }
         Fault::DamagedOpening => {
-            before.as_ref().filter(|before| is_without_gap(image, before, &last))?;
+            before
+                .as_ref()
+                .filter(|before| is_without_gap(image, before, &last) && shows_begin(image, before, &last))?;
             last.proven().take(1).collect()
         }
         Fault::DamagedCut => {
-            let before = before.as_ref().filter(|before| before.goes_on_behind(last.base().0))?;
+            let goes_on =
+                |before: &&Segment| before.goes_on_behind(last.base().0) && shows_begin(image, before, &last);
+            let before = before.as_ref().filter(goes_on)?;
             // Without its footer nothing in it shows where it was truncated.
             older.push((before.name.clone(), (before.bytes - FOOTER_BYTES) as u64 * 8));
             if rng.permille(500) {
@@ -95,6 +101,16 @@ fn is_without_gap(image: &Image, before: &Segment, last: &Segment) -> bool {
     (from..to).all(|number| image.file(&file_name(number)).is_some())
 }
 
+/// Whether a log without its last opening knows where its files begin. Those of a log with objects begin where its newest opening says.
+fn shows_begin(image: &Image, before: &Segment, last: &Segment) -> bool {
+    let of_log = match objects::decode(&last.opening.objects) {
+        Ok((_, first)) if !last.opening.objects.is_empty() => first,
+        _ => return true,
+    };
+    let begins = begun(image).last().and_then(|oldest| oldest.blocks.first().map(|block| block.header.first));
+    last.opening.log_first <= of_log || begins.is_none_or(|begins| begins <= before.opening.log_first)
+}
+
 /// The segments that have begun, newest first.
 pub(super) fn begun(image: &Image) -> impl Iterator<Item = Segment> {
     let mut names: Vec<&str> = image.names().filter(|name| name.ends_with(".seg")).collect();
@@ -105,6 +121,7 @@ pub(super) fn begun(image: &Image) -> impl Iterator<Item = Segment> {
 /// A segment that has begun, with its sound blocks.
 pub(super) struct Segment {
     pub(super) name: String,
+    opening: Opening,
     bytes: usize,
     pub(super) blocks: Vec<Block>,
 }
@@ -135,8 +152,10 @@ impl Segment {
             blocks.push(Block { at, header, state });
             at += header.stride();
         }
-        let has_begun = blocks.first().is_some_and(|b| b.header.kind == Kind::Opening);
-        has_begun.then(|| Self { name: name.to_owned(), bytes: file.len(), blocks })
+        let first = blocks.first().filter(|b| b.header.kind == Kind::Opening)?;
+        let body = &file[first.at + BLOCK_HEADER_BYTES..first.at + first.header.length as usize];
+        let opening = Opening::parse(body).ok()?;
+        Some(Self { name: name.to_owned(), opening, bytes: file.len(), blocks })
     }
 
     /// The entry before it, and its term.

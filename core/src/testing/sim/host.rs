@@ -3,12 +3,16 @@
 //!
 //! Must not know: how messages travel, clients, what a replica should do.
 
+use super::found::{entry_on, found_on};
 use super::kept::{Kept, Seal};
-use super::machine::{Machine, Room, SetClock, Setup, entry_on, found_on, introduces};
+use super::machine::Machine;
+use super::machine::state::Room;
 use super::outbox::Outbox;
 use super::patient;
 use super::patient::{Patient, Started};
 use super::plan::Plan;
+use super::promises::introduces;
+use super::setup::{SetClock, Setup};
 use super::threads::THREADS;
 use super::vault::SimVault;
 use crate::cluster::options::Bootstrap;
@@ -219,6 +223,7 @@ impl Host {
             session_idle_max: plan.session_idle_max,
             sessions_max: plan.sessions_max.map(|n| n + (self.node.0 % 3) as u32), // different on each replica
             queue_bytes_max: plan.queue_bytes_max,
+            object_scrub: plan.object_scrub,
             shared: plan.logs > 0,
             vault: self.vault.clone(),
             seed: plan.seed ^ (self.node.0 << 32) ^ u64::from(self.life),

@@ -14,14 +14,18 @@
 //! |---|---|
 //! | `clock` | virtual time; events and their times |
 //! | `network`, `outbox` | loss, replay, reordering, damage, partitions, slow links; the outgoing queues, which are the shipped ones |
+//! | `promises` | what a message says that has to be durable before it is sent |
 //! | `host`, `machine`, `threads` | a process on a simulated disk, with a clock and a power switch; its two threads |
+//! | `setup`, `found` | what a process is started with; what is on the disk of one that is off |
 //! | `patient` | a replica that repairs its log before it takes part |
 //! | `copy` | a follower: it is fed and is no member |
 //! | `world` | the whole simulation, event by event; clients, an operator, the nemesis that injects faults, fail-over drills |
 //! | `oracle`, `contents`, `kept` | the invariants, checked after every event; what was ever committed, log by log; the entries on a disk |
-//! | `readers` | read the logs of a directory on |
+//! | `excuse` | the reasons for which a check accepts what it looks for, counted |
+//! | `readers`, `store_faults` | read the logs of a directory on; the errors that faults of the object store explain |
 //! | `history`, `linear` | the calls of clients and their answers; whether one log can have given these answers |
 //! | `vault` | an object store with faults, which refuses to have an object replaced by other bytes |
+//! | `made` | the log that the object store alone has, for comparison |
 //! | `plan`, `run` | the parameters that a seed determines; a run, from building the cluster to the verdict |
 //! | `directed`, `bugs` | scenarios for mistakes that seeds meet too rarely; planted mistakes, and what finds each |
 //! | `harm` | damage to the newest files that a log is specified to survive |
@@ -36,21 +40,27 @@ mod clock;
 mod contents;
 mod copy;
 mod directed;
+mod excuse;
 mod failover;
 mod fault;
+mod found;
 mod harm;
 mod history;
 mod host;
 mod kept;
 mod linear;
 mod machine;
+mod made;
 mod network;
 mod oracle;
 mod outbox;
 mod patient;
 mod plan;
+mod promises;
 mod readers;
 mod run;
+mod setup;
+mod store_faults;
 mod story;
 mod threads;
 mod vault;

@@ -19,15 +19,17 @@
 //! | the number of committed changes that are not in force is bounded | `look` |
 //! | no poison without a fault of the disk | `may_fail` |
 //!
-//! A check that found what it looks for, and accepts it for a reason, is an [`excuse`] and is counted.
+//! A check that found what it looks for, and accepts it for a reason, is an [`excuse`](super::excuse) and is counted.
 //!
 //! Must not know: how the replicas do it.
 
 use super::contents::{Contents, LogSummaries, LogSummary};
+use super::excuse;
 use super::history::number_of;
 use super::host::{Host, Maimed, Voters};
 use super::kept::{Kept, Seal};
-use super::machine::{Machine, ReplicatedState};
+use super::machine::Machine;
+use super::machine::state::ReplicatedState;
 use super::plan::Plan;
 use super::threads::Records;
 use crate::cluster::membership::Membership;
@@ -35,8 +37,9 @@ use crate::cluster::options::Role;
 use crate::cluster::transport::Envelope;
 use crate::error::{Error, ErrorKind};
 use crate::options::log_options::LogOptions;
-use crate::replica::queue::proposals::Command;
-use crate::store::format::block::BlockHeader;
+use crate::record::reference::PayloadId;
+use crate::replica::queue::proposals::{Command, ObjectCommand};
+use crate::store::format::block::{BlockHeader, Kind};
 use crate::sync::completion::Appended;
 use crate::types::{EntryIndex, Index, LogNumber, NodeId, Term};
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,28 +60,6 @@ enum Trouble {
 
 /// After this many acknowledgements the disks themselves are read, not only the records of their syncs.
 const ACKNOWLEDGEMENTS_A_LOOK: u64 = 16;
-
-/// The reasons of excuses: of checks that found what they look for, and accepted it. Each is counted.
-pub(super) mod excuse {
-    /// An acknowledged entry counts for a disk that had it when it was emptied or set back.
-    pub(in crate::testing::sim) const WAS_LOST: &str =
-        "acknowledged entry was on a disk that lost its data since";
-    /// A disk with a flipped bit cannot be read back.
-    pub(in crate::testing::sim) const ROTTEN: &str = "disk with a flipped bit does not open";
-    /// A disk that is off, or has a flipped bit, need not be readable.
-    pub(in crate::testing::sim) const UNREADABLE: &str = "committed entry is on a disk that cannot be read";
-    /// An acknowledged entry is on a majority of a membership that was in force when its leader ordered it.
-    pub(in crate::testing::sim) const EARLIER: &str =
-        "acknowledged entry is durable on an earlier membership";
-    /// No replica has the entries that a damaged replica lacks, and it reports that.
-    pub(in crate::testing::sim) const DISCARDED: &str =
-        "damaged replica says that all others have discarded what it lacks";
-    /// A conflict truncated a log after an entry that was superseded later, and the opening there is damaged.
-    pub(in crate::testing::sim) const SUPERSEDED: &str =
-        "damaged opening came after an entry that was never committed";
-    /// A leader without room keeps leading.
-    pub(in crate::testing::sim) const FULL_LEADER: &str = "appends wait for a leader whose disk is full";
-}
 
 /// The membership that the newest committed change leads to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -114,6 +95,17 @@ pub(super) struct Oracle {
     leaders: BTreeMap<Term, NodeId>,
     /// All entries that were ever committed, from the first one on.
     entries: Vec<Seal>,
+    /// Entries that refer to payload: as copies and objects have them.
+    resolved: BTreeMap<EntryIndex, Seal>,
+    /// The payload slices to which committed entries refer, with the last entry of each.
+    payloads: BTreeMap<PayloadId, EntryIndex>,
+    /// The places of the batches to which committed entries refer, and the committed entries that are no commands.
+    references: BTreeMap<EntryIndex, Vec<(PayloadId, u32)>>,
+    uncommanded: BTreeSet<EntryIndex>,
+    /// The last reference.
+    last_reference: Option<(PayloadId, u32)>,
+    /// The entry that cut the first object.
+    objects_from: Option<EntryIndex>,
     /// The next record and the first one, and the named logs, after each of them.
     after: Vec<(Index, Index, Rc<LogSummaries>)>,
     /// The state after an entry, by its index and term, and the first node that was there.
@@ -140,6 +132,10 @@ impl Oracle {
 
     pub(super) fn excuse(&mut self, why: &'static str) {
         *self.excuses.entry(why).or_default() += 1;
+    }
+
+    pub(super) fn excuse_all(&mut self, excuses: BTreeMap<&'static str, u64>) {
+        excuses.into_iter().for_each(|(why, times)| *self.excuses.entry(why).or_default() += times);
     }
 
     /// Checks a replica. Returns an event for the story, if there is one.
@@ -241,6 +237,7 @@ impl Oracle {
             Err(e) if !unreadable(&e) => return Err(format!("node {node}: an object cannot be made: {e:?}")),
             _ => {}
         }
+        self.excuse_all(machine.take_excuses());
         self.check_state(node, machine)?;
         Ok(news)
     }
@@ -274,7 +271,9 @@ impl Oracle {
                 settled.published_logs, settled.raft, settled.logs
             ));
         }
-        let begun = after(base_raft).filter(|_| !settled.has_objects).map(|(.., logs)| logs.clone());
+        // The same of each named log, unless the log had objects there: then the records before are in them, or discarded.
+        let had_objects = self.objects_from.is_some_and(|cut| cut <= base_raft);
+        let begun = after(base_raft).filter(|_| !had_objects).map(|(.., logs)| logs.clone());
         let begun = begun.unwrap_or_default();
         let first =
             |log: &LogNumber, end: &LogSummary| begun.get(log).map_or(end.first, |b| b.next.max(end.first));
@@ -338,12 +337,40 @@ impl Oracle {
             Some(Command::Discard { first: wanted }) => {
                 (next, first) = (next.max(wanted), first.max(wanted));
             }
+            Some(Command::Object(ObjectCommand::Cut { .. })) => _ = self.objects_from.get_or_insert(index),
             Some(Command::Log(command)) => {
                 self.contents.apply_command(command, header.timestamp).map_err(wrong)?;
             }
             _ => {}
         }
         let records = machine.records_of(&header).map_err(Trouble::Unreadable)?;
+        let references = machine.references_of(&header).map_err(Trouble::Unreadable)?;
+        if !references.is_empty() {
+            let (resolved, _) = machine.resolved(&header).map_err(Trouble::Unreadable)?;
+            self.resolved.insert(index, Seal::of(&resolved));
+        }
+        if header.kind != Kind::Command {
+            self.uncommanded.insert(index);
+        }
+        if !references.is_empty() && references.len() == header.batch_count as usize {
+            self.references.insert(index, references.clone());
+        }
+        for (id, offset) in references {
+            if id.term != header.term || self.last_reference.is_some_and(|last| last >= (id, offset)) {
+                let last = self.last_reference;
+                return Err(wrong(format!(
+                    "it refers to {id} at {offset} in term {}, behind {last:?}",
+                    header.term
+                )));
+            }
+            if !machine.has_payload(id).map_err(Trouble::Unreadable)? {
+                return Err(wrong(format!(
+                    "it is committed, and payload slice {id} is not in the object store"
+                )));
+            }
+            self.last_reference = Some((id, offset));
+            self.payloads.insert(id, index);
+        }
         self.entries.push(seal);
         for (log, at, record) in &records {
             self.contents.add_record((index, header.timestamp), *log, *at, record).map_err(wrong)?;
@@ -359,6 +386,16 @@ impl Oracle {
         self.contents.check_read(log, index, record).map_err(|why| format!("node {node} {why}"))
     }
 
+    /// Whether an entry of this term, or of a later one, is known to be committed.
+    pub(super) fn has_committed_in(&self, term: Term) -> bool {
+        self.entries.last().is_some_and(|last| last.term >= term)
+    }
+
+    /// Whether this node leads in this term, or did.
+    pub(super) fn is_leader_of(&self, term: Term, node: NodeId) -> bool {
+        self.leaders.get(&term) == Some(&node)
+    }
+
     /// Checks an entry of a slice: it is the one that was committed at this index. False: no replica has shown yet what was.
     pub(super) fn is_sliced(&self, header: &BlockHeader) -> Check<bool> {
         let seal = Seal::of(header);
@@ -371,11 +408,38 @@ impl Oracle {
         }
     }
 
+    /// The payload slices to which committed entries behind this one refer.
+    pub(super) fn payloads_behind(&self, entry: EntryIndex) -> impl Iterator<Item = PayloadId> + '_ {
+        self.payloads.iter().filter(move |(_, last)| **last > entry).map(|(id, _)| *id)
+    }
+
+    /// Checks that a log that is made of the object store alone has all entries up to `upto`: objects and slices of entries give those up
+    /// to `end`, and behind it come the batches at these places.
+    pub(super) fn is_in_store(
+        &self,
+        end: EntryIndex,
+        places: &[(PayloadId, u32)],
+        upto: EntryIndex,
+    ) -> Check {
+        let mut places = places.iter();
+        for entry in self.uncommanded.range(end.next()..).take_while(|entry| **entry <= upto) {
+            let wanted = self.references.get(entry).map_or(&[][..], |wanted| wanted);
+            let found: Vec<_> = places.by_ref().take(wanted.len()).copied().collect();
+            if wanted.is_empty() || found != wanted {
+                return Err(format!(
+                    "the object store alone has entries up to {end} and then payload at {found:?}; a replica said that it has entries \
+                     up to {upto}, and entry {entry} refers to {wanted:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Checks an entry that is fed to a follower: it is the one that was committed at this index.
     pub(super) fn is_fed(&self, node: NodeId, header: &BlockHeader) -> Check {
         let seal = Seal::of(header);
         match self.entries.get((header.raft_index.0 as usize).wrapping_sub(1)) {
-            Some(known) if *known == seal => Ok(()),
+            Some(known) if *known == seal || self.resolved.get(&header.raft_index) == Some(&seal) => Ok(()),
             known => Err(format!(
                 "follower {node} is fed entry {} as {seal:?}; committed was {known:?}",
                 header.raft_index
@@ -391,16 +455,21 @@ impl Oracle {
             let named = self.contents.summaries();
             return Err(format!("node {node} has logs {logs:?}, and there are {named:?}"));
         }
-        for (log, first) in firsts {
-            let has: Vec<Index> = all.iter().filter(|(of, ..)| of == log).map(|(_, i, _)| *i).collect();
-            if !has.iter().eq(self.contents.of(*log).range(first..).map(|(index, _)| index)) {
-                let last = self.contents.last(*log);
-                return Err(format!(
-                    "node {node} returns {has:?} of log {log} from {first} on; committed up to {last}"
-                ));
-            }
-        }
+        firsts.iter().try_for_each(|(log, first)| self.has_all_of(node, *log, *first, all))?;
         all.iter().try_for_each(|(log, index, record)| self.shows(node, *log, *index, record))
+    }
+
+    /// Checks that a node has all committed records of one log from its first one on, and that they are right.
+    pub(super) fn has_all_of(&self, node: NodeId, log: LogNumber, first: Index, all: &Records) -> Check {
+        let of_log = || all.iter().filter(|(of, ..)| *of == log);
+        let has: Vec<Index> = of_log().map(|(_, index, _)| *index).collect();
+        if !has.iter().eq(self.contents.of(log).range(first..).map(|(index, _)| index)) {
+            let last = self.contents.last(log);
+            return Err(format!(
+                "node {node} returns {has:?} of log {log} from {first} on; committed up to {last}"
+            ));
+        }
+        of_log().try_for_each(|(_, index, record)| self.shows(node, log, *index, record))
     }
 
     /// Checks a member at the end, when it has everything: its named logs begin where discards let them begin.
@@ -500,7 +569,7 @@ impl Oracle {
     /// Checks a message that is sent: it must not hold a term or a vote that a power cut would undo, nor a vote
     /// before another replica could report that this disk is an older one.
     pub(super) fn leaves(&self, host: &mut Host, plan: &Plan, envelope: &Envelope) -> Check {
-        let Some((term, vote)) = super::machine::promises_of(envelope) else { return Ok(()) };
+        let Some((term, vote)) = super::promises::promises_of(envelope) else { return Ok(()) };
         let node = host.node;
         if let Some(vote) = vote {
             if host.has_past && host.introduced_by.is_empty() {

@@ -3,8 +3,9 @@
 //!
 //! Must not know: how messages travel, what is damaged, who helps.
 
-use super::machine::{Machine, Setup, options_of};
+use super::machine::Machine;
 use super::outbox::Outbox;
+use super::setup::{Setup, options_of};
 use crate::cluster::transport::{Envelope, Transport as _};
 use crate::disk::sim::SimDisk;
 use crate::error::Result;

@@ -30,6 +30,8 @@ pub struct Plan {
     pub logs: u32,
     /// Whether the replicas have an object store.
     pub objects: bool,
+    /// Whether branches are made of the log and used: in some runs with an object store, and without named logs.
+    pub branches: bool,
     /// How many clients have no session.
     pub plain_clients: u32,
     /// How many clients have a session.
@@ -60,6 +62,8 @@ pub struct Plan {
     pub sessions_max: Option<u32>,
     /// How many bytes of messages may wait for one other replica.
     pub queue_bytes_max: usize,
+    /// How long a pass takes that reads all objects.
+    pub object_scrub: Duration,
 }
 
 /// A fourth of all runs has named logs. From a generator of its own, so that the other parameters of a seed do not change.
@@ -73,8 +77,16 @@ fn has_objects(seed: u64) -> bool {
     Rng::new(seed ^ 0x0b_7ec7).permille(333)
 }
 
+/// Two fifths of all runs with an object store and without named logs make branches.
+fn has_branches(seed: u64) -> bool {
+    has_objects(seed) && named_logs(seed) == 0 && Rng::new(seed ^ 0xb4_a7e4).permille(400)
+}
+
 /// Sessions do not expire within this: clocks jump by less.
 const IDLE_NEVER: Duration = Duration::from_secs(24 * 3600);
+
+/// Several passes over all objects in a run.
+pub(super) const OBJECT_SCRUB: Duration = Duration::from_secs(2);
 
 impl Plan {
     /// The plan that follows from a seed.
@@ -86,8 +98,8 @@ impl Plan {
         let election_timeout = heartbeat * [5, 10, 10][rng.below(3)];
         let mut faults = BTreeSet::new();
         for fault in Fault::ALL.iter().filter(|f| {
-            use Fault::{LogDropped, LogRetained, LogSealed, SetOptions};
-            !matches!(f, SetOptions | LogDropped | LogSealed | LogRetained)
+            use Fault::{BranchMade, LogDropped, LogRetained, LogSealed, SetOptions};
+            !matches!(f, SetOptions | LogDropped | LogSealed | LogRetained | BranchMade)
         }) {
             if rng.permille(550) {
                 faults.insert(*fault);
@@ -108,6 +120,7 @@ impl Plan {
             followers: Rng::new(seed ^ 0xf0_110e).below(4) as u64,
             logs: named_logs(seed),
             objects: has_objects(seed),
+            branches: has_branches(seed),
             plain_clients: rng.between(1, 3) as u32,
             session_clients: rng.between(1, 3) as u32,
             trouble: Duration::from_millis(rng.between(10_000, 25_000)),
@@ -124,6 +137,7 @@ impl Plan {
             sessions_max: crowded.then_some(crowd),
             // Small queues fill up; only large queues hold enough to make a leader slow down.
             queue_bytes_max: if seed.is_multiple_of(2) { 48 << 10 } else { 1 << 20 },
+            object_scrub: OBJECT_SCRUB,
         }
     }
 

@@ -3,21 +3,29 @@
 //! Must not know: what is in the records.
 
 use super::contents::LogSummaries;
+use super::store_faults::StoreFaults;
 use super::threads::Records;
 use crate::error::{Error, ErrorKind, Result};
-use crate::read::reader::{LogView, Reader, Start};
+use crate::read::reader::Reader;
+use crate::read::view::{LogView, Start};
 use crate::types::{Index, LogNumber};
 use std::collections::BTreeMap;
 
 pub(super) struct Readers {
     view: LogView,
     each: BTreeMap<LogNumber, Reader>,
+    faults: StoreFaults,
 }
 
 impl Readers {
     /// Readers that begin at the first record of each log.
-    pub(super) fn new(view: LogView) -> Self {
-        Self { view: LogView { prefetch: 0, ..view }, each: BTreeMap::new() }
+    pub(super) fn new(view: LogView, faults: StoreFaults) -> Self {
+        Self { view: LogView { prefetch: 0, ..view }, each: BTreeMap::new(), faults }
+    }
+
+    /// The faults of the object store, as far as they explain errors here.
+    pub(super) fn faults(&mut self) -> &mut StoreFaults {
+        &mut self.faults
     }
 
     /// The view of all logs together.
@@ -52,8 +60,7 @@ impl Readers {
     /// # Errors
     /// Those of `Reader::next_record`.
     ///
-    /// Unless `strict`, records that are in the object store alone may not be readable now: it has faults, and so has the disk
-    /// that they are kept on.
+    /// Unless `strict`, records that are in the object store alone may not be readable now, as far as [`StoreFaults`] says.
     pub(super) fn fresh(&mut self, strict: bool) -> Result<Records> {
         let logs = self.logs();
         let mut fresh = Vec::new();
@@ -68,7 +75,8 @@ impl Readers {
                 Some(reader) => reader,
                 None => view.reader(Start::First)?,
             };
-            read_on(&view, &mut reader, &mut fresh, strict)?;
+            let faults = (!strict).then_some(&mut self.faults);
+            read_on(&view, &mut reader, &mut fresh, faults)?;
             self.each.insert(log, reader);
         }
         Ok(fresh)
@@ -84,37 +92,29 @@ impl Readers {
     }
 }
 
-/// All records that a reader has not returned yet; from the first record, if that is beyond the reader's position.
-fn read_on(view: &LogView, reader: &mut Reader, fresh: &mut Records, strict: bool) -> Result<()> {
+/// All records that a reader has not returned yet; from the first record, if that is beyond the reader's position. Up to the first one
+/// that the object store does not give, if its `faults` explain that.
+fn read_on(
+    view: &LogView,
+    reader: &mut Reader,
+    fresh: &mut Records,
+    mut faults: Option<&mut StoreFaults>,
+) -> Result<()> {
     loop {
+        if let Some(faults) = &mut faults {
+            faults.begin();
+        }
         let at = reader.position();
         match reader.next_record() {
             Ok(Some(record)) => fresh.push((view.log, record.index, record.data.to_vec())),
             Ok(None) => return Ok(()),
             Err(e) if e.kind() == ErrorKind::Discarded => *reader = view.reader(Start::First)?,
-            // The object store has faults. A reader that began in an object is in it to its end, also beyond the first record of
-            // the files.
-            Err(e) if !strict && (is_before_files(view, at) || is_of_object(view, &e)) => return Ok(()),
+            Err(e) if faults.as_mut().is_some_and(|faults| faults.explain(&e, Some((view.log, at)))) => {
+                return Ok(());
+            }
             Err(e) => return Err(e),
         }
     }
-}
-
-/// Whether a record is in no file here.
-fn is_before_files(view: &LogView, index: Index) -> bool {
-    if view.segments.objects().cache().is_none() {
-        return false;
-    }
-    match view.log.is_none() {
-        true => view.segments.oldest().is_some_and(|oldest| index < oldest.base.next),
-        false => view.runs.is_before_files(view.log, index).unwrap_or(false),
-    }
-}
-
-/// Whether an error is about an object in the object store: it has the name of one.
-fn is_of_object(view: &LogView, error: &Error) -> bool {
-    let has_objects = view.segments.objects().cache().is_some();
-    has_objects && error.to_string().contains("/o/0000")
 }
 
 /// Reads a log that was dropped: what its files still have, and then that it is gone.

@@ -193,6 +193,9 @@ impl World {
         if self.vault.is_some() {
             self.schedule.after(self.plan.fault_interval / 2, Event::Pins);
         }
+        if self.plan.branches {
+            self.schedule.after(self.plan.fault_interval / 2, Event::Branches);
+        }
         let end = self.now().plus(self.plan.trouble);
         while self.now() < end {
             self.step()?;
@@ -335,12 +338,12 @@ impl World {
     fn judge_objects(&mut self, leader: NodeId) -> Check {
         let Some(vault) = self.vault.clone() else { return Ok(()) };
         let Some(machine) = self.machine(leader) else { return Ok(()) };
-        let ((stored, cut), names) = (machine.objects(), vault.names());
+        let ((stored, cut), names) = (machine.objects(), vault.names_of(machine.log()));
         if let Some(missing) = stored.iter().find(|name| !names.contains(name)) {
             return Err(format!("object {missing} is said to be stored, and is not"));
         }
         let is_mark =
-            |name: &str| ["/root", "/begin/", "/pin/", "/s/"].iter().any(|mark| name.contains(mark));
+            |name: &str| ["/root", "/begin/", "/pin/", "/s/", "/p/"].iter().any(|mark| name.contains(mark));
         let is_object = |name: &&String| !is_mark(name);
         if let Some(stray) = names.iter().filter(is_object).find(|name| !cut.contains(name)) {
             return Err(format!("object {stray} is stored, and was never cut"));
@@ -379,7 +382,9 @@ impl World {
         }
         self.judge_objects(leader)?;
         self.judge_unknown()?;
+        self.judge_made(leader)?;
         self.judge_pins()?;
+        self.judge_branches()?;
         let first = self.machine(leader).map(|leader| leader.summary().first);
         self.judge_followers(first.unwrap_or_default())?;
         let logs: BTreeSet<LogNumber> = self.history.calls.iter().map(|call| call.log).collect();

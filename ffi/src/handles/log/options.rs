@@ -96,12 +96,18 @@ pub struct chiplog_log_options_t {
     /// are not examined.
     pub object_scrub_ms: u64,
     /// How often the newest committed entries, which no object has yet, go to the object store as a slice: 10 ms to 60 s. 0 (the
-    /// default): only objects are stored. Needs `object_store`. Not for named logs.
+    /// default): only objects are stored. Needs `object_store`. Of named logs each
+    /// group stores slices of its own, and so does the catalogue.
     pub slice_interval_ms: u64,
     /// How many bytes of blocks a slice has at most: 512 KiB to 8 MiB, default 4 MiB. As many are stored at once.
     pub slice_bytes: u32,
-    /// Not used; must be 0.
-    pub reserved_2: u32,
+    /// 1: appends go to the object store, and only references to them are replicated: the durability class "object". Needs
+    /// `object_store` and `slice_interval_ms`. Not for named logs. 0 (the default): appends are replicated whole.
+    pub payload_slices: u32,
+    /// Download whole objects at leisure, and keep this many bytes of the newest ones on this disk: readers of these records need no
+    /// object store. Files and these objects together stay within `local_bytes` and `capacity_bytes`. At least 64 KiB. 0 (the default):
+    /// none.
+    pub fill_bytes: u64,
 }
 
 growing!(chiplog_log_options_t);
@@ -148,6 +154,8 @@ pub(crate) fn shown(options: &Options) -> chiplog_log_options_t {
         object_scrub_ms: options.object_scrub.map_or(0, millis),
         slice_interval_ms: options.slice_interval.map_or(0, millis),
         slice_bytes: options.slice_bytes,
+        payload_slices: options.payload_slices.into(),
+        fill_bytes: options.fill_bytes.unwrap_or(0),
         ..Growing::zeros()
     }
 }
@@ -161,8 +169,8 @@ pub(crate) unsafe fn read(given: *const chiplog_log_options_t) -> Result<Options
     if given.create > 1 || given.read_by_copy > 1 {
         return Err(invalid("log options: create and read_by_copy must be 0 or 1"));
     }
-    if given.sorted_copies > 1 || given.reserved != 0 || given.reserved_2 != 0 {
-        return Err(invalid("log options: sorted_copies must be 0 or 1, reserved and reserved_2 0"));
+    if given.sorted_copies > 1 || given.payload_slices > 1 || given.reserved != 0 {
+        return Err(invalid("log options: sorted_copies and payload_slices must be 0 or 1, and reserved 0"));
     }
     let some = |value: u64| (value != 0).then_some(value);
     let mut options = Options::default()
@@ -192,6 +200,8 @@ pub(crate) unsafe fn read(given: *const chiplog_log_options_t) -> Result<Options
         .object_scrub(some(given.object_scrub_ms).map(duration))
         .slice_interval(some(given.slice_interval_ms).map(duration))
         .slice_bytes(given.slice_bytes)
+        .payload_slices(given.payload_slices == 1)
+        .fill_bytes(some(given.fill_bytes))
         .sorted_copies(given.sorted_copies == 1);
     if let Some(now) = given.clock {
         options.clock = Arc::new(CallersClock { now, context: Context(given.clock_context) });

@@ -120,6 +120,18 @@ pub struct chiplog_metrics_t {
     pub unsliced_bytes: u64,
     /// The last record that is in an object or a slice, as far as is known here: it would survive the loss of all replicas.
     pub sliced_index: u64,
+    /// Payload slices that were put into the object store, with the durability class "object".
+    pub stored_payloads: u64,
+    /// Bytes of these slices.
+    pub payload_bytes: u64,
+    /// Attempts to store them that failed. Each is repeated for 10 s.
+    pub payload_failures: u64,
+    /// Appends of the durability class "object" that were confirmed here, and that the object store alone was not known to have.
+    pub unstored_confirmations: u64,
+    /// Bytes of the newest objects that are kept on this disk now: see `fill_bytes`.
+    pub filled_bytes: u64,
+    /// Attempts to keep an object that failed. Each is repeated.
+    pub fill_failures: u64,
 }
 
 growing!(chiplog_log_status_t, chiplog_metrics_t);
@@ -177,6 +189,12 @@ fn metrics(now: &Metrics) -> chiplog_metrics_t {
         slice_failures: now.slice_failures,
         unsliced_bytes: now.unsliced_bytes,
         sliced_index: now.sliced_index,
+        stored_payloads: now.stored_payloads,
+        payload_bytes: now.payload_bytes,
+        payload_failures: now.payload_failures,
+        unstored_confirmations: now.unstored_confirmations,
+        filled_bytes: now.filled_bytes,
+        fill_failures: now.fill_failures,
         ..Growing::zeros()
     }
 }

@@ -55,7 +55,7 @@ pub(crate) struct State {
 }
 
 enum Source {
-    Local(Reader),
+    Local(Box<Reader>),
     Remote { reader: blocking::Reader, kept: Option<RecordBatch> },
 }
 
@@ -69,7 +69,7 @@ handle!(chiplog_reader_t is Reading, 7, "reader");
 impl From<Reader> for Reading {
     fn from(reader: Reader) -> Self {
         let ends_wait = EndsWait::Local(reader.canceller());
-        Self::new(Source::Local(reader), ends_wait)
+        Self::new(Source::Local(Box::new(reader)), ends_wait)
     }
 }
 

@@ -242,13 +242,8 @@ impl Accumulator {
             );
             return Err((Error::new(ErrorKind::TooLarge, what), report));
         }
-        if state.buffered + cost > bounds.buffer_bytes && state.buffered > 0 {
-            drop(state);
-            let what = format!(
-                "the buffer is full: {} bytes of records are not acknowledged yet",
-                bounds.buffer_bytes
-            );
-            return Err((Error::new(ErrorKind::Busy, what), report));
+        if let Some(full) = state.full_for(cost) {
+            return Err((full, report));
         }
         let bytes = record.len() + RECORD_OVERHEAD_BYTES;
         let builder = &state.open.builder;
@@ -310,13 +305,8 @@ impl Accumulator {
             let kind = if records.is_empty() { ErrorKind::InvalidArgument } else { ErrorKind::TooLarge };
             return Err((Error::new(kind, what), report));
         }
-        if state.buffered + cost > bounds.buffer_bytes && state.buffered > 0 {
-            drop(state);
-            let what = format!(
-                "the buffer is full: {} bytes of records are not acknowledged yet",
-                bounds.buffer_bytes
-            );
-            return Err((Error::new(ErrorKind::Busy, what), report));
+        if let Some(full) = state.full_for(cost) {
+            return Err((full, report));
         }
         let mut builder = BatchBuilder::new();
         for record in records {
@@ -582,6 +572,15 @@ impl Accumulator {
 }
 
 impl State {
+    /// The error of records that take this many bytes, if the buffer has no room for them. Any fit into an empty one.
+    fn full_for(&self, cost: usize) -> Option<Error> {
+        let most = self.bounds.buffer_bytes;
+        (self.buffered > 0 && self.buffered + cost > most).then(|| {
+            let what = format!("the buffer is full: {most} bytes of records are not acknowledged yet");
+            Error::new(ErrorKind::Busy, what)
+        })
+    }
+
     /// Whether nothing waits to be taken.
     fn is_empty(&self) -> bool {
         self.ready.is_empty() && self.open.since.is_none()

@@ -470,8 +470,8 @@ impl SenderTask {
         let is_due = |since| after(since, patience) <= now;
         let what = format!("not acknowledged within {patience:?}: {cause}");
         let kind = self.refused_as.unwrap_or(ErrorKind::Timeout);
-        let clear = Error::new(kind, format!("{what}; it is not in the log"));
-        let in_doubt = Error::new(ErrorKind::Timeout, format!("{what}; it may be in the log"));
+        let clear = Error::new(kind, format!("{what}; the append is not in the log"));
+        let in_doubt = Error::new(ErrorKind::Timeout, format!("{what}; the append may be in the log"));
         if self.options.session.is_some() {
             let oldest = self.unacked.front().map(|s| s.waiting.since).or_else(|| self.accumulator.oldest());
             return oldest.is_some_and(is_due).then_some(in_doubt);

@@ -1,6 +1,6 @@
 //! Methods: the role that each method of the services needs, and what it reaches.
 //!
-//! Both are defined in [`METHODS`] alone. CONTRIBUTING.md lists the other places of a new method.
+//! Both are defined in [`METHODS`] alone, and for plain HTTP in [`requirement`]. CONTRIBUTING.md lists the other places of a new method.
 //!
 //! Must not know: tokens, connections.
 
@@ -142,3 +142,20 @@ pub const METHODS: &[(&str, Needs)] = &[
     ("/grpc.health.v1.Health/Check", Needs::Nothing),
     ("/grpc.health.v1.Health/Watch", Needs::Nothing),
 ];
+
+/// The path of objects over plain HTTP. Paths of single ones continue it.
+pub(crate) const OBJECTS: &str = "/v1/objects";
+
+/// Whether this path is for plain HTTP. All others are for gRPC.
+pub(crate) fn is_plain_http(path: &str) -> bool {
+    path.strip_prefix(OBJECTS).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The method at a path, and what it needs. None: there is none. Objects have the records of all logs of a group: they are for tokens
+/// without a scope.
+pub(crate) fn requirement(path: &str) -> Option<(&'static str, Needs)> {
+    if is_plain_http(path) {
+        return Some((OBJECTS, read(Reach::Server)));
+    }
+    METHODS.iter().copied().find(|(method, _)| *method == path)
+}

@@ -16,16 +16,16 @@ pub use crate::listener::auth::token_file::{Tokens, digest_of, line_of, new_toke
 pub use crate::served::scope::Scope;
 
 use crate::listener::auth::audit::Audit;
+use crate::listener::auth::methods::requirement;
 use crate::listener::auth::revocation::{Admitted, Open};
 use crate::listener::auth::token_file::{Digest, sha256};
-use crate::listener::connection_info::ConnectionInfo;
+use crate::listener::connection_info::{Answering, ConnectionInfo, refuse_call};
 use crate::served::caller::Caller;
 use crate::served::refusals::{Refusal, Refusals};
 use crate::wire::status::to_status;
 use chiplog::{Error, ErrorKind};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, Response};
-use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use tonic::Status;
@@ -111,7 +111,8 @@ impl Access {
             );
         };
         let Some(scope) = granted.scope(needed) else {
-            let what = format!("{method} needs a token of role {needed}; this token has role {role}");
+            let what =
+                format!("this needs a token of role {needed}, and the token has role {role} ({method})");
             return Err(self.denied(what));
         };
         if reach == Reach::Server && !scope.is_everything() {
@@ -136,14 +137,14 @@ impl Access {
         // Held until the call is registered as open: a replacement happens before, or finds the call.
         let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
         let Some(tokens) = &*tokens else { return Ok(Way::Open) };
-        let listed = METHODS.iter().find(|(method, _)| *method == path);
+        let listed = requirement(path);
         if let Some((_, Needs::Nothing)) = listed {
             return Ok(Way::Tokenless);
         }
         let Some(token) = bearer(headers).map(sha256) else {
             return Err(self.unauthenticated("no token was sent; this server requires one"));
         };
-        let Some((method, Needs::Role(role, reach))) = listed.copied() else {
+        let Some((method, Needs::Role(role, reach))) = listed else {
             // A caller without a token does not even learn that.
             self.scope(tokens, &token, path, (Role::Read, Reach::NoLog))?;
             return Err(self.denied(format!("{path} is not allowed for any role")));
@@ -213,8 +214,6 @@ pub struct Accessed<S> {
     access: Arc<Access>,
 }
 
-type Answering<E> = Pin<Box<dyn Future<Output = Result<Response<Body>, E>> + Send>>;
-
 impl<S> Service<Request<Body>> for Accessed<S>
 where
     S: Service<Request<Body>, Response = Response<Body>>,
@@ -254,12 +253,7 @@ where
                     Ok(response.map(|body| call.answer(body)))
                 })
             }
-            Err(status) => {
-                if let Some(arrival) = request.extensions().get::<ConnectionInfo>() {
-                    arrival.refused(request.uri().path());
-                }
-                Box::pin(std::future::ready(Ok(status.into_http())))
-            }
+            Err(status) => refuse_call(&request, status),
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::listener::auth::tokens::Payer;
 use crate::served::caller::Caller;
 use crate::served::log_slot::{Feeding as Counted, LogSlot, status_of};
 use crate::service::blocking_work::run_blocking;
-use crate::service::tail::{CameAt, more};
+use crate::service::tail::{CameAt, is_in_memory, may_refer, more};
 use crate::service::zero_copy::{
     Answers, EncodeFrame, FrameWriter, Memory, SHARED_BYTES_MIN, ahead, pay, settle,
 };
@@ -264,14 +264,15 @@ impl Feeding {
             };
             // A feed of one log may read more than the newest blocks: tables of the whole group.
             let is_of_one_log = feed.is_of_one_log();
-            let is_new = || !is_of_one_log && came.is_some_and(CameAt::is_new);
-            if is_new() {
+            let is_new =
+                |feed: &FollowSource| !is_of_one_log && is_in_memory(&log, came, || feed.is_in_files());
+            if is_new(&feed) {
                 bytes_max = feed.next_bytes()?.map_or(bytes_max, |bytes| bytes.max(TAIL_BYTES));
             }
             loop {
                 let mut ahead = ahead(&payer, memory_of(bytes_max, FollowSource::ENTRIES_MAX)).await;
                 let (taken, at_tail);
-                (feed, ahead, taken, at_tail) = if is_new() {
+                (feed, ahead, taken, at_tail) = if is_new(&feed) {
                     let (taken, at_tail) = take(&mut feed, bytes_max);
                     (feed, ahead, taken, at_tail)
                 } else {
@@ -310,7 +311,8 @@ impl Feeding {
         }
         let (first, last) = self.log.range().into_inner();
         let committed = self.committed;
-        let is_in_memory = !self.is_mapped || matches!(frame, Some(FollowMessage::State(_)));
+        let is_in_memory =
+            !self.is_mapped || may_refer(&self.log) || matches!(frame, Some(FollowMessage::State(_)));
         Reply { frame, log: None, last, first, committed, fed: self.fed.1, memory, is_in_memory }
     }
 }
@@ -366,7 +368,7 @@ fn taken(feed: &mut FollowSource, bytes_max: usize) -> chiplog::Result<Taken> {
     })
 }
 
-pub(super) fn gone() -> Error {
+fn gone() -> Error {
     Error::new(ErrorKind::Unavailable, "this server is shutting down")
 }
 
@@ -425,6 +427,7 @@ mod tests {
     use super::*;
     use crate::listener::memory_budget::Budget;
     use crate::service::blocking_work::tests::frees_its_turn;
+    use crate::service::tail::tests::log_with_payload_slices;
     use crate::wire::proto::v1::FollowResponse;
     use chiplog::Options;
     use futures_util::FutureExt as _;
@@ -467,6 +470,28 @@ mod tests {
         log.append(b"y").unwrap();
         tokio::time::sleep(Duration::from_millis(1100)).await;
         frees_its_turn(&payer, replies.next()).await;
+    }
+
+    /// The newest entries of a log with payload slices are resolved from the object store: that blocked a runtime thread.
+    #[tokio::test]
+    async fn feed_at_the_tail_of_payload_slices_blocks_no_runtime_thread() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = LogSlot::new();
+        let log = log_with_payload_slices(dir.path()).await;
+        host.open(log.clone());
+        let payer = Budget::default().payer_of(&http::Extensions::new());
+        let request = FollowRequest { start: Some(Asked::Newest(true)), ..FollowRequest::default() };
+        let mut replies = begin(&host, &Caller::default(), &request, 1 << 20, payer.clone()).await.unwrap();
+        for _ in 0..2 {
+            while tokio::time::timeout(Duration::from_millis(50), replies.next()).await.is_ok() {}
+            log.append(&[7; 3000]).unwrap();
+            frees_its_turn(&payer, replies.next()).await;
+            let reply = replies.next().await.unwrap().unwrap();
+            assert!(
+                reply.is_in_memory && matches!(reply.frame, Some(FollowMessage::Entries(_))),
+                "{reply:?}"
+            );
+        }
     }
 
     /// New blocks count as just written if the end was found just before, not if the follower read the answer just

@@ -21,7 +21,7 @@ use crate::service::submit::submit_when_allowed;
 use crate::wire::proto::v1::append_response::Result as Outcome;
 use crate::wire::proto::v1::{AppendRequest, AppendResponse, Appended, Durability, Refused};
 use crate::wire::status::{leaves_unknown, millis, to_status};
-use chiplog::{Batch, Codec, Error, ErrorKind, Log, Ticket};
+use chiplog::{Batch, Codec, Error, ErrorKind, Index, Log, LogOption, Ticket};
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -245,12 +245,15 @@ impl AppendStream {
         }
     }
 
-    /// How durable a record is that is acknowledged now.
-    fn durability(&self) -> Durability {
+    /// How durable the records up to this one are, which is acknowledged now.
+    fn durability(&self, last: Index) -> Durability {
         let has_slices = |log: &Log| log.options().vault.is_some() && log.options().slice_interval.is_some();
-        match self.log.as_ref().is_some_and(has_slices) {
-            true => Durability::MajoritySlices,
-            false => Durability::Majority,
+        let refers = |log: &&Log| log.log_options().get(LogOption::PayloadSlices) == Some(1);
+        match self.log.as_ref().filter(|log| has_slices(log)) {
+            // One that has waited too long for the object store is acknowledged without.
+            Some(log) if refers(&log) && log.is_in_store(last) => Durability::Object,
+            Some(_) => Durability::MajoritySlices,
+            None => Durability::Majority,
         }
     }
 
@@ -334,7 +337,10 @@ impl AppendStream {
         }
         Poll::Ready(match (front, settled) {
             (Some(Pending::Answered { response, .. }), _) => Some(response),
-            (_, Some(Ok(at))) => Some(appended(at.first.get(), at.count, self.durability())),
+            (_, Some(Ok(at))) => {
+                let last = Index((at.first.get() + u64::from(at.count)).saturating_sub(1));
+                Some(appended(at.first.get(), at.count, self.durability(last)))
+            }
             (_, Some(Err(error))) => Some(self.refused(&error, true)),
             (_, None) => None,
         })

@@ -2,7 +2,7 @@
 //!
 //! While a stream catches up, the disk is read on threads that may block. At the tail, new records were written just
 //! before and are in memory, so they are read at once. If the client did not read the stream for a while, they are read
-//! on a blocking thread again.
+//! on a blocking thread again; and always if they may be in the object store alone.
 //!
 //! Invariants:
 //! - the memory of a reply is paid for before the reply is made. Until then the stream holds parts of the log's mapping
@@ -15,7 +15,7 @@
 use crate::listener::auth::tokens::Payer;
 use crate::served::log_slot::{LogSlot, status_of};
 use crate::service::blocking_work::run_blocking;
-use crate::service::tail::{CameAt, more};
+use crate::service::tail::{CameAt, Waiting, is_in_memory, may_refer, more};
 use crate::service::zero_copy::{Answers, Memory, SHARED_BYTES_MIN, ahead, pay, settle};
 use crate::wire::proto::v1::read_request::Start as Asked;
 use crate::wire::proto::v1::{ReadRequest, ReadResponse, StoredBatch as Message};
@@ -27,7 +27,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_stream::Stream;
 use tonic::Status;
 use tonic::metadata::MetadataValue;
@@ -129,7 +129,7 @@ struct Reading {
     host: Arc<LogSlot>,
     payer: Arc<Payer>,
     log: Log,
-    /// Batches are parts of a mapping, and take no memory.
+    /// Batches in files are parts of a mapping, and take no memory.
     is_mapped: bool,
     stage: Stage,
     follow: bool,
@@ -180,6 +180,8 @@ struct Collected {
     memory: Memory,
     /// The bytes that they need.
     needed: usize,
+    /// They were read without a mapping.
+    is_in_memory: bool,
     failed: Option<Error>,
 }
 
@@ -226,9 +228,18 @@ impl Reading {
             match start {
                 // This searches a segment.
                 Start::Timestamp(_) => {
-                    run_blocking(&payer, move || log.reader(start)).await.map_err(|_| gone())?
+                    let mut waiting = Waiting::default();
+                    loop {
+                        let log = log.clone();
+                        let opening = run_blocking(&payer, move || log.reader_that_fails_at_once(start));
+                        let opened = opening.await.map_err(|_| gone())?;
+                        let Some(pause) = opened.as_ref().err().and_then(|error| waiting.pause(error)) else {
+                            return opened;
+                        };
+                        sleep(pause).await;
+                    }
                 }
-                _ => log.reader(start),
+                _ => log.reader_that_fails_at_once(start),
             }
         };
         self.begin(Box::pin(opening), deadline).await
@@ -261,7 +272,8 @@ impl Reading {
                 self.stage = Stage::Coming { from, coming };
                 return Ok(Some(self.position(Some(from)).await));
             };
-            let Collected { reader, batches, bytes, records, at_tail, memory, needed, failed } = got?;
+            let Collected { reader, batches, bytes, records, at_tail, memory, needed, is_in_memory, failed } =
+                got?;
             from = reader.position();
             self.is_at_tail = at_tail.is_some();
             if !batches.is_empty() {
@@ -273,7 +285,7 @@ impl Reading {
                     Some(error) => Stage::Failed(error),
                     None => Stage::Coming { from, coming: self.fetch(reader, at_tail) },
                 };
-                return Ok(Some(self.reply(batches, Some(from), memory)));
+                return Ok(Some(Reply { is_in_memory, ..self.reply(batches, Some(from), memory) }));
             }
             if let Some(error) = failed {
                 return Err(error);
@@ -287,7 +299,8 @@ impl Reading {
 
     /// Reads the next reply. `came`: the next records did not exist at that time.
     fn fetch(&self, mut reader: Box<Reader>, mut came: Option<CameAt>) -> Coming {
-        let (payer, is_mapped, waits) = (self.payer.clone(), self.is_mapped, self.follow);
+        let (payer, log, is_mapped, waits) =
+            (self.payer.clone(), self.log.clone(), self.is_mapped, self.follow);
         let (bytes_max, records_max) = (self.reply_bytes.min(self.bytes_left), self.records_left);
         // The last batch of a reply can exceed its limit by the same amount; with larger batches, by as much as the
         // last one did.
@@ -296,16 +309,27 @@ impl Reading {
             if let Some(seen) = came.filter(|_| waits) {
                 came = Some(more(seen, |context| reader.poll_more(context)).await?);
             }
+            // Payload that came from the object store is no part of a mapping.
+            let is_mapped = is_mapped && !may_refer(&log);
             let limits = Limits { bytes_max, records_max, is_mapped };
             let from = reader.position();
+            let mut waiting = Waiting::default();
             loop {
                 let ahead = if is_mapped { None } else { Some(ahead(&payer, needed).await) };
-                let (mut got, ahead) = if came.is_some_and(CameAt::is_new) {
+                let (mut got, ahead) = if is_in_memory(&log, came, || reader.is_in_files()) {
                     (collect(reader, limits), ahead)
                 } else {
                     let reading = run_blocking(&payer, move || (collect(reader, limits), ahead));
                     reading.await.map_err(|_| gone())?
                 };
+                if got.batches.is_empty()
+                    && let Some(pause) = got.failed.as_ref().and_then(|error| waiting.pause(error))
+                {
+                    drop(ahead);
+                    reader = got.reader;
+                    sleep(pause).await;
+                    continue;
+                }
                 let bytes: usize = got.batches.iter().map(|batch| limits.memory_of(batch)).sum();
                 let Some(share) = ahead else {
                     if !got.batches.is_empty() {
@@ -395,7 +419,8 @@ fn collect(mut reader: Box<Reader>, limits: Limits) -> Collected {
             }
         }
     }
-    Collected { reader, batches, bytes, records, at_tail, memory: None, needed: 0, failed }
+    let is_in_memory = !limits.is_mapped;
+    Collected { reader, batches, bytes, records, at_tail, memory: None, needed: 0, is_in_memory, failed }
 }
 
 fn gone() -> Error {
@@ -408,21 +433,33 @@ mod tests {
     use crate::listener::auth::tokens::Resource;
     use crate::listener::memory_budget::Budget;
     use crate::service::blocking_work::tests::frees_its_turn;
+    use crate::service::tail::tests::log_with_payload_slices;
     use chiplog::Options;
     use futures_util::FutureExt as _;
     use tokio_stream::StreamExt as _;
+
+    fn log_with_a_record() -> (tempfile::TempDir, Log) {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        log.append(b"x").unwrap();
+        (dir, log)
+    }
+
+    /// The answer to a request for all records, behind its first reply, which has none.
+    async fn begun(log: &Log, follow: bool, payer: &Arc<Payer>) -> Replies {
+        let request = ReadRequest { start: Some(Asked::Index(1)), follow, ..ReadRequest::default() };
+        let mut replies = stream(LogSlot::new(), log.clone(), &request, 1 << 20, payer.clone()).unwrap();
+        assert!(replies.next().await.unwrap().unwrap().batches.is_empty());
+        replies
+    }
 
     /// HTTP/2 does not poll an answer whose client gives no window. A turn that was granted to it stayed unused
     /// meanwhile.
     #[tokio::test]
     async fn catching_up_releases_its_turn() {
-        let dir = tempfile::tempdir().unwrap();
-        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
-        log.append(b"x").unwrap();
-        let (host, payer) = (LogSlot::new(), Budget::default().payer_of(&http::Extensions::new()));
-        let request = ReadRequest { start: Some(Asked::Index(1)), ..ReadRequest::default() };
-        let mut replies = stream(host, log, &request, 1 << 20, payer.clone()).unwrap();
-        assert!(replies.next().await.unwrap().unwrap().batches.is_empty());
+        let (_dir, log) = log_with_a_record();
+        let payer = Budget::default().payer_of(&http::Extensions::new());
+        let mut replies = begun(&log, false, &payer).await;
         frees_its_turn(&payer, replies.next()).await;
         assert_eq!(replies.next().await.unwrap().unwrap().batches.len(), 1);
     }
@@ -430,13 +467,9 @@ mod tests {
     /// A reader at the tail whose client read nothing for long read the new records from the disk on a runtime thread.
     #[tokio::test]
     async fn reader_that_was_not_polled_at_the_tail_catches_up() {
-        let dir = tempfile::tempdir().unwrap();
-        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
-        log.append(b"x").unwrap();
-        let (host, payer) = (LogSlot::new(), Budget::default().payer_of(&http::Extensions::new()));
-        let request = ReadRequest { start: Some(Asked::Index(1)), follow: true, ..ReadRequest::default() };
-        let mut replies = stream(host, log.clone(), &request, 1 << 20, payer.clone()).unwrap();
-        assert!(replies.next().await.unwrap().unwrap().batches.is_empty());
+        let (_dir, log) = log_with_a_record();
+        let payer = Budget::default().payer_of(&http::Extensions::new());
+        let mut replies = begun(&log, true, &payer).await;
         for is_waiting in [false, true] {
             assert_eq!(replies.next().await.unwrap().unwrap().batches.len(), 1);
             if is_waiting {
@@ -449,17 +482,33 @@ mod tests {
         }
     }
 
+    /// The newest records of a log with payload slices may be in the object store alone: reading them blocked a runtime thread. They are
+    /// no parts of a mapping, and their memory is counted.
+    #[tokio::test]
+    async fn reader_at_the_tail_of_payload_slices_blocks_no_runtime_thread() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = log_with_payload_slices(dir.path()).await;
+        let budget = Budget::default();
+        let payer = budget.payer_of(&http::Extensions::new());
+        let mut replies = begun(&log, true, &payer).await;
+        for _ in 0..2 {
+            let early = tokio::time::timeout(Duration::from_millis(50), replies.next()).await;
+            assert!(early.is_err(), "nothing was written");
+            log.append(&[7; 3 * SHARED_BYTES_MIN]).unwrap();
+            frees_its_turn(&payer, replies.next()).await;
+            let reply = replies.next().await.unwrap().unwrap();
+            assert!(reply.is_in_memory && reply.batches.len() == 1, "{reply:?}");
+            assert!(budget.answer_bytes() >= 3 * SHARED_BYTES_MIN, "{}", budget.answer_bytes());
+        }
+    }
+
     /// New records count as just written if the end was found just before, not if the client read the answer just
     /// before.
     #[tokio::test]
     async fn reader_whose_answer_was_not_read_catches_up() {
-        let dir = tempfile::tempdir().unwrap();
-        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
-        log.append(b"x").unwrap();
-        let (host, payer) = (LogSlot::new(), Budget::default().payer_of(&http::Extensions::new()));
-        let request = ReadRequest { start: Some(Asked::Index(1)), follow: true, ..ReadRequest::default() };
-        let mut replies = stream(host, log.clone(), &request, 1 << 20, payer.clone()).unwrap();
-        assert!(replies.next().await.unwrap().unwrap().batches.is_empty());
+        let (_dir, log) = log_with_a_record();
+        let payer = Budget::default().payer_of(&http::Extensions::new());
+        let mut replies = begun(&log, true, &payer).await;
         assert!(replies.next().now_or_never().is_none(), "it is read on another thread");
         tokio::time::sleep(Duration::from_millis(1100)).await;
         assert_eq!(replies.next().await.unwrap().unwrap().batches.len(), 1);
@@ -492,9 +541,7 @@ mod tests {
     /// Searches without a turn occupied all blocking threads, and those with a turn waited behind them.
     #[tokio::test]
     async fn search_for_a_time_takes_a_turn_and_sends_keep_alives() {
-        let dir = tempfile::tempdir().unwrap();
-        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
-        log.append(b"x").unwrap();
+        let (dir, log) = log_with_a_record();
         let (host, payer) = (LogSlot::new(), Budget::default().payer_of(&http::Extensions::new()));
         let start = Some(Asked::TimestampNanos(1));
         let request = ReadRequest { start, keep_alive_millis: 1000, ..ReadRequest::default() };

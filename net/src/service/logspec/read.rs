@@ -18,13 +18,14 @@ use crate::listener::memory_budget::UNPACKED_AT_ONCE_MAX;
 use crate::served::gauges::{Counted, Open};
 use crate::served::log_slot::status_of;
 use crate::service::blocking_work::run_blocking;
-use crate::service::tail::{CameAt, more};
+use crate::service::tail::{CameAt, Waiting, is_in_memory, may_refer, more};
 use crate::service::zero_copy::{Answers, Memory, ahead, pay, settle};
 use crate::wire::proto::logspec::ReadRequest;
 use chiplog::{ErrorKind, Index, Log, ReadMode, Reader, RecordBatch, Start, StoredBatch};
 use futures_util::stream;
 use std::future::poll_fn;
 use std::sync::Arc;
+use tokio::time::sleep;
 use tonic::Status;
 
 /// Without a mapping, memory for this number of replies is taken before one is read: for its records, for copies of the
@@ -57,7 +58,7 @@ struct Reading {
     service: LogspecService,
     log: Log,
     payer: Arc<Payer>,
-    /// Batches are parts of a mapping, and take no memory.
+    /// Batches in files are parts of a mapping, and take no memory.
     is_mapped: bool,
     /// The next record to be sent.
     next: Index,
@@ -106,6 +107,7 @@ impl Reading {
     /// Returns the next entries; at least one.
     async fn read(&mut self) -> chiplog::Result<Reply> {
         let limits = self.service.limits.clone();
+        let mut waiting = Waiting::default();
         loop {
             match self.rest.take() {
                 Some(Rest::Unpacked(batch, memory)) => return Ok(self.of_unpacked(batch, memory, &limits)),
@@ -120,7 +122,9 @@ impl Reading {
                 Some(reader) => reader,
                 None => self.begin().await?,
             };
-            let mut ahead = match self.is_mapped {
+            // Payload that came from the object store is no part of a mapping.
+            let is_mapped = self.is_mapped && !may_refer(&self.log);
+            let mut ahead = match is_mapped {
                 true => None,
                 false => {
                     let needed = self.needed.max(REPLIES_AHEAD * limits.reply_bytes);
@@ -128,7 +132,7 @@ impl Reading {
                 }
             };
             let mut collection = Collection::new(self.next, self.rest.take());
-            let collected = if self.came.is_some_and(CameAt::is_new) {
+            let collected = if is_in_memory(&self.log, self.came, || reader.is_in_files()) {
                 collection.collect(&mut reader, &limits)
             } else {
                 let limits = limits.clone();
@@ -140,12 +144,18 @@ impl Reading {
                 (collected, collection, reader, ahead) = work.await.map_err(gone)?;
                 collected
             };
+            if let Some(pause) = collected.as_ref().err().and_then(|error| waiting.pause(error)) {
+                drop(ahead);
+                self.reader = Some(reader);
+                sleep(pause).await;
+                continue;
+            }
             self.came = collected?;
             let needed = needed(&collection, &limits);
             let Collection { parts, rest, next, .. } = collection;
             if parts.is_empty() && rest.is_none() {
                 drop(ahead);
-                if !self.is_mapped {
+                if !is_mapped {
                     let _ = reader.seek(reader.position()); // drops the block that it has in memory
                 }
                 let seen = self.came.unwrap_or_else(CameAt::now);
@@ -212,7 +222,7 @@ impl Reading {
     /// Returns a reader at the first entry, once the log has it.
     async fn begin(&self) -> chiplog::Result<Reader> {
         loop {
-            match self.log.reader(Start::Index(self.next)) {
+            match self.log.reader_that_fails_at_once(Start::Index(self.next)) {
                 Err(error) if error.kind() == ErrorKind::OutOfRange => {
                     let end = self.log.reader(Start::Next)?;
                     poll_fn(|context| end.poll_more(context)).await?;
@@ -330,6 +340,7 @@ mod tests {
     use crate::listener::memory_budget::Budget;
     use crate::served::log_slot::LogSlot;
     use crate::service::blocking_work::tests::frees_its_turn;
+    use crate::service::tail::tests::log_with_payload_slices;
     use chiplog::{BatchBuilder, Codec, Options};
     use tokio_stream::StreamExt as _;
 
@@ -352,6 +363,27 @@ mod tests {
             assert!(matches!(replies.next().await, Some(Ok(Reply::Entries { .. }))));
             let early = tokio::time::timeout(std::time::Duration::from_millis(50), replies.next()).await;
             assert!(early.is_err(), "nothing was written");
+        }
+    }
+
+    /// The newest records of a log with payload slices may be in the object store alone: reading them blocked a runtime thread.
+    #[tokio::test]
+    async fn reader_at_the_tail_of_payload_slices_blocks_no_runtime_thread() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = log_with_payload_slices(dir.path()).await;
+        let host = LogSlot::new();
+        host.open(log.clone());
+        let payer = Budget::default().payer_of(&http::Extensions::new());
+        let service = LogspecService::new(host, Limits::default());
+        let mut replies = service.replies(log.clone(), &ReadRequest { next_index: 1 }, payer.clone());
+        log.append(&[6; 3000]).unwrap();
+        assert!(matches!(replies.next().await, Some(Ok(Reply::Entries { .. }))));
+        for _ in 0..2 {
+            let early = tokio::time::timeout(std::time::Duration::from_millis(50), replies.next()).await;
+            assert!(early.is_err(), "nothing was written");
+            log.append(&[7; 3000]).unwrap();
+            frees_its_turn(&payer, replies.next()).await;
+            assert!(matches!(replies.next().await, Some(Ok(Reply::Entries { is_in_memory: true, .. }))));
         }
     }
 

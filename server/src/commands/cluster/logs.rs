@@ -57,8 +57,8 @@ Columns:
   NAME         the log's name; the list is in the order of names
   FIRST, LAST  the indexes of the oldest and of the newest record that the log has. If it has none,
                LAST is FIRST - 1
-  APPENDED     the size of all batches that were ever appended, as they are stored, also of those
-               that were discarded: in B, KiB (1,024 B), MiB and so on
+  APPENDED     the size of all batches that were ever appended, as they are stored: with their headers,
+               compressed or not, also of those that were discarded: in B, KiB (1,024 B), MiB and so on
   GROUP        the number of the group that holds the log
   LAST APPEND  the time of the newest append, in UTC; - if there was none
   SEALED       yes: the log takes no more appends
@@ -449,7 +449,7 @@ fn listed<T: AsRef<str>>(names: &[T]) -> String {
 fn check_consent(cluster: &Cluster, names: &[String], ui: &Ui) -> Result<()> {
     let contents = names.iter().map(|name| cluster.get(name).map(|log| log.contents()));
     let contents = contents.collect::<Result<Vec<_>>>()?;
-    let what = format!("all records of {} are deleted, for good", listed(&contents));
+    let what = format!("all records of {} would be deleted, for good", listed(&contents));
     match ui.agrees(&what) {
         true => Ok(()),
         false => Err(Failure::usage(format!("{what}; nothing was changed: pass --yes to allow it"))),

@@ -30,6 +30,7 @@ States:
   ok
   draining       it is shutting down
   other_version  its version differs from the leader's
+  no_store       it has no object_store, and the log has objects in one
   lagging        it lacks more than --lag-max entries
   no_leader      it knows no leader
   waiting        it is not part of a cluster yet
@@ -56,8 +57,8 @@ States of a group of named logs, which is shown if the servers have any:
 
 Exit status of this command:
   0  there is a leader, and every replica and every group is ok
-  1  an operator has to act: other_version, locked_out, removed, short, full, poisoned, wiped,
-     other_log
+  1  an operator has to act: other_version, no_store, locked_out, removed, short, full, poisoned,
+     wiped, other_log
   2  every server that answers refuses the token, or each is locked_out by the TLS options
      (1 if the reason is the expired certificate of a server)
   3  damaged

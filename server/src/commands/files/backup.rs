@@ -6,7 +6,9 @@ use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::format;
 use crate::common::output::Ui;
-use crate::connect::cluster::Connect;
+use crate::connect::cluster::{Asker, Connect};
+use crate::connect::cluster_status::ClusterQuery;
+use crate::connect::groups::groups;
 use crate::connect::open_log;
 use crate::connect::remote;
 use crate::connect::remote::Remote;
@@ -36,6 +38,7 @@ Examples:
 JSON fields:
   log_id, first, last, records, last_time, files, bytes, seconds
   last_timestamp  ms since 1970
+  notes           texts: what else the source has that is not in the backup
   unproven        records at the end of a directory that nothing proves to be durable; they are
                   not in the backup";
 
@@ -49,6 +52,9 @@ JSON fields:
 /// majority. It also holds the changes to sessions and options before the last of these records, and those
 /// that its source knows. The source is a server that does not lead, if there is one. --stale needs no
 /// majority.
+///
+/// Named logs of the servers are not in it, which the command says: back each of them up by its name, or all of them by `chiplog tier
+/// backup`.
 ///
 /// A named log: the backup is that of a log on its own with the same records. It has no sessions, and none of the
 /// options that are set for the log.
@@ -88,6 +94,8 @@ pub(crate) struct BackUp {
 
 /// The command ends if no server feeds the copy for this long.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a server may take to say how many named logs there are.
+const ANSWER: Duration = Duration::from_secs(5);
 /// How often to check the progress of the copy.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -102,6 +110,7 @@ pub(super) struct BackupSummary {
     files: u64,
     bytes: u64,
     unproven: u64,
+    notes: Vec<String>,
     seconds: f64,
 }
 
@@ -118,6 +127,7 @@ impl BackupSummary {
             files: info.files,
             bytes: info.bytes,
             unproven,
+            notes: Vec::new(),
             seconds: time.as_secs_f64(),
         }
     }
@@ -145,6 +155,7 @@ pub(crate) fn records(first: u64, last: u64) -> String {
 
 pub(crate) fn run(args: &BackUp, ui: &Ui) -> Result<Exit> {
     let started = Instant::now();
+    let mut notes = Vec::new();
     let (backup, left) = match &args.source {
         Target::Directory(_) if args.stale => return Err(Failure::usage(STALE_DIRECTORY)),
         Target::Directory(_) if args.segment_bytes.is_some() => {
@@ -153,11 +164,36 @@ pub(crate) fn run(args: &BackUp, ui: &Ui) -> Result<Exit> {
             ));
         }
         Target::Directory(dir) => directory(dir, args, ui)?,
-        Target::Servers(list) => (servers(list, args, ui)?, 0),
+        Target::Servers(list) => {
+            let backup = servers(list, args, ui)?;
+            notes.extend(without_named_logs(list, args, ui)?);
+            (backup, 0)
+        }
     };
-    let summary = BackupSummary::new(&backup.info(), left, started.elapsed());
+    let summary = BackupSummary { notes, ..BackupSummary::new(&backup.info(), left, started.elapsed()) };
     ui.result(&summary, |summary| summary.words(&args.dest))?;
+    summary.notes.iter().for_each(|note| ui.say(note));
     Ok(Exit::Ok)
+}
+
+/// Says that the servers have named logs, which are not in a backup of the default log.
+fn without_named_logs(source: &Servers, args: &BackUp, ui: &Ui) -> Result<Option<String>> {
+    if !source.log.is_empty() {
+        return Ok(None);
+    }
+    let asker = Asker::new(&args.connect, ui)?;
+    let mut query = ClusterQuery::for_leader(asker.dialler().clone(), source, LOOK);
+    let found = asker.wait(query.round(ANSWER));
+    let how =
+        "`chiplog tier backup` keeps all logs of a cluster, `chiplog backup HOST:PORT/NAME` one of them";
+    Ok(match (found.is_answered(), groups(&found).iter().map(|group| group.logs).sum()) {
+        (false, _) => {
+            Some(format!("named logs, if there are any, are not in it (the servers do not say): {how}"))
+        }
+        (true, 0) => None,
+        (true, 1) => Some(format!("1 named log of the servers is not in it: {how}")),
+        (true, n) => Some(format!("{} named logs of the servers are not in it: {how}", format::count(n))),
+    })
 }
 
 /// Backs a directory up. Also returns the number of its records that nothing proves to be durable.

@@ -36,6 +36,10 @@ JSON fields:
   writer          {\"pid\", \"command\"}; null: not open for writing, or servers
   unproven        records after the last one that a killed writer left: sound, and durable once the
                   log is opened for writing; 0 while it is open
+  in_object_store {\"first\", \"last\"}: records that are in an object store alone, before the first one
+                  here; null: none, or servers
+  whole_objects   {\"objects\", \"bytes\"}: objects of an object store that are kept whole in the
+                  directory (option fill_bytes); null for servers
   bytes_on_disk   size of the directory's files, prepared segments included; null for servers
   replica         {\"node\" (null: not a member), \"members\" (their number)}; null: a log without a
                   cluster, or servers
@@ -85,9 +89,25 @@ struct Shown {
     last_time: Option<String>,
     writer: Option<Holder>,
     unproven: u64,
+    in_object_store: Option<Stored>,
+    whole_objects: Option<WholeObjects>,
     bytes_on_disk: Option<u64>,
     replica: Option<Replica>,
     leader: Option<Leader>,
+}
+
+/// Records that are in an object store alone.
+#[derive(Clone, Copy, Serialize)]
+struct Stored {
+    first: u64,
+    last: u64,
+}
+
+/// Objects that are kept whole in a directory.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize)]
+struct WholeObjects {
+    objects: u64,
+    bytes: u64,
 }
 
 /// The cluster according to a replica's directory.
@@ -113,6 +133,9 @@ impl Shown {
                 n => format!("{}, index {} to {}", format::count(n), self.first, self.last),
             },
         );
+        if let Some(Stored { first, last }) = self.in_object_store {
+            line("objects", format!("records {first} to {last} are in an object store: servers read them"));
+        }
         if let Some(time) = &self.last_time {
             line("last write", time.clone());
         }
@@ -122,6 +145,10 @@ impl Shown {
         let segments = self.segments.map(|n| format!(" in {}", format::many(n, "segment", "segments")));
         let (room, segments) = (room.unwrap_or_default(), segments.unwrap_or_default());
         line("used", format!("{}{room}{segments}", format::bytes(self.bytes_used)));
+        if let Some(WholeObjects { objects, bytes }) = self.whole_objects.filter(|kept| kept.objects > 0) {
+            let (many, bytes) = (format::many(objects, "object", "objects"), format::bytes(bytes));
+            line("kept whole", format!("{many} of an object store, {bytes}"));
+        }
         if let Some(bytes) = self.bytes_on_disk {
             line("on disk", format!("{}, prepared segments included", format::bytes(bytes)));
         }
@@ -156,17 +183,26 @@ impl Replica {
     }
 }
 
-/// The disk space that the files of a directory use.
-fn bytes_on_disk(dir: &Path) -> Result<u64> {
+/// The disk space that the files of a directory use, and the objects among them that are kept whole.
+fn on_disk(dir: &Path) -> Result<(u64, WholeObjects)> {
     let failed = |e| Failure::io("list", dir, &e);
-    let mut bytes = 0;
+    let (mut bytes, mut whole) = (0, WholeObjects::default());
     for entry in fs::read_dir(dir).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
         // A file can be discarded meanwhile.
-        if let Ok(file) = entry.map_err(failed)?.metadata() {
-            bytes += file.blocks() * 512;
+        let Ok(file) = entry.metadata() else { continue };
+        bytes += file.blocks() * 512;
+        if entry.file_name().to_str().is_some_and(is_whole_object) {
+            whole = WholeObjects { objects: whole.objects + 1, bytes: whole.bytes + file.len() };
         }
     }
-    Ok(bytes)
+    Ok((bytes, whole))
+}
+
+/// Whether this is the name of an object that is kept whole: its number and the id of its log. Names of the cache are shorter.
+fn is_whole_object(name: &str) -> bool {
+    let parts = name.strip_suffix(".object").and_then(|name| name.split_once('-'));
+    parts.is_some_and(|(number, log)| number.len() == 20 && log.len() == 32)
 }
 
 /// The error of `--stale` with a directory.
@@ -199,6 +235,7 @@ fn local(dir: &Path) -> Result<Shown> {
     let read_only = open_log::view(dir)?;
     let status = read_only.status();
     let newest = (status.last_timestamp.get() > 0).then_some(status.last_timestamp);
+    let (bytes_on_disk, whole_objects) = on_disk(dir)?;
     Ok(Shown {
         directory: Some(dir.to_path_buf()),
         log_id: format!("{:032x}", status.log_id.get()),
@@ -214,7 +251,11 @@ fn local(dir: &Path) -> Result<Shown> {
         last_time: newest.map(format::time),
         writer: locks::holder(dir),
         unproven: unproven_in(&read_only, dir),
-        bytes_on_disk: Some(bytes_on_disk(dir)?),
+        in_object_store: read_only
+            .in_object_store()
+            .map(|(first, last)| Stored { first: first.get(), last: last.get() }),
+        whole_objects: Some(whole_objects),
+        bytes_on_disk: Some(bytes_on_disk),
         replica: read_only.members().map(|members| Replica {
             node: members.iter().find(|m| m.directory == status.directory_id).map(|m| m.node.get()),
             members: members.len(),
@@ -250,6 +291,8 @@ fn remote(servers: &Servers, connect: &Connect, stale: bool, ui: &Ui) -> Result<
         last_time: newest.map(format::time),
         writer: None,
         unproven: 0,
+        in_object_store: None,
+        whole_objects: None,
         bytes_on_disk: None,
         replica: None,
         leader: Some(Leader { node: info.leader.map(chiplog::NodeId::get), address: info.leader_address }),

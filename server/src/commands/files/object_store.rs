@@ -1,12 +1,19 @@
 //! Object store: how a command reaches the one that servers keep objects in.
 
 use crate::common::failure::{Failure, Result};
+use crate::connect::cluster::Connect;
 use crate::serve::objects::Objects;
 use chiplog::ErrorKind;
 use chiplog::vault::Vault;
+use chiplog_tier::ServerVault;
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Whether a location is a server.
+pub(crate) fn is_server(location: &str) -> bool {
+    ["http://", "https://"].iter().any(|scheme| location.starts_with(scheme))
+}
 
 /// The options of a command that reads an object store.
 #[derive(Args, Clone, Debug)]
@@ -35,15 +42,50 @@ impl StoreAccess {
     /// # Errors
     /// As [`Self::open`]; options without a location, which would have no effect.
     pub(crate) fn open_if_given(&self, location: Option<&str>) -> Result<Option<Arc<dyn Vault>>> {
-        let Self { endpoint, region, allow_http, credentials } = self;
-        let is_given = !endpoint.is_empty() || !region.is_empty() || *allow_http || credentials.is_some();
         match location {
             Some(location) => self.open(location).map(Some),
-            None if is_given => Err(Failure::usage(
+            None if self.is_given() => Err(Failure::usage(
                 "--endpoint, --region, --allow-http and --credentials are of an object store: give its location as --object-store, too",
             )),
             None => Ok(None),
         }
+    }
+
+    fn is_given(&self) -> bool {
+        let Self { endpoint, region, allow_http, credentials } = self;
+        !endpoint.is_empty() || !region.is_empty() || *allow_http || credentials.is_some()
+    }
+
+    /// Opens the store at a location, or the objects of a server's logs at `https://HOST:PORT`, which can only be read.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; options of stores for a server, and of servers for a store.
+    pub(crate) fn open_or_server(&self, location: &str, connect: &Connect) -> Result<Arc<dyn Vault>> {
+        match self.open_server(location, connect)? {
+            Some(server) => Ok(server),
+            None => self.open(location),
+        }
+    }
+
+    /// Opens the objects of a server's logs. None: the location is that of a store.
+    ///
+    /// # Errors
+    /// As [`Self::open_or_server`].
+    pub(crate) fn open_server(&self, location: &str, connect: &Connect) -> Result<Option<Arc<ServerVault>>> {
+        if !is_server(location) {
+            if connect.is_on_command_line() {
+                return Err(Failure::usage(
+                    "--token-file, --token-in-plain-text and --tls-… are of a server, and the location is an object store: leave them out",
+                ));
+            }
+            return Ok(None);
+        }
+        if self.is_given() {
+            return Err(Failure::usage(
+                "--endpoint, --region, --allow-http and --credentials are of an object store, and the location is a server: leave them out",
+            ));
+        }
+        Ok(Some(Arc::new(ServerVault::open(location, connect.for_objects()?)?)))
     }
 
     /// Opens the store at a location.
@@ -51,6 +93,12 @@ impl StoreAccess {
     /// # Errors
     /// The location or an option is wrong; `NotFound`: it is a directory that does not exist.
     pub(crate) fn open(&self, location: &str) -> Result<Arc<dyn Vault>> {
+        if is_server(location) {
+            return Err(Failure::usage(
+                "this works on an object store itself, and the location is a server, which serves `chiplog tier list`, `verify` and \
+                 `fetch` alone: give the location that the servers have as object_store",
+            ));
+        }
         let path = location.strip_prefix("file://").unwrap_or(location);
         // A server makes the directory; a command that only reads does not.
         if path.starts_with('/') && !path.contains('%') && !Path::new(path).is_dir() {

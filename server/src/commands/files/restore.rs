@@ -1,6 +1,9 @@
 //! `chiplog restore`: makes a log of a backup, or verifies the backup.
 
+mod cluster;
+
 use crate::commands::files::backup::records;
+use crate::commands::files::tier::{ended, show_notes};
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::format;
@@ -8,7 +11,7 @@ use crate::common::number::whole_number;
 use crate::common::output::Ui;
 use crate::connect::open_log;
 use crate::connect::target;
-use chiplog::backup::{Backup, BackupInfo, RestoreOptions, RestoreTo, Restored};
+use chiplog::backup::{Backup, BackupInfo, ClusterBackup, RestoreOptions, RestoreTo, Restored};
 use chiplog::{ErrorKind, Index, Timestamp};
 use chiplog_net::wire::ids::to_hex;
 use clap::Args;
@@ -30,7 +33,13 @@ Examples:
 
 JSON fields:
   log_id, first, last, records, last_timestamp (ms since 1970), last_time, seconds
-  With --check also files, bytes and made (ms since 1970) of the backup.";
+  ends_early  whether a log in the backup ends before entries that the object store had, as `chiplog tier fetch`
+              said (then the status of --check is 8, without --allow-early-end)
+  notes  what `chiplog tier fetch` said of the backup, if it made it: what it does not have, and why
+  left_out {\"first\", \"last\"}, only if --to-index is inside an append, which is left out then
+  With --check also files, bytes and made (ms since 1970) of the backup.
+  Of a cluster also named_logs (how many), and in notes a text for each named log that is not as it was. With
+  --check only log_id, logs (how many), files, bytes, seconds, notes.";
 
 /// Make a log of a backup, all of it or up to a record or a time; or verify the backup.
 ///
@@ -42,11 +51,15 @@ JSON fields:
 /// new id, so that clients, copies and replicas of the old log do not mistake it for theirs. --keep-log-id
 /// keeps the id, if nothing is left of the old log.
 ///
+/// The backup of a cluster with named logs, which `chiplog tier fetch` makes, is restored whole: DIR is then a
+/// server's data directory, with the default log and all named logs. Each of them has a new id. Named logs that
+/// come back empty or without their names are listed.
+///
 /// The members of the old cluster are not restored. `chiplog serve` of node 1 makes a new cluster of the log,
 /// which other servers join.
 ///
 /// --to-index and --to-time leave out everything later, including changes to sessions and options. An append
-/// is all or nothing: it is left out if it continues after the given record. Times are those that the leaders
+/// is all or nothing: it is left out if it continues after the given record, and refused if no record is left. Times are those that the leaders
 /// assigned.
 #[derive(Args, Debug)]
 #[command(after_long_help = HELP)]
@@ -62,6 +75,10 @@ pub(crate) struct Restore {
     /// Restore nothing: read the whole backup, and verify each file's checksum and each block.
     #[arg(long, conflicts_with_all = ["dir", "to_index", "to_time", "keep_log_id", "segment_bytes"])]
     check: bool,
+
+    /// With --check: status 0 also if a log in the backup ends early, as `chiplog tier fetch` said.
+    #[arg(long, requires = "check")]
+    allow_early_end: bool,
 
     /// End the log with this record.
     #[arg(long, value_name = "INDEX", conflicts_with = "to_time", value_parser = whole_number::<u64>("the index of a record", 0..=u64::MAX))]
@@ -82,16 +99,34 @@ pub(crate) struct Restore {
 }
 
 #[derive(Serialize)]
-struct RestoreSummary {
-    log_id: String,
-    first: u64,
-    last: u64,
+pub(super) struct RestoreSummary {
+    pub(super) log_id: String,
+    pub(super) first: u64,
+    pub(super) last: u64,
     records: u64,
     last_timestamp: Option<u64>,
     last_time: Option<String>,
     seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_out: Option<LeftOut>,
     #[serde(flatten)]
     checked: Option<Checked>,
+}
+
+/// A restored or checked log, and what its backup does not have.
+#[derive(Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    log: RestoreSummary,
+    ends_early: bool,
+    notes: Vec<String>,
+}
+
+/// The append that continues after the record with which the log was to end.
+#[derive(Clone, Copy, Serialize)]
+struct LeftOut {
+    first: u64,
+    last: u64,
 }
 
 /// Fields about the backup itself.
@@ -103,7 +138,7 @@ struct Checked {
 }
 
 impl RestoreSummary {
-    fn new(log: &Restored, time: Duration) -> Self {
+    pub(super) fn new(log: &Restored, time: Duration) -> Self {
         let written = Some(log.last_timestamp).filter(|time| *time > Timestamp(0));
         Self {
             log_id: to_hex(log.log_id.get()),
@@ -113,19 +148,36 @@ impl RestoreSummary {
             last_timestamp: written.map(Timestamp::get),
             last_time: written.map(format::time),
             seconds: time.as_secs_f64(),
+            left_out: log.left_out.map(|(first, last)| LeftOut { first: first.get(), last: last.get() }),
             checked: None,
         }
+    }
+
+    /// Says which records were left out although they were asked for, and why.
+    pub(super) fn left_out(&self) -> Option<String> {
+        let LeftOut { first, last } = self.left_out?;
+        Some(format!(
+            "records {first} to {last} are one append, which is all or nothing: it was left out, because it continues after the given record"
+        ))
     }
 }
 
 pub(crate) fn run(args: &Restore, ui: &Ui) -> Result<Exit> {
     let started = Instant::now();
+    if ClusterBackup::is_at(&args.backup) {
+        return cluster::run(args, started, ui);
+    }
     let backup = Backup::open(&args.backup)?;
     match &args.dir {
-        Some(dir) => restore(&backup, dir, args, started, ui)?,
-        None => check(&backup, started, ui)?,
+        Some(dir) => {
+            restore(&backup, dir, args, started, ui)?;
+            Ok(Exit::Ok)
+        }
+        None => {
+            check(&backup, started, ui)?;
+            Ok(ended(backup.ends_early(), args.allow_early_end, ui))
+        }
     }
-    Ok(Exit::Ok)
 }
 
 fn restore(backup: &Backup, dir: &Path, args: &Restore, started: Instant, ui: &Ui) -> Result<()> {
@@ -148,21 +200,22 @@ fn restore(backup: &Backup, dir: &Path, args: &Restore, started: Instant, ui: &U
             None => error.into(),
         })?;
     bar.finish_and_clear();
-    let summary = RestoreSummary::new(&restored, started.elapsed());
-    ui.result(&summary, |summary| {
-        format!(
-            "restored {} as log {}: {}, in {}",
-            dir.display(),
-            summary.log_id,
-            records(summary.first, summary.last),
-            format::duration(started.elapsed())
-        )
-    })?;
-    if let Some(index) = args.to_index.filter(|index| restored.last < Index(*index)) {
-        ui.say(&format!(
-            "record {index} belongs to an append that continues after it: an append is all or nothing, so this one was left out"
-        ));
-    }
+    show_notes(backup.notes(), backup.ends_early(), ui);
+    let log = RestoreSummary::new(&restored, started.elapsed());
+    let left_out = log.left_out();
+    ui.result(
+        &Shown { log, ends_early: backup.ends_early(), notes: backup.notes().to_vec() },
+        |Shown { log, .. }| {
+            format!(
+                "restored {} as log {}: {}, in {}",
+                dir.display(),
+                log.log_id,
+                records(log.first, log.last),
+                format::duration(started.elapsed())
+            )
+        },
+    )?;
+    left_out.iter().for_each(|what| ui.say(what));
     Ok(())
 }
 
@@ -173,7 +226,8 @@ fn check(backup: &Backup, started: Instant, ui: &Ui) -> Result<()> {
     let BackupInfo { log_id, first, last, last_timestamp, made, files, bytes, .. } = backup.info();
     let time = started.elapsed();
     let written = Some(last_timestamp).filter(|time| *time > Timestamp(0));
-    let summary = RestoreSummary {
+    show_notes(backup.notes(), backup.ends_early(), ui);
+    let log = RestoreSummary {
         log_id: to_hex(log_id.get()),
         first: first.get(),
         last: last.get(),
@@ -181,17 +235,21 @@ fn check(backup: &Backup, started: Instant, ui: &Ui) -> Result<()> {
         last_timestamp: written.map(Timestamp::get),
         last_time: written.map(format::time),
         seconds: time.as_secs_f64(),
+        left_out: None,
         checked: Some(Checked { files, bytes, made: made.get() }),
     };
-    ui.result(&summary, |summary| {
-        format!(
-            "sound: a backup of log {} of {}: {}; {} in {}, read in {}",
-            summary.log_id,
-            format::time(made),
-            records(summary.first, summary.last),
-            format::bytes(bytes),
-            format::many(files, "file", "files"),
-            format::duration(time)
-        )
-    })
+    ui.result(
+        &Shown { log, ends_early: backup.ends_early(), notes: backup.notes().to_vec() },
+        |Shown { log, .. }| {
+            format!(
+                "sound: a backup of log {} of {}: {}; {} in {}, read in {}",
+                log.log_id,
+                format::time(made),
+                records(log.first, log.last),
+                format::bytes(bytes),
+                format::many(files, "file", "files"),
+                format::duration(time)
+            )
+        },
+    )
 }

@@ -144,6 +144,12 @@ pub(crate) struct Follow {
     #[arg(long, value_name = "SIZE", requires = "object_store", help_heading = "Object store options", value_parser = parse_bytes)]
     cache_bytes: Option<u64>,
 
+    /// Download whole objects at leisure, the newest first, and keep this many bytes of them, such as 100GiB:
+    /// older records are then read without the object store. Files and these objects together stay within
+    /// --local-bytes.
+    #[arg(long, value_name = "SIZE", requires = "object_store", help_heading = "Object store options", value_parser = parse_bytes)]
+    fill_bytes: Option<u64>,
+
     #[command(flatten)]
     store: StoreAccess,
 
@@ -221,7 +227,8 @@ impl Follow {
             .retention_age(self.retention_seconds.map(Duration::from_secs))
             .vault(self.store.open_if_given(store)?)
             .local_bytes(self.local_bytes)
-            .local_age(self.local_seconds.map(Duration::from_secs));
+            .local_age(self.local_seconds.map(Duration::from_secs))
+            .fill_bytes(self.fill_bytes);
         if let Some(bytes) = self.cache_bytes {
             options.files.cache_bytes = bytes;
         }
@@ -367,7 +374,7 @@ fn words(event: &Value) -> String {
             let listen = event["listen"].as_str().map_or(String::new(), |at| format!("; serving at {at}"));
             let (first, last) = (event["first"].as_u64().unwrap_or(1), event["last"].as_u64().unwrap_or(0));
             let records = match first <= last {
-                true => format!("records {} to {}", number("first"), number("last")),
+                true => format!("records {} to {} so far", number("first"), number("last")),
                 false => format!("no records yet, the next index is {}", number("first")),
             };
             format!("log {}, {records}{listen}", text("log_id"))
@@ -400,7 +407,7 @@ mod tests {
         };
         assert_eq!(opened(1, 0), "log ab, no records yet, the next index is 1");
         assert_eq!(opened(5, 4), "log ab, no records yet, the next index is 5");
-        assert_eq!(opened(5, 5), "log ab, records 5 to 5");
+        assert_eq!(opened(5, 5), "log ab, records 5 to 5 so far");
     }
 
     #[test]

@@ -52,7 +52,7 @@ Examples:
 /// --set 'group_directories=["/mnt/disk-1/chiplog", "/mnt/disk-2/chiplog"]'.
 ///
 /// SIGTERM and Ctrl-C end the server in order: it is no longer ready, accepts no new calls, transfers
-/// leadership, ends its streams and closes the log (status 0). A second signal ends it at once; no confirmed
+/// leadership, ends its streams and closes the log (status 0). A second signal, a second later at the earliest, ends it at once; no confirmed
 /// record is lost by that.
 ///
 /// SIGHUP reloads certificates and tokens; the server also checks them by itself. If the new ones cannot be

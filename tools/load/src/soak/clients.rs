@@ -197,11 +197,32 @@ pub(crate) fn discard(shared: &Shared, copied: &AtomicU64) -> Result<()> {
 
 /// Reads one server from its first record to `last`. Returns its first record and a digest of all.
 pub(crate) fn digest(shared: &Shared, servers: &Servers, node: u64, last: Index) -> Result<(Index, u64)> {
+    digest_at(shared, servers, node, Start::First, last)
+}
+
+/// As [`digest`], from record `first` on.
+pub(crate) fn digest_from(
+    shared: &Shared,
+    servers: &Servers,
+    node: u64,
+    first: Index,
+    last: Index,
+) -> Result<(Index, u64)> {
+    digest_at(shared, servers, node, Start::Index(first), last)
+}
+
+fn digest_at(
+    shared: &Shared,
+    servers: &Servers,
+    node: u64,
+    start: Start,
+    last: Index,
+) -> Result<(Index, u64)> {
     let client = shared.client()?;
     let mut options = ReaderOptions::default();
     (options.follow, options.min_index) = (false, last);
     (options.from, options.timeout) = (ReadFrom::Nearest(Servers::zone(node)), TROUBLE);
-    let mut reader = client.reader_with(Start::First, options);
+    let mut reader = client.reader_with(start, options);
     let (mut hash, mut first, mut next) = (DefaultHasher::new(), None, None);
     while let Some(batch) = reader.next_batch()? {
         let server = reader.server().map(str::to_owned);

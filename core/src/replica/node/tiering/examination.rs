@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! - what is put is what the log says of the object, to the last byte;
-//! - an object that is another history's stays as it is;
+//! - an object that is another history's stays as it is, and so does one that is an ancestor's of a branch;
 //! - one bad answer decides nothing: the object is read again before it counts as damaged;
 //! - an object whose records were discarded while it was put does not stay, unless a pin keeps it.
 //!
@@ -19,7 +19,7 @@ use crate::store::format::segment::Footer;
 use crate::store::object_file::{MadeObject, Stretch};
 use crate::store::objects::cache::CHUNK_BYTES;
 use crate::store::objects::deletion::{is_pinned, newest_begin};
-use crate::store::objects::names::{folder, object_name, object_number, root_name, salt};
+use crate::store::objects::names::{Lineage, folder, object_name, object_number, root_name, salt};
 use crate::types::LogId;
 use crate::vault::Vault;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// All objects of a log, to be looked for.
 pub(super) struct Listing {
     pub(super) vault: Arc<dyn Vault>,
-    pub(super) log: LogId,
+    pub(super) lineage: Lineage,
     /// The number of each, and how many bytes it has.
     pub(super) stored: Vec<(u64, u32)>,
 }
@@ -38,6 +38,8 @@ pub(super) struct Listing {
 pub(super) struct Examination {
     pub(super) vault: Arc<dyn Vault>,
     pub(super) log: LogId,
+    /// The log of which the object is: this one, or an ancestor.
+    pub(super) owner: LogId,
     pub(super) at: StoredAt,
     /// Makes it again from the files here. None: they do not have it.
     pub(super) maker: Option<ObjectMaker>,
@@ -69,10 +71,19 @@ enum Look {
 impl Listing {
     /// The numbers of the objects that are not there as they were stored, by their names and sizes.
     pub(super) fn run(&self) -> Result<BTreeSet<u64>> {
-        check_usable(&*self.vault, self.log)?;
-        let there = self.vault.list(&folder(self.log))?;
-        let there: BTreeMap<u64, u64> =
-            there.iter().filter_map(|o| Some((object_number(self.log, &o.name)?, o.bytes))).collect();
+        check_usable(&*self.vault, self.lineage.log)?;
+        let oldest = self.stored.first().map_or(u64::MAX, |(number, _)| *number);
+        // Once an ancestor has no object that is needed, it may be deleted with all that it has.
+        let ancestors = self.lineage.parts().filter(|(_, part)| part.end > oldest).map(|(owner, _)| owner);
+        let mut there = BTreeMap::new();
+        for owner in ancestors.chain([self.lineage.log]) {
+            for object in self.vault.list(&folder(owner))? {
+                let number = object_number(owner, &object.name);
+                if let Some(number) = number.filter(|number| self.lineage.owner(*number) == owner) {
+                    there.insert(number, object.bytes);
+                }
+            }
+        }
         let wrong =
             self.stored.iter().filter(|(number, bytes)| there.get(number) != Some(&u64::from(*bytes)));
         Ok(wrong.map(|(number, _)| *number).collect())
@@ -91,7 +102,7 @@ impl Examination {
     pub(super) fn run(&self) -> Result<Verdict> {
         let (vault, number) = (&*self.vault, self.at.number);
         check_usable(vault, self.log)?;
-        let name = object_name(self.log, number);
+        let name = object_name(self.owner, number);
         let look = match self.look(&name)? {
             Look::Wrong(_) => self.look(&name)?,
             first => first,
@@ -106,6 +117,11 @@ impl Examination {
         }
         if !self.is_needed()? {
             return Ok(Verdict::Sound);
+        }
+        if self.owner != self.log {
+            let what =
+                format!("{why}. It is {name}, of log {:032x}, of which this log is a branch", self.owner.0);
+            return Ok(Verdict::Damaged(what));
         }
         let Some(made) = self.make(&name)? else { return Ok(Verdict::Damaged(why)) };
         vault.put(&name, &made.pieces)?;
@@ -179,7 +195,7 @@ impl Examination {
                 != (state.end.raft, state.end.term, state.end.next)
                 || (footer.last_timestamp, footer.index_crc) != (state.timestamp, self.at.object.index_crc)
         };
-        Ok(Footer::parse(&footer, number + 1, salt(self.log, number)).is_ok_and(is_other))
+        Ok(Footer::parse(&footer, number + 1, salt(self.owner, number)).is_ok_and(is_other))
     }
 
     /// Whether the object has to stay. Not if the object store says that its records are discarded, and no pin keeps it. A leader
@@ -243,7 +259,7 @@ mod tests {
         let at = StoredAt { number: 3, begin: Base::default(), state, object, before: Timestamp(0) };
         let run = |waits: bool| {
             let gives_way = Arc::new(AtomicBool::new(waits));
-            Examination { vault: vault.clone(), log, at, maker: None, gives_way }.run().unwrap()
+            Examination { vault: vault.clone(), log, owner: log, at, maker: None, gives_way }.run().unwrap()
         };
         assert!(matches!(run(false), Verdict::Damaged(_)));
         vault.put(&name, &["an object".into()]).unwrap();
@@ -253,7 +269,7 @@ mod tests {
         assert_eq!(run(true), Verdict::Interrupted);
         vault.delete(&root_name(log)).unwrap();
         let gives_way = Arc::default();
-        let error = Examination { vault, log, at, maker: None, gives_way }.run().unwrap_err();
+        let error = Examination { vault, log, owner: log, at, maker: None, gives_way }.run().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }
 }

@@ -3,14 +3,17 @@
 //! Must not know: who leads.
 
 use super::examination::{Examination, Listing, Verdict};
-use super::object_access::{ObjectMaker, check, check_root, check_there, delete, store};
+use super::object_access::{ObjectMaker, check, check_there, delete, store};
+use super::payload_jobs::{Begun, Sweep};
 use super::slice_jobs::delete_slices;
+use super::unread::UnreadLook;
 use crate::error::Result;
 use crate::replica::queue::proposals::ObjectCommand;
 use crate::store::format::block::{BlockHeader, Kind};
 use crate::store::format::objects::StoredObject;
+use crate::store::format::references::resolved_stride;
 use crate::store::object_file::Stretch;
-use crate::store::objects::names::object_name;
+use crate::store::objects::names::{Lineage, object_name};
 use crate::store::read::entry_lookup::Archive;
 use crate::store::segment::Base;
 use crate::types::{EntryIndex, Index, LogId, NodeId, Timestamp};
@@ -21,7 +24,7 @@ use std::sync::Arc;
 /// A job.
 pub(super) enum Job {
     /// Checks that what the object store has under this log's id is this log's, or makes it so if the log has had no objects.
-    CheckRoot { vault: Arc<dyn Vault>, log: LogId, has_begun: bool },
+    CheckRoot { vault: Arc<dyn Vault>, log: LogId, begun: Box<Begun> },
     /// Finds the next object, if there is enough for one.
     FindEnd(Search),
     /// Makes an object and puts it into the object store. `oldest`: the records of all objects before it are discarded.
@@ -32,10 +35,14 @@ pub(super) enum Job {
     List(Listing),
     /// Examines an object, and stores it again if it is lost or damaged.
     Examine(Box<Examination>),
+    /// Looks which objects have to be read back.
+    LookForUnread(UnreadLook),
     /// Deletes the objects below a number.
-    Delete { vault: Arc<dyn Vault>, log: LogId, below: u64 },
+    Delete { vault: Arc<dyn Vault>, lineage: Lineage, below: u64 },
     /// Deletes slices without an entry behind this one.
     DeleteSlices { vault: Arc<dyn Vault>, log: LogId, upto: EntryIndex, unaided: bool },
+    /// Deletes payload slices that nothing refers to.
+    SweepPayloads(Sweep),
 }
 
 /// A search for the next object: it ends before the block with which it would be too large.
@@ -50,6 +57,8 @@ pub(super) struct Search {
     pub(super) all: bool,
     /// The log's first record.
     pub(super) first: Index,
+    /// Whether blocks can refer to batches that an object has itself.
+    pub(super) refers: bool,
 }
 
 /// Where an object begins. All replicas have the entries behind it, unless a later discard has passed them.
@@ -82,10 +91,14 @@ pub(super) enum JobDone {
     /// The objects that are not there as they were stored.
     Listed(Result<BTreeSet<u64>>),
     Examined(u64, Result<Verdict>),
+    /// The objects that have to be read back.
+    Unread(Result<BTreeSet<u64>>),
     /// How many objects were deleted.
     Deleted(u64, Result<u64>),
     /// Whether all slices without an entry behind this one were deleted.
     SlicesDeleted(EntryIndex, Result<bool>),
+    /// The same of payload slices; those of entries up to this one.
+    PayloadsSwept(EntryIndex, Result<bool>),
 }
 
 impl JobDone {
@@ -97,9 +110,9 @@ impl JobDone {
             Self::Stored(_, result) => result.is_err(),
             Self::Checked(_, _, _, result) => result.is_err(),
             Self::Panicked => true,
-            Self::Listed(_) | Self::Examined(..) => false,
+            Self::Listed(_) | Self::Examined(..) | Self::Unread(_) => false,
             Self::Deleted(_, result) => result.is_err(),
-            Self::SlicesDeleted(_, result) => result.is_err(),
+            Self::SlicesDeleted(_, result) | Self::PayloadsSwept(_, result) => result.is_err(),
         }
     }
 }
@@ -108,7 +121,7 @@ impl Job {
     /// Runs the job. Blocks on the disk and the object store.
     pub(super) fn run(self) -> JobDone {
         match self {
-            Self::CheckRoot { vault, log, has_begun } => JobDone::Root(check_root(&*vault, log, has_begun)),
+            Self::CheckRoot { vault, log, begun } => JobDone::Root(begun.check_root(&*vault, log)),
             Self::FindEnd(search) => JobDone::End(search.begin, search.upto, search.find()),
             Self::Store { vault, maker, stretch, oldest } => {
                 JobDone::Stored(stretch.number, store(&*vault, &maker, &stretch, oldest))
@@ -121,10 +134,14 @@ impl Job {
             }
             Self::List(listing) => JobDone::Listed(listing.run()),
             Self::Examine(object) => JobDone::Examined(object.number(), object.run()),
-            Self::Delete { vault, log, below } => JobDone::Deleted(below, delete(&*vault, log, below)),
+            Self::LookForUnread(look) => JobDone::Unread(look.run()),
+            Self::Delete { vault, lineage, below } => {
+                JobDone::Deleted(below, delete(&*vault, &lineage, below))
+            }
             Self::DeleteSlices { vault, log, upto, unaided } => {
                 JobDone::SlicesDeleted(upto, delete_slices(&*vault, log, upto, unaided))
             }
+            Self::SweepPayloads(sweep) => JobDone::PayloadsSwept(sweep.behind, sweep.run()),
         }
     }
 }
@@ -139,12 +156,13 @@ impl Search {
             return Ok(Found::Lacking(self.object_bytes));
         };
         let mut headers = self.archive.headers(begin.raft.next(), self.upto.next(), self.object_bytes)?;
+        let strides = self.strides(&headers)?;
         let mut bytes = 0;
-        let fits = |header: &&BlockHeader| {
-            bytes += header.stride() as u64;
+        let fits = |stride: &&usize| {
+            bytes += **stride as u64;
             bytes <= self.object_bytes
         };
-        let count = headers.iter().take_while(fits).count().max(1);
+        let count = strides.iter().take_while(fits).count().max(1);
         let is_last =
             count == headers.len() && headers.last().is_some_and(|last| last.raft_index == self.upto);
         if is_last && bytes <= self.object_bytes && !self.all {
@@ -158,6 +176,16 @@ impl Search {
             }
             None => Found::Lacking(0),
         })
+    }
+
+    /// The bytes that these entries take in an object, which has the batches that they refer to.
+    fn strides(&self, headers: &[BlockHeader]) -> Result<Vec<usize>> {
+        if let (true, [first, ..], [.., last]) = (self.refers, headers, headers)
+            && let Some(entries) = self.archive.entries(first.raft_index, last.raft_index)?
+        {
+            return Ok(entries.iter().map(|(header, body)| resolved_stride(header, body)).collect());
+        }
+        Ok(headers.iter().map(BlockHeader::stride).collect())
     }
 
     /// The position behind the last of these entries that an object can end with, and the timestamp of that entry.

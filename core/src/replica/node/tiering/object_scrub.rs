@@ -18,12 +18,14 @@
 //! - files that have all of a suspect stay (see `local`), also after a restart: suspects are in a file of their own, which is written
 //!   when they change. Until all objects were listed since the start, no file goes. If that file is damaged, all are suspects then;
 //! - storing goes first: nothing is examined while there is something to store, to claim or to delete here, and an examination
-//!   gives way to it, up to [`GIVES_WAY_MAX`] times. Then it does not: in a busy log there is always something, and files wait;
+//!   gives way to it, up to [`GIVES_WAY_MAX`] times. Then it does not: in a busy log there is always something, and files wait. An object
+//!   that is read back takes turns with uploads instead: see `read_back`;
 //! - nothing is stored again while no leader is known: this replica may not know of discards.
 
 use super::super::Node;
 use super::examination::{Examination, Listing, Verdict};
 use super::jobs::Job;
+use super::unread::ReadBacks;
 use crate::disk::Disk;
 use crate::error::{ErrorKind, Result};
 use crate::store::objects::suspects;
@@ -61,9 +63,10 @@ pub(super) struct ObjectScrub {
     /// Nothing is done before: the object store could not be used.
     rest_until: Option<Moment>,
     /// Objects that are to be examined, and when.
-    suspects: BTreeMap<u64, Suspect>,
+    pub(super) suspects: BTreeMap<u64, Suspect>,
     /// Objects that are known to be lost or damaged: all are suspects, too.
     damaged: BTreeSet<u64>,
+    pub(super) read_backs: ReadBacks,
     examining: Option<Examining>,
     /// How often in a row examinations gave way.
     gave_way: u32,
@@ -100,10 +103,10 @@ struct Examining {
 
 /// An object that is to be examined.
 #[derive(Clone, Copy, Debug)]
-struct Suspect {
-    at: Moment,
+pub(super) struct Suspect {
+    pub(super) at: Moment,
     /// Whether there is a reason to think that it is lost or damaged: files with its entries stay.
-    holds: bool,
+    pub(super) holds: bool,
 }
 
 /// When an object is read in a pass: at a time in milliseconds. Of two at the same time the one with the lower number comes first.
@@ -143,7 +146,7 @@ impl ObjectScrub {
     }
 
     /// The suspects whose files stay, with the one that is being examined.
-    fn known_suspects(&self) -> BTreeSet<u64> {
+    pub(super) fn known_suspects(&self) -> BTreeSet<u64> {
         let examining = self.examining.iter().filter(|examining| examining.is_suspect);
         let suspects = self.suspects.iter().filter(|(_, suspect)| suspect.holds);
         suspects.map(|(number, _)| *number).chain(examining.map(|examining| examining.number)).collect()
@@ -157,13 +160,20 @@ impl ObjectScrub {
         }
     }
 
-    /// Ends an examination early, because something waits that goes first.
+    /// Ends an examination early, because something waits that goes first. Not one by which an object is read back: it would only be paid
+    /// again, and payload waits for it.
     pub(super) fn give_way(&self) {
-        if let Some(Examining { gives_way, .. }) = &self.examining
+        if let Some(Examining { number, gives_way, .. }) = &self.examining
             && self.gave_way < GIVES_WAY_MAX
+            && !self.read_backs.awaits(*number)
         {
             gives_way.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Whether nothing is done now, because the object store could not be used.
+    fn rests(&self, now: Moment) -> bool {
+        self.rest_until.is_some_and(|until| now < until)
     }
 
     /// The suspect that is due longest.
@@ -192,6 +202,7 @@ impl ObjectScrub {
     fn prune(&mut self, oldest: u64) {
         self.suspects.retain(|number, _| *number >= oldest);
         self.damaged.retain(|number| *number >= oldest);
+        self.read_backs.prune(oldest);
         let first = self.memory.saved.as_ref().and_then(|saved| saved.first());
         self.memory.is_changed |= first.is_some_and(|number| *number < oldest);
         self.next = None;
@@ -206,7 +217,7 @@ impl Node {
         let (vault, log, node) = (vault.clone(), self.tiering.log, self.cluster.node.0);
         let objects = &self.replica.sequencer.committed().objects;
         let scrub = &mut self.tiering.scrub;
-        if scrub.rest_until.is_some_and(|until| now < until) {
+        if scrub.rests(now) {
             return None;
         }
         // Not all replicas at the same time.
@@ -214,7 +225,7 @@ impl Node {
         if *scrub.list_at.get_or_insert_with(first) <= now {
             scrub.list_at = Some(now.plus(every.min(LIST_EVERY)));
             let stored = objects.stored().map(|at| (at.number, at.object.bytes)).collect();
-            return Some(Job::List(Listing { vault, log, stored }));
+            return Some(Job::List(Listing { vault, lineage: objects.lineage(log), stored }));
         }
         if scrub.next.is_none() {
             let all = objects.number()..objects.next_to_show();
@@ -224,6 +235,19 @@ impl Node {
             scrub.next = next_turn(all, every, last);
         }
         let (number, is_suspect) = scrub.next(time, now)?;
+        self.examine(vault, number, is_suspect, now)
+    }
+
+    /// The job that examines an object. None: it cannot be now, or another replica does.
+    pub(super) fn examine(
+        &mut self,
+        vault: Arc<dyn Vault>,
+        number: u64,
+        is_suspect: bool,
+        now: Moment,
+    ) -> Option<Job> {
+        let log = self.tiering.log;
+        let objects = &self.replica.sequencer.committed().objects;
         let Some(at) = objects.stored().find(|at| at.number == number) else {
             // Known from before a restart: this replica has not learnt yet that the object is stored.
             if is_suspect {
@@ -237,8 +261,10 @@ impl Node {
         }
         let gives_way = Arc::new(AtomicBool::new(false));
         self.tiering.scrub.examining = Some(Examining { number, is_suspect, gives_way: gives_way.clone() });
-        let maker = is_here.then(|| self.object_maker());
-        Some(Job::Examine(Box::new(Examination { vault, log, at, maker, gives_way })))
+        let owner = objects.lineage(log).owner(number);
+        // An ancestor's object is not this log's to store.
+        let maker = (is_here && owner == log).then(|| self.object_maker());
+        Some(Job::Examine(Box::new(Examination { vault, log, owner, at, maker, gives_way })))
     }
 
     /// When the scrub has something to do. None: nothing, until something else happens.
@@ -256,6 +282,11 @@ impl Node {
     fn scrub_pass(&self) -> Option<Duration> {
         let has_objects = self.replica.sequencer.committed().objects.stored_upto().is_some();
         self.options.object_scrub.filter(|_| has_objects && self.replica.leader().is_some())
+    }
+
+    /// Whether nothing can be examined now.
+    pub(super) fn rests_scrub(&self, now: Moment) -> bool {
+        self.tiering.scrub.rests(now) || self.scrub_pass().is_none()
     }
 
     /// Whether the files here have all entries of an object that begins there.
@@ -367,6 +398,9 @@ impl Node {
         scrub.memory.is_changed = true;
         let gave_way = matches!(result, Ok(Verdict::Interrupted));
         scrub.gave_way = if gave_way { scrub.gave_way + 1 } else { 0 };
+        if matches!(result, Ok(Verdict::Sound | Verdict::Repaired | Verdict::Damaged(_))) {
+            scrub.read_backs.end(number);
+        }
         match result {
             Ok(Verdict::Sound) => _ = scrub.damaged.remove(&number),
             Ok(Verdict::Repaired) => {

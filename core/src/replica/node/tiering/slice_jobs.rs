@@ -2,7 +2,8 @@
 //!
 //! Must not know: who leads.
 
-use super::object_access::{ObjectMaker, check_root, check_there};
+use super::object_access::{ObjectMaker, check_there};
+use super::payload_jobs::Begun;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::format::slices::Block;
 use crate::store::objects::slice_names::{SliceName, chain, slices};
@@ -10,7 +11,7 @@ use crate::store::read::entry_lookup::Archive;
 use crate::store::segment::Base;
 use crate::store::slice_maker::{MadeSlice, ends, make};
 use crate::sync::threads::in_parallel;
-use crate::types::{EntryIndex, Index, LogId};
+use crate::types::{EntryIndex, Index, LogId, Term};
 use crate::vault::Vault;
 use std::sync::Arc;
 
@@ -40,8 +41,8 @@ pub(super) enum SliceBegin {
 
 /// A job.
 pub(super) enum SliceJob {
-    /// Finds the slices that other leaders have stored, and this one before a restart.
-    Find { vault: Arc<dyn Vault>, log: LogId, archive: Archive, stored: Option<Base> },
+    /// Finds the slices that other leaders have stored, and this one before a restart. With the term of this leader.
+    Find { vault: Arc<dyn Vault>, log: LogId, archive: Archive, stored: Option<Base>, term: Term },
     /// Makes slices and puts them into the object store.
     Store(Storing),
 }
@@ -59,8 +60,8 @@ pub(super) struct Storing {
     pub(super) one: bool,
     /// Whether it is still to be checked that what the object store has under this log's id is this log's.
     pub(super) is_first: bool,
-    /// Whether the log has, or had, objects.
-    pub(super) has_begun: bool,
+    /// Whether the object store has to have something of this log.
+    pub(super) begun: Begun,
     /// Whether it has no threads.
     pub(super) unaided: bool,
 }
@@ -68,10 +69,19 @@ pub(super) struct Storing {
 /// The result of a job.
 #[derive(Debug)]
 pub(super) enum SliceDone {
-    Found(Result<Option<SliceChain>>),
+    Found(Result<FoundSlices>),
     Stored(StoredSlices),
     /// A call of the program's vault panicked.
     Panicked,
+}
+
+/// The slices that were there.
+#[derive(Debug, Default)]
+pub(super) struct FoundSlices {
+    pub(super) chain: Option<SliceChain>,
+    /// The last entry of slices of another history that are of this leader's term or of a later one: those of lost replicas, if a minority
+    /// goes on. A log that is made of the object store can follow these.
+    pub(super) ahead: Option<EntryIndex>,
 }
 
 /// The result of storing slices.
@@ -91,8 +101,8 @@ impl SliceJob {
     /// Runs the job. Blocks on the disk and the object store.
     pub(super) fn run(self) -> SliceDone {
         match self {
-            Self::Find { vault, log, archive, stored } => {
-                SliceDone::Found(find(&*vault, log, &archive, stored))
+            Self::Find { vault, log, archive, stored, term } => {
+                SliceDone::Found(find(&*vault, log, &archive, stored, term))
             }
             Self::Store(storing) => {
                 let mut stored = StoredSlices::default();
@@ -109,7 +119,7 @@ impl Storing {
     fn run(&self, stored: &mut StoredSlices) -> Result<()> {
         let Self { vault, log, maker, .. } = self;
         if self.is_first {
-            check_root(&**vault, *log, self.has_begun)?;
+            self.begun.check_root(&**vault, *log)?;
         }
         stored.is_checked = true;
         let archive = &maker.archive;
@@ -138,8 +148,19 @@ impl Storing {
             }
             Err(error) => _ = stored.failed.get_or_insert(error),
         };
-        match self.unaided || wanted.len() == 1 {
-            true => wanted.iter().map(|wanted| self.put(wanted)).for_each(&mut note),
+        // Payload goes on behind the last slice (P6), so none may lead on behind a gap.
+        let leaves_no_gap = self.begun.refers && !planted!(151);
+        match self.unaided || leaves_no_gap || wanted.len() == 1 {
+            true => {
+                for wanted in &wanted {
+                    let slice = self.put(wanted);
+                    let has_failed = slice.is_err();
+                    note(slice);
+                    if has_failed && leaves_no_gap {
+                        break;
+                    }
+                }
+            }
             false => in_parallel(SLICES_AT_A_TIME, &wanted, |wanted| Ok(self.put(wanted)), &mut note)?,
         }
         // A directory that is not mounted any more looks like an empty one: what went there would be lost.
@@ -178,18 +199,21 @@ impl Storing {
     }
 }
 
-/// The slices in the object store of the entries that are in the files here.
+/// The slices in the object store of the entries that are in the files here, and those of another history.
 fn find(
     vault: &dyn Vault,
     log: LogId,
     archive: &Archive,
     stored: Option<Base>,
-) -> Result<Option<SliceChain>> {
-    let mut names = Vec::new();
+    term: Term,
+) -> Result<FoundSlices> {
+    let (mut names, mut found) = (Vec::new(), FoundSlices::default());
     for name in vault.list(&slices(log))?.iter().filter_map(|found| SliceName::parse(log, &found.name)) {
         // Slices of another history of this log are those of other entries.
         if archive.term(name.last)? == Some(name.term) {
             names.push(name);
+        } else if name.term >= term && !planted!(153) {
+            found.ahead = found.ahead.max(Some(name.last));
         }
     }
     let newest = names.iter().filter(|name| name.begins).max_by_key(|name| name.first);
@@ -199,12 +223,13 @@ fn find(
             let begin = EntryIndex(newest.first.0 - 1);
             (Some(begin), begin)
         }
-        (None, None) => return Ok(None),
+        (None, None) => return Ok(found),
     };
-    let Some(last) = chain(&names, behind, |_| true).pop() else { return Ok(None) };
-    let Some(header) = archive.header(last.last)? else { return Ok(None) };
+    let Some(last) = chain(&names, behind, |_| true).pop() else { return Ok(found) };
+    let Some(header) = archive.header(last.last)? else { return Ok(found) };
     let end = Base { raft: last.last, term: last.term, next: header.next_record() };
-    Ok(Some(SliceChain { begin, end }))
+    found.chain = Some(SliceChain { begin, end });
+    Ok(found)
 }
 
 /// Deletes slices that have no entry behind `upto`. Returns whether that were all of them. Found by listing: a replica that crashed may

@@ -13,21 +13,25 @@
 //! that is new, as several slices at a time if it is much. Nothing waits for it: an append is confirmed as without slices.
 //!
 //! A log without a stored object has none that its slices could continue: the first slice begins with the log's state at the entry of
-//! its first record, or at its last entry if it has no record.
+//! its first record, or at its last entry if it has no record. Of a shared group that is the first record that one of its logs still
+//! has, and the state has all of its logs: each goes on behind the record with which it ends there.
 //!
 //! Invariants:
 //! - a slice has committed entries only (S1);
 //! - slices are deleted only if all their entries are in objects that the committed log says are stored, or are before the state with
 //!   which a stored slice begins, and that only where the log has no stored object any more: everything before is discarded. The
 //!   last objects are not deleted before there is such a slice (S2);
+//! - in a log with payload slices none is put before the one before it is stored: there is no gap between them, unless one is lost (S3);
 //! - bytes that wait are read back from the log's files: an object store that is down takes no memory.
 //!
 //! Must not know: the network, which object store it is.
 
 use super::super::Node;
 use super::object_access::ObjectMaker;
-use super::slice_jobs::{SliceBegin, SliceChain, SliceDone, SliceJob, StoredSlices, Storing};
+use super::placement::Sliced;
+use super::slice_jobs::{FoundSlices, SliceBegin, SliceChain, SliceDone, SliceJob, StoredSlices, Storing};
 use crate::error::{Error, ErrorKind, Result};
+use crate::options::log_options::LogOption;
 use crate::random::SplitMix;
 use crate::replica::queue::inbox::InboxEvent;
 use crate::store::segment::Base;
@@ -62,6 +66,11 @@ pub(in crate::replica::node) struct Slices {
     is_found: bool,
     /// The slices there. None: none that lead to an entry that no object has.
     chain: Option<SliceChain>,
+    /// Up to this entry the object store has slices of another history, which are ahead: nothing counts as being in the object store alone
+    /// until objects have overtaken them.
+    ahead: Option<EntryIndex>,
+    /// All entries behind this one, up to the end of the chain, are in slices that this leader has stored.
+    stored_behind: EntryIndex,
     /// Bytes that were committed since the last job began.
     new_bytes: u64,
     /// The next job begins then, or sooner if there is enough for a slice.
@@ -76,6 +85,8 @@ pub(in crate::replica::node) struct Slices {
     /// Slices without an entry behind this one were deleted, and when they are looked for again.
     swept: EntryIndex,
     sweep_at: Option<Moment>,
+    /// None is there without an entry behind this one.
+    deleted: EntryIndex,
 }
 
 impl Slices {
@@ -86,6 +97,8 @@ impl Slices {
             done: Arc::default(),
             is_found: false,
             chain: None,
+            ahead: None,
+            stored_behind: EntryIndex(0),
             new_bytes: 0,
             next_at: Moment::default(),
             again: Moment::default(),
@@ -95,6 +108,7 @@ impl Slices {
             is_checked: false,
             swept: EntryIndex(0),
             sweep_at: None,
+            deleted: EntryIndex(0),
         }
     }
 
@@ -103,10 +117,27 @@ impl Slices {
         self.new_bytes = self.new_bytes.saturating_add(bytes);
     }
 
+    /// How far entries are in the object store, by slices. None: it is not known yet, or none are.
+    pub(super) fn sliced(&self) -> Option<Sliced> {
+        let chain = self.chain.filter(|_| self.is_found)?;
+        Some(Sliced { behind: self.stored_behind, end: chain.end })
+    }
+
+    /// Whether a log that is made of the object store could follow slices of another history.
+    pub(super) fn are_behind_others(&self) -> bool {
+        self.ahead.is_some()
+    }
+
+    /// Whether slices begin with the state of the log at this entry or a later one, and none from before are left.
+    pub(super) fn leads_from(&self, oldest: EntryIndex) -> bool {
+        let begin = self.chain.and_then(|chain| chain.begin);
+        begin.is_some_and(|begin| begin >= oldest && self.deleted >= begin)
+    }
+
     /// Another replica leads.
     fn forget(&mut self) {
-        (self.is_found, self.chain, self.sweep_at) = (false, None, None);
-        self.swept = EntryIndex(0);
+        (self.is_found, self.chain, self.ahead, self.sweep_at) = (false, None, None, None);
+        (self.swept, self.deleted) = (EntryIndex(0), EntryIndex(0));
     }
 
     fn take_done(&mut self) -> Option<SliceDone> {
@@ -135,22 +166,28 @@ impl Slices {
 
 impl Node {
     /// Makes a step of the slices.
-    pub(in crate::replica::node) fn slice(&mut self, now: Moment) {
+    pub(in crate::replica::node) fn slice(&mut self, now: Moment) -> Result<()> {
         if self.options.slice_interval.is_none() {
-            return;
+            return Ok(());
         }
-        if let Some(done) = self.tiering.slices.take_done() {
+        let done = self.tiering.slices.take_done();
+        let has_ended = done.is_some();
+        if let Some(done) = done {
             self.end_slice_job(done, now);
         }
         if !self.stores_slices() {
-            return self.tiering.slices.forget();
+            self.tiering.slices.forget();
+            return Ok(());
         }
         self.follow_stored();
-        let Some(vault) = self.tiering.vault.clone() else { return };
-        if self.slices_due(now).is_none_or(|due| now < due) {
-            return;
+        if has_ended && self.replica.has_waiting() {
+            self.publish(now)?; // appends may have waited for these slices
         }
-        let Some(job) = self.next_slice_job(vault) else { return };
+        let Some(vault) = self.tiering.vault.clone() else { return Ok(()) };
+        if self.slices_due(now).is_none_or(|due| now < due) {
+            return Ok(());
+        }
+        let Some(job) = self.next_slice_job(vault) else { return Ok(()) };
         if let SliceJob::Store(_) = job {
             self.tiering.slices.new_bytes = 0;
             self.tiering.slices.next_at = now.plus(self.options.slice_interval.unwrap_or_default());
@@ -159,6 +196,7 @@ impl Node {
             self.tiering.slices.is_busy = false;
             self.tiering.slices.has_failed(&self.tiering.path, &error, now);
         }
+        Ok(())
     }
 
     /// When [`Self::slice`] has to be called. None: when something else happens.
@@ -171,14 +209,16 @@ impl Node {
             return Some(slices.again);
         }
         self.next_slice()?;
-        let is_full = slices.new_bytes >= u64::from(self.options.slice_bytes);
+        // A log that is being closed answers its appends soon.
+        let is_last = self.tiering.payloads.hurries() && self.replica.has_waiting();
+        let is_full = slices.new_bytes >= u64::from(self.options.slice_bytes) || is_last;
         Some(if is_full { now } else { slices.next_at }.max(slices.again))
     }
 
-    /// Whether this replica stores slices now. Named logs have none yet.
+    /// Whether this replica stores slices now.
     fn stores_slices(&self) -> bool {
         let is_on = self.options.slice_interval.is_some() && self.tiering.vault.is_some();
-        is_on && self.replica.is_leader() && !self.replica.sequencer.logs().is_shared()
+        is_on && self.replica.is_leader()
     }
 
     /// Objects may have overtaken the slices.
@@ -186,6 +226,10 @@ impl Node {
         let stored = self.replica.sequencer.committed().objects.stored_end();
         let slices = &mut self.tiering.slices;
         if let Some(end) = stored.filter(|_| slices.is_found) {
+            slices.ahead = slices.ahead.filter(|last| end.raft < *last);
+            if slices.chain.is_none_or(|chain| chain.end.raft < end.raft) {
+                slices.stored_behind = end.raft;
+            }
             let chain = slices.chain.get_or_insert(SliceChain { begin: None, end });
             // From now on it continues the objects: its first slices are deleted.
             chain.begin = None;
@@ -198,7 +242,8 @@ impl Node {
 
     /// Publishes how far the slices are.
     fn show_slices(&self) {
-        if let Some(chain) = self.tiering.slices.chain {
+        let slices = &self.tiering.slices;
+        if let Some(chain) = slices.chain.filter(|_| !slices.are_behind_others()) {
             let counters = &self.published.counters;
             counters.sliced_index.store(chain.end.next.previous().0, Ordering::Relaxed);
             counters.sliced_upto.store(chain.end.raft.0, Ordering::Relaxed);
@@ -218,7 +263,10 @@ impl Node {
                 let upto = self.sliceable();
                 (chain.end.raft < upto).then_some(SliceBegin::Behind(chain.end.raft))
             }
-            None => (committed.raft > EntryIndex(0)).then_some(SliceBegin::WithRecord(committed.first)),
+            None => {
+                let first = if planted!(136) { committed.next } else { committed.first };
+                (committed.raft > EntryIndex(0)).then_some(SliceBegin::WithRecord(first))
+            }
         }
     }
 
@@ -241,7 +289,8 @@ impl Node {
         let (slices, log, archive) = (&self.tiering.slices, self.tiering.log, self.writer.archive.clone());
         if !slices.is_found {
             let stored = self.replica.sequencer.committed().objects.stored_end();
-            return Some(SliceJob::Find { vault, log, archive, stored });
+            let term = self.replica.term();
+            return Some(SliceJob::Find { vault, log, archive, stored, term });
         }
         let begin = self.next_slice()?;
         let maker = Box::new(ObjectMaker { archive, options: self.options.clone(), node: self.cluster.node });
@@ -255,7 +304,7 @@ impl Node {
             // Slices that are there continue one with which they are to begin.
             one: slices.chain.is_some() && matches!(begin, SliceBegin::WithRecord(_)),
             is_first: !slices.is_checked,
-            has_begun: self.replica.sequencer.committed().objects.has_begun(),
+            begun: self.begun(),
             unaided: self.tiering.unaided,
         }))
     }
@@ -289,9 +338,17 @@ impl Node {
 
     fn end_slice_job(&mut self, done: SliceDone, now: Moment) {
         let failed = match done {
-            SliceDone::Found(Ok(chain)) => {
+            SliceDone::Found(Ok(FoundSlices { chain, ahead })) => {
                 let slices = &mut self.tiering.slices;
-                (slices.is_found, slices.chain) = (true, chain);
+                (slices.is_found, slices.chain, slices.ahead) = (true, chain, ahead);
+                if let Some(last) = ahead {
+                    tracing::warn!(
+                        path = %self.tiering.path.display(), %last,
+                        "the object store has slices of another history of this log, of a later term: nothing is confirmed as being in the \
+                         object store alone until objects have overtaken them"
+                    );
+                }
+                slices.stored_behind = chain.map_or(EntryIndex(0), |chain| chain.end.raft);
                 slices.has_succeeded(&self.tiering.path);
                 None
             }
@@ -319,6 +376,11 @@ impl Node {
         if let Some(new) = new.filter(|_| slices.is_found) {
             let known = slices.chain.filter(|known| new.end.raft < known.end.raft);
             let begin = new.begin.or(slices.chain.and_then(|known| known.begin));
+            slices.stored_behind = match new.begin {
+                Some(begin) if known.is_none() => begin,
+                Some(begin) if new.end.raft >= slices.stored_behind => begin.min(slices.stored_behind),
+                _ => slices.stored_behind,
+            };
             slices.chain = Some(SliceChain { begin, end: known.map_or(new.end, |known| known.end) });
         }
         if failed.is_none() {
@@ -338,9 +400,25 @@ impl Node {
             true => objects.end().map(|(_, end)| end),
             false => objects.stored_end(),
         };
-        let upto = stored.map(|end: Base| end.raft).or(slices.chain.and_then(|chain| chain.begin))?;
+        let begun = |chain: SliceChain| if planted!(137) { Some(chain.end.raft) } else { chain.begin };
+        let upto = stored.map(|end: Base| end.raft).or(slices.chain.and_then(begun))?;
+        // Those stay that say where payload goes on (P7).
+        let refers = self.replica.sequencer.committed().options.get(LogOption::PayloadSlices).is_some();
+        let upto = match slices.chain.filter(|_| refers && !planted!(135)) {
+            Some(chain) => {
+                let kept = self.tiering.payloads.placement.keeps_slices_from(chain.end.raft)?;
+                upto.min(EntryIndex(kept.0 - 1))
+            }
+            None => upto,
+        };
         let is_due = slices.sweep_at.is_none_or(|at| at <= now);
         (is_due || (upto > slices.swept && slices.failed.is_none())).then_some(upto)
+    }
+
+    /// Slices are deleted now that have no entry behind this one. No entry in them says any more where payload goes on.
+    pub(super) fn lets_slices_go(&mut self, upto: EntryIndex) {
+        let behind = &mut self.tiering.slices.stored_behind;
+        *behind = if planted!(154) { *behind } else { upto.max(*behind) };
     }
 
     /// Slices up to an entry were deleted; all of them, or some.
@@ -348,7 +426,7 @@ impl Node {
         let slices = &mut self.tiering.slices;
         let again = match result {
             Ok(true) => {
-                slices.swept = upto;
+                (slices.swept, slices.deleted) = (upto, upto);
                 SWEEP_EVERY
             }
             Ok(false) => Duration::ZERO,
@@ -367,7 +445,7 @@ impl Node {
         let slices = &self.tiering.slices;
         match self.slices_to_delete(now) {
             Some(_) => Some(now),
-            None => slices.sweep_at.filter(|_| self.stores_slices() && slices.is_found).map(|at| at.max(now)),
+            None => slices.sweep_at.filter(|at| *at > now && self.stores_slices() && slices.is_found),
         }
     }
 }

@@ -237,7 +237,8 @@ impl ProposalQueue {
 
     fn check_capacity(&self, inner: &Inner, length: usize) -> Result<()> {
         let capacity = self.capacity.load(Ordering::Relaxed);
-        let used = self.used() + (inner.bytes + inner.taken + length) as u64;
+        let taken = inner.taken.saturating_sub(inner.elsewhere);
+        let used = self.used() + (inner.bytes + taken + length) as u64;
         if used <= capacity {
             return Ok(());
         }
@@ -248,8 +249,8 @@ impl ProposalQueue {
         Err(Error::new(ErrorKind::Full, what))
     }
 
-    /// Whether `count` more appends of `length` bytes to these logs may wait. Logs of a shared group with little in the queue may use what is
-    /// kept for such logs.
+    /// Whether `count` more appends of `length` bytes to these logs may wait. Logs of a shared group with little in the queue may
+    /// use what is kept for such logs.
     fn is_admitted(
         &self,
         inner: &Inner,

@@ -2,6 +2,7 @@
 //! buffer of its own.
 
 use crate::record::batch::BatchHeader;
+use crate::record::reference::PayloadId;
 use crate::store::format::mixed::{RUN_BYTES, RUNS_MAX, TABLE_FIXED_BYTES};
 use crate::sync::completer::Completer;
 use crate::sync::completion::Ticket;
@@ -26,6 +27,21 @@ pub(crate) struct BlockBuilder {
     pub(crate) records: u32,
     /// Whether any batch belongs to a session.
     pub(crate) has_sessions: bool,
+    /// Where its batches are, if they were put into a payload slice: it may be proposed in no other term.
+    pub(crate) stored: Option<StoredAt>,
+}
+
+/// The place of a block's batches in a payload slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoredAt {
+    pub(crate) slice: PayloadId,
+    /// The offsets at which they begin and end.
+    pub(crate) begin: u32,
+    pub(crate) end: u32,
+    /// Whether they are the last ones of the slice.
+    pub(crate) is_last: bool,
+    /// Whether something else was in the queue before them.
+    pub(crate) breaks: bool,
 }
 
 /// Neighbouring batches of one log.
@@ -56,7 +72,17 @@ impl BlockBuilder {
             bytes: 0,
             records: 0,
             has_sessions: false,
+            stored: None,
         }
+    }
+
+    /// A block of these batches, for which nobody waits.
+    pub(crate) fn of(batches: &[(BatchHeader, Bytes)]) -> Self {
+        let mut made = Self::new(BytesMut::new());
+        for (header, bytes) in batches {
+            drop(made.push(LogNumber::OWN, &Parts::Own(bytes), header));
+        }
+        made
     }
 
     /// Whether a batch can be added. A block counts its records in 32 bits, and records can be empty.
@@ -149,6 +175,34 @@ impl BlockBuilder {
         self.has_sessions |= !batch.stamp.session.is_none();
         self.batches.push(*batch);
         ticket
+    }
+
+    /// Takes the bytes of all batches out, in as few pieces as possible. Their headers stay, for [`Self::refer`].
+    pub(crate) fn take_payload(&mut self) -> Vec<Bytes> {
+        let buffer = std::mem::take(&mut self.buffer).freeze();
+        let pieces = std::mem::take(&mut self.pieces).into_iter();
+        let whole = pieces.map(|piece| match piece {
+            Piece::Copied(range) => buffer.slice(range),
+            Piece::Own(bytes) => bytes,
+        });
+        whole.collect()
+    }
+
+    /// Replaces the batches, whose bytes were taken out, by others with the same records and places in their sessions: `refer` returns
+    /// header and bytes of each.
+    pub(crate) fn refer<const N: usize>(
+        &mut self,
+        mut refer: impl FnMut(&BatchHeader) -> (BatchHeader, [u8; N]),
+    ) {
+        let mut buffer = BytesMut::with_capacity(self.batches.len() * N);
+        for batch in &mut self.batches {
+            let (header, bytes) = refer(batch);
+            buffer.extend_from_slice(&bytes);
+            *batch = header;
+        }
+        self.bytes = buffer.len();
+        self.pieces = vec![Piece::Copied(0..buffer.len())];
+        self.buffer = buffer;
     }
 
     /// Returns the bytes of all batches, in as few pieces as possible, and the completer that answers them. Leaves

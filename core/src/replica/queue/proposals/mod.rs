@@ -31,7 +31,7 @@ mod log_turns;
 mod rates;
 
 pub(crate) use admit::WaitLimit;
-pub(crate) use block_builder::BlockBuilder;
+pub(crate) use block_builder::{BlockBuilder, StoredAt};
 
 use crate::error::{Error, Result};
 use crate::options::log_options::LogOptions;
@@ -103,6 +103,25 @@ pub(crate) enum LogCommand {
     Discard { log: LogNumber, first: Index },
     /// From now on these are the options that are set for the log, and no others.
     SetOptions { log: LogNumber, options: LogOptions },
+}
+
+impl Command {
+    /// Whether it makes room, or leads to it: a discard, or options of the log.
+    pub(crate) fn makes_room(self) -> bool {
+        matches!(
+            self,
+            Self::Discard { .. }
+                | Self::SetOptions(_)
+                | Self::Log(
+                    LogCommand::Drop { .. } | LogCommand::Discard { .. } | LogCommand::SetOptions { .. }
+                )
+        )
+    }
+
+    /// Whether it opens or closes a session, on which appends depend.
+    pub(crate) fn is_session(&self) -> bool {
+        matches!(self, Self::OpenSession { .. } | Self::CloseSession { .. })
+    }
 }
 
 impl LogCommand {
@@ -182,6 +201,8 @@ struct Inner {
     behind_commands: u64,
     /// Bytes that the writer took and that are neither counted in `used` nor refused yet.
     taken: usize,
+    /// Of these, bytes that do not come into blocks, because they go to an object store.
+    elsewhere: usize,
     /// No awake thread will look at the queue: the next event has to wake one.
     unattended: bool,
     /// Whether the writer takes appends now.
@@ -410,6 +431,18 @@ impl ProposalQueue {
         let mut inner = self.lock();
         inner.taken = inner.taken.saturating_sub(gathered);
         self.used.fetch_add(stored, Ordering::Relaxed);
+    }
+
+    /// Of the bytes that were taken, this many more go to an object store: they do not count towards the capacity.
+    pub(crate) fn goes_elsewhere(&self, bytes: usize) {
+        self.lock().elsewhere += bytes;
+    }
+
+    /// This many of these were stored there, or refused.
+    pub(crate) fn went_elsewhere(&self, bytes: usize) {
+        let mut inner = self.lock();
+        inner.elsewhere = inner.elsewhere.saturating_sub(bytes);
+        inner.taken = inner.taken.saturating_sub(bytes);
     }
 
     /// After a discard: sets the bytes of retained blocks.

@@ -5,8 +5,7 @@ use crate::record::batch::{Malformed, u64_at};
 use crate::replica::raft::Replica;
 use crate::replica::state::sequencer::{Owner, Sequencer};
 use crate::replica::wire::raft_message;
-use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
-use crate::store::format::segment::digest_of_bytes;
+use crate::store::format::block::{BlockHeader, Kind};
 use crate::types::{EntryIndex, Index, Term, Timestamp};
 use bytes::Bytes;
 use raft::eraftpb::{Message, MessageType, Snapshot};
@@ -126,18 +125,13 @@ pub(crate) fn parse_snapshot(snapshot: &Snapshot) -> Result<(BlockHeader, Bytes)
         return Err("snapshot is cut off");
     }
     let opening = data.slice(SNAPSHOT_HEAD_BYTES..);
-    let header = BlockHeader {
-        length: (BLOCK_HEADER_BYTES + opening.len()) as u32,
-        batch_count: 0,
-        raft_index: EntryIndex(snapshot.get_metadata().index),
-        term: Term(snapshot.get_metadata().term),
-        first: Index(u64_at(data, 0)),
-        timestamp: Timestamp(u64_at(data, 8)),
-        record_count: 0,
-        durable_upto: 0,
-        body_digest: digest_of_bytes(&[&opening]),
-        kind: Kind::Opening,
-    };
+    let header = BlockHeader::without_records(
+        Kind::Opening,
+        (EntryIndex(snapshot.get_metadata().index), Term(snapshot.get_metadata().term)),
+        Index(u64_at(data, 0)),
+        Timestamp(u64_at(data, 8)),
+        &opening,
+    );
     Ok((header, opening))
 }
 

@@ -144,6 +144,38 @@ fn removed_replica_takes_no_entries() {
     }
 }
 
+/// A leader that alone knew that it was demoted started again, with entries that no other voter had. A voter of a later term that still
+/// counted it needed its vote, ignored its refusals of the earlier term, and was refused for ever: no leader.
+#[test]
+fn demoted_replica_reports_the_commit_to_a_later_term() {
+    let mut node = voter_of(2);
+    let directory = node.replica.me.directory;
+    let members = [Member::voter(LEADER, DIRECTORY, ""), Member::learner(NodeId(2), directory, "")];
+    let demotion = change_at(4, Change::Demote(NodeId(2)), &members);
+    step(&mut node, &append(3, vec![demotion, entry_at(5)]));
+    step(&mut node, &Message { commit: 4, ..message(MessageType::MsgHeartbeat, 1) });
+    assert_eq!(node.replica.role(), Role::Learner);
+    node.replica.raw.raft.become_follower(1, raft::INVALID_ID); // it hears no leader
+    // A candidate of term 3, which asks in advance for term 4, with these last entries.
+    let mut answers = |index: u64, log_term: u64, term: u64| {
+        node.replica.take_outgoing();
+        let question = Message { index, log_term, ..message(MessageType::MsgRequestPreVote, term) };
+        deliver(&mut node, raft_message::encode_message(&question).unwrap());
+        let sent = node.replica.take_outgoing().into_iter();
+        sent.filter_map(|envelope| {
+            let (kind, body) = raft_message::parse_head(&envelope.head).unwrap();
+            let message = || raft_message::decode_message(&body, Vec::new()).unwrap().0;
+            (kind == HeadKind::Raft).then(message)
+        })
+        .filter(|message| message.get_msg_type() == MessageType::MsgRequestPreVoteResponse)
+        .map(|answer| (answer.reject, answer.term, answer.commit))
+        .collect::<Vec<_>>()
+    };
+    assert_eq!(answers(4, 1, 4), [(true, 3, 4)], "in the candidate's own term");
+    assert_eq!(answers(5, 1, 4), [(false, 4, 0)], "a log that is as long gets its vote");
+    assert_eq!(answers(4, 1, 2), [(true, 1, 4)], "raft's own refusal is of the candidate's term");
+}
+
 fn fetch(bytes_max: u32) -> Fetch {
     // This replica does not have the anchor. It sends the entries because they are committed.
     Fetch { first: EntryIndex(1), last: EntryIndex(3), anchor: (EntryIndex(3), Term(9)), bytes_max }

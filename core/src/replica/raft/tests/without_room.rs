@@ -5,8 +5,8 @@ use crate::error::Error;
 use crate::options::log_options::LogOption;
 use crate::replica::wire::raft_message::Arrived;
 use crate::store::block_bytes;
-use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
-use crate::store::format::segment::{HARD_STATE_BYTES, digest_of_bytes};
+use crate::store::format::block::{BlockHeader, Kind};
+use crate::store::format::segment::HARD_STATE_BYTES;
 use crate::types::LogNumber;
 
 /// Node 2, the only voter, with node 3 as a learner that was never heard.
@@ -18,11 +18,15 @@ fn sole_voter(disk: &SimDisk) -> Node {
     node
 }
 
-/// Requests a membership change, makes the steps that follow, and returns the answer.
+/// Requests a membership change; see [`answer`].
 fn change(node: &mut Node, change: Change) -> Option<Result<(), ErrorKind>> {
+    answer(node, AdminRequest::Change(vec![change], false))
+}
+
+/// Makes a request and the steps that follow, and returns the answer.
+fn answer(node: &mut Node, ask: AdminRequest) -> Option<Result<(), ErrorKind>> {
     let completer = Completer::new();
     let ticket = completer.ticket(0, 0, 0);
-    let ask = AdminRequest::Change(vec![change], false);
     node.replica
         .handle_request(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer.plan)
         .unwrap();
@@ -69,19 +73,9 @@ fn held_sole_voter_keeps_no_messages() {
     assert_eq!(waits(&node), before);
 }
 
-/// Requests an option of the log, makes the steps that follow, and returns the answer.
+/// Requests an option of the log; see [`answer`].
 fn set_option(node: &mut Node, option: LogOption, value: u64) -> Option<Result<(), ErrorKind>> {
-    let completer = Completer::new();
-    let ticket = completer.ticket(0, 0, 0);
-    let ask = AdminRequest::SetOptions(LogNumber::OWN, vec![(option, Some(value))]);
-    node.replica
-        .handle_request(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer.plan)
-        .unwrap();
-    for _ in 0..3 {
-        node.step(Moment::START, Work::default()).unwrap();
-        sync(node);
-    }
-    ticket.poll().map(|outcome| outcome.map(drop).map_err(|error| error.kind()))
+    answer(node, AdminRequest::SetOptions(LogNumber::OWN, vec![(option, Some(value))]))
 }
 
 /// Changes of options that free nothing used the room of the discard that would have freed some.
@@ -142,18 +136,13 @@ const SESSION: u64 = 2;
 
 fn command(raft: u64, op: u64) -> Arrived {
     let body = [op, 1].map(u64::to_le_bytes).concat();
-    let header = BlockHeader {
-        length: (BLOCK_HEADER_BYTES + body.len()) as u32,
-        batch_count: 0,
-        raft_index: EntryIndex(raft),
-        term: Term(1),
-        first: Index(1),
-        timestamp: Timestamp(1),
-        record_count: 0,
-        durable_upto: 0,
-        body_digest: digest_of_bytes(&[&body]),
-        kind: Kind::Command,
-    };
+    let header = BlockHeader::without_records(
+        Kind::Command,
+        (EntryIndex(raft), Term(1)),
+        Index(1),
+        Timestamp(1),
+        &body,
+    );
     (header, vec![Bytes::from(body)])
 }
 

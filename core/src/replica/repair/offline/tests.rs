@@ -17,9 +17,10 @@ use crate::replica::repair::fetcher::Fetcher;
 use crate::replica::wire::repair_message::{encode_blocks, encode_gone};
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
-use crate::store::format::segment::{SegmentHeader, digest_of_bytes};
+use crate::store::format::segment::SegmentHeader;
 use crate::store::recovery::gap::{BlockCopy, Gap};
 use crate::store::segment::file_name;
+use crate::types::Timestamp;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use std::sync::Arc;
 use std::time::Duration;
@@ -562,18 +563,8 @@ fn committed_entries_follow_only_a_committed_entry() {
 }
 
 fn no_op(raft: u64, term: u64) -> BlockCopy {
-    let header = BlockHeader {
-        length: crate::store::format::block::BLOCK_HEADER_BYTES as u32,
-        batch_count: 0,
-        raft_index: EntryIndex(raft),
-        term: Term(term),
-        first: Index(7),
-        timestamp: crate::types::Timestamp(5),
-        record_count: 0,
-        durable_upto: 0,
-        body_digest: digest_of_bytes(&[]),
-        kind: Kind::NoOp,
-    };
+    let header =
+        BlockHeader::without_records(Kind::NoOp, (EntryIndex(raft), Term(term)), Index(7), Timestamp(5), &[]);
     (header, Vec::new())
 }
 

@@ -4,7 +4,7 @@ use super::{Decision, Sequencer, limits_of_sessions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::log_options::{LogOption, LogOptions};
 use crate::read::log_set::unknown;
-use crate::read::reader::shared_group;
+use crate::read::view::shared_group;
 use crate::replica::queue::proposals::LogCommand;
 use crate::store::format::geometry::{LOG_BYTES, LOGS_HEADER_BYTES, logs_room};
 use crate::types::{Index, LogNumber};
@@ -108,6 +108,10 @@ impl Sequencer {
             let what = format!(
                 "option {option} is not one of a whole group: unset it here, and set it for each named log"
             );
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
+        if options.get(LogOption::PayloadSlices) == Some(1) {
+            let what = "payload_slices is for a log on its own: appends of named logs are replicated whole";
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
         let (room, bytes) = (self.logs_room(options), self.logs_bytes());

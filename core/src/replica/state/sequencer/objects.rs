@@ -31,7 +31,8 @@ impl Sequencer {
     /// `Full`: the openings of this replica's segments have no room for another object.
     pub(crate) fn check_room_for_object(&self) -> Result<()> {
         let (max, window) = limits_of_sessions(&self.options_at_end(), self.own_limits);
-        let logs = self.logs.encoded_bytes() / OBJECT_BYTES;
+        let logs =
+            self.logs.encoded_bytes() / OBJECT_BYTES + self.objects.ancestor_bytes().div_ceil(OBJECT_BYTES);
         let max = objects_max(self.segment_bytes, max, window).saturating_sub(logs);
         if self.objects.len() < max {
             return Ok(());

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use super::*;
+use crate::record::batch::Stamp;
 use crate::replica::queue::proposals::{Proposal, ProposalQueue, QueueLimits, WaitLimit};
 use crate::replica::state::command::{COMMAND_BYTES, SET_OPTIONS_BYTES, parse_command};
 use crate::store::format::geometry::LOG_OPTION_BYTES;
@@ -225,6 +226,9 @@ fn set_options_commands_round_trip_and_malformed_ones_are_refused() {
         }
         if option == LogOption::ObjectBytes {
             options.set(option, Some(1 << 20));
+        }
+        if option == LogOption::PayloadSlices {
+            options.set(option, Some(1));
         }
         bodies.push(encode_command(Command::SetOptions(options)));
     }

@@ -4,8 +4,16 @@
 //! Scenarios with a cluster run in a [`World`], so its oracle judges them after every event as well. Scenarios with
 //! one replica are in [`one_replica`].
 
+mod branch_order;
+mod copies;
+mod filling;
+mod gaps;
+mod holes;
+mod object_class;
 mod one_replica;
+mod payloads;
 mod pin_order;
+mod turns;
 
 use super::fault::Fault;
 use super::harm;
@@ -26,10 +34,29 @@ use crate::record::batch::{Batch, BatchBuilder};
 #[cfg(test)]
 use crate::store::segment::{file_name, file_number};
 use crate::types::{Index, LogNumber, NodeId};
+use branch_order::{
+    branch_deletes_nothing_of_its_parent, branch_keeps_its_objects_in_any_order_with_a_deletion,
+    branch_keeps_its_pin_in_any_order_with_a_removal,
+};
+use copies::copy_keeps_files_that_are_not_stored;
+use filling::{damaged_object_is_not_kept, objects_make_room_for_files, whole_object_outlives_a_crash};
+use gaps::{
+    first_payload_counts_once_a_slice_refers_to_it, no_slice_is_stored_behind_a_gap,
+    payload_fills_a_gap_if_slices_say_so, slices_of_another_history_hide_nothing,
+};
+use holes::holes_have_nothing_that_a_log_needs;
+use object_class::{
+    new_leader_reads_back_what_still_has_payload, payload_begins_behind_the_first_entry_of_its_term,
+    reference_that_cannot_be_read_is_damage, slices_go_while_no_payload_is_appended,
+};
 use one_replica::{
     ELECTION_TIMEOUT, LONG, barrier_is_retried_after_a_jump, body_of_another_term_is_not_sent,
     message_from_another_directory_is_dropped, only_committed_entries_are_sent_as_committed,
     vote_on_the_disk_is_not_cast_again,
+};
+use payloads::{
+    nothing_goes_to_a_store_that_is_not_mounted, payload_that_waits_is_refused_in_time,
+    payload_waits_for_the_store_after_a_restart, what_waits_behind_a_payload_slice_is_bounded,
 };
 use pin_order::pin_holds_in_any_order_with_a_deletion;
 use std::time::Duration;
@@ -49,6 +76,28 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("second_change_carries_the_commit_of_the_first", second_change_carries_the_commit_of_the_first),
     ("sole_voter_sends_after_its_term_is_durable", sole_voter_sends_after_its_term_is_durable),
     ("pin_holds_in_any_order_with_a_deletion", pin_holds_in_any_order_with_a_deletion),
+    (
+        "branch_keeps_its_objects_in_any_order_with_a_deletion",
+        branch_keeps_its_objects_in_any_order_with_a_deletion,
+    ),
+    ("branch_keeps_its_pin_in_any_order_with_a_removal", branch_keeps_its_pin_in_any_order_with_a_removal),
+    ("branch_deletes_nothing_of_its_parent", branch_deletes_nothing_of_its_parent),
+    ("nothing_goes_to_a_store_that_is_not_mounted", nothing_goes_to_a_store_that_is_not_mounted),
+    ("payload_waits_for_the_store_after_a_restart", payload_waits_for_the_store_after_a_restart),
+    ("payload_that_waits_is_refused_in_time", payload_that_waits_is_refused_in_time),
+    ("what_waits_behind_a_payload_slice_is_bounded", what_waits_behind_a_payload_slice_is_bounded),
+    ("copy_keeps_files_that_are_not_stored", copy_keeps_files_that_are_not_stored),
+    ("whole_object_outlives_a_crash", whole_object_outlives_a_crash),
+    ("damaged_object_is_not_kept", damaged_object_is_not_kept),
+    ("objects_make_room_for_files", objects_make_room_for_files),
+    ("new_leader_reads_back_what_still_has_payload", new_leader_reads_back_what_still_has_payload),
+    ("slices_go_while_no_payload_is_appended", slices_go_while_no_payload_is_appended),
+    ("payload_begins_behind_the_first_entry_of_its_term", payload_begins_behind_the_first_entry_of_its_term),
+    ("reference_that_cannot_be_read_is_damage", reference_that_cannot_be_read_is_damage),
+    ("no_slice_is_stored_behind_a_gap", no_slice_is_stored_behind_a_gap),
+    ("payload_fills_a_gap_if_slices_say_so", payload_fills_a_gap_if_slices_say_so),
+    ("slices_of_another_history_hide_nothing", slices_of_another_history_hide_nothing),
+    ("first_payload_counts_once_a_slice_refers_to_it", first_payload_counts_once_a_slice_refers_to_it),
     ("barrier_is_retried_after_a_jump", barrier_is_retried_after_a_jump),
     ("body_of_another_term_is_not_sent", body_of_another_term_is_not_sent),
     ("message_from_another_directory_is_dropped", message_from_another_directory_is_dropped),
@@ -61,6 +110,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         opening_after_a_truncation_is_repaired_for_that_index,
     ),
     ("vote_on_the_disk_is_not_cast_again", vote_on_the_disk_is_not_cast_again),
+    ("holes_have_nothing_that_a_log_needs", holes_have_nothing_that_a_log_needs),
 ];
 
 /// A cluster without clients and without a nemesis.
@@ -71,6 +121,10 @@ struct Stage {
 
 impl Stage {
     fn new(voters: u64, learners: u64) -> Check<Self> {
+        Self::with(voters, learners, Plan::calm(1))
+    }
+
+    fn with(voters: u64, learners: u64, plan: Plan) -> Check<Self> {
         let plan = Plan {
             voters,
             learners,
@@ -81,7 +135,8 @@ impl Stage {
             delay: Duration::from_millis(1),
             sync_time: Duration::from_micros(200),
             logs: 0,
-            ..Plan::calm(1)
+            branches: false,
+            ..plan
         };
         let mut world = World::new(plan, Story::new(None));
         world.build()?;

@@ -14,10 +14,12 @@ use crate::replica::wire::repair_message::{Fetch, encode_blocks, parse_blocks};
 use crate::store::format::block::Kind;
 use crate::sync::clock::Moment;
 use crate::testing::sim::harm;
-use crate::testing::sim::machine::{Machine, Request, SetClock, Setup};
+use crate::testing::sim::machine::{Machine, Request};
 use crate::testing::sim::oracle::Check;
 use crate::testing::sim::patient;
 use crate::testing::sim::patient::Started;
+use crate::testing::sim::plan::OBJECT_SCRUB;
+use crate::testing::sim::setup::{SetClock, Setup};
 use crate::testing::sim::threads::Then;
 use crate::types::{DirectoryId, EntryIndex, LogId, NodeId, Term};
 use bytes::Bytes;
@@ -47,6 +49,7 @@ fn setup(bootstrap: Bootstrap) -> Setup {
         session_idle_max: LONG,
         sessions_max: None,
         queue_bytes_max: 1 << 20,
+        object_scrub: OBJECT_SCRUB,
         shared: false,
         vault: None,
         seed: 1,

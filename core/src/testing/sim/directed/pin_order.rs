@@ -2,22 +2,21 @@
 //! switches between them, and many with three.
 
 use super::Check;
+use super::turns::{Order, Turns};
 use crate::backup::{Inventory, Pin};
 use crate::error::{ErrorKind, Result};
-use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use crate::store::format::block::{BlockHeader, Kind};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
-use crate::store::format::segment::{Footer, Opening, digest_of_bytes};
+use crate::store::format::segment::{Footer, Opening};
 use crate::store::objects::deletion::delete_below;
-use crate::store::objects::names::{object_name, root_name, root_text, salt};
+use crate::store::objects::names::{Lineage, object_name, root_name, root_text, salt};
 use crate::store::objects::pins;
 use crate::sync::threads::in_parallel;
 use crate::types::{EntryIndex, Index, LogId, Term, Timestamp};
-use crate::vault::{MemoryVault, ObjectInfo, Vault};
+use crate::vault::{MemoryVault, Vault};
 use bytes::Bytes;
 use std::collections::BTreeSet;
-use std::fmt;
-use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 const LOG: LogId = LogId(7);
 /// The objects are 0 to this number, and those below the second one are deleted.
@@ -26,101 +25,6 @@ const BELOW: u64 = 3;
 /// The most calls of one side.
 const CALLS_MAX: u32 = 24;
 
-/// Decides which of two callers goes on, call by call.
-#[derive(Default)]
-struct Order {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    /// After how many calls in all the turn passes to the other one, each.
-    switches: Vec<u32>,
-    calls: u32,
-    turn: usize,
-    ended: [bool; 2],
-}
-
-impl Order {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until `me` may make its next call.
-    fn wait(&self, me: usize) {
-        let mut state = self.lock();
-        while state.turn != me && !state.ended[1 - me] {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// A call of `me` was made.
-    fn made(&self, me: usize) {
-        let mut state = self.lock();
-        state.calls += 1;
-        if state.switches.contains(&state.calls) {
-            state.turn = 1 - me;
-        }
-        self.changed.notify_all();
-    }
-
-    fn end(&self, me: usize) {
-        let mut state = self.lock();
-        state.ended[me] = true;
-        state.turn = 1 - me;
-        self.changed.notify_all();
-    }
-}
-
-/// The object store as one of the two callers sees it.
-struct Turns {
-    memory: Arc<MemoryVault>,
-    order: Arc<Order>,
-    me: usize,
-}
-
-impl fmt::Debug for Turns {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Turns")
-    }
-}
-
-impl Turns {
-    fn call<T>(&self, call: impl FnOnce(&MemoryVault) -> Result<T>) -> Result<T> {
-        self.order.wait(self.me);
-        let result = call(&self.memory);
-        self.order.made(self.me);
-        result
-    }
-}
-
-impl Vault for Turns {
-    fn put(&self, name: &str, pieces: &[Bytes]) -> Result<()> {
-        self.call(|memory| memory.put(name, pieces))
-    }
-
-    fn create(&self, name: &str, bytes: Bytes) -> Result<bool> {
-        self.call(|memory| memory.create(name, bytes))
-    }
-
-    fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
-        self.call(|memory| memory.get(name, range))
-    }
-
-    fn size(&self, name: &str) -> Result<Option<u64>> {
-        self.call(|memory| memory.size(name))
-    }
-
-    fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
-        self.call(|memory| memory.list(prefix))
-    }
-
-    fn delete(&self, name: &str) -> Result<()> {
-        self.call(|memory| memory.delete(name))
-    }
-}
-
 /// The root, and objects without entries: what a maker of pins reads of them.
 fn objects() -> Vec<(String, Bytes)> {
     let object = |number: u64| {
@@ -128,18 +32,7 @@ fn objects() -> Vec<(String, Bytes)> {
         let (first, next) = (Index(raft.0 + 1), Index(raft.0 + 11));
         let body =
             Opening { base_raft: raft, base_term: term, log_first: Index(1), ..Opening::default() }.encode();
-        let opening = BlockHeader {
-            length: (BLOCK_HEADER_BYTES + body.len()) as u32,
-            batch_count: 0,
-            raft_index: raft,
-            term,
-            first,
-            timestamp: Timestamp(0),
-            record_count: 0,
-            durable_upto: 0,
-            body_digest: digest_of_bytes(&[&body]),
-            kind: Kind::Opening,
-        };
+        let opening = BlockHeader::without_records(Kind::Opening, (raft, term), first, Timestamp(0), &body);
         let footer = Footer {
             number: number + 1,
             id,
@@ -189,15 +82,14 @@ fn play(
     for (name, bytes) in sound {
         memory.put(name, std::slice::from_ref(bytes)).map_err(|e| e.to_string())?;
     }
-    let state = State { switches: switches.clone(), turn: first, ..State::default() };
-    let order = Arc::new(Order { state: Mutex::new(state), changed: Condvar::new() });
-    let vault = |me| Turns { memory: memory.clone(), order: order.clone(), me };
+    let order = Order::new(first, switches.clone());
+    let vault = |me| Turns::new(&memory, &order, me);
     let (maker, deleter) = (vault(0), vault(1));
     let (mut made, mut deleted) = (None, None);
     let side = |me: &usize| {
         let done = match (me, what) {
             (0, _) => Done::Made(Pin::make_as(&maker, LOG, "p", None, Timestamp(0), 1)),
-            (_, Deleted::Below) => Done::Deleted(delete_below(&deleter, LOG, BELOW)),
+            (_, Deleted::Below) => Done::Deleted(delete_below(&deleter, &Lineage::of(LOG), BELOW)),
             (_, Deleted::Log) => Done::Deleted(Inventory::delete_log(&deleter, LOG)),
         };
         order.end(*me);

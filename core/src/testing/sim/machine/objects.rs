@@ -1,13 +1,18 @@
 //! The objects of a simulated machine's log, as the checks see them.
 
 use super::Machine;
+use crate::cluster::membership::Membership;
 use crate::error::{ErrorKind, Result};
 use crate::replica::node::tiering::ObjectMaker;
+use crate::replica::state::sequencer::{Owner, Sequencer};
+use crate::store::format::block::BlockHeader;
 use crate::store::format::segment::Base;
 use crate::store::object_file::Stretch;
 use crate::store::objects::names::object_name;
 use crate::store::sorted_object::unsort;
-use crate::types::EntryIndex;
+use crate::testing::sim::made::{Made, made};
+use crate::testing::sim::vault::SimVault;
+use crate::types::{EntryIndex, Index};
 use std::sync::atomic::Ordering;
 
 impl Machine {
@@ -33,10 +38,23 @@ impl Machine {
         (objects.stored().map(|at| name(at.number)).collect(), (0..cut).map(name).collect())
     }
 
+    /// The last record that is known here to be in an object; 0 if there is none.
+    pub(in super::super) fn stored_upto(&self) -> Index {
+        let guarded = self.lock();
+        let stored = guarded.node.replica.sequencer.committed().objects.stored();
+        stored.last().map_or(Index(0), |at| at.state.end.next.previous())
+    }
+
     /// The last entry that this replica says is in the object store, in an object or a slice.
     pub(in super::super) fn sliced_upto(&self) -> EntryIndex {
         let guarded = self.lock();
         EntryIndex(guarded.node.published.counters.sliced_upto.load(Ordering::Relaxed))
+    }
+
+    /// The last entry that this replica says a log has that is made of the object store alone.
+    pub(in super::super) fn in_store_upto(&self) -> EntryIndex {
+        let guarded = self.lock();
+        EntryIndex(guarded.node.published.counters.in_store_upto.load(Ordering::Relaxed))
     }
 
     /// The first committed entry that is to be in a slice and is in none, and in no object.
@@ -44,6 +62,30 @@ impl Machine {
         self.options.slice_interval?;
         let (sliced, guarded) = (self.sliced_upto(), self.lock());
         (sliced < guarded.node.replica.sequencer.committed().raft).then(|| sliced.next())
+    }
+
+    /// Whether all committed entries are in slices or objects, as far as this replica says.
+    pub(in super::super) fn has_all_in_slices(&self) -> bool {
+        self.options.slice_interval.is_some() && self.entry_to_slice().is_none()
+    }
+
+    /// The state behind the last entry, as an object would begin with it there, if all entries here are committed; and the log's first
+    /// record.
+    pub(in super::super) fn settled_state(&self) -> Option<(BlockHeader, Vec<u8>, Index)> {
+        let guarded = self.lock();
+        let sequencer = &guarded.node.replica.sequencer;
+        let (header, body) = sequencer.object_opening();
+        let is_settled = sequencer.committed().raft == sequencer.end().raft;
+        is_settled.then(|| (header, body, sequencer.committed().first))
+    }
+
+    /// The log that would be made of the object store alone.
+    ///
+    /// # Errors
+    /// Those of [`Backup::fetch`](crate::backup::Backup::fetch).
+    pub(in super::super) fn made_of(&self, vault: &SimVault) -> Result<Made> {
+        let sequencer = Sequencer::new(Owner::Node(self.node), Membership::default(), &self.options);
+        made(vault.sound(), self.identity.log, sequencer, &self.options)
     }
 
     /// Makes each object that is stored from the files here, where they still have it, and has the object store compare it with
@@ -65,8 +107,9 @@ impl Machine {
         };
         let log = self.identity.log;
         let stretch = Stretch { log, number: at.number, begin: at.begin, end: at.state.end };
-        let made = maker.make(&stretch);
         drop(guarded);
+        self.readers.faults().begin();
+        let made = maker.make(&stretch);
         self.compared = at.number + 1;
         match made {
             Ok(made) => {
@@ -76,7 +119,8 @@ impl Machine {
                 }
                 vault.compare(&name, &made.pieces)
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()), // removed here since
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()), // removed here since, or its payload
+            Err(error) if self.readers.faults().explain(&error, None) => Ok(()),
             Err(error) => Err(error),
         }
     }

@@ -4,7 +4,9 @@
 mod introductions;
 mod removals;
 
-use super::machine::{Machine, Request, SetClock, Setup};
+use super::machine::{Machine, Request};
+use super::plan::OBJECT_SCRUB;
+use super::setup::{SetClock, Setup};
 use super::threads::Then;
 use crate::cluster::membership::Change;
 use crate::cluster::options::{Bootstrap, Role};
@@ -74,6 +76,7 @@ impl Stage {
             session_idle_max: PATIENCE,
             sessions_max: None,
             queue_bytes_max: 1 << 20,
+            object_scrub: OBJECT_SCRUB,
             shared: false,
             vault: None,
             seed: node,

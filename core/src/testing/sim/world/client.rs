@@ -536,6 +536,27 @@ impl World {
         }
     }
 
+    /// The append of a call in the history has ended. Returns the node that acknowledges it, if one does.
+    ///
+    /// # Errors
+    /// The acknowledgement is wrong.
+    pub(in crate::testing::sim) fn append_ended(
+        &mut self,
+        call: usize,
+        result: Option<(NodeId, LogResult<Appended>)>,
+    ) -> Check<Option<NodeId>> {
+        let now = self.now();
+        let Some((node, Ok(appended))) = result else {
+            self.history.answer(now, call, Reply::Nothing);
+            return Ok(None);
+        };
+        self.history.answer(now, call, Reply::Appended(Some(appended.first)));
+        if let What::Append { records, .. } = self.history.calls[call].what.clone() {
+            self.acknowledged(node, self.main_log(), appended, &records)?;
+        }
+        Ok(Some(node))
+    }
+
     /// A leader has acknowledged that these records are committed.
     pub(in crate::testing::sim) fn acknowledged(
         &mut self,

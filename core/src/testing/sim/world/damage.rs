@@ -5,12 +5,12 @@ use super::{Check, World};
 use crate::disk::Disk as _;
 use crate::disk::sim::Damage;
 use crate::error::ErrorKind;
+use crate::testing::sim::excuse;
 use crate::testing::sim::fault::Fault;
 use crate::testing::sim::harm;
 use crate::testing::sim::harm::Harm;
 use crate::testing::sim::host::{Host, Maimed};
 use crate::testing::sim::machine::Machine;
-use crate::testing::sim::oracle::excuse;
 use crate::types::{EntryIndex, NodeId};
 use std::time::Duration;
 

@@ -141,14 +141,7 @@ impl World {
         let Some(drill) = &mut self.drill else { return Ok(()) };
         let Some((_, call)) = drill.attempt.take_if(|(a, _)| *a == attempt) else { return Ok(()) };
         let killed = drill.killed;
-        let Some((node, Ok(appended))) = result else {
-            self.history.answer(now, call, Reply::Nothing);
-            return Ok(());
-        };
-        self.history.answer(now, call, Reply::Appended(Some(appended.first)));
-        if let What::Append { records, .. } = self.history.calls[call].what.clone() {
-            self.acknowledged(node, self.main_log(), appended, &records)?;
-        }
+        let Some(node) = self.append_ended(call, result)? else { return Ok(()) };
         if let Some((old, at)) = killed {
             let took = now.since(at);
             let election_timeout = self.plan.election_timeout;

@@ -11,6 +11,7 @@
 //! - every record that a follower publishes is the one that was committed at its index, byte for byte;
 //! - every entry that a follower has made durable is there after any crash;
 //! - a sound source never refuses a follower, nor does a follower refuse a sound source;
+//! - a copy of one named log has that log's records under its indexes, whatever entries it makes of them;
 //! - once all faults have ended, every follower has all records of its source, from its own first record on.
 
 use super::{Check, Event, World};
@@ -22,6 +23,7 @@ use crate::follower::source::FollowSource;
 use crate::sync::clock::Moment;
 use crate::testing::sim::copy::{Chore, Copy, CopySetup};
 use crate::testing::sim::fault::Fault;
+use crate::testing::sim::store_faults::StoreFaults;
 use crate::types::{DirectoryId, EntryIndex, Index, LogId, LogNumber, NodeId};
 use bytes::Bytes;
 use std::time::Duration;
@@ -78,6 +80,8 @@ struct Stream {
 
 pub(in crate::testing::sim) struct Follower {
     node: NodeId,
+    /// The named log of which it is a copy. None: of the whole group, or of the log.
+    of: Option<LogNumber>,
     setup: CopySetup,
     disk: SimDisk,
     copy: Option<Copy>,
@@ -109,18 +113,22 @@ impl Follower {
 }
 
 impl World {
-    /// Adds the plan's followers.
+    /// Adds the plan's followers, and two copies of one log if there are named logs.
     pub(in crate::testing::sim) fn hang_followers(&mut self) {
-        for n in 0..self.plan.followers as usize {
+        let whole = self.plan.followers as usize;
+        let of_one_log = if self.plan.logs > 0 && whole > 0 { 2 } else { 0 };
+        for n in 0..whole + of_one_log {
+            let of = Some(self.main_log()).filter(|_| n >= whole);
             let disk = SimDisk::default();
             disk.forget_history();
             disk.set_chance(self.rng.next_u64());
             let retention_bytes =
-                self.rng.permille(300).then_some(3 * u64::from(crate::testing::sim::machine::SEGMENT_BYTES));
+                self.rng.permille(300).then_some(3 * u64::from(crate::testing::sim::setup::SEGMENT_BYTES));
             self.followers.push(Follower {
                 node: NodeId(NAMES_FROM + n as u64),
+                of,
                 setup: {
-                    let vault = self.vault.clone().filter(|_| n % 2 == 1);
+                    let vault = self.vault.clone().filter(|_| n % 2 == 1 && of.is_none());
                     let retention_bytes = retention_bytes.filter(|_| vault.is_none());
                     CopySetup { clock: std::sync::Arc::default(), retention_bytes, vault }
                 },
@@ -235,8 +243,9 @@ impl World {
         let (node, made) = (follower.node, follower.made);
         let Some(copy) = &mut follower.copy else { return Ok(()) };
         let fresh = copy.fresh().map_err(|e| format!("follower {node} cannot read its records: {e:?}"))?;
+        self.oracle.excuse_all(copy.take_excuses());
         for (log, index, record) in fresh {
-            self.oracle.shows(node, log, index, &record)?;
+            self.oracle.shows(node, follower.of.unwrap_or(log), index, &record)?;
         }
         debug_assert!(made, "a copy that runs was made");
         Ok(())
@@ -303,10 +312,12 @@ impl World {
         let (now, up) = (self.now(), self.up());
         let chained: Vec<usize> = (0..n)
             .filter(|other| self.followers[*other].copy.is_some() && self.followers[*other].up)
+            .filter(|other| self.followers[*other].of == self.followers[n].of)
             .collect();
         let chain = !chained.is_empty() && self.rng.permille(400);
         let begins = if self.rng.permille(500) { FollowFrom::First } else { FollowFrom::Newest };
         let want = self.followers[n].copy.as_ref().map_or(begins, Copy::resume_point);
+        let before = self.store_faults();
         let (source, feed) = if chain {
             let Some(other) = self.rng.pick(&chained).copied() else { return Ok(()) };
             let Some(copy) = &self.followers[other].copy else { return Ok(()) };
@@ -315,14 +326,18 @@ impl World {
             let Some(node) = self.rng.pick(&up).copied() else { return Ok(()) };
             let Some(host) = self.hosts.get(&node) else { return Ok(()) };
             let Some(machine) = &host.machine else { return Ok(()) };
-            (Source::Replica(node, host.life), machine.follow(want))
+            let feed = match self.followers[n].of {
+                Some(log) => machine.follow_log(log, id_of(log), want),
+                None => machine.follow(want),
+            };
+            (Source::Replica(node, host.life), feed)
         };
         let follower = &mut self.followers[n];
         let node = follower.node;
         let feed = match feed {
             Ok(feed) if follower.setup.vault.is_some() => feed.skip_stored(),
             Ok(feed) => feed,
-            Err(error) => return self.source_failed(n, source, &error),
+            Err(error) => return self.source_failed(n, source, before, &error),
         };
         follower.streams += 1;
         let number = follower.streams;
@@ -345,8 +360,13 @@ impl World {
         self.follower_looks_after(n, pause);
     }
 
-    /// A source refuses: there must be a fault.
-    fn source_failed(&mut self, n: usize, source: Source, error: &Error) -> Check {
+    /// How many calls of the object store have had a fault.
+    fn store_faults(&self) -> u64 {
+        self.vault.as_ref().map_or(0, |vault| vault.faults())
+    }
+
+    /// A source refuses: there must be a fault. `before`: the faults of the object store when it was asked.
+    fn source_failed(&mut self, n: usize, source: Source, before: u64, error: &Error) -> Check {
         let now = self.now();
         let node = self.followers[n].node;
         self.story.note(now, || format!("follower {node}: {source:?} stops feeding: {error}"));
@@ -356,6 +376,13 @@ impl World {
             }),
             Source::Follower(other, _) => self.followers[other].may_fail(),
         };
+        let disk = match source {
+            Source::Replica(node, _) => self.hosts.get(&node).map(|host| host.disk.clone()),
+            Source::Follower(other, _) => Some(self.followers[other].disk.clone()),
+        };
+        let mut faults = StoreFaults::since(self.vault.clone(), &disk.unwrap_or_default(), before);
+        let faulty = faulty || faults.explain(error, None);
+        self.oracle.excuse_all(faults.take_excuses());
         if !faulty && matches!(error.kind(), ErrorKind::Diverged | ErrorKind::Corrupt | ErrorKind::Io) {
             return Err(format!(
                 "{source:?} does not feed follower {node} although its disk is sound: {error:?}"
@@ -387,10 +414,11 @@ impl World {
             Source::Follower(other, _) => self.followers[other].node,
         };
         let to = self.followers[n].node;
+        let before = self.store_faults();
         let Some(stream) = &mut self.followers[n].stream else { return Ok(()) };
         let fed = match stream.feed.next(bytes_max) {
             Ok(fed) => fed,
-            Err(error) => return self.source_failed(n, source, &error),
+            Err(error) => return self.source_failed(n, source, before, &error),
         };
         let again = Event::Follower(n, FollowerEvent::Deliver { stream: number });
         let Some(fed) = fed else {
@@ -437,7 +465,8 @@ impl World {
             return Ok(());
         };
         if let FollowMessage::Entries(entries) = &fed {
-            for entry in entries.iter() {
+            // A copy of one log numbers its entries by itself.
+            for entry in entries.iter().filter(|_| follower.of.is_none()) {
                 self.oracle.is_fed(node, &entry.header)?;
             }
         }
@@ -524,7 +553,11 @@ impl World {
 
     /// Followers that lack committed entries.
     pub(in crate::testing::sim) fn followers_behind(&self, last: EntryIndex) -> Vec<NodeId> {
-        let has = |f: &&Follower| f.up && f.copy.as_ref().is_some_and(|c| c.committed() >= last);
+        let has_all = |copy: &Copy, of: Option<LogNumber>| match of {
+            Some(log) => copy.last_record() >= self.oracle.contents.last(log),
+            None => copy.committed() >= last,
+        };
+        let has = |f: &&Follower| f.up && f.copy.as_ref().is_some_and(|copy| has_all(copy, f.of));
         self.followers.iter().filter(|f| !has(f)).map(|f| f.node).collect()
     }
 
@@ -536,6 +569,12 @@ impl World {
             let Some(copy) = &mut follower.copy else { return Err(format!("follower {node} has no log")) };
             let read = |e| format!("follower {node} cannot read its log: {e:?}");
             let (firsts, all) = (copy.firsts().map_err(read)?, copy.all().map_err(read)?);
+            if let Some(log) = follower.of {
+                let begin = firsts.first().map_or(Index(1), |(_, first)| *first);
+                let all = all.into_iter().map(|(_, index, record)| (log, index, record)).collect();
+                self.oracle.has_all_of(node, log, begin, &all)?;
+                continue;
+            }
             self.oracle.has_all(node, &firsts, &all)?;
             if self.plan.logs == 0 && copy.reads_objects() && firsts != [(LogNumber::OWN, begin)] {
                 return Err(format!("follower {node} begins at {firsts:?}, and the log at {begin}"));
@@ -543,6 +582,11 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// The id of a named log.
+fn id_of(log: LogNumber) -> LogId {
+    LogId(u128::from(log.0) << 64)
 }
 
 fn envelope(log: Option<LogId>, from: NodeId, to: NodeId, head: Bytes, bodies: Vec<Bytes>) -> Envelope {

@@ -3,7 +3,8 @@
 
 use super::{Check, Event, World};
 use crate::testing::sim::fault::Fault;
-use crate::testing::sim::machine::{Machine, Room};
+use crate::testing::sim::machine::Machine;
+use crate::testing::sim::machine::state::Room;
 use crate::testing::sim::outbox::LANES;
 use crate::types::NodeId;
 use std::time::Duration;

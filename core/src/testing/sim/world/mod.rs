@@ -13,6 +13,7 @@
 //! order.
 
 mod admin;
+mod branches;
 mod client;
 mod damage;
 mod drill;
@@ -51,6 +52,7 @@ use crate::sync::clock::Moment;
 use crate::sync::completion::{Appended, Ticket};
 use crate::types::{LogId, LogNumber, NodeId};
 use admin::Admin;
+use branches::Branches;
 use drill::Drill;
 use followers::{Follower, FollowerEvent};
 use nemesis::Nemesis;
@@ -104,6 +106,8 @@ pub(super) enum Event {
     Tenant,
     /// A pin is made or removed.
     Pins,
+    /// A branch is made, or used.
+    Branches,
     /// A lasting fault ends.
     EndTrouble(u64),
     /// The probe of a fail-over sends again.
@@ -149,6 +153,7 @@ pub(super) struct World {
     pub(super) vault: Option<Arc<SimVault>>,
     pub(super) slices: Slices,
     pub(super) pins: Pins,
+    pub(super) branches: Branches,
     pub(super) hosts: BTreeMap<NodeId, Host>,
     pub(super) network: Network,
     pub(super) clients: Vec<Client>,
@@ -210,6 +215,7 @@ impl World {
             slices: Slices::default(),
             vault: plan.objects.then(|| Arc::new(SimVault::new(plan.seed, !plan.faults.is_empty()))),
             pins: Pins::new(plan.seed),
+            branches: Branches::new(plan.seed),
             rng,
             plan,
         }
@@ -353,6 +359,7 @@ impl World {
             Event::Options => self.options_wake()?,
             Event::Tenant => self.tenant_wakes()?,
             Event::Pins => self.pins_wake()?,
+            Event::Branches => self.branches_wake()?,
             Event::EndTrouble(trouble) => self.end_trouble(trouble)?,
             Event::Probe => self.probe()?,
             Event::Retire(node) => self.retire(node)?,
@@ -424,6 +431,8 @@ impl World {
             self.story.note(now, || format!("node {node}: {line}"));
         }
         self.judge_slices(node)?;
+        self.judge_puts(node)?;
+        self.judge_payloads(node)?;
         self.collect_answers(node)?;
         if let Some(host) = self.hosts.get_mut(&node) {
             host.note_voters();

@@ -57,7 +57,7 @@ impl World {
     }
 
     /// Wakes all threads: a thread may wake without a reason.
-    pub(super) fn wake_all(&mut self, node: NodeId) {
+    pub(in crate::testing::sim) fn wake_all(&mut self, node: NodeId) {
         for thread in 0..THREADS {
             let delay = self.turn_delay();
             self.run_at(node, thread, self.now().plus(delay));
@@ -239,17 +239,8 @@ impl World {
         attempt: u64,
         result: Option<(NodeId, LogResult<Appended>)>,
     ) -> Check {
-        let now = self.now();
         let Some(call) = self.burst.calls.remove(&attempt) else { return Ok(()) };
-        let Some((node, Ok(appended))) = result else {
-            self.history.answer(now, call, Reply::Nothing);
-            return Ok(());
-        };
-        self.history.answer(now, call, Reply::Appended(Some(appended.first)));
-        if let What::Append { records, .. } = self.history.calls[call].what.clone() {
-            self.acknowledged(node, self.main_log(), appended, &records)?;
-        }
-        Ok(())
+        self.append_ended(call, result).map(drop)
     }
 
     /// An answer from a process that is being closed.

@@ -4,6 +4,8 @@
 use super::{Check, World};
 use crate::error::ErrorKind;
 use crate::store::format::block::BlockHeader;
+use crate::testing::sim::excuse;
+use crate::testing::sim::machine::Machine;
 use crate::types::{EntryIndex, NodeId};
 
 /// The checks' knowledge of slices.
@@ -13,6 +15,8 @@ pub(in crate::testing::sim) struct Slices {
     unknown: Vec<BlockHeader>,
     /// The last entry that a replica has said to be in the object store.
     said: EntryIndex,
+    /// The last entry that a replica has said a log has that is made of the object store alone.
+    said_whole: EntryIndex,
 }
 
 impl World {
@@ -30,13 +34,19 @@ impl World {
         let Some(machine) = self.hosts.get(&node).and_then(|host| host.machine.as_ref()) else {
             return Ok(());
         };
-        let (said, log) = (machine.sliced_upto(), machine.log());
-        let is_new = said > self.slices.said;
+        let (said, whole, log) = (machine.sliced_upto(), machine.in_store_upto(), machine.log());
+        let is_new = said > self.slices.said || whole > self.slices.said_whole;
         self.slices.said = self.slices.said.max(said);
+        self.slices.said_whole = self.slices.said_whole.max(whole);
         if !vault.has_changed() && !is_new {
             return Ok(());
         }
-        let said = self.slices.said;
+        let (said, whole) = (self.slices.said, self.slices.said_whole);
+        if whole > EntryIndex(0) && self.oracle.entries() as u64 >= whole.0 {
+            let wrong = |why| format!("node {node}: {why}");
+            let (end, places) = vault.tail(log).map_err(|error| wrong(error.to_string()))?;
+            self.oracle.is_in_store(end, &places, whole).map_err(wrong)?;
+        }
         match vault.reach(log) {
             Ok(reach) if reach >= said => Ok(()),
             Err(e) if e.kind() == ErrorKind::NotFound && said == EntryIndex(0) => Ok(()),
@@ -44,6 +54,72 @@ impl World {
                 "the object store has entries up to {reach:?}, and a replica said that it has those up to {said}"
             )),
         }
+    }
+
+    /// Checks that the log that would be made of the object store alone is the leader's, which has all in slices: it ends with the
+    /// same state, and has all records.
+    pub(in crate::testing::sim) fn judge_made(&mut self, leader: NodeId) -> Check {
+        let Some(vault) = self.vault.clone() else { return Ok(()) };
+        let Some(machine) = self.hosts.get(&leader).and_then(|host| host.machine.as_ref()) else {
+            return Ok(());
+        };
+        let Some((header, body, first)) = machine.settled_state().filter(|_| machine.has_all_in_slices())
+        else {
+            return Ok(());
+        };
+        let made = machine.made_of(&vault);
+        let made = made.map_err(|error| format!("no log can be made of the object store alone: {error}"))?;
+        if let Some(begin) = made.begin.filter(|begin| *begin > first && first < header.first) {
+            return Err(format!(
+                "the log of the object store alone begins with record {begin}, not with {first}"
+            ));
+        }
+        if made.sequencer.object_opening() != (header, body) {
+            let (here, there) = ((header.raft_index, header.term, header.first), made.sequencer.end());
+            return Err(format!(
+                "the log of the object store alone ends with another state, at {there:?}; the leader is at {here:?}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Checks payload slices after a step of the node that has put them: an entry of their term is committed (P4). Else the term may
+    /// not be durable, and a later process could lead in it again and put other bytes under these names.
+    pub(in crate::testing::sim) fn judge_puts(&mut self, node: NodeId) -> Check {
+        let Some(vault) = &self.vault else { return Ok(()) };
+        // The oracle does not look at all entries of a replica that has failed.
+        let has_failed =
+            self.hosts.get(&node).and_then(|host| host.machine.as_ref()).is_none_or(Machine::is_poisoned);
+        for id in vault.take_payloads() {
+            if has_failed || !self.oracle.is_leader_of(id.term, node) {
+                self.oracle.excuse(excuse::FAILED);
+            } else if !self.oracle.has_committed_in(id.term) {
+                return Err(format!(
+                    "node {node} has put payload slice {id}, and no entry of its term is committed"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks, after payload slices were deleted, that all are there that a log needs that is made of the object store alone.
+    pub(in crate::testing::sim) fn judge_payloads(&mut self, node: NodeId) -> Check {
+        let Some(vault) = self.vault.clone().filter(|vault| vault.has_deleted()) else { return Ok(()) };
+        let Some(log) =
+            self.hosts.get(&node).and_then(|host| host.machine.as_ref()).map(|machine| machine.log())
+        else {
+            return Ok(());
+        };
+        let wrong = |e: crate::error::Error| format!("node {node}: {e}");
+        let from = vault.payload_from(log).map_err(wrong)?;
+        for id in self.oracle.payloads_behind(from) {
+            if !vault.has_payload(log, id).map_err(wrong)? {
+                return Err(format!(
+                    "payload slice {id} was deleted, and an entry behind {from} refers to it"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Checks that every entry in a slice was committed.

@@ -272,9 +272,7 @@ impl Cost {
 
     /// The limits of the figures, for the user.
     fn notes(&self, slices: &Slices, are_reads_unknown: bool) -> Vec<String> {
-        let mut notes = vec![
-            "this version has the class majority only; the others are computed for comparison".to_owned(),
-        ];
+        let mut notes = Vec::new();
         if are_reads_unknown {
             notes.push("not all servers report what clients read: each byte is assumed to be read once, --fan-out N changes it".to_owned());
         }

@@ -15,8 +15,11 @@ use serde::Serialize;
 pub(super) const MONTH_SECONDS: f64 = 2_592_000.0;
 /// The bytes of a closed object; an object is one PUT.
 const OBJECT_BYTES: f64 = 67_108_864.0;
-/// The bytes that a replica keeps of a slice that is in the store, about.
-const REFERENCE_BYTES: f64 = 150.0;
+/// The bytes of a request for a part of an object.
+const REQUEST_BYTES: f64 = 4_194_304.0;
+/// The bytes that a replica keeps of a slice that is in the store, about, without references; and of a batch in it.
+const BLOCK_BYTES: f64 = 78.0;
+const REFERENCE_BYTES: f64 = 72.0;
 
 /// The appends to one group of replicas: a log on its own, or the named logs of a group.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,27 +90,33 @@ pub(super) enum Kind {
     Appends,
     Reads,
     Puts,
+    EntryPuts,
+    Heads,
     Uploads,
     Gets,
     Retrievals,
     Disks,
     SliceStorage,
     ObjectPuts,
+    ReadBacks,
     ObjectStorage,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 11] = [
+    pub(super) const ALL: [Self; 14] = [
         Self::Replication,
         Self::Appends,
         Self::Reads,
         Self::Puts,
+        Self::EntryPuts,
+        Self::Heads,
         Self::Uploads,
         Self::Gets,
         Self::Retrievals,
         Self::Disks,
         Self::SliceStorage,
         Self::ObjectPuts,
+        Self::ReadBacks,
         Self::ObjectStorage,
     ];
 
@@ -117,12 +126,15 @@ impl Kind {
             Self::Appends => "between zones: clients that append",
             Self::Reads => "between zones: clients that read",
             Self::Puts => "PUTs of slices",
+            Self::EntryPuts => "PUTs of slices of references",
+            Self::Heads => "HEADs behind PUTs of slices",
             Self::Uploads => "bytes uploaded in slices",
             Self::Gets => "GETs of slices",
             Self::Retrievals => "bytes retrieved of slices",
             Self::Disks => "disks of servers",
             Self::SliceStorage => "storage of slices",
             Self::ObjectPuts => "PUTs of closed objects",
+            Self::ReadBacks => "closed objects read back",
             Self::ObjectStorage => "storage of closed objects",
         }
     }
@@ -197,7 +209,9 @@ fn bill(class: Class, workload: &Workload, prices: &Prices) -> Bill {
     if class != Class::Majority {
         let readers = |flow: &Flow| if class == Class::Object { flow.replicas - 1.0 } else { 0.0 };
         lines.extend(hop(&workload.slices, &workload.flows, prices, readers));
+        lines.extend(requests_beside(class, &workload.slices, &workload.flows));
         lines.extend(objects(workload, prices));
+        lines.extend(read_backs(class, workload, prices));
     }
     lines.push(disks(class, workload, prices));
     Bill { class, lines }
@@ -216,7 +230,10 @@ fn replication(class: Class, workload: &Workload, prices: &Prices) -> Line {
     let is_object = class == Class::Object;
     let bytes = sum(&workload.flows, |flow| {
         let each = if is_object {
-            workload.slices.per_second(flow) * REFERENCE_BYTES
+            let slices = workload.slices.per_second(flow);
+            // Without a rate of appends each slice has at least one.
+            let appends = flow.appends_per_second.unwrap_or(slices).max(slices);
+            slices * BLOCK_BYTES + appends * REFERENCE_BYTES
         } else {
             flow.bytes_per_second
         };
@@ -279,6 +296,46 @@ pub(super) fn hop(
         formula: format!("{} GB held x {}{to}", figure(held), price(store.storage_gb_month)),
     });
     lines
+}
+
+/// Requests beside the PUT and the GETs of each slice. Behind each PUT the leader asks whether the store is still the log's. In the class
+/// `object` each payload slice has a slice of entries with the references, a few bytes.
+fn requests_beside(class: Class, slices: &Slices, flows: &[Flow]) -> Vec<Line> {
+    let (store, copies) = (&slices.store, slices.copies);
+    let to = if copies > 1.0 { format!(" x {} stores", figure(copies)) } else { String::new() };
+    let puts = sum(flows, |flow| slices.per_second(flow));
+    let line = |kind, count: f64, what: &str, per_1000: f64| Line {
+        kind,
+        dollars: count * MONTH_SECONDS * copies * per_1000 / 1000.0,
+        formula: format!(
+            "{} {what} x {} s x {}/1,000{to}",
+            figure(count),
+            figure(MONTH_SECONDS),
+            price(per_1000)
+        ),
+    };
+    let heads = |count| line(Kind::Heads, count, "HEAD/s", store.get_per_1000);
+    match class {
+        Class::Majority => Vec::new(),
+        Class::MajorityAndSlices => vec![heads(puts)],
+        Class::Object => {
+            vec![line(Kind::EntryPuts, puts, "PUT/s", store.put_per_1000), heads(2.0 * puts)]
+        }
+    }
+}
+
+/// In the class `object` each object is read once after it was stored, before payload goes.
+fn read_backs(class: Class, workload: &Workload, prices: &Prices) -> Option<Line> {
+    let store = &workload.slices.object_store;
+    let bytes = sum(&workload.flows, |flow| flow.bytes_per_second) * MONTH_SECONDS;
+    let (gets, free) = (bytes / REQUEST_BYTES, store.free_request_bytes as f64);
+    let charged = gets * (REQUEST_BYTES - free).max(0.0) / prices.gb_bytes as f64;
+    let mut formula = format!("{} GET x {}/1,000", figure(gets), price(store.get_per_1000));
+    if store.retrieval_per_gb > 0.0 {
+        formula += &format!(" + {} GB x {}", figure(charged), price(store.retrieval_per_gb));
+    }
+    let dollars = gets * store.get_per_1000 / 1000.0 + charged * store.retrieval_per_gb;
+    (class == Class::Object).then_some(Line { kind: Kind::ReadBacks, dollars, formula })
 }
 
 /// The closed part of the log in the store.
@@ -378,6 +435,12 @@ mod tests {
             assert_eq!(cents(bill, Kind::ObjectPuts), exact(gb * 16.0 * 0.005 / 1000.0));
             assert_eq!(cents(bill, Kind::ObjectStorage), exact(1000.0 * 0.023));
         }
+        // A second PUT for the references, and a HEAD behind each PUT.
+        assert_eq!((cents(slices, Kind::EntryPuts), cents(slices, Kind::ReadBacks)), (None, None));
+        assert_eq!(cents(object, Kind::EntryPuts), cents(object, Kind::Puts));
+        assert_eq!(cents(slices, Kind::Heads), exact(10.0 * gb * 3.0 * 0.00003 / 1000.0));
+        assert_eq!(cents(object, Kind::Heads), exact(20.0 * gb * 3.0 * 0.00003 / 1000.0));
+        assert_eq!(cents(object, Kind::ReadBacks), exact(gb * 256.0 * 0.0004 / 1000.0));
         assert_eq!(cents(object, Kind::Gets), exact(10.0 * 2.0 * gb * 0.00003 / 1000.0));
         assert_eq!(cents(object, Kind::Retrievals), exact(gb * 2.0 * 0.0006));
         assert_eq!((cents(slices, Kind::Gets), cents(slices, Kind::Retrievals)), (Some(0), Some(0)));

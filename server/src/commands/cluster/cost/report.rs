@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 const NOT_INCLUDED: [&str; 8] = [
     "machines, and the operations and throughput of disks beyond what their price includes",
     "free room on disks, and the cache of class object",
-    "the parts of multipart uploads, LIST and HEAD, requests that are tried again",
+    "the parts of multipart uploads, LIST, HEADs of objects, requests that are tried again",
     "messages between servers other than appended bytes: headers, acknowledgements, elections",
     "reads of records that are in the object store only",
     "transfer to the internet or another region, NAT gateways; a gateway endpoint to the store is free",

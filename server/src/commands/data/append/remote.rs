@@ -37,10 +37,7 @@ impl Servers {
 
 impl Sink for Servers {
     fn work(&self, shared: &Arc<Shared>, jobs: &Receiver<Work>, bar: &ProgressBar) {
-        let producer = match self.remote.wait_for_leader(self.remote.client.producer(self.options.clone())) {
-            Ok(producer) => producer,
-            Err(error) => return shared.fail(failure(error)),
-        };
+        let Some(producer) = begin(&self.remote, &self.options, shared) else { return };
         while let Ok(Work::Batch(batch, _)) = jobs.recv() {
             if shared.stopped() {
                 break;
@@ -50,14 +47,30 @@ impl Sink for Servers {
                 break;
             }
         }
-        while producer.buffered_bytes() > 0 && !shared.stopped() {
-            // Every failure is reported through the record that it concerns.
-            let _ = self.remote.wait(producer.flush(STOP_CHECK));
-        }
+        flush(&self.remote, &producer, shared);
         let closed = self.remote.wait(producer.close(LAST_WORDS));
         if closed.left.iter().any(|record| record.in_doubt) {
             shared.doubt();
         }
+    }
+}
+
+/// A producer of one worker. None: it could not begin, and `shared` knows why.
+pub(super) fn begin(remote: &Remote, options: &ProducerOptions, shared: &Shared) -> Option<Producer> {
+    match remote.wait_for_leader(remote.client.producer(options.clone())) {
+        Ok(producer) => Some(producer),
+        Err(error) => {
+            shared.fail(failure(error));
+            None
+        }
+    }
+}
+
+/// Waits until everything that was sent is answered, or the command is to end.
+pub(super) fn flush(remote: &Remote, producer: &Producer, shared: &Shared) {
+    while producer.buffered_bytes() > 0 && !shared.stopped() {
+        // Every failure is reported through the record or the batch that it concerns.
+        let _ = remote.wait(producer.flush(STOP_CHECK));
     }
 }
 

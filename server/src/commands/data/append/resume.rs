@@ -14,7 +14,7 @@ use indicatif::ProgressBar;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::remote::{DELIVERY, LAST_WORDS, STOP_CHECK};
+use super::remote::{DELIVERY, LAST_WORDS, STOP_CHECK, begin, flush};
 
 /// The servers that the records go to, and the journal of earlier records.
 pub(super) struct Resuming {
@@ -129,10 +129,7 @@ impl Resuming {
 impl Sink for Resuming {
     fn work(&self, shared: &Arc<Shared>, jobs: &Receiver<Work>, bar: &ProgressBar) {
         let Some(mut place) = lock(&self.place).take() else { return };
-        let producer = match self.remote.wait_for_leader(self.remote.client.producer(self.options.clone())) {
-            Ok(producer) => producer,
-            Err(error) => return shared.fail(failure(error)),
-        };
+        let Some(producer) = begin(&self.remote, &self.options, shared) else { return };
         while let Ok(Work::Batch(batch, _)) = jobs.recv() {
             if shared.stopped() {
                 break;
@@ -146,10 +143,7 @@ impl Sink for Resuming {
                 }
             }
         }
-        while producer.buffered_bytes() > 0 && !shared.stopped() {
-            // Every failure is reported through the batch that it concerns.
-            let _ = self.remote.wait(producer.flush(STOP_CHECK));
-        }
+        flush(&self.remote, &producer, shared);
         // The producer ends the session when every batch is in the log. Until then the session has to stay,
         // so that batches can be sent again.
         if let Err(failed) = lock(&self.journal).sync() {

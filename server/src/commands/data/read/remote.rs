@@ -5,12 +5,12 @@
 use super::Source;
 use crate::common::failure::Result;
 use crate::common::output::Ui;
-use crate::connect::cluster::Connect;
+use crate::connect::cluster::{Connect, REPORT_AFTER};
 use crate::connect::remote::{Remote, failure};
 use crate::connect::target;
 use chiplog::{Record, RecordBatch, Start};
 use chiplog_net::client::{ReaderOptions, RemoteReader};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(super) struct Servers {
     remote: Remote,
@@ -18,6 +18,9 @@ pub(super) struct Servers {
     /// Received records, and how many of them were returned.
     batch: Option<(RecordBatch, u32)>,
     follow: bool,
+    /// Since when no server sends, and whether that was reported.
+    silent: Option<(Instant, bool)>,
+    ui: Ui,
 }
 
 impl Servers {
@@ -34,7 +37,20 @@ impl Servers {
         let mut options = ReaderOptions::default();
         (options.follow, options.min_index) = (follow, info.last);
         let reader = remote.client.reader_with(start, options);
-        Ok(Self { remote, reader, batch: None, follow })
+        Ok(Self { remote, reader, batch: None, follow, silent: None, ui: *ui })
+    }
+
+    /// Reports once that no server sends.
+    fn report_silence(&mut self) {
+        if self.reader.server().is_some() {
+            self.silent = None;
+            return;
+        }
+        let (since, reported) = self.silent.get_or_insert((Instant::now(), false));
+        if since.elapsed() > REPORT_AFTER && !std::mem::replace(reported, true) {
+            let seconds = ReaderOptions::default().timeout.as_secs();
+            self.ui.say(&format!("no server sends records: waiting up to {seconds} s for one"));
+        }
     }
 }
 
@@ -67,7 +83,10 @@ impl Source for Servers {
         let reader = &mut self.reader;
         let next = self.remote.wait(async { tokio::time::timeout(time, reader.next_batch()).await });
         match next {
-            Err(_) => Ok(false),
+            Err(_) => {
+                self.report_silence();
+                Ok(false)
+            }
             Ok(batch) => {
                 self.batch = batch.map_err(failure)?.map(|batch| (batch, 0));
                 Ok(self.batch.is_some())

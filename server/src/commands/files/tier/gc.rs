@@ -4,11 +4,12 @@
 
 use super::half_written::HalfWritten;
 use super::objects::logs;
+use super::payloads::Payloads;
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::format;
 use crate::common::output::Ui;
-use chiplog::backup::Inventory;
+use chiplog::backup::{ClusterPins, Inventory};
 use chiplog::vault::Vault;
 use chiplog::{ErrorKind, LogId, Options, Timestamp};
 use chiplog_net::wire::ids::to_hex;
@@ -39,11 +40,14 @@ struct Shown {
     pinned_bytes: u64,
     unneeded_objects: u64,
     unneeded_bytes: u64,
+    #[serde(flatten)]
+    payloads: Payloads,
     old_begins: u64,
     half_written: u64,
     unknown: u64,
     due: bool,
     deleted: u64,
+    deleted_payloads: u64,
 }
 
 impl Shown {
@@ -64,10 +68,12 @@ impl Shown {
         }
         let needed = objects(self.needed_objects, self.needed_bytes);
         _ = writeln!(out, "  kept: {needed}: the log is made of them");
-        if !self.pins.is_empty() {
+        if self.pinned_objects > 0 {
             let kept = objects(self.pinned_objects, self.pinned_bytes);
             _ = writeln!(out, "  kept: {kept}, of discarded records: under pins ({})", self.pins.join(", "));
         }
+        let fate = if wanted.delete { "deleted" } else { "can be deleted with --delete" };
+        out += &self.payloads.words("kept: ", fate);
         if self.unknown > 0 {
             let unknown = format::many(self.unknown, "object", "objects");
             _ = writeln!(out, "  kept: {unknown} that this version does not know");
@@ -125,6 +131,19 @@ fn collect(vault: &dyn Vault, half_written: &HalfWritten, log: LogId, wanted: &W
         );
         return Err(Failure::new(ErrorKind::Busy, what));
     }
+    let sets = if wanted.all { ClusterPins::names(vault, log)? } else { Vec::new() };
+    if !sets.is_empty() {
+        let what = format!(
+            "log {} is the default log of backups of a cluster: remove them first, with `chiplog tier unpin`: {}",
+            to_hex(log.get()),
+            sets.join(", ")
+        );
+        return Err(Failure::new(ErrorKind::Busy, what));
+    }
+    let mut deleted_payloads = 0;
+    if wanted.delete && !wanted.all && there.unneeded_payloads.objects > 0 {
+        deleted_payloads = there.delete_unneeded_payloads(vault)?;
+    }
     if wanted.delete && wanted.all {
         deleted = Inventory::delete_log(vault, log)?;
     } else if wanted.delete && due {
@@ -144,10 +163,12 @@ fn collect(vault: &dyn Vault, half_written: &HalfWritten, log: LogId, wanted: &W
         pinned_bytes: there.pinned.bytes,
         unneeded_objects: there.unneeded.objects,
         unneeded_bytes: there.unneeded.bytes,
+        payloads: Payloads::new(&there),
         old_begins: there.old_begins,
         half_written: left.len() as u64,
         unknown: there.unknown.objects,
         due,
         deleted,
+        deleted_payloads,
     })
 }

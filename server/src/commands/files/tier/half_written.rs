@@ -28,7 +28,8 @@ impl HalfWritten {
         let Some(dir) = &self.dir else { return Ok(Vec::new()) };
         let log = dir.join(to_hex(log.get()));
         let mut found = Vec::new();
-        for folder in [log.clone(), log.join("o"), log.join("begin"), log.join("pin"), log.join("s")] {
+        let folders = ["o", "begin", "pin", "s", "p"].map(|name| log.join(name));
+        for folder in [log].into_iter().chain(folders) {
             let read = |e| Failure::io("read", &folder, &e);
             let files = match fs::read_dir(&folder) {
                 Err(e) if e.kind() == ErrorKind::NotFound => continue,

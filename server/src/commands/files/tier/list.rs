@@ -1,6 +1,6 @@
 //! `chiplog tier list`: the logs that have objects.
 
-use super::objects::{Listed, logs};
+use super::objects::{Listed, Part, logs};
 use crate::common::exit::Exit;
 use crate::common::failure::Result;
 use crate::common::format;
@@ -20,6 +20,8 @@ struct Shown {
     missing: u64,
     slices: u64,
     slice_bytes: u64,
+    branch_of: Vec<Part>,
+    not_served: Option<String>,
 }
 
 impl Shown {
@@ -33,6 +35,8 @@ impl Shown {
             missing: listed.missing(),
             slices: listed.slices.0,
             slice_bytes: listed.slices.1,
+            branch_of: listed.parts(),
+            not_served: listed.refused().map(str::to_owned),
         }
     }
 
@@ -54,7 +58,8 @@ impl Shown {
 const COLUMNS: [&str; 7] = ["LOG", "OBJECTS", "FIRST", "LAST", "BYTES", "SLICES", "BYTES"];
 
 pub(super) fn run(vault: &dyn Vault, ui: &Ui) -> Result<Exit> {
-    let logs: Vec<Shown> = logs(vault, None)?.iter().map(|(log, listed)| Shown::new(*log, listed)).collect();
+    let found = logs(vault, None)?;
+    let logs: Vec<Shown> = found.iter().map(|(log, listed)| Shown::new(*log, listed)).collect();
     if ui.json {
         logs.iter().try_for_each(|log| ui.json(log))?;
         return Ok(Exit::Ok);
@@ -65,6 +70,13 @@ pub(super) fn run(vault: &dyn Vault, ui: &Ui) -> Result<Exit> {
     }
     let rows: Vec<_> = [COLUMNS.map(str::to_owned)].into_iter().chain(logs.iter().map(Shown::row)).collect();
     print(format::table(&rows).as_bytes())?;
+    for log in logs.iter().filter(|log| !log.branch_of.is_empty()) {
+        let parts: Vec<_> = log.branch_of.iter().map(Part::words).collect();
+        ui.say(&format!("log {} is a branch, and reads {}", log.log_id, parts.join(", ")));
+    }
+    for (log, why) in found.iter().filter_map(|(log, listed)| Some((log, listed.refused()?))) {
+        ui.say(&format!("log {}: {why}", to_hex(*log)));
+    }
     for log in logs.iter().filter(|log| log.missing > 0) {
         let missing = format::many(log.missing, "object is", "objects are");
         ui.say(&format!("{missing} missing of log {}: `chiplog tier verify` names them", log.log_id));

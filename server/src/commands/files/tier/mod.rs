@@ -1,26 +1,31 @@
 //! `chiplog tier`: the objects that logs keep in an object store.
 
 mod backup;
+mod branch;
 mod fetch;
 mod gc;
 mod half_written;
 mod list;
+mod named;
 mod objects;
+mod payloads;
 mod pins;
 mod status;
 mod verify;
 
-use crate::commands::files::object_store::StoreAccess;
+use crate::commands::files::object_store::{StoreAccess, is_server};
 use crate::common::exit::Exit;
-use crate::common::failure::Result;
+use crate::common::failure::{Failure, Result};
 use crate::common::format::parse_seconds;
 use crate::common::number::whole_number;
 use crate::common::output::Ui;
 use crate::connect::cluster::Connect;
-use crate::connect::target::Servers;
-use chiplog::LogId;
+use crate::connect::open_log;
+use crate::connect::target::{self, Servers};
 use chiplog::vault::Vault;
+use chiplog::{LogId, Timestamp};
 use clap::{Args, Subcommand};
+pub(crate) use fetch::{ended, show_notes};
 use half_written::HalfWritten;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,12 +44,17 @@ Examples:
       A backup in the object store: all that the servers have confirmed, until `unpin`.
   chiplog tier pin s3://bucket/chiplog before-upgrade
       Keep what is there now, whatever the log discards later.
+  chiplog tier branch s3://bucket/chiplog ./try --to-time 2h
+      A new log in seconds that has what the log had two hours ago.
   chiplog tier list s3://bucket/chiplog --endpoint https://minio:9000 --credentials ./keys.toml
       A store of another provider, with keys from a file.
 
 Locations:
   s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, file:///DIRECTORY or an absolute path:
   what object_store is in a server's file.
+  https://HOST:PORT or http://HOST:PORT: a server's port for clients. `list`, `verify` and `fetch` get the
+  objects through it, without credentials of the store; with tokens, one of the role `read` without a scope.
+  Slices and pins are in the store alone.
 
 Credentials:
   Without --credentials the keys are those of the environment, as for the store's own programs:
@@ -52,7 +62,8 @@ Credentials:
                   AWS_ENDPOINT_URL; without keys, the role of the machine or container
     Google Cloud  GOOGLE_APPLICATION_CREDENTIALS, GOOGLE_SERVICE_ACCOUNT
     Azure         AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY
-  The right to list and to read objects is enough; backup, pin, unpin and gc --delete also create or delete them.";
+  The right to list and to read objects is enough; backup, branch, pin, unpin and gc --delete also create or
+  delete them.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -69,7 +80,9 @@ Columns:
 JSON fields, one object per line:
   log_id, objects, first, last (numbers of objects; null: there is none), bytes, missing (how many
   objects are not there that have to be: those whose records are discarded can be deleted), slices,
-  slice_bytes";
+  slice_bytes
+  branch_of  of a branch, which objects it reads from other logs: each {\"log_id\", \"first_object\", \"last_object\"}
+  not_served  of a branch that a server does not serve, why: then objects is 0; else null";
 
 const VERIFY_EXAMPLES: &str = "\
 Examples:
@@ -79,23 +92,29 @@ Examples:
 
 Faults:
   corrupt      an object is missing, damaged, or does not continue the one before; a slice is damaged, or
-               one is missing before others (status 3)
+               one is missing before others; payload is missing or damaged; of the default log of a cluster,
+               the list of its logs, or a backup that `tier backup` or `tier pin` has made of all of them, is
+               damaged, or one of its logs or pins is missing (status 3)
   harmless     only a shortcut is damaged, every record can be read (status 0)
   undecodable  a batch is stored as it was appended, but cannot be unpacked (status 0)
   A replica that still has the records on its disk serves them. The object itself is not replaced.
 
+Through a server, a branch that reads objects of another log is not checked, which the command says (status 7).
+
 JSON fields:
-  ok, seconds
+  ok (all was checked, and is sound), seconds
+  not_checked  each {\"log_id\", \"why\"}
   logs  each {\"log_id\", \"objects\", \"first_object\", \"last_object\", \"records\", \"bytes\", \"first\", \"last\"
         (indexes of records), \"slices\", \"slice_bytes\", \"slices_used\" (those that `fetch` would take),
         \"sliced_last\" (the last record in these; null: there are none), \"corrupt\", \"harmless\",
-        \"undecodable\", \"faults\", \"faults_left_out\"}
+        \"undecodable\", \"faults\", \"faults_left_out\", \"branch_of\" (as in `chiplog tier list`)}
         faults  each {\"object\" (null: none), \"offset\", \"bytes\", \"severity\", \"what\"}";
 
 /// List, check, fetch, pin and clean up the objects that logs keep in an object store.
 ///
 /// A server with `object_store` in its configuration keeps copies of the log's older records there, as
 /// numbered objects. These commands use the store itself: except for `backup`, no server has to run.
+/// `list`, `verify` and `fetch` can read it through a server instead.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct TierCommand {
@@ -112,6 +131,8 @@ enum Action {
     List {
         #[command(flatten)]
         store: Store,
+        #[command(flatten)]
+        connect: Box<Connect>,
     },
     /// Show what logs have in an object store, what keeps it there, and what servers have not stored yet.
     ///
@@ -132,14 +153,16 @@ enum Action {
     /// List what nothing needs in an object store; with --delete, remove it.
     ///
     /// Of each log these are: objects whose records are all discarded, that no pin keeps, once the store was told so
-    /// for as long as --after; notes that newer ones have replaced; in a directory, half-written files of
-    /// servers that were killed. Servers delete the first two by themselves: the command is for what they leave after
-    /// `chiplog tier unpin`, and for logs without servers. Everything else stays, above all what the command does not know.
+    /// for as long as --after; notes that newer ones have replaced; payload slices of terms before the newest object
+    /// began; in a directory, half-written files of servers that were killed. Servers delete the first three by
+    /// themselves: the command is for what they leave after `chiplog tier unpin`, and for logs without servers.
+    /// Everything else stays, above all what the command does not know.
     ///
     /// Parts of incomplete uploads are in no list of a bucket: give it a rule that aborts them.
     ///
-    /// --all is everything of one log, for a cluster that is gone. It is refused while the log has pins. Records that no
-    /// server has on its disk are lost with it.
+    /// --all is everything of one log, for a cluster that is gone. It is refused while the log has pins, or is the default
+    /// log of a backup of a cluster; the list of the cluster's logs (named) goes with it. Records that no
+    /// server has on its disk are lost with it: with payload_slices that are all.
     #[command(after_long_help = GC_EXAMPLES)]
     Gc {
         #[command(flatten)]
@@ -162,8 +185,9 @@ enum Action {
     ///
     /// Checks that the objects of a log are numbered without a gap, that each continues the one before, and of
     /// each all that `chiplog verify` checks of a file: headers, the checksums of all blocks and batches, that
-    /// compressed batches can be unpacked, index and footer. Of slices it checks every byte, and that those behind the
-    /// newest object continue each other.
+    /// compressed batches can be unpacked, index and footer. Of slices it checks every byte, that those behind the
+    /// newest object continue each other, and that the payload is there to which these refer. Of the default log of a
+    /// cluster it checks the list of the cluster's logs, and the sets of pins that are backups of all of them.
     ///
     /// One object at a time is downloaded to the directory for temporary files (TMPDIR), up to 1 GiB. A store
     /// charges for requests and for traffic to other networks: run it near the store. Servers can go on storing
@@ -175,16 +199,29 @@ enum Action {
         /// Check only the log with this id: all 32 digits, as `chiplog status` shows them.
         #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
         log_id: Option<LogId>,
+        #[command(flatten)]
+        connect: Box<Connect>,
     },
     /// Make a backup of a log's objects, without any replica.
     ///
-    /// Downloads all objects and slices of the log to DIR, eight at a time, checks every byte, and seals them as a backup.
+    /// Downloads all objects and slices of the log to DIR, up to eight at a time, checks every byte, and seals them as a
+    /// backup. Objects take up to 2 GiB of memory, or three times the largest one if that is more.
     /// `chiplog restore` makes a log of it, also up to a record or a time. This is how a log comes back whose
     /// replicas are all lost. Records that were in no object and no slice are not in it: those since about the last
-    /// slice_interval_millis; without slices, since the last object_bytes or object_age_seconds. Slices that are
-    /// damaged or missing end it earlier: the command names them.
+    /// slice_interval_millis; without slices, since the last object_bytes or object_age_seconds. Slices, or payload,
+    /// that are damaged or missing end it earlier: the command then says so and makes the backup, and its status is 8
+    /// unless --allow-early-end is given. So it is if nothing is left of a log of a cluster that the store had.
     ///
-    /// With --pin it is a backup of exactly the objects under that pin, also if the log has discarded them since.
+    /// Through a server it takes the default log, by its name there, or the one that --log-id names.
+    ///
+    /// Of the default log of servers with named logs it is a backup of the whole cluster: the default log in
+    /// DIR/default, the catalogue and the groups in DIR/named. `chiplog restore` makes a server's data directory of
+    /// it. Each of these logs ends with what is stored of it. If one of them is damaged, nothing is made: --without
+    /// leaves it out, and --only-log takes the default log alone.
+    ///
+    /// With --pin it is a backup of exactly the objects under that pin, also if the log has discarded them since. Pins
+    /// of named logs are a backup of the cluster only if `tier pin` or `tier backup` has made all of them; --without also
+    /// leaves out a log whose pin is missing or damaged.
     ///
     /// DIR must not exist, or be empty. After an error it is as it was.
     #[command(after_long_help = FETCH_EXAMPLES)]
@@ -192,12 +229,65 @@ enum Action {
         #[command(flatten)]
         store: Store,
         /// Where the backup is made.
-        #[arg(value_name = "DIR")]
+        #[arg(value_name = "DIR", help_heading = None)]
         dir: PathBuf,
-        /// The log with this id: all 32 digits. Needed if several logs have objects there.
+        /// The log with this id: all 32 digits. Needed if several have objects there, apart from named
+        /// logs and branches.
         #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
         log_id: Option<LogId>,
+        /// The catalogue of the named logs, if the list of the cluster's logs is lost: all 32 digits. The catalogue
+        /// names the groups.
+        #[arg(long, value_name = "LOG-ID", requires = "log_id", conflicts_with = "pin", value_parser = log_id)]
+        catalogue: Option<LogId>,
+        /// The log alone, without the named logs of its cluster.
+        #[arg(long, conflicts_with_all = ["catalogue", "without"])]
+        only_log: bool,
+        /// Leave this log of the cluster out: group-1 and so on, system (the catalogue) or default. Can be repeated.
+        #[arg(long, value_name = "NAME")]
+        without: Vec<String>,
         /// Only the objects under the pin of this name.
+        #[arg(long, value_name = "NAME")]
+        pin: Option<String>,
+        /// Status 0 also if a log ends early, because slices or payload are missing or damaged.
+        #[arg(long)]
+        allow_early_end: bool,
+        #[command(flatten)]
+        connect: Box<Connect>,
+    },
+    /// Make a new log in seconds that reads the older records of another one from its objects.
+    ///
+    /// The branch has the records, sessions and options that the log has in its objects, all or up to a record or a
+    /// time, and then goes on by itself, with a new id. Nothing is downloaded but the object with its last record: older
+    /// ones are read from the log's objects when they are needed. So it has to be opened with the same object store:
+    /// `chiplog serve` of node 1 with the same object_store makes a new cluster of it.
+    ///
+    /// The log keeps these objects, whatever it discards, by a pin named branch-<id of the branch>. The pin goes once the
+    /// branch has discarded all of their records. When a branch and its servers are gone, `chiplog tier gc --log-id
+    /// <id of the branch> --all --delete` removes it with all that the branch has.
+    ///
+    /// Records that are in no object yet are not in it: `chiplog tier backup` puts what servers have confirmed there.
+    ///
+    /// DIR must not exist, or be empty. After an error it is as it was. After a crash remove DIR.restoring, and the pin
+    /// of the branch that was not made: `chiplog tier pins` shows it.
+    #[command(after_long_help = BRANCH_EXAMPLES)]
+    Branch {
+        #[command(flatten)]
+        store: Store,
+        /// The directory for the branch: missing or empty.
+        #[arg(value_name = "DIR", help_heading = None, value_parser = target::directory)]
+        dir: PathBuf,
+        /// The log with this id: all 32 digits. Needed if several have objects there, apart from named
+        /// logs and branches.
+        #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
+        log_id: Option<LogId>,
+        /// End the branch with this record. An append that continues after it is left out.
+        #[arg(long, value_name = "INDEX", conflicts_with = "to_time", value_parser = whole_number::<u64>("the index of a record", 1..=u64::MAX))]
+        to_index: Option<u64>,
+        /// End the branch with what was written by this time: RFC 3339, a date, milliseconds since 1970, or a span
+        /// ago (90s, 15m, 2h, 7d).
+        #[arg(long, value_name = "TIME", value_parser = open_log::since)]
+        to_time: Option<Timestamp>,
+        /// Make it of the objects under the pin of this name, also if their records were discarded since.
         #[arg(long, value_name = "NAME")]
         pin: Option<String>,
     },
@@ -207,6 +297,9 @@ enum Action {
     /// are stored, and pins all objects of the log. Nothing is copied. Records on no server's disk are in it, too.
     /// `chiplog tier fetch --pin` makes a directory of it, and `chiplog restore --to-index` a log without the
     /// records that were appended meanwhile. `chiplog tier unpin` removes the backup.
+    ///
+    /// Of the default log it covers the named logs of the cluster, too: the groups first, then their catalogue. It is refused
+    /// if the object store does not have the list of all of these logs. If it is interrupted, there is no backup.
     ///
     /// It protects from what happens to the log and its servers, not from the loss of the bucket. Needs the role
     /// `admin` at the servers.
@@ -232,6 +325,9 @@ enum Action {
     /// of the object with record --upto. Discards and retention of the log go on, and its readers get `Discarded`
     /// as before. `chiplog tier fetch --pin` makes a backup of what the pin covers, at any time.
     ///
+    /// Of the default log of a cluster with named logs it makes a pin of the catalogue and of each group as well,
+    /// unless --upto is given.
+    ///
     /// No server has to run. The command succeeds only if all of these objects are there and no deletion of them
     /// has begun. If it is interrupted, the pin may be there and lack objects: remove it and make it again.
     #[command(after_long_help = PIN_EXAMPLES)]
@@ -241,7 +337,8 @@ enum Action {
         /// The name of the pin: 1 to 64 of the characters a-z 0-9 . _ -, the first one a letter or a digit.
         #[arg(value_name = "NAME")]
         name: String,
-        /// The log with this id: all 32 digits. Needed if several logs have objects there.
+        /// The log with this id: all 32 digits. Needed if several have objects there, branches too, apart from
+        /// named logs.
         #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
         log_id: Option<LogId>,
         /// Cover only the objects up to the one with this record.
@@ -251,7 +348,9 @@ enum Action {
     /// Remove a pin.
     ///
     /// Its objects that are discarded, and under no other pin, are deleted when servers delete the next ones.
-    /// Objects that the log is made of stay.
+    /// Objects that the log is made of stay. The pin of a branch is not removed while there is a branch. Of the default log
+    /// of a cluster with named logs it removes those of the catalogue and the groups that were made with it, too. If it is
+    /// interrupted, what is left is no backup any more: repeat it.
     #[command(after_long_help = UNPIN_EXAMPLES)]
     Unpin {
         #[command(flatten)]
@@ -259,9 +358,13 @@ enum Action {
         /// The name of the pin.
         #[arg(value_name = "NAME")]
         name: String,
-        /// The log with this id: all 32 digits. Needed if several logs have objects there.
+        /// The log with this id: all 32 digits. Needed if several have objects there, branches too, apart from
+        /// named logs.
         #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
         log_id: Option<LogId>,
+        /// Also if it is the pin of a branch, which loses these records then.
+        #[arg(long)]
+        force: bool,
     },
     /// List the pins of the logs in an object store.
     #[command(after_long_help = PINS_EXAMPLES)]
@@ -285,9 +388,14 @@ JSON fields, one object per line:
   first, last       the indexes of the records that these objects make a log of; null: none
   missing           how many objects are not there that have to be
   begin             all records of objects below this number are discarded
+  branch_of         of a branch, which objects it reads from other logs, as in `chiplog tier list`; the other
+                    figures are of its own objects alone, except for first and last
   pins              the names of the pins
   pinned_objects, pinned_bytes      of discarded records, under pins
   unneeded_objects, unneeded_bytes  of discarded records, under no pin
+  payloads, payload_bytes           payload slices that may be needed, of a log with payload_slices
+  unneeded_payloads, unneeded_payload_bytes  those that nothing needs
+  payloads_unclear  why it cannot be seen which are needed: then all count as needed; else null
   unknown           objects that this version does not know
   server            null without --cluster; else {\"leader\", \"last\", \"stored_index\", \"unstored_records\",
                     \"unstored_bytes\", \"object_failures\"}, as the leader says";
@@ -305,10 +413,28 @@ JSON fields, one object per line:
   needed_objects, needed_bytes      the log is made of them
   pins, pinned_objects, pinned_bytes      of discarded records, under pins of these names
   unneeded_objects, unneeded_bytes  of discarded records, under no pin
+  payloads, payload_bytes           payload slices that may be needed, of a log with payload_slices
+  unneeded_payloads, unneeded_payload_bytes  those that nothing needs
+  payloads_unclear  why it cannot be seen which are needed: then all count as needed; else null
   old_begins, half_written          small files that nothing needs
   unknown            objects that this version does not know; they stay
   due                whether --after has passed
-  deleted            how many objects were deleted";
+  deleted            how many objects were deleted; of --all also everything else
+  deleted_payloads   how many payload slices were deleted";
+
+const BRANCH_EXAMPLES: &str = "\
+Examples:
+  chiplog tier branch s3://bucket/chiplog ./try
+  chiplog tier branch s3://bucket/chiplog ./before --to-index 41200
+  chiplog tier branch s3://bucket/chiplog ./before --to-time 2026-11-23T11:59:00Z
+  chiplog tier branch s3://bucket/chiplog ./before --pin before-upgrade
+  chiplog serve --node 1 --data ./try --object-store s3://bucket/chiplog
+      A new cluster of it, with the same object store.
+
+JSON fields:
+  log_id, first, last, records, last_timestamp (ms since 1970), last_time, seconds
+  left_out   {\"first\", \"last\"}, only if --to-index is inside an append, which is left out then
+  branch_of  which objects it reads from other logs, as in `chiplog tier list`; none: it has all records itself";
 
 const BACKUP_EXAMPLES: &str = "\
 Examples:
@@ -318,7 +444,7 @@ Examples:
   chiplog tier unpin s3://bucket/chiplog 2026-11-26
 
 JSON fields:
-  those of `chiplog tier pins`";
+  those of `chiplog tier pins`, one object per line for each log";
 
 const PIN_EXAMPLES: &str = "\
 Examples:
@@ -327,13 +453,15 @@ Examples:
   chiplog tier fetch s3://bucket/chiplog ./backup --pin before-upgrade
 
 JSON fields:
-  those of `chiplog tier pins`";
+  those of `chiplog tier pins`, one object per line for each log";
 
 const UNPIN_EXAMPLES: &str = "\
 Examples:
   chiplog tier unpin s3://bucket/chiplog before-upgrade
+  chiplog tier unpin s3://bucket/chiplog branch-5f0c39a1f3b54e0d8c1b5a7f2e9d4c36
+      The pin of a branch that was interrupted while it was made.
 
-JSON fields:
+JSON fields, one object per line for each log:
   log_id, name";
 
 const PINS_EXAMPLES: &str = "\
@@ -347,24 +475,44 @@ Columns:
   OBJECTS  the numbers of the first and the last object that it keeps
   RECORDS  the indexes of the first and the last record in these objects
   MADE     when it was made, by the clock of the machine that made it
+  BACKUP   cluster: it is a part of a backup of all logs of a cluster, which `tier backup` or `tier pin` has made,
+           and `tier unpin` removes as a whole; broken: the same, and a pin of another log is missing;
+           branch: a branch reads these objects; log: of this log alone
 
 JSON fields, one object per line:
   log_id, name, first_object, last_object, first, last (indexes of records), made_time
   made_timestamp  ms since 1970
   missing         how many of these objects are not there: they are lost, or the command that made the
-                  pin was interrupted";
+                  pin was interrupted
+  branch          the id of the branch that reads these objects; null: it is no branch's pin
+  set             of a part of a backup of a cluster, the id of the cluster's default log; else null
+  set_empty       of such a part, the names of the logs of which the backup has nothing, because nothing was stored
+  broken          of a part of a backup that is none any more, why; else null";
 
 const FETCH_EXAMPLES: &str = "\
 Examples:
   chiplog tier fetch s3://bucket/chiplog /backup/lost
   chiplog restore /backup/lost /var/lib/chiplog/1
-      A log that begins with these records. `chiplog serve` of node 1 makes a new cluster of it.
-  chiplog restore /backup/lost ./before --to-index 41200
+      A log that begins with these records, and all named logs. `chiplog serve` of node 1 makes a new
+      cluster of it.
+  chiplog tier fetch s3://bucket/chiplog /backup/most --without group-2
+      An object of group-2 is damaged: all but the records of its logs.
+  chiplog restore /backup/lost/default ./before --to-index 41200
   chiplog tier fetch s3://bucket/chiplog ./backup --pin before-upgrade
+  chiplog tier fetch https://log1:7411 ./backup --tls-authority clients.pem --token-file ./token
+      Through a server, without credentials of the bucket. Its newest records may be in no object yet:
+      `chiplog backup` makes a copy with all of them.
   chiplog tier fetch /mnt/objects ./backup --log-id 5f0c39a1f3b54e0d8c1b5a7f2e9d4c36 --json | jq .last
 
 JSON fields:
-  those of `chiplog backup`";
+  those of `chiplog backup`; of a cluster without last_timestamp, last_time and unproven, with files and
+  bytes of all logs, and
+  logs        each {\"name\" (default, system for the catalogue, group-1 …), \"log_id\", \"first\", \"last\", \"bytes\",
+              \"ends_early\"}
+  ends_early  whether a log ends before entries that the store has, or had: slices or payload before them are
+              missing or damaged, or nothing is left of a log of a cluster (then the status is 8, without --allow-early-end)
+  notes       what the backup does not have, and why: one text each; `chiplog restore` repeats them
+  branches    without --log-id: the branches that are there and were not fetched, one text each";
 
 fn log_id(text: &str) -> Result<LogId, String> {
     chiplog_net::wire::ids::from_hex(text).map(LogId).map_err(|e| e.to_string())
@@ -373,7 +521,8 @@ fn log_id(text: &str) -> Result<LogId, String> {
 /// An object store on the command line.
 #[derive(Args, Debug)]
 struct Store {
-    /// Where the objects are, such as s3://BUCKET/PREFIX or an absolute path.
+    /// Where the objects are, such as s3://BUCKET/PREFIX or an absolute path. For list, verify and fetch also a
+    /// server: https://HOST:PORT.
     #[arg(value_name = "LOCATION", env = "CHIPLOG_OBJECT_STORE")]
     location: String,
 
@@ -385,13 +534,41 @@ impl Store {
     fn open(&self) -> Result<Arc<dyn Vault>> {
         self.access.open(&self.location)
     }
+
+    /// For a command that only reads: the location can be a server, too.
+    fn open_or_server(&self, connect: &Connect) -> Result<Arc<dyn Vault>> {
+        self.access.open_or_server(&self.location, connect)
+    }
 }
 
 pub(crate) fn run(args: &TierCommand, ui: &Ui) -> Result<Exit> {
     match &args.action {
-        Action::List { store } => list::run(&*store.open()?, ui),
-        Action::Fetch { store, dir, log_id, pin } => {
-            fetch::run(&*store.open()?, dir, *log_id, pin.as_deref(), ui)
+        Action::List { store, connect } => list::run(&*store.open_or_server(connect)?, ui),
+        Action::Fetch { store, dir, log_id, only_log, catalogue, without, pin, allow_early_end, connect } => {
+            if pin.is_some() && is_server(&store.location) {
+                let what = "pins are in the object store, and servers do not serve them: give the location of the store";
+                return Err(Failure::usage(what));
+            }
+            if catalogue.is_some() && is_server(&store.location) {
+                let what =
+                    "a server may not run all groups of a catalogue: give the location of the object store";
+                return Err(Failure::usage(what));
+            }
+            let server = store.access.open_server(&store.location, connect)?;
+            let vault = match &server {
+                Some(server) => server.clone(),
+                None => store.open()?,
+            };
+            let wanted = fetch::Wanted {
+                log: *log_id,
+                only_log: *only_log,
+                catalogue: *catalogue,
+                without,
+                pin: pin.as_deref(),
+                allow_early_end: *allow_early_end,
+                server: server.as_deref(),
+            };
+            fetch::run(&*vault, dir, &wanted, ui)
         }
         Action::Pin { store, name, log_id, upto } => pins::pin(&*store.open()?, name, *log_id, *upto, ui),
         Action::Status { store, log_id, cluster, connect } => {
@@ -405,8 +582,17 @@ pub(crate) fn run(args: &TierCommand, ui: &Ui) -> Result<Exit> {
             let timeout = Duration::from_secs(u64::from(*timeout));
             backup::run(servers, &*store.open()?, name, timeout, connect, ui)
         }
-        Action::Unpin { store, name, log_id } => pins::unpin(&*store.open()?, name, *log_id, ui),
+        Action::Branch { store, dir, log_id, to_index, to_time, pin } => {
+            let wanted =
+                branch::Wanted { log: *log_id, to_index: *to_index, to_time: *to_time, pin: pin.clone() };
+            branch::run(&*store.open()?, dir, &wanted, ui)
+        }
+        Action::Unpin { store, name, log_id, force } => {
+            pins::unpin(&*store.open()?, name, *log_id, *force, ui)
+        }
         Action::Pins { store, log_id } => pins::list(&*store.open()?, *log_id, ui),
-        Action::Verify { store, log_id } => verify::run(&*store.open()?, *log_id, ui),
+        Action::Verify { store, log_id, connect } => {
+            verify::run(&*store.open_or_server(connect)?, *log_id, ui)
+        }
     }
 }

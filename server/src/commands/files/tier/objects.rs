@@ -1,11 +1,14 @@
 //! The logs of an object store and their objects, by their names.
 //!
-//! Must not know: how anything is shown.
+//! Must not know: how logs are shown.
 
+use crate::common::output::Ui;
+use chiplog::backup::{Branch, BranchPart, ClusterLogs};
 use chiplog::vault::Vault;
 use chiplog::{Error, ErrorKind, LogId, Result};
 use chiplog_net::wire::ids::{from_hex, to_hex};
-use std::collections::BTreeMap;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The objects of a log: size by number.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -13,10 +16,32 @@ pub(super) struct Listed {
     /// Whether the object that says which log this is exists.
     pub(super) has_root: bool,
     pub(super) objects: BTreeMap<u64, u64>,
+    /// Whether it is the default log of a cluster with named logs, as a list beside it says.
+    pub(super) has_list: bool,
     /// How many slices it has, and their size.
     pub(super) slices: (u64, u64),
     /// The records of all objects below this number are discarded; these objects may be deleted.
     begin: u64,
+    /// Of a branch: which objects it reads from other logs.
+    pub(super) branch: Option<Branch>,
+    /// Why that cannot be read.
+    pub(super) branch_fault: Option<(ErrorKind, String)>,
+    /// Whether it is a branch that a server lists and does not serve: then the list has no size of it.
+    is_listed_alone: bool,
+}
+
+/// Objects of another log that a branch reads, as they are shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Part {
+    log_id: String,
+    first_object: u64,
+    last_object: u64,
+}
+
+impl Part {
+    pub(super) fn words(&self) -> String {
+        format!("objects {} to {} of log {}", self.first_object, self.last_object, self.log_id)
+    }
 }
 
 impl Listed {
@@ -34,11 +59,48 @@ impl Listed {
 
     /// The number from which on all objects up to the last one have to be there.
     pub(super) fn needed_from(&self) -> u64 {
+        let begin = self.begin.max(self.branch.as_ref().map_or(0, |branch| branch.own_from));
         match self.last() {
-            Some(last) if self.begin <= last => self.begin,
+            Some(last) if begin <= last => begin,
             // The records of all of them are discarded.
             _ => self.last().map_or(0, |last| last + 1),
         }
+    }
+
+    /// Why nothing of it can be read here: it is a branch, which a server lists and does not serve.
+    pub(super) fn refused(&self) -> Option<&str> {
+        let fault = self.branch_fault.as_ref().filter(|_| self.is_listed_alone);
+        fault.filter(|(kind, _)| *kind == ErrorKind::Unsupported).map(|(_, why)| &why[..])
+    }
+
+    fn is_branch(&self) -> bool {
+        self.branch.is_some() || self.branch_fault.is_some()
+    }
+
+    /// The role of the log in its location, for people. Empty: a log on its own.
+    fn role(&self) -> String {
+        match self.branch.as_ref().map(|branch| branch.parts.last()) {
+            Some(Some(part)) => format!("a branch of log {}", to_hex(part.log_id.get())),
+            _ if self.is_branch() => "a branch".to_owned(),
+            _ if self.has_list => "the default log of a cluster".to_owned(),
+            _ => String::new(),
+        }
+    }
+
+    /// The objects that a branch reads from other logs.
+    pub(super) fn parts(&self) -> Vec<Part> {
+        let parts = self.branch.iter().flat_map(|branch| &branch.parts);
+        let shown = |part: &BranchPart| Part {
+            log_id: to_hex(part.log_id.get()),
+            first_object: part.first_object,
+            last_object: part.last_object,
+        };
+        parts.map(shown).collect()
+    }
+
+    /// Whether all records of this object are discarded.
+    pub(super) fn is_discarded(&self, number: u64) -> bool {
+        number < self.begin
     }
 
     /// How many of the objects that have to be there are not.
@@ -65,6 +127,8 @@ pub(super) fn logs(vault: &dyn Vault, only: Option<LogId>) -> Result<BTreeMap<u1
         let Ok(log) = from_hex(log) else { continue };
         if rest == "root" {
             logs.entry(log).or_default().has_root = true;
+        } else if rest == "named" {
+            logs.entry(log).or_default().has_list = true;
         } else if let Some(number) = number_in("o/", rest) {
             logs.entry(log).or_default().objects.insert(number, object.bytes);
         } else if rest.starts_with("s/") {
@@ -73,27 +137,102 @@ pub(super) fn logs(vault: &dyn Vault, only: Option<LogId>) -> Result<BTreeMap<u1
         } else if let Some(number) = number_in("begin/", rest) {
             let listed = logs.entry(log).or_default();
             listed.begin = listed.begin.max(number);
+        } else if rest == "branch" {
+            let listed = logs.entry(log).or_default();
+            listed.is_listed_alone = object.bytes == 0;
+            match Branch::of(vault, LogId(log)) {
+                Ok(branch) => listed.branch = branch,
+                Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => {
+                    listed.branch_fault = Some((error.kind(), error.to_string()));
+                }
+                // The branch was removed after it was listed.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
         }
     }
     Ok(logs)
 }
 
-/// The chosen log, or the only one in an object store.
+/// The log that a command is about.
+pub(super) struct Chosen {
+    pub(super) log: LogId,
+    /// Branches that are there and were not taken, for people. Empty: none, or the log was chosen by its id.
+    pub(super) branches: Vec<String>,
+}
+
+/// The chosen log, or the only one in an object store that is no catalogue and no group of another one's named logs. For commands after
+/// which something is kept, or can be deleted: where there are branches the log has to be chosen, because what goes on may be a branch.
 ///
 /// # Errors
-/// `NotFound`: there is none. `InvalidArgument`: there are several. Those of the object store.
-pub(super) fn only_log(vault: &dyn Vault, chosen: Option<LogId>) -> Result<LogId> {
-    if let Some(log) = chosen {
+/// As [`only_log`]. `InvalidArgument`: also if there are branches.
+pub(super) fn sole_log(vault: &dyn Vault, chosen: Option<LogId>) -> Result<LogId> {
+    let Chosen { log, branches } = choose(vault, chosen)?;
+    if branches.is_empty() {
         return Ok(log);
     }
-    let found: Vec<u128> = logs(vault, None)?.into_keys().collect();
-    match found[..] {
-        [] => Err(Error::new(ErrorKind::NotFound, "no log has objects there")),
-        [log] => Ok(LogId(log)),
-        _ => {
-            let ids: Vec<String> = found.iter().map(|log| to_hex(*log)).collect();
+    let what = format!(
+        "{} logs have objects there: choose one by --log-id: {}, {}",
+        branches.len() + 1,
+        to_hex(log.get()),
+        branches.join(", ")
+    );
+    Err(Error::new(ErrorKind::InvalidArgument, what))
+}
+
+/// The chosen log, or the only one in an object store that is no catalogue and no group of another one's named logs, and no branch. A
+/// branch is taken only if it is chosen: commands that found the log before it had a branch find the same one, and say that there is a
+/// branch.
+///
+/// # Errors
+/// `NotFound`: there is none. `InvalidArgument`: there are several, or branches alone. Those of the object store.
+pub(super) fn only_log(vault: &dyn Vault, chosen: Option<LogId>, ui: &Ui) -> Result<Chosen> {
+    let found = choose(vault, chosen)?;
+    if !found.branches.is_empty() {
+        let (log, others) = (to_hex(found.log.get()), found.branches.join(", "));
+        ui.warn(&format!("taking log {log}; --log-id chooses a branch instead: {others}"));
+    }
+    Ok(found)
+}
+
+fn choose(vault: &dyn Vault, chosen: Option<LogId>) -> Result<Chosen> {
+    if let Some(log) = chosen {
+        return Ok(Chosen { log, branches: Vec::new() });
+    }
+    let mut all = logs(vault, None)?;
+    let mut parts = BTreeSet::new();
+    for log in all.iter().filter(|(_, listed)| listed.has_list).map(|(log, _)| *log) {
+        match ClusterLogs::find(vault, LogId(log)) {
+            // Then its logs are several ones.
+            Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => {}
+            Err(error) => return Err(error),
+            Ok(list) => parts.extend(
+                list.iter().flat_map(|list| list.groups.values().chain([&list.catalogue])).map(|id| id.get()),
+            ),
+        }
+    }
+    all.retain(|log, _| !parts.contains(log));
+    let (branches, found): (Vec<_>, Vec<_>) = all.iter().partition(|(_, listed)| listed.is_branch());
+    let shown = |(log, listed): &(&u128, &Listed)| match listed.role() {
+        role if role.is_empty() => to_hex(**log),
+        role => format!("{} ({role})", to_hex(**log)),
+    };
+    let branch_names: Vec<String> = branches.iter().map(shown).collect();
+    match (&found[..], &branch_names[..]) {
+        ([], []) => Err(Error::new(ErrorKind::NotFound, "no log has objects there")),
+        ([(log, _)], _) => Ok(Chosen { log: LogId(**log), branches: branch_names }),
+        ([], branches) => {
             let what =
-                format!("{} logs have objects there: choose one by --log-id: {}", ids.len(), ids.join(", "));
+                format!("only branches have objects there: choose one by --log-id: {}", branches.join(", "));
+            Err(Error::new(ErrorKind::InvalidArgument, what))
+        }
+        (found, _) => {
+            let names: Vec<String> = found.iter().map(shown).chain(branch_names.iter().cloned()).collect();
+            let what = format!(
+                "{} logs have objects there: choose one by --log-id: {}",
+                names.len(),
+                names.join(", ")
+            );
             Err(Error::new(ErrorKind::InvalidArgument, what))
         }
     }
@@ -106,30 +245,20 @@ fn number_in(folder: &str, name: &str) -> Option<u64> {
     digits.parse().ok().filter(|number| is_number && *number < u64::MAX)
 }
 
-/// The name of an object.
-pub(super) fn object_name(log: u128, number: u64) -> String {
-    format!("{}/o/{number:020}", to_hex(log))
-}
-
-/// The name and the contents of the object that says which log this is.
-pub(super) fn root(log: u128) -> (String, String) {
-    let id = to_hex(log);
-    (format!("{id}/root"), format!("chiplog objects\nformat 1\nlog {id}\n"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use chiplog::internal::{begin_name, object_name, root_name};
     use chiplog::vault::MemoryVault;
 
     #[test]
     fn logs_are_found_by_their_names() {
         let vault = MemoryVault::default();
         let put = |name: &str, bytes: &'static [u8]| vault.put(name, &[bytes.into()]).unwrap();
-        put(&root(7).0, b"x");
-        put(&object_name(7, 3), b"four");
-        put(&object_name(7, 5), b"five5");
-        put(&root(9).0, b"x");
+        put(&root_name(LogId(7)), b"x");
+        put(&object_name(LogId(7), 3), b"four");
+        put(&object_name(LogId(7), 5), b"five5");
+        put(&root_name(LogId(9)), b"x");
         put(&format!("{}/s/{:020}.{:020}.{:020}", to_hex(9), 1, 2, 3), b"abc");
         for other in ["readme", "00000000000000000000000000000007/o/12", "7/root"] {
             put(other, b"x");
@@ -140,7 +269,7 @@ mod tests {
         // Nothing says that the first three were discarded.
         assert_eq!((seven.first(), seven.last(), seven.bytes(), seven.missing()), (Some(3), Some(5), 9, 4));
         for (begin, missing) in [(3, 1), (4, 1), (5, 0), (6, 0)] {
-            put(&format!("{}/begin/{begin:020}", to_hex(7)), b"x");
+            put(&begin_name(LogId(7), begin), b"x");
             assert_eq!(logs(&vault, None).unwrap()[&7].missing(), missing, "from {begin}");
         }
         assert!(all.values().all(|log| log.has_root));

@@ -1,13 +1,14 @@
 //! `chiplog tier pin`, `unpin` and `pins`: what keeps objects of a log from deletion.
 
-use super::objects::{logs, only_log};
+use super::named::{self, Found, set_of, sets};
+use super::objects::{logs, sole_log};
 use crate::common::exit::Exit;
-use crate::common::failure::Result;
+use crate::common::failure::{Failure, Result};
 use crate::common::format;
 use crate::common::output::{Ui, print};
-use chiplog::backup::Pin;
+use chiplog::backup::{ClusterLogs, ClusterPins, Pin};
 use chiplog::vault::Vault;
-use chiplog::{Index, LogId};
+use chiplog::{Error, ErrorKind, Index, LogId};
 use chiplog_net::wire::ids::to_hex;
 use serde::Serialize;
 
@@ -23,10 +24,15 @@ struct Shown {
     made_timestamp: u64,
     made_time: String,
     missing: u64,
+    branch: Option<String>,
+    set: Option<String>,
+    set_empty: Vec<String>,
+    broken: Option<String>,
 }
 
 impl Shown {
-    fn new(log: LogId, pin: &Pin, missing: u64) -> Self {
+    /// `set`: the backup of a cluster of which the pin is a part; `broken`: why it is no backup any more.
+    fn new(log: LogId, pin: &Pin, missing: u64, set: Option<&ClusterPins>, broken: Option<&str>) -> Self {
         Self {
             log_id: to_hex(log.get()),
             name: pin.name.clone(),
@@ -37,6 +43,10 @@ impl Shown {
             made_timestamp: pin.made.0,
             made_time: format::time(pin.made),
             missing,
+            branch: pin.branch().map(|log| to_hex(log.get())),
+            set: set.map(|set| to_hex(set.logs.log_id.get())),
+            set_empty: set.map(empty_of).unwrap_or_default(),
+            broken: broken.map(str::to_owned),
         }
     }
 
@@ -47,19 +57,31 @@ impl Shown {
         )
     }
 
-    fn row(&self) -> [String; 5] {
+    fn row(&self) -> [String; 6] {
+        let backup = match (&self.set, &self.branch) {
+            (Some(_), _) if self.broken.is_some() => "broken",
+            (Some(_), _) => "cluster",
+            (None, Some(_)) => "branch",
+            (None, None) => "log",
+        };
         [
             self.log_id.clone(),
             self.name.clone(),
             format!("{} to {}", self.first_object, self.last_object),
             format!("{} to {}", self.first, self.last),
             self.made_time.clone(),
+            backup.to_owned(),
         ]
     }
 }
 
+/// The names of the logs of which a backup of a cluster has nothing.
+fn empty_of(set: &ClusterPins) -> Vec<String> {
+    set.logs.parts().into_iter().filter(|(_, log)| set.empty.contains(log)).map(|(name, _)| name).collect()
+}
+
 /// The heads of the columns; the help explains them.
-const COLUMNS: [&str; 5] = ["LOG", "NAME", "OBJECTS", "RECORDS", "MADE"];
+const COLUMNS: [&str; 6] = ["LOG", "NAME", "OBJECTS", "RECORDS", "MADE", "BACKUP"];
 
 /// A pin that was removed.
 #[derive(Serialize)]
@@ -68,6 +90,7 @@ struct Removed {
     name: String,
 }
 
+/// Pins what a log has in objects; of the default log of a cluster without `upto` also its named logs.
 pub(super) fn pin(
     vault: &dyn Vault,
     name: &str,
@@ -75,27 +98,105 @@ pub(super) fn pin(
     upto: Option<u64>,
     ui: &Ui,
 ) -> Result<Exit> {
-    let log = only_log(vault, log)?;
-    let pin = Pin::make(vault, log, name, upto.map(Index))?;
-    ui.result(&Shown::new(log, &pin, 0), Shown::words)?;
+    let log = sole_log(vault, log)?;
+    let upto_record = upto.map(Index);
+    let list = match upto {
+        None => list_of(vault, log)?,
+        Some(_) => None,
+    };
+    match list {
+        Some(list) => pin_all(vault, &list, name, None, &[], ui),
+        None => {
+            let pin = Pin::make(vault, log, name, upto_record)?;
+            ui.result(&Shown::new(log, &pin, 0, None, None), Shown::words)?;
+            Ok(Exit::Ok)
+        }
+    }
+}
+
+/// The logs of the cluster whose default log this is. None: it has no named logs.
+pub(super) fn list_of(vault: &dyn Vault, log: LogId) -> Result<Option<ClusterLogs>> {
+    let list = ClusterLogs::find(vault, log).map_err(|error| match error.kind() {
+        ErrorKind::Corrupt => {
+            let what = format!(
+                "{error}. Remove this object: servers that run store it again within 5 minutes. Records are not in it"
+            );
+            Failure::new(ErrorKind::Corrupt, what)
+        }
+        _ => Failure::from(error),
+    })?;
+    Ok(named::check_list(vault, log, list)?)
+}
+
+/// Pins all logs of a cluster, the default log up to a record. `stored`: the logs of which records are known to be stored.
+pub(super) fn pin_all(
+    vault: &dyn Vault,
+    logs: &ClusterLogs,
+    name: &str,
+    upto: Option<Index>,
+    stored: &[LogId],
+    ui: &Ui,
+) -> Result<Exit> {
+    named::await_roots(vault, logs)?;
+    let (set, made) = ClusterPins::make(vault, logs, name, upto)?;
+    if let Some(lost) = stored.iter().find(|log| set.empty.contains(log)) {
+        ClusterPins::remove(vault, logs.log_id, name, false)?;
+        let what = format!(
+            "log {} has records that the servers say are stored, and no object: objects were lost, or its records were discarded \
+             meanwhile. Nothing is pinned; `chiplog tier verify` says what is missing",
+            to_hex(lost.get())
+        );
+        return Err(Failure::new(ErrorKind::Corrupt, what));
+    }
+    made.iter()
+        .try_for_each(|(log, pin)| ui.result(&Shown::new(*log, pin, 0, Some(&set), None), Shown::words))?;
+    for part in empty_of(&set) {
+        ui.say(&format!("nothing of {part} is stored: it has no pin, and comes back empty"));
+    }
     Ok(Exit::Ok)
 }
 
-pub(super) fn unpin(vault: &dyn Vault, name: &str, log: Option<LogId>, ui: &Ui) -> Result<Exit> {
-    let log = only_log(vault, log)?;
-    Pin::remove(vault, log, name)?;
-    let removed = Removed { log_id: to_hex(log.get()), name: name.to_owned() };
-    ui.result(&removed, |removed| format!("removed pin {} of log {}", removed.name, removed.log_id))?;
+/// Removes a pin, and those that were made with it. `force`: also that of a branch of this log.
+pub(super) fn unpin(vault: &dyn Vault, name: &str, log: Option<LogId>, force: bool, ui: &Ui) -> Result<Exit> {
+    let log = sole_log(vault, log)?;
+    for log in ClusterPins::remove(vault, log, name, force)? {
+        let removed = Removed { log_id: to_hex(log.get()), name: name.to_owned() };
+        ui.result(&removed, |removed| format!("removed pin {} of log {}", removed.name, removed.log_id))?;
+    }
     Ok(Exit::Ok)
+}
+
+/// The logs whose pins are shown, and the sets of which these can be parts. For one log, sets of others that this user may not read are
+/// left out.
+fn logs_and_sets(vault: &dyn Vault, only: Option<LogId>) -> Result<(Vec<LogId>, Vec<Found>)> {
+    let is_refused =
+        |error: &Error| matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unauthenticated);
+    let all = match logs(vault, None) {
+        Err(error) if only.is_some() && is_refused(&error) => logs(vault, only)?,
+        all => all?,
+    };
+    let mut found = Vec::new();
+    for log in all.keys().copied().map(LogId) {
+        match sets(vault, log) {
+            Err(error) if only.is_some_and(|only| only != log) && is_refused(&error) => {}
+            sets => found.extend(sets?.into_values()),
+        }
+    }
+    let is_shown = |log: &LogId| only.is_none_or(|only| only == *log);
+    Ok((all.into_keys().map(LogId).filter(is_shown).collect(), found))
 }
 
 pub(super) fn list(vault: &dyn Vault, only: Option<LogId>, ui: &Ui) -> Result<Exit> {
     let mut shown = Vec::new();
-    for log in logs(vault, only)?.into_keys().map(LogId) {
+    let (all, found) = logs_and_sets(vault, only)?;
+    for log in all {
         for pin in Pin::list(vault, log)? {
-            shown.push(Shown::new(log, &pin, pin.missing(vault, log)?));
+            let of = set_of(&found, log, &pin);
+            let (set, broken) = of.map_or((None, None), |of| (of.set.as_ref(), of.fault.as_deref()));
+            shown.push(Shown::new(log, &pin, pin.missing(vault, log)?, set, broken));
         }
     }
+    found.iter().filter_map(|found| found.fault.as_ref()).for_each(|why| ui.warn(why));
     if ui.json {
         shown.iter().try_for_each(|pin| ui.json(pin))?;
         return Ok(Exit::Ok);
@@ -114,4 +215,42 @@ pub(super) fn list(vault: &dyn Vault, only: Option<LogId>, ui: &Ui) -> Result<Ex
         ));
     }
     Ok(Exit::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chiplog::internal::root_name;
+    use chiplog::vault::{HookedVault, MemoryVault};
+    use std::sync::Arc;
+
+    /// Credentials for one log's folder are enough to list its pins, and an error is not taken for no pins.
+    #[test]
+    fn pins_of_a_log_need_the_right_to_its_folder_alone() {
+        let memory = Arc::new(MemoryVault::default());
+        for log in [LogId(7), LogId(8)] {
+            memory.put(&root_name(log), &["x".into()]).unwrap();
+        }
+        let vault = HookedVault::new(memory);
+        let refuse = |prefixes: &'static [&'static str]| {
+            vault.set(move |call, name| match call == "list" && prefixes.contains(&name) {
+                true => Err(Error::new(ErrorKind::PermissionDenied, name)),
+                false => Ok(()),
+            });
+        };
+        let found =
+            |only| logs_and_sets(&vault, only).map(|(logs, _)| logs).map_err(|failure| failure.kind());
+        for prefixes in [&[""][..], &["00000000000000000000000000000008/set/"], &[]] {
+            refuse(prefixes);
+            assert_eq!(found(Some(LogId(7))), Ok(vec![LogId(7)]), "{prefixes:?}");
+            let all = if prefixes.is_empty() {
+                Ok(vec![LogId(7), LogId(8)])
+            } else {
+                Err(ErrorKind::PermissionDenied)
+            };
+            assert_eq!(found(None), all, "{prefixes:?}");
+        }
+        refuse(&["00000000000000000000000000000007/set/"]);
+        assert_eq!(found(Some(LogId(7))), Err(ErrorKind::PermissionDenied));
+    }
 }

@@ -1,15 +1,16 @@
 //! `chiplog tier status`: what logs have in an object store, and what servers have not stored yet.
 
-use super::objects::{Listed, logs};
+use super::objects::{Listed, Part, logs};
+use super::payloads::{Payloads, tail_words};
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::format;
 use crate::common::output::Ui;
 use crate::connect::cluster::{Asker, Connect};
 use crate::connect::target::Servers;
-use chiplog::backup::Inventory;
+use chiplog::backup::{Backup, Inventory};
 use chiplog::vault::Vault;
-use chiplog::{ErrorKind, LogId};
+use chiplog::{ErrorKind, Index, LogId};
 use chiplog_net::wire::ids::to_hex;
 use chiplog_net::wire::proto::v1::StatusResponse;
 use serde::Serialize;
@@ -28,13 +29,73 @@ struct Shown {
     last: Option<u64>,
     missing: u64,
     begin: u64,
+    branch_of: Vec<Part>,
     pins: Vec<String>,
     pinned_objects: u64,
     pinned_bytes: u64,
     unneeded_objects: u64,
     unneeded_bytes: u64,
+    #[serde(flatten)]
+    behind: Behind,
+    #[serde(flatten)]
+    payloads: Payloads,
     unknown: u64,
     server: Option<Server>,
+}
+
+/// The slices and the payload of the log behind its newest object.
+#[derive(Default, Serialize)]
+struct Behind {
+    sliced_last: Option<u64>,
+    tail_records: u64,
+    tail_bytes: u64,
+    faults: Vec<String>,
+}
+
+impl Behind {
+    /// Reads slices, and the payload to which they lead.
+    fn read(vault: &dyn Vault, there: &Inventory) -> Result<Self> {
+        if there.slices.objects + there.payloads.objects == 0 {
+            return Ok(Self::default());
+        }
+        let found = match Backup::slices_in(vault, there.log_id, &mut |_| {}) {
+            Ok(found) => found,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::OutOfRange
+                ) =>
+            {
+                let faults = vec![format!("slices cannot be read: {error}")];
+                return Ok(Self { faults, ..Self::default() });
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let mut faults: Vec<_> =
+            found.faults.iter().map(|(name, why)| format!("slice {name}: {why}")).collect();
+        if found.is_cut_off {
+            faults.push("slices lead nowhere: those before them are missing or damaged".to_owned());
+        }
+        faults.extend(
+            found.tail_fault.map(|why| format!("the payload behind the slices cannot be read: {why}")),
+        );
+        let sliced_last = found.last.map(Index::get);
+        Ok(Self { sliced_last, tail_records: found.tail_records, tail_bytes: found.tail_bytes, faults })
+    }
+
+    fn words(&self) -> String {
+        let mut out = String::new();
+        if let Some(last) = self.sliced_last {
+            _ = writeln!(out, "  slices lead to record {last}");
+        }
+        if self.tail_records > 0 {
+            out += &tail_words(self.tail_records, self.tail_bytes);
+        }
+        for fault in &self.faults {
+            _ = writeln!(out, "  DAMAGED: {fault}");
+        }
+        out
+    }
 }
 
 /// The answer of its servers' leader.
@@ -49,7 +110,7 @@ struct Server {
 }
 
 impl Shown {
-    fn new(there: &Inventory, listed: &Listed, records: Option<(u64, u64)>) -> Self {
+    fn new(there: &Inventory, listed: &Listed, records: Option<(u64, u64)>, behind: Behind) -> Self {
         Self {
             log_id: to_hex(there.log_id.get()),
             root: there.has_root,
@@ -61,11 +122,14 @@ impl Shown {
             last: records.map(|(_, last)| last),
             missing: listed.missing(),
             begin: there.begin,
+            branch_of: listed.parts(),
             pins: there.pins.iter().map(|pin| pin.name.clone()).collect(),
             pinned_objects: there.pinned.objects,
             pinned_bytes: there.pinned.bytes,
             unneeded_objects: there.unneeded.objects,
             unneeded_bytes: there.unneeded.bytes,
+            behind,
+            payloads: Payloads::new(there),
             unknown: there.unknown.objects,
             server: None,
         }
@@ -80,6 +144,9 @@ impl Shown {
             _ => String::new(),
         };
         _ = writeln!(out, "  {}{numbers}", objects(self.objects, self.bytes));
+        for part in &self.branch_of {
+            _ = writeln!(out, "  a branch: it reads {}", part.words());
+        }
         match (self.first, self.last) {
             (Some(first), Some(last)) => _ = writeln!(out, "  records {first} to {last}"),
             _ => _ = writeln!(out, "  no records"),
@@ -101,16 +168,18 @@ impl Shown {
             let unneeded = objects(self.unneeded_objects, self.unneeded_bytes);
             _ = writeln!(out, "  not needed: {unneeded}: servers delete them, or `chiplog tier gc`");
         }
+        out += &self.behind.words();
+        out += &self.payloads.words("", "servers delete them, or `chiplog tier gc`");
         if self.unknown > 0 {
             _ = writeln!(out, "  unknown: {}", format::many(self.unknown, "object", "objects"));
         }
         if let Some(server) = &self.server {
             _ = writeln!(
                 out,
-                "  {} leads: its last record is {}, and {} of them, {}, are in no object yet",
+                "  {} leads: its last record is {}; {}, in {} of entries, are in no object yet",
                 server.leader,
-                server.last,
-                format::count(server.unstored_records),
+                format::count(server.last),
+                format::many(server.unstored_records, "record", "records"),
                 format::bytes(server.unstored_bytes)
             );
             if server.object_failures > 0 {
@@ -157,7 +226,9 @@ pub(super) fn run(
             }
             records => records?,
         };
-        shown.push(Shown::new(&there, &listed, records.map(|(first, last)| (first.get(), last.get()))));
+        let behind = Behind::read(vault, &there)?;
+        let records = records.map(|(first, last)| (first.get(), last.get()));
+        shown.push(Shown::new(&there, &listed, records, behind));
     }
     if let Some((address, status)) = leader {
         let log = shown.iter_mut().find(|log| log.log_id == status.log_id);

@@ -3,7 +3,9 @@
 //! An object is a sealed segment file (docs/format.md, section 18), so the inspector of segments reads it, one at a time in a
 //! temporary directory. Two things that it cannot see are checked here: the objects are those of the log, and continue each other.
 
-use super::objects::{Listed, logs, object_name, root};
+use super::named;
+use super::objects::{Listed, Part, logs};
+use super::payloads::tail_words;
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::format;
@@ -11,6 +13,7 @@ use crate::common::output::{Ui, print};
 use crate::common::scratch::Scratch;
 use chiplog::backup::{Backup, Pin};
 use chiplog::inspect::{Block, Content, Event, Inspector, Report, SegmentState, Severity};
+use chiplog::internal::{object_name, root_name, root_text};
 use chiplog::vault::Vault;
 use chiplog::{EntryIndex, ErrorKind, Index, LogId, Term};
 use chiplog_net::wire::ids::to_hex;
@@ -56,17 +59,28 @@ struct Checked {
     slice_bytes: u64,
     slices_used: u64,
     sliced_last: Option<u64>,
+    tail_records: u64,
+    tail_bytes: u64,
     corrupt: u64,
     harmless: u64,
     undecodable: u64,
     faults: Vec<Fault>,
     faults_left_out: u64,
+    branch_of: Vec<Part>,
+}
+
+/// A log that cannot be checked where the command looks.
+#[derive(Serialize)]
+struct NotChecked {
+    log_id: String,
+    why: String,
 }
 
 #[derive(Serialize)]
 struct Verified {
     ok: bool,
     seconds: f64,
+    not_checked: Vec<NotChecked>,
     logs: Vec<Checked>,
 }
 
@@ -75,6 +89,14 @@ impl Verified {
     fn words(&self) -> String {
         let mut out = String::new();
         for log in &self.logs {
+            for part in &log.branch_of {
+                _ = writeln!(
+                    out,
+                    "log {} is a branch, and reads {}, which are checked with that log",
+                    log.log_id,
+                    part.words()
+                );
+            }
             let range = match (log.first, log.last) {
                 (Some(first), Some(last)) => format!(", index {first} to {last}"),
                 _ => String::new(),
@@ -102,6 +124,9 @@ impl Verified {
                     format::count(log.slices_used),
                 );
             }
+            if log.tail_records > 0 {
+                out += &tail_words(log.tail_records, log.tail_bytes);
+            }
             if log.corrupt > 0 {
                 _ = writeln!(
                     out,
@@ -109,6 +134,9 @@ impl Verified {
                     format::many(log.corrupt, "fault", "faults")
                 );
             }
+        }
+        for NotChecked { log_id, why } in &self.not_checked {
+            _ = writeln!(out, "NOT CHECKED: log {log_id}: {why}");
         }
         let bytes = self.logs.iter().map(|log| log.bytes).sum();
         let time = Duration::from_secs_f64(self.seconds);
@@ -128,16 +156,25 @@ pub(super) fn run(vault: &dyn Vault, only: Option<LogId>, ui: &Ui) -> Result<Exi
     }
     let bar = ui.progress(Some(found.values().map(|log| log.bytes() + log.slices.1).sum()), "verifying");
     let scratch = Scratch::make(&std::env::temp_dir(), "chiplog-tier-")?;
-    let checking = |(log, listed): (&u128, &Listed)| {
-        Check { vault, log: *log, dir: scratch.dir(), bar: &bar, ui, end: None, checked: Checked::new(*log) }
-            .run(listed)
-    };
-    let logs = found.iter().map(checking).collect::<Result<Vec<_>>>()?;
+    let checking =
+        |(log, listed): (&u128, &Listed)| Check::new(vault, *log, scratch.dir(), &bar, ui).run(listed);
+    let is_served = |found: &(&u128, &Listed)| found.1.refused().is_none();
+    let logs = found.iter().filter(is_served).map(checking).collect::<Result<Vec<_>>>()?;
+    let not_checked: Vec<_> = found
+        .iter()
+        .filter_map(|(log, listed)| {
+            Some(NotChecked { log_id: to_hex(*log), why: listed.refused()?.to_owned() })
+        })
+        .collect();
     bar.finish_and_clear();
-    let ok = logs.iter().all(|log| log.corrupt == 0);
-    let verified = Verified { ok, seconds: started.elapsed().as_secs_f64(), logs };
+    let (ok, is_all) = (logs.iter().all(|log| log.corrupt == 0), not_checked.is_empty());
+    let verified = Verified { ok: ok && is_all, seconds: started.elapsed().as_secs_f64(), not_checked, logs };
     ui.result(&verified, Verified::words)?;
-    Ok(if ok { Exit::Ok } else { Exit::Corrupt })
+    Ok(match (ok, is_all) {
+        (false, _) => Exit::Corrupt,
+        (true, false) => Exit::Unsupported,
+        (true, true) => Exit::Ok,
+    })
 }
 
 impl Checked {
@@ -155,11 +192,14 @@ impl Checked {
             slice_bytes: 0,
             slices_used: 0,
             sliced_last: None,
+            tail_records: 0,
+            tail_bytes: 0,
             corrupt: 0,
             harmless: 0,
             undecodable: 0,
             faults: Vec::new(),
             faults_left_out: 0,
+            branch_of: Vec::new(),
         }
     }
 }
@@ -202,11 +242,19 @@ struct Check<'a> {
     checked: Checked,
 }
 
+impl<'a> Check<'a> {
+    /// The check of this log in `vault`; `dir` is for what is downloaded.
+    fn new(vault: &'a dyn Vault, log: u128, dir: &'a Path, bar: &'a ProgressBar, ui: &'a Ui) -> Self {
+        Self { vault, log, dir, bar, ui, end: None, checked: Checked::new(log) }
+    }
+}
+
 impl Check<'_> {
     fn run(mut self, listed: &Listed) -> Result<Checked> {
         self.check_root(listed)?;
         self.checked.first_object = listed.first();
         self.checked.last_object = listed.last();
+        self.checked.branch_of = listed.parts();
         let from = listed.needed_from();
         let mut next = from;
         for (number, bytes) in &listed.objects {
@@ -223,15 +271,23 @@ impl Check<'_> {
                         self.inspect(*number, *bytes)?;
                     }
                 }
-                // Its records were discarded meanwhile.
                 Err(failure)
                     if failure.kind() == ErrorKind::NotFound
-                        && (*number < from || self.checked.objects == 0) =>
+                        && (*number < from || self.is_discarded_since(*number)?) =>
                 {
-                    self.checked.first_object =
-                        listed.objects.range(*number + 1..).next().map(|(number, _)| *number);
+                    self.end = None;
+                    if self.checked.objects == 0 {
+                        let next = listed.objects.range(*number + 1..).next();
+                        self.checked.first_object = next.map(|(number, _)| *number);
+                    }
                 }
-                Err(failure) if matches!(failure.kind(), ErrorKind::NotFound | ErrorKind::OutOfRange) => {
+                // A server says Corrupt of an object that is lost or damaged in the store.
+                Err(failure)
+                    if matches!(
+                        failure.kind(),
+                        ErrorKind::NotFound | ErrorKind::OutOfRange | ErrorKind::Corrupt
+                    ) =>
+                {
                     self.end = None;
                     self.fault(Some(*number), (0, 0), Severity::Corrupt, &failure.to_string())?;
                 }
@@ -242,9 +298,50 @@ impl Check<'_> {
                 _ => Err(Failure::io("remove", &file, &e)),
             })?;
         }
+        self.check_branch(listed)?;
         self.check_slices()?;
         self.check_pins()?;
+        for what in named::faults(self.vault, LogId(self.log), listed)? {
+            self.fault(None, (0, 0), Severity::Corrupt, &what)?;
+        }
         Ok(self.checked)
+    }
+
+    /// The objects that a branch reads from other logs have to be there. Their bytes are checked with the others of their log.
+    fn check_branch(&mut self, listed: &Listed) -> Result<()> {
+        if let Some((_, fault)) = &listed.branch_fault {
+            return self.fault(None, (0, 0), Severity::Corrupt, fault);
+        }
+        let Some(branch) = &listed.branch else { return Ok(()) };
+        let missing = branch.missing(self.vault)?;
+        if missing == 0 {
+            return Ok(());
+        }
+        let parts: Vec<_> = listed.parts().iter().map(Part::words).collect();
+        let what = format!(
+            "{} missing that this branch reads: {}",
+            format::many(missing, "object is", "objects are"),
+            parts.join(", ")
+        );
+        self.fault(None, (0, 0), Severity::Corrupt, &what)
+    }
+
+    /// Whether all records of an object were discarded since the objects were listed: the store or the server says so now. That the
+    /// object is not there says nothing.
+    ///
+    /// # Errors
+    /// `NotFound`: nothing of the log is there any more. Those of the object store.
+    fn is_discarded_since(&self, number: u64) -> Result<bool> {
+        let now = logs(self.vault, Some(LogId(self.log)))?.remove(&self.log);
+        let now = now.ok_or_else(|| {
+            let what = format!(
+                "log {} has no objects there any more: all its records were discarded while it was checked, or all objects are lost; \
+                 `chiplog tier list` shows what is there now",
+                to_hex(self.log)
+            );
+            Failure::new(ErrorKind::NotFound, what)
+        })?;
+        Ok(now.is_discarded(number))
     }
 
     /// Checks every slice, and that those behind the newest object lead as far as there are any.
@@ -271,12 +368,17 @@ impl Check<'_> {
         let checked = &mut self.checked;
         (checked.slices, checked.slice_bytes, checked.slices_used) = (found.slices, found.bytes, found.used);
         checked.sliced_last = found.last.map(Index::get);
+        (checked.tail_records, checked.tail_bytes) = (found.tail_records, found.tail_bytes);
         for (name, why) in &found.faults {
             self.fault(None, (0, 0), Severity::Corrupt, &format!("slice {name}: {why}"))?;
         }
         if found.is_cut_off {
             let end = found.last.map_or("the newest object".to_owned(), |last| format!("record {last}"));
             let what = format!("slices behind {end} are missing or damaged: those after them lead nowhere");
+            self.fault(None, (0, 0), Severity::Corrupt, &what)?;
+        }
+        if let Some(why) = &found.tail_fault {
+            let what = format!("the payload behind the slices cannot be read: {why}");
             self.fault(None, (0, 0), Severity::Corrupt, &what)?;
         }
         Ok(())
@@ -305,7 +407,8 @@ impl Check<'_> {
     }
 
     fn check_root(&mut self, listed: &Listed) -> Result<()> {
-        let (name, text) = root(self.log);
+        let log = LogId(self.log);
+        let (name, text) = (root_name(log), root_text(log));
         let there = match self.vault.size(&name)? {
             Some(bytes) if bytes == text.len() as u64 => self.vault.get(&name, 0..bytes)? == text,
             Some(_) => false,
@@ -331,7 +434,7 @@ impl Check<'_> {
 
     /// Writes an object to a file.
     fn download(&self, number: u64, bytes: u64, file: &Path) -> Result<()> {
-        let name = object_name(self.log, number);
+        let name = object_name(LogId(self.log), number);
         let mut to = File::create_new(file).map_err(|e| Failure::io("make", file, &e))?;
         let mut at = 0;
         while at < bytes {
@@ -488,5 +591,98 @@ fn end_of(block: &Block<'_>, before: Option<End>) -> End {
         // The index block of a segment is no entry.
         Some(end) if block.raft_index() < end.raft => end,
         _ => End { raft: block.raft_index(), term: block.term(), next },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chiplog::vault::MemoryVault;
+
+    fn sealed(body: &str) -> String {
+        format!("{body}sum {:08x}\n", chiplog::internal::Crc::default().add(body.as_bytes()).sum())
+    }
+
+    /// The list of a cluster's logs and its sets of pins: whatever bit of them flips, and whatever log or pin is missing, is a fault.
+    #[test]
+    fn everything_that_leads_to_named_logs_is_checked() {
+        let vault = MemoryVault::default();
+        let put = |name: &str, text: &[u8]| vault.put(name, &[text.to_vec().into()]).unwrap();
+        let [default, catalogue, group] = [7, 8, 9].map(LogId);
+        for log in [default, catalogue, group] {
+            put(&root_name(log), root_text(log).as_bytes());
+        }
+        let id = |log: LogId| to_hex(log.get());
+        let logs_of = |nothing: &str| {
+            let of = |log: LogId| format!("{}{nothing}", id(log));
+            format!("format 1\nlog {}\ncatalogue {}\ngroup 1 {}\n", of(default), of(catalogue), of(group))
+        };
+        let list =
+            (format!("{}/named", id(default)), sealed(&format!("chiplog named logs\n{}", logs_of(""))));
+        // A set whose logs had nothing has no pins.
+        let body = format!("chiplog pins of a cluster\n{}by {:016x}\n", logs_of(" nothing"), 5);
+        let set = (format!("{}/set/nightly", id(default)), sealed(&body));
+        for (name, text) in [&list, &set] {
+            put(name, text.as_bytes());
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (ui, bar) = (Ui::new(true, true, false), ProgressBar::hidden());
+        let faults = || {
+            let listed = logs(&vault, Some(default)).unwrap().remove(&7).unwrap();
+            let found = Check::new(&vault, 7, dir.path(), &bar, &ui).run(&listed).unwrap();
+            assert_eq!(found.corrupt as usize, found.faults.len());
+            found.faults.into_iter().map(|fault| fault.what).collect::<Vec<_>>()
+        };
+        assert_eq!(faults(), Vec::<String>::new());
+        for (name, text) in [&list, &set] {
+            for bit in 0..text.len() * 8 {
+                let mut bad = text.clone().into_bytes();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                put(name, &bad);
+                let found = faults();
+                assert!(found.len() == 1 && found[0].contains(name.as_str()), "{name}, bit {bit}: {found:?}");
+            }
+            put(name, text.as_bytes());
+        }
+        // A log of the list of which nothing is there.
+        for (log, part) in [(catalogue, "system"), (group, "group-1")] {
+            vault.delete(&root_name(log)).unwrap();
+            let found = faults();
+            assert!(
+                found.len() == 1 && found[0].starts_with(&format!("{part}, log {}", id(log))),
+                "{found:?}"
+            );
+            put(&root_name(log), root_text(log).as_bytes());
+        }
+        // A pin of the set that is missing.
+        let body = body.replace(&format!("group 1 {} nothing", id(group)), &format!("group 1 {}", id(group)));
+        put(&set.0, sealed(&body).as_bytes());
+        let found = faults();
+        assert!(found.len() == 1 && found[0].contains("group-1: pin nightly"), "{found:?}");
+        // An object that no command has made is no set.
+        vault.delete(&set.0).unwrap();
+        put(&format!("{}/set/-no-name", id(default)), b"x");
+        assert_eq!(faults(), Vec::<String>::new());
+    }
+
+    /// An object that was listed is not there any more: lost, unless the store says that its records are discarded.
+    #[test]
+    fn object_that_goes_meanwhile_is_lost_or_discarded() {
+        let vault = MemoryVault::default();
+        vault.put(&root_name(LogId(7)), &[root_text(LogId(7)).into()]).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let (ui, bar) = (Ui::new(true, true, false), ProgressBar::hidden());
+        let check = || Check::new(&vault, 7, dir.path(), &bar, &ui);
+        vault.put(&object_name(LogId(7), 3), &["five5".into()]).unwrap();
+        let listed = logs(&vault, None).unwrap().remove(&7).unwrap();
+        vault.delete(&object_name(LogId(7), 3)).unwrap();
+        let corrupt = || check().run(&listed).map(|checked| (checked.corrupt, checked.first_object));
+        let lost = corrupt().unwrap().0;
+        vault.put(&chiplog::internal::begin_name(LogId(7), 4), &["x".into()]).unwrap();
+        let (discarded, first) = corrupt().unwrap();
+        assert_eq!((discarded, first), (lost - 1, None));
+        // All of the log went: nobody knows why.
+        vault.list("").unwrap().iter().for_each(|object| vault.delete(&object.name).unwrap());
+        assert_eq!(check().is_discarded_since(3).unwrap_err().kind(), ErrorKind::NotFound);
     }
 }

@@ -1,0 +1,93 @@
+//! The bars of objects in an object store.
+//!
+//! Must not know: how anything is measured.
+
+use crate::bar::{Bar, Side, bar};
+use crate::cases::Bench;
+use crate::data::RECORD_BYTES;
+use crate::many;
+use crate::measure::{MIB, median, ratio};
+use crate::net::views;
+use crate::report::number;
+use crate::run::Sizes;
+use crate::tier as objects;
+use crate::workload::Outcome;
+use anyhow::Result;
+
+pub(super) fn appends(bench: &Bench) -> Result<Vec<Bar>> {
+    let replicated =
+        "at the leader of three replicas in this process, of which another one makes and stores objects";
+    let alone = "on a log that makes and stores its objects itself";
+    Ok(vec![
+        append_bar("tier_append", objects::appends(bench, RECORD_BYTES)?, replicated),
+        append_bar("tier_append_alone", objects::appends_alone(bench, RECORD_BYTES)?, alone),
+    ])
+}
+
+fn append_bar(name: &str, (with, without): (Vec<Outcome>, Vec<Outcome>), place: &str) -> Bar {
+    let (figures, limits) = (many::per_second(&with), many::per_second(&without));
+    let middle = |values: &[f64]| median(values.iter().copied());
+    let cpu = |outcomes: &[Outcome]| median(outcomes.iter().map(Outcome::cpu_micros_each));
+    let note = format!(
+        "128 threads x 2 KiB {place}, in a directory on the same disk; limit: without; {} us of processor an append in all, without {} us",
+        number(cpu(&with)),
+        number(cpu(&without))
+    );
+    let values = (middle(&figures), middle(&limits));
+    bar(name, values, "/s", ratio(&figures, &limits), Side::AtLeast(0.95), note)
+}
+
+pub(super) fn scans(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
+    let seen = objects::reads(bench, sizes.scan_bytes, RECORD_BYTES)?;
+    let one = |name, (figures, limits): &(Vec<f64>, Vec<f64>), least, note: &str| {
+        let mib = |rates: &[f64]| median(rates.iter().copied()) / MIB;
+        let values = (mib(figures), mib(limits));
+        bar(name, values, "MiB/s", ratio(figures, limits), Side::AtLeast(least), note.to_owned())
+    };
+    Ok(vec![
+        one(
+            "tier_scan_cold",
+            &seen.cold,
+            0.8,
+            "from an S3 server over HTTP in this process; limit: 8 bare requests of 4 MiB at a time",
+        ),
+        one(
+            "tier_scan_warm",
+            &seen.warm,
+            0.9,
+            "from the log's cache of objects; limit: a log with all its files",
+        ),
+    ])
+}
+
+pub(super) fn restore(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
+    let (figures, limits) = objects::restores(bench, sizes.scan_bytes, RECORD_BYTES)?;
+    let mib = |rates: &[f64]| median(rates.iter().copied()) / MIB;
+    let note = format!(
+        "a log of {} MiB of objects alone, fetched, checked and restored; limit: 8 bare requests of 4 MiB at a time, written and synced",
+        sizes.scan_bytes >> 20
+    );
+    let values = (mib(&figures), mib(&limits));
+    Ok(vec![bar("tier_restore", values, "MiB/s", ratio(&figures, &limits), Side::AtLeast(0.8), note)])
+}
+
+pub(super) fn boot(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
+    const FIRST_SECONDS_MAX: f64 = 2.0;
+    const SENT_MAX: f64 = 0.01;
+    let seen = views::boots(bench, sizes.scan_bytes)?;
+    let middle = |values: &[f64]| median(values.iter().copied());
+    let mib = sizes.scan_bytes >> 20;
+    let first = middle(&seen.first_seconds);
+    let note = format!("a new copy of {mib} MiB over the network has the log's first record; limit: 2 s");
+    let values = (first, FIRST_SECONDS_MAX);
+    let first = bar("tier_boot_first", values, "s", first / FIRST_SECONDS_MAX, Side::AtMost(1.0), note);
+    let note =
+        "the same copy has read all records; limit: 8 bare requests of 4 MiB at a time for the same objects"
+            .to_owned();
+    let values = (middle(&seen.rates) / MIB, middle(&seen.limits) / MIB);
+    let all = bar("tier_boot", values, "MiB/s", ratio(&seen.rates, &seen.limits), Side::AtLeast(0.8), note);
+    let note = format!("MiB that the server sends to such a copy; limit: a hundredth of {mib} MiB");
+    let values = (middle(&seen.sent_bytes) / MIB, sizes.scan_bytes as f64 * SENT_MAX / MIB);
+    let sent = bar("tier_boot_sent", values, "MiB", values.0 / values.1, Side::AtMost(1.0), note);
+    Ok(vec![first, all, sent])
+}

@@ -1,0 +1,131 @@
+//! Plan: which objects a branch is made of.
+//!
+//! Must not know: the network, which object store it is.
+
+use super::object::{corrupt, end_of};
+use crate::backup::fetch::made_of;
+use crate::backup::pin::{Pin, first_with, no_pin};
+use crate::backup::restore::RestoreTo;
+use crate::backup::stored::{Objects, footer_at, lineage_of, opening_at};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::format::objects::{self, ANCESTORS_MAX, Ancestor};
+use crate::store::format::segment::{Base, Footer};
+use crate::store::objects::deletion::newest_begin;
+use crate::store::objects::names::Lineage;
+use crate::store::objects::pins;
+use crate::types::LogId;
+use crate::vault::{ObjectInfo, Vault};
+
+/// The objects of which a branch is made.
+pub(super) struct Plan {
+    /// The owners of the objects.
+    pub(super) lineage: Lineage,
+    /// The objects that the branch reads from there.
+    pub(super) below: Objects,
+    /// The object of which it copies a part.
+    pub(super) last: (u64, ObjectInfo),
+    /// The newest object that is known: its opening may say more of the others.
+    pub(super) newest: (u64, ObjectInfo),
+    /// Where the oldest object begins, and where the part begins.
+    pub(super) begin: Base,
+    pub(super) base: Base,
+    /// The pin from which it is made.
+    pub(super) pin: Option<Pin>,
+}
+
+impl Plan {
+    /// Finds what a branch of `log` with this end is made of; of the objects under this pin, if there is one.
+    ///
+    /// # Errors
+    /// Those of [`super::Branch::make`].
+    pub(super) fn find(vault: &dyn Vault, log: LogId, to: RestoreTo, pin: Option<&str>) -> Result<Self> {
+        let (lineage, objects, pin) = match pin {
+            None => {
+                let (lineage, objects) = made_of(vault, log)?;
+                if let Some((newest, _)) = objects.last()
+                    && newest_begin(vault, log)?.is_some_and(|begin| begin > *newest)
+                {
+                    let what = format!("all records of log {:032x} that are in objects are discarded", log.0);
+                    return Err(Error::new(ErrorKind::Discarded, what));
+                }
+                (lineage, objects, None)
+            }
+            Some(name) => {
+                pins::check_name(name)?;
+                let pin = pins::read(vault, log, name)?.ok_or_else(|| no_pin(log, name))?;
+                let lineage = lineage_of(vault, log)?;
+                let objects = pin.objects(vault, &lineage)?;
+                (lineage, objects, Some(pin))
+            }
+        };
+        let footer = |at: usize| footer_at(vault, lineage.owner(objects[at].0), &objects[at]);
+        let newest = objects.len() - 1;
+        let at = match to {
+            RestoreTo::End => newest,
+            RestoreTo::Index(to) => first_with(objects.len(), |at| Ok(footer(at)?.next > to))?.ok_or_else(|| {
+                let what = format!(
+                    "record {to} of log {:032x} is in no object{}: `chiplog tier backup` puts what servers have confirmed into objects",
+                    log.0,
+                    if pin.is_some() { " under this pin" } else { " yet" }
+                );
+                Error::new(ErrorKind::OutOfRange, what)
+            })?,
+            RestoreTo::Timestamp(time) => {
+                first_with(objects.len(), |at| Ok(footer(at)?.last_timestamp > time))?.unwrap_or(newest)
+            }
+        };
+        let base = begin_of(&footer(at)?);
+        // An opening that knows of no objects knows of no discarded ones either.
+        let opening = opening_at(vault, lineage.owner(objects[at].0), &objects[at])?;
+        if !opening.logs.is_empty() {
+            let what =
+                format!("log {:032x} is shared by named logs: branches are made of single logs", log.0);
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        let from = match opening.objects.is_empty() {
+            true => 0,
+            false => objects::decode(&opening.objects).map_err(|why| corrupt(&objects[at].1, why))?.0.number,
+        };
+        // Objects that do not lead to it are discarded.
+        let from = if at > 0 && end_of(&footer(at - 1)?) != base { objects[at].0 } else { from };
+        let oldest = objects[..at].partition_point(|(number, _)| *number < from);
+        let begin = begin_of(&footer(oldest)?);
+        let plan = Self {
+            below: objects[oldest..at].to_vec(),
+            last: objects[at].clone(),
+            newest: objects[newest].clone(),
+            begin,
+            base,
+            pin,
+            lineage,
+        };
+        if plan.ancestors().len() > ANCESTORS_MAX {
+            let what = format!(
+                "log {:032x} is a branch of a branch, and so on, {ANCESTORS_MAX} times, and no branch can be made of it: make a copy with \
+                 `chiplog tier fetch` and `chiplog restore`",
+                log.0
+            );
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        Ok(plan)
+    }
+
+    /// The logs of whose objects the branch reads some.
+    pub(super) fn ancestors(&self) -> Vec<Ancestor> {
+        let Some((oldest, _)) = self.below.first() else { return Vec::new() };
+        let end = self.last.0;
+        let own = Ancestor { log: self.lineage.log, below: u64::MAX };
+        let all = self.lineage.ancestors.iter().copied().chain([own]);
+        let mut needed: Vec<Ancestor> = Vec::new();
+        for Ancestor { log, below } in all.filter(|ancestor| ancestor.below > *oldest) {
+            if needed.last().is_none_or(|last| last.below < end) {
+                needed.push(Ancestor { log, below: below.min(end) });
+            }
+        }
+        needed
+    }
+}
+
+fn begin_of(footer: &Footer) -> Base {
+    Base { raft: footer.base_raft, term: footer.base_term, next: footer.first }
+}

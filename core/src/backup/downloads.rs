@@ -1,0 +1,269 @@
+//! Downloads: the objects of a log as segment files in the directory of a backup. They stay between the attempts of a fetch: objects and
+//! slices of a log that goes on change meanwhile, and what was downloaded once is not downloaded again.
+//!
+//! Invariants:
+//! - objects that are under way take no more memory than [`OBJECTS_BYTES_MAX`], unless one alone needs more;
+//! - before an attempt, files in the directory are those of objects that it needs. Any other is removed;
+//! - nothing is taken on trust: recovery and the seal read every file, also those of earlier attempts.
+//!
+//! Must not know: the network, which object store it is.
+
+use super::firsts::{LogsOfObject, firsts};
+use super::slices::AT_A_TIME;
+use super::{Backup, is_of_log, list, remove};
+use crate::disk::Disk;
+use crate::error::{Error, ErrorKind, Result};
+use crate::replica::open::disk_at;
+use crate::replica::state::log_table::LogTable;
+use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
+use crate::store::format::segment::{Footer, HeaderFault, SegmentHeader};
+use crate::store::format::sorted_object::is_sorted;
+use crate::store::objects::names::{Lineage, salt};
+use crate::store::segment::file_name;
+use crate::store::sorted_object::unsort;
+use crate::sync::threads::in_parallel;
+use crate::types::{Index, LogId, SegmentId};
+use crate::vault::{ObjectInfo, Vault};
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::IoSlice;
+use std::path::Path;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// The memory that objects may take while they are fetched, unless one of them alone takes more.
+const OBJECTS_BYTES_MAX: u64 = 2 << 30;
+/// How often the bytes of an object are in memory at a time: as they came, in the order of their entries, and as those of a branch.
+const COPIES: u64 = 3;
+
+/// The objects of a log that are in the directory of a backup.
+#[derive(Default)]
+pub(super) struct Downloads {
+    /// By their numbers.
+    here: BTreeMap<u64, Download>,
+    has_begun: bool,
+    /// How many objects were downloaded.
+    pub(super) fetched: u64,
+}
+
+/// An object whose segment file is there.
+struct Download {
+    footer: Footer,
+    bytes: usize,
+    logs: LogsOfObject,
+}
+
+impl Downloads {
+    /// Begins the backup in `dest`, or goes on with it: leaves only the files of those of `objects` that are there.
+    ///
+    /// # Errors
+    /// Those of [`Backup::begin`]; `Io`.
+    pub(super) fn begin(&mut self, dest: &Path, objects: &[(u64, ObjectInfo)]) -> Result<()> {
+        if !self.has_begun {
+            Backup::begin(dest)?;
+            self.has_begun = true;
+            return Ok(());
+        }
+        let disk = disk_at(dest, false)?;
+        let names = list(&*disk)?;
+        // A discard that was applied behind them may have removed some.
+        let needed: BTreeSet<u64> = objects.iter().map(|(number, _)| *number).collect();
+        self.here.retain(|number, download| {
+            needed.contains(number) && names.contains(&file_name(download.footer.number))
+        });
+        let kept: BTreeSet<String> = self.here.values().map(|here| file_name(here.footer.number)).collect();
+        let mut others = names.iter().filter(|name| is_of_log(name) && !kept.contains(*name));
+        others.try_for_each(|name| remove(&*disk, name))
+    }
+
+    /// Removes everything from `dest` after an error. The caller gets that: files that cannot be removed remain as an unfinished backup.
+    pub(super) fn abandon(&self, dest: &Path) {
+        if self.has_begun {
+            let _ = Backup::abandon(dest);
+        }
+    }
+
+    /// Fetches those of `objects` that are not there yet. Calls `note` with the bytes of each of them.
+    ///
+    /// # Errors
+    /// `Corrupt`: an object is damaged. Those of [`Vault`]; `Io`.
+    pub(super) fn complete(
+        &mut self,
+        vault: &dyn Vault,
+        lineage: &Lineage,
+        disk: &dyn Disk,
+        objects: &[(u64, ObjectInfo)],
+        note: &mut dyn FnMut(usize),
+    ) -> Result<()> {
+        let is_here = |object: &&(u64, ObjectInfo)| !self.here.contains_key(&object.0);
+        let lacking: Vec<_> = objects.iter().filter(is_here).cloned().collect();
+        self.here.values().for_each(|here| note(here.bytes));
+        let memory = Memory::new(OBJECTS_BYTES_MAX);
+        let copy = |object: &(u64, ObjectInfo)| {
+            let _taken = memory.take(object.1.bytes.saturating_mul(COPIES));
+            let (footer, bytes) = get(vault, lineage, object)?;
+            write(disk, footer.number, &bytes, bytes.len())?;
+            let logs = LogsOfObject::read(&bytes, &footer);
+            Ok((object.0, Download { footer, bytes: bytes.len(), logs }))
+        };
+        in_parallel(AT_A_TIME, &lacking, copy, |(number, download)| {
+            note(download.bytes);
+            self.fetched += 1;
+            self.here.insert(number, download);
+        })
+    }
+
+    /// Removes the files before the last one that does not begin where the one before it ends; `last` is behind all of them. Objects are
+    /// cut like this only if everything in between, and so everything before, is discarded. Returns the first record of the files that are
+    /// left, and of each log.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(super) fn remove_discarded(
+        &mut self,
+        disk: &dyn Disk,
+        (footer, logs): (&Footer, &LogsOfObject),
+    ) -> Result<(Index, LogTable)> {
+        let follows = |before: &Footer, footer: &Footer| {
+            let end = (before.last_raft, before.last_term, before.next);
+            end == (footer.base_raft, footer.base_term, footer.first)
+        };
+        let mut read: Vec<_> =
+            self.here.iter().map(|(number, here)| (*number, &here.footer, &here.logs)).collect();
+        read.push((u64::MAX, footer, logs));
+        let kept = read.windows(2).rposition(|pair| !follows(pair[0].1, pair[1].1)).map_or(0, |n| n + 1);
+        let removed: Vec<_> = read[..kept].iter().map(|(number, _, _)| *number).collect();
+        let first = read[kept].1.first;
+        let logs = firsts(read[kept..].iter().map(|(_, _, logs)| *logs));
+        for number in removed {
+            if let Some(download) = self.here.remove(&number) {
+                remove(disk, &file_name(download.footer.number))?;
+            }
+        }
+        Ok((first, logs))
+    }
+}
+
+/// The memory that may be taken at a time.
+struct Memory {
+    max: u64,
+    taken: Mutex<u64>,
+    freed: Condvar,
+}
+
+/// Memory that is taken until this is dropped.
+struct Taken<'a>(&'a Memory, u64);
+
+impl Memory {
+    fn new(max: u64) -> Self {
+        Self { max, taken: Mutex::default(), freed: Condvar::new() }
+    }
+
+    /// Waits until this many bytes are free. More than there are at all are free once nothing is taken.
+    fn take(&self, bytes: u64) -> Taken<'_> {
+        let bytes = bytes.min(self.max);
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_full = |taken: &mut u64| *taken + bytes > self.max;
+        let mut taken = self.freed.wait_while(taken, is_full).unwrap_or_else(PoisonError::into_inner);
+        *taken += bytes;
+        Taken(self, bytes)
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) -= self.1;
+        self.0.freed.notify_all();
+    }
+}
+
+/// Fetches an object, and returns its segment file as one of the log that `lineage` is of.
+///
+/// # Errors
+/// `Corrupt`: it is damaged. Those of [`Vault`].
+pub(super) fn get(
+    vault: &dyn Vault,
+    lineage: &Lineage,
+    (number, object): &(u64, ObjectInfo),
+) -> Result<(Footer, Bytes)> {
+    let (bytes, owner) = (vault.get(&object.name, 0..object.bytes)?, lineage.owner(*number));
+    let bytes = segment_file_of(owner, *number, &object.name, bytes)?;
+    let footer = check(owner, *number, &object.name, &bytes)?;
+    let is_own = owner == lineage.log;
+    Ok((footer, if is_own { bytes } else { adopted(lineage.log, bytes, &object.name)? }))
+}
+
+/// The segment file of an object, whose bytes these are: itself, unless its records are log by log.
+pub(super) fn segment_file_of(log: LogId, number: u64, name: &str, bytes: Bytes) -> Result<Bytes> {
+    if !is_sorted(&bytes) {
+        return Ok(bytes);
+    }
+    Ok(unsort(log, number, &bytes, name)?.pieces.concat().into())
+}
+
+/// Checks that an object is the one that its name says, and returns its footer.
+pub(super) fn check(log: LogId, number: u64, name: &str, bytes: &Bytes) -> Result<Footer> {
+    let wrong = |offset: usize, why: &str| Error::corrupt(Path::new(name), offset as u64, why);
+    let header = SegmentHeader::parse(bytes).map_err(|fault| match fault {
+        HeaderFault::Malformed(why) => wrong(0, why),
+        HeaderFault::Newer(version) => {
+            let what = format!("{name} is of format {version}, which this version does not read");
+            Error::new(ErrorKind::Unsupported, what)
+        }
+    })?;
+    let id: SegmentId = salt(log, number);
+    if (header.log, header.number, header.id) != (log, number + 1, id) || header.bytes as usize != bytes.len()
+    {
+        return Err(wrong(0, "it is another object than its name says"));
+    }
+    let footer_at = bytes.len() - FOOTER_BYTES;
+    let footer = bytes[footer_at..].first_chunk().ok_or("object is cut off");
+    let footer = footer.and_then(|footer| Footer::parse(footer, header.number, id));
+    let footer = footer.map_err(|why| wrong(footer_at, why))?;
+    if !footer.fits(bytes.len()) || (footer.data_end as usize) < SEGMENT_HEADER_BYTES {
+        return Err(wrong(footer_at, "segment footer has impossible offsets"));
+    }
+    Ok(footer)
+}
+
+/// The segment file of an ancestor's object as one of the log `log`: its header has another id.
+fn adopted(log: LogId, bytes: Bytes, name: &str) -> Result<Bytes> {
+    let header = SegmentHeader::parse(&bytes);
+    let header = header.map_err(|_| Error::corrupt(Path::new(name), 0, "segment header is malformed"))?;
+    let head = SegmentHeader { log, ..header }.encode();
+    Ok([&head, &bytes[head.len()..]].concat().into())
+}
+
+/// Writes the first bytes of an object as a segment file, and zeros behind them, durably.
+pub(super) fn write(disk: &dyn Disk, number: u64, bytes: &Bytes, count: usize) -> Result<()> {
+    let (kept, rest) = (&bytes[..count], vec![0; bytes.len() - count]);
+    let write = || {
+        let file = disk.create(&file_name(number))?;
+        file.write_at(0, &[IoSlice::new(kept), IoSlice::new(&rest)])?;
+        file.sync()
+    };
+    write().map_err(|e| Error::io("write", &disk.path().join(file_name(number)), e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Small objects are fetched together beside large ones, and one that is larger than the bound alone.
+    #[test]
+    fn memory_of_a_fetch_is_bounded() {
+        let (memory, most, now) = (Memory::new(100), AtomicU64::new(0), AtomicU64::new(0));
+        let take = |bytes: &u64| {
+            let _taken = memory.take(*bytes);
+            let sum = now.fetch_add(*bytes.min(&100), Ordering::SeqCst) + bytes.min(&100);
+            most.fetch_max(sum, Ordering::SeqCst);
+            std::thread::yield_now();
+            now.fetch_sub(*bytes.min(&100), Ordering::SeqCst);
+            Ok(())
+        };
+        in_parallel(10, &[30, 30, 30, 99, 100, 5000, 1, 1, 1, 40], take, |()| {}).unwrap();
+        assert!(most.load(Ordering::SeqCst) <= 100, "{most:?}");
+        assert_eq!(*memory.taken.lock().unwrap(), 0);
+        let _three = [memory.take(30), memory.take(30), memory.take(40)]; // together
+    }
+}

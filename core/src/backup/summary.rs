@@ -1,0 +1,147 @@
+//! A summary of what a log has in an object store behind its newest object, as a fetch would take it: slices, the payload to which they
+//! refer, and payload behind them. Nothing is made of it: it is to say what is there, and what is damaged.
+//!
+//! Invariant: what is said to be sound was read, to the last byte.
+//!
+//! Must not know: the network, which object store it is.
+
+use crate::backup::fetch::{LOOKS_MAX, end_of};
+use crate::backup::payloads::with_payload;
+use crate::backup::slices::{End, PIECE, Reading, names, read};
+use crate::backup::stored::start_of;
+use crate::backup::tail::{PayloadNames, payload_names};
+use crate::backup::{Backup, tail};
+use crate::error::{ErrorKind, Result};
+use crate::store::objects::names::{folder, object_number};
+use crate::store::objects::slice_names::SliceName;
+use crate::types::{EntryIndex, Index, LogId};
+use crate::vault::Vault;
+
+/// A summary of the slices that a log has in an object store.
+///
+/// ```
+/// # let vault = chiplog::vault::MemoryVault::default();
+/// let found = chiplog::backup::Backup::slices_in(&vault, chiplog::LogId(7), &mut |_bytes| {})?;
+/// assert_eq!((found.slices, found.last, found.faults.len()), (0, None, 0));
+/// # Ok::<(), chiplog::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SliceSummary {
+    /// How many there are, with those that objects have overtaken and that are not deleted yet.
+    pub slices: u64,
+    /// Their size.
+    pub bytes: u64,
+    /// How many of them a fetch would take.
+    pub used: u64,
+    /// The last record in those. None: it would take none.
+    pub last: Option<Index>,
+    /// Slices that are missing or damaged: the name of each, and why. One that is not needed can be among them.
+    pub faults: Vec<(String, String)>,
+    /// Whether a fault keeps entries from a fetch: a slice behind it is not reached.
+    pub is_cut_off: bool,
+    /// Records in payload behind all slices that a fetch would take, too, of a log with the durability class `object`. Retries within a
+    /// session count again.
+    pub tail_records: u64,
+    /// Bytes of their batches.
+    pub tail_bytes: u64,
+    /// Why a fetch would end before payload there that was stored.
+    pub tail_fault: Option<String>,
+}
+
+impl Backup {
+    /// Reads all slices that a log has in an object store, and the payload behind them, and says which of them [`Self::fetch`] would take.
+    /// `progress` is called with the bytes of each slice. Blocks for the network.
+    ///
+    /// # Errors
+    /// `Corrupt`: the end of the newest object cannot be read. Those of [`Vault`], and `Unsupported`.
+    pub fn slices_in(vault: &dyn Vault, log: LogId, progress: &mut dyn FnMut(u64)) -> Result<SliceSummary> {
+        let (mut tries, mut lost) = (0, None);
+        loop {
+            let payloads = payload_names(vault, log)?;
+            let names = self::names(vault, log)?;
+            let newest = vault.list(&folder(log))?.into_iter();
+            let newest = newest.filter_map(|at| Some((object_number(log, &at.name)?, at)));
+            let newest = match newest.max_by_key(|(number, _)| *number) {
+                None => start_of(vault, log)?.map(|start| (start.number, start.object)),
+                newest => newest,
+            };
+            let end = newest.map(|newest| end_of(vault, log, &newest)).transpose()?;
+            let mut found = match summary(vault, log, &names, &payloads, end, progress) {
+                // A slice was deleted after it was listed.
+                Err(error) if error.kind() == ErrorKind::NotFound && tries < LOOKS_MAX => {
+                    tries += 1;
+                    continue;
+                }
+                found => found?,
+            };
+            if found.faults.is_empty() && !found.is_cut_off && found.tail_fault.is_none() {
+                return Ok(found);
+            }
+            // A server may have deleted slices meanwhile, because an object has them.
+            let now = self::names(vault, log)?;
+            found.faults.retain(|(name, _)| now.iter().any(|(there, _)| there.to_string() == *name));
+            tries += 1;
+            let is_same = now == names;
+            // A fault that each look finds at another place is of slices that go.
+            let is_lasting = is_same || found.tail_fault == lost;
+            lost = found.tail_fault.take();
+            if is_lasting {
+                found.tail_fault.clone_from(&lost);
+            }
+            if is_same || tries == LOOKS_MAX {
+                return Ok(found);
+            }
+        }
+    }
+}
+
+/// Reads all slices of a log, whose newest object ends there, and the payload slices that a fetch would take.
+///
+/// # Errors
+/// Those of [`Vault`], and `Unsupported`.
+fn summary(
+    vault: &dyn Vault,
+    log: LogId,
+    names: &[(SliceName, u64)],
+    payloads: &PayloadNames,
+    object: Option<End>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<SliceSummary> {
+    let mut reading = Reading::new(vault, names);
+    let mut all: Vec<SliceName> = names.iter().map(|(name, _)| *name).collect();
+    all.sort_unstable();
+    for piece in all.chunks(PIECE) {
+        reading.read(piece, progress)?;
+    }
+    let chain = reading.longest(object, progress)?;
+    let last = chain.slices.last();
+    let mut summary = SliceSummary {
+        slices: names.len() as u64,
+        bytes: names.iter().map(|(_, bytes)| bytes).sum(),
+        used: chain.slices.len() as u64,
+        last: last.and_then(|name| reading.proofs.get(name)).map(|proof| proof.next.previous()),
+        is_cut_off: chain.is_cut_off,
+        faults: chain.faults.clone().into_iter().collect(),
+        ..SliceSummary::default()
+    };
+    let mut behind = object.filter(|_| !chain.begins).map_or(EntryIndex(0), |(raft, _)| raft);
+    for name in &chain.slices {
+        if reading.proofs.get(name).is_some_and(|proof| proof.refers) {
+            let slice = read(vault, name, reading.sizes.get(name).copied().unwrap_or(0))?;
+            let entries =
+                slice.entries.into_iter().filter(|(header, _)| header.raft_index > behind).collect();
+            if let Some(error) = with_payload(vault, log, entries, |_| Ok(()))? {
+                let why = format!("it refers to payload that cannot be read: {error}");
+                summary.faults.push((name.to_string(), why));
+                return Ok(summary);
+            }
+        }
+        behind = behind.max(name.last);
+    }
+    let tail = tail::behind(vault, log, payloads, names, &chain, object)?;
+    (summary.tail_records, summary.tail_bytes) = (tail.records, tail.bytes);
+    summary.is_cut_off &= !tail.fills_gap; // nothing is lost there
+    summary.tail_fault = tail.fault.map(|error| error.to_string());
+    Ok(summary)
+}

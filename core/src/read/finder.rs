@@ -1,0 +1,133 @@
+//! Finder: finds the block, or the run of a log of a shared group, that contains a record, in files and objects.
+//!
+//! Must not know: which records are committed, what a record is.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::read::view::LogView;
+use crate::record::batch;
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use crate::store::read::block_reader::Slice;
+use crate::store::read::cursor::Cursor;
+use crate::store::read::run_cursor::{FoundRun, RunCursor};
+use crate::store::read::run_directory::unknown_object;
+use crate::types::{Index, Timestamp};
+
+/// The batches that a reader is in: a block, or a run of a mixed block.
+pub(crate) struct Block {
+    pub(crate) bytes: Slice,
+    /// The offset of `bytes` in the segment's file.
+    pub(crate) offset: usize,
+    pub(crate) timestamp: Timestamp,
+    /// The offset of the next batch in `bytes`, and the index of its first record.
+    pub(crate) at: usize,
+    pub(crate) first: Index,
+}
+
+/// Finds the batches that contain a record.
+pub(crate) enum Finder {
+    /// Of a directory's own log.
+    Blocks(Cursor),
+    /// Of a log of a shared group.
+    Runs(RunCursor),
+}
+
+impl Finder {
+    pub(crate) fn new(view: &LogView, next: Index) -> Result<Self> {
+        if view.log.is_none() {
+            return Ok(Self::Blocks(view.cursor(next)?));
+        }
+        Ok(Self::Runs(RunCursor::new(view.runs.clone(), view.log)))
+    }
+
+    /// Loads the batches of the block that contains `next`.
+    pub(crate) fn find(&mut self, next: Index, lookup: bool) -> Result<Block> {
+        match self {
+            Self::Blocks(cursor) => find_block(cursor, next, lookup),
+            Self::Runs(cursor) => {
+                let FoundRun { bytes, offset, first, timestamp } = cursor.find(next)?;
+                Ok(Block { bytes, offset, timestamp, at: 0, first })
+            }
+        }
+    }
+
+    /// If a sorted copy of a segment is read, and damaged: goes on in the segment.
+    pub(crate) fn leave_copy(&mut self, why: &Error) -> bool {
+        match self {
+            Self::Blocks(_) => false,
+            Self::Runs(cursor) => why.kind() == ErrorKind::Corrupt && cursor.leave_copy(why),
+        }
+    }
+
+    /// Of a log of a shared group: goes on in the object that contains record `next`. False: none is known.
+    pub(crate) fn go_to_object(&mut self, next: Index) -> Result<bool> {
+        match self {
+            Self::Blocks(_) => Ok(false),
+            Self::Runs(cursor) => cursor.go_to_object(next),
+        }
+    }
+
+    /// Drops the bytes that were read without a mapping.
+    pub(crate) fn release(&mut self) {
+        match self {
+            Self::Blocks(cursor) => cursor.release(),
+            Self::Runs(cursor) => cursor.release(),
+        }
+    }
+
+    /// Closes a sorted copy of a segment. False: none is read.
+    pub(crate) fn close_copy(&mut self) -> bool {
+        match self {
+            Self::Blocks(_) => false,
+            Self::Runs(cursor) => cursor.close_copy(),
+        }
+    }
+
+    /// An error at an offset of the segment.
+    pub(crate) fn corrupt(&self, offset: usize, why: batch::Malformed) -> Error {
+        match self {
+            Self::Blocks(cursor) => cursor.corrupt(offset, why),
+            Self::Runs(cursor) => cursor.corrupt(offset, why),
+        }
+    }
+}
+
+/// Loads the block that contains `next`, at the batch that contains it.
+fn find_block(cursor: &mut Cursor, next: Index, lookup: bool) -> Result<Block> {
+    let located = cursor.find(|h| h.kind == Kind::Data && h.next_record() > next)?;
+    let Some(located) = located else {
+        if cursor.end_of_object().is_some() || cursor.is_before_files(next) {
+            return Err(unknown_object(format_args!("record {next}")));
+        }
+        return Err(Error::new(
+            ErrorKind::Corrupt,
+            format!("record {next} is committed, but no block contains it"),
+        ));
+    };
+    if located.header.first > next && cursor.is_before_files(next) {
+        return Err(unknown_object(format_args!("record {next}"))); // a jump has removed the files that the cursor comes from
+    }
+    if located.header.first > next {
+        return Err(cursor.corrupt(located.offset, "records are missing before this block"));
+    }
+    let BlockHeader { first, timestamp, .. } = located.header;
+    let offset = located.offset;
+    let before = next.0 - first.0;
+    if before == 0 && !lookup {
+        let bytes = cursor.load(&located, |_| {})?;
+        return Ok(Block { bytes, offset, timestamp, at: BLOCK_HEADER_BYTES, first });
+    }
+    let (mut batches, mut start) = (Vec::new(), None);
+    let bytes = cursor.load(&located, |place| {
+        if u64::from(place.before) <= before {
+            start = Some(place);
+        }
+        if lookup {
+            batches.push(place);
+        }
+    })?;
+    if lookup {
+        cursor.remember(&located, batches);
+    }
+    let (at, skipped) = start.map_or((BLOCK_HEADER_BYTES, 0), |p| (p.at as usize, u64::from(p.before)));
+    Ok(Block { bytes, offset, timestamp, at, first: first.plus(skipped) })
+}

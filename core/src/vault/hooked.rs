@@ -1,0 +1,92 @@
+//! A vault with a hook, for tests: a test sees each call, and can refuse it or do something before it.
+
+use super::{ObjectInfo, Vault};
+use crate::error::Result;
+use crate::types::Timestamp;
+use bytes::Bytes;
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Called with a call of a [`Vault`], `put` for example, and the object's name, or the prefix of a list. An error is the call's.
+type Hook = Box<dyn FnMut(&str, &str) -> Result<()> + Send>;
+
+/// A [`Vault`] over another one, with a hook that is called before each of its calls, one at a time. `Send + Sync`; blocks as the hook and
+/// the vault below do. Feature `testing`.
+///
+/// ```
+/// use chiplog::vault::{HookedVault, MemoryVault, Vault};
+/// use chiplog::{Error, ErrorKind};
+/// use std::sync::Arc;
+/// let vault = HookedVault::new(Arc::new(MemoryVault::default()));
+/// vault.set(|call, _name| match call {
+///     "put" => Err(Error::new(ErrorKind::Unavailable, "no room")),
+///     _ => Ok(()),
+/// });
+/// assert!(vault.put("o/1", &["stored".into()]).is_err());
+/// assert_eq!(vault.size("o/1")?, None);
+/// # Ok::<(), Error>(())
+/// ```
+pub struct HookedVault {
+    below: Arc<dyn Vault>,
+    hook: Mutex<Hook>,
+}
+
+impl fmt::Debug for HookedVault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HookedVault").field("below", &self.below).finish_non_exhaustive()
+    }
+}
+
+impl HookedVault {
+    /// Puts a hook that does nothing before a vault.
+    pub fn new(below: Arc<dyn Vault>) -> Self {
+        Self { below, hook: Mutex::new(Box::new(|_, _| Ok(()))) }
+    }
+
+    /// Another hook from the next call on.
+    pub fn set(&self, hook: impl FnMut(&str, &str) -> Result<()> + Send + 'static) {
+        *self.hook.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(hook);
+    }
+
+    fn call(&self, call: &str, name: &str) -> Result<()> {
+        (self.hook.lock().unwrap_or_else(PoisonError::into_inner))(call, name)
+    }
+}
+
+impl Vault for HookedVault {
+    fn put(&self, name: &str, pieces: &[Bytes]) -> Result<()> {
+        self.call("put", name)?;
+        self.below.put(name, pieces)
+    }
+
+    fn create(&self, name: &str, bytes: Bytes) -> Result<bool> {
+        self.call("create", name)?;
+        self.below.create(name, bytes)
+    }
+
+    fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        self.call("get", name)?;
+        self.below.get(name, range)
+    }
+
+    fn size(&self, name: &str) -> Result<Option<u64>> {
+        self.call("size", name)?;
+        self.below.size(name)
+    }
+
+    fn modified(&self, name: &str) -> Result<Option<Timestamp>> {
+        self.call("modified", name)?;
+        self.below.modified(name)
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        self.call("list", prefix)?;
+        self.below.list(prefix)
+    }
+
+    fn delete(&self, name: &str) -> Result<()> {
+        self.call("delete", name)?;
+        self.below.delete(name)
+    }
+}

@@ -1,0 +1,6 @@
+//! A log whose older records are in an object store.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod repair;
+mod stored;
+mod support;

@@ -1,0 +1,130 @@
+//! The durability class `object` while leaders change.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+#[path = "support/payload_log.rs"]
+mod payload_log;
+#[path = "support/unsteady.rs"]
+mod unsteady;
+
+use chiplog::transport::MemoryNetwork;
+use chiplog::vault::MemoryVault;
+use chiplog::{ErrorKind, Index, Log, NodeId, Sequence, Start};
+use payload_log::{Cluster, again, eventually, options, read_all, record};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use unsteady::Unsteady;
+
+/// Leaders change while slices are stored: followers read payload from the object store, sessions have each record once, and after the loss
+/// of all replicas every record comes back.
+#[test]
+fn leaders_change_and_every_record_is_there_once() {
+    let (network, vault, dir) =
+        (MemoryNetwork::new(), Arc::new(MemoryVault::default()), tempfile::tempdir().unwrap());
+    let cluster = Cluster::new(dir.path(), &network, || options(&vault).object_bytes(128 << 10));
+    let id = cluster.session();
+    let mut next = 1;
+    for round in 0..6 {
+        let from = cluster.leader();
+        let upto = next + 80;
+        eventually("they are appended", || {
+            let Some(leader) = cluster.leader() else { return false };
+            // In flight while leadership moves; of unknown outcome until the new leader answers.
+            let mut session = cluster.logs[leader].resume_session(id, Sequence(next));
+            let mut tickets = Vec::new();
+            for n in next..upto {
+                match session.submit(&record(n)) {
+                    Ok(ticket) => tickets.push((n, ticket)),
+                    Err(_) => break,
+                }
+            }
+            if cluster.leader() == from && round < 5 {
+                _ = cluster.logs[leader]
+                    .transfer_leader(NodeId((leader as u64 + 1) % 3 + 1), Duration::from_secs(5));
+            }
+            for (n, ticket) in tickets {
+                match ticket.wait() {
+                    Ok(index) => assert_eq!(index, Index(n)),
+                    Err(error) if error.kind() == ErrorKind::SequenceForgotten => {}
+                    Err(_) => return false,
+                }
+                next = n + 1;
+            }
+            next == upto
+        });
+    }
+    let last = next - 1;
+    for log in &cluster.logs {
+        eventually("it is committed there", || log.last_index() == Index(last));
+        eventually("all can be read there", || {
+            let mut reader = log.reader(Start::First).unwrap();
+            (1..=last).all(|n| {
+                reader.next_record().is_ok_and(|found| found.is_some_and(|found| found.data == record(n)))
+            })
+        });
+    }
+    eventually("all is in slices", || {
+        cluster.leader().is_some_and(|n| cluster.logs[n].metrics().sliced_index >= last)
+    });
+    let id = cluster.id;
+    drop(cluster);
+    let (log, notes) = again(&*vault, id, dir.path());
+    assert!(notes.is_empty(), "{notes:?}");
+    read_all(&log, 1, last);
+}
+
+/// Moves leadership to this replica.
+fn lead(cluster: &Cluster, to: usize) -> &Log {
+    eventually("it leads", || {
+        if let Some(leader) = cluster.leader().filter(|leader| *leader != to) {
+            _ = cluster.logs[leader].transfer_leader(NodeId(to as u64 + 1), Duration::from_secs(2));
+        }
+        cluster.leader() == Some(to)
+    });
+    &cluster.logs[to]
+}
+
+/// The puts of an earlier leadership hang in the object store: those of the next one of the same replica wait for none of them.
+#[test]
+fn puts_of_an_earlier_leadership_hold_up_nothing() {
+    let (network, vault, dir) =
+        (MemoryNetwork::new(), Arc::new(Unsteady::default()), tempfile::tempdir().unwrap());
+    let cluster = Cluster::new(dir.path(), &network, || options(&vault));
+    let log = lead(&cluster, 0);
+    log.append(&record(1)).unwrap();
+    vault.hangs.store(true, Ordering::SeqCst);
+    let mut tickets = Vec::new();
+    eventually("all puts hang", || {
+        tickets.push(log.submit(&record(2)).unwrap());
+        std::thread::sleep(Duration::from_millis(15));
+        vault.hung.load(Ordering::SeqCst) >= 8
+    });
+    lead(&cluster, 1);
+    tickets.into_iter().for_each(|ticket| drop(ticket.wait().unwrap_err()));
+    vault.hangs.store(false, Ordering::SeqCst);
+    let log = lead(&cluster, 0);
+    let appended = log.submit(&record(2)).unwrap().wait_timeout(Duration::from_secs(30));
+    vault.lets_go.store(true, Ordering::SeqCst);
+    assert_eq!(appended.unwrap(), Index(2));
+    read_all(log, 1, 2);
+}
+
+/// A replica that leads again does not count what another one referred to meanwhile: the next object comes in time.
+#[test]
+fn next_object_comes_in_time_after_changes_of_leader() {
+    let (network, vault, dir) =
+        (MemoryNetwork::new(), Arc::new(MemoryVault::default()), tempfile::tempdir().unwrap());
+    let cluster = Cluster::new(dir.path(), &network, || options(&vault).object_bytes(128 << 10));
+    let add = |to: usize, from: u64, count: u64| {
+        let log = lead(&cluster, to);
+        for n in from..from + count {
+            eventually("it is appended", || log.append(&record(n)).is_ok());
+        }
+        // The leader looks whether there is enough for an object.
+        std::thread::sleep(Duration::from_millis(1500));
+    };
+    add(0, 1, 30);
+    add(1, 31, 60);
+    add(0, 91, 20);
+    eventually("an object is stored", || cluster.logs[0].metrics().stored_index > 0);
+}

@@ -1,0 +1,202 @@
+//! The durability class `object`: which payload slices stay in the object store, and what a fetch takes of them.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+#[path = "support/payload_log.rs"]
+mod payload_log;
+#[path = "support/unsteady.rs"]
+mod unsteady;
+
+use chiplog::backup::{Backup, Inventory, Pin, RestoreOptions};
+use chiplog::vault::{HookedVault, MemoryVault, Vault};
+use chiplog::{ErrorKind, Index, Log, Options};
+use payload_log::{again, all_sliced, append, eventually, open, options, payloads, read_all, record, refuse};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use unsteady::Unsteady;
+
+/// A pin keeps objects, which have the payload themselves: a backup of it needs no payload slice. The inventory knows each payload slice,
+/// and removes those that nothing needs, and no other.
+#[test]
+fn pins_have_the_payload_and_the_inventory_knows_every_slice() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let options = || options(&vault).object_bytes(256 << 10).object_delete_delay(Duration::ZERO);
+    let log = open(&dir.path().join("lost"), options());
+    let id = log.log_id();
+    (0..10).for_each(|_| append(&log, 100));
+    eventually("objects are stored", || log.metrics().stored_index > 500);
+    let pin = Pin::make(&*vault, id, "kept", None).unwrap();
+    (0..5).for_each(|_| append(&log, 100));
+    all_sliced(&log);
+    log.discard(Index(1400)).unwrap();
+    eventually("payload of objects goes", || payloads(&*vault, id).len() < 20);
+    all_sliced(&log);
+    drop(log);
+    // A leader of long ago has left this one.
+    let stray = format!("{:032x}/p/{:020}.{:020}", id.get(), 0, 9);
+    vault.put(&stray, &["left".into()]).unwrap();
+    let there = Inventory::take(&*vault, id).unwrap();
+    let count = payloads(&*vault, id).len() as u64;
+    assert_eq!(
+        (there.unknown.objects, there.unneeded_payloads.objects, there.unneeded_payloads.bytes),
+        (0, 1, 4)
+    );
+    assert_eq!(there.payloads.objects, count - 1);
+    // A damaged object does not keep the inventory from showing what there is. Then nothing is known to be unneeded.
+    let damaged = MemoryVault::default();
+    for object in vault.list(&format!("{:032x}/", id.get())).unwrap() {
+        damaged.put(&object.name, &[vault.get(&object.name, 0..object.bytes).unwrap()]).unwrap();
+    }
+    let newest = damaged.list(&format!("{:032x}/o/", id.get())).unwrap().pop().unwrap();
+    let mut bytes = damaged.get(&newest.name, 0..newest.bytes).unwrap().to_vec();
+    let at = bytes.len() - 30;
+    bytes[at] ^= 1;
+    damaged.put(&newest.name, &[bytes.into()]).unwrap();
+    let unclear = Inventory::take(&damaged, id).unwrap();
+    assert!(
+        unclear.payloads_unclear.as_ref().unwrap().contains(&newest.name),
+        "{:?}",
+        unclear.payloads_unclear
+    );
+    let all = payloads(&damaged, id).len() as u64;
+    assert_eq!((unclear.payloads.objects, unclear.unneeded_payloads.objects), (all, 0));
+    assert_eq!(unclear.delete_unneeded_payloads(&damaged).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(there.payloads_unclear, None);
+    assert_eq!(there.delete_unneeded_payloads(&*vault).unwrap(), 1);
+    assert!(!payloads(&*vault, id).contains(&stray) && payloads(&*vault, id).len() as u64 == count - 1);
+    let (log, notes) = again(&*vault, id, dir.path());
+    assert!(notes.is_empty(), "{notes:?}");
+    read_all(&log, 1400, 1500);
+    drop(log);
+    // Without a payload slice the pin has all that it covers.
+    payloads(&*vault, id).iter().for_each(|name| vault.delete(name).unwrap());
+    let backup = Backup::fetch_pin(&*vault, id, "kept", dir.path().join("pinned"), &mut |_, _| {}).unwrap();
+    backup.restore(dir.path().join("old"), &RestoreOptions::default(), &mut |_, _| {}).unwrap();
+    let old = Log::open(dir.path().join("old"), Options::with_segment_bytes(1 << 20)).unwrap();
+    read_all(&old, pin.first.get(), pin.last.get());
+    assert!(pin.first == Index(1) && pin.last > Index(500), "{pin:?}");
+    drop(old);
+    Pin::remove(&*vault, id, "kept").unwrap();
+    Inventory::delete_log(&*vault, id).unwrap();
+    assert!(vault.list("").unwrap().is_empty());
+}
+
+/// All objects are discarded, and slices cannot begin with the log's state yet: the older slices lead to the newest records, so their
+/// payload stays.
+#[test]
+fn payload_stays_while_older_slices_lead_to_the_end() {
+    let (dir, below) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let vault = Arc::new(HookedVault::new(below.clone()));
+    let options = || options(&vault).object_bytes(128 << 10);
+    let log = open(&dir.path().join("lost"), options());
+    let id = log.log_id();
+    // A little larger than a reference to it: files fill soon.
+    let text = |n: u64| format!("{n:060}");
+    let add = |count: u64| {
+        let last = log.last_index().get();
+        let tickets: Vec<_> =
+            (last + 1..=last + count).map(|n| log.submit(text(n).as_bytes()).unwrap()).collect();
+        tickets.into_iter().for_each(|ticket| _ = ticket.wait().unwrap());
+    };
+    add(6000);
+    eventually("objects are stored", || log.metrics().stored_index > 1000);
+    refuse(&vault, &["/o/"]);
+    (0..4).for_each(|_| add(3000));
+    all_sliced(&log);
+    refuse(&vault, &["/o/", "/s/"]);
+    let last = log.last_index();
+    log.discard(Index(last.get() - 9)).unwrap();
+    let files = || {
+        std::fs::read_dir(dir.path().join("lost"))
+            .unwrap()
+            .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().ends_with(".seg"))
+            .count()
+    };
+    let before = files();
+    eventually("files go", || files() < before || log.metrics().slice_failures > 3);
+    // Time enough for the leader to delete payload, if it were to.
+    std::thread::sleep(Duration::from_millis(300));
+    let check = |what: &str| {
+        let (log, notes) = again(&*below, id, dir.path());
+        assert!(notes.is_empty(), "{what}: {notes:?}");
+        assert_eq!(log.last_index(), last, "{what}");
+        assert_eq!(log.read(last).unwrap().data, text(last.get()).as_bytes());
+    };
+    check("before");
+    let kept = payloads(&*below, id).len();
+    assert!(kept > 2, "{kept} payload slices");
+    vault.set(|_, _| Ok(()));
+    eventually("payload of discarded records goes", || payloads(&*below, id).len() < kept);
+    check("after");
+}
+
+/// A directory that is not mounted looks like an empty store. A log whose files refer to payload stores none there, also before its first
+/// object.
+#[test]
+fn payload_does_not_go_to_an_empty_store() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = open(dir.path(), options(&vault));
+    append(&log, 3);
+    drop(log);
+    let empty = Arc::new(MemoryVault::default());
+    let log = open(dir.path(), options(&empty));
+    let error = log.append(&record(4)).unwrap_err();
+    assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("root"), "{error}");
+    assert!(payloads(&*empty, log.log_id()).is_empty());
+    drop(log);
+    let log = open(dir.path(), options(&vault));
+    append(&log, 1);
+    read_all(&log, 1, 4);
+}
+
+/// Payload that comes damaged, and is sound in the object store, ends no fetch early.
+#[test]
+fn fetch_is_not_cut_by_payload_that_comes_damaged() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(Unsteady::default()));
+    let log = open(&dir.path().join("lost"), options(&vault));
+    let id = log.log_id();
+    (0..4).for_each(|_| append(&log, 20));
+    all_sliced(&log);
+    drop(log);
+    for damages in [1, 3, 7] {
+        vault.damages.store(damages, Ordering::SeqCst);
+        vault.gets.lock().unwrap().clear();
+        let (log, notes) = again(&*vault, id, dir.path());
+        assert!(notes.is_empty(), "{damages}: {notes:?}");
+        read_all(&log, 1, 80);
+    }
+}
+
+/// A directory that was restored from an older image of the disk has used up terms before: it puts nothing over payload of the log that was
+/// lost, and deletes nothing, and all that was acknowledged comes back from the object store.
+#[test]
+fn older_copy_of_a_log_puts_and_deletes_no_payload() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let (lost, image) = (dir.path().join("lost"), dir.path().join("image"));
+    let log = open(&lost, options(&vault));
+    append(&log, 20);
+    all_sliced(&log);
+    let id = log.log_id();
+    drop(log);
+    std::fs::create_dir(&image).unwrap();
+    for entry in std::fs::read_dir(&lost).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), image.join(entry.file_name())).unwrap();
+    }
+    let log = open(&lost, options(&vault));
+    append(&log, 20);
+    all_sliced(&log);
+    drop(log);
+    let there = payloads(&*vault, id);
+    let bytes = |name: &String| vault.get(name, 0..vault.size(name).unwrap().unwrap()).unwrap();
+    let before: Vec<_> = there.iter().map(bytes).collect();
+    let log = Log::open(&image, options(&vault)).unwrap();
+    let error = log.append(&record(21)).unwrap_err();
+    assert!(error.to_string().contains("older copy of the log"), "{error}");
+    drop(log);
+    assert_eq!(payloads(&*vault, id), there);
+    assert_eq!(there.iter().map(bytes).collect::<Vec<_>>(), before);
+    let (log, notes) = again(&*vault, id, dir.path());
+    assert!(notes.is_empty(), "{notes:?}");
+    read_all(&log, 1, 40);
+}

@@ -1,0 +1,77 @@
+//! An object store whose puts can hang, and whose answers can come damaged.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "test support")]
+
+use bytes::Bytes;
+use chiplog::vault::{MemoryVault, ObjectInfo, Vault};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Puts of payload hang while `hangs` is set, until they are let go. The first `damages` answers to a get of each slice, of
+/// payload or of entries, come damaged.
+#[derive(Debug, Default)]
+pub struct Unsteady {
+    pub below: MemoryVault,
+    pub hangs: AtomicBool,
+    pub hung: AtomicU64,
+    pub lets_go: AtomicBool,
+    pub damages: AtomicU64,
+    pub gets: Mutex<BTreeMap<String, u64>>,
+}
+
+impl Unsteady {
+    fn wait(&self) {
+        if self.hangs.load(Ordering::SeqCst) {
+            self.hung.fetch_add(1, Ordering::SeqCst);
+            while !self.lets_go.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+}
+
+impl Vault for Unsteady {
+    fn put(&self, name: &str, pieces: &[Bytes]) -> chiplog::Result<()> {
+        if name.contains("/p/") {
+            self.wait();
+        }
+        self.below.put(name, pieces)
+    }
+
+    fn create(&self, name: &str, bytes: Bytes) -> chiplog::Result<bool> {
+        self.below.create(name, bytes)
+    }
+
+    fn get(&self, name: &str, range: std::ops::Range<u64>) -> chiplog::Result<Bytes> {
+        let found = self.below.get(name, range)?;
+        let mut gets = self.gets.lock().unwrap();
+        let count = gets.entry(name.to_owned()).or_default();
+        *count += 1;
+        let damages = self.damages.load(Ordering::SeqCst);
+        // Where one fetch is not enough, they are of one slice alone.
+        let is_slice = match damages {
+            0..=3 => name.contains("/p/") || name.contains("/s/"),
+            _ => name.ends_with("/p/00000000000000000001.00000000000000000001"),
+        };
+        if !is_slice || *count > damages {
+            return Ok(found);
+        }
+        let mut damaged = found.to_vec();
+        damaged[found.len() - 6] ^= 16;
+        Ok(damaged.into())
+    }
+
+    fn size(&self, name: &str) -> chiplog::Result<Option<u64>> {
+        self.below.size(name)
+    }
+
+    fn list(&self, prefix: &str) -> chiplog::Result<Vec<ObjectInfo>> {
+        self.below.list(prefix)
+    }
+
+    fn delete(&self, name: &str) -> chiplog::Result<()> {
+        self.below.delete(name)
+    }
+}

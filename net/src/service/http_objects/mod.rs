@@ -1,0 +1,318 @@
+//! Objects over plain HTTP: lists of the objects that logs have in the object store, and their bytes in ranges, for any program that
+//! makes GET requests: `curl`, backups without credentials of the store, parallel and resumed downloads.
+//!
+//! ```text
+//! GET /v1/objects                     the objects of all logs and groups of this server, as JSON   listing.rs
+//! GET /v1/objects?log=NAME            of one of them, or of the group of a named log
+//! GET /v1/objects/ID/                 of the one with this id
+//! GET /v1/objects/ID/o/NUMBER         the bytes of one object, or a range of them                  bytes.rs, range.rs
+//! ```
+//!
+//! Invariants:
+//! - Only objects that the log's own table has are served: no other name is asked for in the store, whatever a request says.
+//! - Without TLS and tokens, no web page of others reads an answer through a browser: web_pages.rs.
+//! - Lists and checksums come from the log, not from the store.
+//! - One log that is not served hides no other one: in the list of all it has the reason.
+//!
+//! Must not know: tokens, sockets, what is in an object.
+
+mod bytes;
+mod listing;
+mod range;
+mod web_pages;
+
+use crate::listener::auth::methods::OBJECTS;
+use crate::listener::connection_info::ConnectionInfo;
+use crate::listener::memory_budget::Budget;
+use crate::served::caller::Caller;
+use crate::served::log_slot::{DEFAULT_LOG, GROUP, LogSlot, SYSTEM_LOG};
+use crate::wire::ids::from_hex;
+use crate::wire::status::to_status;
+use chiplog::{Error, ErrorKind, Log, LogId};
+use http::{HeaderMap, Method, Request, Response};
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tonic::server::NamedService;
+
+/// The digits of an object's number in its name.
+const NUMBER_DIGITS: usize = 20;
+
+/// Serves objects over plain HTTP, on a server made by [`listener::server`](crate::listener::server). Cheap to clone.
+///
+/// ```
+/// use chiplog_net::listener;
+/// use chiplog_net::served::log_slot::LogSlot;
+/// use chiplog_net::service::http_objects::HttpObjects;
+/// let router = listener::server().add_service(HttpObjects::new(LogSlot::new()));
+/// # drop(router);
+/// ```
+#[derive(Clone, Debug)]
+pub struct HttpObjects {
+    host: Arc<LogSlot>,
+    /// For requests that no [`CallBudgetLayer`](crate::listener::stream_budget::CallBudgetLayer) has settled.
+    budget: Budget,
+}
+
+impl HttpObjects {
+    /// Serves the objects of these logs.
+    pub fn new(host: Arc<LogSlot>) -> Self {
+        Self { host, budget: Budget::default() }
+    }
+}
+
+/// The router gives a service all paths that begin with its name.
+impl NamedService for HttpObjects {
+    const NAME: &'static str = "v1";
+}
+
+impl Service<Request<Body>> for HttpObjects {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let payer = self.budget.payer_of(request.extensions());
+        let caller = Caller::of(request.extensions());
+        let host = self.host.clone();
+        let is_secret = request.extensions().get().is_some_and(ConnectionInfo::is_secret);
+        let is_protected = is_secret || caller.is_proven();
+        let (parts, _) = request.into_parts();
+        Box::pin(async move {
+            let allowed = if is_protected { Ok(()) } else { web_pages::check_host(&host, &parts) };
+            let target = allowed.and_then(|()| Target::of(parts.uri.path(), parts.uri.query()));
+            let response = match target {
+                Ok(Target::All) => {
+                    all(&host, &caller).map(|logs| listing::respond(logs.into_iter().map(shown)))
+                }
+                Ok(Target::Named(name)) => named(&host, &caller, name).and_then(listed),
+                Ok(Target::OfLog(log)) => find(&host, &caller, log).and_then(listed),
+                Ok(Target::Object(log, number)) => match find(&host, &caller, log).and_then(check_is_whole) {
+                    Ok((_, log)) => {
+                        let wanted =
+                            Wanted { headers: &parts.headers, is_head: parts.method == Method::HEAD, number };
+                        bytes::respond(host, log, wanted, payer).await
+                    }
+                    Err(status) => Err(status),
+                },
+                Err(status) => Err(status),
+            };
+            Ok(response.unwrap_or_else(Status::into_http))
+        })
+    }
+}
+
+/// A request for an object.
+struct Wanted<'a> {
+    headers: &'a HeaderMap,
+    is_head: bool,
+    number: u64,
+}
+
+/// The subject of a request.
+#[derive(Debug, PartialEq, Eq)]
+enum Target<'a> {
+    /// All logs and groups of this server.
+    All,
+    /// The log or group of this name.
+    Named(&'a str),
+    /// The log or group with this id.
+    OfLog(LogId),
+    /// An object of that log.
+    Object(LogId, u64),
+}
+
+impl<'a> Target<'a> {
+    /// # Errors
+    /// NOT_FOUND: nothing is at the path. INVALID_ARGUMENT: the query says something else than `log=NAME`.
+    fn of(path: &'a str, query: Option<&'a str>) -> Result<Self, Status> {
+        let rest = path.strip_prefix(OBJECTS).map(|rest| rest.strip_prefix('/').unwrap_or(rest));
+        let target = match rest.map(|rest| rest.split_once('/').unwrap_or((rest, ""))) {
+            Some(("", "")) => return Self::listed(query),
+            Some((log, "" | "o" | "o/")) => log_id(log).map(Self::OfLog),
+            Some((log, rest)) => log_id(log).zip(number(rest)).map(|(log, number)| Self::Object(log, number)),
+            None => None,
+        };
+        match query {
+            None | Some("") => target.ok_or_else(|| nothing_at(path)),
+            Some(_) => Err(invalid("only lists of all objects take a query, log=NAME")),
+        }
+    }
+
+    fn listed(query: Option<&'a str>) -> Result<Self, Status> {
+        match query {
+            None | Some("") => Ok(Self::All),
+            Some(query) => match query.strip_prefix("log=") {
+                Some(name) if !name.is_empty() && !name.contains(['&', '%']) => Ok(Self::Named(name)),
+                _ => Err(invalid(
+                    "the query is not log=NAME with the name of a log, unquoted, `_system` or `_group-N`",
+                )),
+            },
+        }
+    }
+}
+
+/// The log's id in a path. None: it is none.
+fn log_id(text: &str) -> Option<LogId> {
+    from_hex(text).ok().filter(|_| !text.bytes().any(|b| b.is_ascii_uppercase())).map(LogId)
+}
+
+/// The number in `o/00000000000000000007`. None: it is something else.
+fn number(rest: &str) -> Option<u64> {
+    let digits = rest.strip_prefix("o/")?;
+    let is_number = digits.len() == NUMBER_DIGITS && digits.bytes().all(|b| b.is_ascii_digit());
+    digits.parse().ok().filter(|_| is_number)
+}
+
+fn nothing_at(path: &str) -> Status {
+    let what = format!(
+        "{path:?} is no path of an object: GET {OBJECTS} lists those there are, with their names, and {OBJECTS}/NAME has the bytes"
+    );
+    to_status(&Error::new(ErrorKind::NotFound, what), None)
+}
+
+fn invalid(what: &str) -> Status {
+    to_status(&Error::new(ErrorKind::InvalidArgument, what), None)
+}
+
+/// A log or group that has objects, with its name at this server.
+type Replica = (String, Log);
+
+/// The list of the objects of this log.
+///
+/// # Errors
+/// UNIMPLEMENTED: it is a branch.
+fn listed(log: Replica) -> Result<Response<Body>, Status> {
+    Ok(listing::respond([shown(check_is_whole(log)?)]))
+}
+
+/// A log in a list of all of them: one that is not served has the reason, and its own objects.
+fn shown((name, log): Replica) -> listing::Shown {
+    let not_served = not_served(&name, &log);
+    listing::Shown { name, log, not_served }
+}
+
+/// Checks that all objects of a log are its own. Those of a branch's ancestors have another log's id, also in their bytes.
+///
+/// # Errors
+/// UNIMPLEMENTED.
+fn check_is_whole((name, log): Replica) -> Result<Replica, Status> {
+    match not_served(&name, &log) {
+        None => Ok((name, log)),
+        Some(what) => Err(to_status(&Error::new(ErrorKind::Unsupported, what), None)),
+    }
+}
+
+/// Why a log is not served, if so.
+fn not_served(name: &str, log: &Log) -> Option<String> {
+    log.reads_other_logs().then(|| {
+        format!(
+            "log {name:?} is a branch that reads objects of another log, and these are not served over HTTP: read them from the object \
+             store, or follow the log"
+        )
+    })
+}
+
+/// The replicas of this server: of the default log, the system log and the groups.
+///
+/// # Errors
+/// UNAVAILABLE: there is no log yet, or the server is shutting down. PERMISSION_DENIED.
+fn all(host: &LogSlot, caller: &Caller) -> Result<Vec<Replica>, Status> {
+    let mut all = vec![(DEFAULT_LOG.to_owned(), host.default_log()?.clone())];
+    if let Some(logs) = host.named() {
+        all.push((SYSTEM_LOG.to_owned(), logs.system().clone()));
+        all.extend(logs.groups().into_iter().map(|(number, log)| (format!("{GROUP}{number}"), log)));
+    }
+    all.iter().try_for_each(|(name, _)| caller.claim(name))?;
+    Ok(all)
+}
+
+/// The replica with this id.
+///
+/// # Errors
+/// Those of [`all`]. NOT_FOUND.
+fn find(host: &LogSlot, caller: &Caller, id: LogId) -> Result<Replica, Status> {
+    let found = all(host, caller)?.into_iter().find(|(_, log)| log.log_id() == id);
+    found.ok_or_else(|| {
+        let what = format!(
+            "this server has no replica of log {:032x}: GET {OBJECTS} lists those it has, and other servers may have others",
+            id.get()
+        );
+        to_status(&Error::new(ErrorKind::NotFound, what), None)
+    })
+}
+
+/// The replica of this name, or the one that has the named log of this name.
+///
+/// # Errors
+/// Those of [`all`]. NOT_FOUND: there is none here.
+fn named(host: &LogSlot, caller: &Caller, name: &str) -> Result<Replica, Status> {
+    let group = || host.named().and_then(|logs| logs.group_of(name).ok().flatten());
+    let wanted = match name {
+        _ if name.starts_with('_') => name.to_owned(),
+        _ if host.is_default(name) => DEFAULT_LOG.to_owned(),
+        _ => group().map(|number| format!("{GROUP}{number}")).unwrap_or_default(),
+    };
+    let found = all(host, caller)?.into_iter().find(|(known, _)| *known == wanted);
+    found.ok_or_else(|| {
+        let what = format!(
+            "there is no log or group {name:?} here: GET {OBJECTS} lists those of this server, and other servers may have others"
+        );
+        to_status(&Error::new(ErrorKind::NotFound, what), None)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tonic::Code;
+
+    const ID: &str = "0000000000000000000000000000000a";
+
+    #[test]
+    fn only_paths_of_lists_and_objects_are_understood() {
+        let of = |path: &'static str, query| Target::of(path, query).map_err(|status| status.code());
+        for path in ["/v1/objects", "/v1/objects/"] {
+            assert_eq!(of(path, None), Ok(Target::All));
+            assert_eq!(of(path, Some("log=_group-1")), Ok(Target::Named("_group-1")));
+            for query in ["log=", "log=a&log=b", "x=1", "log=%2e", "log"] {
+                assert_eq!(of(path, Some(query)), Err(Code::InvalidArgument), "{query}");
+            }
+        }
+        for rest in ["", "/", "/o", "/o/"] {
+            let path = format!("/v1/objects/{ID}{rest}");
+            assert_eq!(Target::of(&path, None).unwrap(), Target::OfLog(LogId(10)), "{path}");
+            assert_eq!(Target::of(&path, Some("log=a")).unwrap_err().code(), Code::InvalidArgument);
+        }
+        let path = format!("/v1/objects/{ID}/o/00000000000000000012");
+        assert_eq!(Target::of(&path, None).unwrap(), Target::Object(LogId(10), 12));
+        for rest in [
+            "x".to_owned(),
+            "..".to_owned(),
+            format!("{ID}/root"),
+            format!("{ID}/pin/a"),
+            format!("{ID}/begin/00000000000000000012"),
+            format!("{ID}/s/1.2.3"),
+            format!("{ID}/o/12"),
+            format!("{ID}/o/+0000000000000000012"),
+            format!("{ID}/o/99999999999999999999"),
+            format!("{ID}/o/../root"),
+            format!("{ID}//o/00000000000000000012"),
+            format!("{ID}/o/00000000000000000012/"),
+            format!("/{ID}/o/00000000000000000012"),
+            ID.to_uppercase(),
+        ] {
+            let path = format!("/v1/objects/{rest}");
+            assert_eq!(Target::of(&path, None).unwrap_err().code(), Code::NotFound, "{path}");
+        }
+    }
+}

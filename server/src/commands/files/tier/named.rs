@@ -1,0 +1,163 @@
+//! The way from a default log to the named logs of its cluster: the list of the cluster's logs, and the sets of pins that are
+//! backups of all of them.
+//!
+//! Must not know: how anything is shown.
+
+use super::objects::Listed;
+use chiplog::backup::{ClusterLogs, ClusterPins, Pin};
+use chiplog::internal::root_name;
+use chiplog::vault::Vault;
+use chiplog::{Error, ErrorKind, LogId, Result};
+use chiplog_net::wire::ids::to_hex;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// How long a new group may take until its servers begin to store it, and how often to look.
+const ROOTS_WITHIN: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(250);
+
+/// The faults of these of a log. With any of them, a fetch or a backup of the cluster is refused.
+///
+/// # Errors
+/// Those of the object store.
+pub(super) fn faults(vault: &dyn Vault, log: LogId, listed: &Listed) -> Result<Vec<String>> {
+    let (mut faults, mut list) = (Vec::new(), None);
+    match listed.has_list {
+        true => match ClusterLogs::find(vault, log) {
+            Ok(found) => {
+                faults.extend(missing(vault, found.as_ref())?);
+                list = found;
+            }
+            Err(error) => faults.push(fault(error)?),
+        },
+        false => match check_list(vault, log, None) {
+            Err(error) if error.kind() == ErrorKind::Corrupt => faults.push(error.to_string()),
+            checked => _ = checked?,
+        },
+    }
+    for (name, Found { set, fault }) in sets(vault, log)? {
+        faults.extend(fault);
+        let (Some(set), Some(list)) = (set, &list) else { continue };
+        let known = list.parts();
+        let unknown = set.logs.parts().into_iter().filter(|part| !known.contains(part));
+        faults.extend(unknown.map(|(part, id)| {
+            let id = to_hex(id.get());
+            format!("{part}, log {id}, is in the backup {name}, and not in the list of the cluster's logs")
+        }));
+    }
+    Ok(faults)
+}
+
+/// Checks that a cluster that has backups in the object store has its list there.
+///
+/// # Errors
+/// `Corrupt`: the list was lost. Those of the object store.
+pub(super) fn check_list(
+    vault: &dyn Vault,
+    log: LogId,
+    list: Option<ClusterLogs>,
+) -> Result<Option<ClusterLogs>> {
+    if list.is_some() {
+        return Ok(list);
+    }
+    let Some(name) = ClusterPins::names(vault, log)?.pop() else { return Ok(None) };
+    let catalogue = match ClusterPins::read(vault, log, &name) {
+        Ok(Some(set)) => format!(", whose catalogue is log {}", to_hex(set.logs.catalogue.get())),
+        _ => String::new(),
+    };
+    let what = format!(
+        "the object store does not have the list of the cluster's logs, {}/named, and has the backup {name} of all of them{catalogue}: the \
+         list was lost. Servers that run store it again within 5 minutes",
+        to_hex(log.get())
+    );
+    Err(Error::new(ErrorKind::Corrupt, what))
+}
+
+/// A set of pins that is a backup of a cluster.
+pub(super) struct Found {
+    /// None: it cannot be read.
+    pub(super) set: Option<ClusterPins>,
+    /// Why it is no backup of the whole cluster, if so.
+    pub(super) fault: Option<String>,
+}
+
+/// The sets of a cluster with this default log, by name.
+///
+/// # Errors
+/// Those of the object store.
+pub(super) fn sets(vault: &dyn Vault, log: LogId) -> Result<BTreeMap<String, Found>> {
+    let mut sets = BTreeMap::new();
+    for name in ClusterPins::names(vault, log)? {
+        match ClusterPins::find(vault, log, &name) {
+            // It was removed meanwhile.
+            Ok(None) => {}
+            Ok(Some(set)) => _ = sets.insert(name, Found { set: Some(set), fault: None }),
+            Err(error) => {
+                let why = format!(
+                    "the backup {name} of the cluster of log {}: {}",
+                    to_hex(log.get()),
+                    fault(error)?
+                );
+                // A set that was removed meanwhile has no fault.
+                let set = match ClusterPins::read(vault, log, &name) {
+                    Ok(None) => continue,
+                    set => set.ok().flatten(),
+                };
+                sets.insert(name, Found { set, fault: Some(why) });
+            }
+        }
+    }
+    Ok(sets)
+}
+
+/// The set that a pin was made with, among these sets.
+pub(super) fn set_of<'a>(sets: &'a [Found], log: LogId, pin: &Pin) -> Option<&'a Found> {
+    sets.iter().find(|found| found.set.as_ref().is_some_and(|set| set.has(log, pin)))
+}
+
+/// Waits until all logs of a list have their object `root`: a group is in the list seconds before its servers begin to store it. Returns
+/// those that do not have it after ten seconds.
+///
+/// # Errors
+/// Those of the object store.
+pub(super) fn await_roots(vault: &dyn Vault, list: &ClusterLogs) -> Result<Vec<(String, LogId)>> {
+    let deadline = Instant::now() + ROOTS_WITHIN;
+    let mut lack = list.parts();
+    loop {
+        let mut left = Vec::new();
+        for (name, log) in lack {
+            if vault.size(&root_name(log))?.is_none() {
+                left.push((name, log));
+            }
+        }
+        if left.is_empty() || Instant::now() > deadline {
+            return Ok(left);
+        }
+        std::thread::sleep(LOOK);
+        lack = left;
+    }
+}
+
+/// The logs of a list that are not there.
+fn missing(vault: &dyn Vault, list: Option<&ClusterLogs>) -> Result<Vec<String>> {
+    let lack = list.map(|list| await_roots(vault, list)).transpose()?.unwrap_or_default();
+    let shown = |(name, log): (String, LogId)| {
+        format!(
+            "{name}, log {}, is in the list of the cluster's logs, and its object `root` is not there: it was deleted, or its servers have \
+             not begun to store it",
+            to_hex(log.get())
+        )
+    };
+    Ok(lack.into_iter().map(shown).collect())
+}
+
+/// The text of an error about the contents of the object store.
+///
+/// # Errors
+/// It is about something else.
+fn fault(error: Error) -> Result<String> {
+    match error.kind() {
+        ErrorKind::Corrupt | ErrorKind::Unsupported => Ok(error.to_string()),
+        _ => Err(error),
+    }
+}
