@@ -119,6 +119,46 @@ fn new_replica_fills_its_disk_from_objects() {
     read_all(&two, 1);
 }
 
+/// A new replica with limits of its own is not sent what is stored, although the leader has all of it in files. One without limits has
+/// all records in files, as all replicas without limits do.
+#[test]
+fn new_replica_begins_behind_what_is_stored() {
+    let (network, vault) = (MemoryNetwork::new(), Arc::new(MemoryVault::default()));
+    let dirs: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+    let open = |node: u64, bootstrap, options| {
+        replica(dirs[node as usize - 1].path(), node, bootstrap, &network, options)
+    };
+    let one = open(1, Bootstrap::Init, options(&vault));
+    eventually("it leads", || one.append(&record(1)).is_ok());
+    // Files that began before the log had objects do not say that it has any.
+    for _ in 0..2 {
+        append_to(&[&one], 4000);
+        eventually("most is stored", || one.metrics().unstored_bytes < 300_000);
+    }
+    let small = || options(&vault).local_bytes(2 * u64::from(SEGMENT));
+    let join = |node: u64, options| {
+        let log = open(node, Bootstrap::Join(one.log_id()), options);
+        let (node, directory) = (NodeId(node), log.directory_id());
+        let add = Change::AddLearner { node, directory, address: format!("memory:{node}") };
+        one.change_members(&[add], Duration::from_secs(20)).unwrap();
+        eventually("it has caught up", || log.last_index() == one.last_index());
+        log
+    };
+    let (two, three) = (join(2, small()), join(3, options(&vault)));
+    let segments = |node: usize| files(dirs[node - 1].path(), ".seg");
+    assert!(segments(1) > 20 && segments(3) + 4 > segments(1), "{} and {}", segments(1), segments(3));
+    assert!(two.metrics().bytes < 600_000, "{:?}", two.metrics());
+    for log in [&two, &three] {
+        assert_eq!(log.first_index().get(), 1);
+        read_all(log, 1);
+    }
+    // It makes the next objects, whose entries it all has.
+    one.change_members(&[Change::Promote(NodeId(2))], Duration::from_secs(20)).unwrap();
+    append_to(&[&one, &two], 3000);
+    eventually("later records are stored", || one.metrics().unstored_bytes < 300_000);
+    read_all(&two, 1);
+}
+
 /// All replicas are lost: the log comes back from the object store alone, as far as it was stored.
 #[test]
 fn log_comes_back_from_the_object_store_alone() {

@@ -61,6 +61,7 @@ impl Replica {
         // A replica starts no election while its log is not durable, or while it may have lost entries that it once
         // had.
         if self.is_leader() || (log.persisted == log.last_index() && self.may_vote()) {
+            self.give_up_openings();
             self.raw.tick();
             self.retry_pre_vote();
             self.steady();

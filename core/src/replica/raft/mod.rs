@@ -35,6 +35,7 @@ mod propose;
 mod ready;
 mod repair_service;
 mod requests;
+mod skipping;
 mod storage;
 
 use crate::cluster::membership::{Member, Membership};

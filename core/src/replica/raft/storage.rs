@@ -7,7 +7,8 @@
 //!
 //! Invariants:
 //! - `recent` has no gaps and ends with the last entry; all entries before its first one are written;
-//! - an entry leaves `recent` only once it is written, and its body only when no peer is likely to need it.
+//! - an entry leaves `recent` only once it is written, and its body only when no peer is likely to need it;
+//! - a snapshot skips no entry that is neither discarded nor in an object that is stored.
 //!
 //! A failed read does not panic: raft gets the error that the entries are temporarily unavailable, and the error is
 //! kept for the node.
@@ -16,16 +17,16 @@ use crate::cluster::membership::Membership;
 use crate::error::{Error, ErrorKind, Result};
 use crate::replica::wire::raft_message::{body_bytes, conf_state, entry};
 use crate::store::format::block::{BlockHeader, Kind};
-use crate::store::format::segment::HardState;
+use crate::store::format::segment::{HardState, Opening};
 use crate::store::read::entry_lookup::Archive;
 use crate::store::segment::Base;
-use crate::types::{EntryIndex, Term};
+use crate::types::{EntryIndex, NodeId, Term};
 use bytes::{BufMut, Bytes, BytesMut};
 use raft::eraftpb::{Entry, Snapshot};
 use raft::storage::GetEntriesContext;
 use raft::{RaftState, StorageError};
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// The maximum bytes of bodies kept in memory for followers: the newest ones.
 const RECENT_BYTES_MAX: usize = 16 << 20;
@@ -52,6 +53,8 @@ pub(crate) struct Entries {
     written: EntryIndex,
     /// Whether bodies are kept for peers. A log on its own keeps none.
     keep_bodies: bool,
+    /// Replicas that read entries up to this one from the object store.
+    skipping: BTreeMap<u64, EntryIndex>,
     start: (HardState, Membership),
     failure: RefCell<Option<Error>>,
 }
@@ -67,6 +70,7 @@ impl Entries {
             recent_bytes: 0,
             written: end.raft,
             keep_bodies: false,
+            skipping: BTreeMap::new(),
             start: (state, membership),
             failure: RefCell::new(None),
         };
@@ -85,6 +89,37 @@ impl Entries {
 
     pub(crate) fn keep_bodies(&mut self, keep: bool) {
         self.keep_bodies = keep;
+    }
+
+    /// A replica needs no entry up to `stored`, which are committed and in objects. None: it needs all that there are.
+    pub(super) fn skip(&mut self, node: NodeId, stored: Option<EntryIndex>) {
+        match stored {
+            Some(stored) => drop(self.skipping.insert(node.0, stored)),
+            None => drop(self.skipping.remove(&node.0)),
+        }
+    }
+
+    /// Where the log of this replica would begin if it were sent a snapshot. None: with the first entry.
+    pub(super) fn begin_of(&self, node: NodeId) -> Option<EntryIndex> {
+        let (header, _) = self.opening_for(node.0).ok()?;
+        Some(header.raft_index).filter(|begin| begin.0 > 0)
+    }
+
+    /// The opening of the newest segment that skips nothing that a replica needs.
+    fn opening_for(&self, node: u64) -> Result<(BlockHeader, Bytes)> {
+        if let Some(stored) = self.skipping.get(&node)
+            && let Some((header, opening)) = self.archive.newest_opening(*stored)?
+            // With it the replica has to learn that there are objects.
+            && Opening::has_objects(&opening).unwrap_or_default()
+        {
+            return Ok((header, opening));
+        }
+        let (header, opening) = self.archive.oldest_opening()?;
+        // This replica's own snapshot is not written yet.
+        if header.raft_index != self.base.raft {
+            return Err(Error::new(ErrorKind::Busy, "the opening of the log is not written yet"));
+        }
+        Ok((header, opening))
     }
 
     /// Adds the next entry, which is to be written.
@@ -268,7 +303,7 @@ fn header_at(end: Base) -> BlockHeader {
     }
 }
 
-/// The contents of a positions-only snapshot: the next record's index and the opening block of the oldest segment.
+/// The contents of a positions-only snapshot: the next record's index and the opening block of a segment.
 pub(crate) fn encode_snapshot(header: &BlockHeader, opening: &[u8]) -> Bytes {
     let mut b = BytesMut::with_capacity(16 + opening.len());
     b.put_u64_le(header.first.0);
@@ -318,17 +353,19 @@ impl raft::Storage for Entries {
         Ok(self.last().0)
     }
 
-    fn snapshot(&self, _: u64, _: u64) -> raft::Result<Snapshot> {
+    fn snapshot(&self, _: u64, to: u64) -> raft::Result<Snapshot> {
         let unavailable = || raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable);
-        let (header, opening) = self.archive.oldest_opening().map_err(|error| {
-            self.note(error);
+        let (header, opening) = self.opening_for(to).map_err(|error| {
+            if error.kind() != ErrorKind::Busy {
+                self.note(error);
+            }
             unavailable()
         })?;
-        // This replica's own snapshot is not written yet, or nothing was ever discarded.
-        if header.raft_index != self.base.raft || header.raft_index.0 == 0 {
+        // Nothing was ever discarded.
+        if header.raft_index.0 == 0 {
             return Err(unavailable());
         }
-        let opened = crate::store::format::segment::Opening::parse(&opening).map_err(|_| unavailable())?;
+        let opened = Opening::parse(&opening).map_err(|_| unavailable())?;
         let membership = Membership::decode(&opened.configuration).map_err(|_| unavailable())?;
         let mut snapshot = Snapshot { data: encode_snapshot(&header, &opening), ..Snapshot::default() };
         let metadata = snapshot.mut_metadata();

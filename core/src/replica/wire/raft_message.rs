@@ -76,10 +76,13 @@ pub(crate) enum HeadKind {
     StoreObject = 15,
     /// The object is stored, or the sender could not store it.
     ObjectStored = 16,
+    /// The sender's log ends with this entry, and a leader may leave out of what follows all that is stored: the sender reads it from
+    /// the object store. Older versions drop it.
+    ReadsStored = 17,
 }
 
 impl HeadKind {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::Raft,
         Self::Removed,
         Self::Hello,
@@ -96,6 +99,7 @@ impl HeadKind {
         Self::DamagedEntry,
         Self::StoreObject,
         Self::ObjectStored,
+        Self::ReadsStored,
     ];
 }
 

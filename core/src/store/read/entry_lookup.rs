@@ -174,13 +174,28 @@ impl Archive {
             let Some(segment) = self.segments.oldest() else {
                 return Err(Error::new(ErrorKind::Closed, "the log has no segments"));
             };
-            let mut blocks = self.blocks(&segment)?;
-            let upto = segment.data_end();
-            match blocks.next(upto)?.filter(|found| found.header.kind == Kind::Opening) {
-                Some(found) => Ok((found.header, load(&mut blocks, &found, upto)?)),
-                None => Err(blocks.corrupt(SEGMENT_HEADER_BYTES, "the first block is not an opening block")),
-            }
+            self.opening(&segment)
         })
+    }
+
+    /// The opening block of the newest segment that begins behind `upto` or an earlier entry. `None`: all begin later.
+    ///
+    /// # Errors
+    /// Those of [`Self::header`].
+    pub(crate) fn newest_opening(&self, upto: EntryIndex) -> Result<Option<(BlockHeader, Bytes)>> {
+        self.segments.undisturbed(|| {
+            let segment = self.segments.beginning_before(upto);
+            segment.map(|segment| self.opening(&segment)).transpose()
+        })
+    }
+
+    fn opening(&self, segment: &Arc<Segment>) -> Result<(BlockHeader, Bytes)> {
+        let mut blocks = self.blocks(segment)?;
+        let upto = segment.data_end();
+        match blocks.next(upto)?.filter(|found| found.header.kind == Kind::Opening) {
+            Some(found) => Ok((found.header, load(&mut blocks, &found, upto)?)),
+            None => Err(blocks.corrupt(SEGMENT_HEADER_BYTES, "the first block is not an opening block")),
+        }
     }
 
     /// Teaches `learner` the log's state after entry `to`. It learns the last opening block at or before `from`, and

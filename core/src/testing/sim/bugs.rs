@@ -245,6 +245,7 @@ bugs! {
     153 "slices of another history keep payload out, or payload counts before them" by "slices_of_another_history_hide_nothing",
     154 "payload counts behind an entry whose slice went before the log referred to payload"
         by "first_payload_counts_once_a_slice_refers_to_it",
+    155 "a new replica begins behind entries that are in no object",
 }
 
 #[cfg(test)]

@@ -96,6 +96,10 @@ impl Replica {
                 return Err("answer about an object from a node that is no member");
             }
             HeadKind::ObjectStored => return self.on_object_answer(from, &body).map(|()| None),
+            HeadKind::ReadsStored if !is_member => {
+                return Err("message about stored entries from a node that is no member");
+            }
+            HeadKind::ReadsStored => return self.on_reads_stored(from, &body).map(|()| None),
         }
         let (message, arrived) = raft_message::decode_message(&body, bodies)?;
         if message.from != from.0 || message.to != to.0 {
@@ -177,10 +181,12 @@ impl Replica {
             if message.get_msg_type() == MessageType::MsgSnapshot {
                 let until = self.ticks.next.plus(self.cluster.election_timeout);
                 self.peers.snapshots.insert(message.to, until);
+                self.opening_sent(NodeId(message.to));
             }
             if !self.is_introduced_to(NodeId(message.to)) {
                 continue; // it is greeted with every tick; raft retries
             }
+            self.offer_to_skip(&message);
             let message = self.durably_known(message);
             match self.bodies_of(&message) {
                 Ok(bodies) => {
@@ -240,6 +246,7 @@ impl Replica {
             let progress = self.raw.raft.prs().get(node);
             if progress.is_some_and(|p| p.state == ProgressState::Snapshot) {
                 self.raw.report_snapshot(node, SnapshotStatus::Failure);
+                self.send_opening(NodeId(node));
             }
         }
     }
