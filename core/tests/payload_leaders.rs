@@ -7,9 +7,9 @@ mod payload_log;
 mod unsteady;
 
 use chiplog::transport::MemoryNetwork;
-use chiplog::vault::MemoryVault;
-use chiplog::{ErrorKind, Index, Log, NodeId, Sequence, Start};
-use payload_log::{Cluster, again, eventually, options, read_all, record};
+use chiplog::vault::{HookedVault, MemoryVault};
+use chiplog::{Error, ErrorKind, Index, Log, NodeId, Sequence, Start};
+use payload_log::{Cluster, again, eventually, options, payloads, read_all, record};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -107,6 +107,51 @@ fn puts_of_an_earlier_leadership_hold_up_nothing() {
     vault.lets_go.store(true, Ordering::SeqCst);
     assert_eq!(appended.unwrap(), Index(2));
     read_all(log, 1, 2);
+}
+
+/// Objects that nobody could read back have left the files of the new leader. Payload of their entries stays: another replica has these,
+/// and can make the objects again.
+#[test]
+fn payload_stays_for_objects_whose_entries_left_the_leaders_files() {
+    let (network, dir) = (MemoryNetwork::new(), tempfile::tempdir().unwrap());
+    let vault = Arc::new(HookedVault::new(Arc::new(MemoryVault::default())));
+    vault.set(|call, name| match call == "get" && name.contains("/o/") {
+        true => Err(Error::new(ErrorKind::Unavailable, "objects cannot be read")),
+        false => Ok(()),
+    });
+    let cluster = Cluster::new(dir.path(), &network, || {
+        options(&vault).object_bytes(1 << 20).local_bytes(2 * u64::from(payload_log::SEGMENT))
+    });
+    let log = lead(&cluster, 0);
+    let oldest = |node: usize| {
+        let names = std::fs::read_dir(dir.path().join(node.to_string())).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.ends_with(".seg")).min().unwrap()
+    };
+    let begun = [1, 2].map(oldest);
+    let mut next = 1;
+    eventually("files of a follower go", || {
+        append_from(log, next, 500);
+        next += 500;
+        oldest(2) > begun[1]
+    });
+    assert_eq!(oldest(1), begun[0], "the leader keeps the entries of objects that are to be read back");
+    let first = payloads(&*vault, cluster.id).remove(0);
+    let log = lead(&cluster, 1);
+    for _ in 0..100 {
+        append_from(log, next, 5);
+        next += 5;
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    assert_eq!(payloads(&*vault, cluster.id).first(), Some(&first));
+}
+
+/// Appends records from this one on.
+fn append_from(log: &Log, next: u64, count: u64) {
+    let tickets: Vec<_> = (next..next + count).map(|n| log.submit(&record(n)).unwrap()).collect();
+    for (n, ticket) in (next..).zip(tickets) {
+        assert_eq!(ticket.wait().unwrap(), Index(n));
+    }
 }
 
 /// A replica that leads again does not count what another one referred to meanwhile: the next object comes in time.

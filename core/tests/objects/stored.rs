@@ -2,16 +2,17 @@
 
 use crate::support::{
     SEGMENT, append, append_to, eventually, files, objects_in, options, read_all, record, replica,
-    two_replicas,
+    replica_over, two_replicas,
 };
 use chiplog::backup::{Backup, RestoreOptions, RestoreTo};
 use chiplog::cluster::{Bootstrap, Change, Role};
 use chiplog::follower::{FollowFrom, FollowMessage};
-use chiplog::transport::MemoryNetwork;
+use chiplog::transport::{Envelope, Inbox, MemoryNetwork, Transport};
 use chiplog::vault::{FaultOptions, FaultyVault, HookedVault, MemoryVault, Vault};
-use chiplog::{ErrorKind, Index, Log, LogOption, NodeId, Options, ReadMode, ReadOnlyLog, Start};
+use chiplog::{Error, ErrorKind, Index, Log, LogOption, NodeId, Options, ReadMode, ReadOnlyLog, Start};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 #[test]
@@ -120,11 +121,11 @@ fn new_replica_fills_its_disk_from_objects() {
 }
 
 /// A new replica with limits of its own is not sent what is stored, although the leader has all of it in files. One without limits has
-/// all records in files, as all replicas without limits do.
+/// all records in files, as all replicas without limits do, and so has one that cannot read the object store.
 #[test]
 fn new_replica_begins_behind_what_is_stored() {
     let (network, vault) = (MemoryNetwork::new(), Arc::new(MemoryVault::default()));
-    let dirs: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+    let dirs: Vec<_> = (0..4).map(|_| tempfile::tempdir().unwrap()).collect();
     let open = |node: u64, bootstrap, options| {
         replica(dirs[node as usize - 1].path(), node, bootstrap, &network, options)
     };
@@ -145,10 +146,15 @@ fn new_replica_begins_behind_what_is_stored() {
         log
     };
     let (two, three) = (join(2, small()), join(3, options(&vault)));
+    let refused = Arc::new(HookedVault::new(vault.clone()));
+    refused.set(|_, _| Err(Error::new(ErrorKind::Unavailable, "no way to the object store")));
+    let four = join(4, small().vault(refused.clone() as Arc<dyn Vault>));
     let segments = |node: usize| files(dirs[node - 1].path(), ".seg");
     assert!(segments(1) > 20 && segments(3) + 4 > segments(1), "{} and {}", segments(1), segments(3));
     assert!(two.metrics().bytes < 600_000, "{:?}", two.metrics());
-    for log in [&two, &three] {
+    assert!(four.metrics().bytes > 5_000_000, "{:?}", four.metrics());
+    refused.set(|_, _| Ok(()));
+    for log in [&two, &three, &four] {
         assert_eq!(log.first_index().get(), 1);
         read_all(log, 1);
     }
@@ -156,6 +162,53 @@ fn new_replica_begins_behind_what_is_stored() {
     one.change_members(&[Change::Promote(NodeId(2))], Duration::from_secs(20)).unwrap();
     append_to(&[&one, &two], 3000);
     eventually("later records are stored", || one.metrics().unstored_bytes < 300_000);
+    read_all(&two, 1);
+}
+
+/// A network that loses openings: heads that are large and have no bodies.
+#[derive(Debug)]
+struct LosesOpenings {
+    below: Arc<dyn Transport>,
+    lost: Arc<AtomicUsize>,
+}
+
+impl Transport for LosesOpenings {
+    fn attach(&self, node: NodeId, inbox: Inbox) {
+        self.below.attach(node, inbox);
+    }
+
+    fn detach(&self, node: NodeId) {
+        self.below.detach(node);
+    }
+
+    fn send(&self, envelope: Envelope) {
+        match envelope.bodies.is_empty() && envelope.head.len() > 1000 {
+            true => drop(self.lost.fetch_add(1, Ordering::Relaxed)),
+            false => self.below.send(envelope),
+        }
+    }
+}
+
+/// No opening reaches a new replica: after some attempts it is sent all entries.
+#[test]
+fn new_replica_gets_all_entries_if_openings_are_lost() {
+    let (network, vault) = (MemoryNetwork::new(), Arc::new(MemoryVault::default()));
+    let dirs: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
+    let small = || options(&vault).local_bytes(2 * u64::from(SEGMENT));
+    let lost = Arc::new(AtomicUsize::new(0));
+    let transport = Arc::new(LosesOpenings { below: network.transport(), lost: lost.clone() });
+    let one = replica_over(dirs[0].path(), 1, Bootstrap::Init, transport, options(&vault));
+    eventually("it leads", || one.append(&record(1)).is_ok());
+    for _ in 0..2 {
+        append_to(&[&one], 4000);
+        eventually("most is stored", || one.metrics().unstored_bytes < 300_000);
+    }
+    let two = replica(dirs[1].path(), 2, Bootstrap::Join(one.log_id()), &network, small());
+    let add =
+        Change::AddLearner { node: NodeId(2), directory: two.directory_id(), address: "memory:2".to_owned() };
+    one.change_members(&[add], Duration::from_secs(20)).unwrap();
+    eventually("it has caught up", || two.last_index() == one.last_index());
+    assert!(lost.load(Ordering::Relaxed) > 0 && two.metrics().bytes > 5_000_000, "{:?}", two.metrics());
     read_all(&two, 1);
 }
 

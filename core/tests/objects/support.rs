@@ -1,7 +1,7 @@
 //! Shared by these tests: a log with small objects, records by their index, waits, replicas.
 
 use chiplog::cluster::{Bootstrap, Change, ClusterOptions};
-use chiplog::transport::MemoryNetwork;
+use chiplog::transport::{MemoryNetwork, Transport};
 use chiplog::vault::{MemoryVault, Vault};
 use chiplog::{Index, Log, NodeId, Options, Start};
 use std::path::Path;
@@ -75,7 +75,17 @@ pub(crate) fn replica(
     network: &MemoryNetwork,
     options: Options,
 ) -> Log {
-    let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
+    replica_over(dir, node, bootstrap, network.transport(), options)
+}
+
+pub(crate) fn replica_over(
+    dir: &Path,
+    node: u64,
+    bootstrap: Bootstrap,
+    transport: Arc<dyn Transport>,
+    options: Options,
+) -> Log {
+    let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, transport);
     cluster.election_timeout = Duration::from_millis(300);
     cluster.heartbeat = Duration::from_millis(30);
     Log::open(dir, options.cluster(cluster)).unwrap()

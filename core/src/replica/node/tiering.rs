@@ -281,6 +281,7 @@ impl Node {
         self.learn_suspects(now);
         self.save_suspects(now);
         self.release_files(now);
+        self.let_skip(now);
         self.take_answer(now);
         if !self.replica.is_leader() {
             self.tiering.delegation.forget();
@@ -295,6 +296,9 @@ impl Node {
         }
         let Some(vault) = self.tiering.vault.clone() else { return Ok(()) };
         let job = match self.replica.is_leader() {
+            _ if self.replica.asks_for_store() => {
+                Some(Job::FindStore { vault: vault.clone(), log: self.tiering.log })
+            }
             true => self.leaders_job(&vault, now)?,
             false => self.requested_job(&vault),
         };
@@ -565,6 +569,13 @@ impl Node {
             JobDone::Root(Ok(())) => {
                 self.tiering.is_checked = true;
                 self.tiering.has_succeeded("the object store");
+            }
+            JobDone::FoundStore(found) => {
+                if let Err(error) = &found {
+                    let path = self.tiering.path.display();
+                    tracing::info!(%path, %error, "this new replica gets all records from the others");
+                }
+                self.replica.found_store(found.is_ok());
             }
             JobDone::Root(Err(error)) => {
                 self.tiering.has_failed(&error, "the object store cannot be used", now)

@@ -69,6 +69,7 @@ use raft::eraftpb::Entry;
 use raft::{RawNode, StateRole};
 use ready::Durability;
 use requests::Requests;
+use skipping::Skipping;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 pub(crate) use storage::Entries;
@@ -121,6 +122,7 @@ pub(crate) struct Replica {
     led: Option<Term>,
     repair_service: repair_service::RepairService,
     object_service: object_service::ObjectService,
+    skipping: Skipping,
     /// When this replica lost leadership while appends waited.
     lost_lead: Option<Moment>,
     /// The reason why it takes no part any more.
@@ -212,6 +214,7 @@ impl Replica {
             led: None,
             repair_service: repair_service::RepairService::default(),
             object_service: object_service::ObjectService::default(),
+            skipping: Skipping::default(),
             lost_lead: None,
             out: None,
             answers_on: false,

@@ -1,27 +1,49 @@
 //! Skipping: a new replica is not sent what is stored. It begins behind that, and reads it from the object store.
 //!
 //! ```text
-//! leader                                     new replica
-//! ------                                     -----------
-//! entries behind its last one -------------> has none before them
-//!                                  <-------- ReadsStored(0), and raft's rejection
+//! leader                                     new replica, without any entry
+//! ------                                     ------------------------------
+//! entries ---------------------------------> can I read the object store?
+//! entries, again --------------------------> yes: it drops them, or raft rejects them
+//!                                  <-------- ReadsStored
 //! the opening of the newest segment
 //! that begins behind stored entries -------> jumps there
 //! ```
 //!
-//! A replica says so only if it has an object store, and does not keep all records in its own files. The leader remembers it for each
-//! replica until that greets it again: then it has started, perhaps without a store.
+//! A replica says so only if it has reached the object store, and does not keep all records in its own files. An opening that is lost, or
+//! refused, is sent up to three times; then the replica gets all entries, as it does if there is no such opening. The leader forgets what
+//! a replica has said when that greets it: then it has started, perhaps without a store.
 //!
-//! Invariant: what is skipped is in objects that a committed entry says to be stored. So the replica has all entries of each object that
-//! is not stored, as all others that skipped none of these.
+//! Invariants:
+//! - what is skipped is in objects that a committed entry says to be stored. So the replica has all entries of each object that is not
+//!   stored, as all others that skipped none of these;
+//! - no entry of an object is skipped that may have to be made again, nor a later one: the files of that replica could be the last copy.
 
 use super::Replica;
 use crate::options::Options;
 use crate::record::batch::Malformed;
 use crate::replica::wire::object_message::{encode_reads_stored, parse_reads_stored};
-use crate::types::{EntryIndex, NodeId};
+use crate::sync::clock::Moment;
+use crate::types::{EntryIndex, NodeId, Term};
 use raft::ProgressState;
 use raft::eraftpb::{Message, MessageType};
+use std::time::Duration;
+
+/// How long a new replica takes no entries because the object store does not answer.
+const STORE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The state of skipping.
+#[derive(Debug, Default)]
+pub(super) struct Skipping {
+    /// At a new replica: whether it can read the object store. None: it is not known.
+    reads_store: Option<bool>,
+    /// Until when the answer is awaited. None: it is not asked.
+    asked_until: Option<Moment>,
+    /// The leader, and its term, that know it.
+    told: Option<(u64, u64)>,
+    /// At a leader: entries up to this one are stored, and no object of them has to be made again.
+    stored: Option<EntryIndex>,
+}
 
 /// Whether a replica with these options begins behind what is stored.
 fn skips_stored(options: &Options) -> bool {
@@ -31,31 +53,59 @@ fn skips_stored(options: &Options) -> bool {
 }
 
 impl Replica {
-    /// Before raft rejects entries because it lacks those before them: says that it needs nothing that is stored.
-    pub(super) fn offer_to_skip(&mut self, message: &Message) {
-        let rejects = message.get_msg_type() == MessageType::MsgAppendResponse && message.reject;
-        if rejects && skips_stored(&self.options) {
-            self.post(NodeId(message.to), encode_reads_stored(EntryIndex(message.reject_hint)));
+    /// At a new replica: whether it waits to know whether it can read the object store.
+    pub(crate) fn asks_for_store(&self) -> bool {
+        self.skipping.asked_until.is_some() && self.skipping.reads_store.is_none()
+    }
+
+    /// Says whether it can.
+    pub(crate) fn found_store(&mut self, is_there: bool) {
+        self.skipping.reads_store = Some(is_there);
+    }
+
+    /// At a leader: how far new replicas may skip entries. None: not at all.
+    pub(crate) fn may_skip(&mut self, stored: Option<EntryIndex>) {
+        self.skipping.stored = stored;
+    }
+
+    /// Whether raft does not get a message: this replica has no entry, and its leader is to leave out what is stored. It sends entries
+    /// again.
+    pub(super) fn awaits_opening(&mut self, message: &Message, now: Moment) -> bool {
+        let is_new = self.raw.raft.raft_log.last_index() == 0;
+        if message.get_msg_type() != MessageType::MsgAppend || !is_new || !skips_stored(&self.options) {
+            return false;
+        }
+        match self.skipping.reads_store {
+            None => now < *self.skipping.asked_until.get_or_insert(now.plus(STORE_TIMEOUT)),
+            Some(false) => false,
+            Some(true) => {
+                let leader = (message.from, message.term);
+                if self.skipping.told.replace(leader) == Some(leader) {
+                    return false;
+                }
+                self.post(NodeId(message.from), encode_reads_stored(Term(message.term)));
+                message.index == 0 // raft rejects entries behind others
+            }
         }
     }
 
     pub(super) fn on_reads_stored(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
-        let last = parse_reads_stored(body)?;
-        let committed = self.sequencer.committed();
-        let stored = if planted!(155) { Some(committed.raft) } else { committed.objects.stored_upto() };
-        self.raw.mut_store().skip(from, stored);
-        if last == EntryIndex(0) {
-            self.send_opening(from);
+        let term = parse_reads_stored(body)?;
+        let stored = if planted!(155) { Some(self.sequencer.committed().raft) } else { self.skipping.stored };
+        if let Some(stored) = stored
+            && self.is_leader()
+            && term == self.term()
+        {
+            self.raw.mut_store().skip(from, stored);
+            self.request_opening(from);
         }
         Ok(())
     }
 
-    /// Has raft send an opening to a replica that has no entry yet, and no entries from the first one on.
-    pub(super) fn send_opening(&mut self, to: NodeId) {
-        if !self.is_leader() || self.raw.store().begin_of(to).is_none() {
-            return;
-        }
-        if let Some(progress) = self.raw.raft.mut_prs().get_mut(to.0)
+    /// Has raft send an opening to a replica that has no entry yet, if there is one, and no entries from the first one on.
+    fn request_opening(&mut self, to: NodeId) {
+        if self.raw.store().has_opening_for(to)
+            && let Some(progress) = self.raw.raft.mut_prs().get_mut(to.0)
             && progress.matched == 0
             && progress.state != ProgressState::Snapshot
         {
@@ -63,19 +113,33 @@ impl Replica {
         }
     }
 
-    /// Has raft send entries after all where there is no opening to send: the replica has greeted, or the opening cannot be read.
-    pub(super) fn give_up_openings(&mut self) {
-        let awaited =
-            self.raw.raft.prs().iter().filter(|(_, progress)| progress.pending_request_snapshot != 0);
-        let nodes = awaited.map(|(node, _)| NodeId(*node));
-        let none: Vec<NodeId> = nodes.filter(|node| self.raw.store().begin_of(*node).is_none()).collect();
-        none.into_iter().for_each(|node| self.opening_sent(node));
-    }
-
-    /// An opening is on its way. Raft does not send another one unless it is lost.
-    pub(super) fn opening_sent(&mut self, to: NodeId) {
-        if let Some(progress) = self.raw.raft.mut_prs().get_mut(to.0) {
+    /// Raft sends no further opening: one is on its way, has arrived, or there is none.
+    pub(super) fn forget_opening(&mut self, to: NodeId) {
+        if self.raw.store().skips()
+            && let Some(progress) = self.raw.raft.mut_prs().get_mut(to.0)
+        {
             progress.pending_request_snapshot = 0;
         }
+    }
+
+    /// An opening was lost, or refused.
+    pub(super) fn lost_opening(&mut self, to: NodeId) {
+        if self.raw.mut_store().lost_opening(to) {
+            self.request_opening(to);
+        }
+    }
+
+    /// Has raft send entries after all where there is no opening.
+    pub(super) fn give_up_openings(&mut self) {
+        for node in self.raw.store().take_without_opening() {
+            self.forget_opening(NodeId(node));
+            self.raw.mut_store().send_all(NodeId(node));
+        }
+    }
+
+    /// A replica has started, perhaps without an object store: it is sent all entries, until it says otherwise.
+    pub(super) fn send_all(&mut self, to: NodeId) {
+        self.forget_opening(to);
+        self.raw.mut_store().send_all(to);
     }
 }

@@ -13,7 +13,7 @@
 //! A failed read does not panic: raft gets the error that the entries are temporarily unavailable, and the error is
 //! kept for the node.
 
-use crate::cluster::membership::Membership;
+use crate::cluster::membership::{Member, Membership};
 use crate::error::{Error, ErrorKind, Result};
 use crate::replica::wire::raft_message::{body_bytes, conf_state, entry};
 use crate::store::format::block::{BlockHeader, Kind};
@@ -26,7 +26,7 @@ use raft::eraftpb::{Entry, Snapshot};
 use raft::storage::GetEntriesContext;
 use raft::{RaftState, StorageError};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The maximum bytes of bodies kept in memory for followers: the newest ones.
 const RECENT_BYTES_MAX: usize = 16 << 20;
@@ -41,6 +41,18 @@ struct Recent {
     body: Option<Vec<Bytes>>,
 }
 
+/// What a new replica is not sent.
+#[derive(Clone, Copy, Debug)]
+struct Skip {
+    /// Entries up to this one.
+    stored: EntryIndex,
+    /// How often it is sent an opening. Then it gets all entries: it may refuse the opening.
+    attempts: u8,
+}
+
+/// How often an opening is sent to a new replica.
+const OPENINGS_MAX: u8 = 3;
+
 /// The log's entries.
 #[derive(Debug)]
 pub(crate) struct Entries {
@@ -53,8 +65,10 @@ pub(crate) struct Entries {
     written: EntryIndex,
     /// Whether bodies are kept for peers. A log on its own keeps none.
     keep_bodies: bool,
-    /// Replicas that read entries up to this one from the object store.
-    skipping: BTreeMap<u64, EntryIndex>,
+    /// New replicas that are not sent what is stored.
+    skipping: BTreeMap<u64, Skip>,
+    /// See [`Self::take_without_opening`].
+    without_opening: RefCell<BTreeSet<u64>>,
     start: (HardState, Membership),
     failure: RefCell<Option<Error>>,
 }
@@ -71,6 +85,7 @@ impl Entries {
             written: end.raft,
             keep_bodies: false,
             skipping: BTreeMap::new(),
+            without_opening: RefCell::default(),
             start: (state, membership),
             failure: RefCell::new(None),
         };
@@ -91,35 +106,58 @@ impl Entries {
         self.keep_bodies = keep;
     }
 
-    /// A replica needs no entry up to `stored`, which are committed and in objects. None: it needs all that there are.
-    pub(super) fn skip(&mut self, node: NodeId, stored: Option<EntryIndex>) {
-        match stored {
-            Some(stored) => drop(self.skipping.insert(node.0, stored)),
-            None => drop(self.skipping.remove(&node.0)),
+    /// A new replica is not sent entries up to `stored`, which are committed and in objects.
+    pub(super) fn skip(&mut self, node: NodeId, stored: EntryIndex) {
+        self.skipping.insert(node.0, Skip { stored, attempts: OPENINGS_MAX });
+    }
+
+    /// A replica is sent all entries that there are.
+    pub(super) fn send_all(&mut self, node: NodeId) {
+        self.skipping.remove(&node.0);
+    }
+
+    /// An opening for this replica was lost, or refused. Whether it is sent another one.
+    pub(super) fn lost_opening(&mut self, node: NodeId) -> bool {
+        let Some(skip) = self.skipping.get_mut(&node.0) else { return false };
+        skip.attempts -= 1;
+        let is_left = skip.attempts > 0;
+        if !is_left {
+            self.send_all(node);
         }
+        is_left
     }
 
-    /// Where the log of this replica would begin if it were sent a snapshot. None: with the first entry.
-    pub(super) fn begin_of(&self, node: NodeId) -> Option<EntryIndex> {
-        let (header, _) = self.opening_for(node.0).ok()?;
-        Some(header.raft_index).filter(|begin| begin.0 > 0)
+    /// Whether some replica is not sent what is stored.
+    pub(super) fn skips(&self) -> bool {
+        !self.skipping.is_empty()
     }
 
-    /// The opening of the newest segment that skips nothing that a replica needs.
-    fn opening_for(&self, node: u64) -> Result<(BlockHeader, Bytes)> {
-        if let Some(stored) = self.skipping.get(&node)
-            && let Some((header, opening)) = self.archive.newest_opening(*stored)?
-            // With it the replica has to learn that there are objects.
-            && Opening::has_objects(&opening).unwrap_or_default()
-        {
-            return Ok((header, opening));
+    /// Whether this replica can be sent an opening instead of the first entries.
+    pub(super) fn has_opening_for(&self, node: NodeId) -> bool {
+        self.snapshot_for(node.0).is_ok_and(|snapshot| snapshot.is_some())
+    }
+
+    /// The replicas for which there was no opening since the last call, although raft wanted one. Without it they need the first entries.
+    pub(super) fn take_without_opening(&self) -> BTreeSet<u64> {
+        self.without_opening.take()
+    }
+
+    /// The opening behind which a replica begins that lacks entries. None: nothing was ever discarded.
+    fn snapshot_for(&self, node: u64) -> Result<Option<Snapshot>> {
+        if let Some(Skip { stored, .. }) = self.skipping.get(&node) {
+            match self.archive.newest_opening(*stored) {
+                Ok(Some((header, opening))) if is_whole(&opening) => {
+                    if let Some(snapshot) = snapshot_of(&header, &opening) {
+                        return Ok(Some(snapshot));
+                    }
+                }
+                Ok(_) => {}
+                Err(error) => self.note(error),
+            }
         }
         let (header, opening) = self.archive.oldest_opening()?;
-        // This replica's own snapshot is not written yet.
-        if header.raft_index != self.base.raft {
-            return Err(Error::new(ErrorKind::Busy, "the opening of the log is not written yet"));
-        }
-        Ok((header, opening))
+        // This replica's own snapshot may not be written yet.
+        Ok(if header.raft_index == self.base.raft { snapshot_of(&header, &opening) } else { None })
     }
 
     /// Adds the next entry, which is to be written.
@@ -303,6 +341,25 @@ fn header_at(end: Base) -> BlockHeader {
     }
 }
 
+/// Whether a replica can begin with this opening, although there are entries before it: it says that there are objects, and which
+/// voters there are.
+fn is_whole(opening: &[u8]) -> bool {
+    let has_objects = Opening::has_objects(opening).unwrap_or_default();
+    let members = || Membership::decode(&Opening::parse(opening).ok()?.configuration).ok();
+    has_objects && members().is_some_and(|members| members.members().any(Member::is_voter))
+}
+
+/// The snapshot that an opening is. None: there is no entry before it, or it cannot be read.
+fn snapshot_of(header: &BlockHeader, opening: &[u8]) -> Option<Snapshot> {
+    let membership = Membership::decode(&Opening::parse(opening).ok()?.configuration).ok()?;
+    let mut snapshot = Snapshot { data: encode_snapshot(header, opening), ..Snapshot::default() };
+    let metadata = snapshot.mut_metadata();
+    metadata.index = header.raft_index.0;
+    metadata.term = header.term.0;
+    metadata.set_conf_state(conf_state(&membership));
+    (header.raft_index.0 > 0).then_some(snapshot)
+}
+
 /// The contents of a positions-only snapshot: the next record's index and the opening block of a segment.
 pub(crate) fn encode_snapshot(header: &BlockHeader, opening: &[u8]) -> Bytes {
     let mut b = BytesMut::with_capacity(16 + opening.len());
@@ -354,24 +411,13 @@ impl raft::Storage for Entries {
     }
 
     fn snapshot(&self, _: u64, to: u64) -> raft::Result<Snapshot> {
-        let unavailable = || raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable);
-        let (header, opening) = self.opening_for(to).map_err(|error| {
-            if error.kind() != ErrorKind::Busy {
-                self.note(error);
-            }
-            unavailable()
-        })?;
-        // Nothing was ever discarded.
-        if header.raft_index.0 == 0 {
-            return Err(unavailable());
+        let found = self.snapshot_for(to).unwrap_or_else(|error| {
+            self.note(error);
+            None
+        });
+        if found.is_none() && self.base.raft.0 == 0 {
+            self.without_opening.borrow_mut().insert(to);
         }
-        let opened = Opening::parse(&opening).map_err(|_| unavailable())?;
-        let membership = Membership::decode(&opened.configuration).map_err(|_| unavailable())?;
-        let mut snapshot = Snapshot { data: encode_snapshot(&header, &opening), ..Snapshot::default() };
-        let metadata = snapshot.mut_metadata();
-        metadata.index = header.raft_index.0;
-        metadata.term = header.term.0;
-        metadata.set_conf_state(conf_state(&membership));
-        Ok(snapshot)
+        found.ok_or(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable))
     }
 }

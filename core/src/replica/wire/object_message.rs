@@ -1,12 +1,12 @@
 //! Messages about objects, as bytes: the leader's request to store one, and the answer; and what a replica says that reads objects.
 //!
 //! Little-endian. A request has the object's number, 8 bytes. An answer has it too, then what is stored, 20 bytes, or zeros: the
-//! sender could not store it. The third message has the last entry of its sender, 8 bytes.
+//! sender could not store it. The third message has the term of its sender, 8 bytes.
 
 use crate::record::batch::{Malformed, u64_at};
 use crate::replica::wire::raft_message::{HeadKind, head};
 use crate::store::format::objects::{STORED_BYTES, StoredObject};
-use crate::types::EntryIndex;
+use crate::types::Term;
 use bytes::Bytes;
 
 /// The request to store an object.
@@ -37,17 +37,17 @@ pub(crate) fn parse_answer(body: &[u8]) -> Result<(u64, Option<StoredObject>), M
     Ok((u64_at(number, 0), stored))
 }
 
-/// The message of a replica that reads stored entries from the object store, and whose log ends with `last`.
-pub(crate) fn encode_reads_stored(last: EntryIndex) -> Bytes {
-    head(HeadKind::ReadsStored, &last.0.to_le_bytes())
+/// The message of a replica without entries that reads stored ones from the object store, to the leader of `term`.
+pub(crate) fn encode_reads_stored(term: Term) -> Bytes {
+    head(HeadKind::ReadsStored, &term.0.to_le_bytes())
 }
 
 /// # Errors
 /// The message has another length.
-pub(crate) fn parse_reads_stored(body: &[u8]) -> Result<EntryIndex, Malformed> {
+pub(crate) fn parse_reads_stored(body: &[u8]) -> Result<Term, Malformed> {
     let body: &[u8; 8] =
         body.try_into().map_err(|_| "message about stored entries has an unexpected length")?;
-    Ok(EntryIndex(u64::from_le_bytes(*body)))
+    Ok(Term(u64::from_le_bytes(*body)))
 }
 
 #[cfg(test)]
@@ -61,8 +61,8 @@ mod tests {
         let (kind, body) = parse_head(&encode_request(7)).unwrap();
         assert_eq!((kind, parse_request(&body)), (HeadKind::StoreObject, Ok(7)));
         assert!((0..body.len()).all(|cut| parse_request(&body[..cut]).is_err()));
-        let (kind, body) = parse_head(&encode_reads_stored(EntryIndex(9))).unwrap();
-        assert_eq!((kind, parse_reads_stored(&body)), (HeadKind::ReadsStored, Ok(EntryIndex(9))));
+        let (kind, body) = parse_head(&encode_reads_stored(Term(9))).unwrap();
+        assert_eq!((kind, parse_reads_stored(&body)), (HeadKind::ReadsStored, Ok(Term(9))));
         assert!((0..body.len()).all(|cut| parse_reads_stored(&body[..cut]).is_err()));
         for stored in [None, Some(object)] {
             let (kind, body) = parse_head(&encode_answer(7, stored)).unwrap();

@@ -76,8 +76,8 @@ pub(crate) enum HeadKind {
     StoreObject = 15,
     /// The object is stored, or the sender could not store it.
     ObjectStored = 16,
-    /// The sender's log ends with this entry, and a leader may leave out of what follows all that is stored: the sender reads it from
-    /// the object store. Older versions drop it.
+    /// The sender has no entry yet, and the leader of this term may leave out all that is stored: the sender reads it from the object
+    /// store. Older versions drop it.
     ReadsStored = 17,
 }
 

@@ -25,6 +25,8 @@ use std::sync::Arc;
 pub(super) enum Job {
     /// Checks that what the object store has under this log's id is this log's, or makes it so if the log has had no objects.
     CheckRoot { vault: Arc<dyn Vault>, log: LogId, begun: Box<Begun> },
+    /// Looks whether the object store has this log's objects, before a new replica leaves records to it.
+    FindStore { vault: Arc<dyn Vault>, log: LogId },
     /// Finds the next object, if there is enough for one.
     FindEnd(Search),
     /// Makes an object and puts it into the object store. `oldest`: the records of all objects before it are discarded.
@@ -83,6 +85,7 @@ pub(super) enum Found {
 #[derive(Debug)]
 pub(super) enum JobDone {
     Root(Result<()>),
+    FoundStore(Result<()>),
     End(ObjectBegin, EntryIndex, Result<Found>),
     Stored(u64, Result<StoredObject>),
     Checked(u64, StoredObject, NodeId, Result<()>),
@@ -106,6 +109,7 @@ impl JobDone {
     pub(super) fn is_failure(&self) -> bool {
         match self {
             Self::Root(result) => result.is_err(),
+            Self::FoundStore(_) => false,
             Self::End(_, _, result) => result.is_err(),
             Self::Stored(_, result) => result.is_err(),
             Self::Checked(_, _, _, result) => result.is_err(),
@@ -122,6 +126,7 @@ impl Job {
     pub(super) fn run(self) -> JobDone {
         match self {
             Self::CheckRoot { vault, log, begun } => JobDone::Root(begun.check_root(&*vault, log)),
+            Self::FindStore { vault, log } => JobDone::FoundStore(check_there(&*vault, log)),
             Self::FindEnd(search) => JobDone::End(search.begin, search.upto, search.find()),
             Self::Store { vault, maker, stretch, oldest } => {
                 JobDone::Stored(stretch.number, store(&*vault, &maker, &stretch, oldest))

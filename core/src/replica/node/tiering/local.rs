@@ -78,6 +78,17 @@ impl Node {
         }
     }
 
+    /// At a leader: lets new replicas skip what is stored, before all objects that may have to be made again.
+    pub(super) fn let_skip(&mut self, now: Moment) {
+        let may = self.replica.is_leader() && self.options.cluster.is_some() && self.tiering.vault.is_some();
+        let stored = self.replica.sequencer.committed().objects.stored_upto().filter(|_| may);
+        let stored = stored.filter(|_| self.knows_suspects(now)).map(|stored| {
+            let held = [self.held_by_scrub(), self.first_suspect()].into_iter().flatten();
+            held.map(|base| base.raft).fold(stored, EntryIndex::min)
+        });
+        self.replica.may_skip(stored);
+    }
+
     /// Learns how far the log is durably known to be stored.
     fn learn_stored(&mut self) {
         let known = self.known_commit();

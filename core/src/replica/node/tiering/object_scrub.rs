@@ -316,6 +316,7 @@ impl Node {
         let scrub = &self.tiering.scrub;
         let mut held = scrub.known_suspects();
         held.extend(scrub.examining.iter().map(|examining| examining.number));
+        held.extend(&scrub.read_backs.unread);
         if held.is_empty() {
             return None;
         }

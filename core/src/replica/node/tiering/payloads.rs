@@ -686,8 +686,10 @@ impl Node {
         committed.options.get(LogOption::PayloadSlices)?;
         let (stored, oldest) =
             (committed.objects.stored_end().map(|end| end.raft), self.writer.archive.first().raft);
-        // As long as an object may have to be made again, payload of its entries and of later ones stays.
+        // As long as an object may have to be made again, payload of its entries and of later ones stays. If they have left the files
+        // here, another replica may have them, and which payload is theirs is not to be seen here.
         let stored = match self.first_suspect() {
+            Some(begin) if begin.raft < oldest => return None,
             Some(begin) => stored.map(|stored| stored.min(begin.raft)),
             None => stored,
         };

@@ -19,7 +19,7 @@
 use super::super::Node;
 use super::jobs::Job;
 use super::object_scrub::Suspect;
-use super::unread::{ReadBacks, UnreadLook};
+use super::unread::{ReadBacks, StoredStretch, UnreadLook};
 use crate::error::{Error, Result};
 use crate::options::log_options::LogOption;
 use crate::store::segment::Base;
@@ -58,7 +58,14 @@ impl Node {
         let objects = &self.replica.sequencer.committed().objects;
         let own_from = objects.lineage(self.tiering.log).own_from();
         let own = objects.stored().rev().take_while(|at| at.number >= own_from);
-        let stored: Vec<_> = own.map(|at| (at.number, at.begin.raft, at.state.end.raft)).collect();
+        let stored: Vec<_> = own
+            .map(|at| StoredStretch {
+                number: at.number,
+                behind: at.begin.raft,
+                upto: at.state.end.raft,
+                bytes: at.object.bytes.into(),
+            })
+            .collect();
         let read_backs = &mut self.tiering.scrub.read_backs;
         read_backs.looked_below = Some(objects.next_to_show());
         read_backs.is_known = stored.is_empty();

@@ -15,8 +15,8 @@ use crate::vault::Vault;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The most objects that are looked at although their entries do not say what has become of their payload.
-const UNCLEAR_MAX: usize = 8;
+/// How many objects are looked at, at least, although their entries do not say what has become of their payload.
+const UNCLEAR_MIN: usize = 8;
 
 /// Which objects a leader has to read back.
 #[derive(Debug, Default)]
@@ -60,8 +60,16 @@ pub(super) struct UnreadLook {
     pub(super) vault: Arc<dyn Vault>,
     pub(super) log: LogId,
     pub(super) archive: Archive,
-    /// The number of each, and its entries: those behind the first one, up to the second one. The newest first.
-    pub(super) stored: Vec<(u64, EntryIndex, EntryIndex)>,
+    /// The newest first.
+    pub(super) stored: Vec<StoredStretch>,
+}
+
+/// The stretch of a stored object: the entries behind the first one, up to the second one.
+pub(super) struct StoredStretch {
+    pub(super) number: u64,
+    pub(super) behind: EntryIndex,
+    pub(super) upto: EntryIndex,
+    pub(super) bytes: u64,
 }
 
 impl UnreadLook {
@@ -75,8 +83,12 @@ impl UnreadLook {
         check_there(&*self.vault, self.log)?;
         let there: BTreeSet<PayloadId> =
             found.iter().filter_map(|found| payload_id(self.log, &found.name)).collect();
+        // An object that can be made again has all of its payload there: so no more of them are looked at than have as many bytes.
+        let mut payload: u64 = found.iter().map(|found| found.bytes).sum();
         let (mut unread, mut unclear) = (BTreeSet::new(), 0);
-        for (number, behind, upto) in self.stored.iter().filter(|_| !there.is_empty()) {
+        for StoredStretch { number, behind, upto, bytes } in self.stored.iter().filter(|_| !there.is_empty())
+        {
+            payload = payload.saturating_sub(*bytes);
             match first_reference(&self.archive, *behind, *upto) {
                 // All payload of the objects before it went before.
                 Ok(Some(first)) if !there.contains(&first.slice) => break,
@@ -89,7 +101,7 @@ impl UnreadLook {
                 }
                 Err(error) => return Err(error),
             }
-            if unclear == UNCLEAR_MAX {
+            if unclear >= UNCLEAR_MIN && payload == 0 {
                 break;
             }
         }

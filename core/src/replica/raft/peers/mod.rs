@@ -127,6 +127,12 @@ impl Replica {
             self.send_removed(from, from_directory);
             return Err("vote request from a node that is no member");
         }
+        if message.get_msg_type() == MessageType::MsgAppendResponse && !message.reject {
+            self.forget_opening(from);
+        }
+        if self.awaits_opening(&message, now) {
+            return Ok(None);
+        }
         Ok(Some((message, arrived)))
     }
 
@@ -181,12 +187,11 @@ impl Replica {
             if message.get_msg_type() == MessageType::MsgSnapshot {
                 let until = self.ticks.next.plus(self.cluster.election_timeout);
                 self.peers.snapshots.insert(message.to, until);
-                self.opening_sent(NodeId(message.to));
+                self.forget_opening(NodeId(message.to));
             }
             if !self.is_introduced_to(NodeId(message.to)) {
                 continue; // it is greeted with every tick; raft retries
             }
-            self.offer_to_skip(&message);
             let message = self.durably_known(message);
             match self.bodies_of(&message) {
                 Ok(bodies) => {
@@ -246,7 +251,7 @@ impl Replica {
             let progress = self.raw.raft.prs().get(node);
             if progress.is_some_and(|p| p.state == ProgressState::Snapshot) {
                 self.raw.report_snapshot(node, SnapshotStatus::Failure);
-                self.send_opening(NodeId(node));
+                self.lost_opening(NodeId(node));
             }
         }
     }
