@@ -121,7 +121,8 @@ options! {
         /// objects are stored.
         pub object_age: Option<Duration>,
         /// Keep at most about this many bytes of records here that are in the object store: files of older ones are removed,
-        /// and the records are read from the object store. At least two segments. Default: keep all. The log's own limit is
+        /// and the records are read from the object store. A new replica with this limit, `local_age` or `fill_bytes` begins
+        /// with records that are in no object. At least two segments. Default: keep all. The log's own limit is
         /// `retention_bytes`.
         pub local_bytes: Option<u64>,
         /// Remove files here whose records are in the object store and older than this, by the log's time. At least 1 ms.

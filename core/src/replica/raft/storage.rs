@@ -41,7 +41,7 @@ struct Recent {
     body: Option<Vec<Bytes>>,
 }
 
-/// What a new replica is not sent.
+/// The entries that a new replica is not sent.
 #[derive(Clone, Copy, Debug)]
 struct Skip {
     /// Entries up to this one.

@@ -320,7 +320,10 @@ fn run_in_segment(
     log: LogNumber,
     next: Index,
 ) -> Result<Option<FoundRun>> {
-    let Some(place) = directory.place(blocks.data(), log, next)? else { return Ok(None) };
+    let Some((place, behind)) = directory.place(blocks.data(), log, next)? else { return Ok(None) };
+    if let Some(RunPlace { block, number, at, .. }) = behind {
+        blocks.load_run_soon(block as usize, number as usize, block as usize + at as usize);
+    }
     let RunPlace { first, block, number, at } = place;
     let upto = blocks.data().segment.readable();
     blocks.seek(block as usize);

@@ -286,8 +286,8 @@ impl RunDirectory {
         Ok(known.logs.into_iter().collect())
     }
 
-    /// The last run of `log` that begins at or before `next`. It can end before `next`. `None`: there is no such run in
-    /// this segment.
+    /// The last run of `log` that begins at or before `next`, which can end before `next`, and the one behind it, as far as it is
+    /// known. `None`: there is no such run in this segment.
     ///
     /// # Errors
     /// `Corrupt`: a damaged block may contain the run; `Io`.
@@ -296,7 +296,7 @@ impl RunDirectory {
         data: &Arc<SegmentData>,
         log: LogNumber,
         next: Index,
-    ) -> Result<Option<RunPlace>> {
+    ) -> Result<Option<(RunPlace, Option<RunPlace>)>> {
         let mut known = self.lock();
         if let Some(place) = known.place(log, next, false) {
             return Ok(Some(place));
@@ -340,11 +340,11 @@ impl RunDirectory {
 impl Known {
     /// The last run that begins at or before `next`. Unless `complete`, only if a later one is known: the last run that
     /// is known can end before `next`.
-    fn place(&self, log: LogNumber, next: Index, complete: bool) -> Option<RunPlace> {
+    fn place(&self, log: LogNumber, next: Index, complete: bool) -> Option<(RunPlace, Option<RunPlace>)> {
         let places = self.logs.get(&log)?;
         let n = places.partition_point(|place| place.first <= next);
         let found = n.checked_sub(1).and_then(|n| places.get(n))?;
-        (complete || n < places.len() || found.first == next).then_some(*found)
+        (complete || n < places.len() || found.first == next).then_some((*found, places.get(n).copied()))
     }
 
     /// Covers the blocks that became readable.

@@ -118,7 +118,7 @@ impl Replica {
     }
 }
 
-/// Decodes a positions-only snapshot: the opening block of the sender's oldest segment.
+/// Decodes a positions-only snapshot: the opening block of a segment of the sender, of its oldest one unless more is stored.
 pub(crate) fn parse_snapshot(snapshot: &Snapshot) -> Result<(BlockHeader, Bytes), Malformed> {
     let data = &snapshot.data;
     if data.len() < SNAPSHOT_HEAD_BYTES {

@@ -85,7 +85,7 @@ impl Replica {
             }
             HeadKind::Blocks => return self.on_blocks(&body, bodies).map(|()| None),
             HeadKind::DamagedEntry => return self.on_damaged(from, &body).map(|()| None),
-            HeadKind::Gone => return Ok(None), // the damaged entries will soon be discarded here as well
+            HeadKind::Gone => return Ok(None), // the damaged entries will soon be discarded here as well, or are stored
             HeadKind::Committed => return Ok(None), // the answer to a request of an offline repair
             HeadKind::Room => return self.on_room_request(from, &body).map(|()| None),
             HeadKind::HasRoom => return self.on_has_room(from, &body).map(|()| None),

@@ -370,7 +370,7 @@ impl Repairing {
     fn is_lost(&self, entry: EntryIndex) -> Error {
         let DamagedLog { why, cluster, .. } = &self.damaged;
         let what = format!(
-            "{why}; all other replicas have discarded entry {entry}, which the repair needs: remove node {node} from the cluster and add a new one",
+            "{why}; all other replicas have discarded entry {entry}, or have it in the object store alone, and the repair needs it: remove node {node} from the cluster and add a new one",
             node = cluster.node
         );
         Error::with_source(ErrorKind::Corrupt, what, why)

@@ -255,7 +255,7 @@ impl Sequencer {
         self.commit_to(committed);
     }
 
-    /// The state of a replica that installs a snapshot: the opening block of another replica's oldest segment. Keeps
+    /// The state of a replica that installs a snapshot: the opening block of another replica's segment. Keeps
     /// the term and vote of this one.
     ///
     /// # Errors
