@@ -411,8 +411,10 @@ fn last_copy_of_an_object_survives_a_restart() {
             append(&log, 50);
             below.get(&name, 0..bytes.len() as u64).is_ok_and(|now| now == bytes)
         });
+        // Not without a pause: examinations give way to what is to be stored.
         eventually("files go", || {
             append(&log, 50);
+            std::thread::sleep(Duration::from_millis(50));
             files(dir.path(), ".seg") <= 16
         });
         eventually("nothing is remembered", || !remembers.exists());

@@ -147,7 +147,10 @@ fn new_replica_begins_behind_what_is_stored() {
     };
     let (two, three) = (join(2, small()), join(3, options(&vault)));
     let refused = Arc::new(HookedVault::new(vault.clone()));
-    refused.set(|_, _| Err(Error::new(ErrorKind::Unavailable, "no way to the object store")));
+    refused.set(|call, _| match call {
+        "get" => Err(Error::new(ErrorKind::PermissionDenied, "no right to read")),
+        _ => Ok(()),
+    });
     let four = join(4, small().vault(refused.clone() as Arc<dyn Vault>));
     let segments = |node: usize| files(dirs[node - 1].path(), ".seg");
     assert!(segments(1) > 20 && segments(3) + 4 > segments(1), "{} and {}", segments(1), segments(3));

@@ -29,7 +29,8 @@ use raft::ProgressState;
 use raft::eraftpb::{Message, MessageType};
 use std::time::Duration;
 
-/// How long a new replica takes no entries because the object store does not answer.
+/// How long a new replica takes no entries because the object store does not answer, and how long a leader sends none because it does
+/// not know which objects are damaged.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The state of skipping.
@@ -41,8 +42,8 @@ pub(super) struct Skipping {
     asked_until: Option<Moment>,
     /// The leader, and its term, that know it.
     told: Option<(u64, u64)>,
-    /// At a leader: entries up to this one are stored, and no object of them has to be made again.
-    stored: Option<EntryIndex>,
+    /// At a leader: until when it decides how far new replicas skip entries. None: no replica asks.
+    decide_until: Option<Moment>,
 }
 
 /// Whether a replica with these options begins behind what is stored.
@@ -55,7 +56,8 @@ fn skips_stored(options: &Options) -> bool {
 impl Replica {
     /// At a new replica: whether it waits to know whether it can read the object store.
     pub(crate) fn asks_for_store(&self) -> bool {
-        self.skipping.asked_until.is_some() && self.skipping.reads_store.is_none()
+        let is_new = self.raw.raft.raft_log.last_index() == 0;
+        is_new && self.skipping.asked_until.is_some() && self.skipping.reads_store.is_none()
     }
 
     /// Says whether it can.
@@ -63,9 +65,24 @@ impl Replica {
         self.skipping.reads_store = Some(is_there);
     }
 
-    /// At a leader: how far new replicas may skip entries. None: not at all.
-    pub(crate) fn may_skip(&mut self, stored: Option<EntryIndex>) {
-        self.skipping.stored = stored;
+    /// At a leader: whether a new replica waits to know how far it can skip entries. If so, whether it has waited for long.
+    pub(crate) fn skip_is_wanted(&self, now: Moment) -> Option<bool> {
+        self.skipping.decide_until.map(|until| until <= now)
+    }
+
+    /// Decides how far new replicas skip entries. None: not at all.
+    pub(crate) fn decide_skip(&mut self, stored: Option<EntryIndex>) {
+        self.skipping.decide_until = None;
+        let stored = if planted!(155) { Some(self.sequencer.committed().raft) } else { stored };
+        for node in self.raw.store().undecided() {
+            match stored.filter(|_| self.is_leader()) {
+                Some(stored) => self.raw.mut_store().skip(node, stored),
+                None => self.raw.mut_store().send_all(node),
+            }
+            if !self.raw.store().has_opening_for(node) {
+                self.send_all(node);
+            }
+        }
     }
 
     /// Whether raft does not get a message: this replica has no entry, and its leader is to leave out what is stored. It sends entries
@@ -89,43 +106,42 @@ impl Replica {
         }
     }
 
-    pub(super) fn on_reads_stored(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
-        let term = parse_reads_stored(body)?;
-        let stored = if planted!(155) { Some(self.sequencer.committed().raft) } else { self.skipping.stored };
-        if let Some(stored) = stored
-            && self.is_leader()
-            && term == self.term()
-        {
-            self.raw.mut_store().skip(from, stored);
-            self.request_opening(from);
+    pub(super) fn on_reads_stored(
+        &mut self,
+        from: NodeId,
+        body: &[u8],
+        now: Moment,
+    ) -> Result<(), Malformed> {
+        if parse_reads_stored(body)? == self.term() && self.is_leader() {
+            self.request_opening(from, now);
         }
         Ok(())
     }
 
-    /// Has raft send an opening to a replica that has no entry yet, if there is one, and no entries from the first one on.
-    fn request_opening(&mut self, to: NodeId) {
-        if self.raw.store().has_opening_for(to)
-            && let Some(progress) = self.raw.raft.mut_prs().get_mut(to.0)
+    /// Has raft send an opening to a replica that has no entry yet, and no entries from the first one on. Until it is decided which one,
+    /// nothing is sent.
+    fn request_opening(&mut self, to: NodeId, now: Moment) {
+        if let Some(progress) = self.raw.raft.mut_prs().get_mut(to.0)
             && progress.matched == 0
             && progress.state != ProgressState::Snapshot
         {
             progress.pending_request_snapshot = 1;
+            self.raw.mut_store().decide_skip(to);
+            self.skipping.decide_until.get_or_insert(now.plus(STORE_TIMEOUT));
         }
     }
 
     /// Raft sends no further opening: one is on its way, has arrived, or there is none.
     pub(super) fn forget_opening(&mut self, to: NodeId) {
-        if self.raw.store().skips()
-            && let Some(progress) = self.raw.raft.mut_prs().get_mut(to.0)
-        {
+        if let Some(progress) = self.raw.raft.mut_prs().get_mut(to.0) {
             progress.pending_request_snapshot = 0;
         }
     }
 
     /// An opening was lost, or refused.
-    pub(super) fn lost_opening(&mut self, to: NodeId) {
+    pub(super) fn lost_opening(&mut self, to: NodeId, now: Moment) {
         if self.raw.mut_store().lost_opening(to) {
-            self.request_opening(to);
+            self.request_opening(to, now);
         }
     }
 

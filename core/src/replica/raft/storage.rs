@@ -44,8 +44,8 @@ struct Recent {
 /// The entries that a new replica is not sent.
 #[derive(Clone, Copy, Debug)]
 struct Skip {
-    /// Entries up to this one.
-    stored: EntryIndex,
+    /// Entries up to this one. None: this is not decided yet, and nothing is sent.
+    stored: Option<EntryIndex>,
     /// How often it is sent an opening. Then it gets all entries: it may refuse the opening.
     attempts: u8,
 }
@@ -106,9 +106,23 @@ impl Entries {
         self.keep_bodies = keep;
     }
 
+    /// A new replica is not sent what is stored. How far that is has to be decided first.
+    pub(super) fn decide_skip(&mut self, node: NodeId) {
+        let skip = self.skipping.entry(node.0).or_insert(Skip { stored: None, attempts: OPENINGS_MAX });
+        skip.stored = None;
+    }
+
+    /// The replicas for which that is to be decided.
+    pub(super) fn undecided(&self) -> Vec<NodeId> {
+        let undecided = self.skipping.iter().filter(|(_, skip)| skip.stored.is_none());
+        undecided.map(|(node, _)| NodeId(*node)).collect()
+    }
+
     /// A new replica is not sent entries up to `stored`, which are committed and in objects.
     pub(super) fn skip(&mut self, node: NodeId, stored: EntryIndex) {
-        self.skipping.insert(node.0, Skip { stored, attempts: OPENINGS_MAX });
+        if let Some(skip) = self.skipping.get_mut(&node.0) {
+            skip.stored = Some(stored);
+        }
     }
 
     /// A replica is sent all entries that there are.
@@ -145,7 +159,8 @@ impl Entries {
     /// The opening behind which a replica begins that lacks entries. None: nothing was ever discarded.
     fn snapshot_for(&self, node: u64) -> Result<Option<Snapshot>> {
         if let Some(Skip { stored, .. }) = self.skipping.get(&node) {
-            match self.archive.newest_opening(*stored) {
+            let Some(stored) = *stored else { return Ok(None) };
+            match self.archive.newest_opening(stored) {
                 Ok(Some((header, opening))) if is_whole(&opening) => {
                     if let Some(snapshot) = snapshot_of(&header, &opening) {
                         return Ok(Some(snapshot));
@@ -415,7 +430,8 @@ impl raft::Storage for Entries {
             self.note(error);
             None
         });
-        if found.is_none() && self.base.raft.0 == 0 {
+        let is_decided = self.skipping.get(&to).is_none_or(|skip| skip.stored.is_some());
+        if found.is_none() && self.base.raft.0 == 0 && is_decided {
             self.without_opening.borrow_mut().insert(to);
         }
         found.ok_or(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable))

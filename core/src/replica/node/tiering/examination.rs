@@ -220,7 +220,7 @@ impl Examination {
 
 /// Checks that the object store can be read, and is this log's. If it cannot, that says nothing of one object. The right to look
 /// for objects is not the right to read them: so the root is read, too.
-fn check_usable(vault: &dyn Vault, log: LogId) -> Result<()> {
+pub(super) fn check_usable(vault: &dyn Vault, log: LogId) -> Result<()> {
     let read = || vault.get(&root_name(log), 0..1).map(drop);
     check_there(vault, log)
         .and_then(|()| read())

@@ -2,7 +2,7 @@
 //!
 //! Must not know: who leads.
 
-use super::examination::{Examination, Listing, Verdict};
+use super::examination::{Examination, Listing, Verdict, check_usable};
 use super::object_access::{ObjectMaker, check, check_there, delete, store};
 use super::payload_jobs::{Begun, Sweep};
 use super::slice_jobs::delete_slices;
@@ -126,7 +126,7 @@ impl Job {
     pub(super) fn run(self) -> JobDone {
         match self {
             Self::CheckRoot { vault, log, begun } => JobDone::Root(begun.check_root(&*vault, log)),
-            Self::FindStore { vault, log } => JobDone::FoundStore(check_there(&*vault, log)),
+            Self::FindStore { vault, log } => JobDone::FoundStore(check_usable(&*vault, log)),
             Self::FindEnd(search) => JobDone::End(search.begin, search.upto, search.find()),
             Self::Store { vault, maker, stretch, oldest } => {
                 JobDone::Stored(stretch.number, store(&*vault, &maker, &stretch, oldest))

@@ -48,6 +48,7 @@ impl Node {
         let Some(going) = self.tiering.released.going else {
             if let Some(first) = self.beyond_local_limits(now)
                 && self.knows_suspects(now)
+                && self.knows_unread()
             {
                 self.replica.sequencer.keep_from(first);
                 let decided_at = self.replica.sequencer.end().raft;
@@ -78,15 +79,18 @@ impl Node {
         }
     }
 
-    /// At a leader: lets new replicas skip what is stored, before all objects that may have to be made again.
+    /// At a leader: lets new replicas that ask for it skip what is stored, before all objects that may have to be made again.
     pub(super) fn let_skip(&mut self, now: Moment) {
-        let may = self.replica.is_leader() && self.options.cluster.is_some() && self.tiering.vault.is_some();
+        let Some(is_late) = self.replica.skip_is_wanted(now) else { return };
+        let may = self.replica.is_leader() && self.tiering.vault.is_some();
         let stored = self.replica.sequencer.committed().objects.stored_upto().filter(|_| may);
-        let stored = stored.filter(|_| self.knows_suspects(now)).map(|stored| {
-            let held = [self.held_by_scrub(), self.first_suspect()].into_iter().flatten();
-            held.map(|base| base.raft).fold(stored, EntryIndex::min)
-        });
-        self.replica.may_skip(stored);
+        let is_known = stored.is_none() || (self.knows_suspects(now) && self.knows_unread());
+        if is_known {
+            let held = self.first_suspect().map(|begin| begin.raft);
+            self.replica.decide_skip(stored.map(|stored| held.map_or(stored, |held| stored.min(held))));
+        } else if is_late {
+            self.replica.decide_skip(None);
+        }
     }
 
     /// Learns how far the log is durably known to be stored.

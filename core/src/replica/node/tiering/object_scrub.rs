@@ -152,6 +152,11 @@ impl ObjectScrub {
         suspects.map(|(number, _)| *number).chain(examining.map(|examining| examining.number)).collect()
     }
 
+    /// Suspects whose files did not stay may have become such whose files do.
+    pub(super) fn forgot_read_backs(&mut self) {
+        self.memory.is_changed = true;
+    }
+
     /// Has an object examined at once, unless it has a time already.
     fn suspect(&mut self, number: u64, now: Moment) {
         if self.examining.as_ref().is_none_or(|examining| examining.number != number) {

@@ -19,7 +19,7 @@
 use super::super::Node;
 use super::jobs::Job;
 use super::object_scrub::Suspect;
-use super::unread::{ReadBacks, StoredStretch, UnreadLook};
+use super::unread::{StoredStretch, UnreadLook};
 use crate::error::{Error, Result};
 use crate::options::log_options::LogOption;
 use crate::store::segment::Base;
@@ -40,9 +40,16 @@ impl Node {
         is_set && self.options.object_scrub.is_some() && self.replica.is_leader()
     }
 
-    /// This replica leads now, or does not lead any more: which objects were read back is to be seen.
+    /// This replica leads now, or does not lead any more: which objects were read back is to be seen. Those that were not are suspects
+    /// from now on: their entries stay here, and they are examined.
     pub(super) fn forget_read_backs(&mut self) {
-        self.tiering.scrub.read_backs = ReadBacks::default();
+        let scrub = &mut self.tiering.scrub;
+        let forgotten = std::mem::take(&mut scrub.read_backs);
+        for (_, suspect) in scrub.suspects.iter_mut().filter(|(number, _)| forgotten.unread.contains(number))
+        {
+            suspect.holds = true;
+        }
+        scrub.forgot_read_backs();
     }
 
     /// Whether it is known which objects have to be read back.

@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 /// How many objects are looked at, at least, although their entries do not say what has become of their payload.
 const UNCLEAR_MIN: usize = 8;
+/// How many times as large as its payload an object is taken to be, at most.
+const OBJECT_TO_PAYLOAD_MAX: u64 = 8;
 
 /// Which objects a leader has to read back.
 #[derive(Debug, Default)]
@@ -83,12 +85,12 @@ impl UnreadLook {
         check_there(&*self.vault, self.log)?;
         let there: BTreeSet<PayloadId> =
             found.iter().filter_map(|found| payload_id(self.log, &found.name)).collect();
-        // An object that can be made again has all of its payload there: so no more of them are looked at than have as many bytes.
+        // An object that can be made again has all of its payload there. So this ends behind as many objects as have that, with a wide margin:
+        // an object also has sessions, an index and whole batches.
         let mut payload: u64 = found.iter().map(|found| found.bytes).sum();
         let (mut unread, mut unclear) = (BTreeSet::new(), 0);
         for StoredStretch { number, behind, upto, bytes } in self.stored.iter().filter(|_| !there.is_empty())
         {
-            payload = payload.saturating_sub(*bytes);
             match first_reference(&self.archive, *behind, *upto) {
                 // All payload of the objects before it went before.
                 Ok(Some(first)) if !there.contains(&first.slice) => break,
@@ -98,6 +100,7 @@ impl UnreadLook {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     unread.insert(*number);
                     unclear += 1;
+                    payload = payload.saturating_sub(*bytes / OBJECT_TO_PAYLOAD_MAX);
                 }
                 Err(error) => return Err(error),
             }

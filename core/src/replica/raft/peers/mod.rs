@@ -99,7 +99,7 @@ impl Replica {
             HeadKind::ReadsStored if !is_member => {
                 return Err("message about stored entries from a node that is no member");
             }
-            HeadKind::ReadsStored => return self.on_reads_stored(from, &body).map(|()| None),
+            HeadKind::ReadsStored => return self.on_reads_stored(from, &body, now).map(|()| None),
         }
         let (message, arrived) = raft_message::decode_message(&body, bodies)?;
         if message.from != from.0 || message.to != to.0 {
@@ -127,7 +127,8 @@ impl Replica {
             self.send_removed(from, from_directory);
             return Err("vote request from a node that is no member");
         }
-        if message.get_msg_type() == MessageType::MsgAppendResponse && !message.reject {
+        let accepts = message.get_msg_type() == MessageType::MsgAppendResponse && !message.reject;
+        if accepts && self.raw.store().skips() {
             self.forget_opening(from);
         }
         if self.awaits_opening(&message, now) {
@@ -251,7 +252,7 @@ impl Replica {
             let progress = self.raw.raft.prs().get(node);
             if progress.is_some_and(|p| p.state == ProgressState::Snapshot) {
                 self.raw.report_snapshot(node, SnapshotStatus::Failure);
-                self.lost_opening(NodeId(node));
+                self.lost_opening(NodeId(node), now);
             }
         }
     }

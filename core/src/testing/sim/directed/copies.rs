@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 const SEGMENT_BYTES: u32 = 256 << 10;
 const RECORD_BYTES: usize = 1000;
+/// How long the copy is read, so that its thread has removed files, if it does: also on a busy machine.
+const FILES_GO_WITHIN: Duration = Duration::from_secs(2);
 
 fn disk() -> Arc<dyn Disk> {
     let disk = SimDisk::default();
@@ -59,14 +61,19 @@ pub(super) fn copy_keeps_files_that_are_not_stored() -> Check {
         if stored == 0 || stored + 1500 > last.get() {
             return Ok(Err(format!("records up to {stored} of {last} are stored")));
         }
-        let mut reader = copy.log().reader_that_fails_at_once(Start::Index(Index(stored + 1)))?;
-        while reader.position() <= last {
-            if let Err(error) = reader.next_record() {
-                let at = reader.position();
-                return Ok(Err(format!(
-                    "the copy lacks record {at}; records up to {stored} are stored: {error}"
-                )));
+        // Files go on a thread of the copy.
+        let applied = Instant::now();
+        while applied.elapsed() < FILES_GO_WITHIN {
+            let mut reader = copy.log().reader_that_fails_at_once(Start::Index(Index(stored + 1)))?;
+            while reader.position() <= last {
+                if let Err(error) = reader.next_record() {
+                    let at = reader.position();
+                    return Ok(Err(format!(
+                        "the copy lacks record {at}; records up to {stored} are stored: {error}"
+                    )));
+                }
             }
+            std::thread::sleep(Duration::from_millis(20));
         }
         Ok(Ok(()))
     };
