@@ -4,12 +4,16 @@
 #[path = "support/sliced_log.rs"]
 mod sliced_log;
 
+#[path = "support/replica.rs"]
+mod replica;
+
 use bytes::Bytes;
 use chiplog::backup::{Backup, Inventory, Pin, RestoreOptions, RestoreTo};
-use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
+use chiplog::cluster::{Bootstrap, Change, Role};
 use chiplog::transport::MemoryNetwork;
 use chiplog::vault::{FaultOptions, FaultyVault, HookedVault, MemoryVault, ObjectInfo, Vault};
 use chiplog::{ErrorKind, Index, Log, LogId, NodeId, Options};
+use replica::replica_over;
 use sliced_log::{again, all_sliced, append_all, eventually, fetch, read_from_to, record_of};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -643,13 +647,6 @@ fn last_objects_stay_until_slices_begin_again() {
     read_all(&log, 501, 510);
 }
 
-fn replica(dir: &Path, node: u64, bootstrap: Bootstrap, network: &MemoryNetwork, options: Options) -> Log {
-    let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
-    cluster.election_timeout = Duration::from_millis(300);
-    cluster.heartbeat = Duration::from_millis(30);
-    Log::open(dir, options.cluster(cluster)).unwrap()
-}
-
 /// Leaders change while slices are stored, then all replicas are lost: every record up to the last slice comes back.
 #[test]
 fn new_leader_continues_the_slices_of_the_old_one() {
@@ -657,7 +654,7 @@ fn new_leader_continues_the_slices_of_the_old_one() {
     let dir = tempfile::tempdir().unwrap();
     let options = || options(&vault).object_bytes(128 << 10);
     let open = |node: u64, bootstrap| {
-        replica(&dir.path().join(node.to_string()), node, bootstrap, &network, options())
+        replica_over(&dir.path().join(node.to_string()), node, bootstrap, network.transport(), options())
     };
     let one = open(1, Bootstrap::Init);
     eventually("it leads", || one.append(&record(1)).is_ok());

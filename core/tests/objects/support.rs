@@ -1,12 +1,17 @@
 //! Shared by these tests: a log with small objects, records by their index, waits, replicas.
 
-use chiplog::cluster::{Bootstrap, Change, ClusterOptions};
-use chiplog::transport::{MemoryNetwork, Transport};
+#[path = "../support/replica.rs"]
+mod replica;
+
+use chiplog::cluster::{Bootstrap, Change};
+use chiplog::transport::MemoryNetwork;
 use chiplog::vault::{MemoryVault, Vault};
 use chiplog::{Index, Log, NodeId, Options, Start};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+pub(crate) use replica::replica_over;
 
 pub(crate) const SEGMENT: u32 = 256 << 10;
 
@@ -76,19 +81,6 @@ pub(crate) fn replica(
     options: Options,
 ) -> Log {
     replica_over(dir, node, bootstrap, network.transport(), options)
-}
-
-pub(crate) fn replica_over(
-    dir: &Path,
-    node: u64,
-    bootstrap: Bootstrap,
-    transport: Arc<dyn Transport>,
-    options: Options,
-) -> Log {
-    let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, transport);
-    cluster.election_timeout = Duration::from_millis(300);
-    cluster.heartbeat = Duration::from_millis(30);
-    Log::open(dir, options.cluster(cluster)).unwrap()
 }
 
 /// The objects of a log in memory, as names and bytes.

@@ -4,13 +4,17 @@
 #[path = "sliced_log.rs"]
 pub mod sliced_log;
 
-use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
+#[path = "replica.rs"]
+mod replica;
+
+use chiplog::cluster::{Bootstrap, Change, Role};
 use chiplog::transport::{MemoryNetwork, Transport};
 use chiplog::{Log, LogId, LogOption, NodeId, Options, SessionId};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use replica::replica_over;
 pub use sliced_log::eventually;
 
 pub fn is_on(log: &Log) -> bool {
@@ -20,19 +24,6 @@ pub fn is_on(log: &Log) -> bool {
 pub struct Cluster {
     pub logs: Vec<Log>,
     pub id: LogId,
-}
-
-pub fn replica_over(
-    dir: &Path,
-    node: u64,
-    bootstrap: Bootstrap,
-    transport: Arc<dyn Transport>,
-    options: Options,
-) -> Log {
-    let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, transport);
-    cluster.election_timeout = Duration::from_millis(300);
-    cluster.heartbeat = Duration::from_millis(30);
-    Log::open(dir, options.cluster(cluster)).unwrap()
 }
 
 impl Cluster {

@@ -78,7 +78,8 @@ pub struct chiplog_log_options_t {
     /// Records that are older than this are stored, even if they make a small object. 0, the default: only full objects.
     pub object_age_ms: u64,
     /// Keep at most about this many bytes of records on this disk that are in the object store: older ones are read from
-    /// there. At least two segments. 0, the default: keep all.
+    /// there. A new replica with this limit, `local_age_ms` or `fill_bytes` begins with records that are in no object. At least
+    /// two segments. 0, the default: keep all.
     pub local_bytes: u64,
     /// Keep records that are in the object store on this disk no longer than this. 0, the default: keep all.
     pub local_age_ms: u64,
