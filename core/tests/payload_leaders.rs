@@ -11,7 +11,7 @@ use chiplog::vault::{HookedVault, MemoryVault};
 use chiplog::{Error, ErrorKind, Index, Log, NodeId, Sequence, Start};
 use payload_log::{Cluster, again, eventually, options, payloads, read_all, record};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use unsteady::Unsteady;
 
@@ -109,41 +109,56 @@ fn puts_of_an_earlier_leadership_hold_up_nothing() {
     read_all(log, 1, 2);
 }
 
-/// Objects that nobody could read back have left the files of the new leader. Payload of their entries stays: another replica has these,
-/// and can make the objects again.
+/// Objects that cannot be read do not count as stored, whoever leads: their payload and all files stay, and they are put once. When they
+/// can be read, both go.
 #[test]
-fn payload_stays_for_objects_whose_entries_left_the_leaders_files() {
+fn objects_count_as_stored_once_they_were_read() {
     let (network, dir) = (MemoryNetwork::new(), tempfile::tempdir().unwrap());
     let vault = Arc::new(HookedVault::new(Arc::new(MemoryVault::default())));
-    vault.set(|call, name| match call == "get" && name.contains("/o/") {
-        true => Err(Error::new(ErrorKind::Unavailable, "objects cannot be read")),
-        false => Ok(()),
+    let (refused, puts) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (refusals, counted) = (refused.clone(), puts.clone());
+    vault.set(move |call, name| {
+        let is_object = name.contains("/o/");
+        counted.fetch_add(u64::from(call == "put" && is_object), Ordering::Relaxed);
+        if call == "get" && is_object {
+            refusals.fetch_add(1, Ordering::Relaxed);
+            return Err(Error::new(ErrorKind::Unavailable, "objects cannot be read"));
+        }
+        Ok(())
     });
     let cluster = Cluster::new(dir.path(), &network, || {
         options(&vault).object_bytes(1 << 20).local_bytes(2 * u64::from(payload_log::SEGMENT))
     });
-    let log = lead(&cluster, 0);
     let oldest = |node: usize| {
         let names = std::fs::read_dir(dir.path().join(node.to_string())).unwrap();
         let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         names.filter(|name| name.ends_with(".seg")).min().unwrap()
     };
-    let begun = [1, 2].map(oldest);
+    let begun = [1, 2, 3].map(oldest);
     let mut next = 1;
-    eventually("files of a follower go", || {
-        append_from(log, next, 500);
-        next += 500;
-        oldest(2) > begun[1]
-    });
-    assert_eq!(oldest(1), begun[0], "the leader keeps the entries of objects that are to be read back");
-    let first = payloads(&*vault, cluster.id).remove(0);
-    let log = lead(&cluster, 1);
-    for _ in 0..100 {
-        append_from(log, next, 5);
-        next += 5;
-        std::thread::sleep(Duration::from_millis(30));
+    let mut first = None;
+    for leader in [0, 1] {
+        let (log, before) = (lead(&cluster, leader), refused.load(Ordering::Relaxed));
+        eventually("an object cannot be read, several times", || {
+            append_from(log, next, 100);
+            next += 100;
+            refused.load(Ordering::Relaxed) >= before + 3
+        });
+        let oldest_payload = payloads(&*vault, cluster.id).remove(0);
+        assert_eq!(first.get_or_insert(oldest_payload.clone()), &oldest_payload);
+        assert_eq!((log.metrics().stored_index, [1, 2, 3].map(oldest)), (0, begun.clone()));
     }
-    assert_eq!(payloads(&*vault, cluster.id).first(), Some(&first));
+    let tried = refused.load(Ordering::Relaxed);
+    assert!(puts.load(Ordering::Relaxed) < tried, "{puts:?} puts, {tried} attempts to read");
+    vault.set(|_, _| Ok(()));
+    let log = lead(&cluster, 1);
+    eventually("payload and files go", || {
+        append_from(log, next, 100);
+        next += 100;
+        payloads(&*vault, cluster.id).first() != first.as_ref()
+            && oldest(1) > begun[0]
+            && oldest(2) > begun[1]
+    });
 }
 
 /// Appends records from this one on.

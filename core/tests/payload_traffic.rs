@@ -172,7 +172,7 @@ fn requests_are_those_of_the_cost_model() {
     };
     (0..ROUNDS).for_each(|_| append(log, 10));
     log.cut_objects(log.last_index()).unwrap();
-    eventually("all is in objects, and each was read back", || {
+    eventually("all is in objects, and each was read", || {
         let stored = log.metrics().stored_index == log.last_index().get();
         stored && count("get", "/o/") >= count("put", "/o/")
     });
@@ -187,8 +187,8 @@ fn requests_are_those_of_the_cost_model() {
     // Is the store still the log's? Behind each slice, and a few times for an object.
     let heads = count("size", "/root");
     assert!(heads >= payloads && heads <= payloads + slices + 8 * objects + 50, "{heads} HEADs");
-    // The replica that makes an object gets its payload, and the leader reads it back.
-    let [gets, read_back] = ["/p/", "/o/"].map(|kind| count("get", kind));
+    // The replica that makes an object gets its payload, and the leader reads it.
+    let [gets, read] = ["/p/", "/o/"].map(|kind| count("get", kind));
     assert!(gets <= 2 * payloads, "{gets} GETs of payload");
-    assert!(read_back <= objects + 2, "{read_back} GETs of {objects} objects");
+    assert!(read <= objects + 2, "{read} GETs of {objects} objects");
 }

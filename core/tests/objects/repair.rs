@@ -5,7 +5,7 @@ use crate::support::{
 };
 use chiplog::backup::{Backup, Pin, RestoreOptions};
 use chiplog::transport::MemoryNetwork;
-use chiplog::vault::{HookedVault, MemoryVault, Vault};
+use chiplog::vault::{HookedVault, MemoryVault, ObjectInfo, Vault};
 use chiplog::{ErrorKind, Index, Log, ReadOnlyLog, Start};
 use std::path::Path;
 use std::sync::Arc;
@@ -286,6 +286,63 @@ fn flip(vault: &MemoryVault, n: usize) -> (String, bytes::Bytes) {
     flipped[middle..middle + 8192].iter_mut().for_each(|byte| *byte ^= 1);
     vault.put(&name, &[flipped.into()]).unwrap();
     (name, bytes)
+}
+
+/// An object store in which the next objects arrive damaged.
+#[derive(Debug, Default)]
+struct Spoiling {
+    below: Arc<MemoryVault>,
+    left: AtomicU64,
+}
+
+impl Vault for Spoiling {
+    fn put(&self, name: &str, pieces: &[bytes::Bytes]) -> chiplog::Result<()> {
+        let mut bytes = pieces.concat();
+        let spoil = |left: u64| left.checked_sub(1).filter(|_| name.contains("/o/"));
+        if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spoil).is_ok() {
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+        }
+        self.below.put(name, &[bytes.into()])
+    }
+
+    fn create(&self, name: &str, bytes: bytes::Bytes) -> chiplog::Result<bool> {
+        self.below.create(name, bytes)
+    }
+
+    fn get(&self, name: &str, range: std::ops::Range<u64>) -> chiplog::Result<bytes::Bytes> {
+        self.below.get(name, range)
+    }
+
+    fn size(&self, name: &str) -> chiplog::Result<Option<u64>> {
+        self.below.size(name)
+    }
+
+    fn list(&self, prefix: &str) -> chiplog::Result<Vec<ObjectInfo>> {
+        self.below.list(prefix)
+    }
+
+    fn delete(&self, name: &str) -> chiplog::Result<()> {
+        self.below.delete(name)
+    }
+}
+
+/// What has damaged an object damages it twice more when it is stored again. It counts as repaired once.
+#[test]
+fn object_counts_as_repaired_once_it_is_sound() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(Spoiling::default()));
+    let options = options(&vault.below).vault(vault.clone() as Arc<dyn Vault>);
+    let log = Log::open(dir.path(), options.object_scrub(Duration::from_millis(300))).unwrap();
+    append(&log, 1000);
+    eventually("objects are stored", || log.metrics().stored_bytes > 400_000);
+    vault.left.store(2, Ordering::Relaxed);
+    let (name, bytes) = flip(&vault.below, 1);
+    eventually("it is sound", || {
+        vault.below.get(&name, 0..bytes.len() as u64).is_ok_and(|now| now == bytes)
+            && vault.left.load(Ordering::Relaxed) == 0
+    });
+    eventually("it is repaired", || log.metrics().damaged_objects == 0 && log.metrics().repaired_objects > 0);
+    assert_eq!(log.metrics().repaired_objects, 1);
 }
 
 /// An idle log with a pass of 30 days: damage that a reader meets is examined at once. It is not shown any more once its records

@@ -10,9 +10,10 @@ use chiplog::follower::{FollowFrom, FollowMessage};
 use chiplog::transport::{Envelope, Inbox, MemoryNetwork, Transport};
 use chiplog::vault::{FaultOptions, FaultyVault, HookedVault, MemoryVault, Vault};
 use chiplog::{Error, ErrorKind, Index, Log, LogOption, NodeId, Options, ReadMode, ReadOnlyLog, Start};
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 #[test]
@@ -168,14 +169,76 @@ fn new_replica_begins_behind_what_is_stored() {
     read_all(&two, 1);
 }
 
-/// A network that loses openings: heads that are large and have no bodies.
-#[derive(Debug)]
-struct LosesOpenings {
-    below: Arc<dyn Transport>,
-    lost: Arc<AtomicUsize>,
+/// A replica with limits of its own that was away is not sent what is stored, although the leader has all of it in files. One without
+/// limits is.
+#[test]
+fn replica_that_was_away_begins_behind_what_is_stored() {
+    let (network, vault) = (MemoryNetwork::new(), Arc::new(MemoryVault::default()));
+    let dirs: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+    let small = || options(&vault).local_bytes(2 * u64::from(SEGMENT));
+    let options_of = |node: u64| if node == 2 { small() } else { options(&vault) };
+    // No entries reach node 2 between its first ones and an opening: else they could all be there before it has asked.
+    let (sent, is_skipping) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let loses = move |envelope: &Envelope| {
+        let bytes = envelope.bodies.iter().map(bytes::Bytes::len).sum();
+        if envelope.to != NodeId(2) || is_skipping.fetch_or(has_opening(envelope), Ordering::Relaxed) {
+            return false;
+        }
+        sent.fetch_add(bytes, Ordering::Relaxed) > 300_000 && bytes > 0
+    };
+    let transport = Arc::new(Lossy { below: network.transport(), loses }) as Arc<dyn Transport>;
+    let open = |node: u64, bootstrap| {
+        let transport = if node == 1 { transport.clone() } else { network.transport() };
+        replica_over(dirs[node as usize - 1].path(), node, bootstrap, transport, options_of(node))
+    };
+    let one = open(1, Bootstrap::Init);
+    eventually("it leads", || one.append(&record(1)).is_ok());
+    for node in 2..=3 {
+        let log = open(node, Bootstrap::Join(one.log_id()));
+        let (node, directory) = (NodeId(node), log.directory_id());
+        let add = Change::AddLearner { node, directory, address: format!("memory:{node}") };
+        one.change_members(&[add], Duration::from_secs(20)).unwrap();
+        eventually("it follows", || log.last_index() == one.last_index());
+    }
+    for _ in 0..2 {
+        append_to(&[&one], 4000);
+        eventually("most is stored", || one.metrics().unstored_bytes < 300_000);
+    }
+    let back = |node: u64| {
+        let log = open(node, Bootstrap::Existing);
+        eventually("it has caught up", || log.last_index() == one.last_index());
+        log
+    };
+    let (two, three) = (back(2), back(3));
+    assert!(two.metrics().bytes < 1_500_000, "{:?}", two.metrics());
+    assert!(three.metrics().bytes > 5_000_000, "{:?}", three.metrics());
+    for log in [&two, &three] {
+        assert_eq!(log.first_index().get(), 1);
+        read_all(log, 1);
+    }
+    append_to(&[&one], 500);
+    eventually("it follows", || two.last_index() == one.last_index());
+    read_all(&two, 8000);
 }
 
-impl Transport for LosesOpenings {
+/// A network that loses messages.
+struct Lossy<F> {
+    below: Arc<dyn Transport>,
+    loses: F,
+}
+
+impl<F> fmt::Debug for Lossy<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.below.fmt(f)
+    }
+}
+
+/// Openings have large heads and no bodies.
+fn has_opening(envelope: &Envelope) -> bool {
+    envelope.bodies.is_empty() && envelope.head.len() > 1000
+}
+
+impl<F: Fn(&Envelope) -> bool + Send + Sync> Transport for Lossy<F> {
     fn attach(&self, node: NodeId, inbox: Inbox) {
         self.below.attach(node, inbox);
     }
@@ -185,9 +248,8 @@ impl Transport for LosesOpenings {
     }
 
     fn send(&self, envelope: Envelope) {
-        match envelope.bodies.is_empty() && envelope.head.len() > 1000 {
-            true => drop(self.lost.fetch_add(1, Ordering::Relaxed)),
-            false => self.below.send(envelope),
+        if !(self.loses)(&envelope) {
+            self.below.send(envelope);
         }
     }
 }
@@ -199,7 +261,13 @@ fn new_replica_gets_all_entries_if_openings_are_lost() {
     let dirs: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
     let small = || options(&vault).local_bytes(2 * u64::from(SEGMENT));
     let lost = Arc::new(AtomicUsize::new(0));
-    let transport = Arc::new(LosesOpenings { below: network.transport(), lost: lost.clone() });
+    let count = lost.clone();
+    let loses = move |envelope: &Envelope| {
+        let is_lost = has_opening(envelope);
+        count.fetch_add(usize::from(is_lost), Ordering::Relaxed);
+        is_lost
+    };
+    let transport = Arc::new(Lossy { below: network.transport(), loses });
     let one = replica_over(dirs[0].path(), 1, Bootstrap::Init, transport, options(&vault));
     eventually("it leads", || one.append(&record(1)).is_ok());
     for _ in 0..2 {

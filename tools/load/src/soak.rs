@@ -134,7 +134,9 @@ fn soak(
             scope.spawn(move || shared.heed("a reader", clients::read_parts(shared, random)));
         }
         let copy = dir.path.join("copy");
-        let copy = scope.spawn(move || shared.heed("the copy", clients::follow(shared, &copy, copied)));
+        let has_objects = options.objects;
+        let copy =
+            scope.spawn(move || shared.heed("the copy", clients::follow(shared, &copy, has_objects, copied)));
         scope.spawn(|| shared.heed("discards", clients::discard(shared, copied)));
         let sampler = scope.spawn(|| sample(servers, shared, begun, time));
         let faults = faults::run(servers, &shared.judge, &mut random, kills_until, end);

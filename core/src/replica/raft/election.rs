@@ -62,6 +62,7 @@ impl Replica {
         // had.
         if self.is_leader() || (log.persisted == log.last_index() && self.may_vote()) {
             self.give_up_openings();
+            self.let_laggards_skip(self.ticks.next);
             self.raw.tick();
             self.retry_pre_vote();
             self.steady();

@@ -173,6 +173,7 @@ impl Replica {
         self.find_place();
         self.weigh_membership();
         self.update_transport();
+        self.end_skips_of_others();
     }
 
     /// Gives the transport the members' addresses.

@@ -29,6 +29,7 @@ mod fixtures;
 mod leader_transfer;
 mod membership_change;
 pub(crate) mod object_service;
+mod openings;
 mod options;
 mod peers;
 mod propose;

@@ -13,6 +13,7 @@
 //! A failed read does not panic: raft gets the error that the entries are temporarily unavailable, and the error is
 //! kept for the node.
 
+use super::openings::Openings;
 use crate::cluster::membership::{Member, Membership};
 use crate::error::{Error, ErrorKind, Result};
 use crate::replica::wire::raft_message::{body_bytes, conf_state, entry};
@@ -26,7 +27,7 @@ use raft::eraftpb::{Entry, Snapshot};
 use raft::storage::GetEntriesContext;
 use raft::{RaftState, StorageError};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 /// The maximum bytes of bodies kept in memory for followers: the newest ones.
 const RECENT_BYTES_MAX: usize = 16 << 20;
@@ -41,18 +42,6 @@ struct Recent {
     body: Option<Vec<Bytes>>,
 }
 
-/// The entries that a new replica is not sent.
-#[derive(Clone, Copy, Debug)]
-struct Skip {
-    /// Entries up to this one. None: this is not decided yet, and nothing is sent.
-    stored: Option<EntryIndex>,
-    /// How often it is sent an opening. Then it gets all entries: it may refuse the opening.
-    attempts: u8,
-}
-
-/// How often an opening is sent to a new replica.
-const OPENINGS_MAX: u8 = 3;
-
 /// The log's entries.
 #[derive(Debug)]
 pub(crate) struct Entries {
@@ -65,10 +54,8 @@ pub(crate) struct Entries {
     written: EntryIndex,
     /// Whether bodies are kept for peers. A log on its own keeps none.
     keep_bodies: bool,
-    /// New replicas that are not sent what is stored.
-    skipping: BTreeMap<u64, Skip>,
-    /// See [`Self::take_without_opening`].
-    without_opening: RefCell<BTreeSet<u64>>,
+    /// Replicas that are not sent what is stored.
+    pub(super) openings: Openings,
     start: (HardState, Membership),
     failure: RefCell<Option<Error>>,
 }
@@ -84,8 +71,7 @@ impl Entries {
             recent_bytes: 0,
             written: end.raft,
             keep_bodies: false,
-            skipping: BTreeMap::new(),
-            without_opening: RefCell::default(),
+            openings: Openings::default(),
             start: (state, membership),
             failure: RefCell::new(None),
         };
@@ -106,69 +92,32 @@ impl Entries {
         self.keep_bodies = keep;
     }
 
-    /// A new replica is not sent what is stored. How far that is has to be decided first.
-    pub(super) fn decide_skip(&mut self, node: NodeId) {
-        let skip = self.skipping.entry(node.0).or_insert(Skip { stored: None, attempts: OPENINGS_MAX });
-        skip.stored = None;
+    /// Whether a replica whose last entry is `last` lacks all entries of a segment, and these are not behind `stored`.
+    pub(super) fn can_skip(&self, stored: EntryIndex, last: EntryIndex) -> bool {
+        self.archive.can_skip(stored, last)
     }
 
-    /// The replicas for which that is to be decided.
-    pub(super) fn undecided(&self) -> Vec<NodeId> {
-        let undecided = self.skipping.iter().filter(|(_, skip)| skip.stored.is_none());
-        undecided.map(|(node, _)| NodeId(*node)).collect()
-    }
-
-    /// A new replica is not sent entries up to `stored`, which are committed and in objects.
-    pub(super) fn skip(&mut self, node: NodeId, stored: EntryIndex) {
-        if let Some(skip) = self.skipping.get_mut(&node.0) {
-            skip.stored = Some(stored);
-        }
-    }
-
-    /// A replica is sent all entries that there are.
-    pub(super) fn send_all(&mut self, node: NodeId) {
-        self.skipping.remove(&node.0);
-    }
-
-    /// An opening for this replica was lost, or refused. Whether it is sent another one.
-    pub(super) fn lost_opening(&mut self, node: NodeId) -> bool {
-        let Some(skip) = self.skipping.get_mut(&node.0) else { return false };
-        skip.attempts -= 1;
-        let is_left = skip.attempts > 0;
-        if !is_left {
-            self.send_all(node);
-        }
-        is_left
-    }
-
-    /// Whether some replica is not sent what is stored.
-    pub(super) fn skips(&self) -> bool {
-        !self.skipping.is_empty()
-    }
-
-    /// Whether this replica can be sent an opening instead of the first entries.
+    /// Whether this replica can be sent an opening instead of the entries that it lacks.
     pub(super) fn has_opening_for(&self, node: NodeId) -> bool {
-        self.snapshot_for(node.0).is_ok_and(|snapshot| snapshot.is_some())
+        let is_new = self.openings.last_of(node).is_none_or(|last| last.0 == 0);
+        let found = if is_new { self.snapshot_for(node.0) } else { self.opening_for(node.0) };
+        found.is_ok_and(|snapshot| snapshot.is_some())
     }
 
-    /// The replicas for which there was no opening since the last call, although raft wanted one. Without it they need the first entries.
-    pub(super) fn take_without_opening(&self) -> BTreeSet<u64> {
-        self.without_opening.take()
+    /// The opening behind which a replica begins that is not sent what is stored. None: there is none, or nothing is decided.
+    fn opening_for(&self, node: u64) -> Result<Option<Snapshot>> {
+        let Some((last, upto)) = self.openings.decided(node) else { return Ok(None) };
+        let found = self.archive.newest_opening(upto, last)?.filter(|(_, opening)| is_whole(opening));
+        Ok(found.and_then(|(header, opening)| snapshot_of(&header, &opening)))
     }
 
     /// The opening behind which a replica begins that lacks entries. None: nothing was ever discarded.
     fn snapshot_for(&self, node: u64) -> Result<Option<Snapshot>> {
-        if let Some(Skip { stored, .. }) = self.skipping.get(&node) {
-            let Some(stored) = *stored else { return Ok(None) };
-            match self.archive.newest_opening(stored) {
-                Ok(Some((header, opening))) if is_whole(&opening) => {
-                    if let Some(snapshot) = snapshot_of(&header, &opening) {
-                        return Ok(Some(snapshot));
-                    }
-                }
-                Ok(_) => {}
-                Err(error) => self.note(error),
-            }
+        match self.opening_for(node) {
+            Ok(None) if self.openings.undecided().contains(&NodeId(node)) => return Ok(None),
+            Ok(None) => {}
+            Ok(Some(snapshot)) => return Ok(Some(snapshot)),
+            Err(error) => self.note(error),
         }
         let (header, opening) = self.archive.oldest_opening()?;
         // This replica's own snapshot may not be written yet.
@@ -430,9 +379,8 @@ impl raft::Storage for Entries {
             self.note(error);
             None
         });
-        let is_decided = self.skipping.get(&to).is_none_or(|skip| skip.stored.is_some());
-        if found.is_none() && self.base.raft.0 == 0 && is_decided {
-            self.without_opening.borrow_mut().insert(to);
+        if found.is_none() && self.base.raft.0 == 0 {
+            self.openings.is_missing(to);
         }
         found.ok_or(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable))
     }

@@ -1,12 +1,13 @@
-//! Messages about objects, as bytes: the leader's request to store one, and the answer; and what a replica says that reads objects.
+//! Messages about objects, as bytes: the leader's request to store one, and the answer; and those by which replicas skip what is stored.
 //!
 //! Little-endian. A request has the object's number, 8 bytes. An answer has it too, then what is stored, 20 bytes, or zeros: the
-//! sender could not store it. The third message has the term of its sender, 8 bytes.
+//! sender could not store it. The leader's message that entries may be skipped has its term, 8 bytes. The answer
+//! has the same term and the last entry of its sender, 8 bytes each.
 
 use crate::record::batch::{Malformed, u64_at};
 use crate::replica::wire::raft_message::{HeadKind, head};
 use crate::store::format::objects::{STORED_BYTES, StoredObject};
-use crate::types::Term;
+use crate::types::{EntryIndex, Term};
 use bytes::Bytes;
 
 /// The request to store an object.
@@ -37,17 +38,31 @@ pub(crate) fn parse_answer(body: &[u8]) -> Result<(u64, Option<StoredObject>), M
     Ok((u64_at(number, 0), stored))
 }
 
-/// The message of a replica without entries that reads stored ones from the object store, to the leader of `term`.
-pub(crate) fn encode_reads_stored(term: Term) -> Bytes {
-    head(HeadKind::ReadsStored, &term.0.to_le_bytes())
+/// The message of the leader of `term` to a replica that is far behind: it may skip entries that are stored.
+pub(crate) fn encode_may_skip(term: Term) -> Bytes {
+    head(HeadKind::MaySkip, &term.0.to_le_bytes())
 }
 
 /// # Errors
 /// The message has another length.
-pub(crate) fn parse_reads_stored(body: &[u8]) -> Result<Term, Malformed> {
+pub(crate) fn parse_may_skip(body: &[u8]) -> Result<Term, Malformed> {
     let body: &[u8; 8] =
-        body.try_into().map_err(|_| "message about stored entries has an unexpected length")?;
+        body.try_into().map_err(|_| "message about entries to skip has an unexpected length")?;
     Ok(Term(u64::from_le_bytes(*body)))
+}
+
+/// The message of a replica that reads stored entries from the object store, to the leader of `term`. `last` is the last entry that
+/// the replica has.
+pub(crate) fn encode_reads_stored(term: Term, last: EntryIndex) -> Bytes {
+    head(HeadKind::ReadsStored, &[term.0.to_le_bytes(), last.0.to_le_bytes()].concat())
+}
+
+/// # Errors
+/// The message has another length.
+pub(crate) fn parse_reads_stored(body: &[u8]) -> Result<(Term, EntryIndex), Malformed> {
+    let body: &[u8; 16] =
+        body.try_into().map_err(|_| "message about stored entries has an unexpected length")?;
+    Ok((Term(u64_at(body, 0)), EntryIndex(u64_at(body, 8))))
 }
 
 #[cfg(test)]
@@ -61,9 +76,12 @@ mod tests {
         let (kind, body) = parse_head(&encode_request(7)).unwrap();
         assert_eq!((kind, parse_request(&body)), (HeadKind::StoreObject, Ok(7)));
         assert!((0..body.len()).all(|cut| parse_request(&body[..cut]).is_err()));
-        let (kind, body) = parse_head(&encode_reads_stored(Term(9))).unwrap();
-        assert_eq!((kind, parse_reads_stored(&body)), (HeadKind::ReadsStored, Ok(Term(9))));
+        let (kind, body) = parse_head(&encode_reads_stored(Term(9), EntryIndex(8))).unwrap();
+        assert_eq!((kind, parse_reads_stored(&body)), (HeadKind::ReadsStored, Ok((Term(9), EntryIndex(8)))));
         assert!((0..body.len()).all(|cut| parse_reads_stored(&body[..cut]).is_err()));
+        let (kind, body) = parse_head(&encode_may_skip(Term(9))).unwrap();
+        assert_eq!((kind, parse_may_skip(&body)), (HeadKind::MaySkip, Ok(Term(9))));
+        assert!((0..body.len()).all(|cut| parse_may_skip(&body[..cut]).is_err()));
         for stored in [None, Some(object)] {
             let (kind, body) = parse_head(&encode_answer(7, stored)).unwrap();
             assert_eq!((kind, parse_answer(&body)), (HeadKind::ObjectStored, Ok((7, stored))));

@@ -76,13 +76,15 @@ pub(crate) enum HeadKind {
     StoreObject = 15,
     /// The object is stored, or the sender could not store it.
     ObjectStored = 16,
-    /// The sender has no entry yet, and the leader of this term may leave out all that is stored: the sender reads it from the object
+    /// The leader of this term may leave out all that is stored and behind the sender's last entry: the sender reads it from the object
     /// store. Older versions drop it.
     ReadsStored = 17,
+    /// The sender leads, and has entries that are stored and that the other replica lacks: it may skip them. Older versions drop it.
+    MaySkip = 18,
 }
 
 impl HeadKind {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 18] = [
         Self::Raft,
         Self::Removed,
         Self::Hello,
@@ -100,6 +102,7 @@ impl HeadKind {
         Self::StoreObject,
         Self::ObjectStored,
         Self::ReadsStored,
+        Self::MaySkip,
     ];
 }
 

@@ -178,15 +178,31 @@ impl Archive {
         })
     }
 
-    /// The opening block of the newest segment that begins behind `upto` or an earlier entry. `None`: all begin later.
+    /// The opening block of the newest segment that begins behind `upto` or an earlier entry, if all entries of the segment before it
+    /// are behind `last`. `None`: there is no such segment.
     ///
     /// # Errors
     /// Those of [`Self::header`].
-    pub(crate) fn newest_opening(&self, upto: EntryIndex) -> Result<Option<(BlockHeader, Bytes)>> {
+    pub(crate) fn newest_opening(
+        &self,
+        upto: EntryIndex,
+        last: EntryIndex,
+    ) -> Result<Option<(BlockHeader, Bytes)>> {
         self.segments.undisturbed(|| {
-            let segment = self.segments.beginning_before(upto);
-            segment.map(|segment| self.opening(&segment)).transpose()
+            self.newest_beginning(upto, last).map(|segment| self.opening(&segment)).transpose()
         })
+    }
+
+    /// Whether there is such a segment.
+    pub(crate) fn can_skip(&self, upto: EntryIndex, last: EntryIndex) -> bool {
+        self.newest_beginning(upto, last).is_some()
+    }
+
+    fn newest_beginning(&self, upto: EntryIndex, last: EntryIndex) -> Option<Arc<Segment>> {
+        let segment = self.segments.beginning_before(upto)?;
+        let earlier = EntryIndex(segment.base.raft.0.checked_sub(1)?);
+        self.segments.beginning_before(earlier).filter(|before| before.base.raft >= last)?;
+        Some(segment)
     }
 
     fn opening(&self, segment: &Arc<Segment>) -> Result<(BlockHeader, Bytes)> {

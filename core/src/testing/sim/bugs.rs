@@ -237,8 +237,7 @@ bugs! {
     150 "objects are kept whole beyond the limit of the log's files" by "objects_make_room_for_files",
     143 "slices stay as long as no payload is appended" by "slices_go_while_no_payload_is_appended",
     144 "a reference that cannot be read counts as none" by "reference_that_cannot_be_read_is_damage",
-    146 "a new leader lets payload go without a look for objects that were not read back"
-        by "new_leader_reads_back_what_still_has_payload",
+    146 "an object with payload counts as stored before it was read" by "object_counts_as_stored_once_it_was_read",
     147 "any entry without an effect counts as the first one of its term" by "payload_begins_behind_the_first_entry_of_its_term",
     151 "slices of entries are stored with a gap, although payload goes on before it" by "no_slice_is_stored_behind_a_gap",
     152 "payload counts before slices that do not say that the log has it" by "payload_fills_a_gap_if_slices_say_so",
@@ -246,6 +245,7 @@ bugs! {
     154 "payload counts behind an entry whose slice went before the log referred to payload"
         by "first_payload_counts_once_a_slice_refers_to_it",
     155 "a new replica begins behind entries that are in no object",
+    164 "a replica that was away removes files that may be the last copy of an object",
 }
 
 #[cfg(test)]

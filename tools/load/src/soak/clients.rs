@@ -147,10 +147,13 @@ fn read_part(shared: &Shared, from: Index, count: u64) -> Result<u64> {
     Ok(next.get() - from.get())
 }
 
-/// Keeps a copy of the log in this process, and reads it. Returns the number of records that it read.
-pub(crate) fn follow(shared: &Shared, dir: &Path, copied: &AtomicU64) -> Result<u64> {
+/// Keeps a copy of the log in this process, and reads it. Returns the number of records that it read. With `objects` it reads through the
+/// servers what these have in no file any more: it may be away for longer than they keep files.
+pub(crate) fn follow(shared: &Shared, dir: &Path, objects: bool, copied: &AtomicU64) -> Result<u64> {
     let mut options = FollowerOptions::default();
-    options.files = Options::with_segment_bytes(4 << 20).retention_bytes(32 << 20);
+    let files = Options::with_segment_bytes(4 << 20);
+    options.files = if objects { files.local_bytes(32 << 20) } else { files.retention_bytes(32 << 20) };
+    options.served_objects = objects;
     options.open_timeout = PATIENCE;
     let follower = Follower::open(dir, shared.addresses.clone(), Start::First, options)?;
     let mut reader = follower.reader(Start::First)?;

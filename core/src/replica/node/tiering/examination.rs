@@ -2,29 +2,28 @@
 //! if it is not as it was stored.
 //!
 //! Invariants:
-//! - what is put is what the log says of the object, to the last byte;
+//! - what is put is what the log says of the object, to the last byte; it counts as repaired once it was read;
 //! - an object that is another history's stays as it is, and so does one that is an ancestor's of a branch;
 //! - one bad answer decides nothing: the object is read again before it counts as damaged;
 //! - an object whose records were discarded while it was put does not stay, unless a pin keeps it.
 //!
 //! Must not know: who leads.
 
-use super::object_access::{ObjectMaker, check, check_there};
+use super::object_access::{ObjectMaker, check_there};
+use super::object_look::{Look, look};
 use crate::error::{Error, ErrorKind, Result};
-use crate::record::crc::Crc;
 use crate::replica::state::object_table::StoredAt;
 use crate::store::format::geometry::FOOTER_BYTES;
 use crate::store::format::objects::StoredObject;
 use crate::store::format::segment::Footer;
 use crate::store::object_file::{MadeObject, Stretch};
-use crate::store::objects::cache::CHUNK_BYTES;
 use crate::store::objects::deletion::{is_pinned, newest_begin};
 use crate::store::objects::names::{Lineage, folder, object_name, object_number, root_name, salt};
 use crate::types::LogId;
 use crate::vault::Vault;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 /// All objects of a log, to be looked for.
 pub(super) struct Listing {
@@ -52,19 +51,11 @@ pub(super) struct Examination {
 pub(super) enum Verdict {
     /// It is as it was stored; or its records are discarded, and it is no longer needed.
     Sound,
-    /// It was not, and was stored again.
+    /// It was not, was stored again, and is now.
     Repaired,
     /// It is not, and cannot be made again here: the reason.
     Damaged(String),
     /// The examination gave way to something else.
-    Interrupted,
-}
-
-/// One look at an object.
-enum Look {
-    Sound,
-    /// It is not as it was stored: the reason.
-    Wrong(String),
     Interrupted,
 }
 
@@ -103,11 +94,11 @@ impl Examination {
         let (vault, number) = (&*self.vault, self.at.number);
         check_usable(vault, self.log)?;
         let name = object_name(self.owner, number);
-        let look = match self.look(&name)? {
+        let found = match self.look(&name)? {
             Look::Wrong(_) => self.look(&name)?,
             first => first,
         };
-        let why = match look {
+        let why = match found {
             Look::Sound => return Ok(Verdict::Sound),
             Look::Interrupted => return Ok(Verdict::Interrupted),
             Look::Wrong(why) => why,
@@ -130,44 +121,16 @@ impl Examination {
             vault.delete(&name)?;
             return Ok(Verdict::Sound);
         }
-        check(vault, &name, self.at.object.bytes.into())?;
-        Ok(Verdict::Repaired)
+        // What has damaged it may damage it again.
+        Ok(match look(vault, &name, &self.at.object, &AtomicBool::new(false))? {
+            Look::Wrong(why) => Verdict::Damaged(format!("{why}, although it was stored again")),
+            _ => Verdict::Repaired,
+        })
     }
 
     /// Looks whether the object is as it was stored.
     fn look(&self, name: &str) -> Result<Look> {
-        let looked = self.vault.size(name).and_then(|size| match size {
-            None => Ok(Look::Wrong("it is missing".to_owned())),
-            Some(bytes) if bytes == u64::from(self.at.object.bytes) => self.read(name),
-            Some(bytes) => Ok(Look::Wrong(format!("it has {bytes} bytes"))),
-        });
-        match looked {
-            Err(error)
-                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::OutOfRange | ErrorKind::Io) =>
-            {
-                Ok(Look::Wrong(error.to_string()))
-            }
-            looked => looked,
-        }
-    }
-
-    /// Reads the object, and compares its checksum.
-    fn read(&self, name: &str) -> Result<Look> {
-        let StoredObject { bytes, crc, .. } = self.at.object;
-        let (mut sum, mut at) = (Crc::new(), 0);
-        while at < u64::from(bytes) {
-            if self.gives_way.load(Ordering::Relaxed) {
-                return Ok(Look::Interrupted);
-            }
-            let end = (at + CHUNK_BYTES as u64).min(bytes.into());
-            let got = self.vault.get(name, at..end)?;
-            if got.len() as u64 != end - at {
-                return Ok(Look::Wrong("it ends early".to_owned()));
-            }
-            (sum, at) = (sum.add(&got), end);
-        }
-        let wrong = || Look::Wrong("its bytes are others than those that were stored".to_owned());
-        Ok(if sum.sum() == crc { Look::Sound } else { wrong() })
+        look(&*self.vault, name, &self.at.object, &self.gives_way)
     }
 
     /// Whether the object has a sound footer that says something else than the log: two clusters continue one log, and store its
@@ -237,6 +200,7 @@ fn other_bytes(name: &str, made: &StoredObject, wanted: &StoredObject) -> Error 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::crc::Crc;
     use crate::store::format::objects::ObjectState;
     use crate::store::segment::Base;
     use crate::types::Timestamp;

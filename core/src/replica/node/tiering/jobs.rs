@@ -3,10 +3,9 @@
 //! Must not know: who leads.
 
 use super::examination::{Examination, Listing, Verdict, check_usable};
-use super::object_access::{ObjectMaker, check, check_there, delete, store};
+use super::object_access::{ObjectMaker, check_there, delete, is_as_put, store};
 use super::payload_jobs::{Begun, Sweep};
 use super::slice_jobs::delete_slices;
-use super::unread::UnreadLook;
 use crate::error::Result;
 use crate::replica::queue::proposals::ObjectCommand;
 use crate::store::format::block::{BlockHeader, Kind};
@@ -31,14 +30,12 @@ pub(super) enum Job {
     FindEnd(Search),
     /// Makes an object and puts it into the object store. `oldest`: the records of all objects before it are discarded.
     Store { vault: Arc<dyn Vault>, maker: Box<ObjectMaker>, stretch: Stretch, oldest: bool },
-    /// Checks that an object that another replica has put is in the object store.
-    Check { vault: Arc<dyn Vault>, log: LogId, number: u64, object: StoredObject, from: NodeId },
+    /// Checks that an object that a replica has put is in the object store. `whole`: reads all of it.
+    Check { vault: Arc<dyn Vault>, log: LogId, number: u64, object: StoredObject, from: NodeId, whole: bool },
     /// Looks for all objects.
     List(Listing),
     /// Examines an object, and stores it again if it is lost or damaged.
     Examine(Box<Examination>),
-    /// Looks which objects have to be read back.
-    LookForUnread(UnreadLook),
     /// Deletes the objects below a number.
     Delete { vault: Arc<dyn Vault>, lineage: Lineage, below: u64 },
     /// Deletes slices without an entry behind this one.
@@ -88,14 +85,13 @@ pub(super) enum JobDone {
     FoundStore(Result<()>),
     End(ObjectBegin, EntryIndex, Result<Found>),
     Stored(u64, Result<StoredObject>),
-    Checked(u64, StoredObject, NodeId, Result<()>),
+    /// Whether it is there as it was put.
+    Checked(u64, StoredObject, NodeId, Result<bool>),
     /// A call of the program's vault panicked.
     Panicked,
     /// The objects that are not there as they were stored.
     Listed(Result<BTreeSet<u64>>),
     Examined(u64, Result<Verdict>),
-    /// The objects that have to be read back.
-    Unread(Result<BTreeSet<u64>>),
     /// How many objects were deleted.
     Deleted(u64, Result<u64>),
     /// Whether all slices without an entry behind this one were deleted.
@@ -112,9 +108,9 @@ impl JobDone {
             Self::FoundStore(_) => false,
             Self::End(_, _, result) => result.is_err(),
             Self::Stored(_, result) => result.is_err(),
-            Self::Checked(_, _, _, result) => result.is_err(),
+            Self::Checked(_, _, _, result) => !matches!(result, Ok(true)),
             Self::Panicked => true,
-            Self::Listed(_) | Self::Examined(..) | Self::Unread(_) => false,
+            Self::Listed(_) | Self::Examined(..) => false,
             Self::Deleted(_, result) => result.is_err(),
             Self::SlicesDeleted(_, result) | Self::PayloadsSwept(_, result) => result.is_err(),
         }
@@ -131,15 +127,14 @@ impl Job {
             Self::Store { vault, maker, stretch, oldest } => {
                 JobDone::Stored(stretch.number, store(&*vault, &maker, &stretch, oldest))
             }
-            Self::Check { vault, log, number, object, from } => {
-                let bytes = u64::from(object.bytes);
-                let there = check_there(&*vault, log);
-                let there = there.and_then(|()| check(&*vault, &object_name(log, number), bytes));
-                JobDone::Checked(number, object, from, there)
+            Self::Check { vault, log, number, object, from, whole } => {
+                let is_there = check_there(&*vault, log);
+                let is_there =
+                    is_there.and_then(|()| is_as_put(&*vault, &object_name(log, number), &object, whole));
+                JobDone::Checked(number, object, from, is_there)
             }
             Self::List(listing) => JobDone::Listed(listing.run()),
             Self::Examine(object) => JobDone::Examined(object.number(), object.run()),
-            Self::LookForUnread(look) => JobDone::Unread(look.run()),
             Self::Delete { vault, lineage, below } => {
                 JobDone::Deleted(below, delete(&*vault, &lineage, below))
             }

@@ -48,7 +48,6 @@ impl Node {
         let Some(going) = self.tiering.released.going else {
             if let Some(first) = self.beyond_local_limits(now)
                 && self.knows_suspects(now)
-                && self.knows_unread()
             {
                 self.replica.sequencer.keep_from(first);
                 let decided_at = self.replica.sequencer.end().raft;
@@ -79,17 +78,21 @@ impl Node {
         }
     }
 
-    /// At a leader: lets new replicas that ask for it skip what is stored, before all objects that may have to be made again.
+    /// At a leader: lets replicas that ask for it skip what is stored, before all objects that may have to be made again.
     pub(super) fn let_skip(&mut self, now: Moment) {
+        if !self.replica.is_leader() {
+            return self.replica.end_skips();
+        }
         let Some(is_late) = self.replica.skip_is_wanted(now) else { return };
-        let may = self.replica.is_leader() && self.tiering.vault.is_some();
+        let may = self.tiering.vault.is_some();
         let stored = self.replica.sequencer.committed().objects.stored_upto().filter(|_| may);
-        let is_known = stored.is_none() || (self.knows_suspects(now) && self.knows_unread());
+        let is_known = stored.is_none() || self.knows_suspects(now);
         if is_known {
             let held = self.first_suspect().map(|begin| begin.raft);
-            self.replica.decide_skip(stored.map(|stored| held.map_or(stored, |held| stored.min(held))));
+            let upto = stored.map(|stored| held.map_or(stored, |held| stored.min(held)));
+            self.replica.decide_skip(upto, now);
         } else if is_late {
-            self.replica.decide_skip(None);
+            self.replica.decide_skip(None, now);
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Must not know: who leads.
 
+use super::object_look::{Look, look};
 use crate::cluster::membership::Membership;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
@@ -18,6 +19,7 @@ use crate::store::read::entry_lookup::Archive;
 use crate::store::segment::Base;
 use crate::types::{LogId, NodeId};
 use crate::vault::Vault;
+use std::sync::atomic::AtomicBool;
 
 /// Makes objects from a replica's own files.
 #[derive(Clone, Debug)]
@@ -137,8 +139,16 @@ fn has_other_footer(vault: &dyn Vault, stretch: &Stretch, made: &MadeObject) -> 
     Ok(there.is_ok_and(|footer| Footer::parse(&footer, number + 1, salt(log, number)).is_ok()))
 }
 
+/// Whether the object store has an object as it was put: of this size, and if `whole`, to the last byte.
+pub(super) fn is_as_put(vault: &dyn Vault, name: &str, object: &StoredObject, whole: bool) -> Result<bool> {
+    match whole {
+        true => Ok(matches!(look(vault, name, object, &AtomicBool::new(false))?, Look::Sound)),
+        false => Ok(vault.size(name)? == Some(object.bytes.into())),
+    }
+}
+
 /// Checks that the object store has an object of this size.
-pub(super) fn check(vault: &dyn Vault, name: &str, bytes: u64) -> Result<()> {
+fn check(vault: &dyn Vault, name: &str, bytes: u64) -> Result<()> {
     if vault.size(name)? == Some(bytes) {
         return Ok(());
     }

@@ -18,14 +18,12 @@
 //! - files that have all of a suspect stay (see `local`), also after a restart: suspects are in a file of their own, which is written
 //!   when they change. Until all objects were listed since the start, no file goes. If that file is damaged, all are suspects then;
 //! - storing goes first: nothing is examined while there is something to store, to claim or to delete here, and an examination
-//!   gives way to it, up to [`GIVES_WAY_MAX`] times. Then it does not: in a busy log there is always something, and files wait. An object
-//!   that is read back takes turns with uploads instead: see `read_back`;
+//!   gives way to it, up to [`GIVES_WAY_MAX`] times. Then it does not: in a busy log there is always something, and files wait;
 //! - nothing is stored again while no leader is known: this replica may not know of discards.
 
 use super::super::Node;
 use super::examination::{Examination, Listing, Verdict};
 use super::jobs::Job;
-use super::unread::ReadBacks;
 use crate::disk::Disk;
 use crate::error::{ErrorKind, Result};
 use crate::store::objects::suspects;
@@ -47,6 +45,8 @@ const SCRUB_AGAIN: Duration = Duration::from_secs(60);
 const GAVE_WAY_AGAIN: Duration = Duration::from_secs(3);
 const PASSING_AGAIN: Duration = Duration::from_secs(600);
 const LASTING_AGAIN: Duration = Duration::from_secs(3600);
+/// How long a pass takes without a scrub, as long as there are suspects.
+const PASS_OF_SUSPECTS: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How often in a row examinations give way, at most: otherwise a busy log would have none.
 const GIVES_WAY_MAX: u32 = 4;
 /// The most objects that a pass makes up for, after a time without this replica.
@@ -66,7 +66,6 @@ pub(super) struct ObjectScrub {
     pub(super) suspects: BTreeMap<u64, Suspect>,
     /// Objects that are known to be lost or damaged: all are suspects, too.
     damaged: BTreeSet<u64>,
-    pub(super) read_backs: ReadBacks,
     examining: Option<Examining>,
     /// How often in a row examinations gave way.
     gave_way: u32,
@@ -152,11 +151,6 @@ impl ObjectScrub {
         suspects.map(|(number, _)| *number).chain(examining.map(|examining| examining.number)).collect()
     }
 
-    /// Suspects whose files did not stay may have become such whose files do.
-    pub(super) fn forgot_read_backs(&mut self) {
-        self.memory.is_changed = true;
-    }
-
     /// Has an object examined at once, unless it has a time already.
     fn suspect(&mut self, number: u64, now: Moment) {
         if self.examining.as_ref().is_none_or(|examining| examining.number != number) {
@@ -165,12 +159,10 @@ impl ObjectScrub {
         }
     }
 
-    /// Ends an examination early, because something waits that goes first. Not one by which an object is read back: it would only be paid
-    /// again, and payload waits for it.
+    /// Ends an examination early, because something waits that goes first.
     pub(super) fn give_way(&self) {
-        if let Some(Examining { number, gives_way, .. }) = &self.examining
+        if let Some(Examining { gives_way, .. }) = &self.examining
             && self.gave_way < GIVES_WAY_MAX
-            && !self.read_backs.awaits(*number)
         {
             gives_way.store(true, Ordering::Relaxed);
         }
@@ -207,7 +199,6 @@ impl ObjectScrub {
     fn prune(&mut self, oldest: u64) {
         self.suspects.retain(|number, _| *number >= oldest);
         self.damaged.retain(|number| *number >= oldest);
-        self.read_backs.prune(oldest);
         let first = self.memory.saved.as_ref().and_then(|saved| saved.first());
         self.memory.is_changed |= first.is_some_and(|number| *number < oldest);
         self.next = None;
@@ -283,15 +274,13 @@ impl Node {
         Some(scrub.rest_until.map_or(at, |until| at.max(until)))
     }
 
-    /// How long a pass takes. None: nothing can be examined now.
+    /// How long a pass takes. None: nothing can be examined now. Suspects of a time with a scrub are examined without one, too: else their
+    /// files would stay for ever.
     fn scrub_pass(&self) -> Option<Duration> {
         let has_objects = self.replica.sequencer.committed().objects.stored_upto().is_some();
-        self.options.object_scrub.filter(|_| has_objects && self.replica.leader().is_some())
-    }
-
-    /// Whether nothing can be examined now.
-    pub(super) fn rests_scrub(&self, now: Moment) -> bool {
-        self.tiering.scrub.rests(now) || self.scrub_pass().is_none()
+        let for_suspects = (!self.tiering.scrub.suspects.is_empty()).then_some(PASS_OF_SUSPECTS);
+        let pass = self.options.object_scrub.or(for_suspects);
+        pass.filter(|_| has_objects && self.replica.leader().is_some())
     }
 
     /// Whether the files here have all entries of an object that begins there.
@@ -321,13 +310,31 @@ impl Node {
         let scrub = &self.tiering.scrub;
         let mut held = scrub.known_suspects();
         held.extend(scrub.examining.iter().map(|examining| examining.number));
-        held.extend(&scrub.read_backs.unread);
         if held.is_empty() {
             return None;
         }
         let objects = &self.replica.sequencer.committed().objects;
         let mut held = objects.stored().filter(|at| held.contains(&at.number));
         held.find(|at| self.has_all_behind(at.begin)).map(|at| at.begin)
+    }
+
+    /// Whether the files here may be the last copy of an object that is to be made again. All suspects are known: see
+    /// [`Self::knows_suspects`]. The log's table may not have them yet, after a restart.
+    pub(super) fn may_have_last_copy(&self) -> bool {
+        let scrub = &self.tiering.scrub;
+        scrub.examining.is_some() || !scrub.known_suspects().is_empty()
+    }
+
+    /// Where the first object of this log's own begins that may be lost or damaged. Payload of this log is not in objects of ancestors.
+    pub(super) fn first_suspect(&self) -> Option<Base> {
+        let suspects = self.tiering.scrub.known_suspects();
+        if suspects.is_empty() {
+            return None;
+        }
+        let objects = &self.replica.sequencer.committed().objects;
+        let own_from = objects.lineage(self.tiering.log).own_from();
+        let mut own = objects.stored().filter(|at| at.number >= own_from);
+        own.find(|at| suspects.contains(&at.number)).map(|at| at.begin)
     }
 
     /// Whether all suspects are known. If not, all objects are listed soon: no file may go before.
@@ -341,6 +348,11 @@ impl Node {
             scrub.list_at = Some(now);
         }
         false
+    }
+
+    /// The same of a replica that may not know of any object yet: then there is none to list.
+    pub(super) fn knows_own_suspects(&mut self, now: Moment) -> bool {
+        self.replica.sequencer.committed().objects.stored_upto().is_none() || self.knows_suspects(now)
     }
 
     /// Writes down which objects are suspects, so that a restart does not forget it. Blocks on the disk: this is rare.
@@ -404,9 +416,6 @@ impl Node {
         scrub.memory.is_changed = true;
         let gave_way = matches!(result, Ok(Verdict::Interrupted));
         scrub.gave_way = if gave_way { scrub.gave_way + 1 } else { 0 };
-        if matches!(result, Ok(Verdict::Sound | Verdict::Repaired | Verdict::Damaged(_))) {
-            scrub.read_backs.end(number);
-        }
         match result {
             Ok(Verdict::Sound) => _ = scrub.damaged.remove(&number),
             Ok(Verdict::Repaired) => {

@@ -430,7 +430,6 @@ impl Node {
         let leads = self.replica.is_leader().then(|| self.replica.term());
         if self.tiering.payloads.lead(leads) {
             self.tiering.lacking = None; // it counts the payload that this replica has referred to, and not that of others
-            self.forget_read_backs();
         }
         self.tiering.payloads.placement.lead(leads);
         let may_have_referred =
@@ -703,7 +702,7 @@ impl Node {
         let is_settled = self.items.is_empty() && upto == self.replica.sequencer.end().raft;
         // A put that checks the term has the slices of this leader to itself.
         let is_clear = gate.is_term_checked || gate.slices.is_empty();
-        let may = is_due && is_settled && leads && is_clear && self.knows_unread();
+        let may = is_due && is_settled && leads && is_clear;
         // Payload of an earlier term may be all that the object store has of appends, until it has an entry of this one (P7).
         let leads = self.kept_payload().is_some();
         (may && leads && self.replica.has_committed_in_its_term()).then_some((behind, upto))

@@ -289,6 +289,7 @@ impl Replica {
             self.update_transport();
         }
         self.weigh_answers();
+        self.say_again();
         Ok(())
     }
 

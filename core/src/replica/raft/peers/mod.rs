@@ -99,6 +99,10 @@ impl Replica {
             HeadKind::ReadsStored if !is_member => {
                 return Err("message about stored entries from a node that is no member");
             }
+            HeadKind::MaySkip if !is_member && from.0 != self.raw.raft.leader_id => {
+                return Err("message about entries to skip from a node that is no member");
+            }
+            HeadKind::MaySkip => return self.on_may_skip(from, &body).map(|()| None),
             HeadKind::ReadsStored => return self.on_reads_stored(from, &body, now).map(|()| None),
         }
         let (message, arrived) = raft_message::decode_message(&body, bodies)?;
@@ -128,8 +132,8 @@ impl Replica {
             return Err("vote request from a node that is no member");
         }
         let accepts = message.get_msg_type() == MessageType::MsgAppendResponse && !message.reject;
-        if accepts && self.raw.store().skips() {
-            self.forget_opening(from);
+        if accepts {
+            self.acknowledged(from, EntryIndex(message.index));
         }
         if self.awaits_opening(&message, now) {
             return Ok(None);
@@ -188,7 +192,10 @@ impl Replica {
             if message.get_msg_type() == MessageType::MsgSnapshot {
                 let until = self.ticks.next.plus(self.cluster.election_timeout);
                 self.peers.snapshots.insert(message.to, until);
-                self.forget_opening(NodeId(message.to));
+                self.sent_opening(
+                    NodeId(message.to),
+                    EntryIndex(message.get_snapshot().get_metadata().index),
+                );
             }
             if !self.is_introduced_to(NodeId(message.to)) {
                 continue; // it is greeted with every tick; raft retries

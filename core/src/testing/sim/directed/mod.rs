@@ -46,7 +46,7 @@ use gaps::{
 };
 use holes::holes_have_nothing_that_a_log_needs;
 use object_class::{
-    new_leader_reads_back_what_still_has_payload, payload_begins_behind_the_first_entry_of_its_term,
+    object_counts_as_stored_once_it_was_read, payload_begins_behind_the_first_entry_of_its_term,
     reference_that_cannot_be_read_is_damage, slices_go_while_no_payload_is_appended,
 };
 use one_replica::{
@@ -90,7 +90,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("whole_object_outlives_a_crash", whole_object_outlives_a_crash),
     ("damaged_object_is_not_kept", damaged_object_is_not_kept),
     ("objects_make_room_for_files", objects_make_room_for_files),
-    ("new_leader_reads_back_what_still_has_payload", new_leader_reads_back_what_still_has_payload),
+    ("object_counts_as_stored_once_it_was_read", object_counts_as_stored_once_it_was_read),
     ("slices_go_while_no_payload_is_appended", slices_go_while_no_payload_is_appended),
     ("payload_begins_behind_the_first_entry_of_its_term", payload_begins_behind_the_first_entry_of_its_term),
     ("reference_that_cannot_be_read_is_damage", reference_that_cannot_be_read_is_damage),

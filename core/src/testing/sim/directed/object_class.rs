@@ -61,16 +61,14 @@ impl Stage {
     }
 }
 
-/// An object arrives damaged, and all replicas stop before the leader has read it back. Another one leads next, with no payload in memory,
-/// and sees by the payload in the object store that nobody has: it is made again of that.
-pub(super) fn new_leader_reads_back_what_still_has_payload() -> Check {
+/// An object arrives damaged, and all replicas stop before it was read. Another one leads next, with no payload in memory: the object does
+/// not count as stored, and is made again of the payload in the object store.
+pub(super) fn object_counts_as_stored_once_it_was_read() -> Check {
     let (mut stage, vault) = with_rare_scrub(3)?;
     let leader = stage.leader()?;
     vault.hide_objects(true);
     let spoiled = stage.spoil_object(&vault)?;
-    stage.until("the object counts as stored", |w| {
-        w.machine(leader).is_some_and(|machine| machine.objects().0.contains(&spoiled))
-    })?;
+    stage.advance(Duration::from_secs(5))?;
     let all = stage.world.voters();
     all.iter().try_for_each(|node| stage.cut_power(*node))?;
     vault.hide_objects(false);
@@ -79,7 +77,11 @@ pub(super) fn new_leader_reads_back_what_still_has_payload() -> Check {
     }
     stage.until("another one leads", |w| w.leader().is_some_and(|now| now != leader))?;
     stage.append_payload()?;
-    stage.is_stored_again(&vault)
+    stage.is_stored_again(&vault)?;
+    stage.until("the object counts as stored", |w| {
+        let node = w.leader();
+        node.and_then(|node| w.machine(node)).is_some_and(|machine| machine.objects().0.contains(&spoiled))
+    })
 }
 
 /// A cluster whose appends go to payload slices, and in which no pass over all objects comes to one that is damaged.
