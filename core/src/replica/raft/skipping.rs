@@ -33,9 +33,12 @@ use raft::eraftpb::{Message, MessageType};
 use raft::{Progress, ProgressState};
 use std::time::Duration;
 
-/// How long a new replica takes no entries because the object store does not answer, and how long a leader sends none because it does
-/// not know which objects are damaged.
-const STORE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a new replica takes no entries because the object store does not answer.
+const ASK_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a leader sends none because it does not know which objects are damaged.
+const DECIDE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How soon what may be lost is said again.
+const SAY_AGAIN: Duration = Duration::from_secs(5);
 
 /// The state of skipping.
 #[derive(Debug, Default)]
@@ -101,7 +104,7 @@ impl Replica {
         let laggards = self.raw.raft.prs().iter().filter(|(_, progress)| lacks_segment(progress));
         let laggards: Vec<u64> = laggards.map(|(node, _)| *node).collect();
         if !laggards.is_empty() {
-            self.skipping.tell_at = now.plus(STORE_TIMEOUT);
+            self.skipping.tell_at = now.plus(SAY_AGAIN);
         }
         for node in laggards {
             self.post(NodeId(node), encode_may_skip(self.term()));
@@ -119,7 +122,7 @@ impl Replica {
     /// At a leader: whether a replica waits to know how far it can skip entries. If so, whether it has waited for long.
     pub(crate) fn skip_is_wanted(&mut self, now: Moment) -> Option<bool> {
         let openings = &mut self.raw.mut_store().openings;
-        openings.renew(now, now.plus(STORE_TIMEOUT));
+        openings.renew(now, now.plus(DECIDE_TIMEOUT));
         openings.decide_until().map(|until| until <= now)
     }
 
@@ -140,7 +143,7 @@ impl Replica {
             let matched = EntryIndex(progress.matched);
             let openings = &mut self.raw.mut_store().openings;
             let last = openings.last_of(node).unwrap_or_default().max(matched);
-            openings.decide(node, last, stored, now.plus(STORE_TIMEOUT));
+            openings.decide(node, last, stored, now.plus(DECIDE_TIMEOUT));
             match self.raw.store().has_opening_for(node) {
                 true => self.have_opening_sent(node),
                 false => self.send_all(node),
@@ -165,7 +168,7 @@ impl Replica {
             return false;
         }
         match self.skipping.reads_store {
-            None => now < *self.skipping.asked_until.get_or_insert(now.plus(STORE_TIMEOUT)),
+            None => now < *self.skipping.asked_until.get_or_insert(now.plus(ASK_TIMEOUT)),
             Some(false) => false,
             Some(true) => {
                 let is_told =
@@ -173,7 +176,7 @@ impl Replica {
                 if self.skipping.told.is_some_and(is_told) {
                     return false;
                 }
-                self.skipping.told = Some((message.from, message.term, now.plus(STORE_TIMEOUT)));
+                self.skipping.told = Some((message.from, message.term, now.plus(SAY_AGAIN)));
                 self.post(NodeId(message.from), encode_reads_stored(Term(message.term), EntryIndex(0)));
                 message.index == 0 // raft rejects entries behind others
             }
@@ -206,7 +209,7 @@ impl Replica {
         if progress.state == ProgressState::Snapshot || is_new && progress.matched > 0 {
             return;
         }
-        self.raw.mut_store().openings.request(to, last, now.plus(STORE_TIMEOUT));
+        self.raw.mut_store().openings.request(to, last, now.plus(DECIDE_TIMEOUT));
         if is_new {
             self.have_opening_sent(to);
         }

@@ -66,8 +66,8 @@ impl Stage {
 pub(super) fn object_counts_as_stored_once_it_was_read() -> Check {
     let (mut stage, vault) = with_rare_scrub(3)?;
     let leader = stage.leader()?;
-    vault.hide_objects(true);
     let spoiled = stage.spoil_object(&vault)?;
+    vault.hide_objects(true);
     stage.advance(Duration::from_secs(5))?;
     let all = stage.world.voters();
     all.iter().try_for_each(|node| stage.cut_power(*node))?;
