@@ -221,6 +221,48 @@ fn replica_that_was_away_begins_behind_what_is_stored() {
     read_all(&two, 8000);
 }
 
+/// A replica that was away, and whose files may be the last copy of an object, keeps them: it gets all entries. The leader knows nothing of
+/// that object.
+#[test]
+fn replica_that_was_away_keeps_the_last_copy_of_an_object() {
+    let (network, vault) = (MemoryNetwork::new(), Arc::new(MemoryVault::default()));
+    let dirs: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
+    let own = Arc::new(HookedVault::new(vault.clone()));
+    let open = |bootstrap| {
+        let options = options(&vault).vault(own.clone() as Arc<dyn Vault>);
+        let options = options.object_scrub(Duration::from_secs(1)).local_bytes(20 * u64::from(SEGMENT));
+        replica(dirs[1].path(), 2, bootstrap, &network, options)
+    };
+    let one = replica(dirs[0].path(), 1, Bootstrap::Init, &network, options(&vault));
+    eventually("it leads", || one.append(&record(1)).is_ok());
+    let two = open(Bootstrap::Join(one.log_id()));
+    let add =
+        Change::AddLearner { node: NodeId(2), directory: two.directory_id(), address: "memory:2".to_owned() };
+    one.change_members(&[add], Duration::from_secs(20)).unwrap();
+    append_to(&[&one], 2000);
+    eventually("it follows", || two.last_index() == one.last_index());
+    eventually("most is stored", || one.metrics().unstored_bytes < 300_000);
+    let (name, bytes) = objects_in(&vault).remove(3);
+    // It cannot store the object again. The leader can, and this replica does not see that.
+    let hidden = name.clone();
+    own.set(move |call, asked| match call {
+        "put" => Err(Error::new(ErrorKind::PermissionDenied, "no right to write")),
+        "get" if asked == hidden => Err(Error::new(ErrorKind::Unavailable, "not now")),
+        _ => Ok(()),
+    });
+    vault.delete(&name).unwrap();
+    eventually("it knows of the damage", || two.metrics().damaged_objects == 1);
+    eventually("it is stored again", || {
+        vault.get(&name, 0..bytes.len() as u64).is_ok_and(|now| now == bytes)
+    });
+    drop(two);
+    append_to(&[&one], 8000);
+    eventually("most is stored", || one.metrics().unstored_bytes < 300_000);
+    let two = open(Bootstrap::Existing);
+    eventually("it has caught up", || two.last_index() == one.last_index());
+    assert!(two.metrics().bytes > 5_000_000, "{:?}", two.metrics());
+}
+
 /// A network that loses messages.
 struct Lossy<F> {
     below: Arc<dyn Transport>,

@@ -245,7 +245,6 @@ bugs! {
     154 "payload counts behind an entry whose slice went before the log referred to payload"
         by "first_payload_counts_once_a_slice_refers_to_it",
     155 "a new replica begins behind entries that are in no object",
-    164 "a replica that was away removes files that may be the last copy of an object",
 }
 
 #[cfg(test)]
