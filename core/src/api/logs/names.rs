@@ -148,9 +148,9 @@ impl Logs {
         Err(Error::new(ErrorKind::Full, what))
     }
 
-    /// Deletes a log with all its records. Blocks until that is durable. Its handles get `NotFound` from then on, and so do
-    /// its readers behind the last record; what they hold stays valid. The name can be created again: that is another log, with
-    /// another number.
+    /// Deletes a log with all its records. Blocks until that is durable. Its handles append nothing from then on: they get `NotFound`, and
+    /// so do its readers behind the last record. A handle that is open can still read records that are in files; what readers hold stays
+    /// valid. The name can be created again: that is another log, with another number.
     ///
     /// # Errors
     /// `NotFound`. Those of [`Log::append`]; it is safe to retry.
