@@ -32,6 +32,7 @@ use super::machine::Machine;
 use super::machine::state::ReplicatedState;
 use super::plan::Plan;
 use super::threads::Records;
+use super::vault::PayloadPlace;
 use crate::cluster::membership::Membership;
 use crate::cluster::options::Role;
 use crate::cluster::transport::Envelope;
@@ -100,7 +101,7 @@ pub(super) struct Oracle {
     /// The payload slices to which committed entries refer, with the last entry of each.
     payloads: BTreeMap<PayloadId, EntryIndex>,
     /// The places of the batches to which committed entries refer, and the committed entries that are no commands.
-    references: BTreeMap<EntryIndex, Vec<(PayloadId, u32)>>,
+    references: BTreeMap<EntryIndex, Vec<PayloadPlace>>,
     uncommanded: BTreeSet<EntryIndex>,
     /// The last reference.
     last_reference: Option<(PayloadId, u32)>,
@@ -355,7 +356,7 @@ impl Oracle {
         if !references.is_empty() && references.len() == header.batch_count as usize {
             self.references.insert(index, references.clone());
         }
-        for (id, offset) in references {
+        for (id, offset, _) in references {
             if id.term != header.term || self.last_reference.is_some_and(|last| last >= (id, offset)) {
                 let last = self.last_reference;
                 return Err(wrong(format!(
@@ -418,7 +419,7 @@ impl Oracle {
     pub(super) fn is_in_store(
         &self,
         end: EntryIndex,
-        places: &[(PayloadId, u32)],
+        places: &[PayloadPlace],
         upto: EntryIndex,
     ) -> Check {
         let mut places = places.iter();

@@ -76,11 +76,11 @@ impl BlockBuilder {
         }
     }
 
-    /// A block of these batches, for which nobody waits.
-    pub(crate) fn of(batches: &[(BatchHeader, Bytes)]) -> Self {
+    /// A block of these batches of logs, for which nobody waits. All are of the group's own log, or none.
+    pub(crate) fn of(batches: &[(LogNumber, BatchHeader, Bytes)]) -> Self {
         let mut made = Self::new(BytesMut::new());
-        for (header, bytes) in batches {
-            drop(made.push(LogNumber::OWN, &Parts::Own(bytes), header));
+        for (log, header, bytes) in batches {
+            drop(made.push(*log, &Parts::Own(bytes), header));
         }
         made
     }
@@ -118,8 +118,18 @@ impl BlockBuilder {
     }
 
     /// The bytes of the batches of each log of a mixed block. A log can be there several times.
-    pub(super) fn bytes_by_log(&self) -> impl Iterator<Item = (LogNumber, usize)> {
+    pub(crate) fn bytes_by_log(&self) -> impl Iterator<Item = (LogNumber, usize)> {
         self.stretches.iter().map(|stretch| (stretch.log, stretch.bytes))
+    }
+
+    /// The bytes of the table of a mixed block; 0 for other blocks.
+    fn table_bytes(&self) -> usize {
+        if self.is_mixed() { TABLE_FIXED_BYTES + self.stretches.len() * RUN_BYTES } else { 0 }
+    }
+
+    /// The bytes of all batches.
+    pub(crate) fn payload_bytes(&self) -> usize {
+        self.bytes - self.table_bytes()
     }
 
     /// Whether batches of `runs` runs, with this many bytes and records in all, can be added to this mixed block.
@@ -200,7 +210,11 @@ impl BlockBuilder {
             buffer.extend_from_slice(&bytes);
             *batch = header;
         }
-        self.bytes = buffer.len();
+        let mut begin = 0;
+        for stretch in &mut self.stretches {
+            stretch.bytes = (stretch.end - std::mem::replace(&mut begin, stretch.end)) * N;
+        }
+        self.bytes = self.table_bytes() + buffer.len();
         self.pieces = vec![Piece::Copied(0..buffer.len())];
         self.buffer = buffer;
     }
