@@ -592,9 +592,8 @@ impl EntryFeed {
         // The batches of the last run that was found, from the one with this record on.
         let mut rest: Option<(LogNumber, Index, Bytes)> = None;
         resolve_placed(header, body, |(log, first), of, reference| {
-            let known = rest.take().filter(|(of, next, bytes)| {
-                (*of, *next) == (log, first) && !bytes.is_empty()
-            });
+            let known =
+                rest.take().filter(|(of, next, bytes)| (*of, *next) == (log, first) && !bytes.is_empty());
             let (mut next, mut batches) = match known {
                 Some((_, next, batches)) => (next, batches),
                 None => {

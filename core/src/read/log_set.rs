@@ -99,11 +99,8 @@ impl LogSet {
                 dropped.extend(positions.map(|positions| (log, positions)));
                 continue;
             };
-            let known = known.entry(log).or_insert(Known {
-                state: *state,
-                stored: Index(0),
-                positions: Weak::new(),
-            });
+            let known =
+                known.entry(log).or_insert(Known { state: *state, stored: Index(0), positions: Weak::new() });
             shrank |= state.first > known.state.first;
             known.state = *state;
             if let Some(positions) = known.positions.upgrade() {

@@ -416,12 +416,7 @@ impl Oracle {
 
     /// Checks that a log that is made of the object store alone has all entries up to `upto`: objects and slices of entries give those up
     /// to `end`, and behind it come the batches at these places.
-    pub(super) fn is_in_store(
-        &self,
-        end: EntryIndex,
-        places: &[PayloadPlace],
-        upto: EntryIndex,
-    ) -> Check {
+    pub(super) fn is_in_store(&self, end: EntryIndex, places: &[PayloadPlace], upto: EntryIndex) -> Check {
         let mut places = places.iter();
         for entry in self.uncommanded.range(end.next()..).take_while(|entry| **entry <= upto) {
             let wanted = self.references.get(entry).map_or(&[][..], |wanted| wanted);
