@@ -116,6 +116,11 @@ fn read_named(logs: &Logs, log: u64, from: u64, to: u64) {
     read_all(log, &logs.get(&format!("log-{log}")).unwrap(), from, to);
 }
 
+/// Of each log, from which record to which one it goes.
+fn read_logs(logs: &Logs, which: impl IntoIterator<Item = (u64, u64, u64)>) {
+    which.into_iter().for_each(|(log, from, to)| read_named(logs, log, from, to));
+}
+
 fn names(vault: &dyn Vault, id: LogId, folder: &str) -> Vec<String> {
     let found = vault.list(&format!("{:032x}/{folder}/", id.get())).unwrap();
     found.into_iter().map(|at| at.name).collect()
@@ -252,8 +257,7 @@ fn objects_have_the_payload_and_slices_go() {
     let objects = below.list(&format!("{:032x}/o/", all[1].get())).unwrap();
     assert!(objects.iter().all(|object| object.bytes < 600 << 10), "{objects:?}");
     let last = log_of(&logs, 1).last_index().get();
-    let check =
-        |logs: &Logs| [(1, last), (2, 300), (3, 300), (4, 300)].map(|(log, to)| read_named(logs, log, 1, to));
+    let check = |logs: &Logs| read_logs(logs, [(1, 1, last), (2, 1, 300), (3, 1, 300), (4, 1, 300)]);
     check(&logs);
     // A reader of files whose payload is in objects alone, without slices in memory.
     drop(logs);
@@ -265,8 +269,7 @@ fn objects_have_the_payload_and_slices_go() {
     std::fs::remove_dir_all(dir.path().join("lost")).unwrap();
     let (logs, notes) = again(&*below, all, dir.path());
     assert!(notes.is_empty(), "{notes:?}");
-    [(1, 1, last), (2, 1, 300), (3, 100, 300), (4, 1, 300)]
-        .map(|(log, from, to)| read_named(&logs, log, from, to));
+    read_logs(&logs, [(1, 1, last), (2, 1, 300), (3, 100, 300), (4, 1, 300)]);
 }
 
 /// Slices of entries are not stored, and payload is: behind the last entry in a slice the payload alone says which records of which logs come.
@@ -299,7 +302,7 @@ fn payload_alone_leads_on_in_each_log() {
     drop(logs);
     let (logs, notes) = again(&*below, all, dir.path());
     assert!(notes.is_empty(), "{notes:?}");
-    [(1, 40), (2, 41), (3, 40), (4, 40)].map(|(log, to)| read_named(&logs, log, 1, to));
+    read_logs(&logs, [(1, 1, 40), (2, 1, 41), (3, 1, 40), (4, 1, 40)]);
     let mut session = log_of(&logs, 2).resume_session(id, Sequence(35));
     assert_eq!(session.append(&record(2, 41)).unwrap(), Index(41), "a retry is recognised");
     append(&logs, &[1, 2, 3, 4], 2);
@@ -322,8 +325,7 @@ fn deleted_logs_take_nothing_of_others_with_them() {
         logs.seal(&format!("log-{}", 30 + round)).unwrap();
     }
     let check = |logs: &Logs| {
-        [(1, 1, 120), (2, 115, 120), (3, 1, 120), (21, 1, 10)]
-            .map(|(log, from, to)| read_named(logs, log, from, to));
+        read_logs(logs, [(1, 1, 120), (2, 115, 120), (3, 1, 120), (21, 1, 10)]);
         (30..42).for_each(|log| read_named(logs, log, 1, 2));
         assert_eq!(logs.get("log-14").unwrap_err().kind(), ErrorKind::NotFound);
     };
@@ -365,7 +367,7 @@ fn sorted_copies_have_references() {
     let last = log_of(&logs, 1).last_index().get();
     drop(logs);
     let logs = open(dir.path(), options(&vault));
-    [1, 2, 3].map(|log| read_named(&logs, log, 1, last));
+    read_logs(&logs, [1, 2, 3].map(|log| (log, 1, last)));
     assert_eq!(group(&logs).metrics().damaged, 0);
 }
 
@@ -559,7 +561,8 @@ fn leaders_change_and_every_record_is_there_once() {
                 match ticket.wait() {
                     Ok(index) => assert_eq!(index, Index(n)),
                     Err(error) if error.kind() == ErrorKind::SequenceForgotten => {}
-                    Err(_) => {
+                    Err(error) => {
+                        eprintln!("{round} {at} {n} {next:?} {error}");
                         is_done = false;
                         continue;
                     }
@@ -596,5 +599,5 @@ fn leaders_change_and_every_record_is_there_once() {
     drop(replicas);
     let (logs, notes) = again(&*vault, all, dir.path());
     assert!(notes.is_empty(), "{notes:?}");
-    [(1, next[0] - 1), (2, next[1] - 1)].map(|(log, last)| read_named(&logs, log, 1, last));
+    read_logs(&logs, [(1, 1, next[0] - 1), (2, 1, next[1] - 1)]);
 }

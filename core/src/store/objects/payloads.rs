@@ -21,7 +21,7 @@ use crate::record::reference::{PAYLOAD_HEADER_BYTES, PayloadId, Reference, UNREL
 use crate::store::format::block::{
     BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind, digest_of_batches, table_of,
 };
-use crate::store::format::mixed::TableBuilder;
+use crate::store::format::mixed::{self, Run};
 use crate::store::format::references::{has_references, resolved_stride};
 use crate::types::{Index, LogId, LogNumber, Term, Timestamp};
 use crate::vault::Vault;
@@ -359,22 +359,21 @@ pub(crate) fn resolve_placed(
         Ok::<_, Error>((verify(&batch).map_err(malformed)?, batch))
     };
     let body_digest = if header.kind == Kind::Mixed {
-        let (table, mut made) = (table_of(&header, &body).map_err(malformed)?, TableBuilder::default());
+        let (table, mut runs) = (table_of(&header, &body).map_err(malformed)?, Vec::new());
         whole.extend_from_slice(&body[..table.len()]);
         for (run, range) in table.runs() {
-            let mut first = run.first;
+            let (mut first, mut crcs, begin) = (run.first, Vec::new(), whole.len());
             for batch in Batches::new(&body[range]) {
-                let at = first;
                 let (batch, bytes) = take(run.log, &mut first, batch)?;
-                made.push(run.log, at, &batch);
+                crcs.push(batch.crc);
                 whole.extend_from_slice(&bytes);
             }
+            let bytes = (whole.len() - begin) as u32;
+            runs.push(Run { bytes, digest: digest_of_batches(crcs), ..run });
         }
-        // It has as many runs: neighbours are of different logs.
-        let made = made.build().1;
-        let place = whole.get_mut(..made.len()).filter(|_| made.len() == table.len());
-        place.ok_or("neighbouring runs are of one log").map_err(malformed)?.copy_from_slice(&made);
-        crc32c(&made)
+        let table = mixed::encode(&runs);
+        whole[..table.len()].copy_from_slice(&table);
+        crc32c(&table)
     } else {
         let (mut first, mut crcs) = (header.first, Vec::new());
         for batch in Batches::new(&body) {

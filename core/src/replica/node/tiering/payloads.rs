@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A block of appends that the queue has gathered keeps its batches' headers and its callers; only its bytes go another way. So sessions,
-//! indexes and answers are those of any block. Commands wait behind the appends before them.
+//! indexes and answers are those of any block. Commands wait behind the appends before them, except for one that opens a named log: it
+//! goes before them.
 //!
 //! Invariants:
 //! - a reference is proposed only once the object store has confirmed its slice (P1);
@@ -40,7 +41,7 @@ use crate::random::SplitMix;
 use crate::record::reference::{PAYLOAD_HEADER_BYTES, PayloadId, REFERENCE_BYTES, Reference};
 use crate::replica::node::fail;
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
-use crate::replica::queue::proposals::{BlockBuilder, Proposal, StoredAt};
+use crate::replica::queue::proposals::{BlockBuilder, Command, LogCommand, Proposal, StoredAt};
 use crate::store::objects::payloads::PayloadHead;
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
@@ -480,6 +481,12 @@ impl Node {
         }
         let (term, slice_bytes) = (self.replica.term(), self.options.slice_bytes);
         for item in taken {
+            // Nothing that waits depends on it, and thousands of logs are opened one after the other. Payload behind it begins with a break.
+            if matches!(item, Proposal::Command(_, Command::Log(LogCommand::Open { .. }), _)) {
+                self.tiering.payloads.breaks = true;
+                self.items.push_back(item);
+                continue;
+            }
             let more = self.tiering.payloads.take(item, refers, slice_bytes, term, now);
             self.queue.goes_elsewhere(more);
         }

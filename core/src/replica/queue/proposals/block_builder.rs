@@ -27,6 +27,8 @@ pub(crate) struct BlockBuilder {
     pub(crate) records: u32,
     /// Whether any batch belongs to a session.
     pub(crate) has_sessions: bool,
+    /// The lengths of the batches for which references stand in it.
+    whole_lengths: Vec<u32>,
     /// Where its batches are, if they were put into a payload slice: it may be proposed in no other term.
     pub(crate) stored: Option<StoredAt>,
 }
@@ -72,6 +74,7 @@ impl BlockBuilder {
             bytes: 0,
             records: 0,
             has_sessions: false,
+            whole_lengths: Vec::new(),
             stored: None,
         }
     }
@@ -106,6 +109,12 @@ impl BlockBuilder {
     /// Whether a batch of this log needs no run of its own.
     fn continues(&self, log: LogNumber) -> bool {
         log.is_none() || self.stretches.last().is_some_and(|stretch| stretch.log == log)
+    }
+
+    /// The length of batch `n`, or of the one for which a reference stands there.
+    pub(crate) fn whole_length(&self, n: usize) -> u32 {
+        let of_batch = || self.batches.get(n).map_or(0, |batch| batch.length);
+        self.whole_lengths.get(n).copied().unwrap_or_else(of_batch)
     }
 
     /// The batches of a mixed block with their logs, in order.
@@ -205,6 +214,7 @@ impl BlockBuilder {
         mut refer: impl FnMut(&BatchHeader) -> (BatchHeader, [u8; N]),
     ) {
         let mut buffer = BytesMut::with_capacity(self.batches.len() * N);
+        self.whole_lengths = self.batches.iter().map(|batch| batch.length).collect();
         for batch in &mut self.batches {
             let (header, bytes) = refer(batch);
             buffer.extend_from_slice(&bytes);

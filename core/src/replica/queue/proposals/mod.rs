@@ -133,6 +133,12 @@ impl Command {
 }
 
 impl LogCommand {
+    /// Whether its caller waits for the commit alone, also with the durability class `object`: the catalogue says that the log exists, or
+    /// does not, and a group that comes back is made to follow it.
+    pub(crate) fn follows_catalogue(&self) -> bool {
+        matches!(self, Self::Open { .. } | Self::Drop { .. })
+    }
+
     /// The log that it changes.
     pub(crate) fn log(self) -> LogNumber {
         match self {
