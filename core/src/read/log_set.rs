@@ -185,6 +185,13 @@ impl LogSet {
         self.lock().logs.get(&log).is_some_and(|known| last <= known.stored)
     }
 
+    /// The last record of each log that the object store alone is known to have; of those that have any.
+    #[cfg(feature = "testing")]
+    pub(crate) fn stored(&self) -> Vec<(LogNumber, Index)> {
+        let stored = self.lock().logs.iter().map(|(log, known)| (*log, known.stored)).collect::<Vec<_>>();
+        stored.into_iter().filter(|(_, last)| *last > Index(0)).collect()
+    }
+
     /// How many logs there are.
     pub(crate) fn len(&self) -> usize {
         self.lock().logs.len()

@@ -431,6 +431,16 @@ impl Oracle {
         Ok(())
     }
 
+    /// Checks that the object store alone has a named log up to this record, if it has all entries up to `upto`.
+    pub(super) fn is_stored_of(&self, log: LogNumber, last: Index, upto: EntryIndex) -> Check {
+        match self.contents.entry_of(log, last) {
+            Some(entry) if entry > upto => Err(format!(
+                "record {last} of log {log} is said to be in the object store, which has entries up to {upto}; it is in entry {entry}"
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Checks an entry that is fed to a follower: it is the one that was committed at this index.
     pub(super) fn is_fed(&self, node: NodeId, header: &BlockHeader) -> Check {
         let seal = Seal::of(header);

@@ -18,18 +18,11 @@ use crate::replica::queue::proposals::{BlockBuilder, StoredAt};
 use crate::replica::raft::Proposed;
 use crate::sync::clock::Moment;
 use crate::types::{EntryIndex, Index, LogNumber};
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How long an append that is committed waits for the object store.
 const STORE_LIMIT: Duration = Duration::from_secs(10);
-
-/// The most blocks of named logs that are remembered until the object store has them. Beyond that the oldest do not count as there.
-const BLOCKS_MAX: usize = 1 << 16;
-
-/// Entries with blocks of named logs that the object store is not known to have, ascending: each with the last record of each log.
-pub(super) type AwaitedLogs = VecDeque<(EntryIndex, Vec<(LogNumber, Index)>)>;
 
 impl PayloadGate {
     /// When appends wait no longer for the object store.
@@ -87,11 +80,7 @@ impl Node {
             let known = self.replica.sequencer.logs();
             let last = |log| Some((log, known.get(log)?.next.previous()));
             let logs = logs.into_iter().filter_map(last).collect();
-            let awaited = &mut self.tiering.payloads.awaited_logs;
-            if awaited.len() >= BLOCKS_MAX {
-                awaited.pop_front();
-            }
-            awaited.push_back((end.raft, logs));
+            self.tiering.payloads.awaited_logs.push(end.raft, end.term, logs);
         }
         let placement = &mut self.tiering.payloads.placement;
         match (stored, entry) {
@@ -121,7 +110,7 @@ impl Node {
             self.count_unstored(committed);
             return all;
         }
-        let gate = &mut self.tiering.payloads;
+        let (gate, term) = (&mut self.tiering.payloads, self.replica.term());
         let slices = &self.tiering.slices;
         let sliced = slices.sliced().filter(|_| !slices.are_behind_others());
         let (entry, record) =
@@ -129,7 +118,7 @@ impl Node {
         let counters = &self.published.counters;
         counters.in_store_index.fetch_max(record.0, Ordering::Release);
         counters.in_store_upto.fetch_max(entry.0, Ordering::Release);
-        while let Some((_, logs)) = gate.awaited_logs.pop_front_if(|(at, _)| *at <= entry) {
+        while let Some(logs) = gate.awaited_logs.next_stored(entry, term) {
             self.logs.has_stored(&logs);
         }
         let first = self.replica.first_awaited().filter(|first| *first > entry && *first <= committed);

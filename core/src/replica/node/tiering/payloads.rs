@@ -29,8 +29,8 @@
 //! Must not know: the network, which object store it is.
 
 use super::super::Node;
+use super::awaited_logs::AwaitedLogs;
 use super::commits::Commits;
-use super::confirmation::AwaitedLogs;
 use super::jobs::Job;
 use super::payload_jobs::{Begun, PUTS_AT_A_TIME, Put, PutDone, PutThreads, Sweep};
 use super::placement::Placement;
@@ -250,7 +250,7 @@ impl PayloadGate {
             hurries: false,
             placement: Placement::default(),
             commits: Commits::default(),
-            awaited_logs: AwaitedLogs::new(),
+            awaited_logs: AwaitedLogs::default(),
             gave_up: None,
             is_reported: false,
             asked_until: Moment::default(),
