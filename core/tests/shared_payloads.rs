@@ -5,12 +5,14 @@
 use chiplog::backup::{Backup, RestoreOptions};
 use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::follower::{FollowFrom, FollowMessage};
+use chiplog::inspect::{Content, Event, Inspector};
 use chiplog::transport::MemoryNetwork;
 use chiplog::vault::{HookedVault, MemoryVault, Vault};
 use chiplog::{
-    Appended, Batch, BatchBuilder, Error, ErrorKind, FollowerLog, Index, Log, LogId, LogNumber, LogOption,
-    Logs, LogsOptions, NodeId, Options, Sequence, Start,
+    Appended, Batch, BatchBuilder, Codec, Error, ErrorKind, FollowerLog, Index, Log, LogId, LogNumber,
+    LogOption, Logs, LogsOptions, NodeId, Options, Sequence, Start,
 };
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -259,16 +261,24 @@ fn objects_have_the_payload_and_slices_go() {
     let last = log_of(&logs, 1).last_index().get();
     let check = |logs: &Logs| read_logs(logs, [(1, 1, last), (2, 1, 300), (3, 1, 300), (4, 1, 300)]);
     check(&logs);
+    // A log has as many bytes as its readers get, whatever counts them: the leader, a replay, or a log that is made of objects.
+    let bytes =
+        |logs: &Logs| [1, 2, 3, 4].map(|log| logs.info(&format!("log-{log}")).unwrap().bytes_appended);
+    let appended = bytes(&logs);
+    let payload: u64 = (1..=300).map(|n| batch(2, n).as_bytes().len() as u64).sum();
+    assert_eq!(appended[1], payload);
     // A reader of files whose payload is in objects alone, without slices in memory.
     drop(logs);
     let logs = open(&dir.path().join("lost"), options());
     check(&logs);
+    assert_eq!(bytes(&logs), appended);
     log_of(&logs, 3).discard(Index(100)).unwrap();
     all_sliced(&logs);
     drop(logs);
     std::fs::remove_dir_all(dir.path().join("lost")).unwrap();
     let (logs, notes) = again(&*below, all, dir.path());
     assert!(notes.is_empty(), "{notes:?}");
+    assert_eq!(bytes(&logs), appended);
     read_logs(&logs, [(1, 1, last), (2, 1, 300), (3, 100, 300), (4, 1, 300)]);
 }
 
@@ -354,7 +364,8 @@ fn deleted_logs_take_nothing_of_others_with_them() {
     read_named(&logs, 50, from, to);
 }
 
-/// Sorted copies have the references, and readers of one log get its payload through them.
+/// Sorted copies have the references, and readers of one log get its payload through them. A directory alone is sound, and shows each
+/// reference in its log.
 #[test]
 fn sorted_copies_have_references() {
     let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
@@ -366,6 +377,22 @@ fn sorted_copies_have_references() {
     });
     let last = log_of(&logs, 1).last_index().get();
     drop(logs);
+    let (mut references, mut others) = (0, 0);
+    let inspector = Inspector::open(dir.path().join("group-1")).unwrap();
+    let report = inspector.walk(&mut |event| {
+        if let Event::Block(block) = event
+            && let Ok(Content::Runs(runs)) = block.content()
+        {
+            let batches = runs.iter().flat_map(|run| &run.batches);
+            let refers = |batch: &&chiplog::inspect::Batch| batch.codec == Codec::Reference;
+            references += batches.clone().filter(refers).count() as u64;
+            others += batches.filter(|batch| !refers(batch)).count();
+        }
+        ControlFlow::Continue(())
+    });
+    let report = report.unwrap();
+    assert_eq!((report.corrupt, report.undecodable, report.records), (0, 0, 3 * last), "{report:?}");
+    assert_eq!((references, others), (3 * last, 0));
     let logs = open(dir.path(), options(&vault));
     read_logs(&logs, [1, 2, 3].map(|log| (log, 1, last)));
     assert_eq!(group(&logs).metrics().damaged, 0);

@@ -9,28 +9,37 @@
 use crate::types::{EntryIndex, Index, LogNumber, Term};
 use std::collections::VecDeque;
 
-/// The most entries that are remembered: more wait only if no slice of entries can be stored for long.
-const ENTRIES_MAX: usize = 1 << 16;
+/// The most records that are remembered, each the last one of a log in an entry: more wait only if no slice of entries can be stored for
+/// long.
+const ENDS_MAX: usize = 1 << 18;
 
 /// The last record of each log in an entry.
 type Ends = Vec<(LogNumber, Index)>;
 
 /// Entries with records of named logs, ascending.
 #[derive(Debug, Default)]
-pub(super) struct AwaitedLogs(VecDeque<(EntryIndex, Term, Ends)>);
+pub(super) struct AwaitedLogs {
+    entries: VecDeque<(EntryIndex, Term, Ends)>,
+    /// How many records they have.
+    count: usize,
+}
 
 impl AwaitedLogs {
     /// An entry was proposed.
     pub(super) fn push(&mut self, entry: EntryIndex, term: Term, ends: Ends) {
-        if self.0.len() >= ENTRIES_MAX {
-            self.0.pop_front();
+        self.count += ends.len();
+        self.entries.push_back((entry, term, ends));
+        while self.count > ENDS_MAX {
+            let Some((.., ends)) = self.entries.pop_front() else { break };
+            self.count -= ends.len();
         }
-        self.0.push_back((entry, term, ends));
     }
 
     /// The next entry of the leader's term up to this one, which the object store has. It is forgotten.
     pub(super) fn next_stored(&mut self, upto: EntryIndex, now: Term) -> Option<Ends> {
-        while let Some((_, term, ends)) = self.0.pop_front_if(|(entry, ..)| *entry <= upto || planted!(159)) {
+        let is_stored = |(entry, ..): &mut (EntryIndex, Term, Ends)| *entry <= upto || planted!(159);
+        while let Some((_, term, ends)) = self.entries.pop_front_if(is_stored) {
+            self.count -= ends.len();
             if term == now {
                 return Some(ends);
             }
@@ -40,7 +49,7 @@ impl AwaitedLogs {
 
     /// This replica does not lead any more, or the class is off.
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        (self.entries, self.count) = (VecDeque::new(), 0);
     }
 }
 
@@ -51,7 +60,7 @@ mod tests {
     #[test]
     fn entries_are_passed_on_in_order_and_their_number_is_bounded() {
         let mut awaited = AwaitedLogs::default();
-        let all = ENTRIES_MAX as u64 + 10;
+        let all = ENDS_MAX as u64 + 10;
         let (of_log, now) = (|n| vec![(LogNumber(1), Index(n))], Term(4));
         (1..=all).for_each(|n| awaited.push(EntryIndex(n), if n == 12 { Term(3) } else { now }, of_log(n)));
         assert_eq!(awaited.next_stored(EntryIndex(10), now), None, "the oldest ones are forgotten");
@@ -59,6 +68,6 @@ mod tests {
         assert_eq!(awaited.next_stored(EntryIndex(13), now), Some(of_log(13)), "it was led in another term");
         assert_eq!(awaited.next_stored(EntryIndex(13), now), None);
         awaited.clear();
-        assert_eq!(awaited.next_stored(EntryIndex(all), now), None);
+        assert_eq!((awaited.next_stored(EntryIndex(all), now), awaited.count), (None, 0));
     }
 }

@@ -57,10 +57,10 @@ impl PayloadGate {
 impl Node {
     /// The logs of a block that is proposed now, if their appends are to be in the object store before they are answered.
     pub(in crate::replica::node) fn awaits_store(&self, gathered: &BlockBuilder) -> Vec<LogNumber> {
-        let mut logs: Vec<_> = gathered.bytes_by_log().map(|(log, _)| log).collect();
-        if logs.is_empty() || !self.refers() {
+        if !gathered.is_mixed() || !self.refers() {
             return Vec::new();
         }
+        let mut logs: Vec<_> = gathered.bytes_by_log().map(|(log, _)| log).collect();
         logs.sort_unstable();
         logs.dedup();
         logs

@@ -155,7 +155,7 @@ struct Weight {
 
 /// Whether blocks of appends are those of a group that named logs share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shared(bool);
+struct Mixed(bool);
 
 /// A payload slice.
 #[derive(Debug)]
@@ -349,7 +349,7 @@ impl PayloadGate {
     fn take(
         &mut self,
         item: Proposal,
-        refers: Option<Shared>,
+        refers: Option<Mixed>,
         slice_bytes: u32,
         term: Term,
         now: Moment,
@@ -357,7 +357,7 @@ impl PayloadGate {
         let mut gathered = match item {
             // Where references would take more room than what they stand for, it stays: a block only becomes smaller.
             Proposal::Data(gathered)
-                if refers == Some(Shared(gathered.is_mixed()))
+                if refers == Some(Mixed(gathered.is_mixed()))
                     && gathered.batches.len() * REFERENCE_BYTES < gathered.payload_bytes() =>
             {
                 gathered
@@ -460,7 +460,7 @@ impl Node {
     /// Takes proposals from the queue, and makes a step of the payload slices: gathered ones are put, and what is stored is proposed next,
     /// in the order of the queue.
     pub(in crate::replica::node) fn refer(&mut self, taken: VecDeque<Proposal>, now: Moment) -> Result<()> {
-        let refers = self.refers().then(|| Shared(self.replica.sequencer.logs().is_shared()));
+        let refers = self.refers().then(|| Mixed(self.replica.sequencer.logs().is_shared()));
         let leads = self.replica.is_leader().then(|| self.replica.term());
         if self.tiering.payloads.lead(leads) {
             self.tiering.lacking = None; // it counts the payload that this replica has referred to, and not that of others
