@@ -21,7 +21,7 @@ use crate::service::submit::submit_when_allowed;
 use crate::wire::proto::v1::append_response::Result as Outcome;
 use crate::wire::proto::v1::{AppendRequest, AppendResponse, Appended, Durability, Refused};
 use crate::wire::status::{leaves_unknown, millis, to_status};
-use chiplog::{Batch, Codec, Error, ErrorKind, Index, Log, LogOption, Ticket};
+use chiplog::{Batch, Codec, Error, ErrorKind, Index, Log, Ticket};
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
