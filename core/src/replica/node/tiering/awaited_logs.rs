@@ -4,7 +4,7 @@
 //! - a record of a log is passed on only with its entry, after all entries before it, and in the term in which this leader proposed it;
 //! - it is bounded: beyond that the oldest entries are forgotten, and their records are never said to be in the object store.
 //!
-//! Must not know: the object store, who waits.
+//! Must not know: the network, which object store it is.
 
 use crate::types::{EntryIndex, Index, LogNumber, Term};
 use std::collections::VecDeque;
