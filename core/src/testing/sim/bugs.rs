@@ -257,7 +257,6 @@ bugs! {
         by "first_payload_counts_once_a_slice_refers_to_it",
     156 "a payload slice of a group says another log than its batches have",
     157 "references in blocks of named logs do not count",
-    158 "a leader counts the bytes of references for a named log, and not those of its batches",
     159 "a named log is said to be in the object store before the entry with its record is there",
     155 "a new replica begins behind entries that are in no object",
 }
