@@ -120,11 +120,16 @@ fn payload_slices_and_references_are_read_and_encoded_the_same() {
     assert_eq!((&slice[at(56)..at(56) + at(60)], at(68)), (&batch[..], slice.len()));
     assert_eq!(fuzzing::reference(&reference, &batch), Some(reference.clone()));
     assert_eq!(fuzzing::reference(&reference, &golden("batch-single.bin")), None, "it is of another batch");
+    // The same of a group: the first batch is of log 3, the second one of log 7.
+    let of_group = golden("payload-slice-logs.bin");
+    assert_eq!(fuzzing::payload_slice(LOG, name, &of_group), Some(of_group.clone()));
     // Each bit counts.
-    for bit in 0..slice.len() * 8 {
-        let mut bad = slice.clone();
-        bad[bit / 8] ^= 1 << (bit % 8);
-        assert_eq!(fuzzing::payload_slice(LOG, name, &bad), None, "bit {bit}");
+    for slice in [slice, of_group] {
+        for bit in 0..slice.len() * 8 {
+            let mut bad = slice.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(fuzzing::payload_slice(LOG, name, &bad), None, "bit {bit}");
+        }
     }
 }
 

@@ -526,15 +526,3 @@ fn new_leader_of_a_group_continues_the_slices_of_the_old_one() {
     assert!(notes.is_empty(), "{notes:?}");
     [1, 2].into_iter().for_each(|log| read_all(log, &logs.get(&format!("log-{log}")).unwrap(), 1, last));
 }
-
-/// Appends of named logs are replicated whole: the class `object` is not for them.
-#[test]
-fn payload_slices_of_groups_are_refused() {
-    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
-    let refused = LogsOptions::default().options(options(&vault).payload_slices(true));
-    let refused = Logs::open(dir.path(), refused).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
-    assert!(refused.to_string().contains("appends of named logs are replicated whole"), "{refused}");
-    let without = LogsOptions::default().options(options(&vault).vault(None));
-    assert_eq!(Logs::open(dir.path(), without).unwrap_err().kind(), ErrorKind::InvalidArgument);
-}

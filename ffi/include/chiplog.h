@@ -604,7 +604,8 @@ typedef struct {
   uint32_t slice_bytes;
   /**
    * 1: appends go to the object store, and only references to them are replicated: the durability class "object". Needs
-   * `object_store` and `slice_interval_ms`. Not for named logs. 0 (the default): appends are replicated whole.
+   * `object_store` and `slice_interval_ms`. Of named logs each group has payload slices of its own. 0 (the default): appends are
+   * replicated whole.
    */
   uint32_t payload_slices;
   /**

@@ -35,7 +35,7 @@ use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::writer::SyncOnce;
 use crate::store::allocator::Allocator;
 use crate::store::segment::damage::Helpers;
-use crate::types::{LogId, Timestamp};
+use crate::types::{LogId, LogNumber, Timestamp};
 use bytes::Bytes;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -317,7 +317,11 @@ impl FollowerLog {
     }
 
     /// Adds an entry with these batches to a log that was concluded. Returns the refusals. See [`Applier::append`].
-    pub(crate) fn append(&self, batches: &[(BatchHeader, Bytes)], time: Timestamp) -> Result<Vec<Error>> {
+    pub(crate) fn append(
+        &self,
+        batches: &[(LogNumber, BatchHeader, Bytes)],
+        time: Timestamp,
+    ) -> Result<Vec<Error>> {
         self.change(|applier| applier.append(batches, time))
     }
 

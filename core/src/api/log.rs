@@ -561,8 +561,8 @@ impl Log {
     /// Whether the object store alone is known to have all records up to this one. With the durability class `object` an append is
     /// answered then. It is answered without that 10 s after it was committed, at once while slices of entries are not stored for
     /// longer, if another leader has committed it, and after the class was switched off. See `Options::payload_slices`. False also if it is
-    /// not known: after a restart, and after a change of leader, until slices were looked for; and of a named log, which the group's
-    /// [`Metrics::sliced_index`] does not tell. It stays true as long as the same replica leads.
+    /// not known: after a restart, and after a change of leader, until slices were looked for; of a named log also of records that this
+    /// replica has not proposed itself with the class on. It stays true as long as the same replica leads.
     ///
     /// ```
     /// use chiplog::{Log, Options};
@@ -574,7 +574,7 @@ impl Log {
     /// ```
     pub fn is_in_store(&self, last: Index) -> bool {
         if !self.view.log.is_none() {
-            return false; // what is known counts the records of the whole group
+            return self.view.logs.is_stored(self.view.log, last);
         }
         let Shared { view, published, .. } = &**self.inner;
         let counters = &published.counters;

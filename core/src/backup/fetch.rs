@@ -23,7 +23,7 @@ use crate::backup::payloads::{is_of_slice, with_payload};
 use crate::backup::restore::TERMS_APART;
 use crate::backup::slices::{AT_A_TIME, End, SliceChain, leads_on, longest, names, read};
 use crate::backup::stored::{Objects, footer_at, list_objects, opening_at, start_of};
-use crate::backup::tail::{OneBatch, Part, Tail, payload_names};
+use crate::backup::tail::{OneBatch, Part, Tail, bytes_in_block, payload_names};
 use crate::backup::{Backup, Progress, tail};
 use crate::error::{Error, ErrorKind, Result};
 use crate::follower::message::{FollowEntries, FollowEntry, FollowFrom};
@@ -34,6 +34,7 @@ use crate::replica::state::snapshot::FollowSnapshot;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::geometry::{SEGMENT_HEADER_BYTES, segment_bytes_with};
 use crate::store::format::identity::{IDENTITY_FILE, Identity};
+use crate::store::format::mixed::RUNS_MAX;
 use crate::store::format::objects;
 use crate::store::format::segment::{Opening, digest_of_bytes};
 use crate::store::objects::deletion::newest_begin;
@@ -525,11 +526,11 @@ fn append(copy: &FollowerLog, vault: &dyn Vault, log: LogId, tail: &Tail) -> Res
         let mut batches = &part.batches(vault, log)?[..];
         while !batches.is_empty() {
             let mut bytes = 0;
-            let fits = |(header, _): &&OneBatch| {
-                bytes += header.length;
+            let fits = |batch: &&OneBatch| {
+                bytes += bytes_in_block(batch);
                 bytes <= tail.batch_bytes_max
             };
-            let count = batches.iter().take_while(fits).count().max(1);
+            let count = batches.iter().take(RUNS_MAX).take_while(fits).count().max(1);
             let (now, later) = batches.split_at(count);
             for error in copy.append(now, time_of(part))? {
                 refused = Some(refused.map_or((1, error), |(count, first)| (count + 1, first)));

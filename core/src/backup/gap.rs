@@ -86,8 +86,8 @@ pub(super) fn agree(
 
 /// Whether an entry was in its leader's queue among appends.
 pub(super) fn is_of_queue(kind: Kind, body: &[u8]) -> bool {
-    let is_session = |command: Command| command.is_session();
-    kind == Kind::Data || (kind == Kind::Command && parse_command(body).is_ok_and(is_session))
+    let is_of_queue = |command: Command| command.is_of_queue();
+    kind.has_records() || (kind == Kind::Command && parse_command(body).is_ok_and(is_of_queue))
 }
 
 /// A walk over slices and batches of payload, side by side.
@@ -128,7 +128,7 @@ impl Walk<'_> {
         if !is_of_queue(header.kind, body) {
             return true;
         }
-        // A block without references, or a session: payload does not go on behind it.
+        // A block without references, a session, or a log: payload does not go on behind it.
         let Ok(references) = references(header, body).collect::<Result<Vec<_>, _>>() else { return false };
         if references.is_empty() || references.len() != header.batch_count as usize {
             return false;

@@ -32,10 +32,11 @@ use crate::record::reference::{PAYLOAD_HEADER_BYTES, PayloadId};
 use crate::replica::queue::proposals::Command;
 use crate::replica::state::command::parse_command;
 use crate::store::format::block::{Batches, Kind};
+use crate::store::format::mixed::{RUN_BYTES, TABLE_FIXED_BYTES};
 use crate::store::format::references::references;
 use crate::store::objects::payloads::{PayloadHead, payload_id, payload_name, payloads};
 use crate::store::objects::slice_names::SliceName;
-use crate::types::{EntryIndex, Index, LogId, Timestamp};
+use crate::types::{EntryIndex, Index, LogId, LogNumber, Timestamp};
 use crate::vault::Vault;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -44,8 +45,14 @@ use std::path::Path;
 /// The payload slices of a log, with their sizes.
 pub(crate) type PayloadNames = BTreeMap<PayloadId, u64>;
 
-/// A batch, and its header.
-pub(crate) type OneBatch = (BatchHeader, Bytes);
+/// The log of a batch, which is 0 if the log is alone, its header, and the batch.
+pub(crate) type OneBatch = (LogNumber, BatchHeader, Bytes);
+
+/// The bytes that a batch takes in a block, at most: one of a named log can need a table of its own.
+pub(crate) fn bytes_in_block((log, header, _): &OneBatch) -> u32 {
+    let table = if log.is_none() { 0 } else { TABLE_FIXED_BYTES + RUN_BYTES };
+    header.length.saturating_add(table as u32)
+}
 
 /// Where batches behind the last entry are.
 #[derive(Debug, Default)]
@@ -54,7 +61,7 @@ pub(crate) struct Tail {
     /// The records in them, and the bytes of their batches.
     pub(crate) records: u64,
     pub(crate) bytes: u64,
-    /// The largest batch.
+    /// The largest batch, as it is in a block.
     pub(crate) batch_bytes_max: u32,
     /// Whether some are of sessions.
     pub(crate) has_sessions: bool,
@@ -231,12 +238,12 @@ fn find(
         };
         let stop = stop_of(&head, at);
         if !batches.is_empty() {
-            let more = batches.iter().map(|(header, _)| header.length).max().unwrap_or(0);
+            let more = batches.iter().map(bytes_in_block).max().unwrap_or(0);
             tail.batch_bytes_max = tail.batch_bytes_max.max(more);
-            tail.has_sessions |= batches.iter().any(|(header, _)| !header.stamp.session.is_none());
+            tail.has_sessions |= batches.iter().any(|(_, header, _)| !header.stamp.session.is_none());
             tail.parts.push(Part { slice: id, begin: at, end: stop, time: head.time, bytes });
         }
-        for (header, _) in &batches {
+        for (_, header, _) in &batches {
             found.batches.push(Placed::of(id, at, header));
             at += header.length;
         }
@@ -298,11 +305,12 @@ fn part_once(
     let head = PayloadHead::parse(log, id, &slice).map_err(|why| wrong(0, why))?;
     let (begin, stop) = (range.start, stop_of(&head, range.start).min(range.end));
     let piece = slice.get(begin as usize..stop as usize).ok_or("payload slice has impossible offsets");
-    let mut found = Vec::new();
+    let (mut at, mut found) = (begin, Vec::new());
     for batch in Batches::new(piece.map_err(|why| wrong(begin, why))?) {
         let (_, bytes) = batch.map_err(|why| wrong(begin, why))?;
         let header = verify(bytes).map_err(|why| wrong(begin, why))?;
-        found.push((header, slice.slice_ref(bytes)));
+        found.push((head.log_at(at), header, slice.slice_ref(bytes)));
+        at += header.length;
     }
     Ok((head, found))
 }

@@ -47,7 +47,7 @@ use crate::store::read::run_directory::has_objects;
 use crate::store::segment::Segment;
 use crate::sync::clock::Moment;
 use crate::sync::completion::Outcome;
-use crate::types::{EntryIndex, Index, LogId, NodeId, Term, Timestamp};
+use crate::types::{EntryIndex, Index, LogId, LogNumber, NodeId, Term, Timestamp};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -196,7 +196,7 @@ impl Applier {
     /// what a session refuses, are left out. Returns those refusals. For the end of a log that is made of an object store.
     pub(crate) fn append(
         &mut self,
-        batches: &[(BatchHeader, Bytes)],
+        batches: &[(LogNumber, BatchHeader, Bytes)],
         time: Timestamp,
     ) -> Result<Result<Vec<Error>>> {
         let gathered = BlockBuilder::of(batches);

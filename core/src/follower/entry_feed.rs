@@ -22,17 +22,21 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::follower::message::{FollowEntries, FollowEntry, FollowFrom, FollowMessage};
 use crate::options::Options;
 use crate::read::view::{LogView, Start};
+use crate::record::batch::{BatchHeader, Malformed};
 use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::wire::raft_message::body_bytes;
 use crate::replica::wire::repair_message::BLOCKS_MAX;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader};
 use crate::store::format::references::{has_references, resolved_length};
+use crate::store::objects::payloads::resolve_placed;
 use crate::store::read::block_reader::Located;
 use crate::store::read::cursor::Cursor;
 use crate::store::read::entry_lookup::Archive;
+use crate::store::read::run_cursor::RunCursor;
 use crate::store::segment::Segment;
-use crate::types::{EntryIndex, Index, LogId, Term};
+use crate::store::segment::objects::is_sorted_object;
+use crate::types::{EntryIndex, Index, LogId, LogNumber, Term};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
@@ -563,6 +567,9 @@ impl EntryFeed {
                 _ => error,
             });
         };
+        if is_sorted_object(&object) {
+            return self.with_sorted_payload(&object, header, body);
+        }
         let data = segments.open(&object)?;
         let offset = data.seek(|e| e.raft_index < header.raft_index)?;
         let mut cursor = Cursor::new(segments.clone(), data, offset, 0);
@@ -573,6 +580,43 @@ impl EntryFeed {
         let block = cursor.load_whole(&found)?;
         let body = block.slice(BLOCK_HEADER_BYTES..block.len()).into_bytes();
         Ok((BlockHeader { durable_upto: 0, ..found.header }, body))
+    }
+
+    /// The same for a mixed block, in whose object records are log by log.
+    fn with_sorted_payload(
+        &self,
+        object: &Arc<Segment>,
+        header: BlockHeader,
+        body: Bytes,
+    ) -> Result<(BlockHeader, Bytes)> {
+        // The batches of the last run that was found, from the one with this record on.
+        let mut rest: Option<(LogNumber, Index, Bytes)> = None;
+        resolve_placed(header, body, |(log, first), of, reference| {
+            let known =
+                rest.take().filter(|(of, next, bytes)| (*of, *next) == (log, first) && !bytes.is_empty());
+            let (mut next, mut batches) = match known {
+                Some((_, next, batches)) => (next, batches),
+                None => {
+                    let found = RunCursor::new(self.view.runs.clone(), log).find_in(object, first)?;
+                    (found.first, found.bytes.into_bytes())
+                }
+            };
+            let lacks = |why: Malformed| {
+                let what = format!("record {first} of log {log} in object {}: {why}", object.number);
+                Error::new(ErrorKind::Corrupt, what)
+            };
+            loop {
+                let found = BatchHeader::parse(&batches).map_err(lacks)?;
+                let batch = batches.split_to(found.length as usize);
+                let here = next;
+                next = here.plus(found.count.into());
+                if here >= first {
+                    reference.check(of, &batch).map_err(lacks)?;
+                    rest = Some((log, next, batches));
+                    return Ok(batch);
+                }
+            }
+        })
     }
 
     /// Releases the bytes that were read without a mapping.

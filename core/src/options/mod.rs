@@ -158,8 +158,8 @@ options! {
         /// Whether appends go to the object store, and only references to them are replicated: the durability class `object`. The leader
         /// gathers appends for `slice_interval`, or up to `slice_bytes`, and stores them together; each is acknowledged once it is stored
         /// and its reference is on a majority. Replicas have no payload in their files, and read it from the object store. Needs `vault`
-        /// and `slice_interval` at every replica that can lead. For a log on its own or a replicated one, not for named logs. Once it is
-        /// on it stays on for the log, until [`LogOption::PayloadSlices`](crate::LogOption::PayloadSlices) is set to 0. Default false.
+        /// and `slice_interval` at every replica that can lead. Each group of named logs has payload slices of its own, with appends
+        /// of all its logs; their catalogue has none. Once it is on it stays on for the log, or the group, until [`LogOption::PayloadSlices`](crate::LogOption::PayloadSlices) is set to 0. Default false.
         pub payload_slices: bool,
         /// Whether full segments of a group of named logs are copied in the order of their logs, so that one of many logs is read
         /// about as fast as a log on its own. A copy takes about the space of its segment, up to 1.7 times as much with small

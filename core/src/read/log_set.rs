@@ -43,6 +43,8 @@ struct Inner {
 
 struct Known {
     state: LogState,
+    /// With the durability class `object`: the last record that the object store alone is known to have, as this replica leads.
+    stored: Index,
     positions: Weak<Positions>,
 }
 
@@ -97,7 +99,8 @@ impl LogSet {
                 dropped.extend(positions.map(|positions| (log, positions)));
                 continue;
             };
-            let known = known.entry(log).or_insert(Known { state: *state, positions: Weak::new() });
+            let known =
+                known.entry(log).or_insert(Known { state: *state, stored: Index(0), positions: Weak::new() });
             shrank |= state.first > known.state.first;
             known.state = *state;
             if let Some(positions) = known.positions.upgrade() {
@@ -165,6 +168,28 @@ impl LogSet {
     /// The committed state of a log.
     pub(crate) fn get(&self, log: LogNumber) -> Option<LogState> {
         self.lock().logs.get(&log).map(|known| known.state)
+    }
+
+    /// The object store alone has the records of these logs up to these.
+    pub(crate) fn has_stored(&self, logs: &[(LogNumber, Index)]) {
+        let mut inner = self.lock();
+        for (log, last) in logs {
+            if let Some(known) = inner.logs.get_mut(log) {
+                known.stored = known.stored.max(*last);
+            }
+        }
+    }
+
+    /// Whether the object store alone is known to have all records of a log up to this one.
+    pub(crate) fn is_stored(&self, log: LogNumber, last: Index) -> bool {
+        self.lock().logs.get(&log).is_some_and(|known| last <= known.stored)
+    }
+
+    /// The last record of each log that the object store alone is known to have; of those that have any.
+    #[cfg(feature = "testing")]
+    pub(crate) fn stored(&self) -> Vec<(LogNumber, Index)> {
+        let stored = self.lock().logs.iter().map(|(log, known)| (*log, known.stored)).collect::<Vec<_>>();
+        stored.into_iter().filter(|(_, last)| *last > Index(0)).collect()
     }
 
     /// How many logs there are.

@@ -463,21 +463,33 @@ impl Reader {
         if !is_reference(&found.bytes) {
             return Ok(found);
         }
-        // Once an object has the batch, the slice to which the log refers may be gone.
-        if let Some(found) = self.find_in_object() {
+        // Once an object has the batch, the slice to which the log refers may be gone. Which object has one of a named log, only its
+        // opening says: that costs more than a look for the slice.
+        if self.view.log.is_none()
+            && let Some(found) = self.find_in_object()
+        {
             return found;
         }
         match self.fetch(&found) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.find_in_object().unwrap_or_else(|| Err(gone(&error)))
-            }
+            Err(error) if error.kind() == ErrorKind::NotFound => match self.find_in_object() {
+                Some(Ok(found)) if is_reference(&found.bytes) => Err(gone(&error)),
+                Some(found) => found,
+                None => Err(gone(&error)),
+            },
             bytes => Ok(Found { bytes: bytes?, ..found }),
         }
     }
 
     /// Goes on in the object that contains `next`, if there is one.
     fn find_in_object(&mut self) -> Option<Result<Found>> {
-        let object = self.view.segments.objects().holding(self.next).filter(|_| self.view.log.is_none())?;
+        if !self.view.log.is_none() {
+            self.block = None;
+            return match self.cursor.as_mut()?.go_to_object(self.next) {
+                Ok(is_there) => is_there.then(|| self.find_stored()),
+                Err(error) => Some(Err(error)),
+            };
+        }
+        let object = self.view.segments.objects().holding(self.next)?;
         let cursor = self.view.cursor_in(&object, self.next);
         (self.block, self.cursor) = (None, None);
         Some(cursor.and_then(|cursor| {

@@ -99,6 +99,12 @@ impl Reference {
         if is_possible { Ok(reference) } else { Err("reference to an impossible place") }
     }
 
+    /// The length of the batch with this header: of a reference, that of the batch for which it stands.
+    pub(crate) fn whole_length(header: &BatchHeader, batch: &[u8]) -> u32 {
+        let reference = (header.codec == Codec::Reference).then(|| Self::parse(header, batch));
+        reference.and_then(Result::ok).map_or(header.length, |reference| reference.length)
+    }
+
     /// Checks that `bytes` are the batch that the reference with this header names.
     pub(crate) fn check(&self, header: &BatchHeader, bytes: &[u8]) -> Result<(), Malformed> {
         let found = verify(bytes)?;
@@ -144,6 +150,8 @@ mod tests {
         let parsed = Reference::parse(&header, &bytes).unwrap();
         assert_eq!(parsed, reference(&batch));
         parsed.check(&header, batch.as_bytes()).unwrap();
+        assert_eq!(Reference::whole_length(&header, &bytes), batch.header().length);
+        assert_eq!(Reference::whole_length(batch.header(), batch.as_bytes()), batch.header().length);
         let other = BatchBuilder::new()
             .session(SessionId(7), Sequence(4), 2)
             .push(b"one")

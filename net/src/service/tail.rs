@@ -8,7 +8,7 @@
 //!
 //! Must not know: what is read.
 
-use chiplog::{Log, LogOption};
+use chiplog::Log;
 use std::future::poll_fn;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
@@ -44,7 +44,7 @@ pub(crate) fn is_in_memory(log: &Log, came: Option<CameAt>, is_in_files: impl Fn
 
 /// Whether entries of the log may refer to payload slices: then its records are neither in its files nor parts of their mapping.
 pub(crate) fn may_refer(log: &Log) -> bool {
-    log.log_options().get(LogOption::PayloadSlices).is_some()
+    log.payload_slices().is_some()
 }
 
 /// Waits of a stream whose records a copy cannot find yet: it learns soon which object has them. Nothing that others need, such as a

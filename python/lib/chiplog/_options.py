@@ -185,7 +185,7 @@ class Options:
         "True or False",
         "False",
         "Whether appends go to the object store, and only references to them are replicated: the durability class `object`. Needs "
-        "`object_store` and `slice_interval`. Not for named logs.",
+        "`object_store` and `slice_interval`. Of named logs each group has payload slices of its own.",
     )
     sorted_copies: bool | None = option(
         "True or False",

@@ -477,8 +477,7 @@ impl Config {
     }
 
     /// The options of the groups of named logs, without their object store. They share the helper threads of `shared`. Retention by size
-    /// and by age, and payload slices, are of the default log alone; each group may take the whole capacity, and keeps `local_bytes` for
-    /// itself.
+    /// and by age is of the default log alone; each group may take the whole capacity, and keeps `local_bytes` for itself.
     pub(crate) fn groups_options(
         &self,
         shared: &LogsOptions,
@@ -489,7 +488,6 @@ impl Config {
         let mut options = self.options(bootstrap, transport, address)?;
         let cluster = options.cluster.take();
         (options.retention_bytes, options.retention_age) = (None, None);
-        options.payload_slices = false;
         if self.log.sessions_max.is_none() {
             options.sessions_max = options.sessions_max.div_ceil(2); // small segments need room for the table of logs
         }

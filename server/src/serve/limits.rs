@@ -160,7 +160,7 @@ impl Limits {
 
     /// The most memory that a server uses with these limits, its log and its cluster. docs/configuration.md
     /// has the formula. The system's file cache does not count.
-    /// `logs`: the default log, and the groups of named logs.
+    /// `logs`: the default log, and the groups of named logs with their system log.
     pub(super) fn memory_bytes_max(
         &self,
         log: &Options,
@@ -180,10 +180,11 @@ impl Limits {
         // that is made of them.
         let payloads = match log.payload_slices {
             true => {
-                let at_a_time = PAYLOADS_UNDER_WAY + turns() as u64;
-                let under_way = at_a_time * (u64::from(log.slice_bytes) + u64::from(log.block_bytes_max));
+                let one = u64::from(log.slice_bytes) + u64::from(log.block_bytes_max);
                 let kept = log.cache_bytes.min(PAYLOADS_KEPT_BYTES);
-                log.queue_bytes_max as u64 + under_way + kept + u64::from(log.object_bytes)
+                let waiting = log.queue_bytes_max as u64 + PAYLOADS_UNDER_WAY * one;
+                let with_payload = logs - u64::from(logs > 1); // the system log has none
+                with_payload * (waiting + kept + u64::from(log.object_bytes)) + turns() as u64 * one
             }
             false => 0,
         };

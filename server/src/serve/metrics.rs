@@ -275,7 +275,7 @@ fn of_groups(page: &mut Page<'_>, logs: &Logs) -> fmt::Result {
     type Row = (String, chiplog::Status, chiplog::metrics::Metrics, Log);
     type Value = fn(&Row) -> u64;
     let (gauge, counter) = (MetricType::Gauge, MetricType::Counter);
-    let rows: [(&str, &str, MetricType, Value); 25] = [
+    let rows: [(&str, &str, MetricType, Value); 29] = [
         ("group_logs", "named logs of the group", gauge, |(_, _, _, log)| log.named_logs() as u64),
         ("group_leader", "the node that leads the group; 0: unknown", gauge, |(_, status, _, _)| {
             status.replica.leader.map_or(0, |node| node.get())
@@ -343,6 +343,25 @@ fn of_groups(page: &mut Page<'_>, logs: &Logs) -> fmt::Result {
             "failed attempts to store or to find slices of the group; each is repeated",
             counter,
             |(_, _, m, _)| m.slice_failures,
+        ),
+        (
+            "group_stored_payloads",
+            "payload slices of the group put into the object store, with the durability class object",
+            counter,
+            |(_, _, m, _)| m.stored_payloads,
+        ),
+        ("group_payload_bytes", "bytes of these payload slices", counter, |(_, _, m, _)| m.payload_bytes),
+        (
+            "group_payload_failures",
+            "failed attempts to store payload slices of the group; each is repeated for 10 s",
+            counter,
+            |(_, _, m, _)| m.payload_failures,
+        ),
+        (
+            "group_unstored_confirmations",
+            "appends of the durability class object to the group's logs that were confirmed, and that the object store alone was not known to have",
+            counter,
+            |(_, _, m, _)| m.unstored_confirmations,
         ),
         (
             "group_unsliced_bytes",

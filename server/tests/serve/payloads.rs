@@ -3,7 +3,7 @@
 
 use crate::harness::{Server, fed, founded_with, leader, run, wait};
 use crate::objects::{lines, reads_all};
-use crate::slices::acknowledged;
+use crate::slices::{acknowledged, acknowledged_in, with_all_in_slices};
 use chiplog_net::wire::proto::v1::Durability;
 use std::fs;
 use std::thread::{JoinHandle, spawn};
@@ -98,4 +98,80 @@ fn leaders_are_killed_and_all_disks_lost_and_every_acknowledged_record_comes_bac
     run(&["restore", backup.to_str().unwrap(), data.to_str().unwrap()]).ok();
     let read = run(&["read", data.to_str().unwrap()]).ok().out;
     assert!(read.starts_with(&lines(1, last)), "{} bytes are read", read.len());
+}
+
+/// Named logs: the leader of each group sets the class, and the leader of their catalogue does not. A leader is killed, then all disks are
+/// lost.
+#[test]
+fn named_logs_have_the_class_and_come_back_from_the_store_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store").display().to_string();
+    let mut more = vec!["--object-store", &store];
+    for set in [
+        "groups=1",
+        "objects.slice_interval_millis=20",
+        "objects.payload_slices=true",
+        "objects.object_bytes=256KiB",
+    ] {
+        more.extend(["--set", set]);
+    }
+    let mut servers = founded_with((1..=3).map(|n| Server::new(n, dir.path())).collect(), &more);
+    let all = addresses(&servers);
+    let of = |name: &str| format!("{all}/{name}");
+    run(&["logs", "create", &all, "orders", "users", "gone"]).ok();
+    wait("the class is on", || {
+        let told = run(&["options", &of("_group-1"), "--json"]).json();
+        (told["options"]["payload_slices"] == 1).then_some(())
+    });
+    for name in ["orders", "users", "gone"] {
+        fed(&["append", &of(name)], &lines(1, 600)).ok();
+    }
+    run(&["discard", &of("users"), "101"]).ok();
+    run(&["logs", "delete", &all, "gone", "--yes"]).ok();
+    let at = with_all_in_slices(&servers, "1").node;
+    let leading = servers.iter().position(|server| server.node == at).unwrap();
+    servers[leading].kill();
+    fed(&["append", &of("orders")], &lines(601, 900)).ok();
+    servers[leading].start(&more);
+    let leading = with_all_in_slices(&servers, "1");
+    let page = leading.page("/metrics").1;
+    for series in ["stored_payloads", "payload_bytes", "payload_failures", "unstored_confirmations"] {
+        assert!(
+            page.contains(&format!("\nchiplog_group_{series}_total{{group=\"1\"}}")),
+            "no {series} in {page}"
+        );
+    }
+    assert!(page.contains("\nchiplog_group_stored_payloads_total{group=\"system\"} 0"), "{page}");
+    let large = "x".repeat(500);
+    assert_eq!(acknowledged_in(leading, "orders", &large), Durability::Object);
+    let read = |at: &str, name: &str| run(&["read", &format!("{at}/{name}")]).ok().out;
+    let orders = lines(1, 900) + &large + "\n";
+    for server in &servers {
+        wait("it has all of them", || (read(&server.client, "orders") == orders).then_some(()));
+    }
+    let id = run(&["info", &all, "--json"]).ok().json()["log_id"].as_str().unwrap().to_owned();
+    let list = dir.path().join("store").join(id).join("named");
+    wait("the store has the list of the logs", || {
+        fs::read_to_string(&list).ok().filter(|list| list.contains("group 1 "))
+    });
+    with_all_in_slices(&servers, "system");
+    for server in &mut servers {
+        server.kill();
+        fs::remove_dir_all(&server.data).unwrap();
+    }
+    let verified = run(&["tier", "verify", &store, "--json"]).ok().json();
+    assert_eq!(verified["ok"], true, "{verified}");
+    run(&["tier", "gc", &store, "--delete"]).ok();
+    let (backup, data) = (dir.path().join("backup"), dir.path().join("again/node1"));
+    fs::create_dir(dir.path().join("again")).unwrap();
+    run(&["tier", "fetch", &store, backup.to_str().unwrap()]).ok();
+    let restored = run(&["restore", backup.to_str().unwrap(), data.to_str().unwrap(), "--json"]).ok().json();
+    assert_eq!(restored["named_logs"], 2, "{restored}");
+    let mut first = Server::new(1, &dir.path().join("again"));
+    first.start(&more);
+    wait("it serves the named logs", || {
+        (run(&["read", &format!("{}/users", first.client)]).code == 0).then_some(())
+    });
+    assert_eq!(read(&first.client, "orders"), orders);
+    assert_eq!(read(&first.client, "users"), lines(101, 600));
 }

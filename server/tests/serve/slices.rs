@@ -18,7 +18,7 @@ pub(crate) fn acknowledged(leader: &Server, record: &str) -> Durability {
 }
 
 /// The same of a named log.
-fn acknowledged_in(leader: &Server, log: &str, record: &str) -> Durability {
+pub(crate) fn acknowledged_in(leader: &Server, log: &str, record: &str) -> Durability {
     runtime().block_on(async {
         let mut client = LogClient::connect(format!("http://{}", leader.client)).await.unwrap();
         let mut builder = BatchBuilder::new();
@@ -131,7 +131,7 @@ fn value(page: &str, series: &str) -> Option<u64> {
 }
 
 /// The server that leads a group of named logs, once it has put everything into slices.
-fn with_all_in_slices<'a>(servers: &'a [Server], group: &str) -> &'a Server {
+pub(crate) fn with_all_in_slices<'a>(servers: &'a [Server], group: &str) -> &'a Server {
     wait("everything of the group is in the object store", || {
         servers.iter().find(|server| {
             let page = server.page("/metrics").1;

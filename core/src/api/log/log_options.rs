@@ -17,6 +17,12 @@ impl Log {
         }
     }
 
+    /// Whether appends of the log, or of the group of a named log, go to payload slices. `None`: they never did.
+    #[doc(hidden)]
+    pub fn payload_slices(&self) -> Option<bool> {
+        self.group_options().get(LogOption::PayloadSlices).map(|value| value == 1)
+    }
+
     /// The options that are set for the whole group of a named log.
     pub(crate) fn group_options(&self) -> LogOptions {
         self.inner.published.log_options()

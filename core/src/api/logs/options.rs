@@ -118,11 +118,6 @@ impl LogsOptions {
                 "each group needs options of a cluster of its own: set LogsOptions::cluster".into(),
             );
         }
-        if self.options.payload_slices {
-            let what = "payload_slices is for a log on its own: appends of named logs are replicated whole; leave it out, and set \
-                        slice_interval alone";
-            return invalid(what.into());
-        }
         if self.options.retention_bytes.is_some() || self.options.retention_age.is_some() {
             return invalid(
                 "retention_bytes and retention_age are of a log on its own: discard records of each named log".into(),

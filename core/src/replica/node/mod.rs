@@ -300,9 +300,9 @@ impl Node {
                         return Ok(());
                     }
                     bytes += size;
-                    let stored = gathered.stored;
+                    let (stored, logs) = (gathered.stored, self.awaits_store(&gathered));
                     let proposed = self.replica.propose(gathered, now, &mut self.writer.plan)?;
-                    self.has_proposed(stored, proposed);
+                    self.has_proposed(stored, proposed, logs);
                     if proposed.is_some() {
                         self.published.counters.appends.fetch_add(appends, Ordering::Relaxed);
                         self.published.counters.records.fetch_add(records, Ordering::Relaxed);
@@ -319,10 +319,10 @@ impl Node {
                     completer.answer(Outcome::Placed { first: Index(0) });
                 }
                 Some(Proposal::Command(_, command, completer)) => {
-                    let is_session = command.is_session();
+                    let is_of_queue = command.is_of_queue();
                     let before = self.replica.sequencer.end().raft;
                     self.replica.command(command, Some(completer), now, &mut self.writer.plan)?;
-                    self.has_commanded(is_session, before);
+                    self.has_commanded(is_of_queue, before);
                 }
                 None => return Ok(()),
             }

@@ -20,6 +20,7 @@
 //!
 //! Must not know: the network, which object store it is.
 
+mod awaited_logs;
 mod commits;
 mod confirmation;
 mod delegation;

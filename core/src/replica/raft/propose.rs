@@ -53,6 +53,8 @@ pub(super) struct Waiting {
     /// How many appends it answers; a command counts as one.
     pub(super) appends: usize,
     pub(super) is_command: bool,
+    /// Whether it is answered once its entry is committed, whatever the object store has.
+    pub(super) awaits_commit_alone: bool,
 }
 
 /// The entry that a block of appends has become.
@@ -172,6 +174,8 @@ impl Replica {
         };
         if let Some(completer) = completer {
             self.wait(completer, outcome, 1, true);
+            let follows = matches!(command, Command::Log(command) if command.follows_catalogue());
+            self.waiting.back_mut().into_iter().for_each(|waiting| waiting.awaits_commit_alone = follows);
         }
         self.process(now, plan)
     }
@@ -239,7 +243,15 @@ impl Replica {
     fn wait(&mut self, completer: Completer, outcome: Outcome, appends: usize, is_command: bool) {
         let raft = self.sequencer.end().raft;
         self.waiting_appends += appends;
-        self.waiting.push_back(Waiting { raft, completer, outcome, appends, is_command });
+        let awaits_commit_alone = false;
+        self.waiting.push_back(Waiting {
+            raft,
+            completer,
+            outcome,
+            appends,
+            is_command,
+            awaits_commit_alone,
+        });
     }
 
     /// Entries up to `raft` are committed and written: applies them. Returns the answers of their callers, to be given
@@ -249,6 +261,7 @@ impl Replica {
         raft: EntryIndex,
         answerable: EntryIndex,
     ) -> Vec<(Completer, Outcome)> {
+        let before = self.sequencer.committed().raft;
         self.sequencer.commit_to(raft);
         let committed = self.sequencer.committed();
         let mut due = Vec::new();
@@ -256,6 +269,15 @@ impl Replica {
         while let Some(w) = self.waiting.pop_front_if(|w| w.raft <= upto || planted!(9)) {
             self.waiting_appends -= w.appends;
             due.push((w.completer, w.outcome));
+        }
+        let new = |raft: EntryIndex| self.waiting.partition_point(|w| w.raft <= raft);
+        for n in (new(before)..new(committed.raft)).rev() {
+            if self.waiting.get(n).is_some_and(|w| w.awaits_commit_alone)
+                && let Some(w) = self.waiting.remove(n)
+            {
+                self.waiting_appends -= w.appends;
+                due.push((w.completer, w.outcome));
+            }
         }
         self.requests.committed(committed.raft, committed.next, &mut due);
         if self.waiting.is_empty() {

@@ -1,10 +1,11 @@
-//! References in blocks: which batches of a block are in the object store, and how large it is with them.
+//! References in blocks: which batches of a block are in the object store, and how large it is with them. In a mixed block its table is the
+//! same with them, except for sizes and digests.
 //!
 //! Invariant: a batch that says that it is a reference, and is none, is never passed over: its block is damaged.
 //!
 //! Must not know: which object store it is.
 
-use super::block::{Batches, BlockHeader, Kind};
+use super::block::{BlockHeader, Kind, batches_of};
 use crate::record::batch::{BatchHeader, Malformed};
 use crate::record::compression::Codec;
 use crate::record::reference::{REFERENCE_BYTES, Reference};
@@ -36,8 +37,9 @@ fn of_references<'a>(
     header: &BlockHeader,
     body: &'a [u8],
 ) -> impl Iterator<Item = (BatchHeader, &'a [u8])> + 'a {
-    let body = if header.kind == Kind::Data { body } else { &[] };
-    Batches::new(body).map_while(Result::ok).filter(|(header, _)| header.codec == Codec::Reference)
+    let may = header.kind == Kind::Data || (header.kind == Kind::Mixed && !planted!(157));
+    let batches = may.then(|| batches_of(header, body)).into_iter().flatten();
+    batches.map_while(Result::ok).filter(|(header, _)| header.codec == Codec::Reference)
 }
 
 /// The bytes of a block once the batches that it refers to are in it.

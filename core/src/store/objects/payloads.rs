@@ -1,7 +1,7 @@
 //! Payloads: the batches that the log only refers to, as readers and makers of objects get them from the object store.
 //!
 //! ```text
-//! <log id>/p/<term>.<sequence>      header (72 bytes) | batch | batch | ... | breaks | checksum
+//! <log id>/p/<term>.<sequence>      header (72 bytes) | batch | batch | ... | breaks | logs | checksum
 //! ```
 //!
 //! A payload slice is fetched whole, and the newest ones stay in memory: a reader needs the other batches of a slice next.
@@ -18,9 +18,12 @@ use crate::record::batch::{BatchHeader, Malformed, u32_at, u64_at, verify};
 use crate::record::compression::Codec;
 use crate::record::crc::crc32c;
 use crate::record::reference::{PAYLOAD_HEADER_BYTES, PayloadId, Reference, UNRELEASED_HEADER_BYTES};
-use crate::store::format::block::{BLOCK_HEADER_BYTES, Batches, BlockHeader, digest_of_batches};
+use crate::store::format::block::{
+    BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind, digest_of_batches, table_of,
+};
+use crate::store::format::mixed::{self, Run};
 use crate::store::format::references::{has_references, resolved_stride};
-use crate::types::{LogId, Term, Timestamp};
+use crate::types::{Index, LogId, LogNumber, Term, Timestamp};
 use crate::vault::Vault;
 use bytes::{Bytes, BytesMut};
 use std::collections::{BTreeMap, VecDeque};
@@ -34,6 +37,8 @@ const MAGIC: [u8; 8] = *b"chiplogP";
 const VERSION: u32 = 4;
 /// The size of a break, and of the checksum of all of them.
 const WORD_BYTES: u32 = 4;
+/// The size of a stretch of batches of one log.
+const STRETCH_BYTES: u32 = 8;
 
 /// The folder of a log's payload slices.
 pub(crate) fn payloads(log: LogId) -> String {
@@ -66,12 +71,20 @@ pub(crate) struct PayloadHead {
     pub(crate) end: u32,
     /// The offsets of batches that do not directly follow the one before, ascending.
     pub(crate) breaks: Vec<u32>,
+    /// Of a shared group: the logs of all batches, in stretches of batches of one log, each with its end. Ascending.
+    pub(crate) logs: Vec<(LogNumber, u32)>,
 }
 
 impl PayloadHead {
     /// The size of the slice.
     pub(crate) fn bytes(&self) -> u32 {
-        self.end + (self.breaks.len() as u32 + 1) * WORD_BYTES
+        self.end + (self.breaks.len() as u32 + 1) * WORD_BYTES + self.logs.len() as u32 * STRETCH_BYTES
+    }
+
+    /// The log of the batch at an offset.
+    pub(crate) fn log_at(&self, offset: u32) -> LogNumber {
+        let at = self.logs.partition_point(|(_, end)| *end <= offset);
+        self.logs.get(at).map_or(LogNumber::OWN, |(log, _)| *log)
     }
 
     /// The first bytes of the slice, and its last ones. Its batches are between them.
@@ -86,9 +99,11 @@ impl PayloadHead {
         head[52..56].copy_from_slice(&self.batches.to_le_bytes());
         head[56..64].copy_from_slice(&self.time.0.to_le_bytes());
         head[64..68].copy_from_slice(&self.end.to_le_bytes());
+        head[68..72].copy_from_slice(&(self.logs.len() as u32).to_le_bytes());
         let crc = crc32c(&head[12..]);
         head[8..12].copy_from_slice(&crc.to_le_bytes());
         let mut tail: Vec<u8> = self.breaks.iter().flat_map(|at| at.to_le_bytes()).collect();
+        tail.extend(self.logs.iter().flat_map(|(log, end)| [log.0, *end]).flat_map(u32::to_le_bytes));
         tail.extend_from_slice(&crc32c(&tail).to_le_bytes());
         (head, tail)
     }
@@ -102,9 +117,21 @@ impl PayloadHead {
         let (end, malformed) = (u32_at(bytes, 64), "payload slice has impossible offsets");
         let tail =
             bytes.get(end as usize..).filter(|_| end as usize >= PAYLOAD_HEADER_BYTES).ok_or(malformed)?;
-        let (breaks, sum) = tail.split_last_chunk::<4>().ok_or(malformed)?;
-        if crc32c(breaks).to_le_bytes() != *sum {
+        let (words, sum) = tail.split_last_chunk::<4>().ok_or(malformed)?;
+        if crc32c(words).to_le_bytes() != *sum {
             return Err("the last bytes of a payload slice do not match their checksum");
+        }
+        let logs = (u32_at(bytes, 68) as usize).saturating_mul(STRETCH_BYTES as usize);
+        let (breaks, logs) = words.split_at(words.len().checked_sub(logs).ok_or(malformed)?);
+        let logs: Vec<_> =
+            logs.as_chunks::<8>().0.iter().map(|b| (LogNumber(u32_at(b, 0)), u32_at(b, 4))).collect();
+        let begins_right = logs.first().is_none_or(|(_, end)| *end > PAYLOAD_HEADER_BYTES as u32);
+        let ends_right = logs.last().is_none_or(|(_, last)| *last == end);
+        if !begins_right || !ends_right || logs.iter().any(|(log, _)| log.is_none()) {
+            return Err("payload slice has impossible logs");
+        }
+        if !logs.is_sorted_by(|(_, a), (_, b)| a < b) {
+            return Err("payload slice has impossible logs");
         }
         let (words, rest) = breaks.as_chunks::<4>();
         let breaks: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
@@ -112,7 +139,7 @@ impl PayloadHead {
         if !rest.is_empty() || !are_within || !breaks.is_sorted_by(|a, b| a < b) {
             return Err(malformed);
         }
-        Ok(Self { batches: u32_at(bytes, 52), time: Timestamp(u64_at(bytes, 56)), end, breaks })
+        Ok(Self { batches: u32_at(bytes, 52), time: Timestamp(u64_at(bytes, 56)), end, breaks, logs })
     }
 }
 
@@ -302,26 +329,62 @@ pub(crate) fn resolve(
     body: Bytes,
     find: impl Fn(&BatchHeader, &Reference) -> Result<Bytes>,
 ) -> Result<(BlockHeader, Bytes)> {
+    resolve_placed(header, body, |_, header, reference| find(header, reference))
+}
+
+/// As [`resolve`]. `find` also gets the log of a batch, and the index of its first record there.
+///
+/// # Errors
+/// Those of `find`.
+pub(crate) fn resolve_placed(
+    header: BlockHeader,
+    body: Bytes,
+    mut find: impl FnMut((LogNumber, Index), &BatchHeader, &Reference) -> Result<Bytes>,
+) -> Result<(BlockHeader, Bytes)> {
     if !has_references(&header, &body) {
         return Ok((header, body));
     }
     let malformed = |why: Malformed| {
         Error::new(ErrorKind::Corrupt, format!("entry {} has an impossible batch: {why}", header.raft_index))
     };
-    let (mut whole, mut crcs) = (BytesMut::with_capacity(resolved_stride(&header, &body)), Vec::new());
-    for batch in Batches::new(&body) {
+    let mut whole = BytesMut::with_capacity(resolved_stride(&header, &body));
+    let mut take = |log, first: &mut Index, batch: Result<(BatchHeader, &[u8]), Malformed>| {
         let (of, bytes) = batch.map_err(malformed)?;
-        if of.codec == Codec::Reference {
-            let batch = find(&of, &Reference::parse(&of, bytes).map_err(malformed)?)?;
-            crcs.push(verify(&batch).map_err(malformed)?.crc);
-            whole.extend_from_slice(&batch);
-        } else {
-            crcs.push(of.crc);
-            whole.extend_from_slice(bytes);
+        let at = (log, *first);
+        *first = first.plus(of.count.into());
+        if of.codec != Codec::Reference {
+            return Ok((of, Bytes::copy_from_slice(bytes)));
         }
-    }
+        let batch = find(at, &of, &Reference::parse(&of, bytes).map_err(malformed)?)?;
+        Ok::<_, Error>((verify(&batch).map_err(malformed)?, batch))
+    };
+    let body_digest = if header.kind == Kind::Mixed {
+        let (table, mut runs) = (table_of(&header, &body).map_err(malformed)?, Vec::new());
+        whole.extend_from_slice(&body[..table.len()]);
+        for (run, range) in table.runs() {
+            let (mut first, mut crcs, begin) = (run.first, Vec::new(), whole.len());
+            for batch in Batches::new(&body[range]) {
+                let (batch, bytes) = take(run.log, &mut first, batch)?;
+                crcs.push(batch.crc);
+                whole.extend_from_slice(&bytes);
+            }
+            let bytes = (whole.len() - begin) as u32;
+            runs.push(Run { bytes, digest: digest_of_batches(crcs), ..run });
+        }
+        let table = mixed::encode(&runs);
+        whole[..table.len()].copy_from_slice(&table);
+        crc32c(&table)
+    } else {
+        let (mut first, mut crcs) = (header.first, Vec::new());
+        for batch in Batches::new(&body) {
+            let (batch, bytes) = take(LogNumber::OWN, &mut first, batch)?;
+            crcs.push(batch.crc);
+            whole.extend_from_slice(&bytes);
+        }
+        digest_of_batches(crcs)
+    };
     let length = (BLOCK_HEADER_BYTES + whole.len()) as u32;
-    Ok((BlockHeader { length, body_digest: digest_of_batches(crcs), ..header }, whole.freeze()))
+    Ok((BlockHeader { length, body_digest, ..header }, whole.freeze()))
 }
 
 /// A slice that is being fetched. Threads that wait for it go on when this is dropped, also by a panic in the program's vault.
@@ -362,7 +425,8 @@ mod tests {
         let bytes: usize = batches.iter().map(|batch| batch.as_bytes().len()).sum();
         let end = (PAYLOAD_HEADER_BYTES + bytes) as u32;
         let breaks = vec![PAYLOAD_HEADER_BYTES as u32];
-        let head = PayloadHead { batches: batches.len() as u32, time: Timestamp(5), end, breaks };
+        let logs = Vec::new();
+        let head = PayloadHead { batches: batches.len() as u32, time: Timestamp(5), end, breaks, logs };
         let slice_bytes = head.bytes();
         let (begin, tail) = head.encode(LOG, ID);
         let mut whole = begin.to_vec();

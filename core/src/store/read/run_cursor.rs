@@ -149,10 +149,23 @@ impl RunCursor {
         let Some(object) = self.directories.object_holding(self.log, next)? else { return Ok(false) };
         self.enter(&object, next)?;
         let is_there = self.find_here(next)?.is_some();
-        if !is_there {
-            self.position = None;
+        self.position = None;
+        if is_there {
+            self.enter(&object, next)?; // the look has passed it
         }
         Ok(is_there)
+    }
+
+    /// Returns the run that contains record `next`, in this object, whatever the log has discarded since.
+    ///
+    /// # Errors
+    /// `Corrupt`: it does not contain the record, or is damaged. Those of reading an object.
+    pub(crate) fn find_in(&mut self, object: &Arc<Segment>, next: Index) -> Result<FoundRun> {
+        self.enter(object, next)?;
+        self.find_here(next)?.ok_or_else(|| {
+            let what = format!("object {} lacks record {next} of log {}", object.number, self.log);
+            Error::new(ErrorKind::Corrupt, what)
+        })
     }
 
     /// From one sorted copy to the next: returns the run that contains record `next`, if it is in the copy of one of the next

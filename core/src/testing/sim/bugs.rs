@@ -45,7 +45,8 @@ pub const OBJECTS_FROM: u32 = 90;
 /// ```
 pub const GROUP_OBJECTS_FROM: u32 = 114;
 
-/// Bugs from this number on are in the code of payload slices: runs without an object store, or with named logs, cannot find them.
+/// Bugs from this number on are in the code of payload slices: runs without an object store cannot find them. They are looked for in runs
+/// without named logs, except for [`GROUP_PAYLOADS`].
 ///
 /// ```
 /// use chiplog::sim::bugs::{BUGS, PAYLOADS_FROM};
@@ -69,6 +70,15 @@ pub const COPIES_OF_ONE_LOG: std::ops::Range<u32> = 141..142;
 /// assert!(BUGS.iter().any(|bug| GROUP_SLICES.contains(&bug.number)));
 /// ```
 pub const GROUP_SLICES: std::ops::Range<u32> = 136..138;
+
+/// Bugs of these numbers are in the code of payload slices of named logs: runs without an object store, or without named logs, cannot find
+/// them.
+///
+/// ```
+/// use chiplog::sim::bugs::{BUGS, GROUP_PAYLOADS};
+/// assert!(BUGS.iter().any(|bug| GROUP_PAYLOADS.contains(&bug.number)));
+/// ```
+pub const GROUP_PAYLOADS: std::ops::Range<u32> = 156..160;
 
 /// Makes this mistake from now on, in the whole process; 0: none.
 ///
@@ -244,6 +254,9 @@ bugs! {
     153 "slices of another history keep payload out, or payload counts before them" by "slices_of_another_history_hide_nothing",
     154 "payload counts behind an entry whose slice went before the log referred to payload"
         by "first_payload_counts_once_a_slice_refers_to_it",
+    156 "a payload slice of a group says another log than its batches have",
+    157 "references in blocks of named logs do not count",
+    159 "a named log is said to be in the object store before the entry with its record is there",
     155 "a new replica begins behind entries that are in no object",
 }
 

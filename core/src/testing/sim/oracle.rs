@@ -32,6 +32,7 @@ use super::machine::Machine;
 use super::machine::state::ReplicatedState;
 use super::plan::Plan;
 use super::threads::Records;
+use super::vault::PayloadPlace;
 use crate::cluster::membership::Membership;
 use crate::cluster::options::Role;
 use crate::cluster::transport::Envelope;
@@ -100,7 +101,7 @@ pub(super) struct Oracle {
     /// The payload slices to which committed entries refer, with the last entry of each.
     payloads: BTreeMap<PayloadId, EntryIndex>,
     /// The places of the batches to which committed entries refer, and the committed entries that are no commands.
-    references: BTreeMap<EntryIndex, Vec<(PayloadId, u32)>>,
+    references: BTreeMap<EntryIndex, Vec<PayloadPlace>>,
     uncommanded: BTreeSet<EntryIndex>,
     /// The last reference.
     last_reference: Option<(PayloadId, u32)>,
@@ -355,7 +356,7 @@ impl Oracle {
         if !references.is_empty() && references.len() == header.batch_count as usize {
             self.references.insert(index, references.clone());
         }
-        for (id, offset) in references {
+        for (id, offset, _) in references {
             if id.term != header.term || self.last_reference.is_some_and(|last| last >= (id, offset)) {
                 let last = self.last_reference;
                 return Err(wrong(format!(
@@ -415,12 +416,7 @@ impl Oracle {
 
     /// Checks that a log that is made of the object store alone has all entries up to `upto`: objects and slices of entries give those up
     /// to `end`, and behind it come the batches at these places.
-    pub(super) fn is_in_store(
-        &self,
-        end: EntryIndex,
-        places: &[(PayloadId, u32)],
-        upto: EntryIndex,
-    ) -> Check {
+    pub(super) fn is_in_store(&self, end: EntryIndex, places: &[PayloadPlace], upto: EntryIndex) -> Check {
         let mut places = places.iter();
         for entry in self.uncommanded.range(end.next()..).take_while(|entry| **entry <= upto) {
             let wanted = self.references.get(entry).map_or(&[][..], |wanted| wanted);
@@ -433,6 +429,16 @@ impl Oracle {
             }
         }
         Ok(())
+    }
+
+    /// Checks that the object store alone has a named log up to this record, if it has all entries up to `upto`.
+    pub(super) fn is_stored_of(&self, log: LogNumber, last: Index, upto: EntryIndex) -> Check {
+        match self.contents.entry_of(log, last) {
+            Some(entry) if entry > upto => Err(format!(
+                "record {last} of log {log} is said to be in the object store, which has entries up to {upto}; it is in entry {entry}"
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Checks an entry that is fed to a follower: it is the one that was committed at this index.

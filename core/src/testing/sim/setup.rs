@@ -98,7 +98,7 @@ pub(super) fn options_of(setup: &Setup, outbox: Arc<Outbox>) -> Options {
         object_scrub: Some(setup.object_scrub),
         slice_interval: setup.vault.as_ref().filter(|vault| vault.takes_slices).map(|_| SLICE_INTERVAL),
         slice_bytes: 512 << 10,
-        payload_slices: setup.vault.as_ref().is_some_and(|vault| vault.takes_payloads && !setup.shared),
+        payload_slices: setup.vault.as_ref().is_some_and(|vault| vault.takes_payloads),
         // Half of the nodes read named logs from the segments.
         sorted_copies: setup.node.0.is_multiple_of(2),
         session_window,

@@ -12,7 +12,7 @@ use crate::store::format::block::BlockHeader;
 use crate::store::objects::names::log_folder;
 use crate::store::objects::payloads::{fetch, payload_id, payload_name, payloads, pick, resolve};
 use crate::store::objects::slice_names::SliceName;
-use crate::types::{EntryIndex, LogId};
+use crate::types::{EntryIndex, LogId, LogNumber};
 use crate::vault::{FaultCounts, FaultOptions, FaultyVault, MemoryVault, ObjectInfo, Vault};
 use bytes::Bytes;
 use std::collections::BTreeSet;
@@ -119,6 +119,9 @@ impl Vault for Objects {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// The place of a batch in payload slices, and its log.
+pub(super) type PayloadPlace = (PayloadId, u32, LogNumber);
 
 /// The object store of all replicas.
 #[derive(Debug)]
@@ -359,7 +362,7 @@ impl SimVault {
     ///
     /// # Errors
     /// As [`Self::reach`].
-    pub(super) fn tail(&self, log: LogId) -> Result<(EntryIndex, Vec<(PayloadId, u32)>)> {
+    pub(super) fn tail(&self, log: LogId) -> Result<(EntryIndex, Vec<PayloadPlace>)> {
         let payloads = tail::payload_names(&*self.objects, log)?;
         let Found { slices: names, objects, .. } = find(&*self.objects, log)?;
         let end = objects.last().map(|last| end_of(&*self.objects, log, last)).transpose()?;
@@ -371,8 +374,8 @@ impl SimVault {
         let mut places = Vec::new();
         for part in &found.parts {
             let mut at = part.begin;
-            for (header, _) in part.batches(&*self.objects, log)? {
-                places.push((part.slice, at));
+            for (of, header, _) in part.batches(&*self.objects, log)? {
+                places.push((part.slice, at, of));
                 at += header.length;
             }
         }

@@ -103,7 +103,8 @@ pub struct chiplog_log_options_t {
     /// How many bytes of blocks a slice has at most: 512 KiB to 8 MiB, default 4 MiB. As many are stored at once.
     pub slice_bytes: u32,
     /// 1: appends go to the object store, and only references to them are replicated: the durability class "object". Needs
-    /// `object_store` and `slice_interval_ms`. Not for named logs. 0 (the default): appends are replicated whole.
+    /// `object_store` and `slice_interval_ms`. Of named logs each group has payload slices of its own. 0 (the default): appends are
+    /// replicated whole.
     pub payload_slices: u32,
     /// Download whole objects at leisure, and keep this many bytes of the newest ones on this disk: readers of these records need no
     /// object store. Files and these objects together stay within `local_bytes` and `capacity_bytes`. At least 64 KiB. 0 (the default):

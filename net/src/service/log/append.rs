@@ -21,7 +21,7 @@ use crate::service::submit::submit_when_allowed;
 use crate::wire::proto::v1::append_response::Result as Outcome;
 use crate::wire::proto::v1::{AppendRequest, AppendResponse, Appended, Durability, Refused};
 use crate::wire::status::{leaves_unknown, millis, to_status};
-use chiplog::{Batch, Codec, Error, ErrorKind, Index, Log, LogOption, Ticket};
+use chiplog::{Batch, Codec, Error, ErrorKind, Index, Log, Ticket};
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -248,10 +248,9 @@ impl AppendStream {
     /// How durable the records up to this one are, which is acknowledged now.
     fn durability(&self, last: Index) -> Durability {
         let has_slices = |log: &Log| log.options().vault.is_some() && log.options().slice_interval.is_some();
-        let refers = |log: &&Log| log.log_options().get(LogOption::PayloadSlices) == Some(1);
         match self.log.as_ref().filter(|log| has_slices(log)) {
             // One that has waited too long for the object store is acknowledged without.
-            Some(log) if refers(&log) && log.is_in_store(last) => Durability::Object,
+            Some(log) if log.payload_slices() == Some(true) && log.is_in_store(last) => Durability::Object,
             Some(_) => Durability::MajoritySlices,
             None => Durability::Majority,
         }

@@ -14,10 +14,10 @@ use super::super::Node;
 use super::commits::Commits;
 use super::payloads::PayloadGate;
 use crate::options::log_options::LogOption;
-use crate::replica::queue::proposals::StoredAt;
+use crate::replica::queue::proposals::{BlockBuilder, StoredAt};
 use crate::replica::raft::Proposed;
 use crate::sync::clock::Moment;
-use crate::types::{EntryIndex, Index};
+use crate::types::{EntryIndex, Index, LogNumber};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -55,14 +55,33 @@ impl PayloadGate {
 }
 
 impl Node {
-    /// A block of appends was proposed, or refused. `stored`: where its batches are in the object store.
+    /// The logs of a block that is proposed now, if their appends are to be in the object store before they are answered.
+    pub(in crate::replica::node) fn awaits_store(&self, gathered: &BlockBuilder) -> Vec<LogNumber> {
+        if !gathered.is_mixed() || !self.refers() {
+            return Vec::new();
+        }
+        let mut logs: Vec<_> = gathered.bytes_by_log().map(|(log, _)| log).collect();
+        logs.sort_unstable();
+        logs.dedup();
+        logs
+    }
+
+    /// A block of appends was proposed, or refused. `stored`: where its batches are in the object store. `logs`: see
+    /// [`Self::awaits_store`].
     pub(in crate::replica::node) fn has_proposed(
         &mut self,
         stored: Option<StoredAt>,
         proposed: Option<Proposed>,
+        logs: Vec<LogNumber>,
     ) {
         let (entry, is_whole) =
             proposed.map_or((None, false), |proposed| (proposed.entry, proposed.is_whole));
+        if let Some(end) = entry.filter(|_| !logs.is_empty()) {
+            let known = self.replica.sequencer.logs();
+            let last = |log| Some((log, known.get(log)?.next.previous()));
+            let logs = logs.into_iter().filter_map(last).collect();
+            self.tiering.payloads.awaited_logs.push(end.raft, end.term, logs);
+        }
         let placement = &mut self.tiering.payloads.placement;
         match (stored, entry) {
             (Some(at), _) => placement.proposed(at, entry, is_whole),
@@ -72,9 +91,9 @@ impl Node {
     }
 
     /// A command of the queue became the entries behind `before`, if it became any.
-    pub(in crate::replica::node) fn has_commanded(&mut self, is_session: bool, before: EntryIndex) {
+    pub(in crate::replica::node) fn has_commanded(&mut self, is_of_queue: bool, before: EntryIndex) {
         let end = self.replica.sequencer.end();
-        if is_session && end.raft > before {
+        if is_of_queue && end.raft > before {
             self.tiering.payloads.placement.other(end);
         }
     }
@@ -84,13 +103,14 @@ impl Node {
         let all = EntryIndex(u64::MAX);
         if !self.refers() {
             self.tiering.payloads.commits = Commits::default();
+            self.tiering.payloads.awaited_logs.clear();
             if let Some(sliced) = self.tiering.slices.sliced() {
                 self.tiering.payloads.placement.forget(sliced.end.raft);
             }
             self.count_unstored(committed);
             return all;
         }
-        let gate = &mut self.tiering.payloads;
+        let (gate, term) = (&mut self.tiering.payloads, self.replica.term());
         let slices = &self.tiering.slices;
         let sliced = slices.sliced().filter(|_| !slices.are_behind_others());
         let (entry, record) =
@@ -98,6 +118,9 @@ impl Node {
         let counters = &self.published.counters;
         counters.in_store_index.fetch_max(record.0, Ordering::Release);
         counters.in_store_upto.fetch_max(entry.0, Ordering::Release);
+        while let Some(logs) = gate.awaited_logs.next_stored(entry, term) {
+            self.logs.has_stored(&logs);
+        }
         let first = self.replica.first_awaited().filter(|first| *first > entry && *first <= committed);
         let gives_up = gate.gives_up(entry, first, committed, now);
         let path = self.tiering.path.display();

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A block of appends that the queue has gathered keeps its batches' headers and its callers; only its bytes go another way. So sessions,
-//! indexes and answers are those of any block. Commands wait behind the appends before them.
+//! indexes and answers are those of any block. Commands wait behind the appends before them, except for one that opens a named log: it
+//! goes before them.
 //!
 //! Invariants:
 //! - a reference is proposed only once the object store has confirmed its slice (P1);
@@ -28,6 +29,7 @@
 //! Must not know: the network, which object store it is.
 
 use super::super::Node;
+use super::awaited_logs::AwaitedLogs;
 use super::commits::Commits;
 use super::jobs::Job;
 use super::payload_jobs::{Begun, PUTS_AT_A_TIME, Put, PutDone, PutThreads, Sweep};
@@ -39,7 +41,7 @@ use crate::random::SplitMix;
 use crate::record::reference::{PAYLOAD_HEADER_BYTES, PayloadId, REFERENCE_BYTES, Reference};
 use crate::replica::node::fail;
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
-use crate::replica::queue::proposals::{BlockBuilder, Proposal, StoredAt};
+use crate::replica::queue::proposals::{BlockBuilder, Command, LogCommand, Proposal, StoredAt};
 use crate::store::objects::payloads::PayloadHead;
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
@@ -104,6 +106,8 @@ pub(in crate::replica::node) struct PayloadGate {
     pub(super) placement: Placement,
     /// When those entries were committed whose appends wait for the object store.
     pub(super) commits: Commits,
+    /// The blocks of named logs among these.
+    pub(super) awaited_logs: AwaitedLogs,
     /// Appends do not wait as long as the object store has the log up to this entry: some have waited too long.
     pub(super) gave_up: Option<EntryIndex>,
     /// Whether this was reported.
@@ -149,6 +153,10 @@ struct Weight {
     appends: usize,
 }
 
+/// Whether blocks of appends are those of a group that named logs share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mixed(bool);
+
 /// A payload slice.
 #[derive(Debug)]
 struct Slice {
@@ -160,6 +168,8 @@ struct Slice {
     batches: u32,
     /// The offsets of batches before which something else was in the queue.
     breaks: Vec<u32>,
+    /// Of a shared group: the logs of its batches, each up to an offset.
+    logs: Vec<(LogNumber, u32)>,
     /// When it was put first.
     time: Option<Timestamp>,
     began: Moment,
@@ -186,6 +196,7 @@ impl Slice {
             bytes: PAYLOAD_HEADER_BYTES as u32,
             batches: 0,
             breaks: Vec::new(),
+            logs: Vec::new(),
             time: None,
             began: now,
             state: State::Gathering,
@@ -195,8 +206,24 @@ impl Slice {
     }
 
     fn head(&self) -> PayloadHead {
-        let (batches, breaks) = (self.batches, self.breaks.clone());
-        PayloadHead { batches, time: self.time.unwrap_or_default(), end: self.bytes, breaks }
+        let (batches, breaks, logs) = (self.batches, self.breaks.clone(), self.logs.clone());
+        PayloadHead { batches, time: self.time.unwrap_or_default(), end: self.bytes, breaks, logs }
+    }
+
+    /// Adds the batches of a block, without their bytes.
+    fn add(&mut self, gathered: &BlockBuilder) {
+        for (log, bytes) in gathered.bytes_by_log() {
+            self.bytes += bytes as u32;
+            let of = if planted!(156) { self.logs.first().map_or(log, |(first, _)| *first) } else { log };
+            match self.logs.last_mut().filter(|(last, _)| *last == of) {
+                Some((_, end)) => *end = self.bytes,
+                None => self.logs.push((of, self.bytes)),
+            }
+        }
+        if !gathered.is_mixed() {
+            self.bytes += gathered.bytes as u32;
+        }
+        self.batches += gathered.batches.len() as u32;
     }
 }
 
@@ -223,6 +250,7 @@ impl PayloadGate {
             hurries: false,
             placement: Placement::default(),
             commits: Commits::default(),
+            awaited_logs: AwaitedLogs::default(),
             gave_up: None,
             is_reported: false,
             asked_until: Moment::default(),
@@ -269,6 +297,7 @@ impl PayloadGate {
         }
         (self.leads, self.failed, self.swept, self.is_term_checked) = (term, None, None, false);
         (self.commits, self.gave_up) = (Commits::default(), None);
+        self.awaited_logs.clear();
         self.leadership += 1;
         if self.under_way > 0 {
             self.outdated += std::mem::take(&mut self.under_way);
@@ -315,15 +344,21 @@ impl PayloadGate {
         self.weight = Weight::default();
     }
 
-    /// Takes a proposal from the queue. `refers`: its bytes go to the object store.
+    /// Takes a proposal from the queue. `refers`: its bytes go to the object store, if it is a block of a shared group, or of none.
     /// Returns how many of its bytes do not come into the log.
-    fn take(&mut self, item: Proposal, refers: bool, slice_bytes: u32, term: Term, now: Moment) -> usize {
+    fn take(
+        &mut self,
+        item: Proposal,
+        refers: Option<Mixed>,
+        slice_bytes: u32,
+        term: Term,
+        now: Moment,
+    ) -> usize {
         let mut gathered = match item {
             // Where references would take more room than what they stand for, it stays: a block only becomes smaller.
             Proposal::Data(gathered)
-                if refers
-                    && !gathered.is_mixed()
-                    && gathered.batches.len() * REFERENCE_BYTES < gathered.bytes =>
+                if refers == Some(Mixed(gathered.is_mixed()))
+                    && gathered.batches.len() * REFERENCE_BYTES < gathered.payload_bytes() =>
             {
                 gathered
             }
@@ -336,7 +371,7 @@ impl PayloadGate {
         if self.next.term != term {
             self.next = PayloadId { term, sequence: 1 };
         }
-        let (id, bytes) = (self.next, gathered.bytes as u32);
+        let (id, bytes) = (self.next, gathered.payload_bytes() as u32);
         let fits = |slice: &&mut Slice| {
             matches!(slice.state, State::Gathering)
                 && (slice.batches == 0 || slice.bytes.saturating_add(bytes) <= slice_bytes)
@@ -352,8 +387,7 @@ impl PayloadGate {
             slice.breaks.push(offset);
         }
         slice.pieces.extend(gathered.take_payload());
-        slice.bytes += bytes;
-        slice.batches += gathered.batches.len() as u32;
+        slice.add(&gathered);
         let slice = slice.id;
         let more = beyond_references(&gathered);
         self.hold(Held::Block { slice, offset, breaks, gathered });
@@ -426,7 +460,7 @@ impl Node {
     /// Takes proposals from the queue, and makes a step of the payload slices: gathered ones are put, and what is stored is proposed next,
     /// in the order of the queue.
     pub(in crate::replica::node) fn refer(&mut self, taken: VecDeque<Proposal>, now: Moment) -> Result<()> {
-        let refers = self.refers();
+        let refers = self.refers().then(|| Mixed(self.replica.sequencer.logs().is_shared()));
         let leads = self.replica.is_leader().then(|| self.replica.term());
         if self.tiering.payloads.lead(leads) {
             self.tiering.lacking = None; // it counts the payload that this replica has referred to, and not that of others
@@ -439,13 +473,19 @@ impl Node {
             self.tiering.payloads.placement.begin(term, first);
         }
         let gate = &self.tiering.payloads;
-        if !refers && gate.is_empty() && gate.under_way == 0 && gate.outdated == 0 {
+        if refers.is_none() && gate.is_empty() && gate.under_way == 0 && gate.outdated == 0 {
             self.tiering.payloads.breaks |= !taken.is_empty();
             self.items.extend(taken);
             return Ok(());
         }
         let (term, slice_bytes) = (self.replica.term(), self.options.slice_bytes);
         for item in taken {
+            // Nothing that waits depends on it, and thousands of logs are opened one after the other. Payload behind it begins with a break.
+            if matches!(item, Proposal::Command(_, Command::Log(LogCommand::Open { .. }), _)) {
+                self.tiering.payloads.breaks = true;
+                self.items.push_back(item);
+                continue;
+            }
             let more = self.tiering.payloads.take(item, refers, slice_bytes, term, now);
             self.queue.goes_elsewhere(more);
         }
@@ -473,7 +513,7 @@ impl Node {
     pub(in crate::replica::node) fn refers(&self) -> bool {
         let is_set = self.replica.sequencer.committed().options.get(LogOption::PayloadSlices) == Some(1);
         let can = self.tiering.vault.is_some() && self.options.slice_interval.is_some();
-        is_set && can && self.replica.is_leader() && !self.replica.sequencer.logs().is_shared()
+        is_set && can && self.replica.is_leader()
     }
 
     fn end_put(&mut self, done: PutDone, now: Moment) {
@@ -668,8 +708,7 @@ impl Node {
 
     fn wants_payloads(&self) -> bool {
         let is_set = self.replica.sequencer.committed().options.get(LogOption::PayloadSlices).is_some();
-        let may = self.options.payload_slices && !self.replica.sequencer.logs().is_shared();
-        may && !is_set && self.replica.is_leader() && self.tiering.vault.is_some()
+        self.options.payload_slices && !is_set && self.replica.is_leader() && self.tiering.vault.is_some()
     }
 
     /// When [`Self::begin_payloads`] has to be called.
@@ -757,7 +796,7 @@ impl Node {
 
 /// The bytes by which a block of batches is larger than references to them.
 fn beyond_references(gathered: &BlockBuilder) -> usize {
-    gathered.bytes.saturating_sub(gathered.batches.len() * REFERENCE_BYTES)
+    gathered.payload_bytes().saturating_sub(gathered.batches.len() * REFERENCE_BYTES)
 }
 
 /// The error of appends whose slice could not be stored.

@@ -13,7 +13,7 @@
 //!
 //! An entry is placed if it refers to all batches of a block, if these begin in the payload slices where those of the entry with references
 //! before it end, without a break, and if between these two entries are commands about objects alone, which no record depends on.
-//! All others are not, such as a leader's first entry, sessions, discards, options, blocks of small appends, and what comes behind
+//! All others are not, such as a leader's first entry, sessions, changes of named logs, discards, options, blocks of small appends, and what comes behind
 //! payload of which the log took nothing.
 //!
 //! Invariants:

@@ -27,6 +27,8 @@ pub(crate) struct BlockBuilder {
     pub(crate) records: u32,
     /// Whether any batch belongs to a session.
     pub(crate) has_sessions: bool,
+    /// The lengths of the batches for which references stand in it.
+    whole_lengths: Vec<u32>,
     /// Where its batches are, if they were put into a payload slice: it may be proposed in no other term.
     pub(crate) stored: Option<StoredAt>,
 }
@@ -72,15 +74,16 @@ impl BlockBuilder {
             bytes: 0,
             records: 0,
             has_sessions: false,
+            whole_lengths: Vec::new(),
             stored: None,
         }
     }
 
-    /// A block of these batches, for which nobody waits.
-    pub(crate) fn of(batches: &[(BatchHeader, Bytes)]) -> Self {
+    /// A block of these batches of logs, for which nobody waits. All are of the group's own log, or none.
+    pub(crate) fn of(batches: &[(LogNumber, BatchHeader, Bytes)]) -> Self {
         let mut made = Self::new(BytesMut::new());
-        for (header, bytes) in batches {
-            drop(made.push(LogNumber::OWN, &Parts::Own(bytes), header));
+        for (log, header, bytes) in batches {
+            drop(made.push(*log, &Parts::Own(bytes), header));
         }
         made
     }
@@ -108,6 +111,12 @@ impl BlockBuilder {
         log.is_none() || self.stretches.last().is_some_and(|stretch| stretch.log == log)
     }
 
+    /// The length of batch `n`, or of the one for which a reference stands there.
+    pub(crate) fn whole_length(&self, n: usize) -> u32 {
+        let of_batch = || self.batches.get(n).map_or(0, |batch| batch.length);
+        self.whole_lengths.get(n).copied().unwrap_or_else(of_batch)
+    }
+
     /// The batches of a mixed block with their logs, in order.
     pub(crate) fn with_logs(&self) -> impl Iterator<Item = (LogNumber, &BatchHeader)> {
         let mut begin = 0;
@@ -118,8 +127,18 @@ impl BlockBuilder {
     }
 
     /// The bytes of the batches of each log of a mixed block. A log can be there several times.
-    pub(super) fn bytes_by_log(&self) -> impl Iterator<Item = (LogNumber, usize)> {
+    pub(crate) fn bytes_by_log(&self) -> impl Iterator<Item = (LogNumber, usize)> {
         self.stretches.iter().map(|stretch| (stretch.log, stretch.bytes))
+    }
+
+    /// The bytes of the table of a mixed block; 0 for other blocks.
+    fn table_bytes(&self) -> usize {
+        if self.is_mixed() { TABLE_FIXED_BYTES + self.stretches.len() * RUN_BYTES } else { 0 }
+    }
+
+    /// The bytes of all batches.
+    pub(crate) fn payload_bytes(&self) -> usize {
+        self.bytes - self.table_bytes()
     }
 
     /// Whether batches of `runs` runs, with this many bytes and records in all, can be added to this mixed block.
@@ -195,12 +214,17 @@ impl BlockBuilder {
         mut refer: impl FnMut(&BatchHeader) -> (BatchHeader, [u8; N]),
     ) {
         let mut buffer = BytesMut::with_capacity(self.batches.len() * N);
+        self.whole_lengths = self.batches.iter().map(|batch| batch.length).collect();
         for batch in &mut self.batches {
             let (header, bytes) = refer(batch);
             buffer.extend_from_slice(&bytes);
             *batch = header;
         }
-        self.bytes = buffer.len();
+        let mut begin = 0;
+        for stretch in &mut self.stretches {
+            stretch.bytes = (stretch.end - std::mem::replace(&mut begin, stretch.end)) * N;
+        }
+        self.bytes = self.table_bytes() + buffer.len();
         self.pieces = vec![Piece::Copied(0..buffer.len())];
         self.buffer = buffer;
     }

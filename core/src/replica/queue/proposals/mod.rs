@@ -118,13 +118,27 @@ impl Command {
         )
     }
 
-    /// Whether it opens or closes a session, on which appends depend.
-    pub(crate) fn is_session(&self) -> bool {
-        matches!(self, Self::OpenSession { .. } | Self::CloseSession { .. })
+    /// Whether it comes from the queue alone, and appends depend on it: it opens or closes a session, or opens, seals or drops a log of a
+    /// group.
+    pub(crate) fn is_of_queue(&self) -> bool {
+        let of_log = |command: &LogCommand| {
+            matches!(command, LogCommand::Open { .. } | LogCommand::Seal { .. } | LogCommand::Drop { .. })
+        };
+        match self {
+            Self::OpenSession { .. } | Self::CloseSession { .. } => true,
+            Self::Log(command) => of_log(command),
+            Self::Discard { .. } | Self::SetOptions(_) | Self::Object(_) => false,
+        }
     }
 }
 
 impl LogCommand {
+    /// Whether its caller waits for the commit alone, also with the durability class `object`: the catalogue says that the log exists, or
+    /// does not, and a group that comes back is made to follow it.
+    pub(crate) fn follows_catalogue(&self) -> bool {
+        matches!(self, Self::Open { .. } | Self::Drop { .. })
+    }
+
     /// The log that it changes.
     pub(crate) fn log(self) -> LogNumber {
         match self {

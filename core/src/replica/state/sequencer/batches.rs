@@ -86,7 +86,7 @@ impl Sequencer {
     fn mixed(&mut self, gathered: BlockBuilder, now: Timestamp) -> SequencedBlock {
         let timestamp = now.max(self.last_timestamp);
         let mut table = TableBuilder::default();
-        let mut results = Vec::with_capacity(gathered.batches.len());
+        let (mut results, mut lengths) = (Vec::with_capacity(gathered.batches.len()), Vec::new());
         let mut other = LogNumber(1);
         // The end of the batches that are appended together, and the reason why none of them can be.
         let mut refused: Option<(usize, Error)> = None;
@@ -98,15 +98,22 @@ impl Sequencer {
             }
             let placed = match &refused {
                 Some((end, error)) if n < *end => Err(error.clone()),
-                _ => self.place_in_log(log, batch, timestamp),
+                _ => self.place_in_log(log, batch, gathered.whole_length(n), timestamp),
             };
             if let Ok((here, true)) = &placed {
                 table.push(if planted!(75) { other } else { log }, here.first, batch);
+                lengths.push(gathered.whole_length(n));
             }
             other = log;
             results.push(placed);
         }
-        let (runs, table) = table.build();
+        let (mut runs, table) = table.build();
+        let mut lengths = lengths.into_iter();
+        for run in &mut runs {
+            // A log has as many bytes as its readers get.
+            let of_run = lengths.by_ref().take(run.batches as usize);
+            run.bytes = of_run.fold(0, u32::saturating_add);
+        }
         let counts = runs.iter().fold((0, 0), |(b, r), run| (b + run.batches, r + run.records));
         let (pieces, completer) = gathered.into_pieces(Some(&mut |n| matches!(results[n], Ok((_, true)))));
         let block = (!runs.is_empty()).then(|| {
@@ -120,11 +127,13 @@ impl Sequencer {
         SequencedBlock { block, completer, outcome }
     }
 
-    /// Assigns a batch its index in a log. True: it takes the next one; false: it is a retry, with its original index.
+    /// Assigns a batch its index in a log. True: it takes the next one; false: it is a retry, with its original index. `length`: with its
+    /// payload.
     fn place_in_log(
         &mut self,
         log: LogNumber,
         batch: &BatchHeader,
+        length: u32,
         at: Timestamp,
     ) -> Result<(Appended, bool)> {
         // A retry gets its answer even if the log was sealed since.
@@ -139,7 +148,7 @@ impl Sequencer {
         if let Some(earlier) = self.place(log, &batch.stamp, first, batch.count, at)? {
             return Ok((earlier, false));
         }
-        let run = Run { log, batches: 1, first, records: batch.count, bytes: batch.length, digest: 0 };
+        let run = Run { log, batches: 1, first, records: batch.count, bytes: length, digest: 0 };
         let appended = self.logs.append(&run, at);
         debug_assert_eq!(appended, Ok(()), "the log was checked above");
         Ok((Appended { first, count: batch.count }, true))

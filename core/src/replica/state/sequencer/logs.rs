@@ -110,10 +110,6 @@ impl Sequencer {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
-        if options.get(LogOption::PayloadSlices) == Some(1) {
-            let what = "payload_slices is for a log on its own: appends of named logs are replicated whole";
-            return Err(Error::new(ErrorKind::InvalidArgument, what));
-        }
         let (room, bytes) = (self.logs_room(options), self.logs_bytes());
         if bytes <= room {
             return Ok(());

@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::options::Options;
 use crate::options::log_options::LogOptions;
 use crate::record::batch::{BatchHeader, Malformed};
+use crate::record::reference::Reference;
 use crate::replica::queue::proposals::Command;
 use crate::replica::state::command::parse_command;
 use crate::replica::state::log_table::LogTable;
@@ -152,12 +153,15 @@ impl Sequencer {
         let table = table_of(header, head)?;
         let mut batches = std::iter::once(&head[table.len()..]).chain(body).flat_map(Batches::new);
         let mut runs = Vec::new();
-        for (run, _) in table.runs() {
+        for (mut run, _) in table.runs() {
             let mut next = run.first;
+            run.bytes = 0; // a log has as many bytes as its readers get
             for _ in 0..run.batches {
-                let (batch, _) = batches.next().ok_or("mixed block has fewer batches than its table")??;
+                let (batch, bytes) =
+                    batches.next().ok_or("mixed block has fewer batches than its table")??;
                 self.replay_stamp(run.log, &batch, next, header.timestamp)?;
                 next = next.plus(u64::from(batch.count));
+                run.bytes = run.bytes.saturating_add(Reference::whole_length(&batch, bytes));
             }
             self.logs.append(&run, header.timestamp)?;
             self.end.next = self.end.next.plus(u64::from(run.records));

@@ -152,7 +152,7 @@ pub(super) fn payload_begins_behind_the_first_entry_of_its_term() -> Check {
     for sequence in 1..=2 {
         let id = PayloadId { term: TERM, sequence };
         let end = (PAYLOAD_HEADER_BYTES + batch.as_bytes().len()) as u32;
-        let head = PayloadHead { batches: 1, time: Timestamp(0), end, breaks: Vec::new() };
+        let head = PayloadHead { batches: 1, time: Timestamp(0), end, ..PayloadHead::default() };
         let (begin, end) = head.encode(LOG, id);
         let pieces = [Bytes::copy_from_slice(&begin), batch.as_bytes().clone(), end.into()];
         vault.put(&payload_name(LOG, id), &pieces).map_err(wrong)?;

@@ -12,7 +12,7 @@ use crate::store::objects::names::object_name;
 use crate::store::sorted_object::unsort;
 use crate::testing::sim::made::{Made, made};
 use crate::testing::sim::vault::SimVault;
-use crate::types::{EntryIndex, Index};
+use crate::types::{EntryIndex, Index, LogNumber};
 use std::sync::atomic::Ordering;
 
 impl Machine {
@@ -49,6 +49,11 @@ impl Machine {
     pub(in super::super) fn sliced_upto(&self) -> EntryIndex {
         let guarded = self.lock();
         EntryIndex(guarded.node.published.counters.sliced_upto.load(Ordering::Relaxed))
+    }
+
+    /// The last records of named logs that the object store alone is said to have.
+    pub(in super::super) fn logs_in_store(&self) -> Vec<(LogNumber, Index)> {
+        self.readers.group().logs.stored()
     }
 
     /// The last entry that this replica says a log has that is made of the object store alone.

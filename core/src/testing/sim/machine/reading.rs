@@ -7,14 +7,15 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::follower::message::FollowFrom;
 use crate::follower::source::FollowSource;
 use crate::record::batch::Batch;
-use crate::record::reference::PayloadId;
+use crate::record::compression::Codec;
+use crate::record::reference::{PayloadId, Reference};
 use crate::replica::queue::proposals::Command;
 use crate::replica::state::command::parse_command;
 use crate::replica::state::sequencer::Owner;
 use crate::store::format::block::{Batches, BlockHeader, Kind, table_of};
-use crate::store::format::references::sound_references;
 use crate::testing::sim::readers::range_of;
 use crate::testing::sim::threads::{Records, body_at, header_at};
+use crate::testing::sim::vault::PayloadPlace;
 use crate::types::{EntryIndex, Index, LogId, LogNumber, Term};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -59,8 +60,8 @@ impl Machine {
                 Ok(numbered(LogNumber::OWN, header.first, records_in(&body)?).collect())
             }
             Kind::Mixed => {
-                let body = self.body(header)?;
-                let table = table_of(header, &body).map_err(corrupt)?;
+                let (header, body) = self.resolved(header)?;
+                let table = table_of(&header, &body).map_err(corrupt)?;
                 let mut records = Vec::new();
                 for (run, place) in table.runs() {
                     records.extend(numbered(run.log, run.first, records_in(&body[place])?));
@@ -77,25 +78,38 @@ impl Machine {
     /// It cannot be read, or was discarded here.
     pub(in crate::testing::sim) fn resolved(&self, header: &BlockHeader) -> Result<(BlockHeader, Bytes)> {
         let body = self.body(header)?;
-        match self.vault.as_ref().filter(|_| header.kind == Kind::Data) {
+        match self.vault.as_ref().filter(|_| header.kind.has_records()) {
             Some(vault) => vault.resolve(self.identity.log, *header, body),
             None => Ok((*header, body)),
         }
     }
 
-    /// The payload slices to which a block refers, with the offsets there.
+    /// The places in payload slices to which a block refers, each with the log of the batch.
     ///
     /// # Errors
     /// As [`Self::resolved`].
-    pub(in crate::testing::sim) fn references_of(
-        &self,
-        header: &BlockHeader,
-    ) -> Result<Vec<(PayloadId, u32)>> {
-        if header.kind != Kind::Data {
-            return Ok(Vec::new());
+    pub(in crate::testing::sim) fn references_of(&self, header: &BlockHeader) -> Result<Vec<PayloadPlace>> {
+        let corrupt = |why| Error::new(ErrorKind::Corrupt, why);
+        let body = if header.kind.has_records() { self.body(header)? } else { Bytes::new() };
+        let runs: Vec<_> = match header.kind {
+            Kind::Data => vec![(LogNumber::OWN, body)],
+            Kind::Mixed => {
+                let table = table_of(header, &body).map_err(corrupt)?;
+                table.runs().map(|(run, range)| (run.log, body.slice(range))).collect()
+            }
+            _ => Vec::new(),
+        };
+        let mut places = Vec::new();
+        for (log, batches) in runs {
+            for batch in Batches::new(&batches) {
+                let (of, bytes) = batch.map_err(corrupt)?;
+                if of.codec == Codec::Reference {
+                    let Reference { slice, offset, .. } = Reference::parse(&of, bytes).map_err(corrupt)?;
+                    places.push((slice, offset, log));
+                }
+            }
         }
-        let body = self.body(header)?;
-        Ok(sound_references(header, &body).map(|reference| (reference.slice, reference.offset)).collect())
+        Ok(places)
     }
 
     /// Whether the object store has a payload slice.

@@ -35,6 +35,9 @@ impl World {
             return Ok(());
         };
         let (said, whole, log) = (machine.sliced_upto(), machine.in_store_upto(), machine.log());
+        for (log, last) in machine.logs_in_store() {
+            self.oracle.is_stored_of(log, last, whole).map_err(|why| format!("node {node}: {why}"))?;
+        }
         let is_new = said > self.slices.said || whole > self.slices.said_whole;
         self.slices.said = self.slices.said.max(said);
         self.slices.said_whole = self.slices.said_whole.max(whole);
