@@ -190,7 +190,7 @@ fn export(seeds: Range<u64>, dir: &PathBuf) -> Result<ExitCode> {
 /// Plants one bug after the other.
 fn bugs(seeds: Range<u64>, only: Option<u32>) -> Result<ExitCode> {
     use chiplog::sim::bugs::{
-        BUGS, COPIES_OF_ONE_LOG, GROUP_OBJECTS_FROM, GROUP_SLICES, NAMED_LOGS_FROM, OBJECTS_FROM,
+        BUGS, COPIES_OF_ONE_LOG, COPIES_WITH_OBJECTS, GROUP_OBJECTS_FROM, GROUP_SLICES, NAMED_LOGS_FROM, OBJECTS_FROM,
         PAYLOADS_FROM, play,
     };
     let mut missed = 0;
@@ -207,6 +207,10 @@ fn bugs(seeds: Range<u64>, only: Option<u32>) -> Result<ExitCode> {
                 let can_find = |seed: &u64| match bug.number {
                     n if COPIES_OF_ONE_LOG.contains(&n) => {
                         Plan::of(*seed).followers > 0 && Plan::of(*seed).logs > 0
+                    }
+                    n if COPIES_WITH_OBJECTS.contains(&n) => {
+                        let plan = Plan::of(*seed);
+                        plan.objects && plan.logs > 0 && plan.followers > 0
                     }
                     n if GROUP_SLICES.contains(&n) => Plan::of(*seed).objects && Plan::of(*seed).logs > 0,
                     PAYLOADS_FROM.. => Plan::of(*seed).objects && Plan::of(*seed).logs == 0,

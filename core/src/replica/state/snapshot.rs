@@ -67,6 +67,18 @@ impl FollowSnapshot {
         Opening::has_objects(&self.body).unwrap_or(false)
     }
 
+    /// Of one log of a shared group: the objects of the group, and the record below which all of the log are in these, or discarded.
+    pub(crate) fn group_objects(&self) -> Option<(ObjectTable, Index)> {
+        let opening = Opening::parse(&self.body).ok()?;
+        let table = ObjectTable::of(objects::decode(&opening.objects).ok()?.0);
+        table.group().is_some().then_some((table, opening.log_first))
+    }
+
+    /// Whether this is no state to begin at: it tells a copy of one log, which is as far, of the objects of its group.
+    pub(crate) fn tells_of_objects(&self) -> bool {
+        self.group_objects().is_some_and(|(_, stored_below)| stored_below < self.next())
+    }
+
     /// The newest object that was known to be stored then: of which log it is, its number and its bytes.
     pub(crate) fn newest_object(&self) -> Option<(LogId, u64, u32)> {
         let table = Opening::parse(&self.body).and_then(|opening| objects::decode(&opening.objects)).ok()?.0;

@@ -61,6 +61,15 @@ pub const PAYLOADS_FROM: u32 = 121;
 /// ```
 pub const COPIES_OF_ONE_LOG: std::ops::Range<u32> = 141..142;
 
+/// Bugs of these numbers are in the code of copies of one named log that read objects: runs without an object store, named logs or copies
+/// cannot find them.
+///
+/// ```
+/// use chiplog::sim::bugs::{BUGS, COPIES_WITH_OBJECTS};
+/// assert!(BUGS.iter().any(|bug| COPIES_WITH_OBJECTS.contains(&bug.number)));
+/// ```
+pub const COPIES_WITH_OBJECTS: std::ops::Range<u32> = 160..164;
+
 /// Bugs of these numbers are in the code of slices of named logs: runs without an object store, or without named logs, cannot find
 /// them.
 ///
@@ -246,6 +255,9 @@ bugs! {
     154 "payload counts behind an entry whose slice went before the log referred to payload"
         by "first_payload_counts_once_a_slice_refers_to_it",
     155 "a new replica begins behind entries that are in no object",
+    160 "a copy of one named log begins behind records that are in no object",
+    161 "files of a copy of one named log go before their records are in objects",
+    163 "a discard in a copy of one named log forgets objects by the records of the whole group",
 }
 
 #[cfg(test)]
