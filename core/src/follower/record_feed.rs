@@ -373,6 +373,9 @@ impl RecordFeed {
         }
         let behind = if planted!(141) { Behind { next: behind.next.next(), ..behind } } else { behind };
         self.position = Position::Behind(behind);
+        if self.skips_stored {
+            self.reader = None; // where it looked may be in an object
+        }
         Ok(Some(behind))
     }
 
