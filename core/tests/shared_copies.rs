@@ -256,9 +256,10 @@ fn copy_that_was_away_skips_what_is_stored() {
     check(&with, &log, 1400);
     let mut source = log.follow(with.resume_point().unwrap()).unwrap().skip_stored();
     logs.delete(&format!("log-{COPIED}")).unwrap();
-    eventually("it is gone", || {
-        matches!(source.next(1 << 20), Err(error) if error.kind() == ErrorKind::NotFound)
-    });
+    eventually(
+        "it is gone",
+        || matches!(source.next(1 << 20), Err(error) if error.kind() == ErrorKind::NotFound),
+    );
 }
 
 /// A copy that goes on learns of new objects, and its files go once what is in them is stored, and not before.

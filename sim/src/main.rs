@@ -190,8 +190,8 @@ fn export(seeds: Range<u64>, dir: &PathBuf) -> Result<ExitCode> {
 /// Plants one bug after the other.
 fn bugs(seeds: Range<u64>, only: Option<u32>) -> Result<ExitCode> {
     use chiplog::sim::bugs::{
-        BUGS, COPIES_OF_ONE_LOG, COPIES_WITH_OBJECTS, GROUP_OBJECTS_FROM, GROUP_SLICES, NAMED_LOGS_FROM, OBJECTS_FROM,
-        PAYLOADS_FROM, play,
+        BUGS, COPIES_OF_ONE_LOG, COPIES_WITH_OBJECTS, GROUP_OBJECTS_FROM, GROUP_SLICES, NAMED_LOGS_FROM,
+        OBJECTS_FROM, PAYLOADS_FROM, play,
     };
     let mut missed = 0;
     println!("{:>3}  {:<66} {:>8} {:>6}  found by", "bug", "what", "seed", "runs");

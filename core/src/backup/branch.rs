@@ -269,8 +269,13 @@ impl Making<'_> {
             Some((number, _)) => {
                 let ancestors = plan.ancestors();
                 let list = self.states(&plan, &opening, &entries)?;
-                let table =
-                    objects::Objects { number: *number, base: plan.begin, list: list.into(), ancestors, part: LogNumber::OWN };
+                let table = objects::Objects {
+                    number: *number,
+                    base: plan.begin,
+                    list: list.into(),
+                    ancestors,
+                    part: LogNumber::OWN,
+                };
                 objects::encode(&table, first)
             }
         };

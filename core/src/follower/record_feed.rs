@@ -398,7 +398,11 @@ impl RecordFeed {
                 self.reader = None; // it keeps a file of discarded records
             }
             let from = behind.next.max(extent.first);
-            if self.skips_stored && self.reader.is_none() && from < extent.next && !self.view.is_in_files(from) {
+            if self.skips_stored
+                && self.reader.is_none()
+                && from < extent.next
+                && !self.view.is_in_files(from)
+            {
                 return Ok(Coming::Stored);
             }
             let next = match from < extent.next {
@@ -418,7 +422,9 @@ impl RecordFeed {
             let time = next.timestamp.max(behind.time);
             return match next.first {
                 // A copy can have removed records that no object has.
-                first if first > behind.next && self.skips_stored && first > self.discarded() => Err(lacks(behind.next)),
+                first if first > behind.next && self.skips_stored && first > self.discarded() => {
+                    Err(lacks(behind.next))
+                }
                 first if first > behind.next => Ok(Coming::Jump(first, time)),
                 first if first < behind.next => Err(within(behind.next, first)),
                 _ if is_discarded => Ok(Coming::Discard(discarded)),
@@ -576,7 +582,9 @@ impl RecordFeed {
                 Ok(Some(time)) => {
                     self.reader = None;
                     let (next, first, time) = (part.upto, extent.first, time.max(behind.time));
-                    return Ok(Some(self.state(Behind { raft: behind.raft.next(), next, first, time }, Some(&part))));
+                    return Ok(Some(
+                        self.state(Behind { raft: behind.raft.next(), next, first, time }, Some(&part)),
+                    ));
                 }
                 Ok(None) => {}
                 Err(error) if error.kind() == ErrorKind::Discarded => {}

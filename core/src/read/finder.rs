@@ -69,7 +69,9 @@ impl Finder {
     pub(crate) fn leave_copy(&mut self, why: &Error) -> bool {
         match self {
             Self::Blocks(_) => false,
-            Self::Runs(cursor) | Self::Older(cursor) => why.kind() == ErrorKind::Corrupt && cursor.leave_copy(why),
+            Self::Runs(cursor) | Self::Older(cursor) => {
+                why.kind() == ErrorKind::Corrupt && cursor.leave_copy(why)
+            }
         }
     }
 

@@ -199,7 +199,8 @@ impl LogView {
         if let Some(older) = self.older.get()
             && self.segments.reads_objects()
             && self.segments.oldest().is_some_and(|oldest| time <= oldest.first_timestamp)
-            && let Some(found) = older.cursor().first_since(time)?.filter(|found| self.segments.is_before_files(*found))
+            && let Some(found) =
+                older.cursor().first_since(time)?.filter(|found| self.segments.is_before_files(*found))
         {
             return Ok(found.min(end));
         }

@@ -70,7 +70,8 @@ impl FollowSnapshot {
 
     /// Whether this is a state of one log of a shared group.
     pub(crate) fn is_of_one_log(&self) -> bool {
-        let membership = Opening::parse(&self.body).and_then(|opening| Membership::decode(&opening.configuration));
+        let membership =
+            Opening::parse(&self.body).and_then(|opening| Membership::decode(&opening.configuration));
         membership.is_ok_and(|membership| membership.is_of_one_log())
     }
 

@@ -151,7 +151,9 @@ impl ObjectList {
             let before = |segment: &Arc<Segment>| object_of(segment).is_some_and(|n| n < number);
             let at = inner.list.partition_point(before);
             let found = inner.list.range(at..).zip(inner.stored.range(at..)).take(count);
-            let numbered = |(segment, stored): (&Arc<Segment>, &StoredObject)| Some((object_of(segment)?, segment.clone(), stored.crc));
+            let numbered = |(segment, stored): (&Arc<Segment>, &StoredObject)| {
+                Some((object_of(segment)?, segment.clone(), stored.crc))
+            };
             found.filter_map(numbered).collect()
         })
     }

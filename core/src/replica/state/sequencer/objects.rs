@@ -52,7 +52,8 @@ impl Sequencer {
         if table.group().is_none() || known.is_some_and(|known| Some(known) != table.group()) {
             return false;
         }
-        let is_newer = (table.number(), table.next_to_show()) != (self.objects.number(), self.objects.next_to_show());
+        let is_newer =
+            (table.number(), table.next_to_show()) != (self.objects.number(), self.objects.next_to_show());
         if known.is_some() && (!is_newer || table.next_to_show() < self.objects.next_to_show()) {
             return false;
         }
