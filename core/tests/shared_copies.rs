@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::follower::{FollowFrom, FollowMessage, FollowSource, Jumped};
+use chiplog::inspect::Inspector;
 use chiplog::vault::{FaultOptions, FaultyVault, MemoryVault, Vault};
 use chiplog::{
     ErrorKind, FollowerLog, Index, Log, Logs, LogsOptions, Options, ReadMode, ReadOnlyLog, Start, Timestamp,
 };
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -196,6 +198,8 @@ fn new_copy_begins_behind_what_is_stored_and_has_all_records() {
         assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
         alone.close().unwrap();
         drop(alone);
+        let report = Inspector::open(place.path()).unwrap().walk(&mut |_| ControlFlow::Continue(())).unwrap();
+        assert_eq!((report.corrupt, report.tail.is_none()), (0, true), "{report:?}");
         let outside = ReadOnlyLog::open(place.path()).unwrap();
         assert_eq!(outside.in_object_store(), Some((Index(1), first.previous())));
     }

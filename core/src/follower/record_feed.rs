@@ -74,11 +74,11 @@ pub(crate) struct RecordFeed {
     reader: Option<Reader>,
     /// The copy reads objects of the group.
     skips_stored: bool,
-    /// What it was told of these.
+    /// The objects of which the copy was told.
     told: Told,
 }
 
-/// What a copy that reads objects of the group was told of them by this feed.
+/// The objects of the group of which this feed has told a copy that reads them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
     /// The numbers of the oldest object and of the one behind the newest. None: nothing.
@@ -499,7 +499,7 @@ impl RecordFeed {
             hard_state: HardState { term: FIRST_TERM, vote: 0, commit: raft },
             configuration: Membership::of_one_log().encode(),
             sessions: Sessions::new(1, 1).encode(),
-            objects: stored.map_or(Vec::new(), |stored| encode(&stored.objects, first)),
+            objects: stored.map_or(Vec::new(), |stored| encode(&stored.objects, first.max(Index(1)))),
             ..Opening::default()
         };
         let body = Bytes::from(opening.encode());
@@ -515,7 +515,7 @@ impl RecordFeed {
 
     // ---- what is stored ----
 
-    /// What a copy that reads objects finds there.
+    /// The records that a copy that reads objects finds there.
     ///
     /// # Errors
     /// `Unavailable`: this is a copy that could read objects, and was opened without their store. It does not know where the log begins.
@@ -531,7 +531,7 @@ impl RecordFeed {
         StoredPart::of(&self.view)
     }
 
-    /// Whether there are objects that the copy was not told of, and it has been sent so many records that telling it adds little.
+    /// Whether there are objects that the copy was not told of, and telling it adds little to the records that it was sent.
     fn has_news(&self) -> bool {
         let objects = self.view.older.get().filter(|_| self.view.log.is_none()).map(|older| older.objects());
         let objects = objects.unwrap_or(self.view.segments.objects());
@@ -552,7 +552,7 @@ impl RecordFeed {
             self.told.numbers = Some((0, 0));
             return Ok(None);
         };
-        let is_far = is_first && part.files_from(&self.view, behind.next)? > PASSED_SEGMENTS_MAX;
+        let is_far = is_first && part.is_far_behind(&self.view, behind.next, PASSED_SEGMENTS_MAX)?;
         if is_far && let Some(state) = self.skip(behind)? {
             return Ok(Some(state));
         }

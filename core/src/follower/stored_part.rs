@@ -50,25 +50,20 @@ impl StoredPart {
         Some(Self { objects, upto: oldest.base.next })
     }
 
-    /// How many whole files lie between record `next` and the end of what is stored.
+    /// Whether more than `files_max` files with records of the log that are stored lie behind record `next`.
     ///
     /// # Errors
     /// As [`Self::of`].
-    pub(super) fn files_from(&self, view: &LogView, next: Index) -> Result<usize> {
+    pub(super) fn is_far_behind(&self, view: &LogView, next: Index, files_max: usize) -> Result<bool> {
         if view.log.is_none() || next >= self.upto {
-            return Ok(0);
+            return Ok(false);
         }
         let end = self.objects.list.back().map_or(EntryIndex(0), |newest| newest.end.raft);
         let mut files = view.segments.snapshot();
         files.retain(|file| file.base.raft <= end);
-        let mut count = 0;
-        for file in files.iter().rev() {
-            if passed_in(view, file)?.is_none_or(|passed| passed <= next) {
-                break;
-            }
-            count += 1;
-        }
-        Ok(count)
+        // The oldest of the newest ones: if the log was past the record there already, all of them are behind it.
+        let Some(file) = files.iter().rev().nth(files_max) else { return Ok(false) };
+        Ok(passed_in(view, file)?.is_some_and(|passed| passed > next))
     }
 }
 

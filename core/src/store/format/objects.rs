@@ -139,6 +139,14 @@ pub(crate) struct Objects {
     pub(crate) part: LogNumber,
 }
 
+impl Objects {
+    /// Whether a number or a position in the table is above `max`.
+    pub(crate) fn is_beyond(&self, max: u64) -> bool {
+        let end = self.list.back().map_or(self.base, |newest| newest.end);
+        self.number.saturating_add(self.list.len() as u64) > max || end.raft.0 > max || end.next.0 > max
+    }
+}
+
 /// Encodes a table of a log whose first record is `first`.
 pub(crate) fn encode(objects: &Objects, first: Index) -> Vec<u8> {
     let mut b = Vec::with_capacity(encoded_bytes(objects.list.len(), objects.ancestors.len()));
