@@ -2,7 +2,7 @@
 //!
 //! Invariant: all records of the log below `upto` are in the objects of the table, or discarded.
 //!
-//! Must not know: who follows, what a feed returns.
+//! Must not know: who follows, the writer.
 
 use crate::error::Result;
 use crate::read::view::LogView;

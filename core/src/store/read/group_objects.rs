@@ -11,7 +11,7 @@
 //! - the list has no files: their entries and records are counted otherwise than those of the group;
 //! - blocks of another log fail their checksum: each log's have a salt of their own.
 //!
-//! Must not know: which records are committed, files of the copy.
+//! Must not know: which records are committed, what a record is.
 
 use super::run_cursor::RunCursor;
 use super::run_directory::RunDirectories;
