@@ -190,8 +190,8 @@ fn export(seeds: Range<u64>, dir: &PathBuf) -> Result<ExitCode> {
 /// Plants one bug after the other.
 fn bugs(seeds: Range<u64>, only: Option<u32>) -> Result<ExitCode> {
     use chiplog::sim::bugs::{
-        BUGS, COPIES_OF_ONE_LOG, GROUP_OBJECTS_FROM, GROUP_PAYLOADS, GROUP_SLICES, NAMED_LOGS_FROM,
-        OBJECTS_FROM, PAYLOADS_FROM, play,
+        BUGS, COPIES_OF_ONE_LOG, COPIES_WITH_OBJECTS, GROUP_OBJECTS_FROM, GROUP_PAYLOADS, GROUP_SLICES,
+        NAMED_LOGS_FROM, OBJECTS_FROM, PAYLOADS_FROM, play,
     };
     let mut missed = 0;
     println!("{:>3}  {:<66} {:>8} {:>6}  found by", "bug", "what", "seed", "runs");
@@ -209,6 +209,10 @@ fn bugs(seeds: Range<u64>, only: Option<u32>) -> Result<ExitCode> {
                         Plan::of(*seed).followers > 0 && Plan::of(*seed).logs > 0
                     }
                     n if GROUP_PAYLOADS.contains(&n) => Plan::of(*seed).objects && Plan::of(*seed).logs > 0,
+                    n if COPIES_WITH_OBJECTS.contains(&n) => {
+                        let plan = Plan::of(*seed);
+                        plan.objects && plan.logs > 0 && plan.followers > 0
+                    }
                     n if GROUP_SLICES.contains(&n) => Plan::of(*seed).objects && Plan::of(*seed).logs > 0,
                     PAYLOADS_FROM.. => Plan::of(*seed).objects && Plan::of(*seed).logs == 0,
                     GROUP_OBJECTS_FROM.. => Plan::of(*seed).objects && Plan::of(*seed).logs > 0,

@@ -151,6 +151,7 @@ impl FollowerLog {
     pub fn open_on(disk: Arc<dyn Disk>, options: Options) -> Result<Self> {
         check(&options)?;
         let opened = open_followed(disk.clone(), &options)?;
+        check_fill(&options, &opened)?;
         Self::start(&*disk, opened, options, false)
     }
 
@@ -162,6 +163,7 @@ impl FollowerLog {
     /// does not fit a segment. `Locked`, `Corrupt`, `Io`, `Full`.
     pub fn create(dir: impl AsRef<Path>, options: Options, state: &FollowSnapshot) -> Result<Self> {
         check(&options)?;
+        check_fill_of(&options, state)?;
         Self::create_on(disk_at(dir.as_ref(), true)?, options, state)
     }
 
@@ -171,6 +173,7 @@ impl FollowerLog {
     /// As [`Self::create`].
     pub fn create_on(disk: Arc<dyn Disk>, options: Options, state: &FollowSnapshot) -> Result<Self> {
         check(&options)?;
+        check_fill_of(&options, state)?;
         let opened = create_followed(disk.clone(), &options, state)?;
         Self::start(&*disk, opened, options, false)
     }
@@ -582,6 +585,25 @@ fn check_with_vault(options: &Options) -> Result<()> {
         return Err(Error::new(ErrorKind::InvalidArgument, what));
     }
     Ok(())
+}
+
+/// The directory's own log is a copy of one log.
+fn check_fill(options: &Options, opened: &RecoveredLog) -> Result<()> {
+    match opened.sequencer.committed().membership.is_of_one_log() {
+        true if options.fill_bytes.is_some() => Err(fills_for_one_log()),
+        _ => Ok(()),
+    }
+}
+
+fn check_fill_of(options: &Options, state: &FollowSnapshot) -> Result<()> {
+    if state.is_of_one_log() && options.fill_bytes.is_some() { Err(fills_for_one_log()) } else { Ok(()) }
+}
+
+/// The error of a copy of one log that is to keep whole objects.
+fn fills_for_one_log() -> Error {
+    let what = "a copy of one named log reads its own part of each object, and whole objects have the records of all logs of the \
+                group: leave out fill_bytes; cache_bytes is how much it keeps of what readers have read";
+    Error::new(ErrorKind::InvalidArgument, what)
 }
 
 /// The poison cause after a panic of a thread that was writing to the log.

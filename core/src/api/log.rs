@@ -537,7 +537,10 @@ impl Log {
         let objects = view.segments.objects();
         let (fetched_bytes, cached_bytes) = objects.cache().map_or((0, 0), |cache| cache.figures());
         let (filled_bytes, fill_failures) = objects.cache().map_or((0, 0), |cache| cache.kept_figures());
-        let unstored_bytes = objects.cache().map_or(0, |_| view.segments.bytes_behind(objects.upto()));
+        // A copy of one log has no objects of its own.
+        let is_of_one_log = published.of_one_log.load(Ordering::Relaxed);
+        let counts = objects.cache().filter(|_| !is_of_one_log);
+        let unstored_bytes = counts.map_or(0, |_| view.segments.bytes_behind(objects.upto()));
         let upto = objects.upto().max(EntryIndex(published.counters.sliced_upto.load(Ordering::Relaxed)));
         let slices = options.slice_interval.and(options.vault.as_ref());
         let unsliced_bytes = slices.map_or(0, |_| view.segments.bytes_behind(upto));

@@ -356,8 +356,10 @@ impl Follower {
 
     /// The first record that is in the object store alone, if the first one here is `first`.
     fn stored_from(&self, first: Index) -> Option<Index> {
-        let (begin, stored) = (self.sequencer.first_at_end(), self.sequencer.objects().stored_end());
-        let is_stored = begin < first && stored.is_some_and(|end| end.next >= first);
+        let (begin, objects) = (self.sequencer.first_at_end(), self.sequencer.objects());
+        // The files of a copy of one log begin in what is stored of the group, whose positions are others.
+        let is_stored = begin < first
+            && (objects.group().is_some() || objects.stored_end().is_some_and(|end| end.next >= first));
         is_stored.then_some(begin)
     }
 

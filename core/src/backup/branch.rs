@@ -51,7 +51,7 @@ use crate::store::objects::deletion::{newest_begin, say_begin};
 use crate::store::objects::names::{Lineage, begin_name, branch_name, root_name, root_text};
 use crate::store::objects::pins;
 use crate::sync::threads::in_parallel;
-use crate::types::{Index, LogId};
+use crate::types::{Index, LogId, LogNumber};
 use crate::vault::{ObjectInfo, Vault};
 use bytes::Bytes;
 use object::{corrupt, read_object, sum_object};
@@ -269,8 +269,13 @@ impl Making<'_> {
             Some((number, _)) => {
                 let ancestors = plan.ancestors();
                 let list = self.states(&plan, &opening, &entries)?;
-                let table =
-                    objects::Objects { number: *number, base: plan.begin, list: list.into(), ancestors };
+                let table = objects::Objects {
+                    number: *number,
+                    base: plan.begin,
+                    list: list.into(),
+                    ancestors,
+                    part: LogNumber::OWN,
+                };
                 objects::encode(&table, first)
             }
         };

@@ -14,7 +14,8 @@
 //! - every entry that is taken is the next one: it passes through the same sequencer as a replica's;
 //! - no part of a refused entry or state is in the log, and the sequencer's state is that of the last block;
 //! - before a jump removes segments, `first` has moved: no reader looks for their records;
-//! - files are removed only when a durable block says that the log begins after them, or that what is in them is in objects;
+//! - files are removed only when a durable block says that the log begins after them, or that what is in them is in objects; in a copy of
+//!   one log, a block with the table of the group's objects in which it is;
 //! - after a failed write or sync nothing is written any more: the caller that gets an outer error poisons the log.
 //!
 //! Must not know: raft, who feeds, threads.
@@ -40,9 +41,10 @@ use crate::replica::writer::{SyncOnce, Writer, Written};
 use crate::store::allocator::Purpose;
 use crate::store::block_bytes;
 use crate::store::format::block::Kind;
-use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
+use crate::store::format::geometry::{SEGMENT_HEADER_BYTES, room_of};
 use crate::store::format::identity::Identity;
 use crate::store::format::segment::HARD_STATE_BYTES;
+use crate::store::read::group_objects::GroupObjects;
 use crate::store::read::run_directory::has_objects;
 use crate::store::segment::Segment;
 use crate::sync::clock::Moment;
@@ -50,8 +52,8 @@ use crate::sync::completion::Outcome;
 use crate::types::{EntryIndex, Index, LogId, LogNumber, NodeId, Term, Timestamp};
 use bytes::Bytes;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// A follower's log has skipped records and continues at a later one.
@@ -88,6 +90,10 @@ pub(crate) struct Applier {
     to_drop: VecDeque<(u64, Index)>,
     /// The objects that readers have been shown: the number of the oldest one, and of the next one.
     shown: (u64, u64),
+    /// Of a copy of one log: its part of the group's objects.
+    older: Arc<OnceLock<GroupObjects>>,
+    /// Of a copy of one log: records below this one are in the group's objects that readers have been shown.
+    stored_below: Index,
     /// Bytes of entries that are planned and not written.
     planned: u64,
     /// Bytes that are written and not synced, without those that the running sync covers.
@@ -117,6 +123,8 @@ impl Applier {
             marks: 0,
             to_drop: VecDeque::new(),
             shown: (0, 0),
+            older: shared.view.older.clone(),
+            stored_below: Index(0),
             planned: 0,
             unsynced: 0,
             clock: LogClock::new(Moment::default(), time),
@@ -282,7 +290,12 @@ impl Applier {
         }
         let (end, base) = (self.sequencer.end(), state.base());
         if base == end || planted!(63) {
+            self.learn_objects(state);
             return Ok(Ok(None));
+        }
+        if state.tells_of_objects() {
+            let what = "objects that a copy can read were fed to one that is not as far: open a feed at the point that `resume_point` returns";
+            return Ok(Err(Error::new(ErrorKind::InvalidArgument, what)));
         }
         let forward = base.raft > end.raft && base.term >= end.term && base.next >= end.next;
         if !forward || state.timestamp() < self.sequencer.last_timestamp() {
@@ -300,6 +313,7 @@ impl Applier {
             return Ok(Err(refusal));
         }
         self.sequencer = sequencer;
+        self.stored_below = state.group_objects().map_or(Index(0), |(_, stored_below)| stored_below);
         self.to_drop.clear(); // all files are removed once the new one is durable
         let first = self.sequencer.readable_from();
         self.publish_time();
@@ -311,6 +325,23 @@ impl Applier {
         self.queue.recount(self.writer.store.segments.bytes_from(base.next));
         let has_lost = self.options.vault.is_none() || first > next;
         Ok(Ok(has_lost.then_some(Jumped { from: next, to: first })))
+    }
+
+    /// Takes over the objects of the group of which this is one log's copy, if `state` has newer ones. It changes no record, and nothing is
+    /// written: the next opening has them.
+    fn learn_objects(&mut self, state: &FollowSnapshot) {
+        let Some((table, stored_below)) = state.group_objects() else { return };
+        let is_of_one_log = self.sequencer.committed().membership.is_of_one_log();
+        // Records between would be nowhere.
+        if !is_of_one_log || stored_below < self.sequencer.committed().local_first {
+            return;
+        }
+        let room = room_of(self.options.segment_bytes as usize) / 2; // the rest is for entries
+        if self.sequencer.take_group_objects(&table, room) {
+            self.stored_below = self.stored_below.max(stored_below);
+            self.show_objects();
+            self.positions.begin_at(self.sequencer.readable_from());
+        }
     }
 
     fn check_log(&self, log: LogId) -> Result<()> {
@@ -418,13 +449,17 @@ impl Applier {
         let too_old = local_age.map(|age| Timestamp(self.time.0.saturating_sub(millis(age))));
         let committed = self.sequencer.committed();
         let stored = committed.objects.stored_upto().unwrap_or(EntryIndex(0));
+        let group = committed.objects.group().and_then(|_| self.older.get());
         let list = self.writer.store.segments.snapshot();
         let mut left = self.planned + more + list.iter().map(|s| bytes_of(s)).sum::<u64>();
         let mut kept = None;
         for (segment, next) in list.iter().zip(list.iter().skip(1)) {
             let is_too_much = bytes_max.is_some_and(|max| left > max);
             let is_too_old = too_old.is_some_and(|time| segment.last_timestamp() < time);
-            let is_stored = next.base.raft <= stored || planted!(100);
+            let is_stored = match group {
+                Some(_) => next.base.next <= self.stored_below || planted!(161),
+                None => next.base.raft <= stored || planted!(100),
+            };
             if !(is_too_much || is_too_old) || !is_stored {
                 break;
             }
@@ -433,6 +468,9 @@ impl Applier {
         }
         let oldest = kept.filter(|kept| kept.base.next > committed.local_first)?;
         // The location, or the rights, could be wrong: readers would have nothing.
+        if let Some(group) = group {
+            return group.objects().are_there().then_some(oldest.base.next);
+        }
         if !self.writer.store.segments.objects().are_there() {
             return None;
         }
@@ -624,10 +662,22 @@ impl Applier {
     fn show_objects(&mut self) {
         let objects = &self.sequencer.committed().objects;
         let shown = (objects.number(), objects.next_to_show());
-        if self.shown != shown {
+        if self.shown == shown {
+            return;
+        }
+        let Some((_, log)) = objects.group() else {
             objects.show(self.me.log, self.writer.store.segments.objects());
             self.shown = shown;
-        }
+            return;
+        };
+        let store = &self.writer.store;
+        let older = self.older.get_or_init(|| {
+            let older = GroupObjects::new(store.disk.clone(), self.options.read_mode, log);
+            older.objects().use_cache_of(store.segments.objects());
+            older
+        });
+        objects.show(self.me.log, older.objects());
+        self.shown = shown;
     }
 
     /// Publishes the time of the last entry. A feed looks at it after the positions, so it comes before them.

@@ -37,6 +37,7 @@ use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::wire::raft_message::{Pieces, body_bytes};
 use crate::replica::wire::repair_message::BLOCKS_MAX;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use crate::store::format::objects;
 use crate::store::format::segment::{FORMAT_VERSION_FIRST, Opening, version_of};
 use crate::types::{EntryIndex, Index, LogId, SegmentId, Term, Timestamp};
 use bytes::{Bytes, BytesMut};
@@ -400,6 +401,9 @@ fn parse(fixed: &[u8], headers: &[u8], pieces: Vec<Bytes>) -> Result<FollowMessa
                 return Err("state contradicts itself");
             }
             Membership::decode(&opening.configuration)?;
+            if !opening.objects.is_empty() && objects::decode(&opening.objects)?.0.is_beyond(POSITION_MAX) {
+                return Err(BEYOND);
+            }
             LogOptions::decode(&opening.options)?;
             if LogTable::decode(&opening.logs)?.iter().any(|(_, log)| log.next.0 > POSITION_MAX) {
                 return Err(BEYOND);

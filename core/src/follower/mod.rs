@@ -6,6 +6,7 @@ pub(crate) mod entry_feed;
 pub(crate) mod message;
 pub(crate) mod record_feed;
 pub(crate) mod source;
+mod stored_part;
 
 pub use crate::replica::state::snapshot::FollowSnapshot;
 pub use applier::Jumped;

@@ -19,14 +19,16 @@
 //! - no entry has a lower time than the one before, also after the feed has moved to another source. An entry without records
 //!   has the time of the last record before it, so the copy's last time is that of its last record;
 //! - the log alone discards records of the copy: never another copy, which can keep less;
+//! - a copy that reads objects of the group is led past no record that is not in these or discarded, and told of no others;
 //! - between calls a feed holds no bytes of batches in memory.
 //!
 //! Must not know: who follows, the writer.
 
 use crate::cluster::membership::Membership;
 use crate::error::{Error, ErrorKind, Result};
-use crate::follower::entry_feed::begins;
+use crate::follower::entry_feed::{PASSED_SEGMENTS_MAX, begins};
 use crate::follower::message::{FollowEntries, FollowEntry, FollowFrom, FollowMessage};
+use crate::follower::stored_part::StoredPart;
 use crate::read::log_set::unknown;
 use crate::read::positions::Until;
 use crate::read::reader::{NextBatch, Reader};
@@ -41,6 +43,8 @@ use crate::replica::state::session_table::Sessions;
 use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::wire::repair_message::BLOCKS_MAX;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, digest_of_batches};
+use crate::store::format::geometry::{OBJECT_BYTES, OBJECTS_HEADER_BYTES};
+use crate::store::format::objects::encode;
 use crate::store::format::segment::{HardState, Opening};
 use crate::types::{EntryIndex, Index, LogId, Term, Timestamp};
 use bytes::{Bytes, BytesMut};
@@ -55,6 +59,8 @@ const COPIED_BYTES_MAX: usize = 4 << 10;
 /// How often a beginning that moves meanwhile is looked for.
 const BEGINNINGS_MAX: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(2);
+/// A copy is told of new objects once it was sent this many times the bytes that this takes.
+const NEWS_SHARE: u64 = 64;
 /// The last entry of a new copy, which is its state.
 const FIRST_ENTRY: EntryIndex = EntryIndex(1);
 
@@ -66,6 +72,19 @@ pub(crate) struct RecordFeed {
     log: LogId,
     position: Position,
     reader: Option<Reader>,
+    /// The copy reads objects of the group.
+    skips_stored: bool,
+    /// The objects of which the copy was told.
+    told: Told,
+}
+
+/// The objects of the group of which this feed has told a copy that reads them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    /// The numbers of the oldest object and of the one behind the newest. None: nothing.
+    numbers: Option<(u64, u64)>,
+    /// Bytes of records that were returned since.
+    bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +124,8 @@ enum Coming {
     Jump(Index, Timestamp),
     /// The records before this one were discarded.
     Discard(Index),
+    /// Records that a copy that reads objects finds there.
+    Stored,
     /// Records; the first batch has this many bytes.
     Records(usize),
 }
@@ -147,7 +168,13 @@ impl RecordFeed {
                 Position::Claimed(Behind { raft, next, first, time })
             }
         };
-        Ok(Self { view, published, me, log, position, reader: None })
+        let (skips_stored, told) = (false, Told::default());
+        Ok(Self { view, published, me, log, position, reader: None, skips_stored, told })
+    }
+
+    /// See [`FollowSource::skip_stored`](super::source::FollowSource::skip_stored).
+    pub(crate) fn skip_stored(&mut self) {
+        self.skips_stored = true;
     }
 
     /// See [`FollowSource::next`](super::source::FollowSource::next).
@@ -156,6 +183,11 @@ impl RecordFeed {
             return self.begin(start).map(Some);
         }
         let Some(behind) = self.behind()? else { return Ok(None) };
+        if self.has_news()
+            && let Some(news) = self.news(behind)?
+        {
+            return Ok(Some(news));
+        }
         loop {
             let mut entries = Vec::new();
             let collected = match self.coming(behind)? {
@@ -163,8 +195,12 @@ impl RecordFeed {
                 Coming::Jump(next, time) => {
                     self.reader = None;
                     let behind = Behind { raft: behind.raft.next(), next, first: next, time };
-                    return Ok(Some(self.state(behind, time)));
+                    return Ok(Some(self.state(behind, None)));
                 }
+                Coming::Stored => match self.skip(behind)? {
+                    Some(state) => return Ok(Some(state)),
+                    None => self.collect(behind, bytes_max, &mut entries),
+                },
                 Coming::Discard(first) => {
                     entries.push(discard(&behind, first));
                     Ok(())
@@ -184,6 +220,7 @@ impl RecordFeed {
 
     fn hand_out(&mut self, behind: Behind, entries: Vec<FollowEntry>) -> FollowMessage {
         self.position = Position::Behind(entries.iter().fold(behind, after));
+        self.told.bytes += entries.iter().map(FollowEntry::bytes).sum::<usize>();
         let (log, committed, kept) = (self.log, self.committed(), self.kept());
         FollowMessage::Entries(FollowEntries { log, committed, kept, entries })
     }
@@ -201,8 +238,11 @@ impl RecordFeed {
             return Ok(None);
         }
         let Some(behind) = self.behind()? else { return Ok(None) };
+        if self.has_news() {
+            return Ok(None);
+        }
         let bytes = match self.coming(behind)? {
-            Coming::Nothing | Coming::Jump(..) => None,
+            Coming::Nothing | Coming::Jump(..) | Coming::Stored => None,
             Coming::Discard(..) => Some(COMMAND_BYTES),
             Coming::Records(bytes) => Some(bytes),
         };
@@ -333,6 +373,9 @@ impl RecordFeed {
         }
         let behind = if planted!(141) { Behind { next: behind.next.next(), ..behind } } else { behind };
         self.position = Position::Behind(behind);
+        if self.skips_stored {
+            self.reader = None; // where it looked may be in an object
+        }
         Ok(Some(behind))
     }
 
@@ -355,6 +398,13 @@ impl RecordFeed {
                 self.reader = None; // it keeps a file of discarded records
             }
             let from = behind.next.max(extent.first);
+            if self.skips_stored
+                && self.reader.is_none()
+                && from < extent.next
+                && !self.view.is_in_files(from)
+            {
+                return Ok(Coming::Stored);
+            }
             let next = match from < extent.next {
                 true => self.batch_at(from),
                 false if from == behind.next && !is_discarded => return Ok(Coming::Nothing),
@@ -371,6 +421,10 @@ impl RecordFeed {
             };
             let time = next.timestamp.max(behind.time);
             return match next.first {
+                // A copy can have removed records that no object has.
+                first if first > behind.next && self.skips_stored && first > self.discarded() => {
+                    Err(lacks(behind.next))
+                }
                 first if first > behind.next => Ok(Coming::Jump(first, time)),
                 first if first < behind.next => Err(within(behind.next, first)),
                 _ if is_discarded => Ok(Coming::Discard(discarded)),
@@ -405,8 +459,13 @@ impl RecordFeed {
             if n > 0 {
                 std::thread::sleep(PAUSE); // a discard is under way
             }
-            let index = self.view.resolve(start)?;
+            let part = self.stored_part()?;
             let extent = self.extent()?;
+            let part = part.filter(|part| part.upto > extent.first && part.upto <= extent.next);
+            let index = match &part {
+                Some(part) => part.upto,
+                None => self.view.resolve(start)?,
+            };
             let found = match index {
                 _ if index == extent.next => {
                     self.last_time(&extent).map(|time| time.map(|time| (index, time)))
@@ -415,8 +474,10 @@ impl RecordFeed {
             };
             self.release();
             match found {
+                // The log's first record is in the objects.
                 Ok(Some((next, time))) => {
-                    return Ok(self.state(Behind { raft: FIRST_ENTRY, next, first: next, time }, time));
+                    let first = if part.is_some() { extent.first } else { next };
+                    return Ok(self.state(Behind { raft: FIRST_ENTRY, next, first, time }, part.as_ref()));
                 }
                 Ok(None) => {}
                 Err(error) if error.kind() == ErrorKind::Discarded => {}
@@ -426,23 +487,111 @@ impl RecordFeed {
         Err(keeps_moving())
     }
 
-    /// Returns a state without sessions and options, after which a follower has `behind`.
-    fn state(&mut self, behind: Behind, timestamp: Timestamp) -> FollowMessage {
-        let Behind { raft, next, first, .. } = behind;
+    /// Returns a state without sessions and options, after which a follower has `behind`: records before it are in the objects of `stored`,
+    /// or discarded.
+    fn state(&mut self, behind: Behind, stored: Option<&StoredPart>) -> FollowMessage {
+        let Behind { raft, next, first, time } = behind;
+        let stored_below = stored.map_or(first, |stored| stored.upto.min(next));
         let opening = Opening {
             base_raft: raft,
             base_term: FIRST_TERM,
-            log_first: first,
+            log_first: stored_below,
             hard_state: HardState { term: FIRST_TERM, vote: 0, commit: raft },
             configuration: Membership::of_one_log().encode(),
             sessions: Sessions::new(1, 1).encode(),
+            objects: stored.map_or(Vec::new(), |stored| encode(&stored.objects, first.max(Index(1)))),
             ..Opening::default()
         };
         let body = Bytes::from(opening.encode());
-        let header = header(Kind::Opening, raft, next, timestamp, &body);
+        let header = header(Kind::Opening, raft, next, time, &body);
         self.position = Position::Behind(behind);
+        if let Some(StoredPart { objects, .. }) = stored {
+            let next = objects.number + objects.list.len() as u64;
+            self.told = Told { numbers: Some((objects.number, next)), bytes: 0 };
+        }
         let (log, committed, kept) = (self.log, self.committed(), self.kept());
         FollowMessage::State(FollowSnapshot { log, committed, kept, header, body })
+    }
+
+    // ---- what is stored ----
+
+    /// The records that a copy that reads objects finds there.
+    ///
+    /// # Errors
+    /// `Unavailable`: this is a copy that could read objects, and was opened without their store. It does not know where the log begins.
+    fn stored_part(&self) -> Result<Option<StoredPart>> {
+        if !self.skips_stored {
+            return Ok(None);
+        }
+        let lacks_store = self.me == Owner::Follower && self.view.segments.objects().cache().is_none();
+        if lacks_store && self.view.older.get().is_some() {
+            let what = "this copy was opened without its object store, and lacks what is stored: use another source, or retry";
+            return Err(Error::new(ErrorKind::Unavailable, what));
+        }
+        StoredPart::of(&self.view)
+    }
+
+    /// Whether there are objects that the copy was not told of, and telling it adds little to the records that it was sent.
+    fn has_news(&self) -> bool {
+        let objects = self.view.older.get().filter(|_| self.view.log.is_none()).map(|older| older.objects());
+        let objects = objects.unwrap_or(self.view.segments.objects());
+        let Some(numbers) = objects.numbers().filter(|_| self.skips_stored) else { return false };
+        match self.told.numbers {
+            None => true,
+            Some(told) => {
+                let bytes = OBJECTS_HEADER_BYTES as u64 + (numbers.1 - numbers.0) * OBJECT_BYTES as u64;
+                told != numbers && self.told.bytes as u64 >= bytes * NEWS_SHARE
+            }
+        }
+    }
+
+    /// Tells a copy that reads objects which there are. It stays where it is. None: nothing of the log is stored.
+    fn news(&mut self, behind: Behind) -> Result<Option<FollowMessage>> {
+        let is_first = self.told.numbers.is_none();
+        let Some(part) = self.stored_part()?.filter(|part| part.upto > Index(1)) else {
+            self.told.numbers = Some((0, 0));
+            return Ok(None);
+        };
+        let is_far = is_first && part.is_far_behind(&self.view, behind.next, PASSED_SEGMENTS_MAX)?;
+        if is_far && let Some(state) = self.skip(behind)? {
+            return Ok(Some(state));
+        }
+        Ok(Some(self.state(behind, Some(&part))))
+    }
+
+    /// Leads a copy that reads objects past the records that are stored. None: its next record is not.
+    fn skip(&mut self, behind: Behind) -> Result<Option<FollowMessage>> {
+        for n in 0..BEGINNINGS_MAX {
+            if n > 0 {
+                std::thread::sleep(PAUSE); // a discard is under way
+            }
+            let part = self.stored_part()?;
+            let extent = self.extent()?;
+            let Some(part) = part.filter(|part| part.upto > behind.next && part.upto <= extent.next) else {
+                return Ok(None);
+            };
+            if part.upto <= extent.first {
+                return Ok(None);
+            }
+            let time = match part.upto == extent.next {
+                true => self.last_time(&extent),
+                false => self.batch_at(part.upto).map(|batch| batch.map(|batch| batch.timestamp)),
+            };
+            self.release();
+            match time {
+                Ok(Some(time)) => {
+                    self.reader = None;
+                    let (next, first, time) = (part.upto, extent.first, time.max(behind.time));
+                    return Ok(Some(
+                        self.state(Behind { raft: behind.raft.next(), next, first, time }, Some(&part)),
+                    ));
+                }
+                Ok(None) => {}
+                Err(error) if error.kind() == ErrorKind::Discarded => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(keeps_moving())
     }
 
     // ---- entries ----
@@ -616,6 +765,13 @@ fn discarded_by(body: &[u8]) -> Option<Index> {
 
 fn keeps_moving() -> Error {
     Error::new(ErrorKind::Unavailable, "the log's beginning keeps moving: retry, or use another replica")
+}
+
+fn lacks(next: Index) -> Error {
+    let what = format!(
+        "this source has no record {next}, and does not know that it was discarded: use another replica or copy, or retry"
+    );
+    Error::new(ErrorKind::Unavailable, what)
 }
 
 fn another_time(last: Index, here: Timestamp, there: Timestamp) -> Error {

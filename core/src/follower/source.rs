@@ -93,7 +93,7 @@ impl FollowSource {
 
     /// For a copy that was opened with the log's object store, of which it reads what it has no files of. If the log has
     /// objects, a new copy then begins behind the records that are stored, wherever the feed was to begin, and has all
-    /// records of the log. Without objects, and in a feed of one named log, this changes nothing.
+    /// records of the log. Without objects this changes nothing. A copy of one named log reads its part of the objects of its group.
     ///
     /// ```
     /// # use chiplog::follower::FollowFrom;
@@ -104,8 +104,9 @@ impl FollowSource {
     /// ```
     #[must_use]
     pub fn skip_stored(mut self) -> Self {
-        if let Feed::Entries(feed) = &mut self.feed {
-            feed.skip_stored();
+        match &mut self.feed {
+            Feed::Entries(feed) => feed.skip_stored(),
+            Feed::Records(feed) => feed.skip_stored(),
         }
         self
     }

@@ -29,21 +29,36 @@ pub(crate) enum Finder {
     Blocks(Cursor),
     /// Of a log of a shared group.
     Runs(RunCursor),
+    /// Of a copy of one log of a shared group: before its files, in the objects of the group.
+    Older(RunCursor),
 }
 
 impl Finder {
     pub(crate) fn new(view: &LogView, next: Index) -> Result<Self> {
+        if let Some(older) = view.older_at(next) {
+            return Ok(Self::Older(older.cursor()));
+        }
         if view.log.is_none() {
             return Ok(Self::Blocks(view.cursor(next)?));
         }
         Ok(Self::Runs(RunCursor::new(view.runs.clone(), view.log)))
     }
 
+    /// Whether it looks where record `next` is: the files of a copy of one log begin where it needs no more of the group's objects, and
+    /// go once they have its records.
+    pub(crate) fn leads_to(&self, view: &LogView, next: Index) -> bool {
+        match self {
+            Self::Runs(_) => true,
+            Self::Blocks(_) => view.older_at(next).is_none(),
+            Self::Older(_) => view.older_at(next).is_some(),
+        }
+    }
+
     /// Loads the batches of the block that contains `next`.
     pub(crate) fn find(&mut self, next: Index, lookup: bool) -> Result<Block> {
         match self {
             Self::Blocks(cursor) => find_block(cursor, next, lookup),
-            Self::Runs(cursor) => {
+            Self::Runs(cursor) | Self::Older(cursor) => {
                 let FoundRun { bytes, offset, first, timestamp } = cursor.find(next)?;
                 Ok(Block { bytes, offset, timestamp, at: 0, first })
             }
@@ -54,15 +69,17 @@ impl Finder {
     pub(crate) fn leave_copy(&mut self, why: &Error) -> bool {
         match self {
             Self::Blocks(_) => false,
-            Self::Runs(cursor) => why.kind() == ErrorKind::Corrupt && cursor.leave_copy(why),
+            Self::Runs(cursor) | Self::Older(cursor) => {
+                why.kind() == ErrorKind::Corrupt && cursor.leave_copy(why)
+            }
         }
     }
 
-    /// Of a log of a shared group: goes on in the object that contains record `next`. False: none is known.
+    /// Of a log of a shared group, or a copy of one: goes on in the object that contains record `next`. False: none is known.
     pub(crate) fn go_to_object(&mut self, next: Index) -> Result<bool> {
         match self {
             Self::Blocks(_) => Ok(false),
-            Self::Runs(cursor) => cursor.go_to_object(next),
+            Self::Runs(cursor) | Self::Older(cursor) => cursor.go_to_object(next),
         }
     }
 
@@ -70,7 +87,7 @@ impl Finder {
     pub(crate) fn release(&mut self) {
         match self {
             Self::Blocks(cursor) => cursor.release(),
-            Self::Runs(cursor) => cursor.release(),
+            Self::Runs(cursor) | Self::Older(cursor) => cursor.release(),
         }
     }
 
@@ -78,7 +95,7 @@ impl Finder {
     pub(crate) fn close_copy(&mut self) -> bool {
         match self {
             Self::Blocks(_) => false,
-            Self::Runs(cursor) => cursor.close_copy(),
+            Self::Runs(cursor) | Self::Older(cursor) => cursor.close_copy(),
         }
     }
 
@@ -86,7 +103,7 @@ impl Finder {
     pub(crate) fn corrupt(&self, offset: usize, why: batch::Malformed) -> Error {
         match self {
             Self::Blocks(cursor) => cursor.corrupt(offset, why),
-            Self::Runs(cursor) => cursor.corrupt(offset, why),
+            Self::Runs(cursor) | Self::Older(cursor) => cursor.corrupt(offset, why),
         }
     }
 }

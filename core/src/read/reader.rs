@@ -434,7 +434,7 @@ impl Reader {
                 self.block = None;
                 read(self)
             }
-            Err(error) if error.kind() == ErrorKind::Corrupt && !self.view.log.is_none() => {
+            Err(error) if error.kind() == ErrorKind::Corrupt && self.reads_runs() => {
                 let error = self.view.met(&error, self.next);
                 self.block = None;
                 match self.cursor.as_mut().map(|cursor| cursor.go_to_object(self.next)) {
@@ -516,7 +516,12 @@ impl Reader {
         loop {
             let block = match self.block.take() {
                 Some(block) if block.at < block.bytes.len() => block,
-                _ => cursor.find(self.next, self.lookup)?,
+                _ => {
+                    if !cursor.leads_to(&self.view, self.next) {
+                        *cursor = Finder::new(&self.view, self.next)?;
+                    }
+                    cursor.find(self.next, self.lookup)?
+                }
             };
             let block = self.block.insert(block);
             let rest = &block.bytes[block.at..];
@@ -532,6 +537,11 @@ impl Reader {
                 return Ok(Found { bytes, first, timestamp, offset, length });
             }
         }
+    }
+
+    /// Whether the records come from mixed blocks of a group, or from its objects.
+    fn reads_runs(&self) -> bool {
+        !self.view.log.is_none() || matches!(self.cursor, Some(Finder::Older(_)))
     }
 
     /// The error for a batch that does not contain the bytes that were written.

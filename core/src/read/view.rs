@@ -8,11 +8,12 @@ use crate::read::log_set::LogSet;
 use crate::read::patience::{Patience, Waiting};
 use crate::read::positions::Positions;
 use crate::store::read::cursor::Cursor;
+use crate::store::read::group_objects::GroupObjects;
 use crate::store::read::run_cursor::RunCursor;
 use crate::store::read::run_directory::{RunDirectories, unknown_object};
 use crate::store::segment::{Segment, Segments};
 use crate::types::{Index, LogNumber, Timestamp};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Where a reader starts.
 ///
@@ -47,6 +48,8 @@ pub(crate) struct LogView {
     pub(crate) logs: Arc<LogSet>,
     /// Where the runs of these logs are.
     pub(crate) runs: Arc<RunDirectories>,
+    /// Of a copy of one log of a shared group: its part of the group's objects, once it knows of any.
+    pub(crate) older: Arc<OnceLock<GroupObjects>>,
     pub(crate) prefetch: usize,
     /// Whether another process writes the log: this handle learns of discards a moment later, and the files can be
     /// removed or reused before that.
@@ -61,7 +64,8 @@ impl LogView {
         let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
         let runs = Arc::new(RunDirectories::new(segments.clone()));
         let (log, logs, patience) = (LogNumber::OWN, Arc::default(), Patience::default());
-        Self { segments, positions, log, logs, runs, prefetch, outside, patience }
+        let older = Arc::default();
+        Self { segments, positions, log, logs, runs, older, prefetch, outside, patience }
     }
 
     /// The view of one log of a shared group.
@@ -98,6 +102,11 @@ impl LogView {
             true => !self.segments.is_before_files(index),
             false => self.runs.is_in_files(self.log, index),
         }
+    }
+
+    /// The objects of the group in which record `index` is, in a copy of one log.
+    pub(crate) fn older_at(&self, index: Index) -> Option<&GroupObjects> {
+        self.older.get().filter(|_| self.log.is_none() && self.segments.is_before_files(index))
     }
 
     /// Whether this is the view of a log of a shared group that was dropped.
@@ -186,6 +195,14 @@ impl LogView {
         if !self.log.is_none() {
             let found = RunCursor::new(self.runs.clone(), self.log).first_since(time)?;
             return Ok(found.map_or(end, |first| first.min(end)));
+        }
+        if let Some(older) = self.older.get()
+            && self.segments.reads_objects()
+            && self.segments.oldest().is_some_and(|oldest| time <= oldest.first_timestamp)
+            && let Some(found) =
+                older.cursor().first_since(time)?.filter(|found| self.segments.is_before_files(*found))
+        {
+            return Ok(found.min(end));
         }
         let Some(segment) = self.segments.at_time(time) else { return Ok(end) };
         let data = self.segments.open(&segment)?;

@@ -28,7 +28,8 @@ options! {
         /// its own. `_group-1` and so on: the copy has all named logs of a group.
         pub log: String,
         /// Whether the copy reads objects through the servers that it is given, as with the object store in `files`: for a program that
-        /// cannot reach the store, or has no credentials. The servers need an object store. Refused beside `vault`. Default: false.
+        /// cannot reach the store, or has no credentials. The servers need an object store. Refused beside `vault`. For a named log the token must reach its
+        /// whole group: an object has records of all logs there. Default: false.
         pub served_objects: bool,
         /// The preferred zone. A server of this zone comes first, then one that does not lead, then the leader.
         /// Default: no zone.
@@ -89,16 +90,17 @@ impl Default for FollowerOptions {
 
 impl FollowerOptions {
     /// # Errors
-    /// `InvalidArgument`: a time is out of bounds; the certificates or the key in `tls` are invalid; an object store for named logs.
+    /// `InvalidArgument`: a time is out of bounds; the certificates or the key in `tls` are invalid; whole objects for one named log.
     pub(super) fn check(&self) -> Result<()> {
         if self.files.vault.is_some() && self.served_objects {
             let what =
                 "objects are read from the store that `files` has, or through servers: leave out one of them";
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
-        if (self.files.vault.is_some() || self.served_objects) && super::is_named(&self.log) {
+        if self.files.fill_bytes.is_some() && super::is_named(&self.log) {
             let what = format!(
-                "log {:?} is no default log: the objects of its group are no copy of it alone; leave out the object store",
+                "fill_bytes keeps whole objects, and those of log {:?} have the records of all logs of its group: leave it out; \
+                 cache_bytes is how much this copy keeps of what its readers have read",
                 self.log
             );
             return Err(Error::new(ErrorKind::InvalidArgument, what));

@@ -377,6 +377,18 @@ impl LogSlot {
         })
     }
 
+    /// The call reads what all named logs have that are in the group of this one.
+    ///
+    /// # Errors
+    /// PERMISSION_DENIED: the token's scope does not have the group.
+    pub(crate) fn claim_group(&self, caller: &Caller, name: &str) -> Result<(), Status> {
+        let group = self.named().and_then(|logs| logs.group_of(name).ok().flatten());
+        match group {
+            Some(group) => caller.claim(&format!("{GROUP}{group}")),
+            None => Err(self.unknown(name)),
+        }
+    }
+
     /// Where a named log runs, if its group does not run here, as far as the catalogue is known. None: it runs here, or there
     /// is no such log.
     pub(crate) fn elsewhere(&self, name: &str) -> Option<Elsewhere> {

@@ -369,7 +369,8 @@ class FollowerOptions:
         "True or False",
         "False",
         "Whether the copy reads objects through the servers that it is given, as with an `object_store` in `files`: for a "
-        "program that cannot reach the store, or has no credentials. The servers need an object store; `files` must have none.",
+        "program that cannot reach the store, or has no credentials. The servers need an object store; `files` must have none. For a named "
+        "log the token must reach its whole group.",
     )
     zone: str | None = option("text", "None: no zone", "The zone whose servers are preferred.")
     tls: Tls | None = option(

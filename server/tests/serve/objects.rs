@@ -167,6 +167,7 @@ fn older_records_of_named_logs_are_read_from_the_object_store() {
     assert!(value(&server, "chiplog_group_unstored_bytes{group=\"1\"}") < 4e6);
     assert_eq!(value(&server, "chiplog_group_damaged_objects{group=\"1\"}"), 0.0);
     let location = store.to_str().unwrap();
+    copies_of_one_log_read_objects(&server, &logs[1], location, dir.path(), last);
     let listed = run(&["tier", "list", location]).ok().out;
     assert_eq!(listed.lines().count(), 4, "a head, the default log, the catalogue and the group: {listed}");
     let verified = run(&["tier", "verify", location, "--json"]).ok().json();
@@ -212,11 +213,38 @@ fn copy_reads_objects(servers: &[Server], location: &str, dir: &Path, last: u64)
     }
 }
 
+/// A copy of one named log begins at once as well, and its server sends little of what is stored.
+fn copies_of_one_log_read_objects(server: &Server, log: &str, location: &str, dir: &Path, last: u64) {
+    let name = log.rsplit('/').next().unwrap();
+    for (n, store) in ["servers", location].into_iter().enumerate() {
+        let place = dir.join(format!("copy-{n}"));
+        let before = value(server, "chiplog_copies_bytes_total");
+        let arguments = [log, "--object-store", store, "--local-bytes", "2MiB", "--listen", "127.0.0.1:0"];
+        for _ in 0..2 {
+            let mut copy = Copy::start(&place, &arguments);
+            let listen = copy.event("opened")["listen"].as_str().unwrap().to_owned();
+            let there = format!("{listen}/{name}");
+            wait("it has the last record", || {
+                let told = run(&["info", &there, "--stale", "--json"]).json();
+                (told["last"].as_u64()? >= last && told["first"].as_u64()? == 1).then_some(())
+            });
+            let read = run(&["read", &there, "--stale"]).ok().out;
+            assert!(read == lines(1, last), "{} bytes are read", read.len());
+            assert!(segments_in(&place) <= 8, "{} files", segments_in(&place));
+            copy.kill();
+        }
+        let sent = value(server, "chiplog_copies_bytes_total") - before;
+        assert!(sent < 2e6, "{sent} bytes were sent to the copy with {store}");
+    }
+    assert!(value(server, "chiplog_copies_objects_bytes_total") > 1e6);
+}
+
 fn copy_options_are_checked(servers: &[Server], location: &str) {
     let cluster = servers.iter().map(|s| s.client.as_str()).collect::<Vec<_>>().join(",");
     for store in [location, "servers"] {
-        let named = run(&["follow", "x", &format!("{}/orders", servers[0].client), "--object-store", store]);
-        assert_eq!(named.code, 2, "{}", named.err);
+        let orders = format!("{}/orders", servers[0].client);
+        let named = run(&["follow", "x", &orders, "--object-store", store, "--fill-bytes", "1GiB"]);
+        assert!(named.code == 2 && named.err.contains("fill_bytes"), "{}", named.err);
     }
     let both = run(&["follow", "x", &cluster, "--object-store", "servers", "--region", "north"]);
     assert_eq!(both.code, 2, "{}", both.err);

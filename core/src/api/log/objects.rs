@@ -35,6 +35,13 @@ impl Log {
         name.starts_with(&log_folder(self.log_id())) || self.view.segments.objects().is_of_ancestor(name)
     }
 
+    /// Whether this is a named log, and this the name of an object of its group, with the records of all logs of the group; or the group's
+    /// `root`.
+    #[doc(hidden)]
+    pub fn is_in_object_of_group(&self, name: &str) -> bool {
+        self.is_named() && name.starts_with(&log_folder(self.inner.identity.log))
+    }
+
     /// Whether this log is a branch that still reads objects of another log.
     #[doc(hidden)]
     pub fn reads_other_logs(&self) -> bool {

@@ -14,7 +14,9 @@
 //! - objects are numbered without gaps, and each begins where the one before ends;
 //! - objects are stored in order;
 //! - the first objects of a branch are those of its ancestors, all of them stored. Which they are never changes;
-//! - an object is forgotten only once all its records are discarded. Its number is not used again.
+//! - an object is forgotten only once all its records are discarded. Its number is not used again;
+//! - in a copy of one log of a shared group the table is the group's, with the group's positions, and has stored objects alone. Nothing
+//!   that happens to the one log changes it.
 //!
 //! Must not know: disks, threads.
 
@@ -25,7 +27,7 @@ use crate::store::format::objects::{ObjectState, Objects, StoredObject, encode, 
 use crate::store::format::segment::Base;
 use crate::store::objects::names::Lineage;
 use crate::store::segment::objects::{ListedObject, ObjectList};
-use crate::types::{EntryIndex, Index, LogId, Timestamp};
+use crate::types::{EntryIndex, Index, LogId, LogNumber, Timestamp};
 
 /// The objects of a log, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -120,13 +122,20 @@ impl ObjectTable {
         Lineage { log, ancestors: self.objects.ancestors.clone() }
     }
 
+    /// In a copy of one log of a shared group: the group, and the number of the log there.
+    pub(crate) fn group(&self) -> Option<(LogId, LogNumber)> {
+        let group = self.objects.ancestors.first().filter(|_| !self.objects.part.is_none())?;
+        Some((group.log, self.objects.part))
+    }
+
     /// The bytes that its ancestors take in an opening.
     pub(crate) fn ancestor_bytes(&self) -> usize {
         self.objects.ancestors.len() * ANCESTOR_BYTES
     }
 
-    /// Shows readers of the log `log` the objects that are stored.
+    /// Shows readers of the log `log`, or of the group in whose objects a copy of one log finds its records, the objects that are stored.
     pub(crate) fn show(&self, log: LogId, list: &ObjectList) {
+        let lineage = self.group().map_or_else(|| self.lineage(log), |(group, _)| Lineage::of(group));
         let known = list.next().unwrap_or(self.number()).max(self.number());
         let added = self.stored().filter(|at| at.number >= known).map(|at| ListedObject {
             number: at.number,
@@ -135,7 +144,7 @@ impl ObjectTable {
             timestamps: (at.before, at.state.timestamp),
             object: at.object,
         });
-        list.update(&self.lineage(log), self.number(), added);
+        list.update(&lineage, self.number(), added);
     }
 
     fn begin_of(&self, n: usize) -> Base {
@@ -187,6 +196,9 @@ impl ObjectTable {
 
     /// Forgets the objects without a record from `first` on.
     pub(crate) fn discard(&mut self, first: Index) {
+        if self.group().is_some() {
+            return; // its positions count the records of all logs
+        }
         while let Some(gone) = self.objects.list.pop_front_if(|object| object.end.next <= first) {
             self.objects.base = gone.end;
             self.objects.number += 1;
@@ -212,6 +224,7 @@ impl ObjectTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::format::objects::Ancestor;
     use crate::types::Term;
 
     fn base(raft: u64, next: u64) -> Base {
@@ -250,6 +263,23 @@ mod tests {
         assert_eq!(numbers, [(0, base(0, 1)), (1, base(5, 9))]);
         let (objects, first) = crate::store::format::objects::decode(&table.encode(Index(3))).unwrap();
         assert_eq!((ObjectTable::of(objects), first), (table, Index(3)));
+    }
+
+    /// A log of a group can begin far beyond the records that the group has.
+    #[test]
+    fn discard_in_a_copy_of_one_log_says_nothing_about_objects_of_the_group() {
+        let mut table = ObjectTable::default();
+        table.apply(cut(0, base(0, 1), base(5, 9)), Index(1)).unwrap();
+        table.apply(stored(0), Index(1)).unwrap();
+        let (mut objects, _) = crate::store::format::objects::decode(&table.encode(Index(1))).unwrap();
+        objects.part = LogNumber(3);
+        objects.ancestors = vec![Ancestor { log: LogId(7), below: 1 }];
+        let mut copy = ObjectTable::of(objects);
+        assert_eq!(copy.group(), Some((LogId(7), LogNumber(3))));
+        copy.discard(Index(1_000));
+        assert_eq!((copy.number(), copy.len()), (0, 1));
+        table.discard(Index(1_000));
+        assert_eq!((table.number(), table.len()), (1, 0));
     }
 
     #[test]

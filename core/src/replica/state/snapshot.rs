@@ -4,6 +4,7 @@
 //!
 //! Must not know: how it is sent.
 
+use crate::cluster::membership::Membership;
 use crate::options::log_options::{LogOption, LogOptions};
 use crate::replica::state::object_table::ObjectTable;
 use crate::store::format::block::BlockHeader;
@@ -65,6 +66,25 @@ impl FollowSnapshot {
     /// ```
     pub fn has_objects(&self) -> bool {
         Opening::has_objects(&self.body).unwrap_or(false)
+    }
+
+    /// Whether this is a state of one log of a shared group.
+    pub(crate) fn is_of_one_log(&self) -> bool {
+        let membership =
+            Opening::parse(&self.body).and_then(|opening| Membership::decode(&opening.configuration));
+        membership.is_ok_and(|membership| membership.is_of_one_log())
+    }
+
+    /// Of one log of a shared group: the objects of the group, and the record below which all of the log are in these, or discarded.
+    pub(crate) fn group_objects(&self) -> Option<(ObjectTable, Index)> {
+        let opening = Opening::parse(&self.body).ok()?;
+        let table = ObjectTable::of(objects::decode(&opening.objects).ok()?.0);
+        table.group().is_some().then_some((table, opening.log_first))
+    }
+
+    /// Whether this is no state to begin at: it tells a copy of one log, which is as far, of the objects of its group.
+    pub(crate) fn tells_of_objects(&self) -> bool {
+        self.group_objects().is_some_and(|(_, stored_below)| stored_below < self.next())
     }
 
     /// The newest object that was known to be stored then: of which log it is, its number and its bytes.

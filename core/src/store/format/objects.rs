@@ -31,7 +31,8 @@
 //! |---|---|---|---|
 //! | 0 | 16 | log id | not 0 |
 //! | 16 | 8 | the number below which objects are its | ascending, from 1; those of the last one are all stored |
-//! | 24 | 8 | 0 | 0 |
+//! | 24 | 4 | in a copy of one log of a shared group: its number in the group. The only ancestor is the group | all objects are stored, and the group's |
+//! | 28 | 4 | 0 | 0 |
 //!
 //! Must not know: what changes the table.
 
@@ -41,7 +42,7 @@ use super::geometry::{
 use crate::record::batch::{Malformed, u32_at, u64_at};
 use crate::store::format::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES};
 use crate::store::format::segment::Base;
-use crate::types::{EntryIndex, Index, LogId, Term, Timestamp};
+use crate::types::{EntryIndex, Index, LogId, LogNumber, Term, Timestamp};
 use std::collections::VecDeque;
 
 /// An object as it is in the store: a segment file. With the object's place in the log this says all that a footer does, so
@@ -131,8 +132,19 @@ pub(crate) struct Objects {
     pub(crate) base: Base,
     /// Ascending, without gaps.
     pub(crate) list: VecDeque<ObjectState>,
-    /// Of a branch: whose objects the first ones are, the oldest ancestor first.
+    /// Of a branch: whose objects the first ones are, the oldest ancestor first. Of a copy of one log of a shared group: the group.
     pub(crate) ancestors: Vec<Ancestor>,
+    /// Of a copy of one log of a shared group: the log's number there. The objects are all the group's, and stored, and the positions are
+    /// those of the group. 0: the table of any other log.
+    pub(crate) part: LogNumber,
+}
+
+impl Objects {
+    /// Whether a number or a position in the table is above `max`.
+    pub(crate) fn is_beyond(&self, max: u64) -> bool {
+        let end = self.list.back().map_or(self.base, |newest| newest.end);
+        self.number.saturating_add(self.list.len() as u64) > max || end.raft.0 > max || end.next.0 > max
+    }
 }
 
 /// Encodes a table of a log whose first record is `first`.
@@ -155,7 +167,8 @@ pub(crate) fn encode(objects: &Objects, first: Index) -> Vec<u8> {
     for ancestor in &objects.ancestors {
         b.extend_from_slice(&ancestor.log.0.to_le_bytes());
         b.extend_from_slice(&ancestor.below.to_le_bytes());
-        b.extend_from_slice(&[0; 8]);
+        b.extend_from_slice(&objects.part.0.to_le_bytes());
+        b.extend_from_slice(&[0; 4]);
     }
     b
 }
@@ -185,10 +198,15 @@ pub(crate) fn decode(b: &[u8]) -> Result<(Objects, Index), Malformed> {
     if base.next == Index(0) || first == Index(0) {
         return Err("object table has no records");
     }
-    let ancestors = ancestors.as_chunks::<ANCESTOR_BYTES>().0.iter().map(decode_ancestor);
+    let ancestors = ancestors.as_chunks::<ANCESTOR_BYTES>().0;
+    let part = ancestors.first().map_or(LogNumber::OWN, |first| LogNumber(u32_at(first, 24)));
+    if !part.is_none() && ancestors.len() != 1 {
+        return Err("a copy of one log has objects of several logs");
+    }
+    let ancestors = ancestors.iter().map(|ancestor| decode_ancestor(ancestor, part));
     let ancestors = ancestors.collect::<Result<Vec<_>, _>>()?;
     let list = VecDeque::with_capacity(entries.len());
-    let mut objects = Objects { number: u64_at(header, 0), base, list, ancestors };
+    let mut objects = Objects { number: u64_at(header, 0), base, list, ancestors, part };
     let (mut before, mut all_stored) = (base, true);
     for entry in entries {
         if entry[52..] != [0; 4] {
@@ -216,14 +234,18 @@ pub(crate) fn decode(b: &[u8]) -> Result<(Objects, Index), Malformed> {
     if belows().next_back().is_some_and(|below| below > objects.number.saturating_add(stored)) {
         return Err("an ancestor's object is not stored");
     }
+    let is_whole = || belows().next() == objects.number.checked_add(objects.list.len() as u64);
+    if !part.is_none() && (!all_stored || !is_whole()) {
+        return Err("a copy of one log has objects that are not its group's");
+    }
     Ok((objects, first))
 }
 
-fn decode_ancestor(b: &[u8; ANCESTOR_BYTES]) -> Result<Ancestor, Malformed> {
+fn decode_ancestor(b: &[u8; ANCESTOR_BYTES], part: LogNumber) -> Result<Ancestor, Malformed> {
     let mut log = [0; 16];
     log.copy_from_slice(&b[..16]);
     let ancestor = Ancestor { log: LogId(u128::from_le_bytes(log)), below: u64_at(b, 16) };
-    if ancestor.log == LogId(0) || b[24..] != [0; 8] {
+    if ancestor.log == LogId(0) || LogNumber(u32_at(b, 24)) != part || b[28..] != [0; 4] {
         return Err("ancestor has no id, or fields of a newer format");
     }
     Ok(ancestor)
@@ -243,7 +265,21 @@ mod tests {
             ObjectState { end: base(9, 2, 40), timestamp: Timestamp(5), stored: Some(stored) },
             ObjectState { end: base(12, 2, 40), timestamp: Timestamp(6), stored: None },
         ];
-        Objects { number: 3, base: base(4, 1, 30), list: list.into(), ancestors: Vec::new() }
+        Objects {
+            number: 3,
+            base: base(4, 1, 30),
+            list: list.into(),
+            ancestors: Vec::new(),
+            part: LogNumber::OWN,
+        }
+    }
+
+    /// Of a copy of log 5 of a group, of which object 3 is stored.
+    fn part() -> Objects {
+        let mut part = Objects { part: LogNumber(5), ..table() };
+        part.list.pop_back();
+        part.ancestors = vec![Ancestor { log: LogId(7), below: 4 }];
+        part
     }
 
     /// A branch of a branch: objects 0 to 1 are those of one log, 2 and 3 those of another one, object 4 is its own.
@@ -256,7 +292,7 @@ mod tests {
     #[test]
     fn table_survives_encoding_and_every_cut_is_an_error() {
         let discarded = Objects { number: 5, list: VecDeque::new(), ..branch() };
-        for objects in [table(), Objects { list: VecDeque::new(), ..table() }, branch(), discarded] {
+        for objects in [table(), Objects { list: VecDeque::new(), ..table() }, branch(), discarded, part()] {
             let bytes = encode(&objects, Index(31));
             assert_eq!(bytes.len(), encoded_bytes(objects.list.len(), objects.ancestors.len()));
             assert_eq!(decode(&bytes), Ok((objects, Index(31))));
@@ -291,13 +327,33 @@ mod tests {
             (at, 0, "no log id"),
             (at + 16, 0, "an ancestor without objects"),
             (at + 16, 4, "two ancestors of the same objects"),
-            (at + 24, 1, "a field of a newer format"),
+            (at + 24, 1 << 32, "a field of a newer format"),
+            (at + 24, 1, "a part of two logs"),
             (at + ANCESTOR_BYTES + 16, 5, "an ancestor's object that is not stored"),
         ] {
             let mut bad = good.clone();
             bad[at..at + 8].copy_from_slice(&u64::to_le_bytes(word));
             assert!(decode(&bad).is_err(), "{why}");
         }
+    }
+
+    /// The number of the log is where ancestors of branches have zeros: a program that does not know it refuses the table.
+    #[test]
+    fn impossible_parts_are_refused() {
+        let at = encoded_bytes(1, 0);
+        let good = encode(&part(), Index(31));
+        assert_eq!(u64_at(&good, at + 24), 5);
+        for (at, word, why) in [
+            (at + 16, 3, "an object that is not the group's"),
+            (at + 16, 5, "an object that is not stored"),
+            (at + 24, 1 << 32 | 5, "a field of a newer format"),
+        ] {
+            let mut bad = good.clone();
+            bad[at..at + 8].copy_from_slice(&u64::to_le_bytes(word));
+            assert!(decode(&bad).is_err(), "{why}");
+        }
+        let not_stored = Objects { part: LogNumber(5), ..branch() };
+        assert!(decode(&encode(&not_stored, Index(31))).is_err());
     }
 
     #[test]

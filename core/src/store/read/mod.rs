@@ -6,6 +6,7 @@ pub(crate) mod copy_holes;
 mod copy_uses;
 pub(crate) mod cursor;
 pub(crate) mod entry_lookup;
+pub(crate) mod group_objects;
 pub(crate) mod run_cursor;
 pub(crate) mod run_directory;
 pub(crate) mod scanner;

@@ -54,6 +54,8 @@ pub(crate) struct RunDirectories {
     recent: Mutex<VecDeque<Arc<RunDirectory>>>,
     /// Sorted objects that readers used last, newest first.
     objects: Mutex<VecDeque<Arc<SortedCopy>>>,
+    /// The list has objects alone, and those at its beginning can have been deleted since.
+    can_lag: bool,
 }
 
 impl RunDirectories {
@@ -63,7 +65,13 @@ impl RunDirectories {
             segments,
             recent: Mutex::default(),
             objects: Mutex::default(),
+            can_lag: false,
         }
+    }
+
+    /// Of objects alone, in a copy that learns late that some were deleted.
+    pub(crate) fn of_objects(segments: Arc<Segments>) -> Self {
+        Self { can_lag: true, ..Self::new(segments) }
     }
 
     /// The sorted copies of the segments.
@@ -102,6 +110,9 @@ impl RunDirectories {
     /// `Corrupt`: a segment's opening is damaged; `Io`; `Closed`: there are no segments. `Unavailable`: the record is before all
     /// files, and in no object that is known here; and those of reading an object.
     pub(crate) fn holding(&self, log: LogNumber, index: Index) -> Result<Arc<Segment>> {
+        if self.can_lag {
+            return self.object_holding(log, index)?.ok_or_else(|| not_here(log, index));
+        }
         self.segments.undisturbed(|| {
             let files = self.segments.snapshot();
             if files.is_empty() {
@@ -163,21 +174,31 @@ impl RunDirectories {
         log: LogNumber,
         index: Index,
     ) -> Result<Option<Arc<Segment>>> {
-        let begins_before = |segment: &Arc<Segment>| {
+        let begins_before = |segment: &Arc<Segment>| -> Result<bool> {
             let passed = in_opening(&self.segments.open(segment)?, |logs| has_passed(logs, log, index))?;
             Ok(!passed)
         };
         // A binary search whose steps can fail. Most readers are in the newest segment.
         let (mut low, mut high) = (0, list.len());
+        let mut unreadable = None;
         let mut middle = list.len().saturating_sub(1);
         while low < high {
-            match begins_before(&list[middle])? {
-                true => low = middle + 1,
-                false => high = middle,
+            match begins_before(&list[middle]) {
+                Ok(true) => low = middle + 1,
+                Ok(false) => high = middle,
+                // If it was deleted, no log needs it and those before it.
+                Err(error) if self.can_lag && error.kind() == ErrorKind::Corrupt => {
+                    low = middle + 1;
+                    unreadable = Some((low, error));
+                }
+                Err(error) => return Err(error),
             }
             middle = low.midpoint(high);
         }
-        Ok(low.checked_sub(1).and_then(|n| list.get(n)).cloned())
+        match unreadable {
+            Some((behind, error)) if behind == low => Err(error), // the record would be in it
+            _ => Ok(low.checked_sub(1).and_then(|n| list.get(n)).cloned()),
+        }
     }
 }
 

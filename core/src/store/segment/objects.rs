@@ -6,12 +6,12 @@ use super::{Base, Segment, SegmentData};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::crc::crc32c;
 use crate::store::format::geometry::data_limit;
-use crate::store::format::objects::StoredObject;
+use crate::store::format::objects::{Ancestor, ObjectState, Objects, StoredObject};
 use crate::store::format::segment::Footer;
 use crate::store::objects::cache::{CHUNK_BYTES, ObjectCache, ObjectFile, SORTED_CHUNK_BYTES};
 use crate::store::objects::names::{Lineage, object_number, root_name, salt};
 use crate::store::objects::payloads::{Payloads, without_store};
-use crate::types::{EntryIndex, Index, LogId, Timestamp};
+use crate::types::{EntryIndex, Index, LogId, LogNumber, Timestamp};
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -33,8 +33,8 @@ pub(crate) struct ObjectList {
 struct Inner {
     /// Oldest first.
     list: VecDeque<Arc<Segment>>,
-    /// The checksum over all bytes of each of them, in the same order.
-    checksums: VecDeque<u32>,
+    /// Each of them as it is in the store, in the same order.
+    stored: VecDeque<StoredObject>,
     /// None: this handle was opened without an object store.
     cache: Option<Arc<ObjectCache>>,
     /// The owners of the objects. None: there were none yet.
@@ -63,6 +63,14 @@ impl ObjectList {
     pub(crate) fn set_cache(&self, cache: Arc<ObjectCache>, payloads: Arc<Payloads>) {
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
         (inner.cache, inner.payloads) = (Some(cache), Some(payloads));
+    }
+
+    /// The objects are where those of `other` are.
+    pub(crate) fn use_cache_of(&self, other: &Self) {
+        let (cache, payloads) = other.read(|inner| (inner.cache.clone(), inner.payloads.clone()));
+        if let Some((cache, payloads)) = cache.zip(payloads) {
+            self.set_cache(cache, payloads);
+        }
     }
 
     /// The batches that the log only refers to.
@@ -129,11 +137,11 @@ impl ObjectList {
             inner.lineage = Some(Arc::new(lineage.clone()));
         }
         while inner.list.pop_front_if(|segment| object_of(segment).is_some_and(|n| n < first)).is_some() {
-            inner.checksums.pop_front();
+            inner.stored.pop_front();
         }
         for object in added {
             inner.list.push_back(Arc::new(segment_of(lineage.owner(object.number), &object)));
-            inner.checksums.push_back(object.object.crc);
+            inner.stored.push_back(object.object);
         }
     }
 
@@ -142,8 +150,11 @@ impl ObjectList {
         self.read(|inner| {
             let before = |segment: &Arc<Segment>| object_of(segment).is_some_and(|n| n < number);
             let at = inner.list.partition_point(before);
-            let found = inner.list.range(at..).zip(inner.checksums.range(at..)).take(count);
-            found.filter_map(|(segment, crc)| Some((object_of(segment)?, segment.clone(), *crc))).collect()
+            let found = inner.list.range(at..).zip(inner.stored.range(at..)).take(count);
+            let numbered = |(segment, stored): (&Arc<Segment>, &StoredObject)| {
+                Some((object_of(segment)?, segment.clone(), stored.crc))
+            };
+            found.filter_map(numbered).collect()
         })
     }
 
@@ -153,12 +164,40 @@ impl ObjectList {
         let mut left = bytes_max;
         self.read(|inner| {
             let before = inner.list.partition_point(|segment| segment.base.raft < raft);
-            let found = inner.list.range(..before).rev().zip(inner.checksums.range(..before).rev());
-            let fits = found.map_while(|(segment, crc)| {
+            let found = inner.list.range(..before).rev().zip(inner.stored.range(..before).rev());
+            let fits = found.map_while(|(segment, stored)| {
                 left = left.checked_sub(segment.bytes.into())?;
-                Some((object_of(segment)?, segment.clone(), *crc))
+                Some((object_of(segment)?, segment.clone(), stored.crc))
             });
             fits.collect()
+        })
+    }
+
+    /// The list as the object table of a copy of log `part` of this group. None: there are no objects, or they are those of several logs.
+    pub(crate) fn table_for(&self, part: LogNumber) -> Option<Objects> {
+        self.read(|inner| {
+            let (oldest, newest) = inner.list.front().zip(inner.list.back())?;
+            let (number, below) = (object_of(oldest)?, object_of(newest)? + 1);
+            let lineage = inner.lineage.as_ref()?;
+            let log = lineage.owner(number);
+            if lineage.owner(below - 1) != log {
+                return None;
+            }
+            let states = inner.list.iter().zip(&inner.stored).map(|(segment, stored)| ObjectState {
+                end: segment.end(),
+                timestamp: segment.last_timestamp(),
+                stored: Some(*stored),
+            });
+            let ancestors = vec![Ancestor { log, below }];
+            Some(Objects { number, base: oldest.base, list: states.collect(), ancestors, part })
+        })
+    }
+
+    /// The number of the oldest object, and the one behind the newest.
+    pub(crate) fn numbers(&self) -> Option<(u64, u64)> {
+        self.read(|inner| {
+            let (oldest, newest) = inner.list.front().zip(inner.list.back())?;
+            Some((object_of(oldest)?, object_of(newest)? + 1))
         })
     }
 

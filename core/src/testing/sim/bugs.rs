@@ -62,6 +62,15 @@ pub const PAYLOADS_FROM: u32 = 121;
 /// ```
 pub const COPIES_OF_ONE_LOG: std::ops::Range<u32> = 141..142;
 
+/// Bugs of these numbers are in the code of copies of one named log that read objects: runs without an object store, named logs or copies
+/// cannot find them.
+///
+/// ```
+/// use chiplog::sim::bugs::{BUGS, COPIES_WITH_OBJECTS};
+/// assert!(BUGS.iter().any(|bug| COPIES_WITH_OBJECTS.contains(&bug.number)));
+/// ```
+pub const COPIES_WITH_OBJECTS: std::ops::Range<u32> = 160..162;
+
 /// Bugs of these numbers are in the code of slices of named logs: runs without an object store, or without named logs, cannot find
 /// them.
 ///
@@ -258,6 +267,8 @@ bugs! {
     157 "references in blocks of named logs do not count",
     159 "a named log is said to be in the object store before the entry with its record is there",
     155 "a new replica begins behind entries that are in no object",
+    160 "a copy of one named log begins behind records that are in no object",
+    161 "files of a copy of one named log go before their records are in objects",
 }
 
 #[cfg(test)]

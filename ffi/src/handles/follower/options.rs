@@ -63,7 +63,8 @@ pub struct chiplog_follower_options_t {
     /// Whether the token may be sent to other machines without TLS: 1 or 0. Default 0.
     pub token_in_plain_text: u8,
     /// Whether the copy reads objects through the servers that it is given, as with an object store in `files`: for a program that
-    /// cannot reach the store, or has no credentials. The servers need an object store; `files` must have none. 1 or 0. Default 0.
+    /// cannot reach the store, or has no credentials. The servers need an object store; `files` must have none. For a named log the
+    /// token must reach its whole group. 1 or 0. Default 0.
     pub served_objects: u8,
     /// Not used; must be 0.
     pub reserved: [u8; 2],

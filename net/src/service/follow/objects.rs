@@ -1,7 +1,8 @@
 //! Objects: what the log has in the object store, read for copies that cannot reach the store.
 //!
 //! Invariant: a caller gets objects of the log that it may read, and of no other: their names begin with the log's id. If the log is a
-//! branch, it also gets those of its ancestors that readers of the branch read, and no other ones of these.
+//! branch, it also gets those of its ancestors that readers of the branch read, and no other ones of these. Objects of a group have
+//! records of all its logs: a copy of one log gets them if its token may read the whole group.
 //!
 //! Must not know: what is in an object.
 
@@ -60,17 +61,19 @@ struct Access {
 
 impl Access {
     /// # Errors
-    /// Those of finding the log and of [`StoreAccess::new`]. FAILED_PRECONDITION, of kind `Diverged`: the name is one of another log,
+    /// Those of finding the log and of [`StoreAccess::new`]. PERMISSION_DENIED: objects of its group have other logs' records. FAILED_PRECONDITION, of kind `Diverged`: the name is one of another log,
     /// which other servers may have.
     async fn of(
         follow: &Follow,
         caller: &Caller,
-        (log, name): (&str, &str),
+        (log_name, name): (&str, &str),
         payer: Arc<Payer>,
     ) -> Result<Self, Status> {
         let host = &follow.host;
-        let log = find_log(host, caller, log, None).await?;
-        if !log.reads_object(name) {
+        let log = find_log(host, caller, log_name, None).await?;
+        if log.is_in_object_of_group(name) {
+            host.claim_group(caller, log_name)?;
+        } else if !log.reads_object(name) {
             let own = ids::to_hex(log.log_id().get());
             let what = format!("{name:?} names no object of the log of this server: these begin with {own}/");
             return Err(status_of(&log, &Error::new(ErrorKind::Diverged, what)));

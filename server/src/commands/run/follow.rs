@@ -38,6 +38,8 @@ Examples:
   chiplog follow ./copy --cluster log1:7411 --since 2h     the last two hours, and new records
   chiplog follow ./copy --cluster log1:7411 --object-store s3://bucket/chiplog
       the whole log at once: older records are read from the object store
+  chiplog follow ./copy log1:7411/orders --object-store s3://bucket/chiplog
+      the named log orders at once: its part of the objects of its group
   chiplog follow ./copy --cluster log1:7411 --object-store servers
       the same without credentials: the servers read the store for the copy
   chiplog follow ./copy --cluster log1:7411 --listen 127.0.0.1:7421
@@ -146,7 +148,7 @@ pub(crate) struct Follow {
 
     /// Download whole objects at leisure, the newest first, and keep this many bytes of them, such as 100GiB:
     /// older records are then read without the object store. Files and these objects together stay within
-    /// --local-bytes.
+    /// --local-bytes. Not for one named log: objects have all logs of its group.
     #[arg(long, value_name = "SIZE", requires = "object_store", help_heading = "Object store options", value_parser = parse_bytes)]
     fill_bytes: Option<u64>,
 

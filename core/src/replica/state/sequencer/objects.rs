@@ -45,6 +45,27 @@ impl Sequencer {
         Err(Error::new(ErrorKind::Full, what))
     }
 
+    /// In a copy of one log of a shared group: takes over a newer table of the group's objects. It is in the openings from here on. False: it
+    /// is another group's, or no newer one, or an opening has no room for it.
+    pub(crate) fn take_group_objects(&mut self, table: &ObjectTable, opening_bytes_max: usize) -> bool {
+        let known = self.objects.group();
+        if table.group().is_none() || known.is_some_and(|known| Some(known) != table.group()) {
+            return false;
+        }
+        let is_newer =
+            (table.number(), table.next_to_show()) != (self.objects.number(), self.objects.next_to_show());
+        if known.is_some() && (!is_newer || table.next_to_show() < self.objects.next_to_show()) {
+            return false;
+        }
+        let bytes = self.opening_bytes_max() - self.objects.encoded_bytes() + table.encoded_bytes();
+        if bytes > opening_bytes_max {
+            return false;
+        }
+        self.objects = table.clone();
+        self.committed.objects = table.clone();
+        true
+    }
+
     /// Sets the first record that this directory keeps. Records before it are in the object store, or discarded; or a follower keeps
     /// less than the log does.
     pub(crate) fn keep_from(&mut self, first: Index) {

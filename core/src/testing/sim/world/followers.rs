@@ -128,7 +128,7 @@ impl World {
                 node: NodeId(NAMES_FROM + n as u64),
                 of,
                 setup: {
-                    let vault = self.vault.clone().filter(|_| n % 2 == 1 && of.is_none());
+                    let vault = self.vault.clone().filter(|_| n % 2 == 1);
                     let retention_bytes = retention_bytes.filter(|_| vault.is_none());
                     CopySetup { clock: std::sync::Arc::default(), retention_bytes, vault }
                 },

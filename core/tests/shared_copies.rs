@@ -1,0 +1,410 @@
+//! Copies of one named log of a group that read its older records from the objects of the group: what they copy, what stays on their
+//! disks, and what readers get.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use chiplog::follower::{FollowFrom, FollowMessage, FollowSource, Jumped};
+use chiplog::inspect::Inspector;
+use chiplog::vault::{FaultOptions, FaultyVault, MemoryVault, Vault};
+use chiplog::{
+    ErrorKind, FollowerLog, Index, Log, Logs, LogsOptions, Options, ReadMode, ReadOnlyLog, Start, Timestamp,
+};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const SEGMENT: u32 = 256 << 10;
+/// How many logs the group has, and which one is copied.
+const LOGS: u64 = 7;
+const COPIED: u64 = 3;
+
+fn plain() -> Options {
+    Options::with_segment_bytes(SEGMENT).sessions_max(16)
+}
+
+fn reads(vault: &Arc<MemoryVault>) -> Options {
+    plain().vault(vault.clone() as Arc<dyn Vault>)
+}
+
+/// Servers keep few files.
+fn small(vault: &Arc<MemoryVault>) -> Options {
+    reads(vault)
+        .object_bytes(128 << 10)
+        .object_delete_delay(Duration::from_millis(200))
+        .local_bytes(2 * u64::from(SEGMENT))
+}
+
+fn open(dir: &Path, options: Options) -> Logs {
+    Logs::open(dir, LogsOptions::default().groups(1).options(options)).unwrap()
+}
+
+fn group(logs: &Logs) -> Log {
+    logs.groups()[&1].clone()
+}
+
+fn log_of(logs: &Logs, log: u64) -> Log {
+    let name = format!("log-{log}");
+    logs.get(&name).or_else(|_| logs.create(&name)).unwrap()
+}
+
+fn copied(logs: &Logs) -> Log {
+    log_of(logs, COPIED)
+}
+
+fn record(log: u64, n: u64) -> Vec<u8> {
+    let mut record = vec![((log * 31 + n) % 251) as u8; 300 + (n % 700) as usize];
+    record[..8].copy_from_slice(&n.to_le_bytes());
+    record[8..16].copy_from_slice(&log.to_le_bytes());
+    record
+}
+
+/// Appends `count` records to each of these logs, turn by turn.
+fn append(logs: &Logs, which: &[u64], count: u64) {
+    let handles: Vec<_> = which.iter().map(|log| (*log, log_of(logs, *log))).collect();
+    let mut left = count;
+    while left > 0 {
+        let some = left.min(64);
+        let lasts: Vec<u64> = handles.iter().map(|(_, handle)| handle.last_index().get()).collect();
+        let mut tickets = Vec::new();
+        for k in 1..=some {
+            for ((log, handle), last) in handles.iter().zip(&lasts) {
+                tickets.push(handle.submit(&record(*log, last + k)).unwrap());
+            }
+        }
+        tickets.into_iter().for_each(|ticket| assert!(ticket.wait().unwrap().get() > 0));
+        left -= some;
+    }
+}
+
+fn all() -> Vec<u64> {
+    (1..=LOGS).collect()
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn segments(dir: &Path) -> usize {
+    let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter(|name| name.to_string_lossy().ends_with(".seg")).count()
+}
+
+/// Appends `count` records to each log, and more until they are stored and few files are left.
+fn fill(logs: &Logs, dir: &Path, count: u64) {
+    let wanted = group(logs).metrics().stored_bytes + count * LOGS * 600;
+    append(logs, &all(), count);
+    eventually("files go", || {
+        append(logs, &all(), 20);
+        group(logs).metrics().stored_bytes >= wanted && segments(&dir.join("group-1")) <= 8
+    });
+}
+
+/// Feeds the copy until it has everything. Returns the bytes that it took, and where it jumped.
+fn feed(copy: &FollowerLog, feed: &mut FollowSource) -> (usize, Vec<Jumped>) {
+    let (mut bytes, mut jumps) = (0, Vec::new());
+    while let Some(fed) = feed.next(64 << 10).unwrap() {
+        bytes += fed.bytes();
+        jumps.extend(copy.apply(fed).unwrap());
+    }
+    (bytes, jumps)
+}
+
+fn follow_on(copy: &FollowerLog, log: &Log) -> (usize, Vec<Jumped>) {
+    feed(copy, &mut log.follow(copy.resume_point().unwrap()).unwrap().skip_stored())
+}
+
+fn copy(dir: &Path, log: &Log, from: FollowFrom, options: Options) -> (FollowerLog, usize) {
+    let mut source = log.follow(from).unwrap().skip_stored();
+    let Some(FollowMessage::State(state)) = source.next(0).unwrap() else {
+        panic!("a feed begins with a state")
+    };
+    let copy = FollowerLog::create(dir, options, &state).unwrap();
+    let (bytes, jumps) = feed(&copy, &mut source);
+    assert_eq!(jumps, []);
+    (copy, bytes)
+}
+
+fn check(copy: &FollowerLog, log: &Log, first: u64) {
+    let copied = copy.log();
+    assert_eq!((copied.first_index().get(), copied.last_index()), (first, log.last_index()));
+    read_from(copied, first);
+}
+
+fn read_from(copied: &Log, first: u64) {
+    let mut reader = copied.reader(Start::Index(Index(first))).unwrap();
+    for n in first..=copied.last_index().get() {
+        let found = reader.next_record().unwrap().unwrap_or_else(|| panic!("no record {n}"));
+        assert!((found.index.get(), found.data) == (n, &record(COPIED, n)[..]), "record {n}");
+    }
+    assert!(reader.next_record().unwrap().is_none());
+}
+
+/// A copy that reads no objects.
+fn copy_of_files(dir: &Path, log: &Log) -> FollowerLog {
+    let mut source = log.follow(FollowFrom::First).unwrap();
+    let Some(FollowMessage::State(state)) = source.next(0).unwrap() else {
+        panic!("a feed begins with a state")
+    };
+    let copy = FollowerLog::create(dir, plain(), &state).unwrap();
+    feed(&copy, &mut source);
+    copy
+}
+
+#[test]
+fn new_copy_begins_behind_what_is_stored_and_has_all_records() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let logs = open(dir.path(), small(&vault));
+    fill(&logs, dir.path(), 1500); // about 1 MB of the log, and 7 MB of all
+    let log = copied(&logs);
+    for (from, mode) in [
+        (FollowFrom::First, ReadMode::Map),
+        (FollowFrom::Newest, ReadMode::Read),
+        (FollowFrom::Index(Index(700)), ReadMode::Map),
+        (FollowFrom::Last(10), ReadMode::Map),
+    ] {
+        let place = tempfile::tempdir().unwrap();
+        let opts = || reads(&vault).read_mode(mode);
+        let (taken, bytes) = copy(place.path(), &log, from, opts());
+        assert!(bytes < 300_000, "{from:?}: {bytes} bytes were copied");
+        check(&taken, &log, 1);
+        for n in [1, 2, 700, log.last_index().get()] {
+            assert_eq!(taken.log().read(Index(n)).unwrap().data, record(COPIED, n));
+        }
+        append(&logs, &all(), 100);
+        assert_eq!(follow_on(&taken, &log).1, []);
+        check(&taken, &log, 1);
+        taken.close().unwrap();
+        drop(taken);
+        let taken = FollowerLog::open(place.path(), opts()).unwrap();
+        check(&taken, &log, 1);
+        read_from(taken.log(), 777);
+        // Its own copies begin as those of a server do.
+        let second = tempfile::tempdir().unwrap();
+        let (next, bytes) = copy(second.path(), taken.log(), FollowFrom::First, opts());
+        assert!(bytes < 400_000, "{bytes} bytes were copied");
+        check(&next, &log, 1);
+        // Opened without the object store it has what its files have, and says where the rest is.
+        taken.close().unwrap();
+        drop(taken);
+        let alone = FollowerLog::open(place.path(), plain()).unwrap();
+        let first = alone.log().first_index();
+        assert!(first > Index(1000), "{first}");
+        check(&alone, &log, first.get());
+        let refused = alone.log().follow(FollowFrom::First).unwrap().skip_stored().next(0).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+        alone.close().unwrap();
+        drop(alone);
+        let report = Inspector::open(place.path()).unwrap().walk(&mut |_| ControlFlow::Continue(())).unwrap();
+        assert_eq!((report.corrupt, report.tail.is_none()), (0, true), "{report:?}");
+        let outside = ReadOnlyLog::open(place.path()).unwrap();
+        assert_eq!(outside.in_object_store(), Some((Index(1), first.previous())));
+    }
+}
+
+/// A reader can begin at any time, before the files of the copy and in them.
+#[test]
+fn times_lead_to_objects_and_to_files() {
+    let (dir, place, vault) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let logs = open(dir.path(), small(&vault));
+    fill(&logs, dir.path(), 600);
+    let log = copied(&logs);
+    let (taken, _) = copy(place.path(), &log, FollowFrom::First, reads(&vault));
+    let mut times = Vec::new();
+    let mut reader = log.reader(Start::First).unwrap();
+    while let Some(found) = reader.next_record().unwrap() {
+        times.push(found.timestamp);
+    }
+    for time in times.iter().flat_map(|time| [*time, Timestamp(time.get() + 1)]) {
+        let expected = log.reader(Start::Timestamp(time)).unwrap().position();
+        assert_eq!(taken.log().reader(Start::Timestamp(time)).unwrap().position(), expected, "{time}");
+    }
+}
+
+/// Where a copy of files alone is fed everything, one that reads objects skips what is stored, and lacks nothing.
+#[test]
+fn copy_that_was_away_skips_what_is_stored() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let logs = open(dir.path(), small(&vault));
+    append(&logs, &all(), 100);
+    let log = copied(&logs);
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (with, _) = copy(one.path(), &log, FollowFrom::First, reads(&vault));
+    let without = copy_of_files(two.path(), &log);
+    fill(&logs, dir.path(), 1500);
+    let (bytes, jumps) = follow_on(&with, &log);
+    assert_eq!(jumps, []);
+    assert!(bytes < 300_000, "{bytes} bytes were copied");
+    check(&with, &log, 1);
+    let (bytes, _) = feed(&without, &mut log.follow(without.resume_point().unwrap()).unwrap());
+    assert!(bytes > 900_000, "{bytes}");
+    check(&without, &log, 1);
+    // Both follow discards, in what is stored and beyond.
+    for first in [700, 1400] {
+        log.discard(Index(first)).unwrap();
+        follow_on(&with, &log);
+        assert_eq!(with.log().read(Index(first - 1)).unwrap_err().kind(), ErrorKind::Discarded);
+        check(&with, &log, first);
+    }
+    with.close().unwrap();
+    drop(with);
+    let with = FollowerLog::open(one.path(), reads(&vault)).unwrap();
+    check(&with, &log, 1400);
+    // A seal ends it, and a deletion is an error of its source.
+    logs.seal(&format!("log-{COPIED}")).unwrap();
+    follow_on(&with, &log);
+    check(&with, &log, 1400);
+    let mut source = log.follow(with.resume_point().unwrap()).unwrap().skip_stored();
+    logs.delete(&format!("log-{COPIED}")).unwrap();
+    eventually(
+        "it is gone",
+        || matches!(source.next(1 << 20), Err(error) if error.kind() == ErrorKind::NotFound),
+    );
+}
+
+/// A copy that goes on learns of new objects, and its files go once what is in them is stored, and not before.
+#[test]
+fn files_of_a_copy_go_once_they_are_stored() {
+    let (dir, place, vault) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let logs = open(dir.path(), small(&vault).object_bytes(512 << 10));
+    append(&logs, &all(), 100);
+    let log = copied(&logs);
+    let local = || reads(&vault).local_bytes(2 * u64::from(SEGMENT));
+    let (taken, _) = copy(place.path(), &log, FollowFrom::First, local());
+    let mut source = log.follow(taken.resume_point().unwrap()).unwrap().skip_stored();
+    let mut bytes = 0;
+    let begun = Instant::now();
+    // Every record is fed as long as the copy keeps up: nothing is skipped.
+    while log.last_index() < Index(6000) {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        append(&logs, &all(), 60);
+        bytes += feed(&taken, &mut source).0;
+    }
+    eventually("files go", || {
+        append(&logs, &all(), 60);
+        bytes += feed(&taken, &mut source).0;
+        taken.log().first_index() == Index(1) && segments(place.path()) <= 8
+    });
+    assert!(bytes > 3_000_000, "{bytes} bytes were copied");
+    check(&taken, &log, 1);
+    drop(source);
+    taken.close().unwrap();
+    drop(taken);
+    let taken = FollowerLog::open(place.path(), local()).unwrap();
+    check(&taken, &log, 1);
+    append(&logs, &all(), 100);
+    follow_on(&taken, &log);
+    check(&taken, &log, 1);
+}
+
+/// The store may have lost objects since the copy was told of them, because all logs have discarded their records: it finds later ones.
+#[test]
+fn objects_that_are_deleted_do_not_hide_later_ones() {
+    let (dir, place, vault) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let logs = open(dir.path(), small(&vault));
+    fill(&logs, dir.path(), 1500);
+    let log = copied(&logs);
+    let (taken, _) = copy(place.path(), &log, FollowFrom::First, reads(&vault));
+    let first = log.last_index().get() - 400;
+    for log in all() {
+        log_of(&logs, log).discard(Index(first)).unwrap();
+    }
+    let mut names = vault.list("").unwrap();
+    names.retain(|object| object.name.contains("/o/"));
+    let middle = names[names.len() / 2].name.clone();
+    eventually("objects are deleted", || {
+        append(&logs, &all(), 20);
+        vault.size(&middle).unwrap().is_none()
+    });
+    for n in first..first + 100 {
+        assert_eq!(taken.log().read(Index(n)).unwrap().data, record(COPIED, n));
+    }
+    follow_on(&taken, &log);
+    check(&taken, &log, first);
+}
+
+/// An outage delays readers, a wrong location is an error that names it, and neither loses a record.
+#[test]
+fn outage_of_the_object_store_is_no_loss() {
+    let (dir, place, vault) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let logs = open(dir.path(), small(&vault));
+    fill(&logs, dir.path(), 600);
+    let log = copied(&logs);
+    let down = Arc::new(FaultyVault::new(vault.clone(), 7, FaultOptions::default().refused(1_000)));
+    let (taken, _) =
+        copy(place.path(), &log, FollowFrom::First, plain().vault(down.clone() as Arc<dyn Vault>));
+    let last = log.last_index();
+    assert_eq!(taken.log().read(last).unwrap().data, record(COPIED, last.get()));
+    assert_eq!(taken.log().read(Index(1)).unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(taken.log().first_index(), Index(1));
+    // Flipped bits on the way are never served, and fetched again.
+    down.set_faults(FaultOptions::default().refused(100).missing(50).flipped(200).short(50));
+    let mut next = 1;
+    let begun = Instant::now();
+    while next <= last.get() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "record {next}");
+        match taken.log().read(Index(next)) {
+            Ok(found) => {
+                assert_eq!(found.data, record(COPIED, next));
+                next += 1;
+            }
+            Err(error) => {
+                assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Corrupt), "{error}");
+            }
+        }
+    }
+    down.set_faults(FaultOptions::default());
+    check(&taken, &log, 1);
+}
+
+/// Its files stay as long as the store has returned nothing: the location could be wrong.
+#[test]
+fn files_of_a_copy_stay_while_its_store_returns_nothing() {
+    let (dir, place, vault) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let logs = open(dir.path(), small(&vault));
+    append(&logs, &all(), 20); // less than an object
+    let log = copied(&logs);
+    let wrong = Arc::new(MemoryVault::default()); // another bucket
+    let (taken, _) = copy(place.path(), &log, FollowFrom::First, small(&wrong));
+    fill(&logs, dir.path(), 1500);
+    let from = taken.resume_point().unwrap();
+    let mut skips = log.follow(from).unwrap().skip_stored();
+    let error = loop {
+        match taken.apply(skips.next(64 << 10).unwrap().unwrap()) {
+            Err(error) => break error,
+            Ok(jumped) => assert_eq!(jumped, None),
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(taken.log().read(Index(1)).unwrap().data, record(COPIED, 1));
+    taken.close().unwrap();
+    drop(taken);
+    let taken = FollowerLog::open(place.path(), reads(&vault)).unwrap();
+    follow_on(&taken, &log);
+    check(&taken, &log, 1);
+}
+
+#[test]
+fn whole_objects_are_not_kept_by_copies_of_one_log() {
+    let (dir, place, vault) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let logs = open(dir.path(), small(&vault));
+    append(&logs, &all(), 20);
+    let Some(FollowMessage::State(state)) = copied(&logs).follow(FollowFrom::First).unwrap().next(0).unwrap()
+    else {
+        panic!("no state")
+    };
+    let error = FollowerLog::create(place.path(), reads(&vault).fill_bytes(1 << 30), &state).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    drop(FollowerLog::create(place.path(), reads(&vault), &state).unwrap());
+    let error = FollowerLog::open(place.path(), reads(&vault).fill_bytes(1 << 30)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+}
