@@ -3,7 +3,7 @@
 
 use crate::harness::{Server, fed, founded_with, leader, run, wait};
 use crate::objects::{lines, reads_all};
-use crate::slices::{acknowledged, acknowledged_in, with_all_in_slices};
+use crate::slices::{acknowledged, acknowledged_in, value, with_all_in_slices};
 use chiplog_net::wire::proto::v1::Durability;
 use std::fs;
 use std::thread::{JoinHandle, spawn};
@@ -141,13 +141,15 @@ fn named_logs_have_the_class_and_come_back_from_the_store_alone() {
             "no {series} in {page}"
         );
     }
-    assert!(page.contains("\nchiplog_group_stored_payloads_total{group=\"system\"} 0"), "{page}");
+    let of_catalogue = value(&page, "chiplog_group_stored_payloads_total{group=\"system\"}");
+    assert_eq!(of_catalogue, Some(0), "{page}");
     let large = "x".repeat(500);
     assert_eq!(acknowledged_in(leading, "orders", &large), Durability::Object);
     let read = |at: &str, name: &str| run(&["read", &format!("{at}/{name}")]).ok().out;
     let orders = lines(1, 900) + &large + "\n";
     for server in &servers {
-        wait("it has all of them", || (read(&server.client, "orders") == orders).then_some(()));
+        let at = format!("{}/orders", server.client);
+        wait("it has all of them", || (run(&["read", &at]).out == orders).then_some(()));
     }
     let id = run(&["info", &all, "--json"]).ok().json()["log_id"].as_str().unwrap().to_owned();
     let list = dir.path().join("store").join(id).join("named");

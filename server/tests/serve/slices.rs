@@ -125,7 +125,7 @@ fn all_servers_are_lost_and_every_sliced_record_comes_back() {
 }
 
 /// The value of a series in a page of metrics.
-fn value(page: &str, series: &str) -> Option<u64> {
+pub(crate) fn value(page: &str, series: &str) -> Option<u64> {
     let line = page.lines().find_map(|line| line.strip_prefix(series))?;
     line.trim().parse::<f64>().ok().map(|value| value as u64)
 }
