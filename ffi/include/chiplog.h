@@ -1417,7 +1417,8 @@ typedef struct {
   uint8_t token_in_plain_text;
   /**
    * Whether the copy reads objects through the servers that it is given, as with an object store in `files`: for a program that
-   * cannot reach the store, or has no credentials. The servers need an object store; `files` must have none. 1 or 0. Default 0.
+   * cannot reach the store, or has no credentials. The servers need an object store; `files` must have none. For a named log the
+   * token must reach its whole group. 1 or 0. Default 0.
    */
   uint8_t served_objects;
   /**
