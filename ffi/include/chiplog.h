@@ -562,7 +562,8 @@ typedef struct {
   uint64_t object_age_ms;
   /**
    * Keep at most about this many bytes of records on this disk that are in the object store: older ones are read from
-   * there. At least two segments. 0, the default: keep all.
+   * there. A new replica with this limit, `local_age_ms` or `fill_bytes` begins with records that are in no object. At least
+   * two segments. 0, the default: keep all.
    */
   uint64_t local_bytes;
   /**

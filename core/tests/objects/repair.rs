@@ -327,7 +327,7 @@ impl Vault for Spoiling {
     }
 }
 
-/// What has damaged an object damages it twice more when it is stored again. It counts as repaired once.
+/// An object arrives damaged twice more when it is stored again. It counts as repaired once.
 #[test]
 fn object_counts_as_repaired_once_it_is_sound() {
     let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(Spoiling::default()));

@@ -24,7 +24,7 @@ struct Skip {
     last: EntryIndex,
     /// Up to this one. None: this is not decided yet.
     upto: Option<EntryIndex>,
-    /// When it is decided at the latest, or anew. None: an opening is under way.
+    /// When it is decided at the latest, or once more. None: an opening is under way.
     due: Option<Moment>,
     /// The opening that was sent last.
     sent: Option<EntryIndex>,
@@ -74,7 +74,7 @@ impl Openings {
         self.of.get(&node.0).map(|skip| skip.last)
     }
 
-    /// What was decided and led to no opening is decided anew: objects may have been found damaged since.
+    /// A decision that led to no opening in time is made again: objects may have been found damaged since.
     pub(super) fn renew(&mut self, now: Moment, due: Moment) {
         for skip in self.of.values_mut().filter(|skip| skip.due.is_some_and(|due| due <= now)) {
             if skip.upto.take().is_some() {

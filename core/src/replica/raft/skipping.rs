@@ -126,7 +126,7 @@ impl Replica {
         openings.decide_until().map(|until| until <= now)
     }
 
-    /// Forgets which replicas skip what: the next leader decides anew.
+    /// Forgets which replicas skip entries: the next leader decides again.
     pub(crate) fn end_skips(&mut self) {
         self.raw.mut_store().openings.end_all_but(|_| false);
     }

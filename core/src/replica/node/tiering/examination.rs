@@ -121,7 +121,7 @@ impl Examination {
             vault.delete(&name)?;
             return Ok(Verdict::Sound);
         }
-        // What has damaged it may damage it again.
+        // The cause of the damage may still be there.
         Ok(match look(vault, &name, &self.at.object, &AtomicBool::new(false))? {
             Look::Wrong(why) => Verdict::Damaged(format!("{why}, although it was stored again")),
             _ => Verdict::Repaired,
