@@ -43,15 +43,13 @@ all: lint test
 
 demo: ## three servers, the leader killed in mid-append. FILE=path uses another text, DIR=path keeps their data there
 	@echo "building the release binaries; the first time this takes 15 minutes of processor time or so"
-	@$(CARGO) build --release --package chiplog-server
-	@$(CARGO) build --release --package chiplog-example-cluster
+	@$(CARGO) build --release --package chiplog-server --package chiplog-example-cluster
 	@$(or $(CARGO_TARGET_DIR),target)/release/chiplog-example-cluster \
 	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
 
 demo-tiered: ## older records in a bucket; all servers and their disks are lost, and the log comes back. FILE=, DIR= as for demo
 	@echo "building the release binaries; the first time this takes 15 minutes of processor time or so, after make demo a few"
-	@$(CARGO) build --release --package chiplog-server
-	@$(CARGO) build --release --package chiplog-example-tiered
+	@$(CARGO) build --release --package chiplog-server --package chiplog-example-tiered
 	@$(or $(CARGO_TARGET_DIR),target)/release/chiplog-example-tiered \
 	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
 

@@ -18,7 +18,7 @@ mkdir -p "$root/usr/share/zsh/vendor-completions"
 mv "$root/usr/share/zsh/site-functions/_chiplog" "$root/usr/share/zsh/vendor-completions/_chiplog"
 rmdir "$root/usr/share/chiplog" "$root/usr/share/zsh/site-functions"
 # The package creates the user that the server runs as, so the data directory is /var/lib/chiplog itself.
-sed -i '/^# DynamicUser makes/,/^SupplementaryGroups=/c\
+sed -i '/^# DynamicUser makes/,/^#SupplementaryGroups=/c\
 # Keys and tokens: chown root:chiplog, chmod 640.\
 User=chiplog\
 Group=chiplog' "$root/usr/lib/systemd/system/chiplog.service"

@@ -24,7 +24,7 @@ def program() -> str:
     built = [tree / "release" / "chiplog", tree / "debug" / "chiplog"]
     found = os.environ.get("CHIPLOG") or shutil.which("chiplog") or next((str(p) for p in built if p.exists()), None)
     if not found:
-        raise SystemExit("no chiplog command found: run cargo install --path server, or set CHIPLOG=path")
+        raise SystemExit("no chiplog command found: run cargo install --locked --path server, or set CHIPLOG=path")
     return found
 
 

@@ -100,7 +100,7 @@ impl Server {
     /// `first`.
     pub(crate) async fn start(mut config: Config, first: First) -> Result<Self> {
         if config.node == 0 {
-            let what = "give this server a number: --node N, or `node = N` in the file; never the number of another server of the cluster, or of a removed one";
+            let what = "give this server a number from 1 on: --node N, or `node = N` in the file; never the number of another server of the cluster, or of a removed one";
             return Err(Failure::usage(what));
         }
         let connections = config.limits.connections_max;
