@@ -132,7 +132,9 @@ impl Connect {
         match text.trim() {
             "" => Err(Failure::usage(format!("{from}: it holds no token"))),
             several if several.lines().nth(1).is_some() => {
-                let what = format!("{from}: it has several lines, and a client's token is one; is it the file of a server's tokens?");
+                let what = format!(
+                    "{from}: it has several lines, and a client's token is one; is it the file of a server's tokens?"
+                );
                 Err(Failure::usage(what))
             }
             token => Ok(Some(token.to_owned())),

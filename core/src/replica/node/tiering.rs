@@ -31,6 +31,7 @@ mod object_access;
 mod object_look;
 mod object_scrub;
 mod payload_jobs;
+mod payload_sweep;
 pub(super) mod payloads;
 mod placement;
 mod slice_jobs;

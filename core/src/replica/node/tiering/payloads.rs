@@ -14,9 +14,6 @@
 //! - a reference is proposed only once the object store has confirmed its slice (P1);
 //! - references are proposed in the order of their slices, by the leader that stored them and in the term in which it did. So in the log
 //!   they are in the order of term and sequence, and an entry's references are of the entry's own term (P2);
-//! - a slice is deleted only if no entry behind the stored objects refers to it, or can ever refer to it (P3): it is before the first
-//!   slice to which such an entry of the leader's log refers, and before all that this leader may still refer to. The leader has
-//!   committed an entry of its own term, so every later leader has all entries of earlier terms that can still be committed;
 //! - appends whose slice is not stored, or whose leader was deposed before it proposed them, are surely not in the log;
 //! - a slice is put only once an entry of its term is committed: so the term is durable, and no later process puts other bytes under its
 //!   name (P4);
@@ -31,8 +28,7 @@
 use super::super::Node;
 use super::awaited_logs::AwaitedLogs;
 use super::commits::Commits;
-use super::jobs::Job;
-use super::payload_jobs::{Begun, PUTS_AT_A_TIME, Put, PutDone, PutThreads, Sweep};
+use super::payload_jobs::{Begun, PUTS_AT_A_TIME, Put, PutDone, PutThreads};
 use super::placement::Placement;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
@@ -61,9 +57,6 @@ const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 /// How long the change that lets a log refer may wait for the other members.
 const OPTION_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often slices are looked for that a leader has left behind, and how soon a failed deletion is tried again.
-const SWEEP_EVERY: Duration = Duration::from_secs(3600);
-const SWEEP_RETRY: Duration = Duration::from_secs(60);
 /// Bytes that an append, or a command, counts for in addition to its own.
 const HELD_BYTES_EACH: usize = 128;
 /// Without threads, the result of a put arrives so much later.
@@ -120,8 +113,8 @@ pub(in crate::replica::node) struct PayloadGate {
     /// Bytes by which blocks that were released are smaller than their appends.
     referred: u64,
     /// Slices were deleted as far as this entry, and when they are looked for again.
-    swept: Option<EntryIndex>,
-    sweep_at: Moment,
+    pub(super) swept: Option<EntryIndex>,
+    pub(super) sweep_at: Moment,
 }
 
 /// A proposal that waits.
@@ -431,8 +424,18 @@ impl PayloadGate {
         self.slices.iter_mut().find(|slice| slice.id == id)
     }
 
+    /// Whether the slices of this term in the object store are those of this leader alone, for certain, or it has none under way.
+    pub(super) fn has_clear_term(&self) -> bool {
+        self.is_term_checked || self.slices.is_empty()
+    }
+
+    /// Whether the object store is known to have no slices of the present term of another leader.
+    pub(super) fn has_checked_term(&self) -> bool {
+        self.is_term_checked
+    }
+
     /// The first slice to which this leader may still refer.
-    fn next_referred(&self, term: Term) -> PayloadId {
+    pub(super) fn next_referred(&self, term: Term) -> PayloadId {
         let first = PayloadId { term, sequence: if self.next.term == term { self.next.sequence } else { 1 } };
         self.slices.front().map_or(first, |slice| slice.id.min(first))
     }
@@ -714,83 +717,6 @@ impl Node {
     /// When [`Self::begin_payloads`] has to be called.
     pub(super) fn payloads_begin_due(&self) -> Option<Moment> {
         self.wants_payloads().then_some(self.tiering.payloads.asked_until)
-    }
-
-    /// Whether payload slices may have become unneeded: up to which entry objects have everything, and the last entry. None: nothing is to
-    /// be deleted now.
-    fn sweepable(&self, now: Moment) -> Option<(EntryIndex, EntryIndex)> {
-        let gate = &self.tiering.payloads;
-        let committed = self.replica.sequencer.committed();
-        committed.options.get(LogOption::PayloadSlices)?;
-        let (stored, oldest) =
-            (committed.objects.stored_end().map(|end| end.raft), self.writer.archive.first().raft);
-        // As long as an object may have to be made again, payload of its entries and of later ones stays. If they have left the files
-        // here, another replica may have them, and which payload is theirs is not to be seen here.
-        let stored = match self.first_suspect() {
-            Some(begin) if begin.raft < oldest => return None,
-            Some(begin) => stored.map(|stored| stored.min(begin.raft)),
-            None => stored,
-        };
-        // Without a stored object slices of entries lead to the log, from the one that begins with its state. Until those before it are
-        // deleted, a fetch may use them, with objects whose records are discarded.
-        let leads = stored.is_some() || planted!(125) || self.tiering.slices.leads_from(oldest);
-        let behind = stored.unwrap_or_default().max(oldest);
-        let is_due = gate.sweep_at <= now || gate.swept.is_none_or(|swept| swept < behind);
-        // Blocks that were released and are not written yet are neither here nor in the files.
-        let upto = self.writer.written().end.raft;
-        let is_settled = self.items.is_empty() && upto == self.replica.sequencer.end().raft;
-        // A put that checks the term has the slices of this leader to itself.
-        let is_clear = gate.is_term_checked || gate.slices.is_empty();
-        let may = is_due && is_settled && leads && is_clear;
-        // Payload of an earlier term may be all that the object store has of appends, until it has an entry of this one (P7).
-        let leads = self.kept_payload().is_some();
-        (may && leads && self.replica.has_committed_in_its_term()).then_some((behind, upto))
-    }
-
-    /// The first payload slice of this term that says where payload goes on. None: those of earlier terms may.
-    fn kept_payload(&self) -> Option<Option<PayloadId>> {
-        let sliced = self.tiering.slices.sliced().map(|sliced| sliced.end);
-        let end = sliced.or(self.replica.sequencer.committed().objects.stored_end())?;
-        self.tiering.payloads.placement.keeps_payload_from(end.raft)
-    }
-
-    /// The job that deletes payload slices that are not needed any more (P3). None: nothing is to be deleted now.
-    pub(super) fn sweep_payloads(&self, now: Moment) -> Option<Job> {
-        let (behind, upto) = self.sweepable(now)?;
-        let (vault, log, archive) =
-            (self.tiering.vault.clone()?, self.tiering.log, self.writer.archive.clone());
-        let below = self.tiering.payloads.next_referred(self.replica.term());
-        let below = self.kept_payload()?.map_or(below, |kept| kept.min(below));
-        let unaided = self.tiering.unaided;
-        let of_others = (!self.tiering.payloads.is_term_checked).then(|| self.replica.term());
-        Some(Job::SweepPayloads(Sweep { vault, log, archive, behind, upto, below, of_others, unaided }))
-    }
-
-    /// Payload slices were deleted, those of entries up to `behind`: all of them, or some.
-    pub(super) fn end_payload_sweep(&mut self, behind: EntryIndex, result: Result<bool>, now: Moment) {
-        let gate = &mut self.tiering.payloads;
-        let again = match result {
-            Ok(true) => {
-                gate.swept = Some(behind);
-                SWEEP_EVERY
-            }
-            Ok(false) => Duration::ZERO,
-            // A put has begun meanwhile, and has checked the term itself.
-            Err(error) if error.kind() == ErrorKind::Diverged && gate.is_term_checked => SWEEP_RETRY,
-            Err(error) => {
-                let path = self.tiering.path.display();
-                tracing::warn!(%path, %error, "payload slices that are not needed cannot be deleted; it is tried again");
-                gate.swept = Some(behind);
-                SWEEP_RETRY
-            }
-        };
-        gate.sweep_at = now.plus(again);
-    }
-
-    /// When payload slices are to be deleted.
-    pub(super) fn payload_sweep_due(&self, now: Moment) -> Option<Moment> {
-        let at = self.tiering.payloads.sweep_at;
-        self.sweepable(now.max(at)).map(|_| if self.sweepable(now).is_some() { now } else { at })
     }
 }
 
