@@ -3,7 +3,7 @@
 //! ```text
 //! request ──> undecided ──decide──> decided ──sent──> under way ──acknowledged──> (gone)
 //!                 ^                    │ not sent in time  │ lost
-//!                 └────────────────────┴───────────────────┘
+//!                 └────────────────────┴───────────────────┘  after three attempts: all entries
 //! ```
 //!
 //! Raft's own flag, which has it send an opening, is set while an opening is decided and not sent; for a replica without any entry also
@@ -28,7 +28,14 @@ struct Skip {
     due: Option<Moment>,
     /// The opening that was sent last.
     sent: Option<EntryIndex>,
+    /// How often one is still sent. 0: it is sent all entries, whatever it asks.
     attempts: u8,
+}
+
+impl Skip {
+    fn is_undecided(&self) -> bool {
+        self.upto.is_none() && self.attempts > 0
+    }
 }
 
 /// The state of all replicas.
@@ -44,17 +51,24 @@ impl Openings {
     pub(super) fn request(&mut self, node: NodeId, last: EntryIndex, due: Moment) {
         let new = Skip { last, upto: None, due: None, sent: None, attempts: ATTEMPTS_MAX };
         let skip = self.of.entry(node.0).or_insert(new);
-        (skip.last, skip.upto, skip.due) = (last, None, Some(due));
+        if skip.attempts > 0 {
+            (skip.last, skip.upto, skip.due) = (last, None, Some(due));
+        }
+    }
+
+    /// Whether openings were lost, or refused, too often.
+    pub(super) fn gave_up(&self, node: NodeId) -> bool {
+        self.of.get(&node.0).is_some_and(|skip| skip.attempts == 0)
     }
 
     /// The replicas for which it is to be decided how far they skip entries.
     pub(super) fn undecided(&self) -> Vec<NodeId> {
-        self.of.iter().filter(|(_, skip)| skip.upto.is_none()).map(|(node, _)| NodeId(*node)).collect()
+        self.of.iter().filter(|(_, skip)| skip.is_undecided()).map(|(node, _)| NodeId(*node)).collect()
     }
 
     /// When the first of them has waited for long.
     pub(super) fn decide_until(&self) -> Option<Moment> {
-        self.of.values().filter(|skip| skip.upto.is_none()).filter_map(|skip| skip.due).min()
+        self.of.values().filter(|skip| skip.is_undecided()).filter_map(|skip| skip.due).min()
     }
 
     /// A replica whose last entry is `last` is not sent entries up to `upto`, which are committed and in objects. That counts until `due`.
@@ -93,17 +107,14 @@ impl Openings {
     /// An opening was lost, or refused. The last entry that the replica had, if it is sent another one.
     pub(super) fn lost(&mut self, node: NodeId) -> Option<EntryIndex> {
         let skip = self.of.get_mut(&node.0)?;
-        skip.attempts -= 1;
-        if skip.attempts == 0 {
-            self.end(node);
-            return None;
-        }
-        Some(skip.last)
+        skip.attempts = skip.attempts.saturating_sub(1);
+        (skip.upto, skip.due) = (None, None);
+        (skip.attempts > 0).then_some(skip.last)
     }
 
     /// A replica has entries up to `last`. Whether it thus needs no opening any more.
     pub(super) fn acknowledged(&mut self, node: NodeId, last: EntryIndex) -> bool {
-        let Some(skip) = self.of.get(&node.0) else { return false };
+        let Some(skip) = self.of.get(&node.0).filter(|skip| skip.attempts > 0) else { return false };
         let was_new = skip.last.0 == 0 && last.0 > 0;
         let is_done = was_new || skip.sent.is_some_and(|sent| sent <= last);
         if is_done {
@@ -124,7 +135,7 @@ impl Openings {
 
     /// There is no opening for a replica. If it is decided how far it skips entries, it is sent all.
     pub(super) fn is_missing(&self, node: u64) {
-        if self.of.get(&node).is_none_or(|skip| skip.upto.is_some()) {
+        if self.of.get(&node).is_none_or(|skip| !skip.is_undecided()) {
             self.missing.borrow_mut().insert(node);
         }
     }
@@ -158,7 +169,17 @@ mod tests {
                 openings.request(node, EntryIndex(0), at(5));
             }
         }
-        assert_eq!((openings.last_of(node), openings.undecided()), (None, vec![]));
+        for _ in 0..2 {
+            assert_eq!(
+                (openings.undecided(), openings.decided(2), openings.gave_up(node)),
+                (vec![], None, true)
+            );
+            openings.request(node, EntryIndex(0), at(5));
+            assert!(!openings.acknowledged(node, EntryIndex(90)));
+        }
+        openings.end(node); // it has started again
+        openings.request(node, EntryIndex(0), at(5));
+        assert_eq!(openings.undecided(), vec![node]);
     }
 
     #[test]

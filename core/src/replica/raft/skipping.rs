@@ -10,7 +10,8 @@
 //! ```
 //!
 //! A replica without any entry asks itself when entries arrive, and takes none meanwhile. Another one is told by MaySkip, once it lacks
-//! all entries of a segment, and they are stored; it takes entries meanwhile. A replica says that it reads what is stored only if it has
+//! all entries of a segment, and they are stored; it takes entries meanwhile. It jumps only if it would skip as many bytes as it keeps at
+//! most, `local_bytes`: the files that it has would go in any case. A replica says that it reads what is stored only if it has
 //! reached the object store, and does not keep all records in its own files. An opening that is lost, or refused, is sent up to three
 //! times; then the replica gets all entries, as it does if there is no such opening. The leader forgets what a replica has said when that
 //! greets it: then it has started, perhaps without a store.
@@ -99,21 +100,26 @@ impl Replica {
         let lacks_segment = |progress: &Progress| {
             let matched = EntryIndex(progress.matched);
             let is_sent = matched.0 > 0 && progress.state != ProgressState::Snapshot;
-            is_sent && self.raw.store().can_skip(stored, matched)
+            self.raw.store().can_skip(stored, matched).filter(|_| is_sent)
         };
-        let laggards = self.raw.raft.prs().iter().filter(|(_, progress)| lacks_segment(progress));
-        let laggards: Vec<u64> = laggards.map(|(node, _)| *node).collect();
+        let all = self.raw.raft.prs().iter().map(|(node, progress)| (NodeId(*node), progress));
+        let sent_all = |node: NodeId| node == self.node() || self.raw.store().openings.gave_up(node);
+        let laggards = all.filter(|(node, _)| !sent_all(*node));
+        let laggards: Vec<_> =
+            laggards.filter_map(|(node, progress)| Some((node, lacks_segment(progress)?))).collect();
         if !laggards.is_empty() {
             self.skipping.tell_at = now.plus(SAY_AGAIN);
         }
-        for node in laggards {
-            self.post(NodeId(node), encode_may_skip(self.term()));
+        for (node, bytes) in laggards {
+            self.post(node, encode_may_skip(self.term(), bytes));
         }
     }
 
     pub(super) fn on_may_skip(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
-        let term = parse_may_skip(body)?;
-        if term == self.term() && !self.is_leader() && skips_stored(&self.options) {
+        let (term, bytes) = parse_may_skip(body)?;
+        let keeps_less =
+            self.options.vault.is_some() && self.options.local_bytes.is_some_and(|max| max <= bytes);
+        if term == self.term() && !self.is_leader() && keeps_less {
             self.skipping.let_by = Some((from, term));
         }
         Ok(())
@@ -206,7 +212,10 @@ impl Replica {
     fn request_opening(&mut self, to: NodeId, last: EntryIndex, now: Moment) {
         let Some(progress) = self.raw.raft.prs().get(to.0) else { return };
         let is_new = last.0 == 0;
-        if progress.state == ProgressState::Snapshot || is_new && progress.matched > 0 {
+        if progress.state == ProgressState::Snapshot
+            || is_new && progress.matched > 0
+            || self.raw.store().openings.gave_up(to)
+        {
             return;
         }
         self.raw.mut_store().openings.request(to, last, now.plus(DECIDE_TIMEOUT));
@@ -223,8 +232,9 @@ impl Replica {
 
     /// An opening was lost, or refused.
     pub(super) fn lost_opening(&mut self, to: NodeId, now: Moment) {
-        if let Some(last) = self.raw.mut_store().openings.lost(to) {
-            self.request_opening(to, last, now);
+        match self.raw.mut_store().openings.lost(to) {
+            Some(last) => self.request_opening(to, last, now),
+            None => self.forget_opening(to),
         }
     }
 

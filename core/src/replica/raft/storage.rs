@@ -92,8 +92,9 @@ impl Entries {
         self.keep_bodies = keep;
     }
 
-    /// Whether a replica whose last entry is `last` lacks all entries of a segment, and these are not behind `stored`.
-    pub(super) fn can_skip(&self, stored: EntryIndex, last: EntryIndex) -> bool {
+    /// The bytes of the entries that a replica can skip whose last entry is `last`. None: it does not lack all entries of a segment that
+    /// are not behind `stored`.
+    pub(super) fn can_skip(&self, stored: EntryIndex, last: EntryIndex) -> Option<u64> {
         self.archive.can_skip(stored, last)
     }
 

@@ -1,8 +1,8 @@
 //! Messages about objects, as bytes: the leader's request to store one, and the answer; and those by which replicas skip what is stored.
 //!
 //! Little-endian. A request has the object's number, 8 bytes. An answer has it too, then what is stored, 20 bytes, or zeros: the
-//! sender could not store it. The leader's message that entries may be skipped has its term, 8 bytes. The answer
-//! has the same term and the last entry of its sender, 8 bytes each.
+//! sender could not store it. The leader's message that entries may be skipped has its term and how many bytes these
+//! are, 8 bytes each; the answer the same term and the last entry of its sender.
 
 use crate::record::batch::{Malformed, u64_at};
 use crate::replica::wire::raft_message::{HeadKind, head};
@@ -38,17 +38,17 @@ pub(crate) fn parse_answer(body: &[u8]) -> Result<(u64, Option<StoredObject>), M
     Ok((u64_at(number, 0), stored))
 }
 
-/// The message of the leader of `term` to a replica that is far behind: it may skip entries that are stored.
-pub(crate) fn encode_may_skip(term: Term) -> Bytes {
-    head(HeadKind::MaySkip, &term.0.to_le_bytes())
+/// The message of the leader of `term` to a replica that is far behind: it may skip this many bytes of entries that are stored.
+pub(crate) fn encode_may_skip(term: Term, bytes: u64) -> Bytes {
+    head(HeadKind::MaySkip, &[term.0.to_le_bytes(), bytes.to_le_bytes()].concat())
 }
 
 /// # Errors
 /// The message has another length.
-pub(crate) fn parse_may_skip(body: &[u8]) -> Result<Term, Malformed> {
-    let body: &[u8; 8] =
+pub(crate) fn parse_may_skip(body: &[u8]) -> Result<(Term, u64), Malformed> {
+    let body: &[u8; 16] =
         body.try_into().map_err(|_| "message about entries to skip has an unexpected length")?;
-    Ok(Term(u64::from_le_bytes(*body)))
+    Ok((Term(u64_at(body, 0)), u64_at(body, 8)))
 }
 
 /// The message of a replica that reads stored entries from the object store, to the leader of `term`. `last` is the last entry that
@@ -79,8 +79,8 @@ mod tests {
         let (kind, body) = parse_head(&encode_reads_stored(Term(9), EntryIndex(8))).unwrap();
         assert_eq!((kind, parse_reads_stored(&body)), (HeadKind::ReadsStored, Ok((Term(9), EntryIndex(8)))));
         assert!((0..body.len()).all(|cut| parse_reads_stored(&body[..cut]).is_err()));
-        let (kind, body) = parse_head(&encode_may_skip(Term(9))).unwrap();
-        assert_eq!((kind, parse_may_skip(&body)), (HeadKind::MaySkip, Ok(Term(9))));
+        let (kind, body) = parse_head(&encode_may_skip(Term(9), 8)).unwrap();
+        assert_eq!((kind, parse_may_skip(&body)), (HeadKind::MaySkip, Ok((Term(9), 8))));
         assert!((0..body.len()).all(|cut| parse_may_skip(&body[..cut]).is_err()));
         for stored in [None, Some(object)] {
             let (kind, body) = parse_head(&encode_answer(7, stored)).unwrap();

@@ -193,9 +193,10 @@ impl Archive {
         })
     }
 
-    /// Whether there is such a segment.
-    pub(crate) fn can_skip(&self, upto: EntryIndex, last: EntryIndex) -> bool {
-        self.newest_beginning(upto, last).is_some()
+    /// The bytes between `last` and that segment. `None`: there is none.
+    pub(crate) fn can_skip(&self, upto: EntryIndex, last: EntryIndex) -> Option<u64> {
+        let begin = self.newest_beginning(upto, last)?.base.raft;
+        Some(self.segments.bytes_behind(last).saturating_sub(self.segments.bytes_behind(begin)))
     }
 
     fn newest_beginning(&self, upto: EntryIndex, last: EntryIndex) -> Option<Arc<Segment>> {

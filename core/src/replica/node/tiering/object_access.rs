@@ -96,15 +96,12 @@ pub(super) fn store(
 
 fn put(vault: &dyn Vault, stretch: &Stretch, made: MadeObject) -> Result<StoredObject> {
     let (name, bytes) = (object_name(stretch.log, stretch.number), u64::from(made.object.bytes));
-    // An object of this name has these bytes, or it is another history's. Sizes are rounded: the same size says nothing.
-    let other = match vault.size(&name)? {
-        None => None,
-        Some(there) if there != bytes => Some(format!("another size than {bytes}")),
-        Some(_) => has_other_footer(vault, stretch, &made)?.then(|| "another footer".to_owned()),
-    };
-    if let Some(what) = other {
+    // An object of this name has these bytes, is another history's, or has arrived damaged. Its footer tells, if that is sound.
+    if let Some(there) = vault.size(&name)?
+        && has_other_footer(vault, stretch, &made, there)?
+    {
         let what = format!(
-            "{name} in the object store has {what}: it is of another history of this log; use another location"
+            "{name} in the object store has another footer: it is of another history of this log; use another location"
         );
         return Err(Error::new(ErrorKind::Diverged, what));
     }
@@ -121,12 +118,11 @@ fn put(vault: &dyn Vault, stretch: &Stretch, made: MadeObject) -> Result<StoredO
     }
 }
 
-/// Whether the object in the store, of the same size as the made one, has a sound footer that says something else. A damaged one is
-/// replaced.
-fn has_other_footer(vault: &dyn Vault, stretch: &Stretch, made: &MadeObject) -> Result<bool> {
+/// Whether the object in the store, of this size, has a sound footer that says something else than the made one. A damaged one is replaced.
+fn has_other_footer(vault: &dyn Vault, stretch: &Stretch, made: &MadeObject, bytes: u64) -> Result<bool> {
     let Stretch { log, number, .. } = *stretch;
-    let bytes = u64::from(made.object.bytes);
-    let there = match vault.get(&object_name(log, number), bytes - FOOTER_BYTES as u64..bytes) {
+    let Some(at) = bytes.checked_sub(FOOTER_BYTES as u64) else { return Ok(false) };
+    let there = match vault.get(&object_name(log, number), at..bytes) {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::OutOfRange | ErrorKind::Io) => {
             return Ok(false);
         }

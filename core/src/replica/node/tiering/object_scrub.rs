@@ -153,10 +153,12 @@ impl ObjectScrub {
 
     /// Has an object examined at once, unless it has a time already.
     fn suspect(&mut self, number: u64, now: Moment) {
-        if self.examining.as_ref().is_none_or(|examining| examining.number != number) {
-            let suspect = self.suspects.entry(number).or_insert(Suspect { at: now, holds: true });
-            self.memory.is_changed |= !std::mem::replace(&mut suspect.holds, true) || suspect.at == now;
+        if let Some(examining) = self.examining.as_mut().filter(|examining| examining.number == number) {
+            self.memory.is_changed |= !std::mem::replace(&mut examining.is_suspect, true);
+            return;
         }
+        let suspect = self.suspects.entry(number).or_insert(Suspect { at: now, holds: true });
+        self.memory.is_changed |= !std::mem::replace(&mut suspect.holds, true) || suspect.at == now;
     }
 
     /// Ends an examination early, because something waits that goes first.
@@ -278,7 +280,9 @@ impl Node {
     /// files would stay for ever.
     fn scrub_pass(&self) -> Option<Duration> {
         let has_objects = self.replica.sequencer.committed().objects.stored_upto().is_some();
-        let for_suspects = (!self.tiering.scrub.suspects.is_empty()).then_some(PASS_OF_SUSPECTS);
+        let scrub = &self.tiering.scrub;
+        let has_suspects = !scrub.suspects.is_empty() || scrub.memory.is_lost;
+        let for_suspects = has_suspects.then_some(PASS_OF_SUSPECTS);
         let pass = self.options.object_scrub.or(for_suspects);
         pass.filter(|_| has_objects && self.replica.leader().is_some())
     }
@@ -385,7 +389,7 @@ impl Node {
                     let objects = &self.replica.sequencer.committed().objects;
                     let here = objects.stored().filter(|at| self.has_all_behind(at.begin));
                     let here: Vec<_> = here.map(|at| at.number).collect();
-                    here.into_iter().for_each(|number| self.suspect_object(number, now));
+                    here.into_iter().for_each(|number| self.tiering.scrub.suspect(number, now));
                 }
                 self.tiering.scrub.memory.is_listed = true;
             }
