@@ -278,9 +278,10 @@ fn pinned_object_that_is_discarded_while_it_is_put_stays() {
     assert_eq!(pin.missing(&*below, log.log_id()).unwrap(), 0);
 }
 
-/// Damages an object that no file has the entries of, by more than the padding between two blocks.
+/// Damages the first object from the nth on that is full, by more than the padding between two blocks. Half of a small one is padding.
 fn flip(vault: &MemoryVault, n: usize) -> (String, bytes::Bytes) {
-    let (name, bytes) = objects_in(vault).remove(n);
+    let full = |(_, bytes): &(String, bytes::Bytes)| bytes.len() > 128 << 10;
+    let (name, bytes) = objects_in(vault).into_iter().skip(n).find(full).unwrap();
     let mut flipped = bytes.to_vec();
     let middle = flipped.len() / 2;
     flipped[middle..middle + 8192].iter_mut().for_each(|byte| *byte ^= 1);
