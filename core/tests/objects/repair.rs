@@ -278,10 +278,14 @@ fn pinned_object_that_is_discarded_while_it_is_put_stays() {
     assert_eq!(pin.missing(&*below, log.log_id()).unwrap(), 0);
 }
 
-/// Damages the first object from the nth on that is full, by more than the padding between two blocks. Half of a small one is padding.
+/// The first object from the nth on that is full. Half of a small one is padding.
+fn full_object(vault: &MemoryVault, n: usize) -> (String, bytes::Bytes) {
+    objects_in(vault).into_iter().skip(n).find(|(_, bytes)| bytes.len() > 128 << 10).unwrap()
+}
+
+/// Damages a full object, by more than the padding between two blocks.
 fn flip(vault: &MemoryVault, n: usize) -> (String, bytes::Bytes) {
-    let full = |(_, bytes): &(String, bytes::Bytes)| bytes.len() > 128 << 10;
-    let (name, bytes) = objects_in(vault).into_iter().skip(n).find(full).unwrap();
+    let (name, bytes) = full_object(vault, n);
     let mut flipped = bytes.to_vec();
     let middle = flipped.len() / 2;
     flipped[middle..middle + 8192].iter_mut().for_each(|byte| *byte ^= 1);
@@ -443,7 +447,7 @@ fn last_copy_of_an_object_survives_a_restart() {
     for (is_lost, memory) in [(true, "sound"), (true, "gone"), (false, "sound"), (false, "damaged")] {
         let dir = tempfile::tempdir().unwrap();
         let (below, hooked, log) = hooked_log(dir.path(), 8);
-        let (name, bytes) = objects_in(&below).remove(1);
+        let (name, bytes) = full_object(&below, 1);
         let tried = refuse_puts(&hooked, &name);
         match is_lost {
             true => below.delete(&name).unwrap(),
