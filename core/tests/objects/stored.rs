@@ -169,14 +169,15 @@ fn new_replica_begins_behind_what_is_stored() {
     read_all(&two, 1);
 }
 
-/// A replica with limits of its own that was away is not sent what is stored, although the leader has all of it in files. One without
-/// limits is.
+/// A replica that was away and lacks more than it keeps in files is not sent what is stored, although the leader has all of it. One that
+/// keeps more is, and has its files then.
 #[test]
 fn replica_that_was_away_begins_behind_what_is_stored() {
     let (network, vault) = (MemoryNetwork::new(), Arc::new(MemoryVault::default()));
     let dirs: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
     let small = || options(&vault).local_bytes(2 * u64::from(SEGMENT));
-    let options_of = |node: u64| if node == 2 { small() } else { options(&vault) };
+    let large = || options(&vault).local_bytes(100 * u64::from(SEGMENT));
+    let options_of = |node: u64| if node == 2 { small() } else { large() };
     // No entries reach node 2 between its first ones and an opening: else they could all be there before it has asked.
     let (sent, is_skipping) = (AtomicUsize::new(0), AtomicBool::new(false));
     let loses = move |envelope: &Envelope| {
@@ -230,7 +231,7 @@ fn replica_that_was_away_keeps_the_last_copy_of_an_object() {
     let own = Arc::new(HookedVault::new(vault.clone()));
     let open = |bootstrap| {
         let options = options(&vault).vault(own.clone() as Arc<dyn Vault>);
-        let options = options.object_scrub(Duration::from_secs(1)).local_bytes(20 * u64::from(SEGMENT));
+        let options = options.object_scrub(Duration::from_secs(1)).local_bytes(8 * u64::from(SEGMENT));
         replica(dirs[1].path(), 2, bootstrap, &network, options)
     };
     let one = replica(dirs[0].path(), 1, Bootstrap::Init, &network, options(&vault));
