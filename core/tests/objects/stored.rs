@@ -12,9 +12,9 @@ use chiplog::vault::{FaultOptions, FaultyVault, HookedVault, MemoryVault, Vault}
 use chiplog::{Error, ErrorKind, Index, Log, LogOption, NodeId, Options, ReadMode, ReadOnlyLog, Start};
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 #[test]
 fn older_records_are_read_from_the_object_store() {
@@ -234,7 +234,14 @@ fn replica_that_was_away_keeps_the_last_copy_of_an_object() {
         let options = options.object_scrub(Duration::from_secs(1)).local_bytes(8 * u64::from(SEGMENT));
         replica(dirs[1].path(), 2, bootstrap, &network, options)
     };
-    let one = replica(dirs[0].path(), 1, Bootstrap::Init, &network, options(&vault));
+    // No entries reach it while it could jump: else they could all be there before.
+    let silent_until = Arc::new(Mutex::new(Instant::now()));
+    let until = silent_until.clone();
+    let loses = move |envelope: &Envelope| {
+        envelope.to == NodeId(2) && !envelope.bodies.is_empty() && Instant::now() < *until.lock().unwrap()
+    };
+    let transport = Arc::new(Lossy { below: network.transport(), loses });
+    let one = replica_over(dirs[0].path(), 1, Bootstrap::Init, transport, options(&vault));
     eventually("it leads", || one.append(&record(1)).is_ok());
     let two = open(Bootstrap::Join(one.log_id()));
     let add =
@@ -259,6 +266,7 @@ fn replica_that_was_away_keeps_the_last_copy_of_an_object() {
     drop(two);
     append_to(&[&one], 8000);
     eventually("most is stored", || one.metrics().unstored_bytes < 300_000);
+    *silent_until.lock().unwrap() = Instant::now() + Duration::from_secs(3);
     let two = open(Bootstrap::Existing);
     eventually("it has caught up", || two.last_index() == one.last_index());
     assert!(two.metrics().bytes > 5_000_000, "{:?}", two.metrics());

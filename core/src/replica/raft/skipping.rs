@@ -99,7 +99,8 @@ impl Replica {
         };
         let lacks_segment = |progress: &Progress| {
             let matched = EntryIndex(progress.matched);
-            let is_sent = matched.0 > 0 && progress.state != ProgressState::Snapshot;
+            let is_sent =
+                matched.0 > 0 && progress.state != ProgressState::Snapshot && progress.recent_active;
             self.raw.store().can_skip(stored, matched).filter(|_| is_sent)
         };
         let all = self.raw.raft.prs().iter().map(|(node, progress)| (NodeId(*node), progress));
@@ -253,7 +254,13 @@ impl Replica {
     }
 
     /// A replica has started, perhaps without an object store: it is sent all entries, until it says otherwise.
-    pub(super) fn send_all(&mut self, to: NodeId) {
+    pub(super) fn has_started(&mut self, node: NodeId) {
+        self.send_all(node);
+        self.skipping.tell_at = Moment::default();
+    }
+
+    /// A replica is sent all entries.
+    fn send_all(&mut self, to: NodeId) {
         self.forget_opening(to);
         self.raw.mut_store().openings.end(to);
     }

@@ -235,7 +235,7 @@ impl Replica {
         body: &[u8],
     ) -> Result<(), Malformed> {
         Extent::parse(body)?;
-        self.send_all(from);
+        self.has_started(from);
         if self.member(from).is_none() && self.is_leader() {
             self.send_removed(from, directory);
             return Err("greeting from a node that is no member");
