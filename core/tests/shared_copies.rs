@@ -421,7 +421,7 @@ fn next_time() {
 /// As [`fill`], and every round of appends has a time of its own.
 fn fill_apart(logs: &Logs, dir: &Path, rounds: u64) {
     let wanted = group(logs).metrics().stored_bytes + rounds * LOGS * 600;
-    let mut round = || {
+    let round = || {
         next_time();
         append(logs, &all(), 1);
     };
@@ -554,7 +554,7 @@ fn deleted_objects_do_not_hide_later_ones_from_a_search_by_time() {
     taken.log().follow(FollowFrom::Timestamp(Timestamp(0))).unwrap().next(0).unwrap();
 }
 
-/// What a copy was told of objects before a restart serves its own limits behind it, without another object of the group.
+/// A copy that knows the newest objects before a restart keeps its own limits behind it, without another object of the group.
 #[test]
 fn limits_of_a_copy_hold_after_a_restart_without_a_new_object() {
     let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
