@@ -11,7 +11,7 @@ use chiplog::{
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const SEGMENT: u32 = 256 << 10;
 /// How many logs the group has, and which one is copied.
@@ -407,4 +407,202 @@ fn whole_objects_are_not_kept_by_copies_of_one_log() {
     drop(FollowerLog::create(place.path(), reads(&vault), &state).unwrap());
     let error = FollowerLog::open(place.path(), reads(&vault).fill_bytes(1 << 30)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+}
+
+/// Waits until the clock shows another time than now.
+fn next_time() {
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+    let begun = now();
+    while now() == begun {
+        std::thread::yield_now();
+    }
+}
+
+/// As [`fill`], and every round of appends has a time of its own.
+fn fill_apart(logs: &Logs, dir: &Path, rounds: u64) {
+    let wanted = group(logs).metrics().stored_bytes + rounds * LOGS * 600;
+    let round = || {
+        next_time();
+        append(logs, &all(), 1);
+    };
+    (0..rounds).for_each(|_| round());
+    eventually("files go", || {
+        round();
+        group(logs).metrics().stored_bytes >= wanted && segments(&dir.join("group-1")) <= 8
+    });
+}
+
+/// A copy that was fed a state and no record behind it, with its source gone: it continues there, and does not claim another time for its
+/// last record than the log's.
+fn cut_off_right_behind_its_state(copy: &FollowerLog, log: &Log) {
+    let last = copy.log().last_index();
+    let time = |n| log.read(n).unwrap().timestamp;
+    assert!(
+        time(last) < time(last.next()),
+        "records {last} and {} have one time: the test shows nothing",
+        last.next()
+    );
+    let FollowFrom::AfterRecord { time: claimed, next, .. } = copy.resume_point().unwrap() else {
+        panic!("not a copy of one log")
+    };
+    assert_eq!(follow_on(copy, log).1, []);
+    check(copy, log, 1);
+    assert_eq!((claimed, next), (time(last), last.next()));
+}
+
+#[test]
+fn copy_that_is_cut_off_right_behind_its_state_continues() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let logs = open(dir.path(), small(&vault));
+    append(&logs, &all(), 20); // less than an object
+    let log = copied(&logs);
+    let places: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+    let (away, _) = copy(places[0].path(), &log, FollowFrom::First, reads(&vault));
+    fill_apart(&logs, dir.path(), 1200);
+    let state_alone = |place: &Path, log: &Log| {
+        let Some(FollowMessage::State(state)) =
+            log.follow(FollowFrom::First).unwrap().skip_stored().next(0).unwrap()
+        else {
+            panic!("a feed begins with a state")
+        };
+        FollowerLog::create(place, reads(&vault), &state).unwrap()
+    };
+    // A new copy, and one that was away.
+    let new = state_alone(places[1].path(), &log);
+    cut_off_right_behind_its_state(&new, &log);
+    let mut source = log.follow(away.resume_point().unwrap()).unwrap().skip_stored();
+    let begun = away.log().last_index();
+    while away.log().last_index() == begun {
+        let fed = source.next(0).unwrap().unwrap();
+        assert!(matches!(fed, FollowMessage::State(_)), "it is led past what is stored");
+        assert_eq!(away.apply(fed).unwrap(), None);
+    }
+    drop(source);
+    cut_off_right_behind_its_state(&away, &log);
+    // A copy of a copy, also if that goes on at a server.
+    let next = state_alone(places[2].path(), new.log());
+    cut_off_right_behind_its_state(&next, new.log());
+    append(&logs, &all(), 20);
+    follow_on(&next, &log);
+    check(&next, &log, 1);
+}
+
+/// A source whose object store is down feeds what its files have, also to a copy whose last record is in an object.
+#[test]
+fn copy_right_behind_its_state_is_fed_without_the_object_store() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let logs = open(dir.path(), small(&vault));
+    fill(&logs, dir.path(), 600);
+    let log = copied(&logs);
+    let down = Arc::new(FaultyVault::new(vault.clone(), 7, FaultOptions::default().refused(1_000)));
+    let (source, _) =
+        copy(one.path(), &log, FollowFrom::First, plain().vault(down.clone() as Arc<dyn Vault>));
+    let state = source.log().follow(FollowFrom::First).unwrap().skip_stored().next(0).unwrap();
+    let Some(FollowMessage::State(state)) = state else { panic!("a feed begins with a state") };
+    let taken = FollowerLog::create(two.path(), reads(&vault), &state).unwrap();
+    let begun = taken.log().last_index();
+    assert_eq!(source.log().read(begun).unwrap_err().kind(), ErrorKind::Unavailable);
+    follow_on(&taken, source.log());
+    assert!(taken.log().last_index() > begun);
+    check(&taken, source.log(), 1);
+}
+
+/// As above, of a search by time: a copy that has its log's discard and no news of objects finds what is left.
+#[test]
+fn deleted_objects_do_not_hide_later_ones_from_a_search_by_time() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let (place, late_place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let logs = open(dir.path(), small(&vault));
+    fill(&logs, dir.path(), 800);
+    // A log that has no record in what is deleted, and never discards any.
+    let late = LOGS + 1;
+    append(&logs, &[late], 20);
+    fill(&logs, dir.path(), 700);
+    let log = copied(&logs);
+    let (of_late, _) = copy(late_place.path(), &log_of(&logs, late), FollowFrom::First, reads(&vault));
+    assert_eq!(of_late.log().first_index(), Index(1));
+    let mut source = log.follow(FollowFrom::First).unwrap().skip_stored();
+    let Some(FollowMessage::State(state)) = source.next(0).unwrap() else {
+        panic!("a feed begins with a state")
+    };
+    let taken = FollowerLog::create(place.path(), reads(&vault), &state).unwrap();
+    feed(&taken, &mut source);
+    let first = 850;
+    let mut names = vault.list("").unwrap();
+    names.retain(|object| object.name.contains("/o/"));
+    let early = names[names.len() / 4].name.clone();
+    for log in all() {
+        log_of(&logs, log).discard(Index(first)).unwrap();
+    }
+    feed(&taken, &mut source);
+    assert_eq!(taken.log().first_index(), Index(first));
+    eventually("objects are deleted", || {
+        append(&logs, &all(), 20);
+        vault.size(&early).unwrap().is_none()
+    });
+    let from = |copy: &FollowerLog, time| copy.log().reader(Start::Timestamp(time)).unwrap().position();
+    assert_eq!(from(&taken, Timestamp(0)), Index(first));
+    let times: Vec<_> = (first..first + 200).map(|n| taken.log().read(Index(n)).unwrap().timestamp).collect();
+    for time in &times {
+        let expected = first + times.partition_point(|before| before < time) as u64;
+        assert_eq!(from(&taken, *time), Index(expected), "{time}");
+    }
+    assert_eq!(from(&of_late, Timestamp(0)), Index(1));
+    let oldest = of_late.log().read(Index(1)).unwrap().timestamp;
+    assert_eq!(from(&of_late, oldest), Index(1));
+    taken.log().follow(FollowFrom::Timestamp(Timestamp(0))).unwrap().next(0).unwrap();
+}
+
+/// A copy that knows the newest objects before a restart keeps its own limits behind it, without another object of the group.
+#[test]
+fn limits_of_a_copy_hold_after_a_restart_without_a_new_object() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let logs = open(dir.path(), reads(&vault).object_bytes(2 << 20));
+    append(&logs, &all(), 20);
+    let log = copied(&logs);
+    let places: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
+    let copies = places.iter().map(|place| copy(place.path(), &log, FollowFrom::First, reads(&vault)).0);
+    let copies: Vec<_> = copies.collect();
+    let mut sources: Vec<_> =
+        copies.iter().map(|copy| log.follow(copy.resume_point().unwrap()).unwrap().skip_stored()).collect();
+    let go_on = |sources: &mut Vec<FollowSource>| {
+        append(&logs, &[COPIED], 100);
+        copies.iter().zip(sources).for_each(|(copy, source)| drop(feed(copy, source)));
+    };
+    eventually("an object is stored", || {
+        go_on(&mut sources);
+        group(&logs).metrics().stored_bytes > 0
+    });
+    (0..12).for_each(|_| go_on(&mut sources)); // more than a file: it begins with what was told
+    drop(sources);
+    let stored = group(&logs).metrics().stored_bytes;
+    copies.into_iter().for_each(|copy| copy.close().unwrap());
+    let segment = u64::from(SEGMENT);
+    let limits = [reads(&vault).local_bytes(2 * segment), reads(&vault).capacity_bytes(10 * segment)];
+    let reopened = places.iter().zip(limits).map(|(place, options)| {
+        (FollowerLog::open(place.path(), options).unwrap(), place.path(), segments(place.path()))
+    });
+    let reopened: Vec<_> = reopened.collect();
+    append(&logs, &[COPIED], 900); // two files, and less than an object
+    for (copy, place, before) in &reopened {
+        eventually("it takes everything", || {
+            let mut source = log.follow(copy.resume_point().unwrap()).unwrap().skip_stored();
+            while let Some(fed) = source.next(64 << 10).unwrap() {
+                // It is full until its store has answered.
+                if let Err(error) = copy.apply(fed) {
+                    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+                    return false;
+                }
+            }
+            true
+        });
+        eventually("files go", || segments(place) < *before);
+        check(copy, &log, 1);
+    }
+    assert_eq!(
+        group(&logs).metrics().stored_bytes,
+        stored,
+        "the group has another object: the test shows nothing"
+    );
 }

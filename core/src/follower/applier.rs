@@ -35,7 +35,7 @@ use crate::replica::open::RecoveredLog;
 use crate::replica::queue::proposals::{BlockBuilder, Command, ProposalQueue};
 use crate::replica::state::command::parse_command;
 use crate::replica::state::log_clock::LogClock;
-use crate::replica::state::sequencer::{Owner, Replayed, SequencedBlock, Sequencer};
+use crate::replica::state::sequencer::{Owner, Replayed, SequencedBlock, Sequencer, TakenTable};
 use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::writer::{SyncOnce, Writer, Written};
 use crate::store::allocator::Purpose;
@@ -94,6 +94,8 @@ pub(crate) struct Applier {
     older: Arc<OnceLock<GroupObjects>>,
     /// Of a copy of one log: records below this one are in the group's objects that readers have been shown.
     stored_below: Index,
+    /// It has warned of a table of objects that no opening here has room for.
+    has_warned: bool,
     /// Bytes of entries that are planned and not written.
     planned: u64,
     /// Bytes that are written and not synced, without those that the running sync covers.
@@ -125,6 +127,7 @@ impl Applier {
             shown: (0, 0),
             older: shared.view.older.clone(),
             stored_below: Index(0),
+            has_warned: false,
             planned: 0,
             unsynced: 0,
             clock: LogClock::new(Moment::default(), time),
@@ -328,7 +331,7 @@ impl Applier {
     }
 
     /// Takes over the objects of the group of which this is one log's copy, if `state` has newer ones. It changes no record, and nothing is
-    /// written: the next opening has them.
+    /// written: the next opening has them. Of objects that are known, as after a restart, it learns up to where the records are in them.
     fn learn_objects(&mut self, state: &FollowSnapshot) {
         let Some((table, stored_below)) = state.group_objects() else { return };
         let is_of_one_log = self.sequencer.committed().membership.is_of_one_log();
@@ -337,11 +340,25 @@ impl Applier {
             return;
         }
         let room = room_of(self.options.segment_bytes as usize) / 2; // the rest is for entries
-        if self.sequencer.take_group_objects(&table, room) {
-            self.stored_below = self.stored_below.max(stored_below);
-            self.show_objects();
-            self.positions.begin_at(self.sequencer.readable_from());
+        match self.sequencer.take_group_objects(&table, room) {
+            TakenTable::New | TakenTable::Known => {
+                self.stored_below = self.stored_below.max(stored_below);
+                self.show_objects();
+                self.positions.begin_at(self.sequencer.readable_from());
+            }
+            TakenTable::TooLarge => self.warn_of_table(table.len()),
+            TakenTable::OfAnotherGroup => {}
         }
+    }
+
+    /// Warns once that no opening here has room for the group's objects.
+    fn warn_of_table(&mut self, objects: usize) {
+        if std::mem::replace(&mut self.has_warned, true) {
+            return;
+        }
+        let (log, segment_bytes) = (self.me.log, self.options.segment_bytes);
+        tracing::warn!(%log, objects, segment_bytes, "the files of this copy are too small to list the objects of its group: it learns of no \
+            new ones, and its own files stay, whatever local_bytes says; open it with larger segment_bytes");
     }
 
     fn check_log(&self, log: LogId) -> Result<()> {
@@ -361,6 +378,7 @@ impl Applier {
             return Err(Error::new(ErrorKind::Corrupt, format!("entry {end} is not in the files")));
         }
         self.sequencer = replayed.sequencer;
+        self.stored_below = Index(0); // the table is that of the last opening again, which can lack newer objects
         Ok(())
     }
 

@@ -400,9 +400,15 @@ fn parse(fixed: &[u8], headers: &[u8], pieces: Vec<Bytes>) -> Result<FollowMessa
             if header.kind != Kind::Opening || base != (header.raft_index, header.term) || !begins {
                 return Err("state contradicts itself");
             }
-            Membership::decode(&opening.configuration)?;
-            if !opening.objects.is_empty() && objects::decode(&opening.objects)?.0.is_beyond(POSITION_MAX) {
-                return Err(BEYOND);
+            let membership = Membership::decode(&opening.configuration)?;
+            if !opening.objects.is_empty() {
+                let (table, first) = objects::decode(&opening.objects)?;
+                if table.is_beyond(POSITION_MAX) {
+                    return Err(BEYOND);
+                }
+                if first > header.first || (!table.part.is_none() && !membership.is_of_one_log()) {
+                    return Err("state contradicts itself");
+                }
             }
             LogOptions::decode(&opening.options)?;
             if LogTable::decode(&opening.logs)?.iter().any(|(_, log)| log.next.0 > POSITION_MAX) {
@@ -419,6 +425,9 @@ mod tests {
     use super::*;
     use crate::record::batch::BatchBuilder;
     use crate::store::format::block::digest_of_batches;
+    use crate::store::format::objects::Objects;
+    use crate::store::segment::Base;
+    use crate::types::LogNumber;
 
     fn header(raft: u64, kind: Kind, body: &[u8]) -> BlockHeader {
         BlockHeader::without_records(kind, (EntryIndex(raft), Term(2)), Index(7), Timestamp(5), body)
@@ -456,13 +465,12 @@ mod tests {
     }
 
     fn state() -> FollowMessage {
-        let opening = Opening {
-            base_raft: EntryIndex(4),
-            base_term: Term(2),
-            log_first: Index(3),
-            sessions: vec![1; 8],
-            ..Opening::default()
-        };
+        state_with(Opening::default())
+    }
+
+    fn state_with(rest: Opening) -> FollowMessage {
+        let (base_raft, base_term, log_first) = (EntryIndex(4), Term(2), Index(3));
+        let opening = Opening { base_raft, base_term, log_first, sessions: vec![1; 8], ..rest };
         let body = Bytes::from(opening.encode());
         let header = header(4, Kind::Opening, &body);
         FollowMessage::State(FollowSnapshot {
@@ -589,6 +597,25 @@ mod tests {
         let header = header(4, Kind::Opening, &body);
         let (head, pieces) = FollowMessage::State(FollowSnapshot { header, body, ..good }).encode();
         assert!(FollowMessage::decode(head, pieces).is_err());
+    }
+
+    /// A copy would begin with a record above its next one, or take the objects of a group for its own.
+    #[test]
+    fn table_that_contradicts_its_state_is_refused() {
+        let is_taken = |first, part, membership: Membership| {
+            let base = Base { next: Index(1), ..Base::default() };
+            let ancestors = vec![objects::Ancestor { log: LogId(7), below: 0 }];
+            let table = Objects { base, ancestors, part, ..Objects::default() };
+            let (objects, configuration) = (objects::encode(&table, first), membership.encode());
+            let (head, pieces) =
+                state_with(Opening { objects, configuration, ..Opening::default() }).encode();
+            FollowMessage::decode(head, pieces).is_ok()
+        };
+        let one_log = Membership::of_one_log;
+        assert!(is_taken(Index(7), LogNumber(3), one_log()));
+        assert!(!is_taken(Index(8), LogNumber(3), one_log()));
+        assert!(!is_taken(Index(u64::MAX), LogNumber(3), one_log()));
+        assert!(!is_taken(Index(7), LogNumber(3), Membership::default()));
     }
 
     #[test]

@@ -362,13 +362,12 @@ impl RecordFeed {
         let last = behind.next.previous();
         let has_last = behind.first < behind.next && behind.time > Timestamp(0);
         if has_last && extent.first <= last {
-            let here = match self.batch_at(last) {
+            let here = match self.time_of(last) {
                 Err(error) if error.kind() == ErrorKind::Discarded => None,
                 here => here?,
             };
-            self.release();
-            if let Some(here) = here.filter(|here| here.timestamp != behind.time) {
-                return Err(another_time(last, here.timestamp, behind.time));
+            if let Some(here) = here.filter(|here| *here != behind.time) {
+                return Err(another_time(last, here, behind.time));
             }
         }
         let behind = if planted!(141) { Behind { next: behind.next.next(), ..behind } } else { behind };
@@ -377,6 +376,20 @@ impl RecordFeed {
             self.reader = None; // where it looked may be in an object
         }
         Ok(Some(behind))
+    }
+
+    /// The time of a record. `None`: it is not committed. An outage of the object store does not hinder a copy right behind what is
+    /// stored: the time of the last record there is known without it.
+    fn time_of(&mut self, last: Index) -> Result<Option<Timestamp>> {
+        if self.skips_stored
+            && !self.view.is_in_files(last)
+            && let Some(part) = self.stored_part()?.filter(|part| part.upto == last.next())
+        {
+            return Ok(Some(part.time));
+        }
+        let batch = self.batch_at(last);
+        self.release();
+        Ok(batch?.map(|batch| batch.timestamp))
     }
 
     /// Determines the next item for a follower that has this.
@@ -462,10 +475,12 @@ impl RecordFeed {
             let part = self.stored_part()?;
             let extent = self.extent()?;
             let part = part.filter(|part| part.upto > extent.first && part.upto <= extent.next);
-            let index = match &part {
-                Some(part) => part.upto,
-                None => self.view.resolve(start)?,
-            };
+            // The log's first record is in the objects.
+            if let Some(part) = part {
+                let (next, first, time) = (part.upto, extent.first, part.time);
+                return Ok(self.state(Behind { raft: FIRST_ENTRY, next, first, time }, Some(&part)));
+            }
+            let index = self.view.resolve(start)?;
             let found = match index {
                 _ if index == extent.next => {
                     self.last_time(&extent).map(|time| time.map(|time| (index, time)))
@@ -474,10 +489,8 @@ impl RecordFeed {
             };
             self.release();
             match found {
-                // The log's first record is in the objects.
                 Ok(Some((next, time))) => {
-                    let first = if part.is_some() { extent.first } else { next };
-                    return Ok(self.state(Behind { raft: FIRST_ENTRY, next, first, time }, part.as_ref()));
+                    return Ok(self.state(Behind { raft: FIRST_ENTRY, next, first: next, time }, None));
                 }
                 Ok(None) => {}
                 Err(error) if error.kind() == ErrorKind::Discarded => {}
@@ -531,11 +544,15 @@ impl RecordFeed {
         StoredPart::of(&self.view)
     }
 
+    /// The numbers of the oldest object that is known here and of the one behind the newest. None: no object is known.
+    fn numbers(&self) -> Option<(u64, u64)> {
+        let objects = self.view.older.get().filter(|_| self.view.log.is_none()).map(|older| older.objects());
+        objects.unwrap_or(self.view.segments.objects()).numbers()
+    }
+
     /// Whether there are objects that the copy was not told of, and telling it adds little to the records that it was sent.
     fn has_news(&self) -> bool {
-        let objects = self.view.older.get().filter(|_| self.view.log.is_none()).map(|older| older.objects());
-        let objects = objects.unwrap_or(self.view.segments.objects());
-        let Some(numbers) = objects.numbers().filter(|_| self.skips_stored) else { return false };
+        let Some(numbers) = self.numbers().filter(|_| self.skips_stored) else { return false };
         match self.told.numbers {
             None => true,
             Some(told) => {
@@ -548,8 +565,10 @@ impl RecordFeed {
     /// Tells a copy that reads objects which there are. It stays where it is. None: nothing of the log is stored.
     fn news(&mut self, behind: Behind) -> Result<Option<FollowMessage>> {
         let is_first = self.told.numbers.is_none();
+        let numbers = self.numbers().unwrap_or_default();
         let Some(part) = self.stored_part()?.filter(|part| part.upto > Index(1)) else {
-            self.told.numbers = Some((0, 0));
+            // Nothing of these is the log's: they are no news until there are others.
+            self.told = Told { numbers: Some(numbers), bytes: 0 };
             return Ok(None);
         };
         let is_far = is_first && part.is_far_behind(&self.view, behind.next, PASSED_SEGMENTS_MAX)?;
@@ -561,37 +580,13 @@ impl RecordFeed {
 
     /// Leads a copy that reads objects past the records that are stored. None: its next record is not.
     fn skip(&mut self, behind: Behind) -> Result<Option<FollowMessage>> {
-        for n in 0..BEGINNINGS_MAX {
-            if n > 0 {
-                std::thread::sleep(PAUSE); // a discard is under way
-            }
-            let part = self.stored_part()?;
-            let extent = self.extent()?;
-            let Some(part) = part.filter(|part| part.upto > behind.next && part.upto <= extent.next) else {
-                return Ok(None);
-            };
-            if part.upto <= extent.first {
-                return Ok(None);
-            }
-            let time = match part.upto == extent.next {
-                true => self.last_time(&extent),
-                false => self.batch_at(part.upto).map(|batch| batch.map(|batch| batch.timestamp)),
-            };
-            self.release();
-            match time {
-                Ok(Some(time)) => {
-                    self.reader = None;
-                    let (next, first, time) = (part.upto, extent.first, time.max(behind.time));
-                    return Ok(Some(
-                        self.state(Behind { raft: behind.raft.next(), next, first, time }, Some(&part)),
-                    ));
-                }
-                Ok(None) => {}
-                Err(error) if error.kind() == ErrorKind::Discarded => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Err(keeps_moving())
+        let part = self.stored_part()?;
+        let extent = self.extent()?;
+        let leads = |part: &StoredPart| part.upto > behind.next.max(extent.first) && part.upto <= extent.next;
+        let Some(part) = part.filter(leads) else { return Ok(None) };
+        self.reader = None;
+        let (next, first, time) = (part.upto, extent.first, part.time.max(behind.time));
+        Ok(Some(self.state(Behind { raft: behind.raft.next(), next, first, time }, Some(&part))))
     }
 
     // ---- entries ----

@@ -1,16 +1,19 @@
 //! Stored part: the records of one log of a shared group that are in objects of the group, and not to be fed to a copy that reads these.
 //!
-//! Invariant: all records of the log below `upto` are in the objects of the table, or discarded.
+//! Invariants:
+//! - all records of the log below `upto` are in the objects of the table, or discarded;
+//! - `time` is that of the last record below `upto`, also if record `upto` has another: a copy that has nothing behind its state claims
+//!   this time for its last record.
 //!
 //! Must not know: who follows, the writer.
 
 use crate::error::Result;
 use crate::read::view::LogView;
-use crate::store::format::logs::end_of;
+use crate::store::format::logs::state_of;
 use crate::store::format::objects::Objects;
 use crate::store::read::run_directory::in_opening;
 use crate::store::segment::Segment;
-use crate::types::{EntryIndex, Index};
+use crate::types::{EntryIndex, Index, Timestamp};
 use std::sync::Arc;
 
 /// One log's part of a group's objects.
@@ -18,6 +21,8 @@ pub(super) struct StoredPart {
     /// The objects of the group.
     pub(super) objects: Objects,
     pub(super) upto: Index,
+    /// The time of the last record below `upto`.
+    pub(super) time: Timestamp,
 }
 
 impl StoredPart {
@@ -31,7 +36,7 @@ impl StoredPart {
         }
         let Some(objects) = view.segments.objects().table_for(view.log) else { return Ok(None) };
         let end = objects.list.back().map_or(EntryIndex(0), |newest| newest.end.raft);
-        let upto = view.segments.undisturbed(|| {
+        let passed = view.segments.undisturbed(|| {
             let file = match planted!(160) {
                 true => view.segments.newest(),
                 false => view.segments.beginning_before(end),
@@ -39,7 +44,7 @@ impl StoredPart {
             let Some(file) = file else { return Ok(None) };
             passed_in(view, &file)
         })?;
-        Ok(upto.map(|upto| Self { objects, upto }))
+        Ok(passed.map(|(upto, time)| Self { objects, upto, time }))
     }
 
     /// All records before the files of a copy are in the objects that it knows.
@@ -47,7 +52,7 @@ impl StoredPart {
         // The file first: the objects are known before files with their records go.
         let (oldest, older) = (view.segments.oldest()?, view.older.get()?);
         let objects = older.objects().table_for(older.log())?;
-        Some(Self { objects, upto: oldest.base.next })
+        Some(Self { objects, upto: oldest.base.next, time: oldest.first_timestamp })
     }
 
     /// Whether more than `files_max` files with records of the log that are stored lie behind record `next`.
@@ -63,12 +68,12 @@ impl StoredPart {
         files.retain(|file| file.base.raft <= end);
         // The oldest of the newest ones: if the log was past the record there already, all of them are behind it.
         let Some(file) = files.iter().rev().nth(files_max) else { return Ok(false) };
-        Ok(passed_in(view, file)?.is_some_and(|passed| passed > next))
+        Ok(passed_in(view, file)?.is_some_and(|(passed, _)| passed > next))
     }
 }
 
-/// The record at which the log is where a file begins. None: the log was opened later.
-fn passed_in(view: &LogView, file: &Arc<Segment>) -> Result<Option<Index>> {
+/// The record at which the log is where a file begins, and the time of the last one before it. None: the log was opened later.
+fn passed_in(view: &LogView, file: &Arc<Segment>) -> Result<Option<(Index, Timestamp)>> {
     let data = view.segments.open(file)?;
-    in_opening(&data, |logs| Ok(end_of(logs, view.log)?.map(|(next, _)| next)))
+    in_opening(&data, |logs| Ok(state_of(logs, view.log)?.map(|state| (state.next, state.last_timestamp))))
 }

@@ -191,16 +191,16 @@ impl LogView {
 
     /// The first record from `time` on.
     fn first_since(&self, time: Timestamp) -> Result<Index> {
-        let end = self.positions.committed().next();
+        let (first, end) = (self.positions.first(), self.positions.committed().next());
         if !self.log.is_none() {
-            let found = RunCursor::new(self.runs.clone(), self.log).first_since(time)?;
+            let found = RunCursor::new(self.runs.clone(), self.log).first_since(time, first)?;
             return Ok(found.map_or(end, |first| first.min(end)));
         }
         if let Some(older) = self.older.get()
             && self.segments.reads_objects()
             && self.segments.oldest().is_some_and(|oldest| time <= oldest.first_timestamp)
             && let Some(found) =
-                older.cursor().first_since(time)?.filter(|found| self.segments.is_before_files(*found))
+                older.cursor().first_since(time, first)?.filter(|found| self.segments.is_before_files(*found))
         {
             return Ok(found.min(end));
         }

@@ -28,7 +28,7 @@
 use crate::error::Result;
 use crate::options::log_options::{LogOption, LogOptions};
 use crate::replica::state::log_table::LogTable;
-use crate::store::format::logs::end_of;
+use crate::store::format::logs::state_of;
 use crate::store::read::run_directory::in_opening_if_here;
 use crate::store::segment::{Segment, Segments};
 use crate::types::{EntryIndex, Index, LogNumber, SegmentId, Term, Timestamp};
@@ -256,7 +256,13 @@ fn ends_in(
     around: &Surroundings<'_>,
 ) -> Result<Option<Vec<EndOfLog>>> {
     let data = around.segments.open(&pair[1])?;
-    in_opening_if_here(&data, |table| search.logs.iter().map(|(log, _)| end_of(table, *log)).collect())
+    in_opening_if_here(&data, |table| {
+        let ends = search.logs.iter().map(|(log, _)| {
+            let state = state_of(table, *log)?;
+            Ok(state.map(|state| (state.next, state.bytes)))
+        });
+        ends.collect()
+    })
 }
 
 /// The limits of one log.

@@ -91,13 +91,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Decoded, Malformed> {
     let Entries { opened, logs, options } = entries(bytes)?;
     let logs = logs.iter().map(|log| {
         let (number, flags) = (LogNumber(u32_at(log, 0)), u32_at(log, 4));
-        let state = LogState {
-            first: Index(u64_at(log, 8)),
-            next: Index(u64_at(log, 16)),
-            bytes: u64_at(log, 24),
-            last_timestamp: Timestamp(u64_at(log, 32)),
-            sealed: flags & SEALED != 0,
-        };
+        let state = state_at(log);
         if flags & !SEALED != 0 || log[40..] != [0; 16] {
             return Err("log table has fields of a newer format");
         }
@@ -143,14 +137,22 @@ pub(crate) fn has_passed(bytes: &[u8], log: LogNumber, index: Index) -> Result<b
     Ok(found.map_or(log <= opened && !planted!(84), |entry| u64_at(entry, 16) > index.0))
 }
 
-/// The index of the next record of a log where this table is, and the bytes that were appended to it before. `None`: it
-/// is not in the table. Does not decode the other logs.
-pub(crate) fn end_of(bytes: &[u8], log: LogNumber) -> Result<Option<(Index, u64)>, Malformed> {
+/// How far a log is where this table is. `None`: it is not in the table. Does not decode the other logs.
+pub(crate) fn state_of(bytes: &[u8], log: LogNumber) -> Result<Option<LogState>, Malformed> {
     if bytes.is_empty() {
         return Ok(None);
     }
-    let found = find(entries(bytes)?.logs, log);
-    Ok(found.map(|entry| (Index(u64_at(entry, 16)), u64_at(entry, 24))))
+    Ok(find(entries(bytes)?.logs, log).map(state_at))
+}
+
+fn state_at(entry: &[u8; LOG_BYTES]) -> LogState {
+    LogState {
+        first: Index(u64_at(entry, 8)),
+        next: Index(u64_at(entry, 16)),
+        bytes: u64_at(entry, 24),
+        last_timestamp: Timestamp(u64_at(entry, 32)),
+        sealed: u32_at(entry, 4) & SEALED != 0,
+    }
 }
 
 fn find(logs: &[[u8; LOG_BYTES]], log: LogNumber) -> Option<&[u8; LOG_BYTES]> {

@@ -254,17 +254,39 @@ impl RunCursor {
         self.position.take_if(|position| matches!(position, Position::Copy { .. })).is_some()
     }
 
-    /// The first record of the log in a block of this time or later. `None`: no block is.
+    /// The first record of the log in a block of this time or later. `None`: no block is. `first`: the log's first record that is not
+    /// discarded.
     ///
     /// # Errors
     /// `Corrupt`, `Io`.
-    pub(crate) fn first_since(&mut self, time: Timestamp) -> Result<Option<Index>> {
-        self.directories.segments().undisturbed(|| self.look_since(time))
+    pub(crate) fn first_since(&mut self, time: Timestamp, first: Index) -> Result<Option<Index>> {
+        self.directories.segments().undisturbed(|| {
+            let segments = self.directories.segments().with_objects();
+            match self.look_since(time, &segments) {
+                Err(error) if error.kind() == ErrorKind::Corrupt && self.directories.can_lag() => {
+                    self.look_behind_deleted(time, first, &segments, error)
+                }
+                found => found,
+            }
+        })
     }
 
-    fn look_since(&self, time: Timestamp) -> Result<Option<Index>> {
+    /// As [`Self::look_since`], where that met an object that is deleted or damaged, which is what `error` says: without the objects before
+    /// the one with the log's first record. All records in these are discarded, so they may be deleted.
+    fn look_behind_deleted(
+        &self,
+        time: Timestamp,
+        first: Index,
+        list: &[Arc<Segment>],
+        error: Error,
+    ) -> Result<Option<Index>> {
+        let Some(object) = self.directories.object_holding(self.log, first)? else { return Err(error) };
+        let before = list.partition_point(|segment| segment.number < object.number);
+        self.look_since(time, list.get(before..).unwrap_or_default())
+    }
+
+    fn look_since(&self, time: Timestamp, list: &[Arc<Segment>]) -> Result<Option<Index>> {
         let segments = self.directories.segments();
-        let list = segments.with_objects();
         let from = list.partition_point(|segment| segment.first_timestamp < time).saturating_sub(1);
         for (n, segment) in list.iter().enumerate().skip(from) {
             let before = n.checked_sub(1).and_then(|n| list.get(n));

@@ -74,6 +74,11 @@ impl RunDirectories {
         Self { can_lag: true, ..Self::new(segments) }
     }
 
+    /// Whether the list has objects alone, and those at its beginning can have been deleted since.
+    pub(crate) fn can_lag(&self) -> bool {
+        self.can_lag
+    }
+
     /// The sorted copies of the segments.
     pub(crate) fn copies(&self) -> &Arc<SortedCopies> {
         &self.copies

@@ -26,6 +26,7 @@ mod logs;
 mod objects;
 mod replay;
 
+pub(crate) use objects::TakenTable;
 pub(crate) use replay::Replayed;
 
 use crate::cluster::membership::Membership;

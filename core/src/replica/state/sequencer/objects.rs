@@ -9,6 +9,19 @@ use crate::store::format::geometry::{OBJECT_BYTES, objects_max};
 use crate::store::format::segment::{HardState, Opening};
 use crate::types::Index;
 
+/// The fate of a table of a group's objects in a copy of one of its logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TakenTable {
+    /// It replaced an older one.
+    New,
+    /// The one here is as new, or newer: all of its objects are in that, or discarded.
+    Known,
+    /// An opening has no room for it.
+    TooLarge,
+    /// The copy is one of a log of another group.
+    OfAnotherGroup,
+}
+
 impl Sequencer {
     /// The objects after the last block.
     pub(crate) fn objects(&self) -> &ObjectTable {
@@ -45,25 +58,23 @@ impl Sequencer {
         Err(Error::new(ErrorKind::Full, what))
     }
 
-    /// In a copy of one log of a shared group: takes over a newer table of the group's objects. It is in the openings from here on. False: it
-    /// is another group's, or no newer one, or an opening has no room for it.
-    pub(crate) fn take_group_objects(&mut self, table: &ObjectTable, opening_bytes_max: usize) -> bool {
+    /// In a copy of one log of a shared group: takes over a table of the group's objects, if it is newer. It is in the openings from here on.
+    pub(crate) fn take_group_objects(&mut self, table: &ObjectTable, opening_bytes_max: usize) -> TakenTable {
         let known = self.objects.group();
         if table.group().is_none() || known.is_some_and(|known| Some(known) != table.group()) {
-            return false;
+            return TakenTable::OfAnotherGroup;
         }
-        let is_newer =
-            (table.number(), table.next_to_show()) != (self.objects.number(), self.objects.next_to_show());
-        if known.is_some() && (!is_newer || table.next_to_show() < self.objects.next_to_show()) {
-            return false;
+        let numbers = |table: &ObjectTable| (table.next_to_show(), table.number());
+        if known.is_some() && numbers(table) <= numbers(&self.objects) {
+            return TakenTable::Known;
         }
         let bytes = self.opening_bytes_max() - self.objects.encoded_bytes() + table.encoded_bytes();
         if bytes > opening_bytes_max {
-            return false;
+            return TakenTable::TooLarge;
         }
         self.objects = table.clone();
         self.committed.objects = table.clone();
-        true
+        TakenTable::New
     }
 
     /// Sets the first record that this directory keeps. Records before it are in the object store, or discarded; or a follower keeps
