@@ -137,7 +137,7 @@ fn soak(
         let has_objects = options.objects;
         let copy =
             scope.spawn(move || shared.heed("the copy", clients::follow(shared, &copy, has_objects, copied)));
-        scope.spawn(|| shared.heed("discards", clients::discard(shared, copied)));
+        let discards = scope.spawn(|| shared.heed("discards", clients::discard(shared, copied)));
         let sampler = scope.spawn(|| sample(servers, shared, begun, time));
         let faults = faults::run(servers, &shared.judge, &mut random, kills_until, end);
         let faults = shared.heed("faults", faults);
@@ -145,6 +145,10 @@ fn soak(
         let given: Vec<(u64, u64)> = writers.into_iter().filter_map(|writer| writer.join().ok()).collect();
         if given.len() as u64 != WRITERS {
             shared.judge.fail("a writer panicked".to_owned());
+        }
+        // The replicas are compared from their first record on: no discard may be under way.
+        if discards.join().is_err() {
+            shared.judge.fail("the thread that discards panicked".to_owned());
         }
         let whole = shared.heed("the end", settle(servers, shared, copied).map(Some));
         shared.over.store(true, Ordering::Relaxed);
