@@ -604,8 +604,8 @@ mod tests {
     fn table_that_contradicts_its_state_is_refused() {
         let is_taken = |first, part, membership: Membership| {
             let base = Base { next: Index(1), ..Base::default() };
-            let ancestors = vec![objects::Ancestor { log: LogId(7), below: 0 }];
-            let table = Objects { base, ancestors, part, ..Objects::default() };
+            let ancestors = vec![objects::Ancestor { log: LogId(7), below: 1 }];
+            let table = Objects { number: 1, base, ancestors, part, ..Objects::default() };
             let (objects, configuration) = (objects::encode(&table, first), membership.encode());
             let (head, pieces) =
                 state_with(Opening { objects, configuration, ..Opening::default() }).encode();
