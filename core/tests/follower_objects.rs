@@ -574,9 +574,16 @@ fn files_of_a_copy_far_behind_stay_while_its_store_returns_nothing() {
     append(&log, 8000);
     eventually("it is stored", || log.last_index().get() - log.metrics().stored_index < 1000);
     let from = taken.resume_point().unwrap();
-    let mut skips = log.follow(from).unwrap().skip_stored();
-    let Some(state @ FollowMessage::State(_)) = skips.next(0).unwrap() else { panic!("no state") };
-    let error = taken.apply(state).unwrap_err();
+    let mut found = None;
+    eventually("it is led past stored entries", || {
+        let next = log.follow(from).unwrap().skip_stored().next(0).unwrap();
+        found = next.filter(|next| matches!(next, FollowMessage::State(_)));
+        if found.is_none() {
+            append(&log, 100);
+        }
+        found.is_some()
+    });
+    let error = taken.apply(found.unwrap()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert_eq!(taken.resume_point().unwrap(), from);
     assert_eq!(taken.log().read(Index(1)).unwrap().data, record(1));

@@ -192,9 +192,6 @@ fn store_of_its_own_and_served_objects_exclude_each_other() {
     options.files = options.files.vault(Arc::new(MemoryVault::default()) as Arc<dyn Vault>);
     let error = Follower::open(dir.path(), ["127.0.0.1:1"], Start::First, options).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
-    let named = through_servers().log("orders".to_owned());
-    let error = Follower::open(dir.path(), ["127.0.0.1:1"], Start::First, named).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
 }
 
 /// Each call has its own time limit: calls do not wait for each other's.

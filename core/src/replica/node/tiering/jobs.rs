@@ -128,7 +128,7 @@ impl Job {
                 JobDone::Stored(stretch.number, store(&*vault, &maker, &stretch, oldest))
             }
             Self::Check { vault, log, number, object, from, whole } => {
-                let is_there = check_there(&*vault, log);
+                let is_there = if planted!(109) { Ok(()) } else { check_there(&*vault, log) };
                 let is_there =
                     is_there.and_then(|()| is_as_put(&*vault, &object_name(log, number), &object, whole));
                 JobDone::Checked(number, object, from, is_there)
