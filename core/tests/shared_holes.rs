@@ -126,9 +126,9 @@ fn deleted_and_discarded_records_take_no_space() {
     }
     eventually("three of twelve logs leave holes", || group.used() < before - before / 6);
     let deleted = group.used();
-    group.handles[7].discard(Index(90)).unwrap();
-    // A twelfth of three of the four copies, of which up to two pages in each stay.
-    eventually("records of a log leave a hole", || group.used() < deleted - before / 30);
+    // Up to two pages of a log stay in each copy, so one log alone may leave less.
+    [7, 8].iter().for_each(|n| group.handles[*n].discard(Index(90)).unwrap());
+    eventually("records of two logs leave holes", || group.used() < deleted - before / 20);
     assert!(group.written() < written - written / 5, "holes read as zeros");
     let others = |n: &usize| ![2, 3, 4].contains(n);
     (0..LOGS).filter(others).for_each(|n| read(n, &group.handles[n]));
