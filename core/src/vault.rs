@@ -63,6 +63,19 @@ pub trait Vault: fmt::Debug + Send + Sync {
     /// [`OutOfRange`](crate::ErrorKind::OutOfRange): it ends before the range does.
     fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes>;
 
+    /// Passes exactly these bytes of an object to `take`, piece by piece in their order, as they arrive. By default as one piece.
+    ///
+    /// # Errors
+    /// Those of [`Self::get`], also after some pieces; and those of `take`, after which it is not called again.
+    fn get_pieces(
+        &self,
+        name: &str,
+        range: Range<u64>,
+        take: &mut dyn FnMut(Bytes) -> Result<()>,
+    ) -> Result<()> {
+        take(self.get(name, range)?)
+    }
+
     /// The size of an object in bytes; None if there is no such object.
     fn size(&self, name: &str) -> Result<Option<u64>>;
 

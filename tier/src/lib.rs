@@ -25,6 +25,7 @@ mod call;
 mod http;
 mod location;
 mod options;
+mod pieces;
 mod runtime;
 mod servers;
 mod store;

@@ -4,11 +4,12 @@
 //!
 //! Must not know: what the work is.
 
+use bytes::Bytes;
 use chiplog::internal::ForkGuard;
 use chiplog::{Error, ErrorKind, Result};
 use std::fmt;
 use std::future::Future;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Sender};
 
 /// Stack size of each thread. With an explicit size, the standard library reads no environment variable.
 const STACK_BYTES: usize = 2 << 20;
@@ -52,16 +53,31 @@ impl Runtime {
         &self,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
+        self.wait_taking(|_| work, &mut |_| Ok(()))
+    }
+
+    /// As [`Self::wait`], and passes what the work gives its [`Sender`] to `take`, on the calling thread.
+    ///
+    /// # Errors
+    /// Those of [`Self::wait`], and of `take`. After the latter, the work goes on until it meets the closed channel.
+    pub(crate) fn wait_taking<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
+        &self,
+        work: impl FnOnce(Sender<Bytes>) -> F,
+        take: &mut dyn FnMut(Bytes) -> Result<()>,
+    ) -> Result<T> {
         if self.fork.is_child() {
             let what = "the vault was opened before fork() and its thread is in the parent; open it again in the child";
             return Err(Error::new(ErrorKind::Forked, what));
         }
         let (answer, answered) = mpsc::sync_channel(1);
+        let (pieces, arrived) = mpsc::channel();
+        let work = work(pieces);
         if let Some(runtime) = &self.runtime {
             runtime.spawn(async move {
                 let _ = answer.send(work.await); // the caller waits for it
             });
         }
+        arrived.iter().try_for_each(take)?;
         let panicked = |_| Error::new(ErrorKind::Io, "the vault's thread ended within a call: this is a bug");
         answered.recv().map_err(panicked)?
     }

@@ -25,6 +25,7 @@ mod requests;
 
 pub use crate::servers::options::ServerVaultOptions;
 
+use crate::pieces::together;
 use crate::runtime::Runtime;
 use crate::servers::connection::Server;
 use crate::servers::listing::{Listed, made_of};
@@ -147,15 +148,24 @@ impl Vault for ServerVault {
     }
 
     fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        together(self, name, range)
+    }
+
+    fn get_pieces(
+        &self,
+        name: &str,
+        range: Range<u64>,
+        take: &mut dyn FnMut(Bytes) -> Result<()>,
+    ) -> Result<()> {
         check_name(name)?;
         check_range(name, &range)?;
         if let Some(made) = self.made(name)? {
             let end = usize::try_from(range.end).ok().filter(|end| *end <= made.len());
             let end = end.ok_or_else(|| self.server.too_short(name, made.len() as u64, &range))?;
-            return Ok(made.slice(range.start as usize..end));
+            return take(made.slice(range.start as usize..end));
         }
         let (server, name) = (self.server.clone(), name.to_owned());
-        self.runtime.wait(async move { server.get(&name, range).await })
+        self.runtime.wait_taking(|pieces| async move { server.get(&name, range, &pieces).await }, take)
     }
 
     fn size(&self, name: &str) -> Result<Option<u64>> {

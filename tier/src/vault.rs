@@ -7,6 +7,7 @@
 use crate::call::Call;
 use crate::location::Location;
 use crate::options::VaultOptions;
+use crate::pieces::together;
 use crate::runtime::Runtime;
 use crate::store::{self, Store};
 use crate::upload::{PART_BYTES, part_bytes, upload_in_parts};
@@ -15,12 +16,19 @@ use chiplog::vault::{ObjectInfo, Vault, check_name, check_prefix, check_range};
 use chiplog::{Error, ErrorKind, Result, Timestamp};
 use futures_util::TryStreamExt;
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use object_store::{
+    Error as StoreError, GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore, ObjectStoreExt,
+    PutMode, PutOptions, PutPayload,
+};
 use std::fmt;
+use std::fs::File;
 use std::future::Future;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
+use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 /// A [`Vault`] in a bucket of S3, Google Cloud Storage or Azure, or in a directory.
@@ -160,10 +168,21 @@ impl Vault for ObjectVault {
     }
 
     fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        together(self, name, range)
+    }
+
+    fn get_pieces(
+        &self,
+        name: &str,
+        range: Range<u64>,
+        take: &mut dyn FnMut(Bytes) -> Result<()>,
+    ) -> Result<()> {
         let path = self.path(name)?;
         check_range(name, &range)?;
         let call = self.call("get object", name, range.end - range.start);
-        self.wait(|store| async move { get(&store, &path, range, &call).await })
+        let store = self.store.objects.clone();
+        self.runtime
+            .wait_taking(|pieces| async move { get(&store, &path, range, &call, &pieces).await }, take)
     }
 
     fn size(&self, name: &str) -> Result<Option<u64>> {
@@ -252,7 +271,14 @@ async fn modified(store: &Arc<dyn ObjectStore>, path: &Path, call: &Call) -> Res
     }
 }
 
-async fn get(store: &Arc<dyn ObjectStore>, path: &Path, range: Range<u64>, call: &Call) -> Result<Bytes> {
+/// Passes bytes of an object on as they arrive.
+async fn get(
+    store: &Arc<dyn ObjectStore>,
+    path: &Path,
+    range: Range<u64>,
+    call: &Call,
+    pieces: &Sender<Bytes>,
+) -> Result<()> {
     let wanted = range.end - range.start;
     let too_short = |size: u64| {
         let what = format!("cannot {}: it has {size} bytes, and {range:?} are wanted", call.what);
@@ -263,24 +289,21 @@ async fn get(store: &Arc<dyn ObjectStore>, path: &Path, range: Range<u64>, call:
     if wanted == 0 {
         // HTTP has no empty ranges.
         let size = size(store, path, call).await?.ok_or_else(missing)?;
-        return if size < range.end { Err(too_short(size)) } else { Ok(Bytes::new()) };
+        return if size < range.end { Err(too_short(size)) } else { Ok(()) };
     }
     let options = GetOptions { range: Some(GetRange::Bounded(range.clone())), ..GetOptions::default() };
     let read = async {
         let object = store.get_opts(path, options).await?;
         // An object that ends before the range does is not even read.
         let size = object.meta.size;
-        Ok((size, if size < range.end { Bytes::new() } else { object.bytes().await? }))
+        Ok((size, if size < range.end { 0 } else { pass_on(object, pieces).await? }))
     };
     match call.run(read).await {
         Ok((size, _)) if size < range.end => Err(too_short(size)),
-        Ok((_, bytes)) if bytes.len() as u64 == wanted => Ok(bytes),
-        Ok((_, bytes)) => {
-            let what = format!(
-                "cannot {}: the store answered {} bytes of {range:?}; try again",
-                call.what,
-                bytes.len()
-            );
+        Ok((_, passed)) if passed == wanted => Ok(()),
+        Ok((_, passed)) => {
+            let what =
+                format!("cannot {}: the store answered {passed} bytes of {range:?}; try again", call.what);
             Err(Error::new(ErrorKind::Unavailable, what))
         }
         // Stores refuse a range behind the end each in its own way.
@@ -293,6 +316,42 @@ async fn get(store: &Arc<dyn ObjectStore>, path: &Path, range: Range<u64>, call:
         }
         Err(error) => Err(error),
     }
+}
+
+/// Passes the bytes of an answer on, and counts them. Ends early when nobody takes them any more.
+async fn pass_on(object: GetResult, pieces: &Sender<Bytes>) -> object_store::Result<u64> {
+    let mut passed = 0;
+    let mut pass = |piece: Bytes| {
+        passed += piece.len() as u64;
+        pieces.send(piece).is_ok()
+    };
+    match object.payload {
+        GetResultPayload::File(file, path) => {
+            let read = spawn_blocking(move || read_file(file, object.range));
+            let read = read.await.unwrap_or_else(|e| Err(io::Error::other(e)));
+            let failed = |e: io::Error| StoreError::Generic {
+                store: "LocalFileSystem",
+                source: format!("cannot read {}: {e}", path.display()).into(),
+            };
+            pass(read.map_err(failed)?);
+        }
+        GetResultPayload::Stream(mut stream) => {
+            while let Some(piece) = stream.try_next().await? {
+                if !pass(piece) {
+                    break;
+                }
+            }
+        }
+    }
+    Ok(passed)
+}
+
+/// The bytes of a range of a file. Unlike `object_store`, writes no zeros before it reads.
+fn read_file(mut file: File, range: Range<u64>) -> io::Result<Bytes> {
+    let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
+    file.seek(SeekFrom::Start(range.start))?;
+    file.take(range.end - range.start).read_to_end(&mut bytes)?;
+    Ok(bytes.into())
 }
 
 /// Creates an object. A refusal can mean that an earlier attempt of this call has made it, or nothing at all: some stores
@@ -332,8 +391,12 @@ async fn holds(
         Some(size) if size != length => return Ok(Some(false)),
         Some(_) => {}
     }
-    match get(store, path, 0..length, call).await {
-        Ok(there) => Ok(Some(there == *bytes)),
+    let (pieces, there) = mpsc::channel();
+    match get(store, path, 0..length, call, &pieces).await {
+        Ok(()) => {
+            drop(pieces);
+            Ok(Some(there.iter().collect::<Vec<_>>().concat() == *bytes))
+        }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) if error.kind() == ErrorKind::OutOfRange => Ok(Some(false)), // replaced meanwhile
         Err(error) => Err(error),

@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use super::{NAME_BYTES_MAX, NAME_PART_BYTES_MAX, ObjectInfo, Vault};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use std::fmt::Debug;
 
@@ -70,10 +70,12 @@ fn gets_return_exact_ranges(vault: &dyn Vault) {
         assert_eq!(vault.get("o/7", at..at).unwrap(), Bytes::new());
     }
     for range in [0..11, 9..11, 10..11, 11..12, 11..11, 0..u64::MAX] {
-        fails(vault.get("o/7", range), ErrorKind::OutOfRange);
+        fails(vault.get("o/7", range.clone()), ErrorKind::OutOfRange);
+        fails(vault.get_pieces("o/7", range, &mut |_| Ok(())), ErrorKind::OutOfRange);
     }
     for range in [0..0, 0..1, 5..5] {
-        fails(vault.get("o/8", range), ErrorKind::NotFound);
+        fails(vault.get("o/8", range.clone()), ErrorKind::NotFound);
+        fails(vault.get_pieces("o/8", range, &mut |_| Ok(())), ErrorKind::NotFound);
     }
     vault.delete("o/7").unwrap();
     fails(vault.get("o/7", 0..1), ErrorKind::NotFound);
@@ -98,7 +100,21 @@ fn large_objects_are_whole(vault: &dyn Vault) {
     assert!(vault.get("large", 0..LARGE_BYTES as u64).unwrap() == bytes);
     let middle = (8 << 20) - 7..(16 << 20) + 9;
     let part = vault.get("large", middle.start as u64..middle.end as u64).unwrap();
-    assert!(part == bytes.slice(middle));
+    assert!(part == bytes.slice(middle.clone()));
+    let mut pieces = Vec::new();
+    let mut take = |piece: Bytes| {
+        pieces.extend_from_slice(&piece);
+        Ok(())
+    };
+    vault.get_pieces("large", middle.start as u64..middle.end as u64, &mut take).unwrap();
+    assert!(pieces == bytes[middle]);
+    let mut count = 0;
+    let mut refuse = |_| {
+        count += 1;
+        Err(Error::new(ErrorKind::Full, "no room"))
+    };
+    fails(vault.get_pieces("large", 0..LARGE_BYTES as u64, &mut refuse), ErrorKind::Full);
+    assert_eq!(count, 1);
     vault.delete("large").unwrap();
 }
 

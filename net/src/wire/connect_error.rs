@@ -47,6 +47,9 @@ pub enum TlsMismatch {
     OwnExpired,
 }
 
+/// The text of hyper's error for a host whose address was not found, which has no kind of its own.
+const UNKNOWN_HOST: &str = "dns error";
+
 impl TlsMismatch {
     /// Returns the mismatch behind an error, such as a status that tonic made or an error of its transport.
     pub fn of(error: &(dyn Error + 'static)) -> Option<Self> {
@@ -145,8 +148,10 @@ pub(crate) fn is_certificate(error: &(dyn Error + 'static)) -> bool {
 /// Whether no connection was established: the system reports that nothing listens there, or that there is no route.
 pub(crate) fn is_unconnected(error: &(dyn Error + 'static)) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
-    let mut causes = chain(error).filter_map(|cause| cause.downcast_ref::<io::Error>());
-    causes.any(|e| matches!(e.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable))
+    chain(error).any(|cause| match cause.downcast_ref::<io::Error>() {
+        Some(e) => matches!(e.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable),
+        None => cause.to_string() == UNKNOWN_HOST,
+    })
 }
 
 /// An error and its causes, the nearest first.

@@ -9,9 +9,10 @@ use clap::{CommandFactory, Parser};
 
 /// An embeddable replicated log: append records, read them back by index, look after the files.
 ///
-/// A log is a directory. Records are opaque bytes, numbered 1, 2, 3 … without holes. An append is confirmed
-/// when it is durable (fdatasync has returned). One process at a time appends to a directory; any number of
-/// processes read it meanwhile.
+/// A log is a directory, or behind servers: HOST:PORT is their default log, HOST:PORT/NAME one of their named
+/// logs. Records are opaque bytes, numbered 1, 2, 3 … without holes. An append is confirmed when it is durable:
+/// fdatasync has returned, with servers on a majority of them. One process at a time appends to a directory;
+/// any number of processes read it meanwhile.
 #[derive(Debug, Parser)]
 #[command(name = "chiplog", version = version(), propagate_version = true, max_term_width = 110, after_long_help = EXAMPLES)]
 pub(crate) struct Cli {
@@ -25,6 +26,7 @@ const EXAMPLES: &str = "\
 Examples:
   chiplog append ./log < app.log           each line becomes a record
   chiplog read ./log --last 10 --follow    the newest ten, then each new record
+  chiplog read log1:7411/orders            the records of a named log of servers
   chiplog info ./log --json                positions and sizes for a script
   chiplog verify ./log                     check every checksum of every block
   chiplog doctor ./log                     is this disk fit for a log?";

@@ -8,9 +8,11 @@
 //! ([`Target::check_new`]).
 
 use crate::common::failure::{Failure, Result};
+use crate::connect::open_log::is_log;
 use chiplog::ErrorKind;
 use chiplog_net::served::log_slot::DEFAULT_LOG;
 use chiplog_net::wire::address::check_host_port;
+use std::ffi::OsString;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
@@ -116,9 +118,16 @@ impl Target {
     /// Before a log is made: checks that a directory is meant.
     ///
     /// # Errors
-    /// `NotFound` for a name without a slash that is not an existing directory.
+    /// `NotFound` for a name without a slash that is not an existing directory. `AlreadyExists` for a directory with other files and
+    /// no log.
     pub(crate) fn check_new(&self) -> Result<()> {
         match self {
+            Self::Directory(path) if has_only_other_files(path) => {
+                let why = format!(
+                    "the directory {self} has other files and no log: give an empty or a new one, or make a log among them with --create"
+                );
+                Err(Failure::new(ErrorKind::AlreadyExists, why))
+            }
             Self::Directory(path) if is_bare(path) && !path.is_dir() => {
                 let why = format!(
                     "there is no directory {self}: write a server as {self}:7411, a new log as ./{self} or with --create"
@@ -134,6 +143,16 @@ impl Target {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether a directory has files of something else, and no log. A log that is being made has no identity yet.
+fn has_only_other_files(path: &Path) -> bool {
+    let Ok(entries) = std::fs::read_dir(path) else { return false };
+    let is_other = |name: OsString| {
+        let name = name.to_string_lossy();
+        name != "lost+found" && !name.starts_with("chiplog.") && !name.ends_with(".seg")
+    };
+    !is_log(path) && entries.flatten().any(|entry| is_other(entry.file_name()))
 }
 
 /// Whether a path begins with this machine's name or an IP address, and nothing here is called that.
@@ -200,6 +219,9 @@ impl FromStr for Servers {
         let addresses: Vec<_> = list.split(',').map(|address| address.trim().to_owned()).collect();
         for address in &addresses {
             check_host_port(address).map_err(|e| match address == text {
+                true if !text.contains(':') => {
+                    format!("{e}; `chiplog info DIRECTORY` shows a log in a directory")
+                }
                 true => e.to_string(),
                 false => format!("{text:?}: {e}"),
             })?;

@@ -232,6 +232,18 @@ fn misspelt_servers_make_no_log() {
     let (ended, words) = append(&["./log2"]);
     assert!(ended == Some(0) && words.contains("made a new log in the directory ./log2"), "{words}");
     assert_eq!(append(&["log1"]).0, Some(0), "it exists");
+    // A directory of something else becomes a log only when that is said.
+    let home = place.path().join("home");
+    fs::create_dir(&home).unwrap();
+    fs::create_dir(home.join("lost+found")).unwrap();
+    fs::write(home.join("letter"), "dear").unwrap();
+    let (ended, words) = append(&["./home"]);
+    assert!(ended == Some(2) && words.contains("--create"), "{words}");
+    assert_eq!(fs::read_dir(&home).unwrap().count(), 2, "nothing was made");
+    fs::remove_file(home.join("letter")).unwrap();
+    assert_eq!(append(&["./home"]).0, Some(0));
+    fs::write(home.join("letter"), "dear").unwrap();
+    assert_eq!(append(&["./home"]).0, Some(0), "it is a log");
 }
 
 #[test]

@@ -17,19 +17,19 @@ use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, IF_MATCH,
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use reqwest::Response;
 use std::ops::Range;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 /// The waits between attempts grow from the first to the last of these.
 const WAITS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
-/// The buffer with which a read begins.
-const BUFFER_BYTES: u64 = 8 << 20;
 /// The largest list that is read: of about a million objects.
 const LIST_BYTES_MAX: usize = 256 << 20;
 /// A list may take this many times the time limit of a call: 10 min by default, in which all of the largest arrives at 450 KB/s.
 const LIST_TIMES: u32 = 20;
 
 /// An object, as the headers of an answer say.
+#[derive(PartialEq, Eq)]
 pub(super) struct Described {
     pub(super) bytes: u64,
     crc32c: u32,
@@ -59,6 +59,15 @@ fn crc32c_in(headers: &HeaderMap) -> Option<u32> {
     let digits = tag.strip_prefix("W/").unwrap_or(tag).strip_prefix("\"crc32c-")?.strip_suffix('"')?;
     let is_sum = digits.len() == 8 && digits.bytes().all(|b| b.is_ascii_hexdigit());
     u32::from_str_radix(digits, 16).ok().filter(|_| is_sum)
+}
+
+/// The object of which an answer has a range, and that range.
+fn part_in(headers: &HeaderMap) -> Option<(Described, Range<u64>)> {
+    let (part, bytes) = text_of(headers, CONTENT_RANGE)?.strip_prefix("bytes ")?.split_once('/')?;
+    let bytes = bytes.parse().ok().filter(|bytes| *bytes <= OBJECT_BYTES_MAX)?;
+    let (first, last) = part.split_once('-')?;
+    let end = last.parse::<u64>().ok()?.checked_add(1).filter(|end| *end <= bytes)?;
+    Some((Described { bytes, crc32c: crc32c_in(headers)? }, first.parse().ok()?..end))
 }
 
 /// The attempts of one call: it fails once nothing has arrived for its time limit.
@@ -159,74 +168,106 @@ impl Server {
         }
     }
 
-    pub(super) async fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
-        let missing = || {
-            let what = format!("the server {} has no object {name:?}", self.base);
-            Error::new(ErrorKind::NotFound, what)
-        };
-        let object = self.head(name).await?.ok_or_else(missing)?;
-        if object.bytes < range.end {
-            return Err(self.too_short(name, object.bytes, &range));
+    /// Passes bytes of an object on as they arrive. The answers say what the object is: no request only asks for that.
+    pub(super) async fn get(&self, name: &str, range: Range<u64>, pieces: &Sender<Bytes>) -> Result<()> {
+        if range.is_empty() {
+            return self.check_is_within(name, &range).await;
         }
-        // It grows with what arrives: the size is the word of the server.
-        let mut bytes = BytesMut::with_capacity((range.end - range.start).min(BUFFER_BYTES) as usize);
+        let mut reading = Reading { name, object: None, left: range.clone(), sum: None };
         let mut patience = self.patience();
-        while range.start + (bytes.len() as u64) < range.end {
-            let before = bytes.len();
-            let left = range.start + before as u64..range.end;
-            let added = self.add(name, &object, left, &mut bytes).await;
-            if bytes.len() > before {
+        while !reading.left.is_empty() {
+            let before = reading.left.start;
+            let read = self.read(&mut reading, pieces).await;
+            if reading.left.start > before {
                 patience = self.patience();
             }
-            if let Err(failed) = added {
+            if let Err(failed) = read {
                 patience.again(failed).await?;
             }
         }
-        let sum = Crc::default().add(&bytes).sum();
-        if range == (0..object.bytes) && sum != object.crc32c {
-            let what = format!(
-                "object {name} is damaged in the object store of the server {}: its checksum is {sum:08x}, and that of the log's \
-                 object {:08x}",
-                self.base, object.crc32c
-            );
-            return Err(Error::new(ErrorKind::Corrupt, what));
+        match (reading.object, reading.sum.map(Crc::sum)) {
+            (Some(object), Some(sum)) if sum != object.crc32c => {
+                let what = format!(
+                    "object {name} is damaged in the object store of the server {}: its checksum is {sum:08x}, and that of the log's \
+                     object {:08x}",
+                    self.base, object.crc32c
+                );
+                Err(Error::new(ErrorKind::Corrupt, what))
+            }
+            _ => Ok(()),
         }
-        Ok(bytes.freeze())
     }
 
-    /// Adds these bytes of an object. After an error, as many as arrived.
-    async fn add(
-        &self,
-        name: &str,
-        object: &Described,
-        left: Range<u64>,
-        bytes: &mut BytesMut,
-    ) -> Result<(), Failed> {
-        let asked = format!("{}-{}", left.start, left.end - 1);
-        let headers = [(RANGE, format!("bytes={asked}")), (IF_MATCH, object.tag())];
+    /// The result for an empty range, which HTTP does not have.
+    async fn check_is_within(&self, name: &str, range: &Range<u64>) -> Result<()> {
+        match self.head(name).await? {
+            Some(object) if range.end <= object.bytes => Ok(()),
+            Some(object) => Err(self.too_short(name, object.bytes, range)),
+            None => {
+                let what = format!("the server {} has no object {name:?}", self.base);
+                Err(Error::new(ErrorKind::NotFound, what))
+            }
+        }
+    }
+
+    /// Makes one attempt to read what is left.
+    async fn read(&self, reading: &mut Reading<'_>, pieces: &Sender<Bytes>) -> Result<(), Failed> {
+        let Reading { name, object, left, .. } = &*reading;
+        let mut headers = vec![(RANGE, format!("bytes={}-{}", left.start, left.end - 1))];
+        headers.extend(object.as_ref().map(|object| (IF_MATCH, object.tag())));
         let mut response = self.ask(Method::GET, &format!("/{name}"), &headers).await?;
         let url = response.url().to_string();
         // A cache or a proxy on the way can have another range, or another object.
-        let is_asked = text_of(response.headers(), CONTENT_RANGE)
-            == Some(&format!("bytes {asked}/{}", object.bytes))
-            && crc32c_in(response.headers()) == Some(object.crc32c);
-        if response.status() != StatusCode::PARTIAL_CONTENT || !is_asked {
+        let (answered, part) = part_in(response.headers()).ok_or_else(|| Failed::ForGood(stranger(&url)))?;
+        if answered.bytes < left.end && part == (left.start..answered.bytes) {
+            return Err(Failed::ForGood(self.too_short(name, answered.bytes, left)));
+        }
+        let is_same = object.as_ref().is_none_or(|object| *object == answered);
+        if response.status() != StatusCode::PARTIAL_CONTENT || part != *left || !is_same {
             return Err(Failed::ForGood(stranger(&url)));
         }
-        let end = bytes.len() as u64 + (left.end - left.start);
+        reading.is(answered);
         while let Some(piece) = response.chunk().await.map_err(|e| Failed::Now(broken(&url, e)))? {
-            if (bytes.len() + piece.len()) as u64 > end {
+            if piece.len() as u64 > reading.left.end - reading.left.start {
                 return Err(Failed::ForGood(stranger(&url)));
             }
-            bytes.extend_from_slice(&piece);
+            reading.add(&piece);
+            let unwanted = |_| Failed::ForGood(Error::new(ErrorKind::Closed, "the caller has gone"));
+            pieces.send(piece).map_err(unwanted)?;
         }
-        match bytes.len() as u64 == end {
-            true => Ok(()),
-            false => Err(Failed::Now(Error::new(
+        match reading.left.end - reading.left.start {
+            0 => Ok(()),
+            missing => Err(Failed::Now(Error::new(
                 ErrorKind::Unavailable,
-                format!("cannot get {url}: the answer ended {} bytes early", end - bytes.len() as u64),
+                format!("cannot get {url}: the answer ended {missing} bytes early"),
             ))),
         }
+    }
+}
+
+/// A read that goes on over several attempts.
+struct Reading<'a> {
+    name: &'a str,
+    /// As the first answer says.
+    object: Option<Described>,
+    left: Range<u64>,
+    /// The checksum so far, if all of the object is read.
+    sum: Option<Crc>,
+}
+
+impl Reading<'_> {
+    /// Notes what an answer says of the object.
+    fn is(&mut self, object: Described) {
+        if self.object.is_none() && self.left == (0..object.bytes) {
+            self.sum = Some(Crc::default());
+        }
+        self.object = Some(object);
+    }
+
+    /// Counts bytes that have arrived.
+    fn add(&mut self, piece: &[u8]) {
+        self.left.start += piece.len() as u64;
+        self.sum = self.sum.take().map(|sum| sum.add(piece));
     }
 }
 

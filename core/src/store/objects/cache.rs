@@ -27,6 +27,7 @@ use crate::disk::{Disk, DiskFile, Map};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::LogId;
 use crate::vault::Vault;
+use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::IoSlice;
 use std::ops::Range;
@@ -455,12 +456,22 @@ impl ObjectFile {
 
     fn fetch(&self, chunk: usize) -> Result<()> {
         let range = chunk * self.chunk_bytes..((chunk + 1) * self.chunk_bytes).min(self.bytes);
-        let got = self.vault.get(&self.name, range.start as u64..range.end as u64);
-        let got = got.and_then(|got| match got.len() == range.len() {
-            true => Ok(got),
-            false => Err(Error::new(ErrorKind::OutOfRange, format!("{} bytes came", got.len()))),
+        let mut at = range.start;
+        let mut write = |piece: Bytes| {
+            let end = at + piece.len();
+            if end > range.end {
+                return Err(Error::new(ErrorKind::OutOfRange, "more bytes came"));
+            }
+            let written = self.file.write_at(at as u64, &[IoSlice::new(&piece)]);
+            at = end;
+            written.map_err(|e| Error::io("write", &PathBuf::from(self.file_name()), e))
+        };
+        let got = self.vault.get_pieces(&self.name, range.start as u64..range.end as u64, &mut write);
+        let got = got.and_then(|()| match at == range.end {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::OutOfRange, format!("{} bytes came", at - range.start))),
         });
-        let got = got.map_err(|error| match error.kind() {
+        got.map_err(|error| match error.kind() {
             // Not one object, but all of them.
             ErrorKind::NotFound if matches!(self.vault.size(&self.root), Ok(None)) => {
                 Error::new(ErrorKind::Unavailable, not_there(&self.root))
@@ -474,10 +485,8 @@ impl ObjectFile {
             }
             _ => error,
         })?;
-        let written = self.file.write_at(range.start as u64, &[IoSlice::new(&got)]);
-        written.map_err(|e| Error::io("write", &PathBuf::from(self.file_name()), e))?;
         if let Some(cache) = self.cache.upgrade() {
-            cache.add(self, got.len());
+            cache.add(self, range.len());
         }
         Ok(())
     }
