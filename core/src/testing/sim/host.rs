@@ -226,6 +226,7 @@ impl Host {
             object_scrub: plan.object_scrub,
             shared: plan.logs > 0,
             vault: self.vault.clone(),
+            fills: self.vault.is_some() && plan.seed % 3 == 1 && !self.node.0.is_multiple_of(2),
             seed: plan.seed ^ (self.node.0 << 32) ^ u64::from(self.life),
         }
     }

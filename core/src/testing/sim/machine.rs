@@ -1,6 +1,7 @@
 //! Machine: one process of a simulation. It is a [`Node`] over a simulated disk, driven call by call: the steps that
 //! the log's own driver does with threads and clocks are done here when the world calls.
 
+pub(super) mod disk_use;
 mod objects;
 mod reading;
 pub(super) mod state;
@@ -21,9 +22,11 @@ use crate::record::batch::Batch;
 use crate::replica::node::Node;
 use crate::replica::node::driver::{DrivenNode as _, Driver, Guarded};
 use crate::replica::node::shared::Shared;
+use crate::replica::node::tiering::fill_limits;
 use crate::replica::open::{RecoveredLog, open};
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
 use crate::replica::queue::proposals::{Command, LogCommand, ProposalQueue, QueueLimits, WaitLimit};
+use crate::store::filling::Filling;
 use crate::store::format::identity::Identity;
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
@@ -64,6 +67,8 @@ pub(super) struct Machine {
     vault: Option<Arc<SimVault>>,
     /// The next object to be made here, and compared with the one that is stored.
     compared: u64,
+    /// Keeps whole objects on the disk.
+    filling: Option<Filling>,
 }
 
 impl Machine {
@@ -110,6 +115,7 @@ impl Machine {
         let dial = Dial::default();
         let threads = Threads::new(Driver::new(node, cluster, dial.clone(), true), dial.clone());
         let Shared { queue, options, view, .. } = shared;
+        let filling = fill_limits(&options).map(|limits| Filling::new(&view.segments, limits));
         Ok(Self {
             threads,
             dial,
@@ -122,6 +128,7 @@ impl Machine {
             readers: Readers::new(view, StoreFaults::new(setup.vault.clone(), disk)),
             vault: setup.vault.clone(),
             compared: 0,
+            filling,
         })
     }
 

@@ -193,6 +193,9 @@ impl World {
         if self.vault.is_some() {
             self.schedule.after(self.plan.fault_interval / 2, Event::Pins);
         }
+        if self.vault.is_some() {
+            self.schedule.after(self.plan.fault_interval / 2, Event::Fill);
+        }
         if self.plan.branches {
             self.schedule.after(self.plan.fault_interval / 2, Event::Branches);
         }
@@ -380,6 +383,7 @@ impl World {
                 return Err(format!("node {node} was removed and leads"));
             }
         }
+        self.judge_strays()?;
         self.judge_objects(leader)?;
         self.judge_unknown()?;
         self.judge_made(leader)?;
