@@ -404,7 +404,13 @@ fn a_hole_takes_space_once_it_is_written() {
     assert!(file.punch_hole(512..1024).unwrap());
     assert_eq!(disk.space_used(), 1024);
     // The limit is the disk's: it is there after a crash, too.
-    assert!(disk.crash(|versions| versions - 1).create("b").unwrap().write_at(0, &[IoSlice::new(&[1; 9])]).is_err());
+    assert!(
+        disk.crash(|versions| versions - 1)
+            .create("b")
+            .unwrap()
+            .write_at(0, &[IoSlice::new(&[1; 9])])
+            .is_err()
+    );
 }
 
 #[test]

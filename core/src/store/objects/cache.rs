@@ -329,9 +329,7 @@ impl ObjectFile {
         let file = cache.disk.create(&file_name).map_err(io)?;
         // The whole length, almost without space: what is not fetched takes none.
         if let Err(error) = file.write_at(bytes as u64 - 1, &[IoSlice::new(&[0])]) {
-            if !planted!(132) {
-                remove(&*cache.disk, &file_name); // each attempt has a name of its own
-            }
+            remove(&*cache.disk, &file_name); // each attempt has a name of its own
             return Err(io(error));
         }
         Ok(Self::of(cache, (owner, number), (file_name, file), bytes, (chunk_bytes, ABSENT)))

@@ -277,7 +277,7 @@ impl SpareFiles for ObjectCache {
             if files.is_closed {
                 return None;
             }
-            if let Some(file) = files.recent.pop_back_if(|_| !planted!(138)) {
+            if let Some(file) = files.recent.pop_back_if(|_| !planted!(132)) {
                 let bytes = file.held.load(Ordering::Relaxed);
                 self.forget(&files, &file);
                 return Some(bytes);

@@ -8,6 +8,7 @@
 
 use super::nemesis::Trouble;
 use super::{Check, Event, World};
+use crate::disk::sim::Rng;
 use crate::sync::clock::Moment;
 use crate::testing::sim::host::{Host, State};
 use crate::testing::sim::machine::disk_use::DiskUse;
@@ -59,6 +60,16 @@ impl World {
         self.lasts(Trouble::Full(node), time_ms.0, time_ms.1)
     }
 
+    /// In half of the runs with slices of named logs none can be stored at first: the first one then has to have what is there already.
+    pub(in crate::testing::sim) fn delay_slices(&mut self) {
+        let Some(vault) = self.vault.as_ref().filter(|vault| vault.takes_slices) else { return };
+        let mut rng = Rng::new(self.plan.seed ^ 0x51_1ce5);
+        if self.plan.logs > 0 && !self.plan.faults.is_empty() && rng.permille(500) {
+            vault.refuse_part(Some("/s/".to_owned()));
+            self.lasts(Trouble::StoreOut, 300, 2_000);
+        }
+    }
+
     /// Fetches whole objects, and schedules the next time.
     pub(in crate::testing::sim) fn fill_wakes(&mut self) -> Check {
         let now = self.now();
@@ -84,7 +95,8 @@ impl World {
             let Some(host) = self.hosts.get_mut(&node) else { continue };
             let is_slow = host.limp > 1 || host.prepares_late || host.slow_sync || host.closing.is_some();
             let life = host.life;
-            let has_to = host.running().is_some_and(|m| !is_slow && !m.is_poisoned() && m.has_to_release(now));
+            let has_to =
+                host.running().is_some_and(|m| !is_slow && !m.is_poisoned() && m.has_to_release(now));
             if !has_to {
                 self.full_disks.releases.remove(&node);
                 continue;
@@ -107,7 +119,8 @@ impl World {
         for host in self.hosts.values().filter(|host| host.is_up() && host.disk.faults_fired() == 0) {
             let Some(machine) = &host.machine else { continue };
             let image = host.disk.visible();
-            let names = image.names().filter(|name| name.ends_with(".object") && name.len() < CACHED_NAME_MAX);
+            let names =
+                image.names().filter(|name| name.ends_with(".object") && name.len() < CACHED_NAME_MAX);
             let cached = machine.disk_use().cached;
             if let Some(stray) = names.into_iter().find(|name| !cached.contains(*name)) {
                 return Err(format!("node {}: file {stray} stays, although nothing knows it", host.node));
@@ -131,7 +144,10 @@ pub(super) fn judge_room(host: &mut Host, before: Option<DiskUse>) -> Check {
     let Some((before, after)) = before.zip(use_of(host)).filter(|_| faults == 0) else { return Ok(()) };
     let is_refused = after.refused_at.is_some() && after.refused_at != before.refused_at;
     if is_refused && !before.cached.is_empty() && before.cached.is_subset(&after.cached) {
-        return Err(format!("node {node}: a segment was refused, and all {} cached objects stay", before.cached.len()));
+        return Err(format!(
+            "node {node}: a segment was refused, and all {} cached objects stay",
+            before.cached.len()
+        ));
     }
     Ok(())
 }

@@ -650,7 +650,9 @@ impl World {
             return self.after_damage(node);
         }
         if !faulty {
-            return Err(format!("node {node} does not start although its disk works, or has room: {error:?}"));
+            return Err(format!(
+                "node {node} does not start although its disk works, or has room: {error:?}"
+            ));
         }
         host.disk.heal();
         let unanswered = host.kill();

@@ -43,7 +43,7 @@ impl World {
     }
 
     /// Wakes the threads that the queue has notified.
-    pub(super) fn wake_called(&mut self, node: NodeId) {
+    pub(in crate::testing::sim) fn wake_called(&mut self, node: NodeId) {
         if self.hosts.get(&node).is_some_and(|h| h.patient.is_some()) {
             let delay = self.turn_delay();
             self.run_at(node, 0, self.now().plus(delay));

@@ -73,7 +73,9 @@ impl World {
         match begins.iter().find(|begin| lacks(begin)) {
             Some(begin) => {
                 let first = settled.map(|settled| settled.first);
-                Err(format!("node {node}: a slice without others before it begins with record {begin}, not with {first:?}"))
+                Err(format!(
+                    "node {node}: a slice without others before it begins with record {begin}, not with {first:?}"
+                ))
             }
             None => Ok(()),
         }
