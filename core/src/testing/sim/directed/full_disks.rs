@@ -4,8 +4,8 @@ use super::{Check, Plan, Stage};
 use crate::error::ErrorKind;
 use std::time::Duration;
 
-/// Without payload slices, and without slices.
-const SEED: u64 = 7;
+/// Without payload slices, without slices, and without objects that are kept whole.
+const SEED: u64 = 9;
 /// It may take this long until an object is tried again.
 const RETRY_MAX: Duration = Duration::from_secs(90);
 
@@ -25,8 +25,16 @@ pub(super) fn files_make_room_once_they_are_stored() -> Check {
         vault.refuse_part(None);
         stage.advance(RETRY_MAX)?;
         for _ in 0..60 {
-            stage.takes_appends()?;
+            stage.takes_appends().map_err(|why| format!("{why}; {}", objects_of(&mut stage)))?;
         }
     }
     Ok(())
+}
+
+/// What the leader knows of objects, as text.
+fn objects_of(stage: &mut Stage) -> String {
+    let (leader, now) = (stage.world.leader(), stage.world.now());
+    let Some(machine) = leader.and_then(|leader| stage.world.machine(leader)) else { return String::new() };
+    let ((stored, cut), has_to) = (machine.objects(), machine.has_to_release(now));
+    format!("{} of {} objects are stored; files have to go: {has_to}", stored.len(), cut.len())
 }
