@@ -30,9 +30,11 @@ pub(crate) use played::Played;
 pub(super) mod played {
     //! Threads that a simulation plays: one at a time, each from one pause to the next.
 
+    use crate::error::Result;
     use crate::sync::clock::Moment;
-    use std::any::Any;
+    use crate::sync::threads::spawn;
     use std::cell::RefCell;
+    use std::path::Path;
     use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
     use std::thread::JoinHandle;
     use std::time::{Duration, Instant};
@@ -47,7 +49,7 @@ pub(super) mod played {
         static ME: RefCell<Option<Arc<Baton>>> = const { RefCell::new(None) };
     }
 
-    /// What the simulation and a thread pass to each other.
+    /// The simulation and a thread pass this to each other.
     #[derive(Debug)]
     struct Baton {
         turn: Mutex<Turn>,
@@ -108,17 +110,19 @@ pub(super) mod played {
     #[derive(Debug)]
     pub(crate) struct Played<T> {
         baton: Arc<Baton>,
-        thread: Option<JoinHandle<T>>,
+        thread: Option<JoinHandle<()>>,
+        result: Arc<Mutex<Option<T>>>,
     }
 
     impl<T: Send + 'static> Played<T> {
         /// A call that begins with the next [`Self::play`].
-        pub(crate) fn new(call: impl FnOnce() -> T + Send + 'static) -> std::io::Result<Self> {
+        pub(crate) fn new(call: impl FnOnce() -> T + Send + 'static) -> Result<Self> {
             let turn =
                 Turn { is_running: false, is_stopped: false, now: Moment::START, wakes_at: Moment::START };
             let (turn, changed, epoch) = (Mutex::new(turn), Condvar::new(), Instant::now());
             let baton = Arc::new(Baton { turn, changed, epoch });
-            let own = baton.clone();
+            let (own, result) = (baton.clone(), Arc::new(Mutex::new(None)));
+            let there = result.clone();
             let run = move || {
                 /// Gives the turn back, also after a panic.
                 struct Ends(Arc<Baton>);
@@ -135,12 +139,12 @@ pub(super) mod played {
                 }
                 ME.set(Some(own));
                 let result = call();
+                *there.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
                 ME.set(None);
                 drop(ends);
-                result
             };
-            let thread = std::thread::Builder::new().name("played".to_owned()).spawn(run)?;
-            Ok(Self { baton, thread: Some(thread) })
+            let thread = spawn("chiplog-played", Path::new("a simulation"), run)?;
+            Ok(Self { baton, thread: Some(thread), result })
         }
 
         /// Lets it run up to its next pause, if it wants to run by now. The result, once it has one.
@@ -155,10 +159,10 @@ pub(super) mod played {
             if self.baton.lock().wakes_at != ENDED {
                 return None; // it pauses
             }
-            match self.thread.take()?.join() {
-                Ok(result) => Some(result),
-                Err(panic) => std::panic::resume_unwind(panic),
+            if let Err(panic) = self.thread.take()?.join() {
+                std::panic::resume_unwind(panic);
             }
+            self.result.lock().unwrap_or_else(PoisonError::into_inner).take()
         }
     }
 
@@ -168,8 +172,7 @@ pub(super) mod played {
             let mut turn = self.baton.lock();
             turn.is_stopped = true;
             self.baton.set_running(turn, true);
-            let ended: Result<T, Box<dyn Any + Send>> = thread.join();
-            drop(ended);
+            drop(thread.join());
         }
     }
 }

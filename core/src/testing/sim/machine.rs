@@ -71,7 +71,7 @@ pub(super) struct Machine {
     compared: u64,
     /// Keeps whole objects on the disk.
     filling: Option<Filling>,
-    /// What a handle of its log shares with it.
+    /// A handle of its log shares this with it.
     shared: Arc<Shared>,
 }
 

@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(rig.filling.step(rig.now), Step::End);
     }
 
-    /// What readers have fetched gives way as well, before what is kept. A file that could not be made does not stay: it could not.
+    /// Cached objects give way as well, before those that are kept. A file that could not be made does not stay: it could not.
     #[test]
     fn cached_objects_give_way_where_the_disk_is_full() {
         let mut rig = Rig::new(2 * OBJECT_BYTES as u64, None).unwrap();

@@ -15,8 +15,11 @@ pub(super) fn files_make_room_once_they_are_stored() -> Check {
     for voters in [1, 3] {
         let mut stage = Stage::with(voters, 0, Plan { objects: true, ..Plan::calm(SEED) })?;
         let vault = stage.world.vault.clone().ok_or("the plan has no object store")?;
+        // The objects are listed, once there are some.
+        stage.append_many(120)?;
+        stage.advance(RETRY_MAX)?;
         vault.refuse_part(Some("/o/".to_owned()));
-        stage.append_many(80)?;
+        stage.append_many(40)?;
         stage.fill_up()?;
         stage.advance(Duration::from_secs(5))?;
         if stage.append_large()? != Some(ErrorKind::Full) {
@@ -31,7 +34,7 @@ pub(super) fn files_make_room_once_they_are_stored() -> Check {
     Ok(())
 }
 
-/// What the leader knows of objects, as text.
+/// The leader's objects, as text.
 fn objects_of(stage: &mut Stage) -> String {
     let (leader, now) = (stage.world.leader(), stage.world.now());
     let Some(machine) = leader.and_then(|leader| stage.world.machine(leader)) else { return String::new() };

@@ -7,7 +7,7 @@ use crate::store::filling::Step;
 use crate::sync::clock::Moment;
 use std::collections::BTreeSet;
 
-/// What the disk of a machine is used for.
+/// The use of a machine's disk.
 #[derive(Debug, Default)]
 pub(in crate::testing::sim) struct DiskUse {
     /// The names of cached objects.
@@ -17,7 +17,7 @@ pub(in crate::testing::sim) struct DiskUse {
 }
 
 impl Machine {
-    /// What the disk is used for.
+    /// The use of its disk.
     pub(in crate::testing::sim) fn disk_use(&self) -> DiskUse {
         let guarded = self.lock();
         let store = &guarded.node.writer.store;

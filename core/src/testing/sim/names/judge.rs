@@ -6,7 +6,7 @@
 //! - a name that exists had a log then, and one that was not found had none;
 //! - a creation that was refused left nothing: its name, which no other call uses, has no log, then or later.
 //!
-//! Must not know: clusters, threads.
+//! Must not know: how calls are carried out.
 
 use super::calls::{Answer, Call};
 use crate::api::catalogue::{Catalogue, CatalogueRecord};
@@ -17,7 +17,7 @@ use crate::testing::sim::oracle::Check;
 use crate::types::{Index, LogId, LogNumber};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a program wants.
+/// The wish of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
     Create(String),
@@ -79,7 +79,7 @@ impl Judge {
         Ok(())
     }
 
-    /// What a program wants next.
+    /// The next wish of a program.
     pub(super) fn wants(&self, rng: &mut Rng, attempt: u64) -> Wanted {
         let shared = ["a", "b"][rng.below(2)].to_owned();
         let existing = self.catalogue.after("", "").map(|(name, _)| name.to_owned()).collect::<Vec<_>>();

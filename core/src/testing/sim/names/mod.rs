@@ -306,7 +306,7 @@ impl Pair {
         lagging.map(|(of, ails)| format!("{of} has not recovered: {ails}"))
     }
 
-    /// What is left to do, once all faults have ended. None: nothing.
+    /// The work that is left once all faults have ended. None: there is none.
     fn left(&mut self) -> Option<String> {
         if self.programs.iter().any(|(_, running)| running.is_some()) {
             return Some("a call is not answered".to_owned());

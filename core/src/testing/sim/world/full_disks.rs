@@ -130,7 +130,7 @@ impl World {
     }
 }
 
-/// What the full disk of a running process is used for; None: it is not full.
+/// The use of the full disk of a running process; None: it is not full.
 pub(super) fn use_of(host: &mut Host) -> Option<DiskUse> {
     if !host.disk.is_limited() || host.state != State::Up {
         return None;
