@@ -32,6 +32,14 @@ pub const SECTOR_BYTES: usize = 512;
 /// Bytes of zeros written at a time.
 const ZERO_PIECE_BYTES: usize = 1 << 20;
 
+/// Whether an error means that the disk, the quota or the file size limit is exhausted.
+pub(crate) fn is_no_space(e: &io::Error) -> bool {
+    matches!(
+        e.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
+}
+
 /// One flat directory of files. `Send + Sync`; calls may block on the device.
 pub trait Disk: Debug + Send + Sync {
     /// The directory's path, for messages.

@@ -191,7 +191,7 @@ fn export(seeds: Range<u64>, dir: &PathBuf) -> Result<ExitCode> {
 fn bugs(seeds: Range<u64>, only: Option<u32>) -> Result<ExitCode> {
     use chiplog::sim::bugs::{
         BUGS, COPIES_OF_ONE_LOG, COPIES_WITH_OBJECTS, GROUP_OBJECTS_FROM, GROUP_PAYLOADS, GROUP_SLICES,
-        NAMED_LOGS_FROM, OBJECTS_FROM, PAYLOADS_FROM, play,
+        NAMED_LOGS_FROM, NAMES, OBJECTS_FROM, PAYLOADS_FROM, play,
     };
     let mut missed = 0;
     println!("{:>3}  {:<66} {:>8} {:>6}  found by", "bug", "what", "seed", "runs");
@@ -214,6 +214,7 @@ fn bugs(seeds: Range<u64>, only: Option<u32>) -> Result<ExitCode> {
                         plan.objects && plan.logs > 0 && plan.followers > 0
                     }
                     n if GROUP_SLICES.contains(&n) => Plan::of(*seed).objects && Plan::of(*seed).logs > 0,
+                    n if NAMES.contains(&n) => Plan::of(*seed).creators,
                     PAYLOADS_FROM.. => Plan::of(*seed).objects && Plan::of(*seed).logs == 0,
                     GROUP_OBJECTS_FROM.. => Plan::of(*seed).objects && Plan::of(*seed).logs > 0,
                     OBJECTS_FROM.. => Plan::of(*seed).objects,

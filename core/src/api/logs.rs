@@ -37,6 +37,7 @@ use crate::record::batch::Batch;
 use crate::replica::open::{disk_at, group_dir, open_named_dir, system_dir};
 use crate::replica::queue::proposals::{Command, LogCommand};
 use crate::sync::completion::{Appended, Ticket};
+use crate::sync::pause;
 use crate::types::{Index, LogId, LogNumber, Timestamp};
 use directories::GroupDirectories;
 use options::SYSTEM_GROUP;
@@ -45,7 +46,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a majority may take to confirm that there is no log of a name.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
@@ -205,11 +206,11 @@ impl Logs {
 
     /// Waits until this replica can read the catalogue. One that was away may have got a part of a snapshot.
     fn await_catalogue(&self) -> Result<()> {
-        let begun = Instant::now();
+        let begun = pause::now();
         loop {
             match self.catalogue().map(drop) {
                 Err(error) if error.kind() == ErrorKind::Unavailable && begun.elapsed() < CATALOGUE_WAIT => {
-                    std::thread::sleep(CATALOGUE_LOOK);
+                    pause::sleep(CATALOGUE_LOOK);
                 }
                 read => return read,
             }
@@ -344,7 +345,7 @@ impl Logs {
     /// runs on other servers. `Unavailable`: no majority answered, or the group does not run here yet. `Timeout`: the log was not
     /// opened in its group. Those of reading the system log.
     pub fn find(&self, name: &str, id: Option<LogId>, timeout: Duration) -> Result<Log> {
-        let deadline = Instant::now() + timeout;
+        let deadline = pause::now() + timeout;
         let is_meant = |entry: &CatalogueEntry| id == Some(entry.id);
         if !self.catalogue()?.get(name).is_some_and(is_meant) {
             self.inner.system.barrier(timeout)?;
@@ -356,8 +357,8 @@ impl Logs {
                 self.open_up_to(&group, entry.group, entry.number)?;
             }
             match group.of_log(entry.number, entry.id) {
-                Err(error) if error.kind() == ErrorKind::NotFound && Instant::now() < deadline => {
-                    std::thread::sleep(LOOK_INTERVAL);
+                Err(error) if error.kind() == ErrorKind::NotFound && pause::now() < deadline => {
+                    pause::sleep(LOOK_INTERVAL);
                 }
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     let what = format!(

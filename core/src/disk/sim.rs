@@ -113,7 +113,8 @@ struct Inner {
     forgetful: bool,
     /// Whether files can have no holes.
     is_solid: bool,
-    /// The sectors of each file that were given back and not written since. A crash forgets them: then they take space again.
+    /// The sectors of each file that were given back, or left out by a write behind them, and not written since. A crash forgets them:
+    /// then they take space.
     holes: BTreeMap<NodeId, BTreeSet<usize>>,
     /// The source of ids of logs and files; None: the system.
     chance: Option<Rng>,
@@ -199,6 +200,7 @@ impl SimDisk {
         heir.sync_time = inner.sync_time;
         heir.forgetful = inner.forgetful;
         heir.is_solid = inner.is_solid;
+        heir.space = inner.space;
         heir.chance = inner.chance.clone();
         if heir.forgetful {
             heir.start = DiskState::default();
@@ -345,8 +347,8 @@ impl SimDisk {
         self.lock_inner().faults.count(call)
     }
 
-    /// Limits the bytes of all files together. A write beyond the limit is cut short and fails with ENOSPC. `None`
-    /// removes the limit.
+    /// Limits the bytes of all files together. A write that needs more is cut short and fails with ENOSPC, also one into a hole: a
+    /// part of a file that was given back, or that a write behind it left out. The limit outlives a crash. `None` removes it.
     pub fn limit_space(&self, bytes: Option<u64>) {
         self.lock_inner().space = bytes;
     }
@@ -487,7 +489,11 @@ impl Inner {
         }
         let end = range.end.min(self.state.content(node).len());
         if range.start < end {
-            self.write(node, range.start, vec![0; (end - range.start) as usize])?;
+            // It takes no space, so a full disk does not refuse it.
+            let space = self.space.take();
+            let zeroed = self.write(node, range.start, vec![0; (end - range.start) as usize]);
+            self.space = space;
+            zeroed?;
             let sectors = (range.start as usize).div_ceil(SECTOR_BYTES)..end as usize / SECTOR_BYTES;
             self.holes.entry(node).or_default().extend(sectors);
         }
@@ -509,17 +515,43 @@ impl Inner {
             }
         }
         if let Some(space) = self.space {
-            let end = offset + data.len() as u64;
-            let len = self.state.content(node).len();
             let free = space.saturating_sub(self.space_used());
-            if end.saturating_sub(len) > free {
-                let part = (len + free).saturating_sub(offset).min(data.len() as u64);
-                self.put(node, offset, &data[..part as usize]);
+            let part = self.part_within(free, node, offset, data.len());
+            if part < data.len() {
+                self.put(node, offset, &data[..part]);
                 return Err(enospc());
             }
         }
         self.put(node, offset, &data);
         Ok(())
+    }
+
+    /// How many of the bytes of a write need no more than `free` bytes of space.
+    fn part_within(&self, free: u64, node: NodeId, offset: u64, bytes: usize) -> usize {
+        let len = self.state.content(node).len();
+        let gap = self.gap_before(node, offset);
+        let needed = |part: usize| {
+            let end = offset + part as u64;
+            let grown = end.saturating_sub(len) - (gap.len() * SECTOR_BYTES) as u64;
+            let sectors = offset as usize / SECTOR_BYTES..(end as usize).div_ceil(SECTOR_BYTES);
+            let filled = self.holes.get(&node).map_or(0, |holes| holes.range(sectors).count());
+            grown + (filled * SECTOR_BYTES) as u64
+        };
+        if bytes == 0 || needed(bytes) <= free {
+            return bytes;
+        }
+        let (mut fits, mut too_much) = (0, bytes);
+        while fits + 1 < too_much {
+            let middle = fits.midpoint(too_much);
+            if needed(middle) <= free { fits = middle } else { too_much = middle }
+        }
+        fits
+    }
+
+    /// The whole sectors between the end of a file and a write behind it: they take no space.
+    fn gap_before(&self, node: NodeId, offset: u64) -> Range<usize> {
+        let first = (self.state.content(node).len() as usize).div_ceil(SECTOR_BYTES);
+        first..if self.is_solid { first } else { (offset as usize / SECTOR_BYTES).max(first) }
     }
 
     fn put(&mut self, node: NodeId, offset: u64, data: &[u8]) {
@@ -529,7 +561,13 @@ impl Inner {
         if let Some(holes) = self.holes.get_mut(&node) {
             let (first, end) =
                 (offset as usize / SECTOR_BYTES, (offset as usize + data.len()).div_ceil(SECTOR_BYTES));
-            holes.retain(|sector| !(first..end).contains(sector));
+            if holes.range(first..end).next().is_some() {
+                holes.retain(|sector| !(first..end).contains(sector));
+            }
+        }
+        let gap = self.gap_before(node, offset);
+        if !gap.is_empty() {
+            self.holes.entry(node).or_default().extend(gap);
         }
         if self.forgetful {
             return self.state.write(node, offset, data); // saves the copy that a history needs

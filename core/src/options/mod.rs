@@ -129,7 +129,7 @@ options! {
         /// Default: keep all.
         pub local_age: Option<Duration>,
         /// Bytes of objects that are kept here after they were read, default 1 GiB, at least 8 MiB. Objects that readers are
-        /// in are kept beyond it.
+        /// in are kept beyond it. Where the disk is full they go before the log is refused a file.
         pub cache_bytes: u64,
         /// Download whole objects at leisure, and keep this many bytes of the newest ones on this disk, also over restarts: readers of
         /// these records need no object store. Objects whose records are in files are not downloaded. Files and these objects together

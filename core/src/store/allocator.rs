@@ -216,6 +216,20 @@ impl Allocator {
         !self.lock().ready.is_empty()
     }
 
+    /// Whether files are missing, and the last attempt to make one found no room.
+    pub(crate) fn is_out_of_room(&self) -> bool {
+        let state = self.lock();
+        let is_full = |error: &Error| error.kind() == ErrorKind::Full;
+        state.ready.len() < AHEAD && state.failure().is_some_and(is_full)
+    }
+
+    /// When the last attempt to make a file found no room. None: it did not fail for that.
+    #[cfg(feature = "testing")]
+    pub(crate) fn refused_at(&self) -> Option<Moment> {
+        let state = self.lock();
+        state.failed_at.filter(|_| state.failed.as_ref().is_some_and(|error| error.kind() == ErrorKind::Full))
+    }
+
     /// Waits until `needed` files are ready, and keeps the lock.
     fn await_ready(&self, needed: usize) -> Result<MutexGuard<'_, JobQueue>> {
         let mut state = self.lock();

@@ -5,4 +5,5 @@ pub(crate) mod completer;
 pub(crate) mod completion;
 pub(crate) mod event_fd;
 pub(crate) mod futex;
+pub(crate) mod pause;
 pub(crate) mod threads;

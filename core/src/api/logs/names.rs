@@ -8,10 +8,11 @@ use super::{CONFIRM_TIMEOUT, LOOK_INTERVAL, LogInfo, Logs, drop_in, info, meant,
 use crate::api::catalogue::{CatalogueEntry, CatalogueRecord, check_name};
 use crate::api::log::Log;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::pause;
 use crate::types::{LogId, LogNumber};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 impl Logs {
     /// Creates a log. Blocks until that is durable. In a cluster the leaders of group 0 and of the log's group accept
@@ -19,8 +20,9 @@ impl Logs {
     ///
     /// # Errors
     /// `AlreadyExists`. `InvalidArgument`: the name is not allowed. `Full`: the group has no room for more logs. `Busy`: no
-    /// group is [ready](Self::set_ready_groups). Those of [`Log::append`]; it is safe to retry, and a log that was created
-    /// is then reported as existing.
+    /// group is [ready](Self::set_ready_groups). `Unavailable`: the log may have been created; if the message says so, the leader of its
+    /// group opens it with the next [`Logs::settle`], and [`Logs::find`] waits for that. `NotFound`: it was created, and another call has
+    /// deleted it. Those of [`Log::append`]; it is safe to retry, and a log that was created is then reported as existing.
     pub fn create(&self, name: &str) -> Result<Log> {
         self.create_in(name, None)
     }
@@ -49,7 +51,13 @@ impl Logs {
 
     fn create_in(&self, name: &str, beside: Option<&str>) -> Result<Log> {
         let entry = self.add_entry(name, beside)?;
-        self.open_entry(&entry)
+        match self.open_entry(&entry) {
+            // It is created. The leader of its group opens it.
+            Err(error) if error.kind() == ErrorKind::NotLeader => {
+                self.find(name, Some(entry.id), CONFIRM_TIMEOUT).map_err(|error| half_created(name, &error))
+            }
+            opened => opened.map_err(|error| half_created(name, &error)),
+        }
     }
 
     /// The first half of [`Logs::create`]: the log is in the catalogue, and the leader of its group opens it with the
@@ -96,10 +104,14 @@ impl Logs {
         let created = {
             let catalogue = self.catalogue()?;
             debug_assert!(catalogue.next() > index, "an acknowledged record can be read");
-            catalogue.get(name).copied().filter(|entry| entry.id == id)
+            catalogue.get(name).copied()
         };
         self.keep_system_short();
-        created.ok_or_else(exists)
+        match created {
+            Some(entry) if entry.id == id || planted!(138) => Ok(entry),
+            Some(_) => Err(exists()),
+            None => Err(deleted_meanwhile(name)),
+        }
     }
 
     /// Checks that this replica leads the system log: only then its catalogue decides.
@@ -190,7 +202,7 @@ impl Logs {
     /// `Timeout`: its group has no leader, or this replica does not hear from it. `NotLeader`, `Unavailable`: the group does
     /// not run here. Those of reading the system log.
     pub fn await_dropped(&self, id: LogId, timeout: Duration) -> Result<()> {
-        let deadline = Instant::now() + timeout;
+        let deadline = pause::now() + timeout;
         loop {
             let place = self.catalogue()?.deleted_log(id);
             let Some((number, log)) = place else { return Ok(()) };
@@ -199,14 +211,14 @@ impl Logs {
             if self.catalogue()?.deleted_log(id).is_none() {
                 return Ok(());
             }
-            if Instant::now() > deadline {
+            if pause::now() > deadline {
                 let what = format!(
                     "log {log} is deleted, but was not dropped in group {number} within {timeout:?}: the group has no \
                      leader, or this replica does not hear from it"
                 );
                 return Err(Error::new(ErrorKind::Timeout, what));
             }
-            std::thread::sleep(LOOK_INTERVAL);
+            pause::sleep(LOOK_INTERVAL);
         }
     }
 
@@ -309,6 +321,23 @@ impl Drop for Reserved<'_> {
             *count -= 1;
         }
     }
+}
+
+/// The error of a creation whose log was deleted by another call before it ended.
+fn deleted_meanwhile(name: &str) -> Error {
+    let what = format!("log {name:?} was created and deleted by another call meanwhile: create it again");
+    Error::new(ErrorKind::NotFound, what)
+}
+
+/// The error of a creation that could not open its log. No refusal: the log is in the catalogue, and is opened later.
+fn half_created(name: &str, error: &Error) -> Error {
+    if error.kind() == ErrorKind::NotFound {
+        return deleted_meanwhile(name);
+    }
+    let what = format!(
+        "log {name:?} was created, but is not open in its group yet: get it, and try again while it is not found: {error}"
+    );
+    Error::with_source(ErrorKind::Unavailable, what, error)
 }
 
 /// Checks the name of a log that is to be created.

@@ -19,6 +19,7 @@ use crate::record::batch::Malformed;
 use crate::replica::queue::inbox::AdminRequest;
 use crate::replica::queue::proposals::Command;
 use crate::sync::completion::Ticket;
+use crate::sync::pause;
 use crate::types::Index;
 use std::sync::{PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -67,7 +68,7 @@ impl Logs {
         }
         let mut readers = self.inner.readers.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(asked) = readers.asked.take() else {
-            if readers.again.is_none_or(|again| again <= Instant::now()) {
+            if readers.again.is_none_or(|again| again <= pause::now()) {
                 readers.asked =
                     Some(system.submit_request(AdminRequest::AwaitVersion(SNAPSHOT_VERSION), ANSWER_WAIT)?);
             }
@@ -77,7 +78,7 @@ impl Logs {
             None => readers.asked = Some(asked),
             Some(Ok(())) => return Ok(true),
             Some(Err(error)) => {
-                readers.again = Some(Instant::now() + ASK_INTERVAL);
+                readers.again = Some(pause::now() + ASK_INTERVAL);
                 if !std::mem::replace(&mut readers.was_named, true) {
                     tracing::warn!(%error, "the system log is not shortened until all members can read a snapshot of the catalogue");
                 }

@@ -390,6 +390,29 @@ fn lying_disk_returns_ok_and_does_nothing() {
     assert_eq!(read(&file, 0, 512), sectors(&[9]));
 }
 
+/// A write behind the end of a file leaves a hole, which takes space once it is written: then a full disk refuses that.
+#[test]
+fn a_hole_takes_space_once_it_is_written() {
+    let disk = SimDisk::default();
+    let file = disk.create("a").unwrap();
+    file.write_at(8191, &[IoSlice::new(&[0])]).unwrap();
+    assert_eq!((file.len().unwrap(), disk.space_used(), file.allocated().unwrap()), (8192, 512, 512));
+    disk.limit_space(Some(512 + 1024));
+    let error = file.write_at(512, &[IoSlice::new(&[7; 2048])]).unwrap_err();
+    assert_eq!((error.kind(), disk.space_used()), (std::io::ErrorKind::StorageFull, 512 + 1024));
+    file.write_at(512, &[IoSlice::new(&[8; 1024])]).unwrap();
+    assert!(file.punch_hole(512..1024).unwrap());
+    assert_eq!(disk.space_used(), 1024);
+    // The limit is the disk's: it is there after a crash, too.
+    assert!(
+        disk.crash(|versions| versions - 1)
+            .create("b")
+            .unwrap()
+            .write_at(0, &[IoSlice::new(&[1; 9])])
+            .is_err()
+    );
+}
+
 #[test]
 fn full_disk_writes_what_fits_and_allows_overwrites() {
     let (disk, file) = disk_with(2);

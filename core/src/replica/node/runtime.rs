@@ -144,6 +144,13 @@ impl Runtime {
         Ok(Self { shared, fork, stop: None, threads: Mutex::new(Threads { own: vec![writer], share: None }) })
     }
 
+    /// A log whose threads are a simulation's.
+    #[cfg(feature = "testing")]
+    pub(crate) fn driven(shared: Arc<Shared>) -> Result<Self> {
+        let fork = guard(&shared.path)?;
+        Ok(Self { shared, fork, stop: None, threads: Mutex::default() })
+    }
+
     /// Has `stop` called when the log is closed, for threads that do not sleep on the queue. They end soon after.
     pub(crate) fn stopped_by(&mut self, stop: impl Fn() + Send + Sync + 'static) {
         self.stop = Some(Box::new(stop));

@@ -164,15 +164,18 @@ pub(crate) fn read_objects(store: &Store, log: LogId, options: &Options) {
     }
     let payloads = Payloads::new(vault, log, options.cache_bytes);
     store.segments.objects().set_cache(cache.clone(), Arc::new(payloads));
-    if let Some(fill_bytes) = options.fill_bytes {
-        cache.give_way();
-        let local_bytes = [options.local_bytes, options.capacity_bytes].into_iter().flatten().min();
-        let (local_age, segment_bytes) = (options.local_age, options.segment_bytes);
-        let limits = FillLimits { fill_bytes, local_bytes, local_age, segment_bytes };
-        if !is_unaided {
-            filling::start(&store.segments, limits, store.disk.path());
-        }
+    cache.give_way();
+    if let Some(limits) = fill_limits(options).filter(|_| !is_unaided) {
+        filling::start(&store.segments, limits, store.disk.path());
     }
+}
+
+/// How many objects are kept whole. None: the options ask for none.
+pub(crate) fn fill_limits(options: &Options) -> Option<FillLimits> {
+    let local_bytes = [options.local_bytes, options.capacity_bytes].into_iter().flatten().min();
+    let (local_age, segment_bytes) = (options.local_age, options.segment_bytes);
+    let limits = |fill_bytes| FillLimits { fill_bytes, local_bytes, local_age, segment_bytes };
+    options.fill_bytes.map(limits)
 }
 
 fn in_millis(age: Duration) -> u64 {
@@ -281,7 +284,7 @@ impl Node {
         self.take_requests(now);
         self.learn_suspects(now);
         self.save_suspects(now);
-        self.release_files(now);
+        self.release_files(now)?;
         self.let_skip(now);
         self.take_answer(now);
         if !self.replica.is_leader() {

@@ -1,7 +1,7 @@
 //! Segment files, as the helper thread makes, seals, restores, reuses and removes them.
 
 use super::Allocator;
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, is_no_space};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::background::{AHEAD, Outcome, PreparedSegment};
 use crate::store::format::geometry::{
@@ -209,14 +209,6 @@ pub(crate) fn random_id(disk: &dyn Disk) -> io::Result<SegmentId> {
     let mut bytes = [0; 8];
     disk.random(&mut bytes)?;
     Ok(SegmentId(u64::from_le_bytes(bytes) | 1))
-}
-
-/// Whether an error means that the disk, the quota or the file size limit is exhausted.
-fn is_no_space(e: &io::Error) -> bool {
-    matches!(
-        e.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
-    )
 }
 
 const _: () = assert!(SEGMENT_HEADER_BYTES.is_multiple_of(crate::disk::SECTOR_BYTES));

@@ -8,6 +8,8 @@
 //! Invariants:
 //! - the bytes of a chunk are written before it counts as here, and never again: references to them stay sound;
 //! - a file that leaves the cache loses its name alone. Readers that have it open go on in it;
+//! - where the disk is full, cached files give way: those of any cache before the log is refused a file, and those of this one before a
+//!   reader is refused a chunk. Every file with a name is known here, so that it can;
 //! - nothing in a cached file is trusted: its blocks and batches are checked like those of a segment. Where a check fails, the
 //!   file leaves the cache, so that the next reader fetches it again.
 //!
@@ -23,7 +25,7 @@ pub(crate) use self::whole::{KeptObject, is_object_file};
 use self::whole::Kept;
 use super::fetch::{Chunks, Fetchers};
 use super::names::{not_there, object_name, root_name};
-use crate::disk::{Disk, DiskFile, Map};
+use crate::disk::{Disk, DiskFile, Map, is_no_space};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::LogId;
 use crate::vault::Vault;
@@ -213,6 +215,22 @@ impl ObjectCache {
         }
     }
 
+    /// Removes the file that was opened longest ago, on a full disk, for a chunk of another one. False: there is none.
+    fn make_way_for(&self, other: &ObjectFile) -> bool {
+        let mut files = lock(&self.files);
+        let oldest = files.recent.iter().rposition(|file| !std::ptr::eq(&**file, other));
+        let oldest = oldest.and_then(|at| files.recent.remove(at));
+        oldest.map(|file| self.forget(&files, &file)).is_some()
+    }
+
+    /// The names of its files that it does not keep whole, or not yet.
+    #[cfg(feature = "testing")]
+    pub(crate) fn cached_names(&self) -> BTreeSet<String> {
+        let files = lock(&self.files);
+        let filling = files.kept.values().filter_map(Kept::filling);
+        files.recent.iter().chain(filling).map(|file| file.file_name()).collect()
+    }
+
     /// The objects in which readers have met damage since the last call.
     pub(crate) fn take_suspects(&self) -> BTreeSet<u64> {
         std::mem::take(&mut *self.suspects.lock().unwrap_or_else(PoisonError::into_inner))
@@ -310,8 +328,11 @@ impl ObjectFile {
         let path = cache.disk.path().join(&file_name);
         let io = |e| Error::io("make", &path, e);
         let file = cache.disk.create(&file_name).map_err(io)?;
-        // The whole length, without space: what is not fetched takes none.
-        file.write_at(bytes as u64 - 1, &[IoSlice::new(&[0])]).map_err(io)?;
+        // The whole length, almost without space: what is not fetched takes none.
+        if let Err(error) = file.write_at(bytes as u64 - 1, &[IoSlice::new(&[0])]) {
+            remove(&*cache.disk, &file_name); // each attempt has a name of its own
+            return Err(io(error));
+        }
         Ok(Self::of(cache, (owner, number), (file_name, file), bytes, (chunk_bytes, ABSENT)))
     }
 
@@ -462,7 +483,14 @@ impl ObjectFile {
             if end > range.end {
                 return Err(Error::new(ErrorKind::OutOfRange, "more bytes came"));
             }
-            let written = self.file.write_at(at as u64, &[IoSlice::new(&piece)]);
+            let write = || self.file.write_at(at as u64, &[IoSlice::new(&piece)]);
+            let mut written = write();
+            while let Err(error) = &written
+                && is_no_space(error)
+                && self.cache.upgrade().is_some_and(|cache| cache.make_way_for(self))
+            {
+                written = write();
+            }
             at = end;
             written.map_err(|e| Error::io("write", &PathBuf::from(self.file_name()), e))
         };

@@ -21,6 +21,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::futex::Futex;
+use crate::sync::pause;
 use crate::types::Index;
 use std::fmt;
 use std::future::Future;
@@ -162,7 +163,7 @@ impl Completion {
             if let Some(result) = self.result(place) {
                 return Some(result);
             }
-            let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+            let left = deadline.map(|d| d.saturating_duration_since(pause::now()));
             if left == Some(Duration::ZERO) {
                 return None;
             }
@@ -329,7 +330,7 @@ impl<T: TicketValue> Ticket<T> {
     /// ticket again. Appending the record again may put it into the log twice, unless it belongs to a session.
     pub fn wait_timeout(&self, timeout: Duration) -> Result<T> {
         // A time-out that no clock can represent means no limit.
-        let deadline = Instant::now().checked_add(timeout);
+        let deadline = pause::now().checked_add(timeout);
         let Some(result) = self.seat.completion.wait(self.seat.place, deadline) else {
             let message = match self.seat.place.count {
                 0 => format!("there was no answer within {timeout:?}"),

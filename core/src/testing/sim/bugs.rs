@@ -54,6 +54,14 @@ pub const GROUP_OBJECTS_FROM: u32 = 114;
 /// ```
 pub const PAYLOADS_FROM: u32 = 121;
 
+/// Bugs of these numbers are in the creation and deletion of named logs: runs without named logs cannot find them.
+///
+/// ```
+/// use chiplog::sim::bugs::{BUGS, NAMES};
+/// assert!(BUGS.iter().any(|bug| NAMES.contains(&bug.number)));
+/// ```
+pub const NAMES: std::ops::Range<u32> = 138..139;
+
 /// Bugs of these numbers are in the code of copies of one named log: runs without named logs or without copies cannot find them.
 ///
 /// ```
@@ -241,11 +249,13 @@ bugs! {
         by "payload_waits_for_the_store_after_a_restart",
     130 "appends whose payload waits are not refused while the object store fails" by "payload_that_waits_is_refused_in_time",
     131 "what waits behind a payload slice is not bounded" by "what_waits_behind_a_payload_slice_is_bounded",
+    132 "cached objects do not give way on a full disk",
     133 "payload counts as in its place whatever is in the log before it",
     134 "payload counts although no slice says where it goes on",
     135 "slices go that say where payload goes on",
     136 "the first slice begins behind records that a log of the group still has",
     137 "slices go once they are stored, if no object is before them",
+    138 "a creation that comes second is acknowledged with the log of the first",
     139 "a log that was opened after the look counts as deleted: its part of a copy becomes a hole"
         by "holes_have_nothing_that_a_log_needs",
     140 "a hole in a copy goes on to the last blocks of a log that has discarded its first ones"

@@ -68,6 +68,11 @@ impl<E> Schedule<E> {
         self.at(self.now.plus(time), event);
     }
 
+    /// The time of the next event.
+    pub(super) fn next_at(&self) -> Option<Moment> {
+        self.heap.peek().map(|entry| entry.at)
+    }
+
     /// Returns the next event and moves the time to it.
     pub(super) fn next(&mut self) -> Option<E> {
         let entry = self.heap.pop()?;

@@ -11,6 +11,7 @@
 
 use super::history::number_of;
 use crate::options::log_options::{LogOption, LogOptions};
+use crate::record::crc::crc32c;
 use crate::replica::queue::proposals::LogCommand;
 use crate::store::format::logs::LogState;
 use crate::types::{EntryIndex, Index, LogNumber, Timestamp};
@@ -57,9 +58,27 @@ pub(super) struct Contents {
     tied: BTreeMap<u64, Rc<[u64]>>,
     /// The largest index of a requested discard of each log.
     discard_max: BTreeMap<LogNumber, Index>,
+    /// Records of any bytes may be appended by anybody: these are the ones that were committed. None: they may not.
+    foreign: Option<BTreeMap<(LogNumber, Index), Vec<u8>>>,
 }
 
 impl Contents {
+    /// From now on records of any bytes may be appended by anybody.
+    pub(super) fn allow_foreign(&mut self) {
+        self.foreign = Some(BTreeMap::new());
+    }
+
+    /// The records of any bytes that were committed to a log, from one on.
+    pub(super) fn foreign(&self, log: LogNumber, from: Index) -> impl Iterator<Item = (Index, &[u8])> {
+        let all = self.foreign.iter().flat_map(move |all| all.range((log, from)..=(log, Index(u64::MAX))));
+        all.map(|((_, index), record)| (*index, record.as_slice()))
+    }
+
+    /// The number of a record; of any bytes, a digest of them.
+    fn number(&self, record: &[u8]) -> Option<u64> {
+        if self.foreign.is_some() { Some(crc32c(record).into()) } else { number_of(record) }
+    }
+
     /// All records that were ever committed to a log.
     pub(super) fn of(&self, log: LogNumber) -> &Records {
         static NONE: Records = Records::new();
@@ -187,7 +206,7 @@ impl Contents {
         index: Index,
         record: &[u8],
     ) -> Result<(), String> {
-        let Some(number) = number_of(record) else {
+        let Some(number) = self.number(record) else {
             return Err(format!("bytes that were never appended are committed at {index} of log {log}"));
         };
         let wrong = |why: String| Err(format!("record {number} is committed at {index} of log {log}; {why}"));
@@ -206,11 +225,14 @@ impl Contents {
             }
         }
         match self.proposed.get(&number) {
+            _ if self.foreign.is_some() => {}
             None => return wrong("it was never appended".to_owned()),
             Some(other) if *other != log => return wrong(format!("it was appended to log {other}")),
             Some(_) => {}
         }
-        if self.committed.insert(number, raft).is_some() {
+        if let Some(foreign) = &mut self.foreign {
+            foreign.insert((log, index), record.to_vec());
+        } else if self.committed.insert(number, raft).is_some() {
             return wrong("it is committed already".to_owned());
         }
         self.logs.entry(log).or_default().insert(index, number);
@@ -220,7 +242,7 @@ impl Contents {
 
     /// Checks a record that a replica returns.
     pub(super) fn check_read(&self, log: LogNumber, index: Index, record: &[u8]) -> Result<(), String> {
-        match (number_of(record), self.of(log).get(&index)) {
+        match (self.number(record), self.of(log).get(&index)) {
             (None, _) => Err(format!("returns bytes at {index} of log {log} that were never appended")),
             (Some(number), Some(known)) if *known == number => Ok(()),
             (Some(number), known) => {

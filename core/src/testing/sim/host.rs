@@ -224,8 +224,9 @@ impl Host {
             sessions_max: plan.sessions_max.map(|n| n + (self.node.0 % 3) as u32), // different on each replica
             queue_bytes_max: plan.queue_bytes_max,
             object_scrub: plan.object_scrub,
-            shared: plan.logs > 0,
+            shared: plan.logs > 0 || plan.is_bare_group,
             vault: self.vault.clone(),
+            fills: self.vault.is_some() && plan.seed % 3 == 1 && !self.node.0.is_multiple_of(2),
             seed: plan.seed ^ (self.node.0 << 32) ^ u64::from(self.life),
         }
     }

@@ -1,6 +1,7 @@
 //! Machine: one process of a simulation. It is a [`Node`] over a simulated disk, driven call by call: the steps that
 //! the log's own driver does with threads and clocks are done here when the world calls.
 
+pub(super) mod disk_use;
 mod objects;
 mod reading;
 pub(super) mod state;
@@ -11,6 +12,7 @@ use super::setup::{Setup, options_of};
 use super::store_faults::StoreFaults;
 use super::threads::{Dial, Ran, Threads};
 use super::vault::SimVault;
+use crate::api::log::Log;
 use crate::cluster::membership::Change;
 use crate::cluster::transport::Envelope;
 use crate::disk::sim::{Call, Rng, SimDisk};
@@ -20,10 +22,13 @@ use crate::options::log_options::LogOption;
 use crate::record::batch::Batch;
 use crate::replica::node::Node;
 use crate::replica::node::driver::{DrivenNode as _, Driver, Guarded};
+use crate::replica::node::runtime::Runtime;
 use crate::replica::node::shared::Shared;
+use crate::replica::node::tiering::fill_limits;
 use crate::replica::open::{RecoveredLog, open};
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
 use crate::replica::queue::proposals::{Command, LogCommand, ProposalQueue, QueueLimits, WaitLimit};
+use crate::store::filling::Filling;
 use crate::store::format::identity::Identity;
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
@@ -64,6 +69,10 @@ pub(super) struct Machine {
     vault: Option<Arc<SimVault>>,
     /// The next object to be made here, and compared with the one that is stored.
     compared: u64,
+    /// Keeps whole objects on the disk.
+    filling: Option<Filling>,
+    /// A handle of its log shares this with it.
+    shared: Arc<Shared>,
 }
 
 impl Machine {
@@ -101,7 +110,7 @@ impl Machine {
             inbox_bytes: QUEUED_MAIL_MAX,
         };
         let cluster = opened.cluster.clone();
-        let shared = Shared::new(Path::new("machine"), identity, options, segments, limits);
+        let shared = Arc::new(Shared::new(Path::new("machine"), identity, options, segments, limits));
         if setup.shared {
             shared.view.logs.reserve();
         }
@@ -109,7 +118,8 @@ impl Machine {
         let node = Node::new(opened, &shared, setup.seed, now)?;
         let dial = Dial::default();
         let threads = Threads::new(Driver::new(node, cluster, dial.clone(), true), dial.clone());
-        let Shared { queue, options, view, .. } = shared;
+        let (queue, options, view) = (shared.queue.clone(), shared.options.clone(), shared.view.clone());
+        let filling = fill_limits(&options).map(|limits| Filling::new(&view.segments, limits));
         Ok(Self {
             threads,
             dial,
@@ -122,6 +132,8 @@ impl Machine {
             readers: Readers::new(view, StoreFaults::new(setup.vault.clone(), disk)),
             vault: setup.vault.clone(),
             compared: 0,
+            filling,
+            shared,
         })
     }
 
@@ -254,6 +266,14 @@ impl Machine {
     pub(super) fn help(&self) {
         let allocator = self.lock().node.writer.store.allocator.clone();
         allocator.help();
+    }
+
+    /// A handle of its log, as a program has it.
+    ///
+    /// # Errors
+    /// `Io`: there is no memory for it.
+    pub(super) fn handle(&self) -> Result<Log> {
+        Ok(Log::of(Runtime::driven(self.shared.clone())?))
     }
 
     pub(super) fn log(&self) -> LogId {

@@ -27,6 +27,7 @@
 //! | `vault` | an object store with faults, which refuses to have an object replaced by other bytes |
 //! | `made` | the log that the object store alone has, for comparison |
 //! | `plan`, `run` | the parameters that a seed determines; a run, from building the cluster to the verdict |
+//! | `names` | two clusters with the catalogue and a group: programs that create and delete named logs beside each other |
 //! | `directed`, `bugs` | scenarios for mistakes that seeds meet too rarely; planted mistakes, and what finds each |
 //! | `harm` | damage to the newest files that a log is specified to survive |
 //! | `story`, `fault` | a digest and a text of the events; the faults |
@@ -51,6 +52,7 @@ mod kept;
 mod linear;
 mod machine;
 mod made;
+mod names;
 mod network;
 mod oracle;
 mod outbox;

@@ -658,8 +658,7 @@ impl Oracle {
         match error.kind() {
             _ if host.disk.faults_fired() > 0 => Ok(()),
             ErrorKind::Corrupt | ErrorKind::Io if rotten => Ok(()),
-            // A full disk is no excuse: the reserve has room for the blocks that cannot wait.
-            kind if host.cramped && kind != ErrorKind::Full => Ok(()),
+            // A full disk is no excuse: the reserve has room for the blocks that cannot wait, and files are allocated.
             _ => Err(format!("node {}: failed although its disk is sound: {error:?}", host.node)),
         }
     }

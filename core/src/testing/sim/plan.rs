@@ -28,6 +28,10 @@ pub struct Plan {
     /// How many named logs the cluster's group has at the beginning; 0: the group is one log on its own. Further ones
     /// come and go during the run.
     pub logs: u32,
+    /// The cluster's group is one of named logs, although it has none at the beginning.
+    pub(super) is_bare_group: bool,
+    /// Whether the run ends with a part in which two programs create and delete named logs of the same names.
+    pub creators: bool,
     /// Whether the replicas have an object store.
     pub objects: bool,
     /// Whether branches are made of the log and used: in some runs with an object store, and without named logs.
@@ -119,6 +123,8 @@ impl Plan {
             learners,
             followers: Rng::new(seed ^ 0xf0_110e).below(4) as u64,
             logs: named_logs(seed),
+            is_bare_group: false,
+            creators: named_logs(seed) > 0 && seed.is_multiple_of(2),
             objects: has_objects(seed),
             branches: has_branches(seed),
             plain_clients: rng.between(1, 3) as u32,

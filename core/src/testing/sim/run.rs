@@ -6,6 +6,7 @@ use super::fault::{Counts, Fault};
 use super::history::History;
 use super::host::State;
 use super::linear;
+use super::names;
 use super::oracle::Check;
 use super::plan::Plan;
 use super::story::{Story, Teller};
@@ -133,7 +134,10 @@ impl Simulation {
     pub fn run(self) -> Report {
         let seed = self.plan.seed;
         let mut world = World::new(self.plan, Story::new(self.teller));
-        let outcome = catch_unwind(AssertUnwindSafe(|| world.live()));
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            world.live()?;
+            world.plan.creators.then(|| names::play(&world.plan, &mut world.story)).unwrap_or(Ok(()))
+        }));
         let wrong = match outcome {
             Ok(Ok(())) => None,
             Ok(Err(what)) => Some(what),
@@ -193,6 +197,10 @@ impl World {
         if self.vault.is_some() {
             self.schedule.after(self.plan.fault_interval / 2, Event::Pins);
         }
+        if self.vault.is_some() {
+            self.schedule.after(self.plan.fault_interval / 2, Event::Fill);
+            self.delay_slices();
+        }
         if self.plan.branches {
             self.schedule.after(self.plan.fault_interval / 2, Event::Branches);
         }
@@ -237,7 +245,7 @@ impl World {
     }
 
     /// Ends all faults and waits until the cluster has recovered.
-    fn heal(&mut self) -> Check {
+    pub(in crate::testing::sim) fn heal(&mut self) -> Check {
         let now = self.now();
         self.story.note(now, || "PEACE: all faults end, clients finish their calls".to_owned());
         self.nemesis.over = true;
@@ -359,7 +367,7 @@ impl World {
     }
 
     /// Checks that all replicas have the same log, and that the history is one of a log.
-    fn verdict(&mut self) -> Check {
+    pub(in crate::testing::sim) fn verdict(&mut self) -> Check {
         let Some(leader) = self.leader() else { return Err("there is no leader".to_owned()) };
         let mut nodes = self.voters();
         nodes.extend(self.machine(leader).map(|m| m.learners()).unwrap_or_default());
@@ -380,6 +388,7 @@ impl World {
                 return Err(format!("node {node} was removed and leads"));
             }
         }
+        self.judge_strays()?;
         self.judge_objects(leader)?;
         self.judge_unknown()?;
         self.judge_made(leader)?;

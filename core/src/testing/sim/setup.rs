@@ -20,6 +20,9 @@ const SLICE_INTERVAL: Duration = Duration::from_millis(50);
 /// The size of blocks in some runs: two large records fit.
 const BLOCK_BYTES_SMALL: u32 = 10 << 10;
 
+/// The bytes of files and of objects that are kept whole, where these are kept.
+const FILLED_BYTES: u64 = 6 * SEGMENT_BYTES_MIN as u64;
+
 /// The smallest size of a segment, so that runs use many segments.
 pub(super) const SEGMENT_BYTES: u32 = SEGMENT_BYTES_MIN;
 
@@ -62,6 +65,8 @@ pub(super) struct Setup {
     pub(super) shared: bool,
     /// The object store.
     pub(super) vault: Option<Arc<SimVault>>,
+    /// Its disk is filled with whole objects.
+    pub(super) fills: bool,
     pub(super) seed: u64,
 }
 
@@ -92,7 +97,8 @@ pub(super) fn options_of(setup: &Setup, outbox: Arc<Outbox>) -> Options {
         vault: setup.vault.clone().map(|vault| vault as Arc<dyn Vault>),
         object_bytes: SEGMENT_BYTES,
         object_age: setup.seed.is_multiple_of(3).then_some(Duration::from_secs(2)),
-        local_bytes: Some(2 * u64::from(SEGMENT_BYTES)),
+        local_bytes: Some(if setup.fills { FILLED_BYTES } else { 2 * u64::from(SEGMENT_BYTES) }),
+        fill_bytes: setup.fills.then_some(FILLED_BYTES),
         cache_bytes: 8 << 20,
         object_delete_delay: Duration::from_secs(1),
         object_scrub: Some(setup.object_scrub),

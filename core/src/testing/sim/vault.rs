@@ -12,7 +12,7 @@ use crate::store::format::block::BlockHeader;
 use crate::store::objects::names::log_folder;
 use crate::store::objects::payloads::{fetch, payload_id, payload_name, payloads, pick, resolve};
 use crate::store::objects::slice_names::SliceName;
-use crate::types::{EntryIndex, LogId, LogNumber};
+use crate::types::{EntryIndex, Index, LogId, LogNumber};
 use crate::vault::{FaultCounts, FaultOptions, FaultyVault, MemoryVault, ObjectInfo, Vault};
 use bytes::Bytes;
 use std::collections::BTreeSet;
@@ -27,6 +27,8 @@ struct Objects {
     wrong: Mutex<Option<String>>,
     /// The entries of slices that were put since this was looked at, and whether anything was put or deleted.
     landed: Mutex<Vec<BlockHeader>>,
+    /// The records with which slices begin that were put since this was looked at, and begin with the state of the log.
+    begins: Mutex<Vec<Index>>,
     has_changed: AtomicBool,
     /// Payload slices that were deleted, for checks that come to their entries later; and whether any was since this was looked at.
     deleted: MemoryVault,
@@ -66,6 +68,7 @@ impl Objects {
         let Some(name) = log.and_then(|log| SliceName::parse(log, name)) else { return Ok(()) };
         let slice = slices::read(&self.memory, &name, bytes.len() as u64)?;
         lock(&self.landed).extend(slice.entries.iter().map(|(header, _)| *header));
+        lock(&self.begins).extend(slice.opening.map(|_| slice.base.next));
         Ok(())
     }
 }
@@ -259,6 +262,11 @@ impl SimVault {
     /// The entries of slices that were stored since the last call.
     pub(super) fn take_landed(&self) -> Vec<BlockHeader> {
         std::mem::take(&mut *lock(&self.objects.landed))
+    }
+
+    /// The records with which slices begin that begin with the state of the log, and were stored since the last call.
+    pub(super) fn take_begins(&self) -> Vec<Index> {
+        std::mem::take(&mut *lock(&self.objects.begins))
     }
 
     /// The payload slices that were stored since the last call.

@@ -10,7 +10,7 @@
 //!   cached file, which the next opening removes;
 //! - the bytes of such a file are read as those of any cached file: every block and batch is checked. Where a check fails, the file goes;
 //! - once the log is closed no name is made, moved or removed: the directory can be another handle's;
-//! - where the disk is full they give way, the oldest first.
+//! - where the disk is full they give way, the oldest first, after the cached files.
 //!
 //! Must not know: which objects are kept, and why.
 
@@ -41,6 +41,15 @@ impl Kept {
         match self {
             Self::Filling(filling) => std::ptr::eq(&**filling, file),
             Self::Whole { open, .. } => std::ptr::eq(open.as_ptr(), file),
+        }
+    }
+
+    /// The file whose chunks are being fetched.
+    #[cfg(feature = "testing")]
+    pub(super) fn filling(&self) -> Option<&Arc<ObjectFile>> {
+        match self {
+            Self::Filling(file) => Some(file),
+            Self::Whole { .. } => None,
         }
     }
 
@@ -87,7 +96,7 @@ pub(crate) struct KeptObject {
 }
 
 impl ObjectCache {
-    /// Has the objects that are kept give way where the disk is full.
+    /// Has its files give way where the disk is full.
     pub(crate) fn give_way(self: &Arc<Self>) {
         if let Ok(Some(space)) = self.disk.space() {
             let _ = self.device.set(space.device);
@@ -261,11 +270,19 @@ impl SpareFiles for ObjectCache {
         self.device.get().copied()
     }
 
-    /// Keeps the oldest object no longer.
+    /// Removes the cached file that was opened longest ago; without one, keeps the oldest object no longer.
     fn remove_one(&self) -> Option<u64> {
         let oldest = {
-            let files = lock(&self.files);
-            let oldest = files.kept.first_key_value().filter(|_| !files.is_closed)?;
+            let mut files = lock(&self.files);
+            if files.is_closed {
+                return None;
+            }
+            if let Some(file) = files.recent.pop_back_if(|_| !planted!(132)) {
+                let bytes = file.held.load(Ordering::Relaxed);
+                self.forget(&files, &file);
+                return Some(bytes);
+            }
+            let oldest = files.kept.first_key_value()?;
             (*oldest.0, oldest.1.bytes())
         };
         self.let_go(oldest.0);

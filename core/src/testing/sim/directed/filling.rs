@@ -311,6 +311,40 @@ mod tests {
         assert_eq!(rig.filling.step(rig.now), Step::End);
     }
 
+    /// Cached objects give way as well, before those that are kept. A file that could not be made does not stay: it could not.
+    #[test]
+    fn cached_objects_give_way_where_the_disk_is_full() {
+        let mut rig = Rig::new(2 * OBJECT_BYTES as u64, None).unwrap();
+        rig.run(|_| Ok(())).unwrap();
+        rig.cache().unwrap().give_way();
+        let open = |rig: &Rig, record| {
+            let object = rig.segments.objects().holding(Index(record)).unwrap();
+            rig.segments.objects().open(&object).unwrap()
+        };
+        let cached = |rig: &Rig| {
+            let names = rig.disk.list().unwrap();
+            names.into_iter().filter(|name| name.len() < 40).collect::<Vec<_>>()
+        };
+        assert_eq!(rig.whole().unwrap(), [2, 3]);
+        let older = open(&rig, 5).copy(0, OBJECT_BYTES).unwrap().unwrap();
+        assert_eq!((older, cached(&rig).len()), (bytes_of(0), 1));
+        rig.disk.limit_space(Some(rig.disk.space_used()));
+        // A chunk of another object needs room, for which the cached one goes.
+        let file = rig.segments.objects().holding(Index(15)).unwrap();
+        let failed = rig.segments.objects().open(&file).err().map(|error| error.kind());
+        assert_eq!(
+            (failed, cached(&rig).len()),
+            (Some(crate::error::ErrorKind::Io), 1),
+            "nothing is left of it"
+        );
+        rig.disk.limit_space(Some(rig.disk.space_used() + 512));
+        assert_eq!(open(&rig, 15).copy(0, OBJECT_BYTES).unwrap().unwrap(), bytes_of(1));
+        assert_eq!(cached(&rig).len(), 1);
+        rig.disk.limit_space(Some(rig.disk.space_used()));
+        assert!(make_room(&rig.disk, SEGMENT_BYTES.into()));
+        assert_eq!((cached(&rig), rig.whole().unwrap()), (Vec::new(), vec![2, 3]));
+    }
+
     /// A disk that fails costs the object that is being fetched, and nothing else.
     #[test]
     fn failing_disk_costs_one_attempt() {

@@ -52,6 +52,7 @@ fn setup(bootstrap: Bootstrap) -> Setup {
         object_scrub: OBJECT_SCRUB,
         shared: false,
         vault: None,
+        fills: false,
         seed: 1,
     }
 }

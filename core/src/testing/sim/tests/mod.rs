@@ -79,6 +79,7 @@ impl Stage {
             object_scrub: OBJECT_SCRUB,
             shared: false,
             vault: None,
+            fills: false,
             seed: node,
         };
         let disk = self.disks.entry(node).or_default();

@@ -380,6 +380,7 @@ fn setup_of(plan: &Plan, vault: Arc<SimVault>, seed: u64) -> Setup {
         object_scrub: plan.object_scrub,
         shared: false,
         vault: Some(vault),
+        fills: false,
         seed,
     }
 }

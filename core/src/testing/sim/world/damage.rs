@@ -156,7 +156,8 @@ impl World {
                 self.after_damage(node)
             }
             Err(error) => {
-                let failed = host.disk.faults_fired() > 0 || host.cramped;
+                let is_full = host.disk.is_limited() && error.kind() == ErrorKind::Full;
+                let failed = host.disk.faults_fired() > 0 || is_full;
                 if !failed {
                     return Err(format!("node {node}: repair fails although its disk works: {error:?}"));
                 }

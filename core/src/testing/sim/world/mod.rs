@@ -18,6 +18,7 @@ mod client;
 mod damage;
 mod drill;
 mod followers;
+mod full_disks;
 mod leaving;
 mod nemesis;
 mod options;
@@ -55,6 +56,7 @@ use admin::Admin;
 use branches::Branches;
 use drill::Drill;
 use followers::{Follower, FollowerEvent};
+use full_disks::FullDisks;
 use nemesis::Nemesis;
 use pins::Pins;
 use std::collections::{BTreeMap, BTreeSet};
@@ -108,6 +110,8 @@ pub(super) enum Event {
     Pins,
     /// A branch is made, or used.
     Branches,
+    /// Whole objects are fetched.
+    Fill,
     /// A lasting fault ends.
     EndTrouble(u64),
     /// The probe of a fail-over sends again.
@@ -154,6 +158,7 @@ pub(super) struct World {
     pub(super) slices: Slices,
     pub(super) pins: Pins,
     pub(super) branches: Branches,
+    pub(super) full_disks: FullDisks,
     pub(super) hosts: BTreeMap<NodeId, Host>,
     pub(super) network: Network,
     pub(super) clients: Vec<Client>,
@@ -216,6 +221,7 @@ impl World {
             vault: plan.objects.then(|| Arc::new(SimVault::new(plan.seed, !plan.faults.is_empty()))),
             pins: Pins::new(plan.seed),
             branches: Branches::new(plan.seed),
+            full_disks: FullDisks::default(),
             rng,
             plan,
         }
@@ -360,6 +366,7 @@ impl World {
             Event::Tenant => self.tenant_wakes()?,
             Event::Pins => self.pins_wake()?,
             Event::Branches => self.branches_wake()?,
+            Event::Fill => self.fill_wakes()?,
             Event::EndTrouble(trouble) => self.end_trouble(trouble)?,
             Event::Probe => self.probe()?,
             Event::Retire(node) => self.retire(node)?,

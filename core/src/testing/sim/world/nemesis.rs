@@ -29,6 +29,8 @@ pub(super) enum Trouble {
     Clock(NodeId),
     SlowLink,
     SlowFiles(NodeId),
+    /// No object can be stored.
+    StoreOut,
 }
 
 #[derive(Debug)]
@@ -185,7 +187,7 @@ impl World {
         Ok(())
     }
 
-    fn lasts(&mut self, trouble: Trouble, low_ms: u64, high_ms: u64) -> bool {
+    pub(super) fn lasts(&mut self, trouble: Trouble, low_ms: u64, high_ms: u64) -> bool {
         let id = self.nemesis.next_trouble;
         self.nemesis.next_trouble += 1;
         self.nemesis.troubles.insert(id, trouble);
@@ -212,6 +214,11 @@ impl World {
                 }
             }
             Trouble::Full(node) => self.on_disk(node, |disk| disk.limit_space(None)),
+            Trouble::StoreOut => {
+                if let Some(vault) = &self.vault {
+                    vault.refuse_part(None);
+                }
+            }
             Trouble::Clock(node) => {
                 if let Some(host) = self.hosts.get_mut(&node) {
                     host.wrong_by_ms = 0;
@@ -417,14 +424,6 @@ impl World {
         let fault = DiskFault { call: Some(call), nth, lasting: false, trouble: DiskTrouble::Eio(confirmed) };
         self.on_disk(node, |disk| disk.plan(fault));
         true
-    }
-
-    fn fill_disk(&mut self, node: NodeId) -> bool {
-        let more = self.nemesis.rng.between(0, 100_000);
-        let Some(host) = self.hosts.get_mut(&node) else { return false };
-        host.cramped = true;
-        host.disk.limit_space(Some(host.disk.space_used() + more));
-        self.lasts(Trouble::Full(node), 1_000, 10_000)
     }
 
     /// Whether a member may lose data now: it is one of at least three voters, or a learner, and no other member has
@@ -643,14 +642,17 @@ impl World {
         self.story.note(now, || format!("node {node}: does not start: {error}"));
         let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
         let wiped = host.maimed == Some(Maimed::Wiped) && error.kind() == ErrorKind::NotFound;
-        let faulty = host.disk.faults_fired() > 0 || host.cramped;
+        let is_full = host.disk.is_limited() && error.kind() == ErrorKind::Full;
+        let faulty = host.disk.faults_fired() > 0 || is_full;
         if wiped {
             let unanswered = host.retire();
             self.lost(unanswered)?;
             return self.after_damage(node);
         }
         if !faulty {
-            return Err(format!("node {node} does not start although its disk works: {error:?}"));
+            return Err(format!(
+                "node {node} does not start although its disk works, or has room: {error:?}"
+            ));
         }
         host.disk.heal();
         let unanswered = host.kill();

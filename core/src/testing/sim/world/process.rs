@@ -4,6 +4,7 @@
 //! - every request that was submitted is answered;
 //! - no append that was submitted before is refused, if a majority ran, was connected and had sound disks.
 
+use super::full_disks::{judge_room, use_of};
 use super::{Asker, Check, Event, World};
 use crate::cluster::options::Role;
 use crate::error::Result as LogResult;
@@ -42,7 +43,7 @@ impl World {
     }
 
     /// Wakes the threads that the queue has notified.
-    pub(super) fn wake_called(&mut self, node: NodeId) {
+    pub(in crate::testing::sim) fn wake_called(&mut self, node: NodeId) {
         if self.hosts.get(&node).is_some_and(|h| h.patient.is_some()) {
             let delay = self.turn_delay();
             self.run_at(node, 0, self.now().plus(delay));
@@ -86,6 +87,7 @@ impl World {
             return if thread == 0 { self.nurse(node) } else { Ok(()) };
         }
         host.clock.show(now, host.wrong_by_ms);
+        let before = use_of(host);
         let Some(machine) = host.running() else { return Ok(()) };
         let (ran, synced) = machine.run(thread, now, linger);
         if ran.began_sync {
@@ -99,6 +101,7 @@ impl World {
             let takes = host.sync_takes(&mut self.rng);
             host.busy_until = now.plus(takes);
         }
+        judge_room(host, before)?;
         let life = host.life;
         match ran.then {
             Then::At(at) | Then::Asleep(Some(at)) => self.run_at(node, thread, at),

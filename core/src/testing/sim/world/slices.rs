@@ -6,7 +6,8 @@ use crate::error::ErrorKind;
 use crate::store::format::block::BlockHeader;
 use crate::testing::sim::excuse;
 use crate::testing::sim::machine::Machine;
-use crate::types::{EntryIndex, NodeId};
+use crate::testing::sim::vault::SimVault;
+use crate::types::{EntryIndex, Index, NodeId};
 
 /// The checks' knowledge of slices.
 #[derive(Debug, Default)]
@@ -23,6 +24,7 @@ impl World {
     /// Checks slices after a step of a node.
     pub(in crate::testing::sim) fn judge_slices(&mut self, node: NodeId) -> Check {
         let Some(vault) = self.vault.clone() else { return Ok(()) };
+        self.judge_begins(node, &vault)?;
         self.slices.unknown.extend(vault.take_landed());
         let mut unknown = Vec::new();
         for header in std::mem::take(&mut self.slices.unknown) {
@@ -56,6 +58,26 @@ impl World {
             reach => Err(format!(
                 "the object store has entries up to {reach:?}, and a replica said that it has those up to {said}"
             )),
+        }
+    }
+
+    /// Checks slices that begin with the state of the log, after a step of the node that has put them: they have all records that a log of
+    /// the group still has.
+    fn judge_begins(&mut self, node: NodeId, vault: &SimVault) -> Check {
+        let begins = vault.take_begins();
+        let Some(machine) = self.hosts.get(&node).and_then(|host| host.machine.as_ref()) else {
+            return Ok(());
+        };
+        let settled = (!begins.is_empty()).then(|| machine.settled());
+        let lacks = |begin: &Index| settled.as_ref().is_some_and(|s| *begin > s.first && s.first < s.next);
+        match begins.iter().find(|begin| lacks(begin)) {
+            Some(begin) => {
+                let first = settled.map(|settled| settled.first);
+                Err(format!(
+                    "node {node}: a slice without others before it begins with record {begin}, not with {first:?}"
+                ))
+            }
+            None => Ok(()),
         }
     }
 
