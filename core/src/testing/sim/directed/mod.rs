@@ -7,6 +7,7 @@
 mod branch_order;
 mod copies;
 mod filling;
+mod full_disks;
 mod gaps;
 mod holes;
 mod object_class;
@@ -40,6 +41,7 @@ use branch_order::{
 };
 use copies::copy_keeps_files_that_are_not_stored;
 use filling::{damaged_object_is_not_kept, objects_make_room_for_files, whole_object_outlives_a_crash};
+use full_disks::files_make_room_once_they_are_stored;
 use gaps::{
     first_payload_counts_once_a_slice_refers_to_it, no_slice_is_stored_behind_a_gap,
     payload_fills_a_gap_if_slices_say_so, slices_of_another_history_hide_nothing,
@@ -90,6 +92,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("whole_object_outlives_a_crash", whole_object_outlives_a_crash),
     ("damaged_object_is_not_kept", damaged_object_is_not_kept),
     ("objects_make_room_for_files", objects_make_room_for_files),
+    ("files_make_room_once_they_are_stored", files_make_room_once_they_are_stored),
     ("object_counts_as_stored_once_it_was_read", object_counts_as_stored_once_it_was_read),
     ("slices_go_while_no_payload_is_appended", slices_go_while_no_payload_is_appended),
     ("payload_begins_behind_the_first_entry_of_its_term", payload_begins_behind_the_first_entry_of_its_term),
