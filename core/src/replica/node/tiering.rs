@@ -523,7 +523,7 @@ impl Node {
         let begin = match self.next_begin() {
             ObjectBegin::Behind(end) => Some(end),
             ObjectBegin::WithRecord(first) if first < committed.next => {
-                self.writer.store.segments.holding(first).map(|segment| segment.base)
+                self.writer.store.segments.file_holding(first).map(|segment| segment.base)
             }
             ObjectBegin::WithRecord(_) => None,
         };
