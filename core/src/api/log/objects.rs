@@ -79,6 +79,14 @@ impl Log {
         Ok(shown.collect())
     }
 
+    /// Whether an object of this number is in the object store, and has records of this log that are not discarded. Does not wait for the
+    /// object store.
+    #[doc(hidden)]
+    pub fn has_stored_object(&self, number: u64) -> bool {
+        let numbers = self.view.segments.objects().numbers().filter(|_| self.view.log.is_none());
+        numbers.is_some_and(|(oldest, next)| (oldest..next).contains(&number))
+    }
+
     /// Has the leader put all records up to `upto` into objects soon, without waiting for
     /// [`object_bytes`](crate::Options::object_bytes) or [`object_age`](crate::Options::object_age). Returns at once;
     /// [`Metrics::stored_index`](crate::Metrics::stored_index) tells when they are stored. The request is forgotten if another

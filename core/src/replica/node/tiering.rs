@@ -30,6 +30,7 @@ mod local;
 mod object_access;
 mod object_look;
 mod object_scrub;
+mod older_rows;
 mod payload_jobs;
 mod payload_sweep;
 pub(super) mod payloads;
@@ -61,6 +62,7 @@ use jobs::{Found, Job, JobDone, ObjectBegin, Search};
 use local::Released;
 pub(crate) use object_access::ObjectMaker;
 use object_scrub::ObjectScrub;
+use older_rows::OldestRows;
 use payloads::PayloadGate;
 use slices::Slices;
 use std::collections::VecDeque;
@@ -124,6 +126,7 @@ pub(super) struct Tiering {
     pub(super) payloads: PayloadGate,
     /// An object that another replica says to have stored.
     claimed: Option<(NodeId, u64, StoredObject)>,
+    oldest_rows: OldestRows,
 }
 
 /// The bytes that an object needs.
@@ -220,6 +223,7 @@ impl Tiering {
             slices: Slices::new(seed),
             payloads: PayloadGate::new(seed),
             claimed: None,
+            oldest_rows: OldestRows::default(),
         }
     }
 
@@ -332,6 +336,9 @@ impl Node {
         if let Some(below) = self.due_for_deletion(now) {
             return Ok(Some(Job::Delete { vault, lineage: committed.objects.lineage(log), below }));
         }
+        if let Some(job) = self.rows_job(&vault, now)? {
+            return Ok(Some(job));
+        }
         if let Some(upto) = self.slices_to_delete(now) {
             self.lets_slices_go(upto);
             return Ok(Some(Job::DeleteSlices { vault, log, upto, unaided: self.tiering.unaided }));
@@ -399,10 +406,11 @@ impl Node {
         let work = has_work.then_some(now).or(self.tiering.delegation.deadline());
         let delete = self.deletable().next().map(|next| next.at);
         let (age, sweep) = (self.age_due(now), self.sweep_due(now));
+        let rows = self.rows_due(now);
         let asked = self.lacks_object_age().then_some(self.tiering.asked_until);
         let payloads = [self.payloads_begin_due(), self.payload_sweep_due(now), asked];
         let payloads = payloads.into_iter().flatten().min();
-        [work, delete, age, sweep, payloads].into_iter().flatten().min().map(|at| at.max(self.tiering.again))
+        [work, delete, age, sweep, payloads, rows].into_iter().flatten().min().map(|at| at.max(self.tiering.again))
     }
 
     /// Whether there is something to store, to claim or to delete.
@@ -640,8 +648,9 @@ impl Node {
             JobDone::Stored(_, Err(error)) => {
                 self.tiering.has_failed(&error, "an object cannot be stored", now)
             }
+            done @ (JobDone::FoundRows(_) | JobDone::FetchedRun(..)) => self.end_rows_job(done, now)?,
             JobDone::Listed(result) => self.end_listing(result, now),
-            JobDone::Examined(number, result) => self.end_examination(number, result, now),
+            JobDone::Examined(number, begin, result) => self.end_examination(number, begin, result, now),
             JobDone::Deleted(below, Ok(count)) => {
                 let path = self.tiering.path.display();
                 tracing::info!(%path, below, count, "objects whose records are discarded were deleted");
