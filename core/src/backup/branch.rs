@@ -578,4 +578,3 @@ fn older_rows(plan: &Plan, opening: &Opening) -> Result<VecDeque<OlderRows>> {
     });
     Ok(sized.collect())
 }
-

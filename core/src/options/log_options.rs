@@ -69,7 +69,7 @@ pub enum LogOption {
     /// [`Options::payload_slices`]: 1 or 0. Set to 0, later appends are replicated whole again. It cannot be unset: the log may have
     /// references.
     PayloadSlices = 11,
-    /// How many objects, at least, the log's own state has rows of: 4 to 65,536. The rows of older ones are in objects alone. No field of
+    /// How many objects, at least, the log's own state has rows of: 2 to 65,536. The rows of older ones are in objects alone. No field of
     /// [`Options`]: the leader sets it to 1,024 once the log has twice as many objects. It cannot be unset.
     ObjectRows = 12,
 }
@@ -142,7 +142,7 @@ impl LogOption {
             Self::SessionsMax => 1..=1 << 20,
             Self::SessionWindow => 1..=1024,
             Self::PayloadSlices => 0..=1,
-            Self::ObjectRows => 4..=1 << 16,
+            Self::ObjectRows => 2..=1 << 16,
         }
     }
 

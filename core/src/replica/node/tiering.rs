@@ -410,7 +410,11 @@ impl Node {
         let asked = self.lacks_object_age().then_some(self.tiering.asked_until);
         let payloads = [self.payloads_begin_due(), self.payload_sweep_due(now), asked];
         let payloads = payloads.into_iter().flatten().min();
-        [work, delete, age, sweep, payloads, rows].into_iter().flatten().min().map(|at| at.max(self.tiering.again))
+        [work, delete, age, sweep, payloads, rows]
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|at| at.max(self.tiering.again))
     }
 
     /// Whether there is something to store, to claim or to delete.

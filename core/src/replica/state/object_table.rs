@@ -29,9 +29,9 @@
 //! Must not know: disks, threads.
 
 use crate::record::batch::Malformed;
+use crate::record::crc::crc32c;
 use crate::replica::queue::proposals::ObjectCommand;
 use crate::store::format::geometry::{ANCESTOR_BYTES, OLDER_ROWS_BYTES};
-use crate::record::crc::crc32c;
 pub(crate) use crate::store::format::objects::StoredAt;
 
 use crate::store::format::objects::{ObjectState, Objects, encode, encode_row};
@@ -243,7 +243,10 @@ impl ObjectTable {
         }
         let count = u32::try_from(below - from).map_err(|_| "run of rows has too many objects")?;
         let at = holder.checked_sub(from).and_then(|n| usize::try_from(n).ok());
-        let held = at.filter(|n| *n < self.stored).and_then(|n| self.objects.list.get(n)).and_then(|held| held.stored);
+        let held = at
+            .filter(|n| *n < self.stored)
+            .and_then(|n| self.objects.list.get(n))
+            .and_then(|held| held.stored);
         let (Some(held), Some(rows)) = (held.filter(|_| holder >= below), self.first_rows(count)) else {
             return Err("rows of objects, or the object that holds them, are not stored");
         };
@@ -257,7 +260,8 @@ impl ObjectTable {
         let left = self.objects.list.split_off(count as usize);
         let moved = std::mem::replace(&mut self.objects.list, left);
         let Some(last) = moved.back() else { return Err("run of rows is empty") };
-        let bytes = moved.iter().filter_map(|object| object.stored).map(|stored| u64::from(stored.bytes)).sum();
+        let bytes =
+            moved.iter().filter_map(|object| object.stored).map(|stored| u64::from(stored.bytes)).sum();
         let (end, timestamp) = (last.end, last.timestamp);
         self.objects.older.push_back(OlderRows { below, end, timestamp, bytes, count, holder, offset, crc });
         self.stored -= count as usize;
@@ -354,6 +358,88 @@ mod tests {
         assert_eq!(numbers, [(0, base(0, 1)), (1, base(5, 9))]);
         let (objects, first) = crate::store::format::objects::decode(&table.encode(Index(3))).unwrap();
         assert_eq!((ObjectTable::of(objects), first), (table, Index(3)));
+    }
+
+    /// Objects 0 to 7, each of one entry and one record, all stored.
+    fn many() -> ObjectTable {
+        let mut table = ObjectTable::default();
+        for n in 0..8 {
+            table.apply(cut(n, base(n, n + 1), base(n + 1, n + 2)), Index(1)).unwrap();
+            table.apply(stored(n), Index(1)).unwrap();
+        }
+        table
+    }
+
+    fn move_rows(table: &ObjectTable, count: u32, holder: u64) -> ObjectCommand {
+        let crc = crc32c(&table.first_rows(count).unwrap());
+        ObjectCommand::MoveRows { below: table.rows_from() + u64::from(count), holder, offset: 5000, crc }
+    }
+
+    #[test]
+    fn rows_leave_for_a_stored_holder_alone_and_all_else_goes_on() {
+        let mut table = many();
+        let before = table.clone();
+        let good = move_rows(&table, 3, 6);
+        let ObjectCommand::MoveRows { below, holder, offset, crc } = good else { unreachable!() };
+        for bad in [
+            ObjectCommand::MoveRows { below, holder: 8, offset, crc },
+            ObjectCommand::MoveRows { below, holder: below - 1, offset, crc },
+            ObjectCommand::MoveRows { below, holder, offset, crc: crc ^ 1 },
+            ObjectCommand::MoveRows { below, holder, offset: (1 << 16) - 100, crc },
+            ObjectCommand::MoveRows { below: 1, holder, offset, crc },
+            ObjectCommand::MoveRows { below: 9, holder: 10, offset, crc },
+        ] {
+            table.apply(bad, Index(1)).unwrap_err();
+            assert_eq!(table, before, "{bad:?}");
+        }
+        table.apply(good, Index(1)).unwrap();
+        table.apply(good, Index(1)).unwrap();
+        assert_eq!((table.number(), table.rows_from(), table.len(), table.next_to_show()), (0, 3, 5, 8));
+        assert_eq!((table.end(), table.stored_upto()), (before.end(), before.stored_upto()));
+        assert_eq!(table.stored().next(), before.stored().nth(3));
+        assert_ne!(table.progress(), before.progress());
+        let run = table.run_of(2).unwrap();
+        assert_eq!((run.number, run.begin, table.run_of(3)), (0, base(0, 1), None));
+        assert_eq!(
+            run.objects(&before.first_rows(3).unwrap()).unwrap(),
+            before.stored().take(3).collect::<Vec<_>>()
+        );
+        table.apply(cut(8, base(8, 9), base(9, 10)), Index(1)).unwrap();
+        table.apply(stored(8), Index(1)).unwrap();
+        table.apply(move_rows(&table, 2, 8), Index(1)).unwrap();
+        let (objects, first) = crate::store::format::objects::decode(&table.encode(Index(1))).unwrap();
+        assert_eq!((ObjectTable::of(objects), first), (table.clone(), Index(1)));
+        assert_eq!(table.encode(Index(1)).len(), table.encoded_bytes());
+    }
+
+    /// A discard knows of whole runs alone: which objects of one are gone, a leader says.
+    #[test]
+    fn discard_takes_runs_whole_and_a_begin_what_is_discarded() {
+        let mut table = many();
+        table.apply(move_rows(&table, 3, 6), Index(1)).unwrap();
+        table.apply(move_rows(&table, 2, 7), Index(1)).unwrap();
+        let rows = u64::from(1u32 << 16);
+        let begin = |number, bytes| ObjectCommand::Begin { number, begin: base(number, number + 1), bytes };
+        table.discard(Index(2));
+        assert_eq!((table.number(), table.run_of(0).map(|run| run.rows.bytes)), (0, Some(3 * rows)));
+        for (bad, first) in
+            [(begin(1, rows), 1), (begin(2, 2 * rows), 2), (begin(3, 3 * rows), 4), (begin(1, 3 * rows), 2)]
+        {
+            table.apply(bad, Index(first)).unwrap_err();
+        }
+        table.apply(begin(1, rows), Index(2)).unwrap();
+        table.apply(begin(1, rows), Index(2)).unwrap();
+        let run = table.run_of(1).unwrap();
+        assert_eq!((table.number(), run.number, run.begin, run.rows.bytes), (1, 1, base(1, 2), 2 * rows));
+        let (objects, _) = crate::store::format::objects::decode(&table.encode(Index(2))).unwrap();
+        assert_eq!(ObjectTable::of(objects), table);
+        table.discard(Index(5));
+        assert_eq!((table.number(), table.rows_from(), table.len()), (3, 5, 3), "the first run is gone");
+        table.discard(Index(8));
+        assert_eq!((table.number(), table.rows_from(), table.len()), (7, 7, 1));
+        // A command of before that discard.
+        table.apply(begin(4, rows), Index(8)).unwrap();
+        assert_eq!(table.end(), Some((8, base(8, 9))));
     }
 
     /// A log of a group can begin far beyond the records that the group has.

@@ -103,11 +103,7 @@ pub(super) const NEWER: Malformed = "object table has fields of a newer format";
 
 /// The position at an offset.
 pub(super) fn base_at(b: &[u8], at: usize) -> Base {
-    Base {
-        raft: EntryIndex(u64_at(b, at)),
-        term: Term(u64_at(b, at + 8)),
-        next: Index(u64_at(b, at + 16)),
-    }
+    Base { raft: EntryIndex(u64_at(b, at)), term: Term(u64_at(b, at + 8)), next: Index(u64_at(b, at + 16)) }
 }
 
 /// An object that is in the object store, in the log.

@@ -137,8 +137,9 @@ pub(crate) fn decode(b: &[u8]) -> Result<(Objects, Index), Malformed> {
     let (header, rest) = b.split_first_chunk::<OBJECTS_HEADER_BYTES>().ok_or("object table is cut off")?;
     let count = u32_at(header, 40) as usize;
     let [ancestors, older] = [44, 46].map(|at| usize::from(u16::from_le_bytes([header[at], header[at + 1]])));
-    let expected =
-        encoded_bytes(count, ancestors).checked_add(older * OLDER_ROWS_BYTES).map(|all| all - OBJECTS_HEADER_BYTES);
+    let expected = encoded_bytes(count, ancestors)
+        .checked_add(older * OLDER_ROWS_BYTES)
+        .map(|all| all - OBJECTS_HEADER_BYTES);
     if ancestors > ANCESTORS_MAX || Some(rest.len()) != expected {
         return Err("object table has another length than it says");
     }

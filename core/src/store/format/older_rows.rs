@@ -143,7 +143,11 @@ pub(super) fn decode(
             None => (first..below).contains(&number),
             Some(next) => first == next,
         };
-        if count < RUN_MIN || !follows || end.raft <= before.raft || end.term < before.term || end.next < before.next
+        if count < RUN_MIN
+            || !follows
+            || end.raft <= before.raft
+            || end.term < before.term
+            || end.next < before.next
         {
             return Err("runs of rows are out of order");
         }
@@ -173,7 +177,8 @@ mod tests {
     }
 
     fn state(raft: u64) -> ObjectState {
-        let stored = StoredObject { bytes: 1 << 16, data_end: 8192, index_count: 1, index_crc: 2, crc: raft as u32 };
+        let stored =
+            StoredObject { bytes: 1 << 16, data_end: 8192, index_count: 1, index_crc: 2, crc: raft as u32 };
         ObjectState { end: base(raft), timestamp: Timestamp(raft), stored: Some(stored) }
     }
 
@@ -204,7 +209,9 @@ mod tests {
         for (number, begin) in [(3, base(2)), (7, base(9)), (4, base(9))] {
             decode(&bytes, number, begin).unwrap_err();
         }
-        for (of, at, word) in [(0, 0, 8u64), (0, 48, 1 << 32 | 1), (1, 8, 9), (1, 16, 0), (1, 24, 1), (1, 48, 3)] {
+        for (of, at, word) in
+            [(0, 0, 8u64), (0, 48, 1 << 32 | 1), (1, 8, 9), (1, 16, 0), (1, 24, 1), (1, 48, 3)]
+        {
             let mut bad = bytes;
             bad[of][at..at + 8].copy_from_slice(&word.to_le_bytes());
             assert!(decode(&bad, 4, base(2)).is_err(), "{of} {at}");

@@ -363,7 +363,8 @@ impl Opening {
 
     /// Where the object table begins in such a body. None: it has none.
     pub(crate) fn objects_at(body: &[u8]) -> Result<Option<usize>, Malformed> {
-        let before = (0..OBJECTS_PART).map(|number| Self::part_in(body, number).map(|part| LENGTH_BYTES + part.len()));
+        let before =
+            (0..OBJECTS_PART).map(|number| Self::part_in(body, number).map(|part| LENGTH_BYTES + part.len()));
         let at = before.sum::<Result<usize, _>>()? + OPENING_FIXED_BYTES - LENGTH_BYTES;
         Ok(Self::has_objects(body)?.then_some(at))
     }

@@ -33,7 +33,8 @@ pub(crate) fn fetch(vault: &dyn Vault, lineage: &Lineage, run: &RowsRun) -> Resu
     let rows = run.rows;
     let at = u64::from(rows.offset);
     let name = object_name(lineage.owner(rows.holder), rows.holder);
-    let got = vault.get(&name, at..at + rows.rows_bytes()).map_err(|error| is_lost(vault, lineage.log, error));
+    let got =
+        vault.get(&name, at..at + rows.rows_bytes()).map_err(|error| is_lost(vault, lineage.log, error));
     let why = match got {
         Ok(got) => match run.objects(&got) {
             Ok(objects) => return Ok((objects, true)),
@@ -44,7 +45,8 @@ pub(crate) fn fetch(vault: &dyn Vault, lineage: &Lineage, run: &RowsRun) -> Resu
     };
     let before = (rows.below..rows.holder).rev().take(OTHERS_BEFORE as usize);
     for other in before.chain(rows.holder + 1..=rows.holder + OTHERS_BEHIND) {
-        let found = rows_in(vault, lineage.owner(other), other, &rows).map_err(|error| is_lost(vault, lineage.log, error));
+        let found = rows_in(vault, lineage.owner(other), other, &rows)
+            .map_err(|error| is_lost(vault, lineage.log, error));
         match found {
             Ok(Some((_, found))) => {
                 if let Ok(objects) = run.objects(&found) {
@@ -57,7 +59,11 @@ pub(crate) fn fetch(vault: &dyn Vault, lineage: &Lineage, run: &RowsRun) -> Resu
             Err(error) => return Err(error),
         }
     }
-    let what = format!("it should say where objects {} to {} are, and no object near it does: {why}", run.number, rows.below - 1);
+    let what = format!(
+        "it should say where objects {} to {} are, and no object near it does: {why}",
+        run.number,
+        rows.below - 1
+    );
     Err(Error::corrupt(Path::new(&name), at, what))
 }
 
@@ -65,7 +71,12 @@ pub(crate) fn fetch(vault: &dyn Vault, lineage: &Lineage, run: &RowsRun) -> Resu
 ///
 /// # Errors
 /// Those of the object store. `Corrupt`: its opening cannot be read.
-pub(crate) fn rows_in(vault: &dyn Vault, owner: LogId, number: u64, run: &OlderRows) -> Result<Option<(u32, Bytes)>> {
+pub(crate) fn rows_in(
+    vault: &dyn Vault,
+    owner: LogId,
+    number: u64,
+    run: &OlderRows,
+) -> Result<Option<(u32, Bytes)>> {
     let name = object_name(owner, number);
     let Some(bytes) = vault.size(&name)? else { return Ok(None) };
     let body = opening_body(vault, owner, number, &ObjectInfo { name: name.clone(), bytes })?;
@@ -93,7 +104,8 @@ pub(crate) fn opening_body(vault: &dyn Vault, log: LogId, number: u64, object: &
     if object.bytes < head {
         return Err(corrupt("object is cut off"));
     }
-    let header = BlockHeader::parse(&vault.get(&object.name, at..head)?, salt(log, number)).map_err(corrupt)?;
+    let header =
+        BlockHeader::parse(&vault.get(&object.name, at..head)?, salt(log, number)).map_err(corrupt)?;
     let end = at + u64::from(header.length);
     if header.kind != Kind::Opening || end > object.bytes || end < head {
         return Err(corrupt("object does not begin with an opening"));

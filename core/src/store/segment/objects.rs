@@ -12,9 +12,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::record::crc::crc32c;
 use crate::store::format::geometry::data_limit;
 use crate::store::format::objects::{Ancestor, ObjectState, Objects, StoredAt, StoredObject};
+use crate::store::format::older_rows::RowsRun;
 use crate::store::format::segment::Footer;
 use crate::store::objects::cache::{CHUNK_BYTES, ObjectCache, ObjectFile, SORTED_CHUNK_BYTES};
-use crate::store::format::older_rows::RowsRun;
 use crate::store::objects::names::{Lineage, object_number, root_name, salt};
 use crate::store::objects::older_rows;
 use crate::store::objects::payloads::{Payloads, without_store};
@@ -266,7 +266,8 @@ impl ObjectList {
         let (mut newest, mut below) = self.read(|inner| {
             let before = inner.list.partition_point(|segment| segment.base.raft < raft);
             let found = inner.list.range(..before).rev().zip(inner.stored.range(..before).rev());
-            let fits: Vec<_> = found.take_while(|(segment, _)| take(segment)).filter_map(with_number).collect();
+            let fits: Vec<_> =
+                found.take_while(|(segment, _)| take(segment)).filter_map(with_number).collect();
             let below = inner.runs.last().filter(|_| fits.len() == before).map(|run| run.rows.below);
             (fits, below)
         });
@@ -278,7 +279,8 @@ impl ObjectList {
             let known = newest.len();
             newest.extend(found.take_while(|(segment, _)| take(segment)).filter_map(with_number));
             let oldest = self.read(|inner| inner.runs.first().map(|run| run.rows.below));
-            let is_all = newest.len() - known == before && oldest.is_some_and(|oldest| oldest < run.run.rows.below);
+            let is_all =
+                newest.len() - known == before && oldest.is_some_and(|oldest| oldest < run.run.rows.below);
             below = is_all.then_some(run.run.number);
         }
         Ok(newest)
@@ -339,8 +341,14 @@ impl ObjectList {
     /// # Errors
     /// Those of the object store, then.
     pub(crate) fn holding(&self, index: Index) -> Result<Option<Arc<Segment>>> {
-        if let Some(run) = self.run_before(|segment| segment.base.next <= index, |run| index < run.rows.end.next)? {
-            return Ok(run.list.iter().find(|segment| (segment.base.next..segment.end().next).contains(&index)).cloned());
+        if let Some(run) =
+            self.run_before(|segment| segment.base.next <= index, |run| index < run.rows.end.next)?
+        {
+            return Ok(run
+                .list
+                .iter()
+                .find(|segment| (segment.base.next..segment.end().next).contains(&index))
+                .cloned());
         }
         Ok(self.read(|inner| {
             let n = inner.list.partition_point(|segment| segment.base.next <= index).checked_sub(1)?;
@@ -354,7 +362,9 @@ impl ObjectList {
         is_behind: impl Fn(&Segment) -> bool,
         is_wanted: impl Fn(&RowsRun) -> bool,
     ) -> Result<Option<Arc<FetchedRun>>> {
-        if self.read(|inner| inner.runs.is_empty() || inner.list.front().is_some_and(|first| is_behind(first))) {
+        if self
+            .read(|inner| inner.runs.is_empty() || inner.list.front().is_some_and(|first| is_behind(first)))
+        {
             return Ok(None);
         }
         self.run(is_wanted)

@@ -52,6 +52,7 @@ mod linear;
 mod machine;
 mod made;
 mod network;
+mod object_rows;
 mod oracle;
 mod outbox;
 mod patient;

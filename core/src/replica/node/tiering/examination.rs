@@ -13,15 +13,15 @@ use super::object_access::{ObjectMaker, check_there};
 use super::object_look::{Look, look};
 use crate::error::{Error, ErrorKind, Result};
 use crate::replica::state::object_table::StoredAt;
-use crate::store::format::older_rows::RowsRun;
-use crate::store::format::segment::Base;
-use crate::store::objects::older_rows::fetch;
 use crate::store::format::geometry::FOOTER_BYTES;
 use crate::store::format::objects::StoredObject;
+use crate::store::format::older_rows::RowsRun;
+use crate::store::format::segment::Base;
 use crate::store::format::segment::Footer;
 use crate::store::object_file::{MadeObject, Stretch};
 use crate::store::objects::deletion::{is_pinned, newest_begin};
 use crate::store::objects::names::{Lineage, folder, object_name, object_number, root_name, salt};
+use crate::store::objects::older_rows::fetch;
 use crate::types::LogId;
 use crate::vault::Vault;
 use std::collections::{BTreeMap, BTreeSet};
@@ -123,7 +123,9 @@ impl OlderObject {
             Err(error) => return (None, Err(error)),
         };
         // None: its records were discarded meanwhile.
-        let Some(at) = objects.into_iter().find(|at| at.number == number) else { return (None, Ok(Verdict::Sound)) };
+        let Some(at) = objects.into_iter().find(|at| at.number == number) else {
+            return (None, Ok(Verdict::Sound));
+        };
         let (log, owner) = (lineage.log, lineage.owner(number));
         (Some(at.begin), Examination { vault, log, owner, at, maker, gives_way }.run())
     }

@@ -102,8 +102,8 @@ pub(super) enum JobDone {
     Examined(u64, Option<Base>, Result<Verdict>),
     /// The command that moves rows. None: the object does not have all of them.
     FoundRows(Result<Option<ObjectCommand>>),
-    /// The objects of a run that ends below this number.
-    FetchedRun(u64, Result<Vec<StoredAt>>),
+    /// The objects of a run that ends below this number, and whether its holder has their rows.
+    FetchedRun(u64, Result<(Vec<StoredAt>, bool)>),
     /// How many objects were deleted.
     Deleted(u64, Result<u64>),
     /// Whether all slices without an entry behind this one were deleted.

@@ -358,7 +358,11 @@ impl Node {
             return Some(*begin).filter(|begin| self.has_all_behind(*begin));
         }
         let first = self.writer.archive.first();
-        (first.raft < run.rows.end.raft).then_some(if first.raft < run.begin.raft { run.begin } else { first })
+        (first.raft < run.rows.end.raft).then_some(if first.raft < run.begin.raft {
+            run.begin
+        } else {
+            first
+        })
     }
 
     /// Whether the files here may be the last copy of an object that is to be made again. All suspects are known: see

@@ -18,8 +18,8 @@
 //! Must not know: the bytes of tables.
 
 use super::super::Node;
-use super::jobs::{Job, JobDone};
 use super::OPTION_TIMEOUT;
+use super::jobs::{Job, JobDone};
 use crate::error::{ErrorKind, Result};
 use crate::options::log_options::LogOption;
 use crate::record::crc::crc32c;
@@ -84,8 +84,9 @@ pub(super) struct RunLook {
 }
 
 impl RunLook {
-    pub(super) fn read(&self) -> Result<Vec<StoredAt>> {
-        fetch(&*self.vault, &self.lineage, &self.run).map(|(objects, _)| objects)
+    /// The run's objects, and whether the holder has their rows.
+    pub(super) fn read(&self) -> Result<(Vec<StoredAt>, bool)> {
+        fetch(&*self.vault, &self.lineage, &self.run)
     }
 }
 
@@ -174,7 +175,8 @@ impl Node {
         let run = committed.objects.runs().next()?;
         let retains = self.effective.retention_bytes.is_some() || self.effective.retention_age.is_some();
         let is_wanted = retains || committed.first > run.begin.next;
-        let is_here = self.tiering.oldest_rows.fetched.as_ref().is_some_and(|(below, _)| *below == run.rows.below);
+        let is_here =
+            self.tiering.oldest_rows.fetched.as_ref().is_some_and(|(below, _)| *below == run.rows.below);
         (is_wanted && !is_here).then_some(run)
     }
 
@@ -182,7 +184,8 @@ impl Node {
     fn first_of_run(&self) -> Option<(StoredAt, u64)> {
         let committed = self.replica.sequencer.committed();
         let run = committed.objects.runs().next()?;
-        let (_, objects) = self.tiering.oldest_rows.fetched.as_ref().filter(|(below, _)| *below == run.rows.below)?;
+        let (_, objects) =
+            self.tiering.oldest_rows.fetched.as_ref().filter(|(below, _)| *below == run.rows.below)?;
         let left = objects.iter().filter(|at| at.number >= run.number);
         let mut gone = 0;
         let is_gone = |at: &&StoredAt| {
@@ -222,10 +225,14 @@ impl Node {
             }
             // The newest object was cut before the last of the rows was stored: the next one has them.
             JobDone::FoundRows(Ok(None)) => {
-                self.tiering.oldest_rows.looked = Some(self.replica.sequencer.committed().objects.next_to_show());
+                self.tiering.oldest_rows.looked =
+                    Some(self.replica.sequencer.committed().objects.next_to_show());
             }
-            JobDone::FetchedRun(below, Ok(objects)) => {
+            JobDone::FetchedRun(below, Ok((objects, by_holder))) => {
                 self.tiering.has_succeeded("the object store");
+                if !by_holder {
+                    self.suspect_holder(now);
+                }
                 self.tiering.oldest_rows.fetched = Some((below, objects));
             }
             JobDone::FoundRows(Err(error)) | JobDone::FetchedRun(_, Err(error)) => {

@@ -43,8 +43,8 @@ impl Sequencer {
     /// The most objects that can have rows in the openings of this replica's segments.
     pub(crate) fn rows_max(&self) -> usize {
         let (max, window) = limits_of_sessions(&self.options_at_end(), self.own_limits);
-        let logs =
-            self.logs.encoded_bytes() / OBJECT_BYTES + self.objects.bytes_beside_rows().div_ceil(OBJECT_BYTES);
+        let logs = self.logs.encoded_bytes() / OBJECT_BYTES
+            + self.objects.bytes_beside_rows().div_ceil(OBJECT_BYTES);
         objects_max(self.segment_bytes, max, window).saturating_sub(logs)
     }
 

@@ -202,7 +202,12 @@ pub(super) fn damaged_object_is_not_kept() -> Check {
         return Err(format!("kept are {:?}", rig.kept()?));
     }
     // Damage on this disk: the file goes when a reader meets it, and comes back.
-    let newest = rig.segments.objects().holding(Index(35)).map_err(|error| error.to_string())?.ok_or("no object has record 35")?;
+    let newest = rig
+        .segments
+        .objects()
+        .holding(Index(35))
+        .map_err(|error| error.to_string())?
+        .ok_or("no object has record 35")?;
     let data = rig.segments.objects().open(&newest).map_err(text)?;
     if let crate::store::segment::Source::Object(object) = &data.source {
         object.discard();
