@@ -45,7 +45,6 @@ use crate::store::format::block::{BlockHeader, Kind};
 use crate::store::format::geometry::segment_bytes_with;
 use crate::store::format::identity::Identity;
 use crate::store::format::objects::{self, ObjectState};
-use crate::store::format::older_rows::{OlderRows, RowsRun};
 use crate::store::format::segment::Opening;
 use crate::store::object_file::{Stretch, segment_file};
 use crate::store::objects::deletion::{newest_begin, say_begin};
@@ -58,7 +57,7 @@ use crate::vault::{ObjectInfo, Vault};
 use bytes::Bytes;
 use object::{corrupt, read_object, sum_object};
 use plan::Plan;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -270,7 +269,7 @@ impl Making<'_> {
             None => Vec::new(),
             Some((number, _)) => {
                 let ancestors = plan.ancestors();
-                let older = older_rows(&plan, &opening)?;
+                let older = plan.older_rows(&opening)?;
                 let mut list = self.states(&plan, &opening, &entries)?;
                 let rows_from = older.back().map_or(*number, |newest| newest.below);
                 list.drain(..plan.below.partition_point(|(number, _)| *number < rows_from));
@@ -419,7 +418,7 @@ impl Making<'_> {
                 known.extend((rows_from..).zip(table.list).filter(|(_, state)| state.stored.is_some()));
             }
         }
-        for run in runs_of(plan, opening)? {
+        for run in plan.runs_of(opening)? {
             let (objects, _) = fetch(self.vault, &plan.lineage, &run)?;
             known.extend(objects.iter().map(|at| (at.number, at.state)));
         }
@@ -558,23 +557,4 @@ fn in_object(object: &ObjectInfo, error: Error) -> Error {
         }
         _ => error,
     }
-}
-/// The runs of older rows in the opening of a branch's last object.
-fn runs_of(plan: &Plan, opening: &Opening) -> Result<Vec<RowsRun>> {
-    if opening.objects.is_empty() {
-        return Ok(Vec::new());
-    }
-    let (table, _) = objects::decode(&opening.objects).map_err(|why| corrupt(&plan.last.1, why))?;
-    Ok(table.runs().collect())
-}
-
-/// The runs of older rows of a branch: those that the log had where the branch's last part begins, from its first object on.
-fn older_rows(plan: &Plan, opening: &Opening) -> Result<VecDeque<OlderRows>> {
-    let from = plan.below.first().map_or(0, |(number, _)| *number);
-    let left = runs_of(plan, opening)?.into_iter().map(|run| run.rows).filter(|rows| rows.below > from);
-    let sized = left.map(|rows| {
-        let of_run = plan.below.iter().filter(|(number, _)| (rows.first()..rows.below).contains(number));
-        OlderRows { bytes: of_run.map(|(_, object)| object.bytes).sum(), ..rows }
-    });
-    Ok(sized.collect())
 }

@@ -15,8 +15,7 @@ use crate::record::crc;
 use crate::record::reference::{PAYLOAD_HEADER_BYTES, PayloadId, REFERENCE_BYTES, Reference};
 use crate::replica::state::command::{
     BEGIN_COMMAND_BYTES, COMMAND_BYTES, CUT_COMMAND_BYTES, LONG_COMMAND_BYTES, MOVE_ROWS_COMMAND_BYTES,
-    SET_OPTIONS_BYTES, STORED_COMMAND_BYTES,
-    encode_command, parse_command,
+    SET_OPTIONS_BYTES, STORED_COMMAND_BYTES, encode_command, parse_command,
 };
 use crate::replica::state::log_table::LogTable;
 use crate::replica::state::session_table::Sessions;

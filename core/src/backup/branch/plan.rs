@@ -9,12 +9,14 @@ use crate::backup::restore::RestoreTo;
 use crate::backup::stored::{Objects, footer_at, lineage_of, opening_at};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::format::objects::{self, ANCESTORS_MAX, Ancestor};
-use crate::store::format::segment::{Base, Footer};
+use crate::store::format::older_rows::{OlderRows, RowsRun};
+use crate::store::format::segment::{Base, Footer, Opening};
 use crate::store::objects::deletion::newest_begin;
 use crate::store::objects::names::Lineage;
 use crate::store::objects::pins;
 use crate::types::LogId;
 use crate::vault::{ObjectInfo, Vault};
+use std::collections::VecDeque;
 
 /// The objects of which a branch is made.
 pub(super) struct Plan {
@@ -34,6 +36,26 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// The runs of older rows in the opening of the branch's last object.
+    pub(super) fn runs_of(&self, opening: &Opening) -> Result<Vec<RowsRun>> {
+        if opening.objects.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (table, _) = objects::decode(&opening.objects).map_err(|why| corrupt(&self.last.1, why))?;
+        Ok(table.runs().collect())
+    }
+
+    /// The runs of older rows of the branch: those that the log had where the branch's last part begins, from the branch's first object on.
+    pub(super) fn older_rows(&self, opening: &Opening) -> Result<VecDeque<OlderRows>> {
+        let from = self.below.first().map_or(0, |(number, _)| *number);
+        let left = self.runs_of(opening)?.into_iter().map(|run| run.rows).filter(|rows| rows.below > from);
+        let sized = left.map(|rows| {
+            let of_run = self.below.iter().filter(|(number, _)| (rows.first()..rows.below).contains(number));
+            OlderRows { bytes: of_run.map(|(_, object)| object.bytes).sum(), ..rows }
+        });
+        Ok(sized.collect())
+    }
+
     /// Finds what a branch of `log` with this end is made of; of the objects under this pin, if there is one.
     ///
     /// # Errors

@@ -45,6 +45,7 @@ use crate::options::log_options::LogOption;
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
 use crate::replica::queue::proposals::{Command, ObjectCommand, ProposalQueue};
 use crate::replica::raft::body_bytes_of;
+use crate::replica::state::object_table::Shown;
 use crate::store::Store;
 use crate::store::filling::{self, FillLimits};
 use crate::store::format::objects::StoredObject;
@@ -111,8 +112,8 @@ pub(super) struct Tiering {
     /// The bytes that are needed behind this entry for another object, as the last look has shown. An estimate from the segments
     /// alone can be too high by most of a segment.
     lacking: Option<Lacking>,
-    /// Shown to readers: the number of the oldest object, and of the next one.
-    shown: (u64, u64),
+    /// Shown to readers.
+    shown: Shown,
     /// Objects that are to be deleted, the next ones first.
     to_delete: VecDeque<Deletion>,
     /// Objects below this number were deleted.
@@ -213,7 +214,7 @@ impl Tiering {
             asked_until: Moment::default(),
             looked_upto: EntryIndex(0),
             lacking: None,
-            shown: (0, 0),
+            shown: Shown::default(),
             to_delete: VecDeque::new(),
             deleted: 0,
             is_checked: false,
@@ -716,14 +717,14 @@ impl Node {
     /// Shows readers the objects that are stored.
     pub(super) fn publish_objects(&mut self, now: Moment) {
         let committed = self.replica.sequencer.committed();
-        let (number, next) = (committed.objects.number(), committed.objects.next_to_show());
-        if (number, next) == self.tiering.shown {
+        let (shown, number) = (committed.objects.shown(), committed.objects.number());
+        if shown == self.tiering.shown {
             return;
         }
         committed.objects.show(self.tiering.log, self.writer.store.segments.objects());
-        let (raft, is_discarded) =
-            (committed.raft, number > self.tiering.shown.0 || self.tiering.shown == (0, 0));
-        self.tiering.shown = (number, next);
+        let is_first = self.tiering.shown == Shown::default();
+        let (raft, is_discarded) = (committed.raft, number > self.tiering.shown.number || is_first);
+        self.tiering.shown = shown;
         self.logs_shrank = true; // it may be known now that the oldest object has no records of any log
         self.prune_scrub();
         if is_discarded && number > self.tiering.deleted {

@@ -49,6 +49,15 @@ pub(crate) struct ObjectTable {
     stored: usize,
 }
 
+/// Which objects readers are shown. Default: none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shown {
+    /// The number of the oldest one.
+    pub(crate) number: u64,
+    /// That of the first one whose row is in the table, and of the next one that is to be stored.
+    rows: (u64, u64),
+}
+
 impl ObjectTable {
     pub(crate) fn of(objects: Objects) -> Self {
         let stored = objects.list.iter().take_while(|object| object.stored.is_some()).count();
@@ -87,6 +96,11 @@ impl ObjectTable {
     pub(crate) fn progress(&self) -> (u64, u64, Option<(u64, u64)>) {
         let moved = (!self.objects.older.is_empty()).then(|| (self.number(), self.rows_from()));
         (self.next_to_show(), self.rows_from() + self.objects.list.len() as u64, moved)
+    }
+
+    /// Which objects [`Self::show`] shows.
+    pub(crate) fn shown(&self) -> Shown {
+        Shown { number: self.number(), rows: (self.rows_from(), self.next_to_show()) }
     }
 
     /// The runs of objects whose rows are elsewhere, oldest first, each with its first object that is left, and where that begins.

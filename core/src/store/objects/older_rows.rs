@@ -14,11 +14,12 @@ use crate::record::batch::Malformed;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::geometry::{OBJECT_BYTES, OBJECTS_HEADER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::store::format::objects::{self, StoredAt};
-use crate::store::format::older_rows::{OlderRows, RowsRun};
+use crate::store::format::older_rows::RowsRun;
 use crate::store::format::segment::Opening;
 use crate::types::LogId;
 use crate::vault::{ObjectInfo, Vault};
 use bytes::Bytes;
+use std::ops::Range;
 use std::path::Path;
 
 /// How many objects before the holder are tried in its place, and how many behind it.
@@ -45,7 +46,7 @@ pub(crate) fn fetch(vault: &dyn Vault, lineage: &Lineage, run: &RowsRun) -> Resu
     };
     let before = (rows.below..rows.holder).rev().take(OTHERS_BEFORE as usize);
     for other in before.chain(rows.holder + 1..=rows.holder + OTHERS_BEHIND) {
-        let found = rows_in(vault, lineage.owner(other), other, &rows)
+        let found = rows_in(vault, lineage.owner(other), other, rows.first()..rows.below)
             .map_err(|error| is_lost(vault, lineage.log, error));
         match found {
             Ok(Some((_, found))) => {
@@ -67,7 +68,7 @@ pub(crate) fn fetch(vault: &dyn Vault, lineage: &Lineage, run: &RowsRun) -> Resu
     Err(Error::corrupt(Path::new(&name), at, what))
 }
 
-/// The rows in the opening of an object for those of a run, and where they begin in its file. None: it does not have all of them.
+/// The rows of these objects in the opening of another one, and where they begin in its file. None: it does not have all of them.
 ///
 /// # Errors
 /// Those of the object store. `Corrupt`: its opening cannot be read.
@@ -75,7 +76,7 @@ pub(crate) fn rows_in(
     vault: &dyn Vault,
     owner: LogId,
     number: u64,
-    run: &OlderRows,
+    of: Range<u64>,
 ) -> Result<Option<(u32, Bytes)>> {
     let name = object_name(owner, number);
     let Some(bytes) = vault.size(&name)? else { return Ok(None) };
@@ -84,12 +85,13 @@ pub(crate) fn rows_in(
     let Some(table_at) = Opening::objects_at(&body).map_err(wrong)? else { return Ok(None) };
     let opening = Opening::parse(&body).map_err(wrong)?;
     let (table, _) = objects::decode(&opening.objects).map_err(wrong)?;
-    let Some(skipped) = run.first().checked_sub(table.rows_from().0) else { return Ok(None) };
-    if skipped + u64::from(run.count) > table.list.len() as u64 {
+    let Some(skipped) = of.start.checked_sub(table.rows_from().0) else { return Ok(None) };
+    let count = of.end.saturating_sub(of.start);
+    if skipped.saturating_add(count) > table.list.len() as u64 {
         return Ok(None);
     }
     let at = table_at + OBJECTS_HEADER_BYTES + skipped as usize * OBJECT_BYTES;
-    let rows = body.slice(at..at + run.count as usize * OBJECT_BYTES);
+    let rows = body.slice(at..at + count as usize * OBJECT_BYTES);
     Ok(Some(((SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES + at) as u32, rows)))
 }
 

@@ -229,20 +229,29 @@ impl ObjectList {
     pub(crate) fn numbered_from(&self, number: u64, count: usize) -> Result<Vec<(u64, Arc<Segment>, u32)>> {
         let mut numbered = Vec::new();
         let mut next = number;
-        while numbered.len() < count
-            && let Some(run) = self.run(|run| next < run.rows.below)?
-        {
-            let found = run.list.iter().zip(&run.stored).filter_map(with_number);
-            numbered.extend(found.filter(|(number, ..)| *number >= next).take(count - numbered.len()));
-            next = run.run.rows.below;
+        loop {
+            while numbered.len() < count
+                && let Some(run) = self.run(|run| next < run.rows.below)?
+            {
+                let found = run.list.iter().zip(&run.stored).filter_map(with_number);
+                numbered.extend(found.filter(|(number, ..)| *number >= next).take(count - numbered.len()));
+                next = run.run.rows.below;
+            }
+            let listed = self.read(|inner| {
+                // Rows have left the list meanwhile.
+                if numbered.len() < count && inner.runs.last().is_some_and(|run| next < run.rows.below) {
+                    return None;
+                }
+                let before = |segment: &Arc<Segment>| object_of(segment).is_some_and(|n| n < next);
+                let at = inner.list.partition_point(before);
+                let found = inner.list.range(at..).zip(inner.stored.range(at..));
+                Some(found.filter_map(with_number).take(count - numbered.len()).collect::<Vec<_>>())
+            });
+            if let Some(listed) = listed {
+                numbered.extend(listed);
+                return Ok(numbered);
+            }
         }
-        self.read(|inner| {
-            let before = |segment: &Arc<Segment>| object_of(segment).is_some_and(|n| n < next);
-            let at = inner.list.partition_point(before);
-            let found = inner.list.range(at..).zip(inner.stored.range(at..));
-            numbered.extend(found.filter_map(with_number).take(count - numbered.len()));
-        });
-        Ok(numbered)
     }
 
     /// The newest objects that begin before entry `raft`, the newest first, each with its number and the checksum over all its bytes: as
@@ -341,33 +350,35 @@ impl ObjectList {
     /// # Errors
     /// Those of the object store, then.
     pub(crate) fn holding(&self, index: Index) -> Result<Option<Arc<Segment>>> {
-        if let Some(run) =
-            self.run_before(|segment| segment.base.next <= index, |run| index < run.rows.end.next)?
-        {
-            return Ok(run
-                .list
-                .iter()
-                .find(|segment| (segment.base.next..segment.end().next).contains(&index))
-                .cloned());
-        }
-        Ok(self.read(|inner| {
-            let n = inner.list.partition_point(|segment| segment.base.next <= index).checked_sub(1)?;
-            inner.list.get(n).filter(|segment| index < segment.end().next).cloned()
-        }))
+        let is_behind = |first: &Segment| first.base.next <= index;
+        let in_list = |list: &VecDeque<Arc<Segment>>| {
+            let n = list.partition_point(|segment| segment.base.next <= index).checked_sub(1)?;
+            list.get(n).filter(|segment| index < segment.end().next).cloned()
+        };
+        let in_run = |list: &[Arc<Segment>]| {
+            list.iter().find(|segment| segment.base.next <= index && index < segment.end().next).cloned()
+        };
+        self.find(is_behind, in_list, |run| index < run.rows.end.next, in_run)
     }
 
-    /// The objects of the first run for which this is so, if no object behind the runs is known to be meant.
-    fn run_before(
+    /// Finds an object: behind the runs of older rows, if the first one there is not behind what is wanted; else in the first run for which
+    /// `is_wanted` holds. Rows can leave the list at any time: so both are decided, and the list searched, under one lock.
+    fn find(
         &self,
         is_behind: impl Fn(&Segment) -> bool,
+        in_list: impl Fn(&VecDeque<Arc<Segment>>) -> Option<Arc<Segment>>,
         is_wanted: impl Fn(&RowsRun) -> bool,
-    ) -> Result<Option<Arc<FetchedRun>>> {
-        if self
-            .read(|inner| inner.runs.is_empty() || inner.list.front().is_some_and(|first| is_behind(first)))
-        {
-            return Ok(None);
+        in_run: impl Fn(&[Arc<Segment>]) -> Option<Arc<Segment>>,
+    ) -> Result<Option<Arc<Segment>>> {
+        let listed = self.read(|inner| {
+            let is_listed = inner.runs.is_empty() || inner.list.front().is_some_and(|first| is_behind(first));
+            is_listed.then(|| in_list(&inner.list))
+        });
+        match listed {
+            Some(found) => Ok(found),
+            // None: they were discarded meanwhile.
+            None => Ok(self.run(is_wanted)?.and_then(|run| in_run(&run.list))),
         }
-        self.run(is_wanted)
     }
 
     /// The objects that begin before entry `raft`, oldest first. Those whose rows are elsewhere are left out: there are none in a group.
@@ -382,13 +393,11 @@ impl ObjectList {
     pub(crate) fn after(&self, segment: &Segment) -> Result<Option<Arc<Segment>>> {
         let next = object_of(segment).map_or(0, |number| number + 1);
         let is_behind = |first: &Segment| object_of(first).is_some_and(|number| number <= next);
-        if let Some(run) = self.run_before(is_behind, |run| next < run.rows.below)? {
-            return Ok(run.list.iter().find(|other| other.number > segment.number).cloned());
-        }
-        Ok(self.read(|inner| {
-            let n = inner.list.partition_point(|other| other.number <= segment.number);
-            inner.list.get(n).cloned()
-        }))
+        let in_list = |list: &VecDeque<Arc<Segment>>| {
+            list.get(list.partition_point(|other| other.number <= segment.number)).cloned()
+        };
+        let in_run = |list: &[Arc<Segment>]| list.iter().find(|other| other.number > segment.number).cloned();
+        self.find(is_behind, in_list, |run| next < run.rows.below, in_run)
     }
 
     /// The last object whose first block is older than `time`, or the oldest one. Blocks for the network if its row is elsewhere.
@@ -397,15 +406,14 @@ impl ObjectList {
     /// Those of the object store, then.
     pub(crate) fn at_time(&self, time: Timestamp) -> Result<Option<Arc<Segment>>> {
         let is_behind = |first: &Segment| first.first_timestamp < time;
+        let is_before = |segment: &Arc<Segment>| segment.first_timestamp < time;
+        let in_list = |list: &VecDeque<Arc<Segment>>| {
+            list.get(list.partition_point(is_before).saturating_sub(1)).cloned()
+        };
+        let in_run =
+            |list: &[Arc<Segment>]| list.get(list.partition_point(is_before).saturating_sub(1)).cloned();
         // The object behind a run begins with the time at which the run ends.
-        if let Some(run) = self.run_before(is_behind, |run| time <= run.rows.timestamp)? {
-            let n = run.list.partition_point(|segment| segment.first_timestamp < time);
-            return Ok(run.list.get(n.saturating_sub(1)).cloned());
-        }
-        Ok(self.read(|inner| {
-            let n = inner.list.partition_point(|segment| segment.first_timestamp < time);
-            inner.list.get(n.saturating_sub(1)).cloned()
-        }))
+        self.find(is_behind, in_list, |run| time <= run.rows.timestamp, in_run)
     }
 
     /// The owner of an object of the list, and its number. None: it is a file of the log.

@@ -337,9 +337,11 @@ impl World {
     /// be made of its objects alone.
     fn judge_objects(&mut self, leader: NodeId) -> Check {
         let Some(vault) = self.vault.clone() else { return Ok(()) };
+        for _ in 0..self.oracle.object_rows.runs() {
+            self.counts.add(Fault::MovedRows);
+        }
         let Some(machine) = self.machine(leader) else { return Ok(()) };
         let ((stored, cut), names) = (machine.objects(), vault.names_of(machine.log()));
-        (0..self.oracle.object_rows.runs()).for_each(|_| self.counts.add(Fault::MovedRows));
         if let Some(missing) = stored.iter().find(|name| !names.contains(name)) {
             return Err(format!("object {missing} is said to be stored, and is not"));
         }

@@ -23,15 +23,18 @@ use super::jobs::{Job, JobDone};
 use crate::error::{ErrorKind, Result};
 use crate::options::log_options::LogOption;
 use crate::record::crc::crc32c;
+use crate::replica::queue::inbox::AdminRequest;
 use crate::replica::queue::proposals::ObjectCommand;
 use crate::store::format::objects::StoredAt;
-use crate::store::format::older_rows::{OlderRows, RUN_MIN, RowsRun};
+use crate::store::format::older_rows::{RUN_MIN, RowsRun};
 use crate::store::objects::names::Lineage;
 use crate::store::objects::older_rows::{fetch, rows_in};
-use crate::store::segment::Base;
 use crate::sync::clock::Moment;
-use crate::types::{Index, Timestamp};
+use crate::sync::completer::Completer;
+use crate::sync::completion::Ticket;
+use crate::types::{Index, LogNumber, Timestamp};
 use crate::vault::Vault;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,8 +46,10 @@ const ROWS: u64 = 1024;
 pub(super) struct OldestRows {
     /// The number behind the run's last object, and its objects. None: they are not here.
     fetched: Option<(u64, Vec<StoredAt>)>,
-    /// When the option that lets rows be moved is set again, if it was not.
+    /// When the option that lets rows be moved is set again, if it was not; the answer that is waited for, and the last refusal.
     asked_until: Moment,
+    asked: Option<Ticket>,
+    refused: Option<String>,
     /// Nothing is tried before: the last attempt failed. Other jobs go on.
     again: Moment,
     /// Behind this object's number the newest one did not have all rows: the next one has.
@@ -58,21 +63,24 @@ const ROWS_AGAIN: Duration = Duration::from_secs(10);
 pub(super) struct RowsLook {
     pub(super) vault: Arc<dyn Vault>,
     pub(super) lineage: Lineage,
-    /// The rows, and the object in whose opening they are to be. Where they are is not known yet.
-    pub(super) run: OlderRows,
+    /// The objects whose rows they are.
+    pub(super) of: Range<u64>,
     pub(super) rows: Vec<u8>,
+    /// The object that is to hold them.
+    pub(super) holder: u64,
 }
 
 impl RowsLook {
     /// The command that moves the rows. None: the opening does not have all of them.
     pub(super) fn find(&self) -> Result<Option<ObjectCommand>> {
-        let OlderRows { below, holder, crc, .. } = self.run;
-        let found = rows_in(&*self.vault, self.lineage.owner(holder), holder, &self.run)?;
+        let Self { vault, lineage, of, rows, holder } = self;
+        let (below, crc) = (of.end, crc32c(rows));
+        let command = |offset| ObjectCommand::MoveRows { below, holder: *holder, offset, crc };
         if planted!(162) {
-            return Ok(Some(ObjectCommand::MoveRows { below, holder, offset: self.run.offset, crc }));
+            return Ok(Some(command(1 << 13)));
         }
-        let found = found.filter(|(_, rows)| **rows == *self.rows);
-        Ok(found.map(|(offset, _)| ObjectCommand::MoveRows { below, holder, offset, crc }))
+        let found = rows_in(&**vault, lineage.owner(*holder), *holder, of.clone())?;
+        Ok(found.filter(|(_, found)| **found == **rows).map(|(offset, _)| command(offset)))
     }
 }
 
@@ -116,7 +124,7 @@ impl Node {
 
     /// When [`Self::rows_job`] has something to do.
     pub(super) fn rows_due(&self, now: Moment) -> Option<Moment> {
-        let OldestRows { again, asked_until, .. } = self.tiering.oldest_rows;
+        let (again, asked_until) = (self.tiering.oldest_rows.again, self.tiering.oldest_rows.asked_until);
         if self.run_to_fetch().is_some() || self.exact_begin().is_some() {
             return Some(now.max(again));
         }
@@ -126,11 +134,27 @@ impl Node {
 
     /// Sets the option that lets rows be moved. It is in the log, so that a replica of an older version is found before.
     fn begin_rows(&mut self, now: Moment) -> Result<()> {
-        if now < self.tiering.oldest_rows.asked_until {
+        let oldest = &mut self.tiering.oldest_rows;
+        if let Some(answer) = oldest.asked.as_ref().and_then(Ticket::poll) {
+            oldest.asked = None;
+            let refusal = answer.err().map(|error| error.to_string());
+            if let Some(why) = refusal.as_ref().filter(|why| oldest.refused.as_ref() != Some(why)) {
+                let path = self.tiering.path.display();
+                let what = "the log has many objects, and their rows cannot leave its state: once it has no room for more, nothing is \
+                            stored; it is tried again";
+                tracing::warn!(%path, %why, "{what}");
+            }
+            oldest.refused = refusal;
+        }
+        if now < oldest.asked_until {
             return Ok(());
         }
-        self.tiering.oldest_rows.asked_until = now.plus(OPTION_TIMEOUT * 2);
-        self.set_options(vec![(LogOption::ObjectRows, Some(ROWS))], now)
+        oldest.asked_until = now.plus(OPTION_TIMEOUT * 2);
+        let request = AdminRequest::SetOptions(LogNumber::OWN, vec![(LogOption::ObjectRows, Some(ROWS))]);
+        let completer = Completer::new();
+        oldest.asked = Some(completer.ticket(0, 0, 0));
+        self.replica.handle_request(request, OPTION_TIMEOUT, completer, now, &mut self.writer.plan)?;
+        self.finish(now)
     }
 
     /// How many rows are moved at a time, and stay at least.
@@ -142,7 +166,7 @@ impl Node {
         u32::try_from(set.min(most)).unwrap_or(u32::MAX).max(RUN_MIN)
     }
 
-    /// Whether the table has so many rows of stored objects that the older ones leave it.
+    /// Whether the table has enough rows of stored objects for the older ones to leave it.
     fn has_many_rows(&self) -> bool {
         let sequencer = &self.replica.sequencer;
         !sequencer.logs().is_shared()
@@ -154,19 +178,9 @@ impl Node {
         let objects = &self.replica.sequencer.committed().objects;
         let count = self.rows_kept();
         let rows = objects.first_rows(count)?;
-        let below = objects.rows_from() + u64::from(count);
-        let holder = if planted!(162) { below } else { objects.next_to_show() - 1 };
-        let run = OlderRows {
-            below,
-            count,
-            holder,
-            crc: crc32c(&rows),
-            offset: 1 << 13,
-            end: Base::default(),
-            timestamp: Timestamp(0),
-            bytes: 0,
-        };
-        Some(RowsLook { vault: vault.clone(), lineage: objects.lineage(self.tiering.log), run, rows })
+        let of = objects.rows_from()..objects.rows_from() + u64::from(count);
+        let holder = if planted!(162) { of.end } else { objects.next_to_show() - 1 };
+        Some(RowsLook { vault: vault.clone(), lineage: objects.lineage(self.tiering.log), of, rows, holder })
     }
 
     /// The oldest run, if its rows are needed here and are not: for retention, or because records of it are discarded.
