@@ -234,7 +234,7 @@ fn pins_backups_and_branches_have_objects_whose_rows_are_elsewhere() {
     let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
     let log = open(&dir.path().join("log"), &vault, 50);
     let id = log.log_id();
-    // What is behind a discard that a branch does not know of is gone.
+    // The branch does not know of this discard, and the objects before it are gone.
     log.discard(Index(128)).unwrap();
     eventually("objects are deleted", || objects(&vault, id).first() == Some(&12));
     let branch_of = |name: &str, to: u64| {

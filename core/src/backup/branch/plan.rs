@@ -14,9 +14,8 @@ use crate::store::format::segment::{Base, Footer, Opening};
 use crate::store::objects::deletion::newest_begin;
 use crate::store::objects::names::Lineage;
 use crate::store::objects::pins;
-use crate::types::LogId;
+use crate::types::{LogId, Timestamp};
 use crate::vault::{ObjectInfo, Vault};
-use std::collections::VecDeque;
 
 /// The objects of which a branch is made.
 pub(super) struct Plan {
@@ -36,24 +35,24 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// The runs of older rows in the opening of the branch's last object.
-    pub(super) fn runs_of(&self, opening: &Opening) -> Result<Vec<RowsRun>> {
+    /// The runs of older rows of the branch: those that the log had where the branch's last part begins, from the branch's first object on.
+    pub(super) fn runs(&self, opening: &Opening) -> Result<Vec<RowsRun>> {
         if opening.objects.is_empty() {
             return Ok(Vec::new());
         }
         let (table, _) = objects::decode(&opening.objects).map_err(|why| corrupt(&self.last.1, why))?;
-        Ok(table.runs().collect())
-    }
-
-    /// The runs of older rows of the branch: those that the log had where the branch's last part begins, from the branch's first object on.
-    pub(super) fn older_rows(&self, opening: &Opening) -> Result<VecDeque<OlderRows>> {
         let from = self.below.first().map_or(0, |(number, _)| *number);
-        let left = self.runs_of(opening)?.into_iter().map(|run| run.rows).filter(|rows| rows.below > from);
-        let sized = left.map(|rows| {
-            let of_run = self.below.iter().filter(|(number, _)| (rows.first()..rows.below).contains(number));
-            OlderRows { bytes: of_run.map(|(_, object)| object.bytes).sum(), ..rows }
+        // The objects before it are discarded since, and perhaps deleted.
+        let left = table.runs().filter(|run| run.rows.below > from).map(|run| {
+            let of_run =
+                self.below.iter().filter(|(number, _)| (run.number..run.rows.below).contains(number));
+            let rows = OlderRows { bytes: of_run.map(|(_, object)| object.bytes).sum(), ..run.rows };
+            match run.number < from {
+                true => RowsRun { number: from, begin: self.begin, before: Timestamp(0), rows },
+                false => RowsRun { rows, ..run },
+            }
         });
-        Ok(sized.collect())
+        Ok(left.collect())
     }
 
     /// Finds what a branch of `log` with this end is made of; of the objects under this pin, if there is one.

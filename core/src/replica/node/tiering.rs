@@ -35,6 +35,7 @@ mod payload_jobs;
 mod payload_sweep;
 pub(super) mod payloads;
 mod placement;
+mod rows_jobs;
 mod slice_jobs;
 mod slices;
 

@@ -227,7 +227,7 @@ mod tests {
         let left = OlderRows { bytes: 2 << 16, ..run.rows };
         let left = RowsRun { number: 5, begin: base(5), before: Timestamp(0), rows: left };
         assert_eq!(left.objects(&rows).unwrap(), all[1..]);
-        // What does not fit: other bytes, another begin, another number of objects that are left.
+        // Another begin, another number of objects that are left, other bytes.
         RowsRun { begin: base(6), ..left }.objects(&rows).unwrap_err();
         RowsRun { number: 6, ..left }.objects(&rows).unwrap_err();
         for at in 0..rows.len() {

@@ -1,6 +1,6 @@
-//! Object rows: what the committed entries say of each object, to judge which objects a replica has, and where it says that their rows are.
+//! Object rows: each object as the committed entries say, to judge which objects a replica has, and where it says that their rows are.
 //!
-//! Must not know: the object store's faults.
+//! Must not know: hosts, clients.
 
 use super::machine::Machine;
 use crate::replica::queue::proposals::ObjectCommand;

@@ -109,7 +109,7 @@ pub(super) struct Oracle {
     last_reference: Option<(PayloadId, u32)>,
     /// The entry that cut the first object.
     objects_from: Option<EntryIndex>,
-    /// What entries say of objects.
+    /// The objects of the log, as entries say.
     pub(super) object_rows: ObjectRows,
     /// The next record and the first one, and the named logs, after each of them.
     after: Vec<(Index, Index, Rc<LogSummaries>)>,

@@ -175,7 +175,7 @@ impl Reading {
     }
 }
 
-/// The object of this number, if the log has it. What it is can be in the object store alone.
+/// The object of this number, if the log has it. Its row can be in the object store alone.
 async fn find(log: &Log, number: u64) -> Result<Option<LogObject>, Status> {
     if !log.has_stored_object(number) {
         return Ok(None);

@@ -121,7 +121,7 @@ fn push(text: &mut String, object: &LogObject) {
 
 fn pieces(listing: Listing) -> impl Stream<Item = Result<Bytes, Status>> + Send + 'static {
     stream::try_unfold(listing, |mut listing| async move {
-        // What old objects are can be in the object store alone.
+        // The rows of old objects can be in the object store alone.
         let making = spawn_blocking(move || (listing.piece(), listing));
         let (piece, listing) = making.await.map_err(|_| super::bytes::abandoned())?;
         Ok(piece?.map(|text| (Bytes::from(text), listing)))

@@ -120,6 +120,11 @@ impl OlderObject {
         let fetched = check_usable(&*vault, lineage.log).and_then(|()| fetch(&*vault, &lineage, &run));
         let objects = match fetched {
             Ok((objects, _)) => objects,
+            // A leader may know of a discard that has let the rows go as well.
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                let is_gone = is_needed(&*vault, lineage.log, number).map(|is_needed| !is_needed);
+                return (None, if let Ok(true) = is_gone { Ok(Verdict::Sound) } else { Err(error) });
+            }
             Err(error) => return (None, Err(error)),
         };
         // None: its records were discarded meanwhile.
@@ -211,11 +216,8 @@ impl Examination {
         Ok(Footer::parse(&footer, number + 1, salt(self.owner, number)).is_ok_and(is_other))
     }
 
-    /// Whether the object has to stay. Not if the object store says that its records are discarded, and no pin keeps it. A leader
-    /// may know of more discards than this replica. The begin is read first: see `store/objects/deletion.rs`.
     fn is_needed(&self) -> Result<bool> {
-        let is_discarded = newest_begin(&*self.vault, self.log)?.is_some_and(|begin| self.at.number < begin);
-        Ok(!is_discarded || is_pinned(&*self.vault, self.log, self.at.number)?)
+        is_needed(&*self.vault, self.log, self.at.number)
     }
 
     /// Makes the object again. None: it is not in the files here.
@@ -229,6 +231,13 @@ impl Examination {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Whether an object has to stay. Not if the object store says that its records are discarded, and no pin keeps it. A leader
+/// may know of more discards than this replica. The begin is read first: see `store/objects/deletion.rs`.
+fn is_needed(vault: &dyn Vault, log: LogId, number: u64) -> Result<bool> {
+    let is_discarded = newest_begin(vault, log)?.is_some_and(|begin| number < begin);
+    Ok(!is_discarded || is_pinned(vault, log, number)?)
 }
 
 /// Checks that the object store can be read, and is this log's. If it cannot, that says nothing of one object. The right to look

@@ -4,8 +4,8 @@
 
 use super::examination::{Examination, Listing, OlderObject, Verdict, check_usable};
 use super::object_access::{ObjectMaker, check_there, delete, is_as_put, store};
-use super::older_rows::{RowsLook, RunLook};
 use super::payload_jobs::{Begun, Sweep};
+use super::rows_jobs::{RowsLook, RunLook};
 use super::slice_jobs::delete_slices;
 use crate::error::Result;
 use crate::replica::queue::proposals::ObjectCommand;

@@ -15,26 +15,23 @@
 //! - the rows of the oldest run are read on the thread of jobs, never by the node (R3). Until they are here, and the log's begin is exact,
 //!   retention discards nothing: it counts the bytes of whole objects.
 //!
-//! Must not know: the bytes of tables.
+//! Must not know: which object store it is.
 
 use super::super::Node;
 use super::OPTION_TIMEOUT;
 use super::jobs::{Job, JobDone};
+use super::rows_jobs::{RowsLook, RunLook};
 use crate::error::{ErrorKind, Result};
 use crate::options::log_options::LogOption;
-use crate::record::crc::crc32c;
 use crate::replica::queue::inbox::AdminRequest;
 use crate::replica::queue::proposals::ObjectCommand;
 use crate::store::format::objects::StoredAt;
 use crate::store::format::older_rows::{RUN_MIN, RowsRun};
-use crate::store::objects::names::Lineage;
-use crate::store::objects::older_rows::{fetch, rows_in};
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
 use crate::sync::completion::Ticket;
 use crate::types::{Index, LogNumber, Timestamp};
 use crate::vault::Vault;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,45 +55,6 @@ pub(super) struct OldestRows {
 
 /// When an attempt that failed is repeated.
 const ROWS_AGAIN: Duration = Duration::from_secs(10);
-
-/// A look for rows in the opening of an object.
-pub(super) struct RowsLook {
-    pub(super) vault: Arc<dyn Vault>,
-    pub(super) lineage: Lineage,
-    /// The objects whose rows they are.
-    pub(super) of: Range<u64>,
-    pub(super) rows: Vec<u8>,
-    /// The object that is to hold them.
-    pub(super) holder: u64,
-}
-
-impl RowsLook {
-    /// The command that moves the rows. None: the opening does not have all of them.
-    pub(super) fn find(&self) -> Result<Option<ObjectCommand>> {
-        let Self { vault, lineage, of, rows, holder } = self;
-        let (below, crc) = (of.end, crc32c(rows));
-        let command = |offset| ObjectCommand::MoveRows { below, holder: *holder, offset, crc };
-        if planted!(162) {
-            return Ok(Some(command(1 << 13)));
-        }
-        let found = rows_in(&**vault, lineage.owner(*holder), *holder, of.clone())?;
-        Ok(found.filter(|(_, found)| **found == **rows).map(|(offset, _)| command(offset)))
-    }
-}
-
-/// A run whose rows are to be read.
-pub(super) struct RunLook {
-    pub(super) vault: Arc<dyn Vault>,
-    pub(super) lineage: Lineage,
-    pub(super) run: RowsRun,
-}
-
-impl RunLook {
-    /// The run's objects, and whether the holder has their rows.
-    pub(super) fn read(&self) -> Result<(Vec<StoredAt>, bool)> {
-        fetch(&*self.vault, &self.lineage, &self.run)
-    }
-}
 
 impl Node {
     /// The next job about older rows, of a leader.
@@ -200,15 +158,15 @@ impl Node {
         let run = committed.objects.runs().next()?;
         let (_, objects) =
             self.tiering.oldest_rows.fetched.as_ref().filter(|(below, _)| *below == run.rows.below)?;
-        let left = objects.iter().filter(|at| at.number >= run.number);
+        let left = objects.iter().skip_while(|at| at.number < run.number);
         let mut gone = 0;
-        let is_gone = |at: &&StoredAt| {
-            let is_gone = at.state.end.next <= committed.first;
-            gone += if is_gone { u64::from(at.object.bytes) } else { 0 };
-            is_gone
-        };
-        let first = left.skip_while(is_gone).next().copied()?;
-        Some((first, gone))
+        for at in left {
+            if at.state.end.next > committed.first {
+                return Some((*at, gone));
+            }
+            gone += u64::from(at.object.bytes);
+        }
+        None
     }
 
     /// The command that says with which object the log begins, if the table does not say it.
@@ -248,6 +206,7 @@ impl Node {
                     self.suspect_holder(now);
                 }
                 self.tiering.oldest_rows.fetched = Some((below, objects));
+                self.retain(now)?; // it has waited for that
             }
             JobDone::FoundRows(Err(error)) | JobDone::FetchedRun(_, Err(error)) => {
                 if error.kind() == ErrorKind::Corrupt {

@@ -49,7 +49,7 @@ impl Machine {
         (committed.first, committed.objects.number(), committed.objects.runs().collect())
     }
 
-    /// What the object store has, without faults, where the rows of a run are to be. None: that object is not there, or arrived damaged.
+    /// The bytes in the object store, without faults, where the rows of a run are to be. None: that object is not there, or arrived damaged.
     pub(in super::super) fn rows_in_holder(&self, run: &RowsRun) -> Option<Bytes> {
         let name = object_name(self.identity.log, run.rows.holder);
         let vault = self.vault.as_ref().filter(|vault| vault.spoiled().as_ref() != Some(&name))?;
