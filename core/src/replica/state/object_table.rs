@@ -333,7 +333,7 @@ impl ObjectTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::format::objects::Ancestor;
+    use crate::store::format::objects::{Ancestor, StoredObject};
     use crate::types::Term;
 
     fn base(raft: u64, next: u64) -> Base {
