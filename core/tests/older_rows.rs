@@ -239,8 +239,8 @@ fn pins_backups_and_branches_have_objects_whose_rows_are_elsewhere() {
     eventually("objects are deleted", || objects(&vault, id).first() == Some(&12));
     let branch_of = |name: &str, to: u64| {
         let options_of = BranchOptions::default().to(RestoreTo::Index(Index(to)));
-        Branch::make(&*vault, id, &dir.path().join(name), &options_of).unwrap();
-        let branch = Log::open(&dir.path().join(name), options(&vault)).unwrap();
+        Branch::make(&*vault, id, dir.path().join(name), &options_of).unwrap();
+        let branch = Log::open(dir.path().join(name), options(&vault)).unwrap();
         check(&branch, 121..to + 1);
         branch
     };
@@ -248,7 +248,7 @@ fn pins_backups_and_branches_have_objects_whose_rows_are_elsewhere() {
     append(&branch, 30);
     check(&branch, 121..748);
     drop(branch);
-    check(&Log::open(&dir.path().join("branch"), options(&vault)).unwrap(), 121..748);
+    check(&Log::open(dir.path().join("branch"), options(&vault)).unwrap(), 121..748);
     let pin = Pin::make(&*vault, id, "kept", None).unwrap();
     assert_eq!(pin.first_object, 12);
     append(&log, 1);
@@ -261,8 +261,8 @@ fn pins_backups_and_branches_have_objects_whose_rows_are_elsewhere() {
     log.discard(Index(500)).unwrap();
     append(&log, 3);
     eventually("objects are discarded", || log.stored_objects(0, 1).unwrap()[0].first > Index(480));
-    check(&Log::open(&dir.path().join("branch"), options(&vault)).unwrap(), 121..748);
-    check(&Log::open(&dir.path().join("late"), options(&vault)).unwrap(), 333..681);
+    check(&Log::open(dir.path().join("branch"), options(&vault)).unwrap(), 121..748);
+    check(&Log::open(dir.path().join("late"), options(&vault)).unwrap(), 333..681);
 
     let whole = dir.path().join("whole");
     Backup::fetch_pin(&*vault, id, "kept", &whole, &mut |_, _| {}).unwrap();

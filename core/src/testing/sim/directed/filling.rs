@@ -259,10 +259,10 @@ mod tests {
         less.run(|_| Ok(())).unwrap();
         assert_eq!(less.whole().unwrap(), [3]);
         // Discarded records.
-        less.segments.objects().update(&Lineage::of(LOG), OBJECTS - 1, std::iter::empty());
+        less.segments.objects().update(&Lineage::of(LOG), Vec::new(), OBJECTS - 1, std::iter::empty());
         less.run(|_| Ok(())).unwrap();
         assert_eq!(less.whole().unwrap(), [3]);
-        less.segments.objects().update(&Lineage::of(LOG), OBJECTS, std::iter::empty());
+        less.segments.objects().update(&Lineage::of(LOG), Vec::new(), OBJECTS, std::iter::empty());
         less.run(|_| Ok(())).unwrap();
         assert_eq!(less.whole().unwrap(), [3], "a log that knows no object may know it soon");
         let none = Rig::on(less.disk.kill(), less.vault.clone(), 1 << 30, None);
