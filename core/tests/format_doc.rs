@@ -65,6 +65,8 @@ fn fields_have_no_gaps_and_fill_their_structure() {
         "LONG_COMMAND_BYTES",
         "CUT_COMMAND_BYTES",
         "STORED_COMMAND_BYTES",
+        "MOVE_ROWS_COMMAND_BYTES",
+        "BEGIN_COMMAND_BYTES",
         "SET_OPTIONS_BYTES",
         "LOG_OPTION_BYTES",
         "HARD_STATE_BYTES",
@@ -75,6 +77,7 @@ fn fields_have_no_gaps_and_fill_their_structure() {
         "OBJECTS_HEADER_BYTES",
         "OBJECT_BYTES",
         "ANCESTOR_BYTES",
+        "OLDER_ROWS_BYTES",
         "MEMBERSHIP_BYTES",
         "MEMBER_BYTES",
         "TABLE_HEADER_BYTES",
@@ -146,8 +149,8 @@ fn operations_of_commands_are_those_of_the_code() {
         .map(|row| (row[0].parse().unwrap(), row[3].parse().unwrap()))
         .collect();
     let numbers: BTreeSet<&str> = rows.iter().map(|row| row[0]).collect();
-    assert_eq!(numbers.len(), 11, "each number from 1 to 11 has a row: {numbers:?}");
-    for operation in 0..=12u64 {
+    assert_eq!(numbers.len(), 13, "each number from 1 to 13 has a row: {numbers:?}");
+    for operation in 0..=14u64 {
         for words in 1..=10usize {
             let mut body = vec![operation, 7];
             body.resize(words, 1);

@@ -45,10 +45,12 @@ use crate::store::format::block::{BlockHeader, Kind};
 use crate::store::format::geometry::segment_bytes_with;
 use crate::store::format::identity::Identity;
 use crate::store::format::objects::{self, ObjectState};
+use crate::store::format::older_rows::RowsRun;
 use crate::store::format::segment::Opening;
 use crate::store::object_file::{Stretch, segment_file};
 use crate::store::objects::deletion::{newest_begin, say_begin};
 use crate::store::objects::names::{Lineage, begin_name, branch_name, root_name, root_text};
+use crate::store::objects::older_rows::fetch;
 use crate::store::objects::pins;
 use crate::sync::threads::in_parallel;
 use crate::types::{Index, LogId, LogNumber};
@@ -268,10 +270,14 @@ impl Making<'_> {
             None => Vec::new(),
             Some((number, _)) => {
                 let ancestors = plan.ancestors();
-                let list = self.states(&plan, &opening, &entries)?;
+                let runs = plan.runs(&opening)?;
+                let mut list = self.states(&plan, &opening, &entries, &runs)?;
+                let rows_from = runs.last().map_or(*number, |newest| newest.rows.below);
+                list.drain(..plan.below.partition_point(|(number, _)| *number < rows_from));
                 let table = objects::Objects {
                     number: *number,
                     base: plan.begin,
+                    older: runs.iter().map(|run| run.rows).collect(),
                     list: list.into(),
                     ancestors,
                     part: LogNumber::OWN,
@@ -402,15 +408,26 @@ impl Making<'_> {
         Ok(true)
     }
 
-    /// The entries of the branch's object table for the objects of other logs.
-    fn states(&self, plan: &Plan, opening: &Opening, entries: &[FollowEntry]) -> Result<Vec<ObjectState>> {
+    /// The entries of the branch's object table for the objects of other logs, with those whose rows are in runs.
+    fn states(
+        &self,
+        plan: &Plan,
+        opening: &Opening,
+        entries: &[FollowEntry],
+        runs: &[RowsRun],
+    ) -> Result<Vec<ObjectState>> {
         let newest = opening_at(self.vault, plan.lineage.owner(plan.newest.0), &plan.newest)?;
         let mut known = BTreeMap::new();
         for (of, object) in [(opening, &plan.last), (&newest, &plan.newest)] {
             if !of.objects.is_empty() {
                 let (table, _) = objects::decode(&of.objects).map_err(|why| corrupt(&object.1, why))?;
-                known.extend((table.number..).zip(table.list).filter(|(_, state)| state.stored.is_some()));
+                let rows_from = table.rows_from().0;
+                known.extend((rows_from..).zip(table.list).filter(|(_, state)| state.stored.is_some()));
             }
+        }
+        for run in runs {
+            let (objects, _) = fetch(self.vault, &plan.lineage, run)?;
+            known.extend(objects.iter().map(|at| (at.number, at.state)));
         }
         // Commands in the last object say it of those that its opening does not know yet.
         let mut cut = BTreeMap::new();

@@ -5,11 +5,11 @@
 //! Must not know: the network, which object store it is.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::store::format::objects;
 use crate::store::format::segment::{Footer, HeaderFault, Opening, SegmentHeader};
 use crate::store::objects::names::{Lineage, branch_name, folder, object_number, salt};
+use crate::store::objects::older_rows::opening_body;
 use crate::types::LogId;
 use crate::vault::{ObjectInfo, Vault};
 use std::ops::Range;
@@ -89,18 +89,8 @@ pub(super) fn list_objects(vault: &dyn Vault, lineage: &Lineage, numbers: &Range
 pub(super) fn opening_at(vault: &dyn Vault, log: LogId, object: &(u64, ObjectInfo)) -> Result<Opening> {
     let (number, object) = object;
     let at = SEGMENT_HEADER_BYTES as u64;
-    let head = at + BLOCK_HEADER_BYTES as u64;
-    let corrupt = |why| Error::corrupt(Path::new(&object.name), at, why);
-    if object.bytes < head {
-        return Err(corrupt("object is cut off"));
-    }
-    let header =
-        BlockHeader::parse(&vault.get(&object.name, at..head)?, salt(log, *number)).map_err(corrupt)?;
-    let end = at + u64::from(header.length);
-    if header.kind != Kind::Opening || end > object.bytes {
-        return Err(corrupt("object does not begin with an opening"));
-    }
-    Opening::parse(&vault.get(&object.name, head..end)?).map_err(corrupt)
+    let body = opening_body(vault, log, *number, object)?;
+    Opening::parse(&body).map_err(|why| Error::corrupt(Path::new(&object.name), at, why))
 }
 
 /// The footer of an object of this log.

@@ -35,6 +35,7 @@ use crate::replica::open::RecoveredLog;
 use crate::replica::queue::proposals::{BlockBuilder, Command, ProposalQueue};
 use crate::replica::state::command::parse_command;
 use crate::replica::state::log_clock::LogClock;
+use crate::replica::state::object_table::Shown;
 use crate::replica::state::sequencer::{Owner, Replayed, SequencedBlock, Sequencer, TakenTable};
 use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::writer::{SyncOnce, Writer, Written};
@@ -88,8 +89,8 @@ pub(crate) struct Applier {
     marks: u64,
     /// Pairs of a mark and the first index of the log's files once that mark is durable; in order.
     to_drop: VecDeque<(u64, Index)>,
-    /// The objects that readers have been shown: the number of the oldest one, and of the next one.
-    shown: (u64, u64),
+    /// The objects that readers have been shown.
+    shown: Shown,
     /// Of a copy of one log: its part of the group's objects.
     older: Arc<OnceLock<GroupObjects>>,
     /// Of a copy of one log: records below this one are in the group's objects that readers have been shown.
@@ -124,7 +125,7 @@ impl Applier {
             published: shared.published.clone(),
             marks: 0,
             to_drop: VecDeque::new(),
-            shown: (0, 0),
+            shown: Shown::default(),
             older: shared.view.older.clone(),
             stored_below: Index(0),
             has_warned: false,
@@ -679,7 +680,7 @@ impl Applier {
     /// Shows readers and feeds the objects that are stored.
     fn show_objects(&mut self) {
         let objects = &self.sequencer.committed().objects;
-        let shown = (objects.number(), objects.next_to_show());
+        let shown = objects.shown();
         if self.shown == shown {
             return;
         }

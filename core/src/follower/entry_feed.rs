@@ -559,7 +559,7 @@ impl EntryFeed {
     /// `NotFound`: its records are discarded, and its payload is gone. Those of the object store, and of reading an object.
     fn with_payload(&self, header: BlockHeader, body: Bytes) -> Result<(BlockHeader, Bytes)> {
         let segments = &self.view.segments;
-        let Some(object) = segments.objects().holding(header.first) else {
+        let Some(object) = segments.objects().holding(header.first)? else {
             let is_discarded = header.next_record() <= self.view.positions.first();
             let found = segments.objects().payloads()?.block(header, body);
             return found.map_err(|error| match error.kind() {

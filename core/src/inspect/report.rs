@@ -248,6 +248,18 @@ pub enum Content {
         /// The checksum of its bytes.
         crc: u32,
     },
+    /// The rows of the objects below a number are in the opening of another object alone.
+    MoveObjectRows {
+        /// The number behind the last of these objects.
+        below: u64,
+        /// The object in whose opening the rows are.
+        holder: u64,
+    },
+    /// The records of all objects before this one are discarded.
+    BeginObjects {
+        /// Its number.
+        number: u64,
+    },
     /// Records below `first` were discarded.
     Discard {
         /// The first record that is kept.
@@ -433,6 +445,10 @@ impl Block<'_> {
                 Command::Object(ObjectCommand::Stored { number, object }) => {
                     Content::StoreObject { number, bytes: object.bytes, crc: object.crc }
                 }
+                Command::Object(ObjectCommand::MoveRows { below, holder, .. }) => {
+                    Content::MoveObjectRows { below, holder }
+                }
+                Command::Object(ObjectCommand::Begin { number, .. }) => Content::BeginObjects { number },
                 Command::Log(LogCommand::SetOptions { log, options }) => {
                     Content::SetLogOptions { log, options }
                 }

@@ -20,7 +20,9 @@ use crate::record::batch::{
     BATCH_BYTES_MAX, BATCH_HEADER_BYTES, Malformed, RECORD_OVERHEAD_BYTES, u32_at, u64_at,
 };
 use crate::store::format::geometry::{LOG_OPTION_BYTES, batch_room, opening_room, session_table_bytes_max};
-use crate::store::format::segment::{FORMAT_VERSION, FORMAT_VERSION_SECOND, FORMAT_VERSION_THIRD};
+use crate::store::format::segment::{
+    FORMAT_VERSION, FORMAT_VERSION_FOURTH, FORMAT_VERSION_SECOND, FORMAT_VERSION_THIRD,
+};
 use crate::types::NodeId;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -67,11 +69,14 @@ pub enum LogOption {
     /// [`Options::payload_slices`]: 1 or 0. Set to 0, later appends are replicated whole again. It cannot be unset: the log may have
     /// references.
     PayloadSlices = 11,
+    /// How many objects, at least, the log's own state has rows of: 2 to 65,536. The rows of older ones are in objects alone. No field of
+    /// [`Options`]: the leader sets it to 1,024 once the log has twice as many objects. It cannot be unset.
+    ObjectRows = 12,
 }
 
 impl LogOption {
     /// All options.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::RetentionBytes,
         Self::RetentionAge,
         Self::CapacityBytes,
@@ -83,6 +88,7 @@ impl LogOption {
         Self::ObjectBytes,
         Self::ObjectAge,
         Self::PayloadSlices,
+        Self::ObjectRows,
     ];
 
     /// The options of a single named log. All others hold for its whole group.
@@ -103,6 +109,7 @@ impl LogOption {
             Self::ObjectBytes => "object_bytes",
             Self::ObjectAge => "object_age",
             Self::PayloadSlices => "payload_slices",
+            Self::ObjectRows => "object_rows",
         }
     }
 
@@ -135,6 +142,7 @@ impl LogOption {
             Self::SessionsMax => 1..=1 << 20,
             Self::SessionWindow => 1..=1024,
             Self::PayloadSlices => 0..=1,
+            Self::ObjectRows => 2..=1 << 16,
         }
     }
 
@@ -165,7 +173,7 @@ impl LogOption {
             Self::SessionWindow => Some(options.session_window.into()),
             Self::SessionIdleMax => Some(millis(options.session_idle_max)),
             // It decides nothing at a replica by itself: one without an object store can be a member.
-            Self::AppendBytesPerSecond | Self::PayloadSlices => None,
+            Self::AppendBytesPerSecond | Self::PayloadSlices | Self::ObjectRows => None,
             Self::ObjectBytes => Some(options.object_bytes.into()),
             Self::ObjectAge => options.object_age.map(millis),
         }
@@ -262,7 +270,7 @@ impl LogOptions {
                 }
                 LogOption::SessionIdleMax => options.session_idle_max = Duration::from_millis(value),
                 // A replica without an object store can be a member.
-                LogOption::AppendBytesPerSecond | LogOption::PayloadSlices => {}
+                LogOption::AppendBytesPerSecond | LogOption::PayloadSlices | LogOption::ObjectRows => {}
                 LogOption::ObjectBytes => options.object_bytes = narrow(value),
                 LogOption::ObjectAge => options.object_age = Some(Duration::from_millis(value)),
             }
@@ -282,7 +290,8 @@ impl LogOptions {
     /// The version of the format that members need to read these options.
     pub(crate) fn version(&self) -> u32 {
         let version = |option| match option {
-            LogOption::PayloadSlices => FORMAT_VERSION,
+            LogOption::ObjectRows => FORMAT_VERSION,
+            LogOption::PayloadSlices => FORMAT_VERSION_FOURTH,
             LogOption::ObjectBytes | LogOption::ObjectAge => FORMAT_VERSION_THIRD,
             _ => FORMAT_VERSION_SECOND,
         };
@@ -478,7 +487,10 @@ mod tests {
                 _ => 1000,
             };
             options.set(option, Some(value));
-            let is_field = !matches!(option, LogOption::AppendBytesPerSecond | LogOption::PayloadSlices);
+            let is_field = !matches!(
+                option,
+                LogOption::AppendBytesPerSecond | LogOption::PayloadSlices | LogOption::ObjectRows
+            );
             assert_eq!(option.own(&options.over(&own)), is_field.then_some(value), "{option}");
         }
         options.set(LogOption::RetentionBytes, Some(1 << 31));

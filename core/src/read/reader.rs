@@ -443,7 +443,7 @@ impl Reader {
                 }
             }
             Err(error) if error.kind() == ErrorKind::Corrupt => {
-                let Some(object) = self.view.segments.objects().holding(self.next) else {
+                let Ok(Some(object)) = self.view.segments.objects().holding(self.next) else {
                     return Err(error);
                 };
                 // The repair learns of damage to a file here.
@@ -489,7 +489,10 @@ impl Reader {
                 Err(error) => Some(Err(error)),
             };
         }
-        let object = self.view.segments.objects().holding(self.next)?;
+        let object = match self.view.segments.objects().holding(self.next) {
+            Ok(object) => object?,
+            Err(error) => return Some(Err(error)),
+        };
         let cursor = self.view.cursor_in(&object, self.next);
         (self.block, self.cursor) = (None, None);
         Some(cursor.and_then(|cursor| {

@@ -91,7 +91,7 @@ impl LogView {
     /// The segment that contains record `index`, if that can be found out.
     pub(crate) fn segment_holding(&self, index: Index) -> Option<Arc<Segment>> {
         match self.log.is_none() {
-            true => self.segments.holding(index),
+            true => self.segments.holding(index).ok().flatten(),
             false => self.runs.holding(self.log, index).ok(),
         }
     }
@@ -204,7 +204,7 @@ impl LogView {
         {
             return Ok(found.min(end));
         }
-        let Some(segment) = self.segments.at_time(time) else { return Ok(end) };
+        let Some(segment) = self.segments.at_time(time)? else { return Ok(end) };
         let data = self.segments.open(&segment)?;
         let offset = data.seek(|e| e.timestamp < time)?;
         let mut cursor = Cursor::new(self.segments.clone(), data, offset, 0);
@@ -219,7 +219,7 @@ impl LogView {
 
     /// Returns a cursor before the block that contains `next`.
     pub(crate) fn cursor(&self, next: Index) -> Result<Cursor> {
-        let Some(segment) = self.segments.holding(next) else {
+        let Some(segment) = self.segments.holding(next)? else {
             return Err(match self.segments.len() {
                 0 => Error::new(ErrorKind::Closed, "the log has no segments"),
                 _ => unknown_object(format_args!("record {next}")),

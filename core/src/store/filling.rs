@@ -144,7 +144,14 @@ impl Filling {
             return Step::End;
         };
         self.damaged.retain(|_, until| now < *until);
-        match self.plan(&segments, &cache) {
+        let plan = match self.plan(&segments, &cache) {
+            Ok(plan) => plan,
+            Err(error) => {
+                tracing::debug!(%error, "it is not known which objects are to be kept");
+                return Step::Wait(LOOK);
+            }
+        };
+        match plan {
             Plan::LetGo(number) => {
                 self.current.take_if(|current| current.number == number);
                 cache.let_go(number);
@@ -166,7 +173,7 @@ impl Filling {
     }
 
     /// Decides the next step.
-    fn plan(&self, segments: &Segments, cache: &ObjectCache) -> Plan {
+    fn plan(&self, segments: &Segments, cache: &ObjectCache) -> Result<Plan> {
         let FillLimits { fill_bytes, local_bytes, local_age, segment_bytes } = self.limits;
         let kept = cache.kept();
         let total: u64 = kept.iter().map(|kept| kept.bytes).sum();
@@ -177,19 +184,19 @@ impl Filling {
             Timestamp(newest.0.saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
         });
         let objects = segments.objects();
-        let mut wanted = objects.newest_before(begin, fill_bytes);
+        let mut wanted = objects.newest_before(begin, fill_bytes)?;
         wanted.retain(|(_, object, _)| too_old.is_none_or(|time| object.last_timestamp() >= time));
         // Newer ones may be known again soon: after a crash the log can lack its last entries.
         let known = objects.next().unwrap_or(0);
         let numbers: BTreeSet<_> = wanted.iter().map(|(number, _, _)| *number).collect();
         let is_surplus = |kept: &&KeptObject| kept.number < known && !numbers.contains(&kept.number);
         if let Some(surplus) = kept.iter().find(is_surplus) {
-            return Plan::LetGo(surplus.number);
+            return Ok(Plan::LetGo(surplus.number));
         }
         let room = local_bytes.map(|bytes| bytes.saturating_sub(segments.bytes_from(Index(0))));
         let room = room.filter(|_| !planted!(150));
         if let Some(oldest) = kept.first().filter(|_| total > fill_bytes.min(room.unwrap_or(u64::MAX))) {
-            return Plan::LetGo(oldest.number);
+            return Ok(Plan::LetGo(oldest.number));
         }
         let of = |number: u64| kept.binary_search_by_key(&number, |kept| kept.number).ok().map(|n| kept[n]);
         let is_here = |number: u64| of(number).is_some_and(|kept| kept.is_whole);
@@ -198,18 +205,18 @@ impl Filling {
         let current = self.current.as_ref().map(|current| current.number);
         let next = wanted.iter().find(|(number, _, _)| Some(*number) == current && is_lacking(*number));
         let next = next.or_else(|| wanted.iter().find(|(number, _, _)| is_lacking(*number)));
-        let Some((number, object, crc)) = next.cloned() else { return Plan::Nothing };
+        let Some((number, object, crc)) = next.cloned() else { return Ok(Plan::Nothing) };
         let begun = of(number).map_or(0, |kept| kept.bytes);
         let needed = total - begun + u64::from(object.bytes);
         let spare = if begun > 0 { 0 } else { 2 * u64::from(segment_bytes) };
         if room.is_some_and(|room| needed + spare > room) {
-            return Plan::Nothing;
+            return Ok(Plan::Nothing);
         }
-        match kept.first().filter(|_| needed > fill_bytes) {
+        Ok(match kept.first().filter(|_| needed > fill_bytes) {
             Some(oldest) if oldest.number < number => Plan::LetGo(oldest.number),
             Some(_) => Plan::Nothing,
             None => Plan::Fetch(number, object, crc),
-        }
+        })
     }
 
     /// Fetches the next chunk of an object. The last one makes it whole.

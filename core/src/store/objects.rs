@@ -13,6 +13,7 @@ pub(crate) mod deletion;
 mod fetch;
 #[cfg_attr(not(feature = "internal"), allow(unreachable_pub, reason = "other crates of chiplog use it"))]
 pub(crate) mod names;
+pub(crate) mod older_rows;
 pub(crate) mod payloads;
 pub(crate) mod pins;
 pub(crate) mod slice_names;

@@ -14,8 +14,8 @@ use crate::record::batch::{BATCH_HEADER_BYTES, Batch, BatchHeader, Body};
 use crate::record::crc;
 use crate::record::reference::{PAYLOAD_HEADER_BYTES, PayloadId, REFERENCE_BYTES, Reference};
 use crate::replica::state::command::{
-    COMMAND_BYTES, CUT_COMMAND_BYTES, LONG_COMMAND_BYTES, SET_OPTIONS_BYTES, STORED_COMMAND_BYTES,
-    encode_command, parse_command,
+    BEGIN_COMMAND_BYTES, COMMAND_BYTES, CUT_COMMAND_BYTES, LONG_COMMAND_BYTES, MOVE_ROWS_COMMAND_BYTES,
+    SET_OPTIONS_BYTES, STORED_COMMAND_BYTES, encode_command, parse_command,
 };
 use crate::replica::state::log_table::LogTable;
 use crate::replica::state::session_table::Sessions;
@@ -276,6 +276,8 @@ pub fn constants() -> Vec<(&'static str, u64)> {
         ("LOG_OPTION_BYTES", LOG_OPTION_BYTES as u64),
         ("STORED_COMMAND_BYTES", STORED_COMMAND_BYTES as u64),
         ("CUT_COMMAND_BYTES", CUT_COMMAND_BYTES as u64),
+        ("MOVE_ROWS_COMMAND_BYTES", MOVE_ROWS_COMMAND_BYTES as u64),
+        ("BEGIN_COMMAND_BYTES", BEGIN_COMMAND_BYTES as u64),
         ("MEMBERSHIP_BYTES", crate::cluster::membership::MEMBERSHIP_BYTES as u64),
         ("MEMBER_BYTES", crate::cluster::membership::MEMBER_BYTES as u64),
         ("TABLE_HEADER_BYTES", geometry::TABLE_HEADER_BYTES as u64),
@@ -290,6 +292,7 @@ pub fn constants() -> Vec<(&'static str, u64)> {
         ("OBJECTS_HEADER_BYTES", geometry::OBJECTS_HEADER_BYTES as u64),
         ("OBJECT_BYTES", geometry::OBJECT_BYTES as u64),
         ("ANCESTOR_BYTES", geometry::ANCESTOR_BYTES as u64),
+        ("OLDER_ROWS_BYTES", geometry::OLDER_ROWS_BYTES as u64),
         ("CATALOGUE_RECORD_BYTES", catalogue::FIXED_BYTES as u64),
         ("NAME_BYTES_MAX", catalogue::NAME_BYTES_MAX as u64),
     ]

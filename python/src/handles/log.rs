@@ -376,9 +376,11 @@ impl Log {
     ///
     /// `changes`: a mapping of names to values: `retention_bytes`, `capacity_bytes`, `record_bytes_max`, `object_bytes`,
     /// in bytes; `retention_age`, `session_idle_max`, `object_age`, in milliseconds; `sessions_max`, `session_window`;
-    /// `append_bytes_per_second`; `payload_slices`, 1 or 0. A value of None unsets the option: the leader's own applies then. 2**64 - 1: no limit, for
+    /// `append_bytes_per_second`; `payload_slices`, 1 or 0; `object_rows`. A value of None unsets the option: the leader's own applies then.
+    /// 2**64 - 1: no limit, for
     /// retention, capacity, rate and `object_age`. Options that are not named do not change. Once `object_bytes` is set, the
-    /// log has objects, and it cannot be unset; a log with an object store sets it itself. `payload_slices` cannot be unset either. A named log has
+    /// log has objects, and it cannot be unset; a log with an object store sets it itself. `payload_slices` and `object_rows` cannot be unset either.
+    /// A named log has
     /// `retention_bytes`, `retention_age` and `append_bytes_per_second` of its own; the others are set for its group.
     /// `timeout`: seconds, from 0: how long to wait for members that have not yet confirmed that they support options of the
     /// log. Blocks, without the GIL; Ctrl-C ends the wait.

@@ -55,14 +55,18 @@ impl Log {
     }
 
     /// Up to `count` objects in the object store that have records of this log which are not discarded, oldest first: from this
-    /// number on, or from the oldest one that is left. One named log has none: ask its group.
+    /// number on, or from the oldest one that is left. One named log has none: ask its group. Blocks for the object store if the log's own
+    /// state does not have the rows of old objects any more.
+    ///
+    /// # Errors
+    /// Those of the object store, then.
     #[doc(hidden)]
-    pub fn stored_objects(&self, number: u64, count: usize) -> Vec<LogObject> {
+    pub fn stored_objects(&self, number: u64, count: usize) -> Result<Vec<LogObject>> {
         if !self.view.log.is_none() {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         let log = self.log_id();
-        let found = self.view.segments.objects().numbered_from(number, count);
+        let found = self.view.segments.objects().numbered_from(number, count)?;
         let shown = found.into_iter().map(|(number, segment, crc32c)| LogObject {
             number,
             name: object_name(log, number),
@@ -72,7 +76,15 @@ impl Log {
             bytes: u64::from(segment.bytes),
             crc32c,
         });
-        shown.collect()
+        Ok(shown.collect())
+    }
+
+    /// Whether an object of this number is in the object store, and has records of this log that are not discarded. Does not wait for the
+    /// object store.
+    #[doc(hidden)]
+    pub fn has_stored_object(&self, number: u64) -> bool {
+        let numbers = self.view.segments.objects().numbers().filter(|_| self.view.log.is_none());
+        numbers.is_some_and(|(oldest, next)| (oldest..next).contains(&number))
     }
 
     /// Has the leader put all records up to `upto` into objects soon, without waiting for

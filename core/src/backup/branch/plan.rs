@@ -9,11 +9,12 @@ use crate::backup::restore::RestoreTo;
 use crate::backup::stored::{Objects, footer_at, lineage_of, opening_at};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::format::objects::{self, ANCESTORS_MAX, Ancestor};
-use crate::store::format::segment::{Base, Footer};
+use crate::store::format::older_rows::{OlderRows, RowsRun};
+use crate::store::format::segment::{Base, Footer, Opening};
 use crate::store::objects::deletion::newest_begin;
 use crate::store::objects::names::Lineage;
 use crate::store::objects::pins;
-use crate::types::LogId;
+use crate::types::{LogId, Timestamp};
 use crate::vault::{ObjectInfo, Vault};
 
 /// The objects of which a branch is made.
@@ -34,6 +35,26 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// The runs of older rows of the branch: those that the log had where the branch's last part begins, from the branch's first object on.
+    pub(super) fn runs(&self, opening: &Opening) -> Result<Vec<RowsRun>> {
+        if opening.objects.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (table, _) = objects::decode(&opening.objects).map_err(|why| corrupt(&self.last.1, why))?;
+        let from = self.below.first().map_or(0, |(number, _)| *number);
+        // The objects before it are discarded since, and perhaps deleted.
+        let left = table.runs().filter(|run| run.rows.below > from).map(|run| {
+            let of_run =
+                self.below.iter().filter(|(number, _)| (run.number..run.rows.below).contains(number));
+            let rows = OlderRows { bytes: of_run.map(|(_, object)| object.bytes).sum(), ..run.rows };
+            match run.number < from {
+                true => RowsRun { number: from, begin: self.begin, before: Timestamp(0), rows },
+                false => RowsRun { rows, ..run },
+            }
+        });
+        Ok(left.collect())
+    }
+
     /// Finds what a branch of `log` with this end is made of; of the objects under this pin, if there is one.
     ///
     /// # Errors

@@ -180,6 +180,9 @@ impl Node {
     /// The stretch that retention discards next: the oldest object, or without one the oldest full segment. Returns the first
     /// record after it, and the time of its last entry.
     fn oldest_stretch(&self) -> Option<(Index, Timestamp)> {
+        if let Some(oldest) = self.oldest_of_run() {
+            return oldest;
+        }
         let object = self.replica.sequencer.committed().objects.stored().next();
         let segment = self.writer.store.segments.oldest_full();
         let of_object = object.map(|at| (at.state.end.next, at.state.timestamp));

@@ -30,10 +30,12 @@ mod local;
 mod object_access;
 mod object_look;
 mod object_scrub;
+mod older_rows;
 mod payload_jobs;
 mod payload_sweep;
 pub(super) mod payloads;
 mod placement;
+mod rows_jobs;
 mod slice_jobs;
 mod slices;
 
@@ -44,6 +46,7 @@ use crate::options::log_options::LogOption;
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
 use crate::replica::queue::proposals::{Command, ObjectCommand, ProposalQueue};
 use crate::replica::raft::body_bytes_of;
+use crate::replica::state::object_table::Shown;
 use crate::store::Store;
 use crate::store::filling::{self, FillLimits};
 use crate::store::format::objects::StoredObject;
@@ -61,6 +64,7 @@ use jobs::{Found, Job, JobDone, ObjectBegin, Search};
 use local::Released;
 pub(crate) use object_access::ObjectMaker;
 use object_scrub::ObjectScrub;
+use older_rows::OldestRows;
 use payloads::PayloadGate;
 use slices::Slices;
 use std::collections::VecDeque;
@@ -109,8 +113,8 @@ pub(super) struct Tiering {
     /// The bytes that are needed behind this entry for another object, as the last look has shown. An estimate from the segments
     /// alone can be too high by most of a segment.
     lacking: Option<Lacking>,
-    /// Shown to readers: the number of the oldest object, and of the next one.
-    shown: (u64, u64),
+    /// Shown to readers.
+    shown: Shown,
     /// Objects that are to be deleted, the next ones first.
     to_delete: VecDeque<Deletion>,
     /// Objects below this number were deleted.
@@ -124,6 +128,7 @@ pub(super) struct Tiering {
     pub(super) payloads: PayloadGate,
     /// An object that another replica says to have stored.
     claimed: Option<(NodeId, u64, StoredObject)>,
+    oldest_rows: OldestRows,
 }
 
 /// The bytes that an object needs.
@@ -213,7 +218,7 @@ impl Tiering {
             asked_until: Moment::default(),
             looked_upto: EntryIndex(0),
             lacking: None,
-            shown: (0, 0),
+            shown: Shown::default(),
             to_delete: VecDeque::new(),
             deleted: 0,
             is_checked: false,
@@ -223,6 +228,7 @@ impl Tiering {
             slices: Slices::new(seed),
             payloads: PayloadGate::new(seed),
             claimed: None,
+            oldest_rows: OldestRows::default(),
         }
     }
 
@@ -335,6 +341,9 @@ impl Node {
         if let Some(below) = self.due_for_deletion(now) {
             return Ok(Some(Job::Delete { vault, lineage: committed.objects.lineage(log), below }));
         }
+        if let Some(job) = self.rows_job(&vault, now)? {
+            return Ok(Some(job));
+        }
         if let Some(upto) = self.slices_to_delete(now) {
             self.lets_slices_go(upto);
             return Ok(Some(Job::DeleteSlices { vault, log, upto, unaided: self.tiering.unaided }));
@@ -402,10 +411,15 @@ impl Node {
         let work = has_work.then_some(now).or(self.tiering.delegation.deadline());
         let delete = self.deletable().next().map(|next| next.at);
         let (age, sweep) = (self.age_due(now), self.sweep_due(now));
+        let rows = self.rows_due(now);
         let asked = self.lacks_object_age().then_some(self.tiering.asked_until);
         let payloads = [self.payloads_begin_due(), self.payload_sweep_due(now), asked];
         let payloads = payloads.into_iter().flatten().min();
-        [work, delete, age, sweep, payloads].into_iter().flatten().min().map(|at| at.max(self.tiering.again))
+        [work, delete, age, sweep, payloads, rows]
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|at| at.max(self.tiering.again))
     }
 
     /// Whether there is something to store, to claim or to delete.
@@ -526,7 +540,7 @@ impl Node {
         let begin = match self.next_begin() {
             ObjectBegin::Behind(end) => Some(end),
             ObjectBegin::WithRecord(first) if first < committed.next => {
-                self.writer.store.segments.holding(first).map(|segment| segment.base)
+                self.writer.store.segments.file_holding(first).map(|segment| segment.base)
             }
             ObjectBegin::WithRecord(_) => None,
         };
@@ -643,8 +657,9 @@ impl Node {
             JobDone::Stored(_, Err(error)) => {
                 self.tiering.has_failed(&error, "an object cannot be stored", now)
             }
+            done @ (JobDone::FoundRows(_) | JobDone::FetchedRun(..)) => self.end_rows_job(done, now)?,
             JobDone::Listed(result) => self.end_listing(result, now),
-            JobDone::Examined(number, result) => self.end_examination(number, result, now),
+            JobDone::Examined(number, begin, result) => self.end_examination(number, begin, result, now),
             JobDone::Deleted(below, Ok(count)) => {
                 let path = self.tiering.path.display();
                 tracing::info!(%path, below, count, "objects whose records are discarded were deleted");
@@ -706,14 +721,14 @@ impl Node {
     /// Shows readers the objects that are stored.
     pub(super) fn publish_objects(&mut self, now: Moment) {
         let committed = self.replica.sequencer.committed();
-        let (number, next) = (committed.objects.number(), committed.objects.next_to_show());
-        if (number, next) == self.tiering.shown {
+        let (shown, number) = (committed.objects.shown(), committed.objects.number());
+        if shown == self.tiering.shown {
             return;
         }
         committed.objects.show(self.tiering.log, self.writer.store.segments.objects());
-        let (raft, is_discarded) =
-            (committed.raft, number > self.tiering.shown.0 || self.tiering.shown == (0, 0));
-        self.tiering.shown = (number, next);
+        let is_first = self.tiering.shown == Shown::default();
+        let (raft, is_discarded) = (committed.raft, number > self.tiering.shown.number || is_first);
+        self.tiering.shown = shown;
         self.logs_shrank = true; // it may be known now that the oldest object has no records of any log
         self.prune_scrub();
         if is_discarded && number > self.tiering.deleted {

@@ -213,6 +213,12 @@ impl Replica {
                     let what = "payload_slices cannot be unset: the log may refer to payload in the object store; set it to 0 instead";
                     Err(Error::new(ErrorKind::InvalidArgument, what))
                 }
+                true if before.get(LogOption::ObjectRows).is_some()
+                    && set.get(LogOption::ObjectRows).is_none() =>
+                {
+                    let what = "object_rows cannot be unset: rows of the log's objects may be in objects alone; set another number instead";
+                    Err(Error::new(ErrorKind::InvalidArgument, what))
+                }
                 true => set
                     .check(&self.options)
                     .and_then(|()| self.sequencer.check_for_logs(&set))

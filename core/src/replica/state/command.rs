@@ -3,7 +3,7 @@
 //! Must not know: the effects of a command.
 
 use crate::options::log_options::LogOptions;
-use crate::record::batch::{Malformed, u64_at};
+use crate::record::batch::{Malformed, u32_at, u64_at};
 use crate::replica::queue::proposals::{Command, LogCommand, ObjectCommand};
 use crate::store::format::geometry::LOG_OPTION_BYTES;
 use crate::store::format::objects::{STORED_BYTES, StoredObject};
@@ -24,6 +24,12 @@ pub(crate) const STORED_COMMAND_BYTES: usize = 40;
 /// The code of the command that cuts an object, and the size of its body in bytes.
 const CUT: u64 = 10;
 pub(crate) const CUT_COMMAND_BYTES: usize = 80;
+/// The code of the command that moves rows of objects, and the size of its body in bytes.
+const MOVE_ROWS: u64 = 12;
+pub(crate) const MOVE_ROWS_COMMAND_BYTES: usize = 32;
+/// The code of the command that says with which object a log begins, and the size of its body in bytes.
+const BEGIN: u64 = 13;
+pub(crate) const BEGIN_COMMAND_BYTES: usize = 48;
 
 /// Encodes the body of a command block: the operation, then its operand.
 pub(crate) fn encode_command(command: Command) -> Vec<u8> {
@@ -49,6 +55,14 @@ pub(crate) fn encode_command(command: Command) -> Vec<u8> {
         Command::Object(ObjectCommand::Stored { number, object }) => {
             let words = [STORED, number].map(u64::to_le_bytes);
             return [words.as_flattened(), &object.encode(), &[0; 4]].concat();
+        }
+        Command::Object(ObjectCommand::MoveRows { below, holder, offset, crc }) => {
+            let words = [MOVE_ROWS, below, holder, u64::from(crc) << 32 | u64::from(offset)];
+            return words.map(u64::to_le_bytes).concat();
+        }
+        Command::Object(ObjectCommand::Begin { number, begin, bytes }) => {
+            let words = [BEGIN, number, begin.raft.0, begin.term.0, begin.next.0, bytes];
+            return words.map(u64::to_le_bytes).concat();
         }
     };
     [op, operand].map(u64::to_le_bytes).concat()
@@ -111,6 +125,24 @@ pub(crate) fn parse_command(body: &[u8]) -> Result<Command, Malformed> {
         let (number, begin, end) = (u64_at(body, 8), base_at(16), base_at(40));
         let (timestamp, first) = (Timestamp(u64_at(body, 64)), Index(u64_at(body, 72)));
         return Ok(Command::Object(ObjectCommand::Cut { number, begin, end, timestamp, first }));
+    }
+    if let Ok(body) = <&[u8; MOVE_ROWS_COMMAND_BYTES]>::try_from(body)
+        && u64_at(body, 0) == MOVE_ROWS
+    {
+        let (below, holder) = (u64_at(body, 8), u64_at(body, 16));
+        let (offset, crc) = (u32_at(body, 24), u32_at(body, 28));
+        return Ok(Command::Object(ObjectCommand::MoveRows { below, holder, offset, crc }));
+    }
+    if let Ok(body) = <&[u8; BEGIN_COMMAND_BYTES]>::try_from(body)
+        && u64_at(body, 0) == BEGIN
+    {
+        let begin = Base {
+            raft: EntryIndex(u64_at(body, 16)),
+            term: Term(u64_at(body, 24)),
+            next: Index(u64_at(body, 32)),
+        };
+        let (number, bytes) = (u64_at(body, 8), u64_at(body, 40));
+        return Ok(Command::Object(ObjectCommand::Begin { number, begin, bytes }));
     }
     let body: &[u8; COMMAND_BYTES] = body.try_into().map_err(|_| "command has an unexpected length")?;
     let operand = u64_at(body, 8);

@@ -44,6 +44,9 @@ pub(crate) const OBJECT_BYTES: usize = 56;
 /// The size of an ancestor of a branch there, in bytes.
 pub(crate) const ANCESTOR_BYTES: usize = 32;
 
+/// Bytes of a run of older rows there.
+pub(crate) const OLDER_ROWS_BYTES: usize = 64;
+
 /// Bytes reserved at a segment's end for its index and footer.
 pub(crate) const fn tail_reserve(segment_bytes: usize) -> usize {
     (segment_bytes / INDEX_STRIDE_BYTES + 1) * INDEX_ENTRY_BYTES + FOOTER_BYTES

@@ -2,7 +2,7 @@
 //! opening. Bytes only.
 //!
 //! Little-endian; no padding. A header of 48 bytes, then the objects in order, 56 bytes each; of a branch then its ancestors, 32 bytes
-//! each:
+//! each; then the runs of older rows, 64 bytes each, whose objects are before all others:
 //!
 //! | offset | bytes | field | bound |
 //! |---|---|---|---|
@@ -12,7 +12,8 @@
 //! | 24 | 8 | the record after that entry | from 1 |
 //! | 32 | 8 | the log's first index | from 1 |
 //! | 40 | 4 | number of objects | - |
-//! | 44 | 4 | number of ancestors | up to 16 |
+//! | 44 | 2 | number of ancestors | up to 16 |
+//! | 46 | 2 | number of runs of older rows, see `older_rows` | - |
 //!
 //! An object:
 //!
@@ -36,81 +37,15 @@
 //!
 //! Must not know: what changes the table.
 
-use super::geometry::{
-    ANCESTOR_BYTES, FOOTER_BYTES, INDEX_ENTRY_BYTES, OBJECT_BYTES, OBJECTS_HEADER_BYTES, data_limit,
-};
+pub(crate) use super::object_row::{ObjectState, STORED_BYTES, StoredAt, StoredObject, encode_row};
+
+use super::geometry::{ANCESTOR_BYTES, OBJECT_BYTES, OBJECTS_HEADER_BYTES, OLDER_ROWS_BYTES};
+use super::object_row::{base_at, decode_row};
+use super::older_rows::{self, OlderRows, RowsRun};
 use crate::record::batch::{Malformed, u32_at, u64_at};
-use crate::store::format::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES};
 use crate::store::format::segment::Base;
-use crate::types::{EntryIndex, Index, LogId, LogNumber, Term, Timestamp};
+use crate::types::{Index, LogId, LogNumber, Timestamp};
 use std::collections::VecDeque;
-
-/// An object as it is in the store: a segment file. With the object's place in the log this says all that a footer does, so
-/// that a reader needs no request before its first one for records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StoredObject {
-    /// Its size.
-    pub(crate) bytes: u32,
-    /// The offset at which its blocks end.
-    pub(crate) data_end: u32,
-    /// The number of entries of its block index, and the checksum over them.
-    pub(crate) index_count: u32,
-    pub(crate) index_crc: u32,
-    /// The checksum of all its bytes.
-    pub(crate) crc: u32,
-}
-
-/// Bytes of a [`StoredObject`].
-pub(crate) const STORED_BYTES: usize = 20;
-
-impl StoredObject {
-    /// Whether its records are log by log. Such an object has no block index; the checksum is that of its segment file's index.
-    pub(crate) fn is_sorted(&self) -> bool {
-        self.index_count == 0
-    }
-
-    pub(crate) fn encode(&self) -> [u8; STORED_BYTES] {
-        let words = [self.bytes, self.data_end, self.index_count, self.index_crc, self.crc];
-        let mut b = [0; STORED_BYTES];
-        words.iter().zip(b.as_chunks_mut::<4>().0).for_each(|(word, b)| *b = word.to_le_bytes());
-        b
-    }
-
-    /// # Errors
-    /// No segment file has such sizes.
-    pub(crate) fn parse(b: &[u8; STORED_BYTES]) -> Result<Self, Malformed> {
-        let object = Self {
-            bytes: u32_at(b, 0),
-            data_end: u32_at(b, 4),
-            index_count: u32_at(b, 8),
-            index_crc: u32_at(b, 12),
-            crc: u32_at(b, 16),
-        };
-        if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&object.bytes) {
-            return Err("object has an impossible size");
-        }
-        let (bytes, index) =
-            (object.bytes as usize, u64::from(object.index_count) * INDEX_ENTRY_BYTES as u64);
-        let blocks = SEGMENT_HEADER_BYTES..=data_limit(bytes);
-        if !blocks.contains(&(object.data_end as usize))
-            || data_limit(bytes) as u64 + index > (bytes - FOOTER_BYTES) as u64
-        {
-            return Err("object has impossible parts");
-        }
-        Ok(object)
-    }
-}
-
-/// An object in the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ObjectState {
-    /// The position after its last entry.
-    pub(crate) end: Base,
-    /// The timestamp of that entry.
-    pub(crate) timestamp: Timestamp,
-    /// None: it is not known to be stored.
-    pub(crate) stored: Option<StoredObject>,
-}
 
 /// The most ancestors of a branch.
 pub(crate) const ANCESTORS_MAX: usize = 16;
@@ -130,7 +65,10 @@ pub(crate) struct Objects {
     pub(crate) number: u64,
     /// Where that object begins.
     pub(crate) base: Base,
-    /// Ascending, without gaps.
+    /// The objects whose rows are not in the table any more, in runs: ascending, without gaps. All of them are stored. The first run can
+    /// begin before `number`: then its first objects are discarded.
+    pub(crate) older: VecDeque<OlderRows>,
+    /// Those behind them. Ascending, without gaps.
     pub(crate) list: VecDeque<ObjectState>,
     /// Of a branch: whose objects the first ones are, the oldest ancestor first. Of a copy of one log of a shared group: the group.
     pub(crate) ancestors: Vec<Ancestor>,
@@ -142,34 +80,50 @@ pub(crate) struct Objects {
 impl Objects {
     /// Whether a number or a position in the table is above `max`.
     pub(crate) fn is_beyond(&self, max: u64) -> bool {
-        let end = self.list.back().map_or(self.base, |newest| newest.end);
-        self.number.saturating_add(self.list.len() as u64) > max || end.raft.0 > max || end.next.0 > max
+        let (number, base) = self.rows_from();
+        let end = self.list.back().map_or(base, |newest| newest.end);
+        number.saturating_add(self.list.len() as u64) > max || end.raft.0 > max || end.next.0 > max
+    }
+
+    /// The number of the first object whose row is in the table, or of the next one, and where it begins.
+    pub(crate) fn rows_from(&self) -> (u64, Base) {
+        self.older.back().map_or((self.number, self.base), |newest| (newest.below, newest.end))
+    }
+
+    /// The runs of objects whose rows are elsewhere, oldest first, each with its first object that is left, and where that begins.
+    pub(crate) fn runs(&self) -> impl DoubleEndedIterator<Item = RowsRun> + '_ {
+        self.older.iter().enumerate().map(|(n, rows)| {
+            let before = n.checked_sub(1).and_then(|n| self.older.get(n));
+            let (number, begin) = before.map_or((self.number, self.base), |run| (run.below, run.end));
+            let timestamp = before.map_or(Timestamp(0), |run| run.timestamp);
+            RowsRun { number, begin, before: timestamp, rows: *rows }
+        })
+    }
+
+    /// The bytes of this table.
+    pub(crate) fn encoded_bytes(&self) -> usize {
+        encoded_bytes(self.list.len(), self.ancestors.len()) + self.older.len() * OLDER_ROWS_BYTES
     }
 }
 
 /// Encodes a table of a log whose first record is `first`.
 pub(crate) fn encode(objects: &Objects, first: Index) -> Vec<u8> {
-    let mut b = Vec::with_capacity(encoded_bytes(objects.list.len(), objects.ancestors.len()));
+    let mut b = Vec::with_capacity(objects.encoded_bytes());
     let Base { raft, term, next } = objects.base;
     for word in [objects.number, raft.0, term.0, next.0, first.0] {
         b.extend_from_slice(&word.to_le_bytes());
     }
     b.extend_from_slice(&(objects.list.len() as u32).to_le_bytes());
-    b.extend_from_slice(&(objects.ancestors.len() as u32).to_le_bytes());
-    for object in &objects.list {
-        let Base { raft, term, next } = object.end;
-        for word in [raft.0, term.0, next.0, object.timestamp.0] {
-            b.extend_from_slice(&word.to_le_bytes());
-        }
-        b.extend_from_slice(&object.stored.map_or([0; STORED_BYTES], |stored| stored.encode()));
-        b.extend_from_slice(&[0; 4]);
-    }
+    b.extend_from_slice(&(objects.ancestors.len() as u16).to_le_bytes());
+    b.extend_from_slice(&(objects.older.len() as u16).to_le_bytes());
+    objects.list.iter().for_each(|object| encode_row(object, &mut b));
     for ancestor in &objects.ancestors {
         b.extend_from_slice(&ancestor.log.0.to_le_bytes());
         b.extend_from_slice(&ancestor.below.to_le_bytes());
         b.extend_from_slice(&objects.part.0.to_le_bytes());
         b.extend_from_slice(&[0; 4]);
     }
+    objects.older.iter().for_each(|older| b.extend_from_slice(&older.encode()));
     b
 }
 
@@ -180,19 +134,18 @@ pub(crate) const fn encoded_bytes(objects: usize, ancestors: usize) -> usize {
 
 /// The reverse of [`encode`].
 pub(crate) fn decode(b: &[u8]) -> Result<(Objects, Index), Malformed> {
-    const NEWER: Malformed = "object table has fields of a newer format";
     let (header, rest) = b.split_first_chunk::<OBJECTS_HEADER_BYTES>().ok_or("object table is cut off")?;
-    let (count, ancestors) = (u32_at(header, 40) as usize, u32_at(header, 44) as usize);
-    if ancestors > ANCESTORS_MAX || rest.len() != encoded_bytes(count, ancestors) - OBJECTS_HEADER_BYTES {
+    let count = u32_at(header, 40) as usize;
+    let [ancestors, older] = [44, 46].map(|at| usize::from(u16::from_le_bytes([header[at], header[at + 1]])));
+    let expected = encoded_bytes(count, ancestors)
+        .checked_add(older * OLDER_ROWS_BYTES)
+        .map(|all| all - OBJECTS_HEADER_BYTES);
+    if ancestors > ANCESTORS_MAX || Some(rest.len()) != expected {
         return Err("object table has another length than it says");
     }
-    let (entries, ancestors) = rest.split_at(count * OBJECT_BYTES);
+    let (entries, rest) = rest.split_at(count * OBJECT_BYTES);
     let entries = entries.as_chunks::<OBJECT_BYTES>().0;
-    let base_at = |b: &[u8], at| Base {
-        raft: EntryIndex(u64_at(b, at)),
-        term: Term(u64_at(b, at + 8)),
-        next: Index(u64_at(b, at + 16)),
-    };
+    let (ancestors, older) = rest.split_at(ancestors * ANCESTOR_BYTES);
     let base = base_at(header, 8);
     let first = Index(u64_at(header, 32));
     if base.next == Index(0) || first == Index(0) {
@@ -205,36 +158,37 @@ pub(crate) fn decode(b: &[u8]) -> Result<(Objects, Index), Malformed> {
     }
     let ancestors = ancestors.iter().map(|ancestor| decode_ancestor(ancestor, part));
     let ancestors = ancestors.collect::<Result<Vec<_>, _>>()?;
+    let number = u64_at(header, 0);
+    let older = older_rows::decode(older.as_chunks::<OLDER_ROWS_BYTES>().0, number, base)?;
     let list = VecDeque::with_capacity(entries.len());
-    let mut objects = Objects { number: u64_at(header, 0), base, list, ancestors, part };
-    let (mut before, mut all_stored) = (base, true);
+    let mut objects = Objects { number, base, older, list, ancestors, part };
+    let (rows_from, mut before) = objects.rows_from();
+    let mut all_stored = true;
     for entry in entries {
-        if entry[52..] != [0; 4] {
-            return Err(NEWER);
-        }
-        let end = base_at(entry, 0);
-        if end.raft <= before.raft || end.term < before.term || end.next < before.next {
-            return Err("objects are out of order");
-        }
-        let words = entry[32..].first_chunk::<STORED_BYTES>().ok_or(NEWER)?;
-        let stored = if *words == [0; STORED_BYTES] { None } else { Some(StoredObject::parse(words)?) };
-        if stored.is_some() && !all_stored {
+        let object = decode_row(entry, before)?;
+        if object.stored.is_some() && !all_stored {
             return Err("an object is stored before an earlier one");
         }
-        all_stored = stored.is_some();
-        before = end;
-        objects.list.push_back(ObjectState { end, timestamp: Timestamp(u64_at(entry, 24)), stored });
+        all_stored = object.stored.is_some();
+        before = object.end;
+        objects.list.push_back(object);
     }
     let stored = objects.list.iter().take_while(|object| object.stored.is_some()).count() as u64;
+    let stored_below = rows_from.saturating_add(stored);
+    // The newest run's rows are in an object that has a row here.
+    let holds = |older: &OlderRows| older.holder < stored_below;
+    if !objects.older.iter().all(holds) || !(objects.older.is_empty() || part.is_none()) {
+        return Err("rows are in an object that is not stored, or of a group");
+    }
     let belows = || objects.ancestors.iter().map(|ancestor| ancestor.below);
     if !std::iter::once(0).chain(belows()).is_sorted_by(|a, b| a < b) {
         return Err("ancestors are out of order");
     }
     // This log would have to store an object of another one.
-    if belows().next_back().is_some_and(|below| below > objects.number.saturating_add(stored)) {
+    if belows().next_back().is_some_and(|below| below > stored_below) {
         return Err("an ancestor's object is not stored");
     }
-    let is_whole = || belows().next() == objects.number.checked_add(objects.list.len() as u64);
+    let is_whole = || belows().next() == rows_from.checked_add(objects.list.len() as u64);
     if !part.is_none() && (!all_stored || !is_whole()) {
         return Err("a copy of one log has objects that are not its group's");
     }
@@ -254,6 +208,7 @@ fn decode_ancestor(b: &[u8; ANCESTOR_BYTES], part: LogNumber) -> Result<Ancestor
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::{EntryIndex, Term};
 
     fn base(raft: u64, term: u64, next: u64) -> Base {
         Base { raft: EntryIndex(raft), term: Term(term), next: Index(next) }
@@ -268,6 +223,7 @@ mod tests {
         Objects {
             number: 3,
             base: base(4, 1, 30),
+            older: VecDeque::new(),
             list: list.into(),
             ancestors: Vec::new(),
             part: LogNumber::OWN,

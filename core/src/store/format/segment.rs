@@ -22,9 +22,11 @@ use crate::record::batch::{Malformed, u32_at, u64_at};
 use crate::record::crc::{Crc, crc32c};
 use crate::types::{EntryIndex, Index, LogId, SegmentId, Term, Timestamp};
 
-/// The newest version of the format that this code reads: that of batches in payload slices, and of branches. It is written only where
+/// The newest version of the format that this code reads: that of object tables whose older rows are elsewhere. It is written only where
 /// needed: see [`version_of`].
-pub(crate) const FORMAT_VERSION: u32 = 4;
+pub(crate) const FORMAT_VERSION: u32 = 5;
+/// The version that added batches in payload slices, and branches.
+pub(crate) const FORMAT_VERSION_FOURTH: u32 = 4;
 /// The version that added objects.
 pub(crate) const FORMAT_VERSION_THIRD: u32 = 3;
 /// The version that added options of the log, and shared groups.
@@ -359,6 +361,14 @@ impl Opening {
         Self::part_in(body, OBJECTS_PART).map(|objects| !objects.is_empty())
     }
 
+    /// Where the object table begins in such a body. None: it has none.
+    pub(crate) fn objects_at(body: &[u8]) -> Result<Option<usize>, Malformed> {
+        let before =
+            (0..OBJECTS_PART).map(|number| Self::part_in(body, number).map(|part| LENGTH_BYTES + part.len()));
+        let at = before.sum::<Result<usize, _>>()? + OPENING_FIXED_BYTES - LENGTH_BYTES;
+        Ok(Self::has_objects(body)?.then_some(at))
+    }
+
     /// Part number `number` of such a body, from 0; empty if it is not there.
     fn part_in(body: &[u8], number: usize) -> Result<&[u8], Malformed> {
         let mut rest = body.get(48..).ok_or(SHORT)?;
@@ -380,8 +390,10 @@ impl Opening {
         let options = part(OPTIONS_PART);
         let of_options = version_of_options(options);
         let objects = part(OBJECTS_PART);
-        if has_ancestors(objects) {
+        if has_older_rows(objects) {
             FORMAT_VERSION
+        } else if has_ancestors(objects) {
+            of_options.max(FORMAT_VERSION_FOURTH)
         } else if of_options > FORMAT_VERSION_SECOND {
             of_options
         } else if !objects.is_empty() {
@@ -402,19 +414,27 @@ const OBJECTS_PART: usize = 4;
 
 /// Whether an object table is that of a branch: it counts ancestors.
 fn has_ancestors(table: &[u8]) -> bool {
-    table.len() >= OBJECTS_HEADER_BYTES && u32_at(table, 44) != 0
+    table.len() >= OBJECTS_HEADER_BYTES && table[44..46] != [0; 2]
+}
+
+/// Whether rows of an object table are elsewhere: it counts runs of them.
+fn has_older_rows(table: &[u8]) -> bool {
+    table.len() >= OBJECTS_HEADER_BYTES && table[46..48] != [0; 2]
 }
 
 /// The last option of a log that version 2 supports.
 const LAST_OPTION_OF_SECOND: u32 = 8;
 /// The last one that version 3 supports.
 const LAST_OPTION_OF_THIRD: u32 = 10;
+/// The last one that version 4 supports.
+const LAST_OPTION_OF_FOURTH: u32 = 11;
 
 /// The version that readers of these options of a log must support: ascending by tag, 16 bytes each.
 fn version_of_options(options: &[u8]) -> u32 {
     match options.as_chunks::<LOG_OPTION_BYTES>().0.last() {
         None => FORMAT_VERSION_FIRST,
-        Some(last) if u32_at(last, 0) > LAST_OPTION_OF_THIRD => FORMAT_VERSION,
+        Some(last) if u32_at(last, 0) > LAST_OPTION_OF_FOURTH => FORMAT_VERSION,
+        Some(last) if u32_at(last, 0) > LAST_OPTION_OF_THIRD => FORMAT_VERSION_FOURTH,
         Some(last) if u32_at(last, 0) > LAST_OPTION_OF_SECOND => FORMAT_VERSION_THIRD,
         Some(_) => FORMAT_VERSION_SECOND,
     }
@@ -434,6 +454,8 @@ fn part_of<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Malformed> {
 const LAST_OPERATION_OF_FIRST: u64 = 3;
 /// The operations that version 3 added: stored, cut. And the one that sets options, of which it added some.
 const OPERATIONS_OF_THIRD: [u64; 2] = [8, 10];
+/// The operations that version 5 added: move rows, begin.
+const OPERATIONS_OF_FIFTH: [u64; 2] = [12, 13];
 const SET_OPTIONS: u64 = 11;
 /// The bytes before the options in a command that sets them.
 const SET_OPTIONS_BYTES: usize = 24;
@@ -453,6 +475,9 @@ pub(crate) fn version_of(kind: Kind, body: &[u8]) -> u32 {
 
 fn version_of_command(body: &[u8]) -> u32 {
     let operation = if body.len() < 8 { u64::MAX } else { u64_at(body, 0) };
+    if OPERATIONS_OF_FIFTH.contains(&operation) {
+        return FORMAT_VERSION;
+    }
     if OPERATIONS_OF_THIRD.contains(&operation) {
         return FORMAT_VERSION_THIRD;
     }

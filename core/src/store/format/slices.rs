@@ -15,7 +15,7 @@
 
 use super::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_body};
 use super::references::has_references;
-use super::segment::{Base, FORMAT_VERSION, version_of};
+use super::segment::{Base, FORMAT_VERSION, FORMAT_VERSION_FOURTH, version_of};
 use crate::record::batch::{Malformed, u32_at, u64_at};
 use crate::record::crc::crc32c;
 use crate::types::{EntryIndex, Index, LogId, SegmentId, Term};
@@ -79,7 +79,7 @@ impl Slice {
             let header = BlockHeader { durable_upto: 0, ..*header };
             version = version.max(version_of(header.kind, body));
             if has_references(&header, body) {
-                version = FORMAT_VERSION;
+                version = version.max(FORMAT_VERSION_FOURTH);
             }
             let padding = header.stride() - header.length as usize;
             pieces.push(Bytes::copy_from_slice(&header.encode(salt)));

@@ -241,7 +241,13 @@ impl ObjectCache {
         let _ = self.on_damage.set(OnDamage(Box::new(wake)));
     }
 
-    fn suspect(&self, number: u64) {
+    /// The object store.
+    pub(crate) fn vault(&self) -> &dyn Vault {
+        &*self.vault
+    }
+
+    /// An object does not have what it has to have: the scrub examines it soon.
+    pub(crate) fn suspect(&self, number: u64) {
         let Some(OnDamage(wake)) = self.on_damage.get() else { return };
         let is_new = self.suspects.lock().unwrap_or_else(PoisonError::into_inner).insert(number);
         if is_new {

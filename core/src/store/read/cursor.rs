@@ -46,7 +46,7 @@ impl Cursor {
         loop {
             let readable = self.segment().readable();
             let Some(found) = self.blocks.next(readable)? else {
-                match self.segments.next_position(self.segment(), self.blocks.at(), self.behind) {
+                match self.segments.next_position(self.segment(), self.blocks.at(), self.behind)? {
                     Some((next, offset)) => self.enter(&next, offset)?,
                     None => return Ok(None),
                 }
@@ -120,7 +120,7 @@ impl Cursor {
 /// the caller still has to verify that they match it.
 pub(crate) fn remembered(segments: &Segments, index: Index) -> Option<(Slice, Found)> {
     let places = segments.places(index)?;
-    let segment = segments.holding(index).filter(|s| s.id == places.segment)?;
+    let segment = segments.holding(index).ok()?.filter(|s| s.id == places.segment)?;
     let found = places.find(index)?;
     let data = segments.open(&segment).ok()?;
     let range = found.range.clone();

@@ -73,7 +73,7 @@ impl Archive {
     /// Those of [`Self::header`].
     pub(crate) fn before_record(&self, index: Index) -> Result<Option<Base>> {
         let holding = self.segments.undisturbed(|| {
-            let Some(segment) = self.segments.holding(index) else { return Ok(None) };
+            let Some(segment) = self.segments.holding(index)? else { return Ok(None) };
             let (_, upto) = segment.written();
             let mut blocks = self.seek(&segment, |e| e.first <= index)?;
             while let Some(found) = blocks.next(upto)? {

@@ -116,7 +116,7 @@ impl RunCursor {
         }
         self.find_here(next)?.ok_or_else(|| {
             let is_last_object = object_of(&segment).is_some()
-                && self.directories.segments().objects().after(&segment).is_none();
+                && self.directories.segments().objects().after(&segment).is_ok_and(|next| next.is_none());
             if is_last_object {
                 return not_here(self.log, next);
             }
@@ -175,7 +175,7 @@ impl RunCursor {
         if let Some(object) = copy.object() {
             let objects = self.directories.segments().objects();
             // Of an object that is not sorted, the general search knows more.
-            let Some(object) = objects.after(object).filter(|object| is_sorted_object(object)) else {
+            let Some(object) = objects.after(object)?.filter(|object| is_sorted_object(object)) else {
                 return Ok(None);
             };
             self.enter(&object, next)?;

@@ -198,34 +198,50 @@ impl Segments {
     }
 
     /// The segment that contains record `index`, or would contain it: a file of the log, or an object. `None`: neither has
-    /// it, or there are no segments.
-    pub(crate) fn holding(&self, index: Index) -> Option<Arc<Segment>> {
-        let local = self.read(|list| {
+    /// it, or there are no segments. Can block for the network if no file has it.
+    ///
+    /// # Errors
+    /// Those of [`ObjectList::holding`].
+    pub(crate) fn holding(&self, index: Index) -> Result<Option<Arc<Segment>>> {
+        match self.file_holding(index) {
+            Some(file) => Ok(Some(file)),
+            None => self.objects.holding(index),
+        }
+    }
+
+    /// The file that contains record `index`, or would contain it.
+    pub(crate) fn file_holding(&self, index: Index) -> Option<Arc<Segment>> {
+        self.read(|list| {
             let n = list.partition_point(|s| s.base.next <= index);
             n.checked_sub(1).and_then(|n| list.get(n).cloned())
-        });
-        local.or_else(|| self.objects.holding(index))
+        })
     }
 
     /// Where a reader continues at the end of its segment, which it read up to offset `at`, and up to record `behind`, if it met any
-    /// block there: a segment and an offset. `None` if this segment has more, perhaps not committed yet, or nothing follows.
+    /// block there: a segment and an offset. `None` if this segment has more, perhaps not committed yet, or nothing follows. Can block for the
+    /// network if no file has what follows.
+    ///
+    /// # Errors
+    /// Those of [`ObjectList::holding`].
     pub(crate) fn next_position(
         &self,
         segment: &Segment,
         at: usize,
         behind: Index,
-    ) -> Option<(Arc<Segment>, usize)> {
+    ) -> Result<Option<(Arc<Segment>, usize)>> {
         if object_of(segment).is_some() {
-            let next = (at >= segment.data_end()).then(|| self.holding(segment.end().next)).flatten()?;
-            return Some((next, SEGMENT_HEADER_BYTES));
+            if at < segment.data_end() {
+                return Ok(None);
+            }
+            return Ok(self.holding(segment.end().next)?.map(|next| (next, SEGMENT_HEADER_BYTES)));
         }
-        let (next, offset) = self.next_file(segment, at)?;
+        let Some((next, offset)) = self.next_file(segment, at) else { return Ok(None) };
         // The files in between were removed: their records are in objects. A segment that left the log does not tell its end any more.
         let behind = behind.max(segment.end().next);
         if next.base.next > behind && self.reads_objects() {
-            return self.objects.holding(behind).map(|object| (object, SEGMENT_HEADER_BYTES));
+            return Ok(self.objects.holding(behind)?.map(|object| (object, SEGMENT_HEADER_BYTES)));
         }
-        Some((next, offset))
+        Ok(Some((next, offset)))
     }
 
     fn next_file(&self, segment: &Segment, at: usize) -> Option<(Arc<Segment>, usize)> {
@@ -286,18 +302,24 @@ impl Segments {
         }
     }
 
-    /// The last segment whose first block is older than `time`, or the oldest one.
-    pub(crate) fn at_time(&self, time: Timestamp) -> Option<Arc<Segment>> {
+    /// The last segment whose first block is older than `time`, or the oldest one. Can block for the network if that is no file.
+    ///
+    /// # Errors
+    /// Those of [`ObjectList::at_time`].
+    pub(crate) fn at_time(&self, time: Timestamp) -> Result<Option<Arc<Segment>>> {
         let (local, is_older) = self.read(|list| {
             let n = list.partition_point(|s| s.first_timestamp < time);
             (list.get(n.saturating_sub(1)).cloned(), n == 0)
         });
-        self.objects.at_time(time).filter(|_| is_older).or(local)
+        if !is_older {
+            return Ok(local);
+        }
+        Ok(self.objects.at_time(time)?.or(local))
     }
 
     /// Has the first `bytes` bytes after this object fetched, of the next few objects.
     pub(crate) fn will_need_after(&self, segment: &Segment, mut bytes: usize) {
-        let mut next = self.objects.after(segment);
+        let mut next = self.objects.after(segment).ok().flatten();
         for _ in 0..OBJECTS_AHEAD_MAX {
             let Some(segment) = next.filter(|_| bytes > 0) else { return };
             if let Ok(data) = self.open(&segment)
@@ -306,7 +328,7 @@ impl Segments {
                 object.will_need(0..bytes);
             }
             bytes = bytes.saturating_sub(segment.bytes as usize);
-            next = self.objects.after(&segment);
+            next = self.objects.after(&segment).ok().flatten();
         }
     }
 

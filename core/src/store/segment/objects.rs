@@ -1,19 +1,26 @@
 //! The list of objects that readers can read: those in the object store, as segments.
 //!
-//! Invariant: an object is in the list before the local segments with its records leave theirs.
+//! The rows of older objects can be elsewhere (`store/format/older_rows.rs`). They are fetched when they are needed, a run at a time, and
+//! the few that were used last stay in memory.
+//!
+//! Invariants:
+//! - an object is in the list before the local segments with its records leave theirs;
+//! - rows are fetched by those who may wait for the object store alone: readers, and threads of jobs.
 
 use super::{Base, Segment, SegmentData};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::crc::crc32c;
 use crate::store::format::geometry::data_limit;
-use crate::store::format::objects::{Ancestor, ObjectState, Objects, StoredObject};
+use crate::store::format::objects::{Ancestor, ObjectState, Objects, StoredAt, StoredObject};
+use crate::store::format::older_rows::RowsRun;
 use crate::store::format::segment::Footer;
 use crate::store::objects::cache::{CHUNK_BYTES, ObjectCache, ObjectFile, SORTED_CHUNK_BYTES};
 use crate::store::objects::names::{Lineage, object_number, root_name, salt};
+use crate::store::objects::older_rows;
 use crate::store::objects::payloads::{Payloads, without_store};
 use crate::types::{EntryIndex, Index, LogId, LogNumber, Timestamp};
 use std::collections::VecDeque;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// The numbers that objects have among segments: above those of all files.
 const NUMBERS: u64 = 1 << 63;
@@ -27,11 +34,26 @@ pub(crate) fn object_of(segment: &Segment) -> Option<u64> {
 #[derive(Debug, Default)]
 pub(crate) struct ObjectList {
     inner: RwLock<Inner>,
+    /// The runs whose rows were used last, the last one first.
+    recent: Mutex<VecDeque<Arc<FetchedRun>>>,
+}
+
+/// How many runs stay in memory.
+const RUNS_RECENT: usize = 32;
+
+/// A run whose rows were fetched.
+#[derive(Debug)]
+struct FetchedRun {
+    run: RowsRun,
+    list: Vec<Arc<Segment>>,
+    stored: Vec<StoredObject>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Oldest first.
+    /// The objects whose rows are elsewhere, in runs, oldest first.
+    runs: Vec<RowsRun>,
+    /// Those behind them, oldest first.
     list: VecDeque<Arc<Segment>>,
     /// Each of them as it is in the store, in the same order.
     stored: VecDeque<StoredObject>,
@@ -89,11 +111,13 @@ impl ObjectList {
         self.read(|inner| inner.list.is_empty())
     }
 
-    /// Bytes of the objects without a record from `index` on.
+    /// Bytes of the objects without a record from `index` on. Of a run of older rows with such a record it counts none.
     pub(crate) fn bytes_before(&self, index: Index) -> u64 {
         self.read(|inner| {
+            let older = inner.runs.iter().take_while(|run| run.rows.end.next <= index);
+            let older: u64 = older.map(|run| run.rows.bytes).sum();
             let before = inner.list.iter().take_while(|segment| segment.end().next <= index);
-            before.map(|segment| u64::from(segment.bytes)).sum()
+            older + before.map(|segment| u64::from(segment.bytes)).sum::<u64>()
         })
     }
 
@@ -130,12 +154,20 @@ impl ObjectList {
         self.read(|inner| inner.list.back().and_then(|last| object_of(last)).map(|last| last + 1))
     }
 
-    /// Removes the objects below number `first`, and adds these, which follow the others.
-    pub(crate) fn update(&self, lineage: &Lineage, first: u64, added: impl Iterator<Item = ListedObject>) {
+    /// Replaces the runs of older rows, removes the objects below number `first` from the list behind them, and adds these, which follow the
+    /// others.
+    pub(crate) fn update(
+        &self,
+        lineage: &Lineage,
+        runs: Vec<RowsRun>,
+        first: u64,
+        added: impl Iterator<Item = ListedObject>,
+    ) {
         let inner = &mut *self.inner.write().unwrap_or_else(PoisonError::into_inner);
         if inner.lineage.as_deref() != Some(lineage) {
             inner.lineage = Some(Arc::new(lineage.clone()));
         }
+        inner.runs = runs;
         while inner.list.pop_front_if(|segment| object_of(segment).is_some_and(|n| n < first)).is_some() {
             inner.stored.pop_front();
         }
@@ -145,37 +177,131 @@ impl ObjectList {
         }
     }
 
-    /// Up to `count` objects, each with the checksum over all its bytes, from this number on or from the oldest one that is left.
-    pub(crate) fn numbered_from(&self, number: u64, count: usize) -> Vec<(u64, Arc<Segment>, u32)> {
-        self.read(|inner| {
-            let before = |segment: &Arc<Segment>| object_of(segment).is_some_and(|n| n < number);
-            let at = inner.list.partition_point(before);
-            let found = inner.list.range(at..).zip(inner.stored.range(at..)).take(count);
-            let numbered = |(segment, stored): (&Arc<Segment>, &StoredObject)| {
-                Some((object_of(segment)?, segment.clone(), stored.crc))
-            };
-            found.filter_map(numbered).collect()
-        })
+    /// The first run for which this is so: its objects. None: there is no such run. Blocks for the network.
+    ///
+    /// # Errors
+    /// `Unavailable`: this handle was opened without an object store; those of [`older_rows::fetch`].
+    fn run(&self, is_wanted: impl Fn(&RowsRun) -> bool) -> Result<Option<Arc<FetchedRun>>> {
+        let found = self.read(|inner| {
+            let n = inner.runs.partition_point(|run| !is_wanted(run));
+            inner.runs.get(n).map(|run| (*run, inner.cache.clone(), inner.lineage.clone()))
+        });
+        let Some((run, cache, lineage)) = found else { return Ok(None) };
+        let recent = || self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |known: &Arc<FetchedRun>| known.run == run;
+        if let Some(known) = recent().iter().find(|known| same(known)) {
+            return Ok(Some(known.clone()));
+        }
+        let Some((cache, lineage)) = cache.zip(lineage) else {
+            return Err(without_objects(run.begin.next, run.rows.end.next));
+        };
+        let (objects, by_holder) = older_rows::fetch(cache.vault(), &lineage, &run).inspect_err(|error| {
+            if error.kind() == ErrorKind::Corrupt {
+                cache.suspect(run.rows.holder);
+            }
+        })?;
+        if !by_holder {
+            cache.suspect(run.rows.holder);
+        }
+        let listed = |at: &StoredAt| ListedObject {
+            number: at.number,
+            begin: at.begin,
+            end: at.state.end,
+            timestamps: (at.before, at.state.timestamp),
+            object: at.object,
+        };
+        let segment = |at: &StoredAt| Arc::new(segment_of(lineage.owner(at.number), &listed(at)));
+        let list = objects.iter().map(segment).collect();
+        let stored = objects.iter().map(|at| at.object).collect();
+        let fetched = Arc::new(FetchedRun { run, list, stored });
+        let mut recent = recent();
+        recent.retain(|known| known.run.rows.below != run.rows.below);
+        recent.push_front(fetched.clone());
+        recent.truncate(RUNS_RECENT);
+        Ok(Some(fetched))
+    }
+
+    /// Up to `count` objects, each with the checksum over all its bytes, from this number on or from the oldest one that is left. Blocks for
+    /// the network.
+    ///
+    /// # Errors
+    /// Those of the object store, if rows are elsewhere.
+    pub(crate) fn numbered_from(&self, number: u64, count: usize) -> Result<Vec<(u64, Arc<Segment>, u32)>> {
+        let mut numbered = Vec::new();
+        let mut next = number;
+        loop {
+            while numbered.len() < count
+                && let Some(run) = self.run(|run| next < run.rows.below)?
+            {
+                let found = run.list.iter().zip(&run.stored).filter_map(with_number);
+                numbered.extend(found.filter(|(number, ..)| *number >= next).take(count - numbered.len()));
+                next = run.run.rows.below;
+            }
+            let listed = self.read(|inner| {
+                // Rows have left the list meanwhile.
+                if numbered.len() < count && inner.runs.last().is_some_and(|run| next < run.rows.below) {
+                    return None;
+                }
+                let before = |segment: &Arc<Segment>| object_of(segment).is_some_and(|n| n < next);
+                let at = inner.list.partition_point(before);
+                let found = inner.list.range(at..).zip(inner.stored.range(at..));
+                Some(found.filter_map(with_number).take(count - numbered.len()).collect::<Vec<_>>())
+            });
+            if let Some(listed) = listed {
+                numbered.extend(listed);
+                return Ok(numbered);
+            }
+        }
     }
 
     /// The newest objects that begin before entry `raft`, the newest first, each with its number and the checksum over all its bytes: as
-    /// many as have this number of bytes together.
-    pub(crate) fn newest_before(&self, raft: EntryIndex, bytes_max: u64) -> Vec<(u64, Arc<Segment>, u32)> {
+    /// many as have this number of bytes together. Blocks for the network.
+    ///
+    /// # Errors
+    /// Those of the object store, if rows are elsewhere.
+    pub(crate) fn newest_before(
+        &self,
+        raft: EntryIndex,
+        bytes_max: u64,
+    ) -> Result<Vec<(u64, Arc<Segment>, u32)>> {
         let mut left = bytes_max;
-        self.read(|inner| {
+        let mut take = |segment: &Arc<Segment>| match left.checked_sub(segment.bytes.into()) {
+            Some(rest) => {
+                left = rest;
+                true
+            }
+            None => false,
+        };
+        let (mut newest, mut below) = self.read(|inner| {
             let before = inner.list.partition_point(|segment| segment.base.raft < raft);
             let found = inner.list.range(..before).rev().zip(inner.stored.range(..before).rev());
-            let fits = found.map_while(|(segment, stored)| {
-                left = left.checked_sub(segment.bytes.into())?;
-                Some((object_of(segment)?, segment.clone(), stored.crc))
-            });
-            fits.collect()
-        })
+            let fits: Vec<_> =
+                found.take_while(|(segment, _)| take(segment)).filter_map(with_number).collect();
+            let below = inner.runs.last().filter(|_| fits.len() == before).map(|run| run.rows.below);
+            (fits, below)
+        });
+        while let Some(end) = below
+            && let Some(run) = self.run(|run| end <= run.rows.below)?
+        {
+            let before = run.list.partition_point(|segment| segment.base.raft < raft);
+            let found = run.list[..before].iter().rev().zip(run.stored[..before].iter().rev());
+            let known = newest.len();
+            newest.extend(found.take_while(|(segment, _)| take(segment)).filter_map(with_number));
+            let oldest = self.read(|inner| inner.runs.first().map(|run| run.rows.below));
+            let is_all =
+                newest.len() - known == before && oldest.is_some_and(|oldest| oldest < run.run.rows.below);
+            below = is_all.then_some(run.run.number);
+        }
+        Ok(newest)
     }
 
-    /// The list as the object table of a copy of log `part` of this group. None: there are no objects, or they are those of several logs.
+    /// The list as the object table of a copy of log `part` of this group, in which no rows are elsewhere. None: there are no objects, or they
+    /// are those of several logs.
     pub(crate) fn table_for(&self, part: LogNumber) -> Option<Objects> {
         self.read(|inner| {
+            if !inner.runs.is_empty() {
+                return None;
+            }
             let (oldest, newest) = inner.list.front().zip(inner.list.back())?;
             let (number, below) = (object_of(oldest)?, object_of(newest)? + 1);
             let lineage = inner.lineage.as_ref()?;
@@ -189,15 +315,16 @@ impl ObjectList {
                 stored: Some(*stored),
             });
             let ancestors = vec![Ancestor { log, below }];
-            Some(Objects { number, base: oldest.base, list: states.collect(), ancestors, part })
+            let older = VecDeque::new();
+            Some(Objects { number, base: oldest.base, older, list: states.collect(), ancestors, part })
         })
     }
 
     /// The number of the oldest object, and the one behind the newest.
     pub(crate) fn numbers(&self) -> Option<(u64, u64)> {
         self.read(|inner| {
-            let (oldest, newest) = inner.list.front().zip(inner.list.back())?;
-            Some((object_of(oldest)?, object_of(newest)? + 1))
+            let newest = inner.list.back()?;
+            Some((inner.oldest()?, object_of(newest)? + 1))
         })
     }
 
@@ -218,33 +345,75 @@ impl ObjectList {
         }
     }
 
-    /// The object that contains record `index`.
-    pub(crate) fn holding(&self, index: Index) -> Option<Arc<Segment>> {
-        self.read(|inner| {
-            let n = inner.list.partition_point(|segment| segment.base.next <= index).checked_sub(1)?;
-            inner.list.get(n).filter(|segment| index < segment.end().next).cloned()
-        })
+    /// The object that contains record `index`. Blocks for the network if its row is elsewhere.
+    ///
+    /// # Errors
+    /// Those of the object store, then.
+    pub(crate) fn holding(&self, index: Index) -> Result<Option<Arc<Segment>>> {
+        let is_behind = |first: &Segment| first.base.next <= index;
+        let in_list = |list: &VecDeque<Arc<Segment>>| {
+            let n = list.partition_point(|segment| segment.base.next <= index).checked_sub(1)?;
+            list.get(n).filter(|segment| index < segment.end().next).cloned()
+        };
+        let in_run = |list: &[Arc<Segment>]| {
+            list.iter().find(|segment| segment.base.next <= index && index < segment.end().next).cloned()
+        };
+        self.find(is_behind, in_list, |run| index < run.rows.end.next, in_run)
     }
 
-    /// The objects that begin before entry `raft`, oldest first.
+    /// Finds an object: behind the runs of older rows, if the first one there is not behind what is wanted; else in the first run for which
+    /// `is_wanted` holds. Rows can leave the list at any time: so both are decided, and the list searched, under one lock.
+    fn find(
+        &self,
+        is_behind: impl Fn(&Segment) -> bool,
+        in_list: impl Fn(&VecDeque<Arc<Segment>>) -> Option<Arc<Segment>>,
+        is_wanted: impl Fn(&RowsRun) -> bool,
+        in_run: impl Fn(&[Arc<Segment>]) -> Option<Arc<Segment>>,
+    ) -> Result<Option<Arc<Segment>>> {
+        let listed = self.read(|inner| {
+            let is_listed = inner.runs.is_empty() || inner.list.front().is_some_and(|first| is_behind(first));
+            is_listed.then(|| in_list(&inner.list))
+        });
+        match listed {
+            Some(found) => Ok(found),
+            // None: they were discarded meanwhile.
+            None => Ok(self.run(is_wanted)?.and_then(|run| in_run(&run.list))),
+        }
+    }
+
+    /// The objects that begin before entry `raft`, oldest first. Those whose rows are elsewhere are left out: there are none in a group.
     pub(crate) fn beginning_before(&self, raft: EntryIndex) -> Vec<Arc<Segment>> {
         self.read(|inner| inner.list.iter().take_while(|segment| segment.base.raft < raft).cloned().collect())
     }
 
-    /// The object after this one.
-    pub(crate) fn after(&self, segment: &Segment) -> Option<Arc<Segment>> {
-        self.read(|inner| {
-            let n = inner.list.partition_point(|other| other.number <= segment.number);
-            inner.list.get(n).cloned()
-        })
+    /// The object after this one. Blocks for the network if its row is elsewhere.
+    ///
+    /// # Errors
+    /// Those of the object store, then.
+    pub(crate) fn after(&self, segment: &Segment) -> Result<Option<Arc<Segment>>> {
+        let next = object_of(segment).map_or(0, |number| number + 1);
+        let is_behind = |first: &Segment| object_of(first).is_some_and(|number| number <= next);
+        let in_list = |list: &VecDeque<Arc<Segment>>| {
+            list.get(list.partition_point(|other| other.number <= segment.number)).cloned()
+        };
+        let in_run = |list: &[Arc<Segment>]| list.iter().find(|other| other.number > segment.number).cloned();
+        self.find(is_behind, in_list, |run| next < run.rows.below, in_run)
     }
 
-    /// The last object whose first block is older than `time`, or the oldest one.
-    pub(crate) fn at_time(&self, time: Timestamp) -> Option<Arc<Segment>> {
-        self.read(|inner| {
-            let n = inner.list.partition_point(|segment| segment.first_timestamp < time);
-            inner.list.get(n.saturating_sub(1)).cloned()
-        })
+    /// The last object whose first block is older than `time`, or the oldest one. Blocks for the network if its row is elsewhere.
+    ///
+    /// # Errors
+    /// Those of the object store, then.
+    pub(crate) fn at_time(&self, time: Timestamp) -> Result<Option<Arc<Segment>>> {
+        let is_behind = |first: &Segment| first.first_timestamp < time;
+        let is_before = |segment: &Arc<Segment>| segment.first_timestamp < time;
+        let in_list = |list: &VecDeque<Arc<Segment>>| {
+            list.get(list.partition_point(is_before).saturating_sub(1)).cloned()
+        };
+        let in_run =
+            |list: &[Arc<Segment>]| list.get(list.partition_point(is_before).saturating_sub(1)).cloned();
+        // The object behind a run begins with the time at which the run ends.
+        self.find(is_behind, in_list, |run| time <= run.rows.timestamp, in_run)
     }
 
     /// The owner of an object of the list, and its number. None: it is a file of the log.
@@ -256,11 +425,10 @@ impl ObjectList {
     /// Whether some of these objects are another log's: this log is a branch of that one.
     pub(crate) fn has_ancestors(&self) -> bool {
         self.read(|inner| {
-            let oldest = inner.list.front().and_then(|oldest| object_of(oldest));
             inner
                 .lineage
                 .as_ref()
-                .zip(oldest)
+                .zip(inner.oldest())
                 .is_some_and(|(lineage, oldest)| lineage.owner(oldest) != lineage.log)
         })
     }
@@ -275,7 +443,7 @@ impl ObjectList {
     pub(crate) fn is_of_ancestor(&self, name: &str) -> bool {
         self.read(|inner| {
             let Some(lineage) = &inner.lineage else { return false };
-            let Some(oldest) = inner.list.front().and_then(|oldest| object_of(oldest)) else { return false };
+            let Some(oldest) = inner.oldest() else { return false };
             lineage.parts().any(|(owner, part)| {
                 name == root_name(owner)
                     || object_number(owner, name)
@@ -290,16 +458,33 @@ impl ObjectList {
     /// `Unavailable`: this handle was opened without an object store; `Io`.
     pub(crate) fn open(&self, segment: &Arc<Segment>) -> Result<Arc<SegmentData>> {
         let Some((cache, (owner, number))) = self.cache().zip(self.owned(segment)) else {
-            let what = format!(
-                "records {} to {} are in the object store alone, and this log was opened without one: set object_store at the \
-                 server, or the vault in a program, or read them from another replica",
-                segment.base.next,
-                segment.end().next.previous()
-            );
-            return Err(Error::new(ErrorKind::Unavailable, what).into_lasting());
+            return Err(without_objects(segment.base.next, segment.end().next));
         };
         segment.data_of(|| cache.open(owner, number, segment.bytes as usize, chunk_bytes_of(segment)))
     }
+}
+
+impl Inner {
+    /// The number of the oldest object.
+    fn oldest(&self) -> Option<u64> {
+        let of_rows = self.runs.first().map(|run| run.number);
+        of_rows.or_else(|| self.list.front().and_then(|oldest| object_of(oldest)))
+    }
+}
+
+/// An object with its number, and the checksum over all its bytes.
+fn with_number((segment, stored): (&Arc<Segment>, &StoredObject)) -> Option<(u64, Arc<Segment>, u32)> {
+    Some((object_of(segment)?, segment.clone(), stored.crc))
+}
+
+/// The error of a handle that was opened without the object store.
+fn without_objects(first: Index, next: Index) -> Error {
+    let what = format!(
+        "records {first} to {} are in the object store alone, and this log was opened without one: set object_store at the \
+         server, or the vault in a program, or read them from another replica",
+        next.previous()
+    );
+    Error::new(ErrorKind::Unavailable, what).into_lasting()
 }
 
 /// Whether this is an object whose records are log by log.

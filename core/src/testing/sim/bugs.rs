@@ -279,6 +279,9 @@ bugs! {
     155 "a new replica begins behind entries that are in no object",
     160 "a copy of one named log begins behind records that are in no object",
     161 "files of a copy of one named log go before their records are in objects",
+    162 "rows leave the table although the object that is to hold them does not have them",
+    163 "a discard of some records forgets all objects whose rows are elsewhere",
+    164 "the log is said to begin behind an object with records that are not discarded",
 }
 
 #[cfg(test)]

@@ -153,6 +153,8 @@ faults! {
     BranchMade = "branch_made",
     /// The log's options were changed.
     SetOptions = "set_options",
+    /// Rows of older objects have left the log's table.
+    MovedRows = "moved_rows",
 }
 
 impl fmt::Display for Fault {

@@ -54,6 +54,7 @@ mod machine;
 mod made;
 mod names;
 mod network;
+mod object_rows;
 mod oracle;
 mod outbox;
 mod patient;

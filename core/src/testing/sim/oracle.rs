@@ -14,6 +14,7 @@
 //! | a replica remembers each vote that it has sent | `look` |
 //! | a replica whose last vote was lost to damage gives none again | `has_learnt` |
 //! | a replica that has started votes only after another replica's introduction | `leaves` |
+//! | an object is forgotten only without a record that is left; rows that left the table are in the object store | `object_rows.rs` |
 //! | after the same entry all replicas have the same sessions, membership, named logs, objects, options of the log, positions and time, live and after a replay or a jump | `check_state` |
 //! | a log that opens has at most one change of membership that is not known to be committed | `opens` |
 //! | the number of committed changes that are not in force is bounded | `look` |
@@ -30,6 +31,7 @@ use super::host::{Host, Maimed, Voters};
 use super::kept::{Kept, Seal};
 use super::machine::Machine;
 use super::machine::state::ReplicatedState;
+use super::object_rows::ObjectRows;
 use super::plan::Plan;
 use super::threads::Records;
 use super::vault::PayloadPlace;
@@ -107,6 +109,8 @@ pub(super) struct Oracle {
     last_reference: Option<(PayloadId, u32)>,
     /// The entry that cut the first object.
     objects_from: Option<EntryIndex>,
+    /// The objects of the log, as entries say.
+    pub(super) object_rows: ObjectRows,
     /// The next record and the first one, and the named logs, after each of them.
     after: Vec<(Index, Index, Rc<LogSummaries>)>,
     /// The state after an entry, by its index and term, and the first node that was there.
@@ -240,6 +244,7 @@ impl Oracle {
         }
         self.excuse_all(machine.take_excuses());
         self.check_state(node, machine)?;
+        self.object_rows.check(node, machine)?;
         Ok(news)
     }
 
@@ -338,7 +343,12 @@ impl Oracle {
             Some(Command::Discard { first: wanted }) => {
                 (next, first) = (next.max(wanted), first.max(wanted));
             }
-            Some(Command::Object(ObjectCommand::Cut { .. })) => _ = self.objects_from.get_or_insert(index),
+            Some(Command::Object(command)) => {
+                if matches!(command, ObjectCommand::Cut { .. }) {
+                    self.objects_from.get_or_insert(index);
+                }
+                self.object_rows.learn(command);
+            }
             Some(Command::Log(command)) => {
                 self.contents.apply_command(command, header.timestamp).map_err(wrong)?;
             }

@@ -345,6 +345,9 @@ impl World {
     /// be made of its objects alone.
     fn judge_objects(&mut self, leader: NodeId) -> Check {
         let Some(vault) = self.vault.clone() else { return Ok(()) };
+        for _ in 0..self.oracle.object_rows.runs() {
+            self.counts.add(Fault::MovedRows);
+        }
         let Some(machine) = self.machine(leader) else { return Ok(()) };
         let ((stored, cut), names) = (machine.objects(), vault.names_of(machine.log()));
         if let Some(missing) = stored.iter().find(|name| !names.contains(name)) {

@@ -32,6 +32,7 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use tokio::task::spawn_blocking;
 use tonic::Status;
 use tonic::body::Body;
 
@@ -50,7 +51,7 @@ pub(super) async fn respond(
     payer: Arc<Payer>,
 ) -> Result<Response<Body>, Status> {
     let Wanted { headers, is_head, number } = wanted;
-    let object = find(&log, number).ok_or_else(|| missing(&log, number))?;
+    let object = find(&log, number).await?.ok_or_else(|| missing(&log, number))?;
     let access = StoreAccess::new(host, log, payer)?;
     let tag = format!("\"crc32c-{:08x}\"", object.crc32c);
     let selected = select(headers, !is_head, &tag, object.bytes);
@@ -159,7 +160,7 @@ impl Reading {
             ErrorKind::PermissionDenied => {
                 (ErrorKind::Unavailable, format!("the object store refuses this server: {error}"))
             }
-            ErrorKind::NotFound | ErrorKind::OutOfRange if find(self.access.log(), *number).is_some() => {
+            ErrorKind::NotFound | ErrorKind::OutOfRange if self.access.log().has_stored_object(*number) => {
                 tracing::warn!(name, %error, "an object that was read over HTTP is lost or cut off in the object store");
                 let what = format!(
                     "object {name} is lost or cut off in the object store: {error}; a replica with its records repairs it, or read the \
@@ -174,9 +175,20 @@ impl Reading {
     }
 }
 
-/// The object of this number, if the log has it.
-fn find(log: &Log, number: u64) -> Option<LogObject> {
-    log.stored_objects(number, 1).pop().filter(|object| object.number == number)
+/// The object of this number, if the log has it. Its row can be in the object store alone.
+async fn find(log: &Log, number: u64) -> Result<Option<LogObject>, Status> {
+    if !log.has_stored_object(number) {
+        return Ok(None);
+    }
+    let reading = log.clone();
+    let found = spawn_blocking(move || reading.stored_objects(number, 1)).await.map_err(|_| abandoned())?;
+    let mut found = found.map_err(|error| status_of(log, &error))?;
+    Ok(found.pop().filter(|object| object.number == number))
+}
+
+/// The status of a call whose work was abandoned.
+pub(super) fn abandoned() -> Status {
+    Status::internal("the call was abandoned: the server is shutting down, or failed")
 }
 
 /// The status of a request for an object that the log does not have.

@@ -16,6 +16,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response};
 use std::collections::VecDeque;
 use std::fmt::Write as _;
+use tokio::task::spawn_blocking;
 use tonic::Status;
 use tonic::body::Body;
 
@@ -76,6 +77,7 @@ impl Listing {
         };
         let first = if not_served.is_some() { log.own_objects_from() } else { 0 };
         let objects = log.stored_objects(self.next.unwrap_or(first), self.at_a_time);
+        let objects = objects.map_err(|error| to_status(&error, None))?;
         match (self.next, objects.first()) {
             (Some(next), Some(object)) if object.number != next => {
                 let what = format!("objects of log {name:?} went while they were listed: list them again");
@@ -119,7 +121,9 @@ fn push(text: &mut String, object: &LogObject) {
 
 fn pieces(listing: Listing) -> impl Stream<Item = Result<Bytes, Status>> + Send + 'static {
     stream::try_unfold(listing, |mut listing| async move {
-        let piece = listing.piece()?;
-        Ok(piece.map(|text| (Bytes::from(text), listing)))
+        // The rows of old objects can be in the object store alone.
+        let making = spawn_blocking(move || (listing.piece(), listing));
+        let (piece, listing) = making.await.map_err(|_| super::bytes::abandoned())?;
+        Ok(piece?.map(|text| (Bytes::from(text), listing)))
     })
 }

@@ -49,9 +49,9 @@ async fn store_that_does_not_work_is_a_status() {
     client.send("GET", &path, &[]).await;
     wait_for(|| store.gets.load(Ordering::SeqCst) > before).await;
     let log = server.log.clone();
-    let next = log.stored_objects(2, 1)[0].next;
+    let next = log.stored_objects(2, 1).unwrap()[0].next;
     tokio::task::spawn_blocking(move || log.discard(next).unwrap()).await.unwrap();
-    wait_for(|| server.log.stored_objects(0, 1)[0].number > 2).await;
+    wait_for(|| server.log.stored_objects(0, 1).unwrap()[0].number > 2).await;
     store.go_on();
     let answer = tokio::time::timeout(PATIENCE, client.answer(false)).await.expect("no answer");
     answer.is(404, "all its records are discarded");

@@ -226,6 +226,10 @@ fn describe(content: &Content) -> Option<Value> {
         Content::StoreObject { number, bytes, crc } => {
             Some(json!({ "command": "store_object", "object": number, "bytes": bytes, "crc": crc }))
         }
+        Content::MoveObjectRows { below, holder } => {
+            Some(json!({ "command": "move_object_rows", "below": below, "holder": holder }))
+        }
+        Content::BeginObjects { number } => Some(json!({ "command": "begin_objects", "object": number })),
         Content::Discard { first } => Some(json!({ "command": "discard", "first": first.get() })),
         Content::OpenSession { log, idle_max_ms } if log.is_none() => {
             Some(json!({ "command": "open_session", "idle_max_ms": idle_max_ms }))

@@ -15,10 +15,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::replica::state::object_table::StoredAt;
 use crate::store::format::geometry::FOOTER_BYTES;
 use crate::store::format::objects::StoredObject;
+use crate::store::format::older_rows::RowsRun;
+use crate::store::format::segment::Base;
 use crate::store::format::segment::Footer;
 use crate::store::object_file::{MadeObject, Stretch};
 use crate::store::objects::deletion::{is_pinned, newest_begin};
 use crate::store::objects::names::{Lineage, folder, object_name, object_number, root_name, salt};
+use crate::store::objects::older_rows::fetch;
 use crate::types::LogId;
 use crate::vault::Vault;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,8 +32,21 @@ use std::sync::atomic::AtomicBool;
 pub(super) struct Listing {
     pub(super) vault: Arc<dyn Vault>,
     pub(super) lineage: Lineage,
-    /// The number of each, and how many bytes it has.
+    /// Those whose rows are not in the log's table.
+    pub(super) runs: Vec<RowsRun>,
+    /// The number of each of the others, and how many bytes it has.
     pub(super) stored: Vec<(u64, u32)>,
+}
+
+/// An object to be examined whose row is not in the log's table.
+pub(super) struct OlderObject {
+    pub(super) vault: Arc<dyn Vault>,
+    pub(super) lineage: Lineage,
+    pub(super) run: RowsRun,
+    pub(super) number: u64,
+    /// As in an [`Examination`]. The files here may have only a part of it.
+    pub(super) maker: Option<ObjectMaker>,
+    pub(super) gives_way: Arc<AtomicBool>,
 }
 
 /// An object to be examined.
@@ -63,7 +79,8 @@ impl Listing {
     /// The numbers of the objects that are not there as they were stored, by their names and sizes.
     pub(super) fn run(&self) -> Result<BTreeSet<u64>> {
         check_usable(&*self.vault, self.lineage.log)?;
-        let oldest = self.stored.first().map_or(u64::MAX, |(number, _)| *number);
+        let of_runs = self.runs.first().map(|run| run.number);
+        let oldest = of_runs.or(self.stored.first().map(|(number, _)| *number)).unwrap_or(u64::MAX);
         // Once an ancestor has no object that is needed, it may be deleted with all that it has.
         let ancestors = self.lineage.parts().filter(|(_, part)| part.end > oldest).map(|(owner, _)| owner);
         let mut there = BTreeMap::new();
@@ -75,9 +92,47 @@ impl Listing {
                 }
             }
         }
-        let wrong =
-            self.stored.iter().filter(|(number, bytes)| there.get(number) != Some(&u64::from(*bytes)));
-        Ok(wrong.map(|(number, _)| *number).collect())
+        let is_wrong = |number: u64, bytes: u32| there.get(&number) != Some(&u64::from(bytes));
+        let wrong = self.stored.iter().filter(|(number, bytes)| is_wrong(*number, *bytes));
+        let mut wrong: BTreeSet<_> = wrong.map(|(number, _)| *number).collect();
+        for run in &self.runs {
+            match fetch(&*self.vault, &self.lineage, run) {
+                Ok((objects, _)) => {
+                    let of_run = objects.iter().filter(|at| is_wrong(at.number, at.object.bytes));
+                    wrong.extend(of_run.map(|at| at.number));
+                }
+                // Their sizes are not known: at least they have to be there.
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    wrong.insert(run.rows.holder);
+                    wrong.extend((run.number..run.rows.below).filter(|number| !there.contains_key(number)));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(wrong)
+    }
+}
+
+impl OlderObject {
+    /// Examines the object. Returns where it begins, too, if that is known.
+    pub(super) fn run(self) -> (Option<Base>, Result<Verdict>) {
+        let Self { vault, lineage, run, number, maker, gives_way } = self;
+        let fetched = check_usable(&*vault, lineage.log).and_then(|()| fetch(&*vault, &lineage, &run));
+        let objects = match fetched {
+            Ok((objects, _)) => objects,
+            // A leader may know of a discard that has let the rows go as well.
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                let is_gone = is_needed(&*vault, lineage.log, number).map(|is_needed| !is_needed);
+                return (None, if let Ok(true) = is_gone { Ok(Verdict::Sound) } else { Err(error) });
+            }
+            Err(error) => return (None, Err(error)),
+        };
+        // None: its records were discarded meanwhile.
+        let Some(at) = objects.into_iter().find(|at| at.number == number) else {
+            return (None, Ok(Verdict::Sound));
+        };
+        let (log, owner) = (lineage.log, lineage.owner(number));
+        (Some(at.begin), Examination { vault, log, owner, at, maker, gives_way }.run())
     }
 }
 
@@ -161,11 +216,8 @@ impl Examination {
         Ok(Footer::parse(&footer, number + 1, salt(self.owner, number)).is_ok_and(is_other))
     }
 
-    /// Whether the object has to stay. Not if the object store says that its records are discarded, and no pin keeps it. A leader
-    /// may know of more discards than this replica. The begin is read first: see `store/objects/deletion.rs`.
     fn is_needed(&self) -> Result<bool> {
-        let is_discarded = newest_begin(&*self.vault, self.log)?.is_some_and(|begin| self.at.number < begin);
-        Ok(!is_discarded || is_pinned(&*self.vault, self.log, self.at.number)?)
+        is_needed(&*self.vault, self.log, self.at.number)
     }
 
     /// Makes the object again. None: it is not in the files here.
@@ -179,6 +231,13 @@ impl Examination {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Whether an object has to stay. Not if the object store says that its records are discarded, and no pin keeps it. A leader
+/// may know of more discards than this replica. The begin is read first: see `store/objects/deletion.rs`.
+fn is_needed(vault: &dyn Vault, log: LogId, number: u64) -> Result<bool> {
+    let is_discarded = newest_begin(vault, log)?.is_some_and(|begin| number < begin);
+    Ok(!is_discarded || is_pinned(vault, log, number)?)
 }
 
 /// Checks that the object store can be read, and is this log's. If it cannot, that says nothing of one object. The right to look
@@ -202,7 +261,6 @@ mod tests {
     use super::*;
     use crate::record::crc::Crc;
     use crate::store::format::objects::ObjectState;
-    use crate::store::segment::Base;
     use crate::types::Timestamp;
     use crate::vault::MemoryVault;
 

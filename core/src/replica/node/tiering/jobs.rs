@@ -2,14 +2,15 @@
 //!
 //! Must not know: who leads.
 
-use super::examination::{Examination, Listing, Verdict, check_usable};
+use super::examination::{Examination, Listing, OlderObject, Verdict, check_usable};
 use super::object_access::{ObjectMaker, check_there, delete, is_as_put, store};
 use super::payload_jobs::{Begun, Sweep};
+use super::rows_jobs::{RowsLook, RunLook};
 use super::slice_jobs::delete_slices;
 use crate::error::Result;
 use crate::replica::queue::proposals::ObjectCommand;
 use crate::store::format::block::{BlockHeader, Kind};
-use crate::store::format::objects::StoredObject;
+use crate::store::format::objects::{StoredAt, StoredObject};
 use crate::store::format::references::resolved_stride;
 use crate::store::object_file::Stretch;
 use crate::store::objects::names::{Lineage, object_name};
@@ -36,6 +37,12 @@ pub(super) enum Job {
     List(Listing),
     /// Examines an object, and stores it again if it is lost or damaged.
     Examine(Box<Examination>),
+    /// The same of one whose row is not in the log's table.
+    ExamineOlder(Box<OlderObject>),
+    /// Looks where the rows of older objects are in a later object.
+    FindRows(Box<RowsLook>),
+    /// Reads the rows of a run of older objects.
+    FetchRun(Box<RunLook>),
     /// Deletes the objects below a number.
     Delete { vault: Arc<dyn Vault>, lineage: Lineage, below: u64 },
     /// Deletes slices without an entry behind this one.
@@ -91,7 +98,12 @@ pub(super) enum JobDone {
     Panicked,
     /// The objects that are not there as they were stored.
     Listed(Result<BTreeSet<u64>>),
-    Examined(u64, Result<Verdict>),
+    /// With where the object begins, if that is known.
+    Examined(u64, Option<Base>, Result<Verdict>),
+    /// The command that moves rows. None: the object does not have all of them.
+    FoundRows(Result<Option<ObjectCommand>>),
+    /// The objects of a run that ends below this number, and whether its holder has their rows.
+    FetchedRun(u64, Result<(Vec<StoredAt>, bool)>),
     /// How many objects were deleted.
     Deleted(u64, Result<u64>),
     /// Whether all slices without an entry behind this one were deleted.
@@ -111,6 +123,8 @@ impl JobDone {
             Self::Checked(_, _, _, result) => !matches!(result, Ok(true)),
             Self::Panicked => true,
             Self::Listed(_) | Self::Examined(..) => false,
+            Self::FoundRows(result) => result.is_err(),
+            Self::FetchedRun(_, result) => result.is_err(),
             Self::Deleted(_, result) => result.is_err(),
             Self::SlicesDeleted(_, result) | Self::PayloadsSwept(_, result) => result.is_err(),
         }
@@ -134,7 +148,14 @@ impl Job {
                 JobDone::Checked(number, object, from, is_there)
             }
             Self::List(listing) => JobDone::Listed(listing.run()),
-            Self::Examine(object) => JobDone::Examined(object.number(), object.run()),
+            Self::Examine(object) => JobDone::Examined(object.number(), Some(object.at.begin), object.run()),
+            Self::ExamineOlder(object) => {
+                let number = object.number;
+                let (begin, verdict) = object.run();
+                JobDone::Examined(number, begin, verdict)
+            }
+            Self::FindRows(look) => JobDone::FoundRows(look.find()),
+            Self::FetchRun(look) => JobDone::FetchedRun(look.run.rows.below, look.read()),
             Self::Delete { vault, lineage, below } => {
                 JobDone::Deleted(below, delete(&*vault, &lineage, below))
             }

@@ -22,10 +22,11 @@
 //! - nothing is stored again while no leader is known: this replica may not know of discards.
 
 use super::super::Node;
-use super::examination::{Examination, Listing, Verdict};
+use super::examination::{Examination, Listing, OlderObject, Verdict};
 use super::jobs::Job;
 use crate::disk::Disk;
 use crate::error::{ErrorKind, Result};
+use crate::store::format::older_rows::RowsRun;
 use crate::store::objects::suspects;
 use crate::store::segment::Base;
 use crate::sync::clock::Moment;
@@ -67,6 +68,8 @@ pub(super) struct ObjectScrub {
     /// Objects that are known to be lost or damaged: all are suspects, too.
     damaged: BTreeSet<u64>,
     examining: Option<Examining>,
+    /// Where suspects begin whose rows are not in the log's table, as their examinations have found.
+    begins: BTreeMap<u64, Base>,
     /// How often in a row examinations gave way.
     gave_way: u32,
     /// Whether the last examination was of a suspect.
@@ -229,7 +232,8 @@ impl Node {
         if *scrub.list_at.get_or_insert_with(first) <= now {
             scrub.list_at = Some(now.plus(every.min(LIST_EVERY)));
             let stored = objects.stored().map(|at| (at.number, at.object.bytes)).collect();
-            return Some(Job::List(Listing { vault, lineage: objects.lineage(log), stored }));
+            let runs = objects.runs().collect();
+            return Some(Job::List(Listing { vault, lineage: objects.lineage(log), runs, stored }));
         }
         if scrub.next.is_none() {
             let all = objects.number()..objects.next_to_show();
@@ -252,6 +256,9 @@ impl Node {
     ) -> Option<Job> {
         let log = self.tiering.log;
         let objects = &self.replica.sequencer.committed().objects;
+        if let Some(run) = objects.run_of(number) {
+            return self.examine_older(vault, run, number, is_suspect);
+        }
         let Some(at) = objects.stored().find(|at| at.number == number) else {
             // Known from before a restart: this replica has not learnt yet that the object is stored.
             if is_suspect {
@@ -269,6 +276,26 @@ impl Node {
         // An ancestor's object is not this log's to store.
         let maker = (is_here && owner == log).then(|| self.object_maker());
         Some(Job::Examine(Box::new(Examination { vault, log, owner, at, maker, gives_way })))
+    }
+
+    /// The same of an object whose row is not in the log's table: where it begins is known once its row was read.
+    fn examine_older(
+        &mut self,
+        vault: Arc<dyn Vault>,
+        run: RowsRun,
+        number: u64,
+        is_suspect: bool,
+    ) -> Option<Job> {
+        let lineage = self.replica.sequencer.committed().objects.lineage(self.tiering.log);
+        let can_be_here = self.writer.archive.first().raft < run.rows.end.raft;
+        if !is_suspect && !can_be_here && !self.replica.is_leader() {
+            return None;
+        }
+        let gives_way = Arc::new(AtomicBool::new(false));
+        self.tiering.scrub.examining = Some(Examining { number, is_suspect, gives_way: gives_way.clone() });
+        let is_own = lineage.owner(number) == lineage.log;
+        let maker = (can_be_here && is_own).then(|| self.object_maker());
+        Some(Job::ExamineOlder(Box::new(OlderObject { vault, lineage, run, number, maker, gives_way })))
     }
 
     /// When the scrub has something to do. None: nothing, until something else happens.
@@ -324,8 +351,24 @@ impl Node {
             return None;
         }
         let objects = &self.replica.sequencer.committed().objects;
+        let older = held.iter().filter_map(|number| self.held_of_run(*number)).min_by_key(|begin| begin.raft);
         let mut held = objects.stored().filter(|at| held.contains(&at.number));
-        held.find(|at| self.has_all_behind(at.begin)).map(|at| at.begin)
+        older.or_else(|| held.find(|at| self.has_all_behind(at.begin)).map(|at| at.begin))
+    }
+
+    /// Where an object begins that may have to be made again from the files here, and whose row is not in the log's table. Until its row was
+    /// read, the files here can have all of it if they have a part of its run.
+    fn held_of_run(&self, number: u64) -> Option<Base> {
+        let run = self.replica.sequencer.committed().objects.run_of(number)?;
+        if let Some(begin) = self.tiering.scrub.begins.get(&number) {
+            return Some(*begin).filter(|begin| self.has_all_behind(*begin));
+        }
+        let first = self.writer.archive.first();
+        (first.raft < run.rows.end.raft).then_some(if first.raft < run.begin.raft {
+            run.begin
+        } else {
+            first
+        })
     }
 
     /// Whether the files here may be the last copy of an object that is to be made again. All suspects are known: see
@@ -343,6 +386,13 @@ impl Node {
         }
         let objects = &self.replica.sequencer.committed().objects;
         let own_from = objects.lineage(self.tiering.log).own_from();
+        let of_run = |number: &u64| {
+            let run = objects.run_of(*number)?;
+            Some(self.tiering.scrub.begins.get(number).copied().unwrap_or(run.begin))
+        };
+        if let Some(begin) = suspects.range(own_from..).find_map(of_run) {
+            return Some(begin);
+        }
         let mut own = objects.stored().filter(|at| at.number >= own_from);
         own.find(|at| suspects.contains(&at.number)).map(|at| at.begin)
     }
@@ -394,7 +444,10 @@ impl Node {
                 if std::mem::take(&mut self.tiering.scrub.memory.is_lost) {
                     let objects = &self.replica.sequencer.committed().objects;
                     let here = objects.stored().filter(|at| self.has_all_behind(at.begin));
-                    let here: Vec<_> = here.map(|at| at.number).collect();
+                    let first = self.writer.archive.first().raft;
+                    let runs = objects.runs().filter(|run| first < run.rows.end.raft);
+                    let older = runs.flat_map(|run| run.number..run.rows.below);
+                    let here: Vec<_> = here.map(|at| at.number).chain(older).collect();
                     here.into_iter().for_each(|number| self.tiering.scrub.suspect(number, now));
                 }
                 self.tiering.scrub.memory.is_listed = true;
@@ -420,8 +473,16 @@ impl Node {
         }
     }
 
-    pub(super) fn end_examination(&mut self, number: u64, result: Result<Verdict>, now: Moment) {
+    pub(super) fn end_examination(
+        &mut self,
+        number: u64,
+        begin: Option<Base>,
+        result: Result<Verdict>,
+        now: Moment,
+    ) {
         let scrub = &mut self.tiering.scrub;
+        scrub.begins.retain(|known, _| scrub.suspects.contains_key(known));
+        scrub.begins.extend(begin.map(|begin| (number, begin)));
         let was_suspect = scrub.examining.take().is_some_and(|examining| examining.is_suspect);
         scrub.memory.is_changed = true;
         let gave_way = matches!(result, Ok(Verdict::Interrupted));

@@ -88,6 +88,12 @@ pub(crate) enum ObjectCommand {
     Cut { number: u64, begin: Base, end: Base, timestamp: Timestamp, first: Index },
     /// The object is in the object store, durably.
     Stored { number: u64, object: StoredObject },
+    /// The rows of the objects below this number are in the opening of object `holder` alone from now on, from this offset in its file on,
+    /// and have this checksum.
+    MoveRows { below: u64, holder: u64, offset: u32, crc: u32 },
+    /// The records of all objects below `number`, whose rows are elsewhere, are discarded. The object begins at `begin`. `bytes`: the sizes
+    /// of those before it, together.
+    Begin { number: u64, begin: Base, bytes: u64 },
 }
 
 /// A change of one log of a shared group.

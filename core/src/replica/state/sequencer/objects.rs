@@ -40,19 +40,24 @@ impl Sequencer {
         applied.err().map(|why| Decision::Refused(Error::new(ErrorKind::InvalidArgument, why)))
     }
 
+    /// The most objects that can have rows in the openings of this replica's segments.
+    pub(crate) fn rows_max(&self) -> usize {
+        let (max, window) = limits_of_sessions(&self.options_at_end(), self.own_limits);
+        let logs = self.logs.encoded_bytes() / OBJECT_BYTES
+            + self.objects.bytes_beside_rows().div_ceil(OBJECT_BYTES);
+        objects_max(self.segment_bytes, max, window).saturating_sub(logs)
+    }
+
     /// # Errors
     /// `Full`: the openings of this replica's segments have no room for another object.
     pub(crate) fn check_room_for_object(&self) -> Result<()> {
-        let (max, window) = limits_of_sessions(&self.options_at_end(), self.own_limits);
-        let logs =
-            self.logs.encoded_bytes() / OBJECT_BYTES + self.objects.ancestor_bytes().div_ceil(OBJECT_BYTES);
-        let max = objects_max(self.segment_bytes, max, window).saturating_sub(logs);
-        if self.objects.len() < max {
+        if self.objects.len() < self.rows_max() {
             return Ok(());
         }
         let what = format!(
             "the log has {} objects, and the openings of its segments have no room for more: discard records, set larger \
-             object_bytes for the next objects, or lower sessions_max",
+             object_bytes for the next objects, or lower sessions_max; a log on its own has no such bound once all members know \
+             the option object_rows",
             self.objects.len()
         );
         Err(Error::new(ErrorKind::Full, what))

@@ -76,7 +76,7 @@ impl Rig {
             let (begin, end) = (base(number * 10), base(number * 10 + 10));
             ListedObject { number, begin, end, timestamps, object }
         };
-        segments.objects().update(&Lineage::of(LOG), 0, (0..OBJECTS).map(listed));
+        segments.objects().update(&Lineage::of(LOG), Vec::new(), 0, (0..OBJECTS).map(listed));
         let limits = FillLimits { fill_bytes, local_bytes, local_age: None, segment_bytes: SEGMENT_BYTES };
         let filling = Filling::new(&segments, limits);
         Self { disk, vault, segments, filling, now: Moment::default() }
@@ -202,7 +202,12 @@ pub(super) fn damaged_object_is_not_kept() -> Check {
         return Err(format!("kept are {:?}", rig.kept()?));
     }
     // Damage on this disk: the file goes when a reader meets it, and comes back.
-    let newest = rig.segments.objects().holding(Index(35)).ok_or("no object has record 35")?;
+    let newest = rig
+        .segments
+        .objects()
+        .holding(Index(35))
+        .map_err(|error| error.to_string())?
+        .ok_or("no object has record 35")?;
     let data = rig.segments.objects().open(&newest).map_err(text)?;
     if let crate::store::segment::Source::Object(object) = &data.source {
         object.discard();
@@ -254,10 +259,10 @@ mod tests {
         less.run(|_| Ok(())).unwrap();
         assert_eq!(less.whole().unwrap(), [3]);
         // Discarded records.
-        less.segments.objects().update(&Lineage::of(LOG), OBJECTS - 1, std::iter::empty());
+        less.segments.objects().update(&Lineage::of(LOG), Vec::new(), OBJECTS - 1, std::iter::empty());
         less.run(|_| Ok(())).unwrap();
         assert_eq!(less.whole().unwrap(), [3]);
-        less.segments.objects().update(&Lineage::of(LOG), OBJECTS, std::iter::empty());
+        less.segments.objects().update(&Lineage::of(LOG), Vec::new(), OBJECTS, std::iter::empty());
         less.run(|_| Ok(())).unwrap();
         assert_eq!(less.whole().unwrap(), [3], "a log that knows no object may know it soon");
         let none = Rig::on(less.disk.kill(), less.vault.clone(), 1 << 30, None);
@@ -379,7 +384,7 @@ mod tests {
         rig.disk.remove(names[2]).unwrap();
         rig.disk.create(names[2]).unwrap().write_at(0, &[IoSlice::new(b"short")]).unwrap();
         for number in [1, 2] {
-            let object = rig.segments.objects().holding(Index(number * 10 + 5)).unwrap();
+            let object = rig.segments.objects().holding(Index(number * 10 + 5)).unwrap().unwrap();
             let data = rig.segments.objects().open(&object).unwrap();
             assert_eq!(data.copy(0, OBJECT_BYTES).unwrap().unwrap(), bytes_of(number));
         }

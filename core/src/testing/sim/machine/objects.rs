@@ -6,6 +6,7 @@ use crate::error::{ErrorKind, Result};
 use crate::replica::node::tiering::ObjectMaker;
 use crate::replica::state::sequencer::{Owner, Sequencer};
 use crate::store::format::block::BlockHeader;
+use crate::store::format::older_rows::RowsRun;
 use crate::store::format::segment::Base;
 use crate::store::object_file::Stretch;
 use crate::store::objects::names::object_name;
@@ -13,6 +14,7 @@ use crate::store::sorted_object::unsort;
 use crate::testing::sim::made::{Made, made};
 use crate::testing::sim::vault::SimVault;
 use crate::types::{EntryIndex, Index, LogNumber};
+use bytes::Bytes;
 use std::sync::atomic::Ordering;
 
 impl Machine {
@@ -35,7 +37,27 @@ impl Machine {
         let objects = &guarded.node.replica.sequencer.committed().objects;
         let name = |number| object_name(self.identity.log, number);
         let cut = objects.end().map_or(0, |(next, _)| next);
-        (objects.stored().map(|at| name(at.number)).collect(), (0..cut).map(name).collect())
+        let older = objects.runs().flat_map(|run| run.number..run.rows.below);
+        let stored = older.chain(objects.stored().map(|at| at.number));
+        (stored.map(name).collect(), (0..cut).map(name).collect())
+    }
+
+    /// The log's first record, the number of its first object, and the objects whose rows are elsewhere, as far as is committed here.
+    pub(in super::super) fn older_rows(&self) -> (Index, u64, Vec<RowsRun>) {
+        let guarded = self.lock();
+        let committed = guarded.node.replica.sequencer.committed();
+        (committed.first, committed.objects.number(), committed.objects.runs().collect())
+    }
+
+    /// The bytes in the object store, without faults, where the rows of a run are to be. None: that object is not there, or arrived damaged.
+    pub(in super::super) fn rows_in_holder(&self, run: &RowsRun) -> Option<Bytes> {
+        let name = object_name(self.identity.log, run.rows.holder);
+        let vault = self.vault.as_ref().filter(|vault| vault.spoiled().as_ref() != Some(&name))?;
+        let at = u64::from(run.rows.offset);
+        match vault.sound().get(&name, at..at + run.rows.rows_bytes()) {
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            rows => Some(rows.unwrap_or_default()),
+        }
     }
 
     /// The last record that is known here to be in an object; 0 if there is none.

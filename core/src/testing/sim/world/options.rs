@@ -24,7 +24,7 @@ impl World {
             return Ok(());
         }
         if let Some(leader) = self.leader() {
-            let changes: Vec<(LogOption, Option<u64>)> = (0..=self.options_rng.below(2))
+            let mut changes: Vec<(LogOption, Option<u64>)> = (0..=self.options_rng.below(2))
                 .map(|_| {
                     let option = [
                         LogOption::SessionWindow,
@@ -40,6 +40,10 @@ impl World {
                     (option, self.options_rng.permille(750).then_some(value))
                 })
                 .collect();
+            // Few rows stay, so that runs of older ones are in objects alone.
+            if self.plan.objects && self.plan.logs == 0 {
+                changes.push((LogOption::ObjectRows, Some(2)));
+            }
             // Of a group: its own options, or those of one of its lasting logs.
             let log = LogNumber(self.options_rng.below(self.plan.logs as usize + 1) as u32);
             let now = self.now();

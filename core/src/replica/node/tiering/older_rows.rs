@@ -1,0 +1,233 @@
+//! Older rows: the leader moves the rows of older objects out of the log's object table, and says with which object the log begins.
+//!
+//! ```text
+//!   twice as many rows as the table keeps ──> read the newest object's opening (job) ──> the same rows ──> move rows ──committed──> they leave
+//!   a discard into a run of older rows    ──> read the run's rows (job) ──> begin ──committed──> the table begins with that object
+//! ```
+//!
+//! Nothing is stored for it: each object begins with the table of its time. So the rows are in the object store before they leave the
+//! table, in the holder and in most objects around it, and whoever makes the holder again makes them again. Any leader may move any rows:
+//! a command holds for the table behind the entry before it, or is refused. A crash between the look and the command leaves nothing.
+//!
+//! Invariants:
+//! - rows are moved only if the holder, as it is in the object store, has them at the offset that the command says (R1);
+//! - they are moved only in a log whose options say so, which all members know, and in no group of named logs (R2);
+//! - the rows of the oldest run are read on the thread of jobs, never by the node (R3). Until they are here, and the log's begin is exact,
+//!   retention discards nothing: it counts the bytes of whole objects.
+//!
+//! Must not know: which object store it is.
+
+use super::super::Node;
+use super::OPTION_TIMEOUT;
+use super::jobs::{Job, JobDone};
+use super::rows_jobs::{RowsLook, RunLook};
+use crate::error::{ErrorKind, Result};
+use crate::options::log_options::LogOption;
+use crate::replica::queue::inbox::AdminRequest;
+use crate::replica::queue::proposals::ObjectCommand;
+use crate::store::format::objects::StoredAt;
+use crate::store::format::older_rows::{RUN_MIN, RowsRun};
+use crate::sync::clock::Moment;
+use crate::sync::completer::Completer;
+use crate::sync::completion::Ticket;
+use crate::types::{Index, LogNumber, Timestamp};
+use crate::vault::Vault;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How many objects the table of a log has rows of, at least, if no option says it.
+const ROWS: u64 = 1024;
+
+/// The rows of the oldest run.
+#[derive(Debug, Default)]
+pub(super) struct OldestRows {
+    /// The number behind the run's last object, and its objects. None: they are not here.
+    fetched: Option<(u64, Vec<StoredAt>)>,
+    /// When the option that lets rows be moved is set again, if it was not; the answer that is waited for, and the last refusal.
+    asked_until: Moment,
+    asked: Option<Ticket>,
+    refused: Option<String>,
+    /// Nothing is tried before: the last attempt failed. Other jobs go on.
+    again: Moment,
+    /// Behind this object's number the newest one did not have all rows: the next one has.
+    looked: Option<u64>,
+}
+
+/// When an attempt that failed is repeated.
+const ROWS_AGAIN: Duration = Duration::from_secs(10);
+
+impl Node {
+    /// The next job about older rows, of a leader.
+    pub(super) fn rows_job(&mut self, vault: &Arc<dyn Vault>, now: Moment) -> Result<Option<Job>> {
+        if now < self.tiering.oldest_rows.again {
+            return Ok(None);
+        }
+        if let Some(run) = self.run_to_fetch() {
+            let lineage = self.replica.sequencer.committed().objects.lineage(self.tiering.log);
+            return Ok(Some(Job::FetchRun(Box::new(RunLook { vault: vault.clone(), lineage, run }))));
+        }
+        if let Some(begin) = self.exact_begin() {
+            self.propose_object(begin, now)?;
+            return Ok(None);
+        }
+        if !self.has_many_rows() {
+            return Ok(None);
+        }
+        if self.replica.sequencer.committed().options.get(LogOption::ObjectRows).is_none() {
+            self.begin_rows(now)?;
+            return Ok(None);
+        }
+        Ok(self.rows_look(vault).map(|look| Job::FindRows(Box::new(look))))
+    }
+
+    /// When [`Self::rows_job`] has something to do.
+    pub(super) fn rows_due(&self, now: Moment) -> Option<Moment> {
+        let (again, asked_until) = (self.tiering.oldest_rows.again, self.tiering.oldest_rows.asked_until);
+        if self.run_to_fetch().is_some() || self.exact_begin().is_some() {
+            return Some(now.max(again));
+        }
+        let is_set = self.replica.sequencer.committed().options.get(LogOption::ObjectRows).is_some();
+        self.has_many_rows().then(|| if is_set { now.max(again) } else { asked_until.max(again) })
+    }
+
+    /// Sets the option that lets rows be moved. It is in the log, so that a replica of an older version is found before.
+    fn begin_rows(&mut self, now: Moment) -> Result<()> {
+        let oldest = &mut self.tiering.oldest_rows;
+        if let Some(answer) = oldest.asked.as_ref().and_then(Ticket::poll) {
+            oldest.asked = None;
+            let refusal = answer.err().map(|error| error.to_string());
+            if let Some(why) = refusal.as_ref().filter(|why| oldest.refused.as_ref() != Some(why)) {
+                let path = self.tiering.path.display();
+                let what = "the log has many objects, and their rows cannot leave its state: once it has no room for more, nothing is \
+                            stored; it is tried again";
+                tracing::warn!(%path, %why, "{what}");
+            }
+            oldest.refused = refusal;
+        }
+        if now < oldest.asked_until {
+            return Ok(());
+        }
+        oldest.asked_until = now.plus(OPTION_TIMEOUT * 2);
+        let request = AdminRequest::SetOptions(LogNumber::OWN, vec![(LogOption::ObjectRows, Some(ROWS))]);
+        let completer = Completer::new();
+        oldest.asked = Some(completer.ticket(0, 0, 0));
+        self.replica.handle_request(request, OPTION_TIMEOUT, completer, now, &mut self.writer.plan)?;
+        self.finish(now)
+    }
+
+    /// How many rows are moved at a time, and stay at least.
+    fn rows_kept(&self) -> u32 {
+        let sequencer = &self.replica.sequencer;
+        let set = sequencer.committed().options.get(LogOption::ObjectRows).unwrap_or(ROWS);
+        // Small segments have room for fewer.
+        let most = sequencer.rows_max() as u64 / 4;
+        u32::try_from(set.min(most)).unwrap_or(u32::MAX).max(RUN_MIN)
+    }
+
+    /// Whether the table has enough rows of stored objects for the older ones to leave it.
+    fn has_many_rows(&self) -> bool {
+        let sequencer = &self.replica.sequencer;
+        !sequencer.logs().is_shared()
+            && self.tiering.oldest_rows.looked != Some(sequencer.committed().objects.next_to_show())
+            && sequencer.committed().objects.stored_rows() as u64 >= 2 * u64::from(self.rows_kept())
+    }
+
+    fn rows_look(&self, vault: &Arc<dyn Vault>) -> Option<RowsLook> {
+        let objects = &self.replica.sequencer.committed().objects;
+        let count = self.rows_kept();
+        let rows = objects.first_rows(count)?;
+        let of = objects.rows_from()..objects.rows_from() + u64::from(count);
+        let holder = if planted!(162) { of.end } else { objects.next_to_show() - 1 };
+        Some(RowsLook { vault: vault.clone(), lineage: objects.lineage(self.tiering.log), of, rows, holder })
+    }
+
+    /// The oldest run, if its rows are needed here and are not: for retention, or because records of it are discarded.
+    fn run_to_fetch(&self) -> Option<RowsRun> {
+        let committed = self.replica.sequencer.committed();
+        let run = committed.objects.runs().next()?;
+        let retains = self.effective.retention_bytes.is_some() || self.effective.retention_age.is_some();
+        let is_wanted = retains || committed.first > run.begin.next;
+        let is_here =
+            self.tiering.oldest_rows.fetched.as_ref().is_some_and(|(below, _)| *below == run.rows.below);
+        (is_wanted && !is_here).then_some(run)
+    }
+
+    /// The first object of the oldest run that has records which are not discarded, and the sizes of those before it.
+    fn first_of_run(&self) -> Option<(StoredAt, u64)> {
+        let committed = self.replica.sequencer.committed();
+        let run = committed.objects.runs().next()?;
+        let (_, objects) =
+            self.tiering.oldest_rows.fetched.as_ref().filter(|(below, _)| *below == run.rows.below)?;
+        let left = objects.iter().skip_while(|at| at.number < run.number);
+        let mut gone = 0;
+        for at in left {
+            if at.state.end.next > committed.first {
+                return Some((*at, gone));
+            }
+            gone += u64::from(at.object.bytes);
+        }
+        None
+    }
+
+    /// The command that says with which object the log begins, if the table does not say it.
+    fn exact_begin(&self) -> Option<ObjectCommand> {
+        let (first, bytes) = self.first_of_run()?;
+        if planted!(164) {
+            let (_, objects) = self.tiering.oldest_rows.fetched.as_ref()?;
+            let next = objects.iter().find(|at| at.number > first.number).filter(|_| bytes > 0)?;
+            let bytes = bytes + u64::from(first.object.bytes);
+            return Some(ObjectCommand::Begin { number: next.number, begin: next.begin, bytes });
+        }
+        (bytes > 0).then_some(ObjectCommand::Begin { number: first.number, begin: first.begin, bytes })
+    }
+
+    /// The end of the oldest object, and the time of its last entry, if its row is elsewhere. `Some(None)`: it is not known here yet, or the
+    /// table does not begin with it yet.
+    pub(in crate::replica::node) fn oldest_of_run(&self) -> Option<Option<(Index, Timestamp)>> {
+        self.replica.sequencer.committed().objects.runs().next()?;
+        let exact = self.first_of_run().filter(|(_, gone)| *gone == 0);
+        Some(exact.map(|(at, _)| (at.state.end.next, at.state.timestamp)))
+    }
+
+    pub(super) fn end_rows_job(&mut self, done: JobDone, now: Moment) -> Result<()> {
+        match done {
+            JobDone::FoundRows(Ok(Some(command))) => {
+                self.tiering.has_succeeded("the object store");
+                self.propose_object(command, now)?;
+            }
+            // The newest object was cut before the last of the rows was stored: the next one has them.
+            JobDone::FoundRows(Ok(None)) => {
+                self.tiering.oldest_rows.looked =
+                    Some(self.replica.sequencer.committed().objects.next_to_show());
+            }
+            JobDone::FetchedRun(below, Ok((objects, by_holder))) => {
+                self.tiering.has_succeeded("the object store");
+                if !by_holder {
+                    self.suspect_holder(now);
+                }
+                self.tiering.oldest_rows.fetched = Some((below, objects));
+                self.retain(now)?; // it has waited for that
+            }
+            JobDone::FoundRows(Err(error)) | JobDone::FetchedRun(_, Err(error)) => {
+                if error.kind() == ErrorKind::Corrupt {
+                    self.suspect_holder(now);
+                }
+                let path = self.tiering.path.display();
+                tracing::warn!(%path, %error, "it cannot be read what the log's older objects are; it is tried again");
+                self.tiering.oldest_rows.again = now.plus(ROWS_AGAIN);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// An object whose opening cannot be read is examined.
+    fn suspect_holder(&mut self, now: Moment) {
+        let objects = &self.replica.sequencer.committed().objects;
+        let holder = objects.runs().next().map(|run| run.rows.holder);
+        let newest = objects.next_to_show().checked_sub(1);
+        for number in holder.into_iter().chain(newest) {
+            self.suspect_object(number, now);
+        }
+    }
+}
