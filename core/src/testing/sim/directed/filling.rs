@@ -323,7 +323,7 @@ mod tests {
         rig.run(|_| Ok(())).unwrap();
         rig.cache().unwrap().give_way();
         let open = |rig: &Rig, record| {
-            let object = rig.segments.objects().holding(Index(record)).unwrap();
+            let object = rig.segments.objects().holding(Index(record)).unwrap().unwrap();
             rig.segments.objects().open(&object).unwrap()
         };
         let cached = |rig: &Rig| {
@@ -335,7 +335,7 @@ mod tests {
         assert_eq!((older, cached(&rig).len()), (bytes_of(0), 1));
         rig.disk.limit_space(Some(rig.disk.space_used()));
         // A chunk of another object needs room, for which the cached one goes.
-        let file = rig.segments.objects().holding(Index(15)).unwrap();
+        let file = rig.segments.objects().holding(Index(15)).unwrap().unwrap();
         let failed = rig.segments.objects().open(&file).err().map(|error| error.kind());
         assert_eq!(
             (failed, cached(&rig).len()),
