@@ -96,6 +96,8 @@ struct Memory {
 struct Examining {
     number: u64,
     is_suspect: bool,
+    /// It could not be read for long before.
+    has_lasted: bool,
     /// Ends it early.
     gives_way: Arc<AtomicBool>,
 }
@@ -159,6 +161,11 @@ impl ObjectScrub {
         }
         let suspect = self.suspects.entry(number).or_insert(Suspect { at: now, holds: true });
         self.memory.is_changed |= !std::mem::replace(&mut suspect.holds, true) || suspect.at == now;
+    }
+
+    /// How many objects are known to be lost or damaged.
+    pub(super) fn damaged(&self) -> usize {
+        self.damaged.len()
     }
 
     /// Ends an examination early, because something waits that goes first.
@@ -258,11 +265,14 @@ impl Node {
             return None;
         }
         let gives_way = Arc::new(AtomicBool::new(false));
-        self.tiering.scrub.examining = Some(Examining { number, is_suspect, gives_way: gives_way.clone() });
+        let has_lasted = self.has_lasted(number, now);
+        let examining = Examining { number, is_suspect, has_lasted, gives_way: gives_way.clone() };
+        debug_assert!(self.tiering.scrub.examining.is_none(), "an examination would be forgotten");
+        self.tiering.scrub.examining = Some(examining);
         let owner = objects.lineage(log).owner(number);
         // An ancestor's object is not this log's to store.
         let maker = (is_here && owner == log).then(|| self.object_maker());
-        Some(Job::Examine(Box::new(Examination { vault, log, owner, at, maker, gives_way })))
+        Some(Job::Examine(Box::new(Examination { vault, log, owner, at, maker, has_lasted, gives_way })))
     }
 
     /// When the scrub has something to do. None: nothing, until something else happens.
@@ -416,22 +426,38 @@ impl Node {
 
     pub(super) fn end_examination(&mut self, number: u64, result: Result<Verdict>, now: Moment) {
         let scrub = &mut self.tiering.scrub;
-        let was_suspect = scrub.examining.take().is_some_and(|examining| examining.is_suspect);
+        let examined = scrub.examining.take();
+        let was_suspect = examined.as_ref().is_some_and(|examining| examining.is_suspect);
+        let has_lasted = examined.is_some_and(|examining| examining.has_lasted);
         scrub.memory.is_changed = true;
         let gave_way = matches!(result, Ok(Verdict::Interrupted));
         scrub.gave_way = if gave_way { scrub.gave_way + 1 } else { 0 };
         match result {
-            Ok(Verdict::Sound) => _ = scrub.damaged.remove(&number),
+            Ok(Verdict::Sound) => {
+                scrub.damaged.remove(&number);
+                self.tiering.unreadable.is_sound(number);
+            }
             Ok(Verdict::Repaired) => {
                 let path = self.tiering.path.display();
                 tracing::warn!(%path, number, "an object was missing or damaged in the object store; it was stored again");
                 scrub.damaged.remove(&number);
+                self.tiering.unreadable.is_sound(number);
                 self.published.counters.repaired_objects.fetch_add(1, Ordering::Relaxed);
             }
             Ok(Verdict::Damaged(why)) => self.is_damaged(number, &why, now),
+            Ok(Verdict::Failed(why)) if has_lasted => {
+                self.tiering.unreadable.meet(number, now);
+                self.is_damaged(number, &why, now);
+            }
+            Ok(Verdict::Failed(why)) => {
+                tracing::debug!(number, why, "an object fails, and the object store works");
+                self.tiering.unreadable.meet(number, now);
+                self.examine_later(number, PASSING_AGAIN, true, now);
+            }
             Ok(Verdict::Interrupted) => self.examine_later(number, GAVE_WAY_AGAIN, was_suspect, now),
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 tracing::debug!(number, %error, "the scrub of objects waits");
+                self.tiering.unreadable.interrupt(number);
                 self.examine_later(number, PASSING_AGAIN, true, now);
                 self.rest_scrub(now);
             }
@@ -473,16 +499,17 @@ impl Node {
         self.tiering.scrub.rest_until = Some(now.plus(self.at_most_a_pass(SCRUB_AGAIN)));
     }
 
-    fn at_most_a_pass(&self, time: Duration) -> Duration {
+    pub(super) fn at_most_a_pass(&self, time: Duration) -> Duration {
         self.options.object_scrub.map_or(time, |pass| time.min(pass))
     }
 
     /// Forgets objects whose records are discarded, and shows how many are damaged.
     pub(super) fn prune_scrub(&mut self) {
-        let oldest = self.replica.sequencer.committed().objects.number();
-        let scrub = &mut self.tiering.scrub;
-        scrub.prune(oldest);
-        self.published.counters.damaged_objects.store(scrub.damaged.len() as u64, Ordering::Relaxed);
+        let objects = &self.replica.sequencer.committed().objects;
+        let (oldest, next) = (objects.number(), objects.next_to_show());
+        self.tiering.scrub.prune(oldest);
+        self.tiering.unreadable.prune(oldest, next);
+        self.show_damaged();
     }
 }
 
