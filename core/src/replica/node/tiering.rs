@@ -62,6 +62,8 @@ use delegation::Delegation;
 use jobs::{Found, Job, JobDone, ObjectBegin, Search};
 use local::Released;
 pub(crate) use object_access::ObjectMaker;
+#[cfg(feature = "testing")]
+pub(crate) use object_access::put_and_read;
 use object_scrub::ObjectScrub;
 use payloads::PayloadGate;
 use slices::Slices;
@@ -106,6 +108,8 @@ pub(super) struct Tiering {
     waited: Duration,
     /// The last failure, and of what, until something succeeds.
     failed: Option<(ErrorKind, &'static str)>,
+    /// Why this replica could not leave records to the object store at the last look, and what it said about that.
+    lacks_store: Option<(ErrorKind, &'static str)>,
     /// Until then a change that makes the log have objects may be waiting.
     asked_until: Moment,
     /// Up to this entry there was not enough for another object.
@@ -212,6 +216,7 @@ impl Tiering {
             again: Moment::default(),
             waited: Duration::ZERO,
             failed: None,
+            lacks_store: None,
             asked_until: Moment::default(),
             looked_upto: EntryIndex(0),
             lacking: None,
@@ -231,6 +236,10 @@ impl Tiering {
 
     /// Runs a job. Its result arrives with [`InboxEvent::JobEnded`].
     fn start(&mut self, job: Job) -> Result<()> {
+        #[cfg(feature = "testing")]
+        if matches!(job, Job::Examine(_)) && crate::testing::start_faults::fails() {
+            return Err(Error::new(ErrorKind::Io, "no thread can be started"));
+        }
         let (done, queue) = (self.done.clone(), self.queue.clone());
         let run = move || {
             // Without this a panic in the program's own vault would stop everything here without a word.
@@ -312,9 +321,11 @@ impl Node {
             false => self.requested_job(&vault, now),
         };
         let Some(job) = job.or_else(|| self.scrub_job(&vault, now)) else { return Ok(()) };
+        let is_listing = matches!(job, Job::List(_));
         if let Err(error) = self.tiering.start(job) {
             self.tiering.is_busy = false;
             self.tiering.delegation.end_job();
+            self.put_off_scrub(is_listing, now);
             self.tiering.has_failed(&error, "objects cannot be stored", now);
         }
         Ok(())
@@ -561,12 +572,25 @@ impl Node {
             }
             JobDone::FoundStore(found) => {
                 let can_skip = match found {
-                    Ok(()) => Some(!self.may_have_last_copy()),
+                    Ok(()) => {
+                        self.tiering.lacks_store = None;
+                        Some(!self.may_have_last_copy())
+                    }
                     Err(error) => {
                         let path = self.tiering.path.display();
-                        tracing::info!(%path, %error, "this replica gets all records that it lacks from the others");
+                        let is_lasting = error.kind() != ErrorKind::Unavailable;
+                        let what = match is_lasting {
+                            true => "this replica gets all records that it lacks from the others",
+                            false => {
+                                "this replica cannot see yet whether it can leave records to the object store; it looks again"
+                            }
+                        };
+                        let failed = Some((error.kind(), what));
+                        if std::mem::replace(&mut self.tiering.lacks_store, failed) != failed {
+                            tracing::info!(%path, %error, "{what}");
+                        }
                         self.tiering.again = now.plus(RETRY_MIN);
-                        (error.kind() != ErrorKind::Unavailable).then_some(false)
+                        is_lasting.then_some(false)
                     }
                 };
                 self.replica.found_store(can_skip);

@@ -21,6 +21,8 @@ use crate::store::objects::deletion::{delete_below, say_begin};
 use crate::store::objects::names::Lineage;
 use crate::store::read::entry_lookup::Archive;
 use crate::store::segment::Base;
+#[cfg(feature = "testing")]
+use crate::types::LogId;
 use crate::types::NodeId;
 use crate::vault::Vault;
 use std::sync::atomic::AtomicBool;
@@ -135,6 +137,17 @@ fn put(at: &ObjectAt<'_>, made: MadeObject, how: HowToStore) -> Result<Put> {
         Err(error) if !planted!(97) => Err(error),
         _ => has_put(at, made),
     }
+}
+
+/// Puts an object that counts as stored once it was read, and reads it. True: it is sound.
+///
+/// # Errors
+/// Those of [`Vault`].
+#[cfg(feature = "testing")]
+pub(crate) fn put_and_read(vault: &dyn Vault, log: LogId, number: u64, made: MadeObject) -> Result<bool> {
+    let (at, object) = (ObjectAt { vault, log, owner: log, number }, made.object);
+    put(&at, made, HowToStore { oldest: false, whole: true, replaces: false })?;
+    Ok(matches!(look_for_put(&at, &object, true)?, Look::Sound))
 }
 
 /// An object was put: checks that it is there.

@@ -19,6 +19,7 @@
 //!   when they change. Until all objects were listed since the start, no file goes. If that file is damaged, all are suspects then;
 //! - storing goes first: nothing is examined while there is something to store, to claim or to delete here, and an examination
 //!   gives way to it, up to [`GIVES_WAY_MAX`] times. Then it does not: in a busy log there is always something, and files wait;
+//! - a suspect is in the set of suspects, or under examination, until it was found to be sound: also if the job cannot be started;
 //! - nothing is stored again while no leader is known: this replica may not know of discards.
 
 use super::super::Node;
@@ -473,6 +474,18 @@ impl Node {
         self.is_damaged(number, "a call of the object store panicked", now);
         self.prune_scrub();
         true
+    }
+
+    /// A job could not be started: if it was the scrub's, it is due again soon. A suspect that is in no set would be forgotten, and the
+    /// last copy of it would go.
+    pub(super) fn put_off_scrub(&mut self, is_listing: bool, now: Moment) {
+        let again = now.plus(self.at_most_a_pass(GAVE_WAY_AGAIN));
+        let scrub = &mut self.tiering.scrub;
+        scrub.list_at = if is_listing { Some(again) } else { scrub.list_at };
+        if let Some(Examining { number, is_suspect, .. }) = scrub.examining.take().filter(|_| !planted!(158))
+        {
+            self.examine_later(number, GAVE_WAY_AGAIN, is_suspect, now);
+        }
     }
 
     /// Remembers that an object is damaged, and tells all other members: one may have its entries.
