@@ -153,6 +153,7 @@ pub(super) struct SimVault {
     /// The next object cannot be read until it is put again; the name of one that cannot.
     poisons: AtomicBool,
     unreadable: Mutex<Option<String>>,
+    refusals: AtomicU64,
 }
 
 impl SimVault {
@@ -185,6 +186,7 @@ impl SimVault {
             refused: Mutex::default(),
             poisons: AtomicBool::new(false),
             unreadable: Mutex::default(),
+            refusals: AtomicU64::new(0),
         }
     }
 
@@ -219,9 +221,14 @@ impl SimVault {
         }
     }
 
-    /// Takes away an object.
-    pub(super) fn lose(&self, name: &str) -> Result<()> {
-        self.objects.memory.delete(name)
+    /// An object that is there cannot be read until it is put again.
+    pub(super) fn poison(&self, name: &str) {
+        *lock(&self.unreadable) = Some(name.to_owned());
+    }
+
+    /// How often an object could not be read.
+    pub(super) fn refusals(&self) -> u64 {
+        self.refusals.load(Ordering::Relaxed)
     }
 
     /// Whether objects cannot be read.
@@ -472,6 +479,7 @@ impl Vault for SimVault {
             return Err(refused(name));
         }
         if lock(&self.unreadable).as_deref() == Some(name) {
+            self.refusals.fetch_add(1, Ordering::Relaxed);
             return Err(refused(name));
         }
         self.found().get(name, range)

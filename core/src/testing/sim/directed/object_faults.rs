@@ -9,6 +9,7 @@ use crate::store::object_file::{MadeObject, Stretch, segment_file};
 use crate::store::objects::names::{object_name, root_name, root_text};
 use crate::store::segment::Base;
 use crate::sync::threads::in_parallel;
+use crate::testing::sim::plan::Plan;
 use crate::testing::sim::vault::SimVault;
 use crate::testing::start_faults;
 use crate::types::{EntryIndex, Index, LogId, Term};
@@ -19,15 +20,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Stage {
-    /// Has an object cut and put. Returns its name.
-    fn put_object(&mut self, vault: &SimVault) -> Check<String> {
-        self.append_payload()?;
-        let objects = || vault.names().into_iter().filter(|name| name.contains("/o/")).max();
-        let before = objects();
+    /// Has a new object put, and steps until the log says that it is stored. Returns its name.
+    fn store_object(&mut self, vault: &SimVault) -> Check<String> {
+        let newest = || vault.names().into_iter().filter(|name| name.contains("/o/")).max();
+        let before = newest();
+        self.append()?;
         let leader = self.leader()?;
         self.world.machine(leader).into_iter().for_each(|machine| machine.cut_objects());
-        self.until("an object is put", |_| objects() > before)?;
-        objects().ok_or_else(|| "no object is there".to_owned())
+        self.within("an object is stored", Duration::from_secs(60), |stage| {
+            newest() > before && newest().is_some_and(|name| stage.is_stored(&name))
+        })?;
+        newest().ok_or_else(|| "no object is there".to_owned())
     }
 
     /// Whether the log says that an object is stored.
@@ -54,7 +57,11 @@ impl Stage {
 pub(super) fn object_that_cannot_be_read_is_put_again() -> Check {
     let (mut stage, vault) = with_rare_scrub(3)?;
     vault.poison_object();
-    let name = stage.put_object(&vault)?;
+    stage.append_payload()?;
+    let leader = stage.leader()?;
+    stage.world.machine(leader).into_iter().for_each(|machine| machine.cut_objects());
+    stage.until("an object is put", |_| vault.unreadable().is_some())?;
+    let name = vault.unreadable().unwrap_or_default();
     stage.advance(Duration::from_secs(200))?;
     if vault.unreadable().is_none() || stage.is_stored(&name) {
         return Err(
@@ -63,20 +70,25 @@ pub(super) fn object_that_cannot_be_read_is_put_again() -> Check {
     }
     stage.within("the object is put again", Duration::from_secs(600), |_| vault.unreadable().is_none())?;
     stage.within("it counts as stored", Duration::from_secs(120), |stage| stage.is_stored(&name))?;
-    let next = stage.put_object(&vault)?;
-    stage.within("the next one counts as stored", Duration::from_secs(60), |stage| stage.is_stored(&next))
+    stage.store_object(&vault).map(drop)
 }
 
-/// The thread that examines a lost object cannot be started. The object is examined a little later.
+/// An object cannot be read when its turn comes. The thread that is to examine it again cannot be started: it is examined a little later, and
+/// stored again, and not only once its turn comes in the next pass.
 pub(super) fn examination_that_cannot_start_is_put_off() -> Check {
-    let (mut stage, vault) = with_rare_scrub(1)?;
-    let name = stage.put_object(&vault)?;
-    stage.within("it counts as stored", Duration::from_secs(60), |stage| stage.is_stored(&name))?;
-    vault.lose(&name).map_err(|error| error.to_string())?;
+    /// Stores no slices.
+    const SEED: u64 = 1;
+    const PASS: Duration = Duration::from_secs(3_600);
+    let plan = Plan { objects: true, object_scrub: PASS, ..Plan::calm(SEED) };
+    let mut stage = Stage::with(1, 0, Plan { voters: 1, ..plan })?;
+    let Some(vault) = stage.world.vault.clone() else { return Err("there is no object store".to_owned()) };
+    let name = stage.store_object(&vault)?;
+    vault.poison(&name);
+    stage.within("its turn comes", PASS * 2, |_| vault.refusals() > 0)?;
+    stage.advance(Duration::from_secs(590))?;
     start_faults::fail_next();
-    stage
-        .within("an examination fails to start", Duration::from_secs(90), |_| !start_faults::is_waiting())?;
-    stage.within("the object is stored again", Duration::from_secs(60), |_| vault.names().contains(&name))
+    stage.within("an examination fails to start", PASS, |_| !start_faults::is_waiting())?;
+    stage.within("the object is stored again", Duration::from_secs(60), |_| vault.unreadable().is_none())
 }
 
 const LOG: LogId = LogId(3);
