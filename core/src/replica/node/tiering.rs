@@ -106,6 +106,8 @@ pub(super) struct Tiering {
     /// Nothing is tried before, and how long that was after the last failure.
     again: Moment,
     waited: Duration,
+    /// After a failure the scrub goes first, once: what fails all the time must not keep it out.
+    yields: bool,
     /// The last failure, and of what, until something succeeds.
     failed: Option<(ErrorKind, &'static str)>,
     /// Why this replica could not leave records to the object store at the last look, and what it said about that.
@@ -215,6 +217,7 @@ impl Tiering {
             done: Arc::default(),
             again: Moment::default(),
             waited: Duration::ZERO,
+            yields: false,
             failed: None,
             lacks_store: None,
             asked_until: Moment::default(),
@@ -277,6 +280,7 @@ impl Tiering {
             tracing::warn!(path = %self.path.display(), %error, "{what}; it is tried again");
         }
         self.failed = failed;
+        self.yields = true;
         self.waited = (self.waited * 2).clamp(RETRY_MIN, RETRY_MAX);
         self.again = now.plus(self.waited);
     }
@@ -313,7 +317,12 @@ impl Node {
             return Ok(());
         }
         let Some(vault) = self.tiering.vault.clone() else { return Ok(()) };
+        let scrub = match std::mem::take(&mut self.tiering.yields) {
+            true => self.scrub_job(&vault, now),
+            false => None,
+        };
         let job = match self.replica.is_leader() {
+            _ if scrub.is_some() => scrub,
             _ if self.replica.asks_for_store() && self.knows_own_suspects(now) => {
                 Some(Job::FindStore { vault: vault.clone(), log: self.tiering.log })
             }

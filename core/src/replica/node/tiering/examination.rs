@@ -143,7 +143,8 @@ impl Examination {
         let why = match object.look_twice(&self.at.object, &AtomicBool::new(false))? {
             Look::Wrong(why) => why,
             Look::Unreadable(error) => error.to_string(),
-            Look::Sound | Look::Interrupted => return Ok(Verdict::Repaired),
+            Look::Sound => return Ok(Verdict::Repaired),
+            Look::Interrupted => return Ok(Verdict::Interrupted),
         };
         Ok(Verdict::Damaged(format!("{why}, although it was stored again")))
     }

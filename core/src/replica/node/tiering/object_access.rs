@@ -128,9 +128,12 @@ fn put(at: &ObjectAt<'_>, made: MadeObject, how: HowToStore) -> Result<Put> {
     }
     if how.whole && !planted!(145) {
         match at.look_twice(&made.object, &AtomicBool::new(false))? {
-            Look::Sound | Look::Interrupted => return Ok(Put::Stored(made.object)),
+            Look::Sound => return Ok(Put::Stored(made.object)),
             Look::Unreadable(error) if !how.replaces => return Ok(Put::Unreadable { error, is_own: false }),
             Look::Unreadable(_) | Look::Wrong(_) => {}
+            Look::Interrupted => {
+                return Err(Error::new(ErrorKind::Unavailable, format!("{name} was not read")));
+            }
         }
     }
     match at.vault.put(&name, &made.pieces) {

@@ -177,7 +177,8 @@ impl Node {
     pub(super) fn end_check(&mut self, claim: Claim, result: Result<Look>, now: Moment) -> Result<()> {
         let Claim { from, number, .. } = claim;
         match result {
-            Ok(Look::Sound | Look::Interrupted) => {
+            Ok(Look::Interrupted) => _ = self.tiering.claimed.get_or_insert(claim),
+            Ok(Look::Sound) => {
                 self.tiering.unreadable.is_sound(number);
                 self.tiering.has_succeeded("the object store");
                 self.tiering.claimed = Some(Claim { is_sound: true, ..claim });
