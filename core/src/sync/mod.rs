@@ -5,4 +5,6 @@ pub(crate) mod completer;
 pub(crate) mod completion;
 pub(crate) mod event_fd;
 pub(crate) mod futex;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod start_faults;
 pub(crate) mod threads;

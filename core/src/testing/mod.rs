@@ -7,5 +7,3 @@ pub(crate) mod planted_bugs;
 pub mod fuzzing;
 #[cfg(any(test, feature = "testing"))]
 pub mod sim;
-#[cfg(feature = "testing")]
-pub(crate) mod start_faults;

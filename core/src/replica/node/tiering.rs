@@ -62,7 +62,7 @@ use delegation::Delegation;
 use jobs::{Found, Job, JobDone, ObjectBegin, Search};
 use local::Released;
 pub(crate) use object_access::ObjectMaker;
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 pub(crate) use object_access::put_and_read;
 use object_scrub::ObjectScrub;
 use payloads::PayloadGate;
@@ -239,8 +239,8 @@ impl Tiering {
 
     /// Runs a job. Its result arrives with [`InboxEvent::JobEnded`].
     fn start(&mut self, job: Job) -> Result<()> {
-        #[cfg(feature = "testing")]
-        if matches!(job, Job::Examine(_)) && crate::testing::start_faults::fails() {
+        #[cfg(any(test, feature = "testing"))]
+        if matches!(job, Job::Examine(_)) && crate::sync::start_faults::fails() {
             return Err(Error::new(ErrorKind::Io, "no thread can be started"));
         }
         let (done, queue) = (self.done.clone(), self.queue.clone());

@@ -21,7 +21,7 @@ use crate::store::objects::deletion::{delete_below, say_begin};
 use crate::store::objects::names::Lineage;
 use crate::store::read::entry_lookup::Archive;
 use crate::store::segment::Base;
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 use crate::types::LogId;
 use crate::types::NodeId;
 use crate::vault::Vault;
@@ -146,7 +146,7 @@ fn put(at: &ObjectAt<'_>, made: MadeObject, how: HowToStore) -> Result<Put> {
 ///
 /// # Errors
 /// Those of [`Vault`].
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 pub(crate) fn put_and_read(vault: &dyn Vault, log: LogId, number: u64, made: MadeObject) -> Result<bool> {
     let (at, object) = (ObjectAt { vault, log, owner: log, number }, made.object);
     put(&at, made, HowToStore { oldest: false, whole: true, replaces: false })?;
