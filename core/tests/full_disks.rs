@@ -93,7 +93,7 @@ fn object_is_put_once_while_its_command_waits_for_room() {
     while log.append(&[4; 1000]).is_ok() {
         assert!(Instant::now() < end, "the log is never full");
     }
-    // What is kept for commands is used up, too.
+    // The room that is kept for commands is used up, too.
     let mut more = 1 << 40;
     let full = loop {
         more += 1;

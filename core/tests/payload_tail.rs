@@ -57,7 +57,7 @@ impl Watched {
         (self.acknowledged.load(Ordering::SeqCst), now.clone())
     }
 
-    /// What arrives of an object that is put.
+    /// The bytes that arrive of an object that is put.
     fn arriving(&self, name: &str, mut bytes: Vec<u8>) -> Bytes {
         let spoil = |left: u64| left.checked_sub(1);
         if name.contains("/o/") && self.spoils.fetch_update(Ordering::SeqCst, Ordering::SeqCst, spoil).is_ok()

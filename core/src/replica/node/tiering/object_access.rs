@@ -69,7 +69,7 @@ pub(super) struct HowToStore {
     pub(super) replaces: bool,
 }
 
-/// What became of an object that was to be stored.
+/// The outcome of an object that was to be stored.
 #[derive(Debug)]
 pub(super) enum Put {
     Stored(StoredObject),

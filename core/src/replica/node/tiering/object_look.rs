@@ -45,7 +45,7 @@ pub(super) enum Look {
     Interrupted,
 }
 
-/// Whose an object is, as its footer says.
+/// The owner of an object, as its footer says.
 #[derive(Debug)]
 pub(super) enum Whose {
     /// There is none.
