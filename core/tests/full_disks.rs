@@ -5,8 +5,10 @@
 use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::disk::sim::SimDisk;
 use chiplog::transport::MemoryNetwork;
-use chiplog::{ErrorKind, Index, Log, NodeId, Options};
+use chiplog::vault::{HookedVault, MemoryVault, Vault};
+use chiplog::{ErrorKind, Index, Log, LogOption, NodeId, Options};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -60,6 +62,54 @@ impl Three {
                 Err(error) => return assert_eq!(error.kind(), ErrorKind::Full, "{error}"),
             }
         }
+    }
+}
+
+/// The command that an object is stored waits for room on a full disk. The object is put once, however long that takes.
+#[test]
+fn object_is_put_once_while_its_command_waits_for_room() {
+    let (disk, vault) = (SimDisk::default(), Arc::new(HookedVault::new(Arc::new(MemoryVault::default()))));
+    let [puts, is_held, lets_go] = [(); 3].map(|()| Arc::new(AtomicU64::new(0)));
+    let (counted, held, let_go) = (puts.clone(), is_held.clone(), lets_go.clone());
+    vault.set(move |call, name| {
+        if matches!(call, "put" | "create") && name.contains("/o/") {
+            counted.fetch_add(1, Ordering::SeqCst);
+            held.store(1, Ordering::SeqCst);
+            while let_go.load(Ordering::SeqCst) == 0 {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+        Ok(())
+    });
+    let options =
+        Options::with_segment_bytes(256 << 10).vault(vault as Arc<dyn Vault>).object_bytes(128 << 10);
+    let log = Log::open_on(Arc::new(disk.clone()), options).unwrap();
+    let end = Instant::now() + PATIENCE;
+    while is_held.load(Ordering::SeqCst) == 0 {
+        assert!(Instant::now() < end, "no object is put");
+        log.append(&[3; 1000]).unwrap();
+    }
+    disk.limit_space(Some(disk.space_used()));
+    while log.append(&[4; 1000]).is_ok() {
+        assert!(Instant::now() < end, "the log is never full");
+    }
+    // The room that is kept for commands is used up, too.
+    let mut more = 1 << 40;
+    let full = loop {
+        more += 1;
+        match log.set_log_options(&[(LogOption::RetentionBytes, Some(more))], PATIENCE) {
+            Ok(_) => assert!(Instant::now() < end, "there is always room for a command"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full.kind(), ErrorKind::Full, "{full}");
+    lets_go.store(1, Ordering::SeqCst);
+    std::thread::sleep(Duration::from_secs(3)); // a command without room is tried again each second
+    assert_eq!((puts.load(Ordering::SeqCst), log.metrics().stored_index), (1, 0));
+    disk.limit_space(None);
+    while log.metrics().stored_index == 0 {
+        assert!(Instant::now() < end, "the object never counts as stored");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

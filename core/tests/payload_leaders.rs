@@ -7,7 +7,7 @@ mod payload_log;
 mod unsteady;
 
 use chiplog::transport::MemoryNetwork;
-use chiplog::vault::{HookedVault, MemoryVault};
+use chiplog::vault::{HookedVault, MemoryVault, Vault};
 use chiplog::{Error, ErrorKind, Index, Log, NodeId, Sequence, Start};
 use payload_log::{Cluster, again, eventually, options, payloads, read_all, record};
 use std::sync::Arc;
@@ -119,7 +119,7 @@ fn objects_count_as_stored_once_they_were_read() {
     let (refusals, counted) = (refused.clone(), puts.clone());
     vault.set(move |call, name| {
         let is_object = name.contains("/o/");
-        counted.fetch_add(u64::from(call == "put" && is_object), Ordering::Relaxed);
+        counted.fetch_add(u64::from(matches!(call, "put" | "create") && is_object), Ordering::Relaxed);
         if call == "get" && is_object {
             refusals.fetch_add(1, Ordering::Relaxed);
             return Err(Error::new(ErrorKind::Unavailable, "objects cannot be read"));
@@ -159,6 +159,52 @@ fn objects_count_as_stored_once_they_were_read() {
             && oldest(1) > begun[0]
             && oldest(2) > begun[1]
     });
+}
+
+/// A put of an object hangs. The next leader has another replica store that object; it is read, counts as stored, and its payload goes. Then
+/// the first put lands, damaged: it changes nothing.
+#[test]
+fn put_that_lands_late_replaces_no_object_that_was_read() {
+    let (network, vault, dir) =
+        (MemoryNetwork::new(), Arc::new(Unsteady::default()), tempfile::tempdir().unwrap());
+    let cluster = Cluster::new(dir.path(), &network, || options(&vault).object_bytes(128 << 10));
+    let log = lead(&cluster, 0);
+    vault.holds_object.store(true, Ordering::SeqCst);
+    let mut next = 1;
+    let mut add = |log: &Log, count: u64| {
+        for _ in 0..count {
+            eventually("it is appended", || log.append(&record(next)).is_ok());
+            next += 1;
+        }
+        next - 1
+    };
+    eventually("a put hangs", || {
+        add(log, 20);
+        vault.held.load(Ordering::SeqCst)
+    });
+    // Replica 2 hangs, as the one with the lowest number that did not lead.
+    let first = payloads(&vault.below, cluster.id).remove(0);
+    let log = lead(&cluster, 2);
+    eventually("the object is stored, and its payload goes", || {
+        add(log, 20);
+        payloads(&vault.below, cluster.id).first() != Some(&first)
+    });
+    let objects = || {
+        let all = vault.below.list(&format!("{:032x}/o/", cluster.id.get())).unwrap().into_iter();
+        all.map(|object| vault.below.get(&object.name, 0..object.bytes).unwrap()).collect::<Vec<_>>()
+    };
+    let before = objects();
+    assert!(!vault.has_landed.load(Ordering::SeqCst) && log.metrics().stored_index > 0);
+    vault.lets_object_go.store(true, Ordering::SeqCst);
+    eventually("the first put lands", || vault.has_landed.load(Ordering::SeqCst));
+    assert!(objects().starts_with(&before), "an object was replaced");
+    let last = add(log, 1);
+    eventually("all is in slices", || log.metrics().sliced_index >= last);
+    let id = cluster.id;
+    drop(cluster);
+    let (log, notes) = again(&vault.below, id, dir.path());
+    assert!(notes.is_empty(), "{notes:?}");
+    read_all(&log, 1, last);
 }
 
 /// Appends records from this one on.

@@ -57,6 +57,17 @@ impl Watched {
         (self.acknowledged.load(Ordering::SeqCst), now.clone())
     }
 
+    /// The bytes that arrive of an object that is put.
+    fn arriving(&self, name: &str, mut bytes: Vec<u8>) -> Bytes {
+        let spoil = |left: u64| left.checked_sub(1);
+        if name.contains("/o/") && self.spoils.fetch_update(Ordering::SeqCst, Ordering::SeqCst, spoil).is_ok()
+        {
+            let middle = bytes.len() / 3;
+            bytes[middle] ^= 2;
+        }
+        bytes.into()
+    }
+
     fn acknowledge(&self, n: u64) {
         self.acknowledged.fetch_max(n, Ordering::SeqCst);
     }
@@ -67,18 +78,16 @@ impl Vault for Watched {
         if self.refused.lock().unwrap().is_some_and(|part| name.contains(part)) {
             return Err(Error::new(ErrorKind::Unavailable, "refused"));
         }
-        let mut bytes = pieces.concat();
-        let spoil = |left: u64| left.checked_sub(1);
-        if name.contains("/o/") && self.spoils.fetch_update(Ordering::SeqCst, Ordering::SeqCst, spoil).is_ok()
-        {
-            let middle = bytes.len() / 3;
-            bytes[middle] ^= 2;
-        }
-        self.change(|now| _ = now.insert(name.to_owned(), bytes.into()));
+        let bytes = self.arriving(name, pieces.concat());
+        self.change(|now| _ = now.insert(name.to_owned(), bytes));
         Ok(())
     }
 
     fn create(&self, name: &str, bytes: Bytes) -> chiplog::Result<bool> {
+        if self.now.lock().unwrap().contains_key(name) {
+            return Ok(false);
+        }
+        let bytes = self.arriving(name, bytes.to_vec());
         Ok(self.change(|now| match now.contains_key(name) {
             true => false,
             false => now.insert(name.to_owned(), bytes).is_none(),

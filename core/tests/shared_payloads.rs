@@ -231,7 +231,8 @@ fn objects_have_the_payload_and_slices_go() {
     let vault = Arc::new(HookedVault::new(below.clone()));
     let (holds, vault_of) = (Arc::new(AtomicBool::new(true)), vault.clone());
     let held = holds.clone();
-    vault.set(move |call, name| match call == "put" && name.contains("/o/") && held.load(Ordering::SeqCst) {
+    let is_put = |call: &str| matches!(call, "put" | "create");
+    vault.set(move |call, name| match is_put(call) && name.contains("/o/") && held.load(Ordering::SeqCst) {
         true => Err(Error::new(ErrorKind::Unavailable, "no object is taken")),
         false => Ok(()),
     });

@@ -460,7 +460,7 @@ mod tests {
         let order = "options of the log are out of order";
         let bounds = "an option of the log is out of bounds";
         for (bytes, why) in [
-            (entry(12, 0, 1), newer),
+            (entry(13, 0, 1), newer),
             (entry(11, 0, 2), bounds),
             (entry(u32::MAX, 0, 1), newer),
             (entry(5, 1, 1), newer),

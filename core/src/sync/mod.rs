@@ -6,4 +6,6 @@ pub(crate) mod completion;
 pub(crate) mod event_fd;
 pub(crate) mod futex;
 pub(crate) mod pause;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod start_faults;
 pub(crate) mod threads;

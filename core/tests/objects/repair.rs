@@ -195,6 +195,121 @@ fn unreadable_object_is_stored_again_and_one_bad_answer_is_not_enough() {
     assert_eq!(log.metrics().damaged_objects, 0);
 }
 
+/// An object store that notices damage itself answers for one object that it is unavailable, for ever, and works otherwise. The object is
+/// stored again, files go, and all can be read.
+#[test]
+fn object_for_which_the_store_always_fails_is_stored_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (below, hooked, log) = hooked_log(dir.path(), 8);
+    for calls in [&["get"][..], &["get", "size"]] {
+        let before = log.metrics().repaired_objects;
+        let sound = objects_in(&below);
+        let bad = sound[sound.len() - 3].0.clone();
+        let mut is_put = false;
+        hooked.set(move |call, name| {
+            is_put |= call == "put" && name == bad;
+            match calls.contains(&call) && name == bad && !is_put {
+                true => {
+                    Err(chiplog::Error::new(ErrorKind::Unavailable, "injected: no quorum of this object"))
+                }
+                false => Ok(()),
+            }
+        });
+        eventually("it is stored again", || {
+            assert!(objects_in(&below).starts_with(&sound));
+            log.metrics().repaired_objects > before
+        });
+        assert_eq!(log.metrics().repaired_objects, before + 1);
+        eventually("files go", || {
+            append(&log, 50);
+            std::thread::sleep(Duration::from_millis(20));
+            files(dir.path(), ".seg") <= 12
+        });
+    }
+    assert_eq!((log.metrics().damaged_objects, log.metrics().object_failures), (0, 0));
+    read_all(&log, 1);
+}
+
+/// The same of an object without its entries in files: it is shown. And of one that is another history's, and of which all but the footer can
+/// be read: it stays as it is, and is shown.
+#[test]
+fn object_for_which_the_store_always_fails_is_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let (below, hooked, log) = hooked_log(dir.path(), 100);
+    let (name, mine) = full_object(&below, 1);
+    let mut theirs = mine.to_vec();
+    let (middle, footer) = (theirs.len() / 3, theirs.len() - 100);
+    theirs[middle..middle + 4000].iter_mut().for_each(|byte| *byte ^= 5);
+    theirs[footer] ^= 1;
+    let theirs = bytes::Bytes::from(theirs);
+    below.put(&name, std::slice::from_ref(&theirs)).unwrap();
+    let (bad, vault) = (name.clone(), FooterFails { below: hooked.clone(), name: name.clone() });
+    drop(log);
+    let fails = Arc::new(vault);
+    let with = options(&below).vault(fails as Arc<dyn Vault>).object_scrub(Duration::from_millis(300));
+    let log = Log::open(dir.path(), with).unwrap();
+    eventually("it is shown", || log.metrics().damaged_objects == 1);
+    std::thread::sleep(Duration::from_millis(900));
+    assert_eq!(below.get(&bad, 0..theirs.len() as u64).unwrap(), theirs);
+    assert_eq!((log.metrics().repaired_objects, log.metrics().damaged_objects), (0, 1));
+    drop(log);
+    // Nothing of it can be read, and the files of its entries are gone.
+    let with = options(&below).vault(hooked.clone() as Arc<dyn Vault>).local_bytes(2 * u64::from(SEGMENT));
+    below.put(&name, &[mine]).unwrap();
+    let log = Log::open(dir.path(), with.object_scrub(Duration::from_millis(300))).unwrap();
+    eventually("files go", || {
+        append(&log, 50);
+        std::thread::sleep(Duration::from_millis(20));
+        files(dir.path(), ".seg") <= 8 && log.metrics().damaged_objects == 0
+    });
+    hooked.set(move |call, name| match call == "get" && name == bad {
+        true => Err(chiplog::Error::new(ErrorKind::Unavailable, "injected")),
+        false => Ok(()),
+    });
+    eventually("it is shown", || log.metrics().damaged_objects == 1);
+    hooked.set(|_, _| Ok(()));
+    eventually("it is not shown any more", || log.metrics().damaged_objects == 0);
+    assert_eq!(log.metrics().repaired_objects, 0);
+}
+
+/// An object store that cannot give the end of one object.
+#[derive(Debug)]
+struct FooterFails {
+    below: Arc<HookedVault>,
+    name: String,
+}
+
+impl Vault for FooterFails {
+    fn put(&self, name: &str, pieces: &[bytes::Bytes]) -> chiplog::Result<()> {
+        self.below.put(name, pieces)
+    }
+
+    fn create(&self, name: &str, bytes: bytes::Bytes) -> chiplog::Result<bool> {
+        self.below.create(name, bytes)
+    }
+
+    fn get(&self, name: &str, range: std::ops::Range<u64>) -> chiplog::Result<bytes::Bytes> {
+        let size = self.below.size(name)?;
+        // A whole read says which bytes it has; the end alone cannot be read.
+        match name == self.name && size == Some(range.end) && range.start > 0 {
+            true => Err(chiplog::Error::new(ErrorKind::Unavailable, "injected")),
+            false => self.below.get(name, range),
+        }
+    }
+
+    fn size(&self, name: &str) -> chiplog::Result<Option<u64>> {
+        self.below.size(name)
+    }
+
+    fn list(&self, prefix: &str) -> chiplog::Result<Vec<ObjectInfo>> {
+        self.below.list(prefix)
+    }
+
+    fn delete(&self, name: &str) -> chiplog::Result<()> {
+        self.below.delete(name)
+    }
+}
+
 /// Files that have the last copy of a lost object stay until it is stored again.
 #[test]
 fn files_of_a_lost_object_stay() {

@@ -71,7 +71,7 @@ pub fn again(vault: &dyn Vault, id: LogId, dir: &Path) -> (Log, Vec<String>) {
 /// Refuses to put what has one of these in its name.
 pub fn refuse(vault: &HookedVault, names: &'static [&'static str]) {
     vault.set(move |call, name| match call {
-        "put" if names.iter().any(|part| name.contains(part)) => {
+        "put" | "create" if names.iter().any(|part| name.contains(part)) => {
             Err(Error::new(ErrorKind::Unavailable, "refused"))
         }
         _ => Ok(()),

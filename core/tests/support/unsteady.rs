@@ -17,6 +17,11 @@ pub struct Unsteady {
     pub hangs: AtomicBool,
     pub hung: AtomicU64,
     pub lets_go: AtomicBool,
+    /// The next put of an object hangs until it is let go, and then arrives damaged.
+    pub holds_object: AtomicBool,
+    pub held: AtomicBool,
+    pub lets_object_go: AtomicBool,
+    pub has_landed: AtomicBool,
     pub damages: AtomicU64,
     pub gets: Mutex<BTreeMap<String, u64>>,
 }
@@ -32,16 +37,43 @@ impl Unsteady {
     }
 }
 
+impl Unsteady {
+    /// An object that hangs first: what arrives. None: it does not hang.
+    fn damaged_later(&self, name: &str, bytes: &[u8]) -> Option<Bytes> {
+        if !name.contains("/o/") || !self.holds_object.swap(false, Ordering::SeqCst) {
+            return None;
+        }
+        self.held.store(true, Ordering::SeqCst);
+        while !self.lets_object_go.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let mut bytes = bytes.to_vec();
+        let middle = bytes.len() / 3;
+        bytes[middle] ^= 1;
+        Some(bytes.into())
+    }
+}
+
 impl Vault for Unsteady {
     fn put(&self, name: &str, pieces: &[Bytes]) -> chiplog::Result<()> {
         if name.contains("/p/") {
             self.wait();
         }
-        self.below.put(name, pieces)
+        let Some(damaged) = self.damaged_later(name, &pieces.concat()) else {
+            return self.below.put(name, pieces);
+        };
+        let put = self.below.put(name, &[damaged]);
+        self.has_landed.store(true, Ordering::SeqCst);
+        put
     }
 
     fn create(&self, name: &str, bytes: Bytes) -> chiplog::Result<bool> {
-        self.below.create(name, bytes)
+        let Some(damaged) = self.damaged_later(name, &bytes) else {
+            return self.below.create(name, bytes);
+        };
+        let created = self.below.create(name, damaged);
+        self.has_landed.store(true, Ordering::SeqCst);
+        created
     }
 
     fn get(&self, name: &str, range: std::ops::Range<u64>) -> chiplog::Result<Bytes> {

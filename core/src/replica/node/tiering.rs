@@ -29,6 +29,7 @@ mod jobs;
 mod local;
 mod object_access;
 mod object_look;
+mod object_root;
 mod object_scrub;
 mod older_rows;
 mod payload_jobs;
@@ -38,6 +39,8 @@ mod placement;
 mod rows_jobs;
 mod slice_jobs;
 mod slices;
+mod storing;
+mod unreadable;
 
 use super::Node;
 use crate::error::{Error, ErrorKind, Result};
@@ -49,7 +52,6 @@ use crate::replica::raft::body_bytes_of;
 use crate::replica::state::object_table::Shown;
 use crate::store::Store;
 use crate::store::filling::{self, FillLimits};
-use crate::store::format::objects::StoredObject;
 use crate::store::object_file::Stretch;
 use crate::store::objects::cache::ObjectCache;
 use crate::store::objects::payloads::Payloads;
@@ -57,12 +59,14 @@ use crate::store::segment::{Base, ReadMode};
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
 use crate::sync::threads::spawn;
-use crate::types::{EntryIndex, Index, LogId, LogNumber, NodeId, Timestamp};
+use crate::types::{EntryIndex, Index, LogId, LogNumber, Timestamp};
 use crate::vault::Vault;
 use delegation::Delegation;
 use jobs::{Found, Job, JobDone, ObjectBegin, Search};
 use local::Released;
 pub(crate) use object_access::ObjectMaker;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use object_access::put_and_read;
 use object_scrub::ObjectScrub;
 use older_rows::OldestRows;
 use payloads::PayloadGate;
@@ -74,6 +78,8 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use storing::Claim;
+use unreadable::Unreadable;
 
 /// The delay after a failure: the initial and the maximum one.
 const RETRY_MIN: Duration = Duration::from_secs(1);
@@ -104,8 +110,12 @@ pub(super) struct Tiering {
     /// Nothing is tried before, and how long that was after the last failure.
     again: Moment,
     waited: Duration,
-    /// The last failure, until something succeeds.
-    failed: Option<ErrorKind>,
+    /// After a failure the scrub goes first, once: what fails all the time must not keep it out.
+    yields: bool,
+    /// The last failure, and of what, until something succeeds.
+    failed: Option<(ErrorKind, &'static str)>,
+    /// Why this replica could not leave records to the object store at the last look, and what it said about that.
+    lacks_store: Option<(ErrorKind, &'static str)>,
     /// Until then a change that makes the log have objects may be waiting.
     asked_until: Moment,
     /// Up to this entry there was not enough for another object.
@@ -126,9 +136,10 @@ pub(super) struct Tiering {
     scrub: ObjectScrub,
     pub(super) slices: Slices,
     pub(super) payloads: PayloadGate,
-    /// An object that another replica says to have stored.
-    claimed: Option<(NodeId, u64, StoredObject)>,
     oldest_rows: OldestRows,
+    /// An object that was put, and is not yet said in the log to be stored.
+    claimed: Option<Claim>,
+    unreadable: Unreadable,
 }
 
 /// The bytes that an object needs.
@@ -214,7 +225,9 @@ impl Tiering {
             done: Arc::default(),
             again: Moment::default(),
             waited: Duration::ZERO,
+            yields: false,
             failed: None,
+            lacks_store: None,
             asked_until: Moment::default(),
             looked_upto: EntryIndex(0),
             lacking: None,
@@ -229,11 +242,16 @@ impl Tiering {
             payloads: PayloadGate::new(seed),
             claimed: None,
             oldest_rows: OldestRows::default(),
+            unreadable: Unreadable::default(),
         }
     }
 
     /// Runs a job. Its result arrives with [`InboxEvent::JobEnded`].
     fn start(&mut self, job: Job) -> Result<()> {
+        #[cfg(any(test, feature = "testing"))]
+        if matches!(job, Job::Examine(_)) && crate::sync::start_faults::fails() {
+            return Err(Error::new(ErrorKind::Io, "no thread can be started"));
+        }
         let (done, queue) = (self.done.clone(), self.queue.clone());
         let run = move || {
             // Without this a panic in the program's own vault would stop everything here without a word.
@@ -265,10 +283,13 @@ impl Tiering {
     }
 
     fn has_failed(&mut self, error: &Error, what: &'static str, now: Moment) {
-        if self.failed != Some(error.kind()) {
+        // Each object that arrives damaged is told; what only lasts is told once.
+        let failed = Some((error.kind(), what));
+        if self.failed != failed || error.kind() == ErrorKind::Corrupt {
             tracing::warn!(path = %self.path.display(), %error, "{what}; it is tried again");
         }
-        self.failed = Some(error.kind());
+        self.failed = failed;
+        self.yields = true;
         self.waited = (self.waited * 2).clamp(RETRY_MIN, RETRY_MAX);
         self.again = now.plus(self.waited);
     }
@@ -305,17 +326,24 @@ impl Node {
             return Ok(());
         }
         let Some(vault) = self.tiering.vault.clone() else { return Ok(()) };
+        let scrub = match std::mem::take(&mut self.tiering.yields) {
+            true => self.scrub_job(&vault, now),
+            false => None,
+        };
         let job = match self.replica.is_leader() {
+            _ if scrub.is_some() => scrub,
             _ if self.replica.asks_for_store() && self.knows_own_suspects(now) => {
                 Some(Job::FindStore { vault: vault.clone(), log: self.tiering.log })
             }
             true => self.leaders_job(&vault, now)?,
-            false => self.requested_job(&vault),
+            false => self.requested_job(&vault, now),
         };
         let Some(job) = job.or_else(|| self.scrub_job(&vault, now)) else { return Ok(()) };
+        let is_listing = matches!(job, Job::List(_));
         if let Err(error) = self.tiering.start(job) {
             self.tiering.is_busy = false;
             self.tiering.delegation.end_job();
+            self.put_off_scrub(is_listing, now);
             self.tiering.has_failed(&error, "objects cannot be stored", now);
         }
         Ok(())
@@ -353,30 +381,10 @@ impl Node {
         }
         let committed = self.replica.sequencer.committed();
         if let Some((number, begin, end)) = committed.objects.next_to_store() {
-            if let Some((from, number, object)) = self.tiering.claimed.take().filter(|(_, n, _)| *n == number)
-            {
-                let whole = self.reads_before_stored();
-                return Ok(Some(Job::Check { vault, log, number, object, from, whole }));
-            }
-            let stretch = Stretch { log, number, begin, end };
-            return Ok(self.is_stored_here(&stretch, now).then(|| self.store_job(vault, stretch)));
+            return self.job_to_store(vault, Stretch { log, number, begin, end }, now);
         }
         self.tiering.claimed = None;
         Ok(self.next_cut(object_bytes, now))
-    }
-
-    /// The job that stores an object from the files here.
-    fn store_job(&self, vault: Arc<dyn Vault>, stretch: Stretch) -> Job {
-        let maker = Box::new(self.object_maker());
-        let oldest = self.replica.sequencer.committed().objects.number() == stretch.number;
-        Job::Store { vault, maker, stretch, oldest }
-    }
-
-    /// Whether an object is read, whole, before it counts as stored: in a log with payload slices, whose payload goes then. As long as that is
-    /// there, an object that has arrived damaged can be made again.
-    fn reads_before_stored(&self) -> bool {
-        let is_set = self.replica.sequencer.committed().options.get(LogOption::PayloadSlices).is_some();
-        is_set && !planted!(146)
     }
 
     /// Makes objects from the files here.
@@ -590,12 +598,25 @@ impl Node {
             }
             JobDone::FoundStore(found) => {
                 let can_skip = match found {
-                    Ok(()) => Some(!self.may_have_last_copy()),
+                    Ok(()) => {
+                        self.tiering.lacks_store = None;
+                        Some(!self.may_have_last_copy())
+                    }
                     Err(error) => {
                         let path = self.tiering.path.display();
-                        tracing::info!(%path, %error, "this replica gets all records that it lacks from the others");
+                        let is_lasting = error.kind() != ErrorKind::Unavailable;
+                        let what = match is_lasting {
+                            true => "this replica gets all records that it lacks from the others",
+                            false => {
+                                "this replica cannot see yet whether it can leave records to the object store; it looks again"
+                            }
+                        };
+                        let failed = Some((error.kind(), what));
+                        if std::mem::replace(&mut self.tiering.lacks_store, failed) != failed {
+                            tracing::info!(%path, %error, "{what}");
+                        }
                         self.tiering.again = now.plus(RETRY_MIN);
-                        (error.kind() != ErrorKind::Unavailable).then_some(false)
+                        is_lasting.then_some(false)
                     }
                 };
                 self.replica.found_store(can_skip);
@@ -607,7 +628,7 @@ impl Node {
             JobDone::End(begin, _, Ok(Found::Cut(_))) if self.next_begin() != begin => {
                 self.tiering.again = now.plus(LOOK_EVERY);
             }
-            JobDone::End(_, _, Ok(Found::Cut(cut))) => self.propose_object(cut, now)?,
+            JobDone::End(_, _, Ok(Found::Cut(cut))) => _ = self.propose_object(cut, now)?,
             JobDone::End(_, upto, Ok(Found::Lacking(bytes))) => {
                 self.tiering.looked_upto = upto;
                 self.tiering.again = now.plus(LOOK_EVERY);
@@ -629,33 +650,9 @@ impl Node {
             JobDone::End(_, _, Err(error)) => {
                 self.tiering.has_failed(&error, "the end of an object cannot be found", now)
             }
-            JobDone::Stored(number, result) if asked.is_some() => self.answer(asked, number, result),
-            JobDone::Checked(number, object, _, Ok(true)) => {
-                self.tiering.has_succeeded("the object store");
-                self.propose_object(ObjectCommand::Stored { number, object }, now)?;
-            }
-            JobDone::Checked(number, _, from, Ok(false)) => {
-                self.tiering.delegation.rest(from, now);
-                let what = format!("object {number} is not in the object store as node {from} has put it");
-                let error = Error::new(ErrorKind::Unavailable, what);
-                self.tiering.has_failed(&error, "an object has to be stored again", now);
-            }
-            JobDone::Checked(number, object, from, Err(error)) => {
-                self.tiering.claimed.get_or_insert((from, number, object));
-                self.tiering.has_failed(&error, "it cannot be seen whether an object is stored", now);
-            }
-            JobDone::Stored(number, Ok(object)) => {
-                tracing::debug!(path = %self.tiering.path.display(), number, bytes = object.bytes, "an object is stored");
-                self.published.counters.stored_object(object.bytes.into());
-                if self.reads_before_stored() {
-                    self.tiering.claimed = Some((self.cluster.node, number, object));
-                    return Ok(());
-                }
-                self.tiering.has_succeeded("the object store");
-                self.propose_object(ObjectCommand::Stored { number, object }, now)?;
-            }
-            JobDone::Stored(_, Err(error)) => {
-                self.tiering.has_failed(&error, "an object cannot be stored", now)
+            JobDone::Stored(number, result) => self.end_store(asked, number, result, now)?,
+            JobDone::Checked(number, object, from, result) => {
+                self.end_check(Claim { from, number, object, is_sound: false }, result, now)?;
             }
             done @ (JobDone::FoundRows(_) | JobDone::FetchedRun(..)) => self.end_rows_job(done, now)?,
             JobDone::Listed(result) => self.end_listing(result, now),
@@ -691,11 +688,11 @@ impl Node {
         Ok(())
     }
 
-    /// Proposes a command about objects. If it cannot be now, the job runs again.
-    fn propose_object(&mut self, command: ObjectCommand, now: Moment) -> Result<()> {
+    /// Proposes a command about objects. False: it cannot be now, or the log does not take it.
+    fn propose_object(&mut self, command: ObjectCommand, now: Moment) -> Result<bool> {
         let command = Command::Object(command);
         if !self.replica.is_leader() || self.replica.refusal().is_some() {
-            return Ok(());
+            return Ok(false);
         }
         let (body, purpose) = (body_bytes_of(&command), self.replica.purpose_of(&command));
         let sequencer = &mut self.replica.sequencer;
@@ -703,7 +700,7 @@ impl Node {
             || self.writer.plan.make_room(body, purpose, sequencer).is_err()
         {
             self.tiering.again = now.plus(RETRY_MIN); // no file is available
-            return Ok(());
+            return Ok(false);
         }
         let before = self.replica.sequencer.objects().progress();
         let end = self.replica.sequencer.end().raft;
@@ -715,7 +712,8 @@ impl Node {
         // A command that the log does not take is not tried at once: nothing would have changed.
         let is_taken = self.replica.sequencer.objects().progress() != before;
         self.tiering.again = if is_taken { now } else { now.plus(LOOK_EVERY) };
-        self.finish(now)
+        self.finish(now)?;
+        Ok(is_taken)
     }
 
     /// Shows readers the objects that are stored.

@@ -109,7 +109,8 @@ impl RowsRun {
         let skipped = usize::try_from(self.number.saturating_sub(self.rows.first())).unwrap_or(usize::MAX);
         let mut begin = self.begin;
         let mut before = match skipped.checked_sub(1).and_then(|n| rows.get(n)) {
-            Some(row) => Timestamp(u64_at(row, 24)),
+            Some(row) if base_at(row, 0) == begin => Timestamp(u64_at(row, 24)),
+            Some(_) => return Err(OTHERS),
             None => self.before,
         };
         let mut objects = Vec::with_capacity(rows.len());

@@ -561,10 +561,10 @@ mod tests {
     #[test]
     fn newer_format_is_distinguished_from_damage() {
         let mut newer = header().encode();
-        newer[16] = 5;
+        newer[16] = FORMAT_VERSION as u8 + 1;
         let crc = crc32c(&newer[12..]).to_le_bytes();
         newer[8..12].copy_from_slice(&crc);
-        assert_eq!(SegmentHeader::parse(&newer), Err(HeaderFault::Newer(5)));
+        assert_eq!(SegmentHeader::parse(&newer), Err(HeaderFault::Newer(FORMAT_VERSION + 1)));
     }
 
     #[test]

@@ -136,7 +136,7 @@ impl Simulation {
         let mut world = World::new(self.plan, Story::new(self.teller));
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             world.live()?;
-            world.plan.creators.then(|| names::play(&world.plan, &mut world.story)).unwrap_or(Ok(()))
+            if world.plan.creators { names::play(&world.plan, &mut world.story) } else { Ok(()) }
         }));
         let wrong = match outcome {
             Ok(Ok(())) => None,

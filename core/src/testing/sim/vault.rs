@@ -93,7 +93,16 @@ impl Vault for Objects {
     }
 
     fn create(&self, name: &str, bytes: Bytes) -> Result<bool> {
-        self.memory.create(name, bytes)
+        if !name.contains("/o/") {
+            return self.memory.create(name, bytes);
+        }
+        let is_new = self.memory.size(name)?.is_none();
+        if is_new {
+            self.put(name, &[bytes])?;
+        } else {
+            self.check(name, &bytes)?;
+        }
+        Ok(is_new)
     }
 
     fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
@@ -144,6 +153,10 @@ pub(super) struct SimVault {
     hides_objects: AtomicBool,
     /// Objects with this part in their names cannot be put.
     refused: Mutex<Option<String>>,
+    /// The next object cannot be read until it is put again; the name of one that cannot.
+    poisons: AtomicBool,
+    unreadable: Mutex<Option<String>>,
+    refusals: AtomicU64,
 }
 
 impl SimVault {
@@ -174,6 +187,9 @@ impl SimVault {
             calls_astray,
             hides_objects: AtomicBool::new(false),
             refused: Mutex::default(),
+            poisons: AtomicBool::new(false),
+            unreadable: Mutex::default(),
+            refusals: AtomicU64::new(0),
         }
     }
 
@@ -185,6 +201,37 @@ impl SimVault {
     /// An object that has arrived damaged, and was not stored again.
     pub(super) fn spoiled(&self) -> Option<String> {
         lock(&self.objects.spoiled).first().cloned()
+    }
+
+    /// The next object cannot be read until it is put again.
+    pub(super) fn poison_object(&self) {
+        self.poisons.store(true, Ordering::Relaxed);
+    }
+
+    /// An object that cannot be read, and was not put again.
+    pub(super) fn unreadable(&self) -> Option<String> {
+        lock(&self.unreadable).clone()
+    }
+
+    /// An object was put.
+    fn arrives(&self, name: &str) {
+        if !name.contains("/o/") {
+            return;
+        }
+        lock(&self.unreadable).take_if(|unreadable| unreadable == name);
+        if self.poisons.swap(false, Ordering::Relaxed) {
+            *lock(&self.unreadable) = Some(name.to_owned());
+        }
+    }
+
+    /// An object that is there cannot be read until it is put again.
+    pub(super) fn poison(&self, name: &str) {
+        *lock(&self.unreadable) = Some(name.to_owned());
+    }
+
+    /// How often an object could not be read.
+    pub(super) fn refusals(&self) -> u64 {
+        self.refusals.load(Ordering::Relaxed)
     }
 
     /// Whether objects cannot be read.
@@ -422,15 +469,25 @@ impl Vault for SimVault {
         if lock(&self.refused).as_ref().is_some_and(|part| name.contains(part)) {
             return Err(refused(name));
         }
-        self.found().put(name, pieces)
+        self.found().put(name, pieces)?;
+        self.arrives(name);
+        Ok(())
     }
 
     fn create(&self, name: &str, bytes: Bytes) -> Result<bool> {
-        self.found().create(name, bytes)
+        let is_new = self.found().create(name, bytes)?;
+        if is_new {
+            self.arrives(name);
+        }
+        Ok(is_new)
     }
 
     fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
         if name.contains("/o/") && self.hides_objects.load(Ordering::Relaxed) {
+            return Err(refused(name));
+        }
+        if lock(&self.unreadable).as_deref() == Some(name) {
+            self.refusals.fetch_add(1, Ordering::Relaxed);
             return Err(refused(name));
         }
         self.found().get(name, range)

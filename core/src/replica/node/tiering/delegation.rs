@@ -7,6 +7,7 @@
 
 use super::super::Node;
 use super::jobs::Job;
+use super::storing::Claim;
 use crate::error::Result;
 use crate::replica::raft::object_service::ObjectAnswer;
 use crate::store::format::objects::StoredObject;
@@ -120,7 +121,10 @@ impl Node {
         }
         match stored {
             // Perhaps of a replica that was asked before: the object is the same.
-            Some(stored) => self.tiering.claimed = Some((from, number, stored)),
+            Some(object) => {
+                self.tiering.unreadable.has_put(number);
+                self.tiering.claimed = Some(Claim { from, number, object, is_sound: false });
+            }
             None => delegation.rest(from, now),
         }
     }
@@ -153,7 +157,7 @@ impl Node {
     }
 
     /// The job that the leader has asked for, once this replica knows that the object was cut.
-    pub(super) fn requested_job(&mut self, vault: &Arc<dyn Vault>) -> Option<Job> {
+    pub(super) fn requested_job(&mut self, vault: &Arc<dyn Vault>, now: Moment) -> Option<Job> {
         let (from, wanted) = self.tiering.delegation.request?;
         let (number, begin, end) = self.replica.sequencer.committed().objects.next_to_store()?;
         if number != wanted {
@@ -162,7 +166,7 @@ impl Node {
         self.tiering.delegation.request = None;
         self.tiering.delegation.running = Some((from, number));
         let stretch = Stretch { log: self.tiering.log, number, begin, end };
-        Some(self.store_job(vault.clone(), stretch))
+        Some(self.store_job(vault.clone(), stretch, now))
     }
 
     /// Tells the leader what became of its request.

@@ -4,23 +4,24 @@
 //! Invariants:
 //! - what is put is what the log says of the object, to the last byte; it counts as repaired once it was read;
 //! - an object that is another history's stays as it is, and so does one that is an ancestor's of a branch;
-//! - one bad answer decides nothing: the object is read again before it counts as damaged;
+//! - one bad answer decides nothing: the object is read again before it counts as damaged. That it cannot be read, although the store
+//!   works, counts as damage once it has lasted (see `unreadable`), and then nothing that can be read of it may be another history's;
 //! - an object whose records were discarded while it was put does not stay, unless a pin keeps it.
 //!
 //! Must not know: who leads.
 
-use super::object_access::{ObjectMaker, check_there};
-use super::object_look::{Look, look};
+use super::object_access::{ObjectMaker, not_replaced};
+use super::object_look::{Look, ObjectAt, Whose};
+use super::object_root::check_usable;
 use crate::error::{Error, ErrorKind, Result};
 use crate::replica::state::object_table::StoredAt;
-use crate::store::format::geometry::FOOTER_BYTES;
 use crate::store::format::objects::StoredObject;
 use crate::store::format::older_rows::RowsRun;
 use crate::store::format::segment::Base;
 use crate::store::format::segment::Footer;
 use crate::store::object_file::{MadeObject, Stretch};
 use crate::store::objects::deletion::{is_pinned, newest_begin};
-use crate::store::objects::names::{Lineage, folder, object_name, object_number, root_name, salt};
+use crate::store::objects::names::{Lineage, folder, object_number};
 use crate::store::objects::older_rows::fetch;
 use crate::types::LogId;
 use crate::vault::Vault;
@@ -46,6 +47,8 @@ pub(super) struct OlderObject {
     pub(super) number: u64,
     /// As in an [`Examination`]. The files here may have only a part of it.
     pub(super) maker: Option<ObjectMaker>,
+    /// As in an [`Examination`].
+    pub(super) has_lasted: bool,
     pub(super) gives_way: Arc<AtomicBool>,
 }
 
@@ -58,6 +61,8 @@ pub(super) struct Examination {
     pub(super) at: StoredAt,
     /// Makes it again from the files here. None: they do not have it.
     pub(super) maker: Option<ObjectMaker>,
+    /// It could not be read for long, while the object store worked: that is damage.
+    pub(super) has_lasted: bool,
     /// Set when something waits that goes first: the examination ends early.
     pub(super) gives_way: Arc<AtomicBool>,
 }
@@ -71,6 +76,8 @@ pub(super) enum Verdict {
     Repaired,
     /// It is not, and cannot be made again here: the reason.
     Damaged(String),
+    /// It could not be read, or stored again, although the object store works. That may pass.
+    Failed(String),
     /// The examination gave way to something else.
     Interrupted,
 }
@@ -116,7 +123,7 @@ impl Listing {
 impl OlderObject {
     /// Examines the object. Returns where it begins, too, if that is known.
     pub(super) fn run(self) -> (Option<Base>, Result<Verdict>) {
-        let Self { vault, lineage, run, number, maker, gives_way } = self;
+        let Self { vault, lineage, run, number, maker, has_lasted, gives_way } = self;
         let fetched = check_usable(&*vault, lineage.log).and_then(|()| fetch(&*vault, &lineage, &run));
         let objects = match fetched {
             Ok((objects, _)) => objects,
@@ -132,7 +139,7 @@ impl OlderObject {
             return (None, Ok(Verdict::Sound));
         };
         let (log, owner) = (lineage.log, lineage.owner(number));
-        (Some(at.begin), Examination { vault, log, owner, at, maker, gives_way }.run())
+        (Some(at.begin), Examination { vault, log, owner, at, maker, has_lasted, gives_way }.run())
     }
 }
 
@@ -148,18 +155,22 @@ impl Examination {
     pub(super) fn run(&self) -> Result<Verdict> {
         let (vault, number) = (&*self.vault, self.at.number);
         check_usable(vault, self.log)?;
-        let name = object_name(self.owner, number);
-        let found = match self.look(&name)? {
-            Look::Wrong(_) => self.look(&name)?,
-            first => first,
-        };
-        let why = match found {
+        let object = ObjectAt { vault, log: self.log, owner: self.owner, number };
+        let name = object.name();
+        let why = match object.look_twice(&self.at.object, &self.gives_way)? {
             Look::Sound => return Ok(Verdict::Sound),
             Look::Interrupted => return Ok(Verdict::Interrupted),
+            Look::Unreadable(error) if !self.has_lasted => return Ok(Verdict::Failed(error.to_string())),
+            Look::Unreadable(error) => error.to_string(),
             Look::Wrong(why) => why,
         };
-        if self.is_of_another_history(&name)? {
-            return Ok(Verdict::Damaged("it is of another history of this log".to_owned()));
+        let whose = object.whose()?;
+        match &whose {
+            Whose::Footer(footer) if self.is_of_another_history(footer) => {
+                return Ok(Verdict::Damaged("it is of another history of this log".to_owned()));
+            }
+            Whose::Unreadable(error) if !self.has_lasted => return Ok(Verdict::Failed(error.to_string())),
+            _ => {}
         }
         if !self.is_needed()? {
             return Ok(Verdict::Sound);
@@ -170,50 +181,36 @@ impl Examination {
             return Ok(Verdict::Damaged(what));
         }
         let Some(made) = self.make(&name)? else { return Ok(Verdict::Damaged(why)) };
-        vault.put(&name, &made.pieces)?;
+        if matches!(whose, Whose::Unreadable(_)) && !object.agrees_with(&made)? {
+            return Ok(Verdict::Damaged(not_replaced(&name, &why)));
+        }
+        if let Err(error) = vault.put(&name, &made.pieces) {
+            if error.kind() != ErrorKind::Unavailable {
+                return Err(error);
+            }
+            check_usable(vault, self.log)?;
+            return Ok(Verdict::Failed(format!("{why}; and it could not be stored again: {error}")));
+        }
         // A leader that knew of a later discard may have deleted it before the put: nobody would delete it again.
         if !self.is_needed()? {
             vault.delete(&name)?;
             return Ok(Verdict::Sound);
         }
         // The cause of the damage may still be there.
-        Ok(match look(vault, &name, &self.at.object, &AtomicBool::new(false))? {
-            Look::Wrong(why) => Verdict::Damaged(format!("{why}, although it was stored again")),
-            _ => Verdict::Repaired,
-        })
+        let why = match object.look_twice(&self.at.object, &AtomicBool::new(false))? {
+            Look::Wrong(why) => why,
+            Look::Unreadable(error) => error.to_string(),
+            Look::Sound => return Ok(Verdict::Repaired),
+            Look::Interrupted => return Ok(Verdict::Interrupted),
+        };
+        Ok(Verdict::Damaged(format!("{why}, although it was stored again")))
     }
 
-    /// Looks whether the object is as it was stored.
-    fn look(&self, name: &str) -> Result<Look> {
-        look(&*self.vault, name, &self.at.object, &self.gives_way)
-    }
-
-    /// Whether the object has a sound footer that says something else than the log: two clusters continue one log, and store its
-    /// objects in one place.
-    fn is_of_another_history(&self, name: &str) -> Result<bool> {
-        let footer = self.vault.size(name).and_then(|bytes| match bytes {
-            Some(bytes) if bytes >= FOOTER_BYTES as u64 => {
-                self.vault.get(name, bytes - FOOTER_BYTES as u64..bytes).map(Some)
-            }
-            _ => Ok(None),
-        });
-        let footer = match footer {
-            Err(error)
-                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::OutOfRange | ErrorKind::Io) =>
-            {
-                return Ok(false);
-            }
-            footer => footer?,
-        };
-        let footer = footer.and_then(|footer| <[u8; FOOTER_BYTES]>::try_from(&*footer).ok());
-        let Some(footer) = footer else { return Ok(false) };
-        let (number, state) = (self.at.number, self.at.state);
-        let is_other = |footer: Footer| {
-            (footer.last_raft, footer.last_term, footer.next)
-                != (state.end.raft, state.end.term, state.end.next)
-                || (footer.last_timestamp, footer.index_crc) != (state.timestamp, self.at.object.index_crc)
-        };
-        Ok(Footer::parse(&footer, number + 1, salt(self.owner, number)).is_ok_and(is_other))
+    /// Whether this footer says something else than the log: two clusters continue one log, and store its objects in one place.
+    fn is_of_another_history(&self, footer: &Footer) -> bool {
+        let state = self.at.state;
+        (footer.last_raft, footer.last_term, footer.next) != (state.end.raft, state.end.term, state.end.next)
+            || (footer.last_timestamp, footer.index_crc) != (state.timestamp, self.at.object.index_crc)
     }
 
     fn is_needed(&self) -> Result<bool> {
@@ -240,15 +237,6 @@ fn is_needed(vault: &dyn Vault, log: LogId, number: u64) -> Result<bool> {
     Ok(!is_discarded || is_pinned(vault, log, number)?)
 }
 
-/// Checks that the object store can be read, and is this log's. If it cannot, that says nothing of one object. The right to look
-/// for objects is not the right to read them: so the root is read, too.
-pub(super) fn check_usable(vault: &dyn Vault, log: LogId) -> Result<()> {
-    let read = || vault.get(&root_name(log), 0..1).map(drop);
-    check_there(vault, log)
-        .and_then(|()| read())
-        .map_err(|error| Error::new(ErrorKind::Unavailable, error.to_string()))
-}
-
 fn other_bytes(name: &str, made: &StoredObject, wanted: &StoredObject) -> Error {
     let what = format!(
         "{name} cannot be stored again: the files here lead to {made:?}, and the log says {wanted:?}"
@@ -261,6 +249,8 @@ mod tests {
     use super::*;
     use crate::record::crc::Crc;
     use crate::store::format::objects::ObjectState;
+    use crate::store::objects::names::{object_name, root_name};
+    use crate::store::segment::Base;
     use crate::types::Timestamp;
     use crate::vault::MemoryVault;
 
@@ -281,7 +271,17 @@ mod tests {
         let at = StoredAt { number: 3, begin: Base::default(), state, object, before: Timestamp(0) };
         let run = |waits: bool| {
             let gives_way = Arc::new(AtomicBool::new(waits));
-            Examination { vault: vault.clone(), log, owner: log, at, maker: None, gives_way }.run().unwrap()
+            Examination {
+                vault: vault.clone(),
+                log,
+                owner: log,
+                at,
+                maker: None,
+                has_lasted: false,
+                gives_way,
+            }
+            .run()
+            .unwrap()
         };
         assert!(matches!(run(false), Verdict::Damaged(_)));
         vault.put(&name, &["an object".into()]).unwrap();
@@ -291,7 +291,9 @@ mod tests {
         assert_eq!(run(true), Verdict::Interrupted);
         vault.delete(&root_name(log)).unwrap();
         let gives_way = Arc::default();
-        let error = Examination { vault, log, owner: log, at, maker: None, gives_way }.run().unwrap_err();
+        let error = Examination { vault, log, owner: log, at, maker: None, has_lasted: false, gives_way }
+            .run()
+            .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }
 }

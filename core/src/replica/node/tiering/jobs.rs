@@ -2,8 +2,10 @@
 //!
 //! Must not know: who leads.
 
-use super::examination::{Examination, Listing, OlderObject, Verdict, check_usable};
-use super::object_access::{ObjectMaker, check_there, delete, is_as_put, store};
+use super::examination::{Examination, Listing, OlderObject, Verdict};
+use super::object_access::{HowToStore, ObjectMaker, Put, delete, look_for_put, store};
+use super::object_look::{Look, ObjectAt};
+use super::object_root::{check_there, check_usable};
 use super::payload_jobs::{Begun, Sweep};
 use super::rows_jobs::{RowsLook, RunLook};
 use super::slice_jobs::delete_slices;
@@ -13,7 +15,7 @@ use crate::store::format::block::{BlockHeader, Kind};
 use crate::store::format::objects::{StoredAt, StoredObject};
 use crate::store::format::references::resolved_stride;
 use crate::store::object_file::Stretch;
-use crate::store::objects::names::{Lineage, object_name};
+use crate::store::objects::names::Lineage;
 use crate::store::read::entry_lookup::Archive;
 use crate::store::segment::Base;
 use crate::types::{EntryIndex, Index, LogId, NodeId, Timestamp};
@@ -29,8 +31,8 @@ pub(super) enum Job {
     FindStore { vault: Arc<dyn Vault>, log: LogId },
     /// Finds the next object, if there is enough for one.
     FindEnd(Search),
-    /// Makes an object and puts it into the object store. `oldest`: the records of all objects before it are discarded.
-    Store { vault: Arc<dyn Vault>, maker: Box<ObjectMaker>, stretch: Stretch, oldest: bool },
+    /// Makes an object and puts it into the object store.
+    Store { vault: Arc<dyn Vault>, maker: Box<ObjectMaker>, stretch: Stretch, how: HowToStore },
     /// Checks that an object that a replica has put is in the object store. `whole`: reads all of it.
     Check { vault: Arc<dyn Vault>, log: LogId, number: u64, object: StoredObject, from: NodeId, whole: bool },
     /// Looks for all objects.
@@ -91,9 +93,9 @@ pub(super) enum JobDone {
     Root(Result<()>),
     FoundStore(Result<()>),
     End(ObjectBegin, EntryIndex, Result<Found>),
-    Stored(u64, Result<StoredObject>),
+    Stored(u64, Result<Put>),
     /// Whether it is there as it was put.
-    Checked(u64, StoredObject, NodeId, Result<bool>),
+    Checked(u64, StoredObject, NodeId, Result<Look>),
     /// A call of the program's vault panicked.
     Panicked,
     /// The objects that are not there as they were stored.
@@ -119,8 +121,8 @@ impl JobDone {
             Self::Root(result) => result.is_err(),
             Self::FoundStore(_) => false,
             Self::End(_, _, result) => result.is_err(),
-            Self::Stored(_, result) => result.is_err(),
-            Self::Checked(_, _, _, result) => !matches!(result, Ok(true)),
+            Self::Stored(_, result) => !matches!(result, Ok(Put::Stored(_))),
+            Self::Checked(_, _, _, result) => !matches!(result, Ok(Look::Sound)),
             Self::Panicked => true,
             Self::Listed(_) | Self::Examined(..) => false,
             Self::FoundRows(result) => result.is_err(),
@@ -138,13 +140,13 @@ impl Job {
             Self::CheckRoot { vault, log, begun } => JobDone::Root(begun.check_root(&*vault, log)),
             Self::FindStore { vault, log } => JobDone::FoundStore(check_usable(&*vault, log)),
             Self::FindEnd(search) => JobDone::End(search.begin, search.upto, search.find()),
-            Self::Store { vault, maker, stretch, oldest } => {
-                JobDone::Stored(stretch.number, store(&*vault, &maker, &stretch, oldest))
+            Self::Store { vault, maker, stretch, how } => {
+                JobDone::Stored(stretch.number, store(&*vault, &maker, &stretch, how))
             }
             Self::Check { vault, log, number, object, from, whole } => {
                 let is_there = if planted!(109) { Ok(()) } else { check_there(&*vault, log) };
-                let is_there =
-                    is_there.and_then(|()| is_as_put(&*vault, &object_name(log, number), &object, whole));
+                let at = ObjectAt { vault: &*vault, log, owner: log, number };
+                let is_there = is_there.and_then(|()| look_for_put(&at, &object, whole));
                 JobDone::Checked(number, object, from, is_there)
             }
             Self::List(listing) => JobDone::Listed(listing.run()),

@@ -19,10 +19,12 @@
 use super::super::Node;
 use crate::error::Result;
 use crate::store::allocator::Purpose;
+use crate::store::objects::names::object_name;
 use crate::store::read::run_directory::has_objects;
-use crate::store::segment::Segment;
+use crate::store::segment::{Base, Segment};
 use crate::sync::clock::Moment;
 use crate::types::{EntryIndex, Index, Timestamp};
+use std::time::Duration;
 
 /// How far the log is known to be stored, and what goes for that.
 #[derive(Debug, Default)]
@@ -33,6 +35,20 @@ pub(super) struct Released {
     said: Option<(EntryIndex, EntryIndex)>,
     /// Files that are to be removed.
     going: Option<Going>,
+    /// Since when nothing but a lost or damaged object keeps files that are beyond the limits, and whether that was reported.
+    held: Option<(Moment, bool)>,
+}
+
+/// How long files stay for an object before that is reported.
+const HELD_FOR: Duration = Duration::from_secs(600);
+
+/// Files that are beyond the limits.
+#[derive(Debug, Default)]
+struct Beyond {
+    /// The first record that stays.
+    first: Option<Index>,
+    /// Where the object begins for which alone later files stay.
+    held: Option<Base>,
 }
 
 /// Files that are to be removed: those without a record from `first` on.
@@ -62,7 +78,9 @@ impl Node {
         }
         self.learn_stored();
         let Some(going) = self.tiering.released.going else {
-            if let Some(first) = self.beyond_local_limits(now)
+            let Beyond { first, held } = self.beyond_local_limits(now);
+            self.report_held(held, now);
+            if let Some(first) = first
                 && self.knows_suspects(now)
             {
                 self.replica.sequencer.keep_from(first);
@@ -127,7 +145,7 @@ impl Node {
         let scrub = &self.tiering.scrub;
         let Some(first) = self.tiering.released.going.map(|going| going.first).or_else(|| {
             let may_decide = scrub.has_listed() || self.options.object_scrub.is_none();
-            self.beyond_local_limits(now).filter(|_| may_decide)
+            self.beyond_local_limits(now).first.filter(|_| may_decide)
         }) else {
             return false;
         };
@@ -176,36 +194,63 @@ impl Node {
         tracing::debug!(%path, %first, files, "files whose records are in the object store were removed");
     }
 
+    /// Reports an object for which alone files stay, once that has lasted.
+    fn report_held(&mut self, begin: Option<Base>, now: Moment) {
+        let held = &mut self.tiering.released.held;
+        let Some(begin) = begin else { return *held = None };
+        let (since, is_reported) = held.get_or_insert((now, false));
+        if *is_reported || now < since.plus(HELD_FOR) {
+            return;
+        }
+        *is_reported = true;
+        let objects = &self.replica.sequencer.committed().objects;
+        let (log, path) = (self.tiering.log, self.tiering.path.display());
+        if let Some(number) = objects.stored().find(|at| at.begin == begin).map(|at| at.number) {
+            let name = object_name(objects.lineage(log).owner(number), number);
+            tracing::warn!(
+                %path, name,
+                "files beyond the limits of this replica stay for this object, which is lost, damaged or cannot be read: they may be its last \
+                 copy. If it cannot be stored again, the disk fills up"
+            );
+        }
+    }
+
     /// The first record that this replica keeps by its own limits, if that is beyond the present one.
-    fn beyond_local_limits(&self, now: Moment) -> Option<Index> {
+    fn beyond_local_limits(&self, now: Moment) -> Beyond {
         // Readers have to be able to read what goes.
-        self.tiering.vault.as_ref()?;
+        if self.tiering.vault.is_none() {
+            return Beyond::default();
+        }
         let stored = self.tiering.released.stored;
         let segments = self.writer.store.segments.snapshot();
-        let (_, full) = segments.split_last()?;
+        let Some((_, full)) = segments.split_last() else { return Beyond::default() };
         let mut bytes: u64 = segments.iter().map(|segment| segment.data_end() as u64).sum();
         let young = self.options.local_age.map(|age| {
             let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
             Timestamp(self.replica.time(now).0.saturating_sub(age))
         });
         let held = self.held_by_scrub();
-        let mut first = None;
+        let (mut first, mut is_held_alone) = (None, false);
         for segment in full {
             let is_too_much = self.options.local_bytes.is_some_and(|max| bytes > max);
             let is_too_old = young.is_some_and(|young| segment.last_timestamp() < young);
             let is_stored = segment.end().raft <= stored || planted!(90);
             let is_held = held.is_some_and(|begin| segment.end().raft > begin.raft);
             if !(is_too_much || is_too_old) || !is_stored || is_held {
+                is_held_alone = (is_too_much || is_too_old) && is_stored;
                 break;
             }
             bytes -= segment.data_end() as u64;
             first = Some(segment.end().next);
         }
-        let first = first.filter(|first| *first > self.replica.sequencer.committed().local_first)?;
+        let first = first.filter(|first| *first > self.replica.sequencer.committed().local_first);
         // A replica that skips entries begins with the opening of the oldest segment here, and has to learn from it that
         // there are objects.
-        let oldest = segments.iter().find(|segment| segment.base.next >= first)?;
-        let data = self.writer.store.segments.open(oldest).ok()?;
-        has_objects(&data).ok()?.then_some(first)
+        let can_be_first = |first: &Index| {
+            let oldest = segments.iter().find(|segment| segment.base.next >= *first);
+            let data = oldest.and_then(|oldest| self.writer.store.segments.open(oldest).ok());
+            data.is_some_and(|data| has_objects(&data).unwrap_or(false))
+        };
+        Beyond { first: first.filter(can_be_first), held: held.filter(|_| is_held_alone) }
     }
 }

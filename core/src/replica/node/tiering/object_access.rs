@@ -1,23 +1,29 @@
 //! Object access: makes objects from the files here, and puts them into the object store, checks them there, and deletes them.
 //!
+//! Invariants:
+//! - an object that may be another history's is not replaced: its footer says so, or it cannot be read and was not put by this log, or
+//!   something of it can be read that is not this log's;
+//! - an object that counts as stored once it was read is put only if none is there, and replaced only after a look has found it wrong.
+//!
 //! Must not know: who leads.
 
-use super::object_look::{Look, look};
+use super::object_look::{Look, ObjectAt, Whose};
+use super::object_root::check_there;
 use crate::cluster::membership::Membership;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::store::format::block::BlockHeader;
-use crate::store::format::geometry::FOOTER_BYTES;
 use crate::store::format::objects::StoredObject;
-use crate::store::format::segment::Footer;
 use crate::store::object_file::{MadeObject, Stretch};
 use crate::store::object_maker::make;
 use crate::store::objects::deletion::{delete_below, say_begin};
-use crate::store::objects::names::{Lineage, not_there, object_name, root_name, root_text, salt};
+use crate::store::objects::names::Lineage;
 use crate::store::read::entry_lookup::Archive;
 use crate::store::segment::Base;
-use crate::types::{LogId, NodeId};
+#[cfg(any(test, feature = "testing"))]
+use crate::types::LogId;
+use crate::types::NodeId;
 use crate::vault::Vault;
 use std::sync::atomic::AtomicBool;
 
@@ -52,104 +58,142 @@ impl ObjectMaker {
     }
 }
 
-/// Checks that the object store is the one with this log's objects. `has_begun`: the log has, or had, objects, so it has to be
-/// there. Else it is made.
-pub(super) fn check_root(vault: &dyn Vault, log: LogId, has_begun: bool) -> Result<()> {
-    let (name, text) = (root_name(log), root_text(log));
-    if has_begun {
-        check_there(vault, log)?;
-    } else if vault.create(&name, text.clone().into())? {
-        return Ok(());
-    }
-    let there = vault.size(&name)?.unwrap_or(0);
-    if there != text.len() as u64 || vault.get(&name, 0..there)? != text {
-        let what = format!("{name} in the object store is not of this log: use another location");
-        return Err(Error::new(ErrorKind::Diverged, what));
-    }
-    Ok(())
+/// How an object is stored.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HowToStore {
+    /// The records of all objects before it are discarded.
+    pub(super) oldest: bool,
+    /// It counts as stored once it was read, whole.
+    pub(super) whole: bool,
+    /// The object of its name is known to be this log's, and could not be read for long: it is replaced.
+    pub(super) replaces: bool,
 }
 
-/// Checks that the object store is still the one with this log's objects. A directory that is not mounted looks like an empty one,
-/// and an object that went there would be lost once it is mounted again.
-pub(super) fn check_there(vault: &dyn Vault, log: LogId) -> Result<()> {
-    let name = root_name(log);
-    if vault.size(&name)?.is_some() {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::Unavailable, not_there(&name)))
+/// The outcome of an object that was to be stored.
+#[derive(Debug)]
+pub(super) enum Put {
+    Stored(StoredObject),
+    /// The one that is there could not be read, although the object store works. `is_own`: it was put here.
+    Unreadable {
+        error: Error,
+        is_own: bool,
+    },
 }
 
-/// Makes an object and puts it into the object store. `oldest`: the records of all objects before it are discarded.
+/// Makes an object and puts it into the object store.
 pub(super) fn store(
     vault: &dyn Vault,
     maker: &ObjectMaker,
     stretch: &Stretch,
-    oldest: bool,
-) -> Result<StoredObject> {
+    how: HowToStore,
+) -> Result<Put> {
     check_there(vault, stretch.log)?;
     let made = maker.make(stretch)?;
-    if oldest {
+    if how.oldest {
         say_begin(vault, stretch.log, stretch.number)?;
     }
-    put(vault, stretch, made)
+    let Stretch { log, number, .. } = *stretch;
+    put(&ObjectAt { vault, log, owner: log, number }, made, how)
 }
 
-fn put(vault: &dyn Vault, stretch: &Stretch, made: MadeObject) -> Result<StoredObject> {
-    let (name, bytes) = (object_name(stretch.log, stretch.number), u64::from(made.object.bytes));
+/// Puts an object. One that counts as stored once it was read replaces none that is there, unless that is wrong: a put that lands late
+/// would replace what was read.
+fn put(at: &ObjectAt<'_>, made: MadeObject, how: HowToStore) -> Result<Put> {
+    let name = at.name();
+    let mut whose = at.whose()?;
+    if how.whole && matches!(whose, Whose::Missing) && !planted!(145) {
+        match at.vault.create(&name, made.pieces.concat().into()) {
+            Ok(false) => whose = at.whose()?, // another put has landed meanwhile
+            Err(error) if !planted!(97) => return Err(error),
+            _ => return has_put(at, made),
+        }
+    }
     // An object of this name has these bytes, is another history's, or has arrived damaged. Its footer tells, if that is sound.
-    if let Some(there) = vault.size(&name)?
-        && has_other_footer(vault, stretch, &made, there)?
-    {
-        let what = format!(
-            "{name} in the object store has another footer: it is of another history of this log; use another location"
-        );
-        return Err(Error::new(ErrorKind::Diverged, what));
+    match whose {
+        Whose::Footer(footer) if !at.is_footer_of(&footer, &made) => {
+            let what = format!(
+                "{name} in the object store has another footer: it is of another history of this log; use another location"
+            );
+            return Err(Error::new(ErrorKind::Diverged, what));
+        }
+        Whose::Unreadable(error) if !how.replaces => return Ok(Put::Unreadable { error, is_own: false }),
+        Whose::Unreadable(error) if !at.agrees_with(&made)? => {
+            return Err(Error::with_source(
+                ErrorKind::Diverged,
+                not_replaced(&name, &error.to_string()),
+                &error,
+            ));
+        }
+        _ => {}
+    }
+    if how.whole && !planted!(145) {
+        match at.look_twice(&made.object, &AtomicBool::new(false))? {
+            Look::Sound => return Ok(Put::Stored(made.object)),
+            Look::Unreadable(error) if !how.replaces => return Ok(Put::Unreadable { error, is_own: false }),
+            Look::Unreadable(_) | Look::Wrong(_) => {}
+            Look::Interrupted => {
+                return Err(Error::new(ErrorKind::Unavailable, format!("{name} was not read")));
+            }
+        }
+    }
+    match at.vault.put(&name, &made.pieces) {
+        Err(error) if !planted!(97) => Err(error),
+        _ => has_put(at, made),
+    }
+}
+
+/// Puts an object that counts as stored once it was read, and reads it. True: it is sound.
+///
+/// # Errors
+/// Those of [`Vault`].
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn put_and_read(vault: &dyn Vault, log: LogId, number: u64, made: MadeObject) -> Result<bool> {
+    let (at, object) = (ObjectAt { vault, log, owner: log, number }, made.object);
+    put(&at, made, HowToStore { oldest: false, whole: true, replaces: false })?;
+    Ok(matches!(look_for_put(&at, &object, true)?, Look::Sound))
+}
+
+/// An object was put: checks that it is there.
+fn has_put(at: &ObjectAt<'_>, made: MadeObject) -> Result<Put> {
+    if planted!(97) {
+        return Ok(Put::Stored(made.object));
     }
     // The object was checked for in the store with this log's objects, also if that was not mounted for a while.
-    let is_there = || match planted!(109) {
-        true => Ok(()),
-        false => check_there(vault, stretch.log),
-    };
-    let stored =
-        vault.put(&name, &made.pieces).and_then(|()| is_there()).and_then(|()| check(vault, &name, bytes));
-    match stored {
-        Err(error) if !planted!(97) => Err(error),
-        _ => Ok(made.object),
+    if !planted!(109) {
+        check_there(at.vault, at.log)?;
     }
-}
-
-/// Whether the object in the store, of this size, has a sound footer that says something else than the made one. A damaged one is replaced.
-fn has_other_footer(vault: &dyn Vault, stretch: &Stretch, made: &MadeObject, bytes: u64) -> Result<bool> {
-    let Stretch { log, number, .. } = *stretch;
-    let Some(at) = bytes.checked_sub(FOOTER_BYTES as u64) else { return Ok(false) };
-    let there = match vault.get(&object_name(log, number), at..bytes) {
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::OutOfRange | ErrorKind::Io) => {
-            return Ok(false);
+    match at.size()? {
+        Ok(Some(bytes)) if bytes == u64::from(made.object.bytes) => Ok(Put::Stored(made.object)),
+        Ok(_) => {
+            let what = format!("{} is not in the object store as it was put there", at.name());
+            Err(Error::new(ErrorKind::Unavailable, what))
         }
-        there => there?,
-    };
-    if made.pieces.last().is_some_and(|footer| *footer == there) {
-        return Ok(false);
-    }
-    let there = <[u8; FOOTER_BYTES]>::try_from(&*there);
-    Ok(there.is_ok_and(|footer| Footer::parse(&footer, number + 1, salt(log, number)).is_ok()))
-}
-
-/// Whether the object store has an object as it was put: of this size, and if `whole`, to the last byte.
-pub(super) fn is_as_put(vault: &dyn Vault, name: &str, object: &StoredObject, whole: bool) -> Result<bool> {
-    match whole {
-        true => Ok(matches!(look(vault, name, object, &AtomicBool::new(false))?, Look::Sound)),
-        false => Ok(vault.size(name)? == Some(object.bytes.into())),
+        Err(error) => Ok(Put::Unreadable { error, is_own: true }),
     }
 }
 
-/// Checks that the object store has an object of this size.
-fn check(vault: &dyn Vault, name: &str, bytes: u64) -> Result<()> {
-    if vault.size(name)? == Some(bytes) {
-        return Ok(());
+/// The text about an object that cannot be read, and of which something that can be is another than in this log.
+pub(super) fn not_replaced(name: &str, why: &str) -> String {
+    format!(
+        "{name} in the object store cannot be read ({why}), and what can be read of it is not what this log has: it may be of another \
+         history of this log, so it is not replaced; if no other cluster uses this location, delete it by the store's own means"
+    )
+}
+
+/// Whether the object store has an object as it was put: of this size, and if `whole`, to the last byte. Otherwise why not.
+///
+/// # Errors
+/// Those of [`Vault`] that say nothing of the object.
+pub(super) fn look_for_put(at: &ObjectAt<'_>, object: &StoredObject, whole: bool) -> Result<Look> {
+    if whole {
+        return at.look_twice(object, &AtomicBool::new(false));
     }
-    let what = format!("{name} is not in the object store as it was put there");
-    Err(Error::new(ErrorKind::Unavailable, what))
+    Ok(match at.size()? {
+        Ok(Some(bytes)) if bytes == u64::from(object.bytes) => Look::Sound,
+        Ok(Some(bytes)) => Look::Wrong(format!("it has {bytes} bytes, and not {}", object.bytes)),
+        Ok(None) => Look::Wrong("it is missing".to_owned()),
+        Err(error) => Look::Unreadable(error),
+    })
 }
 
 /// Deletes the log's own objects below a number that no pin keeps, and says so. Returns how many they were.

@@ -1,13 +1,38 @@
-//! A look at an object in the object store: whether it is as the log says, to the last byte.
+//! A look at an object in the object store: whether it is as the log says, to the last byte; and whose it is.
+//!
+//! ```text
+//!   its error ──> NotFound, OutOfRange, Io ──────────────────────────────────> Wrong
+//!            └──> Unavailable ──> the root can be read: the store works ─────> Unreadable ──(see `unreadable`)──> Wrong
+//!                            └──> it cannot ──> the store's error: says nothing of the object
+//! ```
+//!
+//! Invariant: an error counts as an object's own only if the object store answered for the log's root right after it.
 //!
 //! Must not know: who leads, who looks.
 
-use crate::error::{ErrorKind, Result};
+use super::object_root::check_usable;
+use crate::error::{Error, ErrorKind, Result};
 use crate::record::crc::Crc;
+use crate::store::format::geometry::FOOTER_BYTES;
 use crate::store::format::objects::StoredObject;
+use crate::store::format::segment::Footer;
+use crate::store::object_file::MadeObject;
 use crate::store::objects::cache::CHUNK_BYTES;
+use crate::store::objects::names::{object_name, salt};
+use crate::types::LogId;
 use crate::vault::Vault;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// An object in the object store.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ObjectAt<'a> {
+    pub(super) vault: &'a dyn Vault,
+    /// The log whose root says whether the store works.
+    pub(super) log: LogId,
+    /// The log of which the object is: this one, or an ancestor.
+    pub(super) owner: LogId,
+    pub(super) number: u64,
+}
 
 /// The result.
 #[derive(Debug)]
@@ -15,45 +40,150 @@ pub(super) enum Look {
     Sound,
     /// It is not as it was stored: the reason.
     Wrong(String),
+    /// It could not be read, although the object store works. That may pass.
+    Unreadable(Error),
     Interrupted,
 }
 
-/// Reads an object, and compares its checksum. `gives_way`, once it is set, ends that early.
-///
-/// # Errors
-/// Those of [`Vault::get`] that say nothing of the object.
-pub(super) fn look(
-    vault: &dyn Vault,
-    name: &str,
-    object: &StoredObject,
-    gives_way: &AtomicBool,
-) -> Result<Look> {
-    let looked = vault.size(name).and_then(|size| match size {
-        None => Ok(Look::Wrong("it is missing".to_owned())),
-        Some(bytes) if bytes == u64::from(object.bytes) => read(vault, name, object, gives_way),
-        Some(bytes) => Ok(Look::Wrong(format!("it has {bytes} bytes"))),
-    });
-    match looked {
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::OutOfRange | ErrorKind::Io) => {
-            Ok(Look::Wrong(error.to_string()))
+/// The owner of an object, as its footer says.
+#[derive(Debug)]
+pub(super) enum Whose {
+    /// There is none.
+    Missing,
+    /// Nobody's: it has no sound footer.
+    Nobodys,
+    Footer(Box<Footer>),
+    /// The footer could not be read, although the object store works.
+    Unreadable(Error),
+}
+
+impl ObjectAt<'_> {
+    pub(super) fn name(&self) -> String {
+        object_name(self.owner, self.number)
+    }
+
+    /// Reads the object, and compares its checksum. `gives_way`, once it is set, ends that early.
+    ///
+    /// # Errors
+    /// Those of [`Vault::get`] that say nothing of the object.
+    pub(super) fn look(&self, object: &StoredObject, gives_way: &AtomicBool) -> Result<Look> {
+        let name = self.name();
+        let looked = self.vault.size(&name).and_then(|size| match size {
+            None => Ok(Look::Wrong("it is missing".to_owned())),
+            Some(bytes) if bytes == u64::from(object.bytes) => self.read(&name, object, gives_way),
+            Some(bytes) => Ok(Look::Wrong(format!("it has {bytes} bytes, and not {}", object.bytes))),
+        });
+        match looked {
+            Err(error) if is_damage(&error) => Ok(Look::Wrong(error.to_string())),
+            Err(error) => self.own(error).map(Look::Unreadable),
+            looked => looked,
         }
-        looked => looked,
+    }
+
+    /// Its size; or its own error.
+    ///
+    /// # Errors
+    /// Those of [`Vault::size`] that say nothing of the object.
+    pub(super) fn size(&self) -> Result<Result<Option<u64>>> {
+        self.vault.size(&self.name()).map(Ok).or_else(|error| self.own(error).map(Err))
+    }
+
+    /// The same as [`Self::look`], and a second time if it is not sound: one bad answer decides nothing.
+    pub(super) fn look_twice(&self, object: &StoredObject, gives_way: &AtomicBool) -> Result<Look> {
+        match self.look(object, gives_way)? {
+            Look::Wrong(_) | Look::Unreadable(_) => self.look(object, gives_way),
+            first => Ok(first),
+        }
+    }
+
+    fn read(&self, name: &str, object: &StoredObject, gives_way: &AtomicBool) -> Result<Look> {
+        let (mut sum, mut at, bytes) = (Crc::new(), 0, u64::from(object.bytes));
+        while at < bytes {
+            if gives_way.load(Ordering::Relaxed) {
+                return Ok(Look::Interrupted);
+            }
+            let end = (at + CHUNK_BYTES as u64).min(bytes);
+            let got = self.vault.get(name, at..end)?;
+            if got.len() as u64 != end - at {
+                return Ok(Look::Wrong("it ends early".to_owned()));
+            }
+            (sum, at) = (sum.add(&got), end);
+        }
+        let wrong = || Look::Wrong("its bytes are others than those that were stored".to_owned());
+        Ok(if sum.sum() == object.crc { Look::Sound } else { wrong() })
+    }
+
+    /// Reads the footer.
+    ///
+    /// # Errors
+    /// Those of [`Vault::get`] that say nothing of the object.
+    pub(super) fn whose(&self) -> Result<Whose> {
+        let name = self.name();
+        let footer = match self.vault.size(&name) {
+            Ok(None) => return Ok(Whose::Missing),
+            Ok(Some(bytes)) if bytes < FOOTER_BYTES as u64 => return Ok(Whose::Nobodys),
+            Ok(Some(bytes)) => self.vault.get(&name, bytes - FOOTER_BYTES as u64..bytes),
+            Err(error) => Err(error),
+        };
+        match footer {
+            Err(error) if is_damage(&error) => Ok(Whose::Nobodys),
+            Err(error) => self.own(error).map(Whose::Unreadable),
+            Ok(footer) => {
+                Ok(self.parse(&footer).map_or(Whose::Nobodys, |footer| Whose::Footer(Box::new(footer))))
+            }
+        }
+    }
+
+    /// The footer of this object in these bytes. None: it is not sound.
+    fn parse(&self, footer: &[u8]) -> Option<Footer> {
+        let footer = <[u8; FOOTER_BYTES]>::try_from(footer).ok()?;
+        Footer::parse(&footer, self.number + 1, salt(self.owner, self.number)).ok()
+    }
+
+    /// Whether this is the footer of what was made.
+    pub(super) fn is_footer_of(&self, footer: &Footer, made: &MadeObject) -> bool {
+        made.pieces.last().and_then(|made| self.parse(made)).as_ref() == Some(footer)
+    }
+
+    /// Whether nothing that can be read of the object, from its begin to the first error, is another than what was made, nor its size.
+    /// For an object whose footer cannot be read.
+    ///
+    /// # Errors
+    /// Those of [`Vault::get`] that say nothing of the object.
+    pub(super) fn agrees_with(&self, made: &MadeObject) -> Result<bool> {
+        let (name, bytes) = (self.name(), u64::from(made.object.bytes));
+        match self.vault.size(&name) {
+            Err(error) if !is_damage(&error) => _ = self.own(error)?,
+            Ok(Some(size)) if size != bytes => return Ok(false),
+            _ => {}
+        }
+        let mut made = made.pieces.iter().flat_map(|piece| piece.iter());
+        let mut at = 0;
+        while at < bytes {
+            let end = (at + CHUNK_BYTES as u64).min(bytes);
+            match self.vault.get(&name, at..end) {
+                Err(error) if is_damage(&error) => break,
+                Err(error) => return self.own(error).map(|_| true),
+                Ok(got) if !got.iter().all(|byte| made.next() == Some(byte)) => return Ok(false),
+                Ok(_) => at = end,
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns this error if it is the object's own: the store can be used.
+    ///
+    /// # Errors
+    /// It is not: the store's error.
+    fn own(&self, error: Error) -> Result<Error> {
+        if error.kind() != ErrorKind::Unavailable {
+            return Err(error); // credentials, an impossible name: another attempt, or another object there, would change nothing
+        }
+        check_usable(self.vault, self.log).map(|()| error)
     }
 }
 
-fn read(vault: &dyn Vault, name: &str, object: &StoredObject, gives_way: &AtomicBool) -> Result<Look> {
-    let (mut sum, mut at, bytes) = (Crc::new(), 0, u64::from(object.bytes));
-    while at < bytes {
-        if gives_way.load(Ordering::Relaxed) {
-            return Ok(Look::Interrupted);
-        }
-        let end = (at + CHUNK_BYTES as u64).min(bytes);
-        let got = vault.get(name, at..end)?;
-        if got.len() as u64 != end - at {
-            return Ok(Look::Wrong("it ends early".to_owned()));
-        }
-        (sum, at) = (sum.add(&got), end);
-    }
-    let wrong = || Look::Wrong("its bytes are others than those that were stored".to_owned());
-    Ok(if sum.sum() == object.crc { Look::Sound } else { wrong() })
+/// Whether an error shows that an object is not as it was stored.
+fn is_damage(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::OutOfRange | ErrorKind::Io)
 }

@@ -19,6 +19,7 @@
 //!   when they change. Until all objects were listed since the start, no file goes. If that file is damaged, all are suspects then;
 //! - storing goes first: nothing is examined while there is something to store, to claim or to delete here, and an examination
 //!   gives way to it, up to [`GIVES_WAY_MAX`] times. Then it does not: in a busy log there is always something, and files wait;
+//! - a suspect is in the set of suspects, or under examination, until it was found to be sound: also if the job cannot be started;
 //! - nothing is stored again while no leader is known: this replica may not know of discards.
 
 use super::super::Node;
@@ -99,6 +100,8 @@ struct Memory {
 struct Examining {
     number: u64,
     is_suspect: bool,
+    /// It could not be read for long before.
+    has_lasted: bool,
     /// Ends it early.
     gives_way: Arc<AtomicBool>,
 }
@@ -168,6 +171,11 @@ impl ObjectScrub {
         }
         let suspect = self.suspects.entry(number).or_insert(Suspect { at: now, holds: true });
         self.memory.is_changed |= !std::mem::replace(&mut suspect.holds, true) || suspect.at == now;
+    }
+
+    /// How many objects are known to be lost or damaged.
+    pub(super) fn damaged(&self) -> usize {
+        self.damaged.len()
     }
 
     /// Ends an examination early, because something waits that goes first.
@@ -257,7 +265,7 @@ impl Node {
         let log = self.tiering.log;
         let objects = &self.replica.sequencer.committed().objects;
         if let Some(run) = objects.run_of(number) {
-            return self.examine_older(vault, run, number, is_suspect);
+            return self.examine_older(vault, run, (number, is_suspect), now);
         }
         let Some(at) = objects.stored().find(|at| at.number == number) else {
             // Known from before a restart: this replica has not learnt yet that the object is stored.
@@ -271,11 +279,14 @@ impl Node {
             return None;
         }
         let gives_way = Arc::new(AtomicBool::new(false));
-        self.tiering.scrub.examining = Some(Examining { number, is_suspect, gives_way: gives_way.clone() });
+        let has_lasted = self.has_lasted(number, now);
+        let examining = Examining { number, is_suspect, has_lasted, gives_way: gives_way.clone() };
+        debug_assert!(self.tiering.scrub.examining.is_none(), "an examination would be forgotten");
+        self.tiering.scrub.examining = Some(examining);
         let owner = objects.lineage(log).owner(number);
         // An ancestor's object is not this log's to store.
         let maker = (is_here && owner == log).then(|| self.object_maker());
-        Some(Job::Examine(Box::new(Examination { vault, log, owner, at, maker, gives_way })))
+        Some(Job::Examine(Box::new(Examination { vault, log, owner, at, maker, has_lasted, gives_way })))
     }
 
     /// The same of an object whose row is not in the log's table: where it begins is known once its row was read.
@@ -283,8 +294,8 @@ impl Node {
         &mut self,
         vault: Arc<dyn Vault>,
         run: RowsRun,
-        number: u64,
-        is_suspect: bool,
+        (number, is_suspect): (u64, bool),
+        now: Moment,
     ) -> Option<Job> {
         let lineage = self.replica.sequencer.committed().objects.lineage(self.tiering.log);
         let can_be_here = self.writer.archive.first().raft < run.rows.end.raft;
@@ -292,10 +303,21 @@ impl Node {
             return None;
         }
         let gives_way = Arc::new(AtomicBool::new(false));
-        self.tiering.scrub.examining = Some(Examining { number, is_suspect, gives_way: gives_way.clone() });
+        let has_lasted = self.has_lasted(number, now);
+        let examining = Examining { number, is_suspect, has_lasted, gives_way: gives_way.clone() };
+        debug_assert!(self.tiering.scrub.examining.is_none(), "an examination would be forgotten");
+        self.tiering.scrub.examining = Some(examining);
         let is_own = lineage.owner(number) == lineage.log;
         let maker = (can_be_here && is_own).then(|| self.object_maker());
-        Some(Job::ExamineOlder(Box::new(OlderObject { vault, lineage, run, number, maker, gives_way })))
+        Some(Job::ExamineOlder(Box::new(OlderObject {
+            vault,
+            lineage,
+            run,
+            number,
+            maker,
+            has_lasted,
+            gives_way,
+        })))
     }
 
     /// When the scrub has something to do. None: nothing, until something else happens.
@@ -483,22 +505,38 @@ impl Node {
         let scrub = &mut self.tiering.scrub;
         scrub.begins.retain(|known, _| scrub.suspects.contains_key(known));
         scrub.begins.extend(begin.map(|begin| (number, begin)));
-        let was_suspect = scrub.examining.take().is_some_and(|examining| examining.is_suspect);
+        let examined = scrub.examining.take();
+        let was_suspect = examined.as_ref().is_some_and(|examining| examining.is_suspect);
+        let has_lasted = examined.is_some_and(|examining| examining.has_lasted);
         scrub.memory.is_changed = true;
         let gave_way = matches!(result, Ok(Verdict::Interrupted));
         scrub.gave_way = if gave_way { scrub.gave_way + 1 } else { 0 };
         match result {
-            Ok(Verdict::Sound) => _ = scrub.damaged.remove(&number),
+            Ok(Verdict::Sound) => {
+                scrub.damaged.remove(&number);
+                self.tiering.unreadable.is_sound(number);
+            }
             Ok(Verdict::Repaired) => {
                 let path = self.tiering.path.display();
                 tracing::warn!(%path, number, "an object was missing or damaged in the object store; it was stored again");
                 scrub.damaged.remove(&number);
+                self.tiering.unreadable.is_sound(number);
                 self.published.counters.repaired_objects.fetch_add(1, Ordering::Relaxed);
             }
             Ok(Verdict::Damaged(why)) => self.is_damaged(number, &why, now),
+            Ok(Verdict::Failed(why)) if has_lasted => {
+                self.tiering.unreadable.meet(number, now);
+                self.is_damaged(number, &why, now);
+            }
+            Ok(Verdict::Failed(why)) => {
+                tracing::debug!(number, why, "an object fails, and the object store works");
+                self.tiering.unreadable.meet(number, now);
+                self.examine_later(number, PASSING_AGAIN, true, now);
+            }
             Ok(Verdict::Interrupted) => self.examine_later(number, GAVE_WAY_AGAIN, was_suspect, now),
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 tracing::debug!(number, %error, "the scrub of objects waits");
+                self.tiering.unreadable.interrupt(number);
                 self.examine_later(number, PASSING_AGAIN, true, now);
                 self.rest_scrub(now);
             }
@@ -514,6 +552,18 @@ impl Node {
         self.is_damaged(number, "a call of the object store panicked", now);
         self.prune_scrub();
         true
+    }
+
+    /// A job could not be started: if it was the scrub's, it is due again soon. A suspect that is in no set would be forgotten, and the
+    /// last copy of it would go.
+    pub(super) fn put_off_scrub(&mut self, is_listing: bool, now: Moment) {
+        let again = now.plus(self.at_most_a_pass(GAVE_WAY_AGAIN));
+        let scrub = &mut self.tiering.scrub;
+        scrub.list_at = if is_listing { Some(again) } else { scrub.list_at };
+        if let Some(Examining { number, is_suspect, .. }) = scrub.examining.take().filter(|_| !planted!(158))
+        {
+            self.examine_later(number, GAVE_WAY_AGAIN, is_suspect, now);
+        }
     }
 
     /// Remembers that an object is damaged, and tells all other members: one may have its entries.
@@ -540,16 +590,17 @@ impl Node {
         self.tiering.scrub.rest_until = Some(now.plus(self.at_most_a_pass(SCRUB_AGAIN)));
     }
 
-    fn at_most_a_pass(&self, time: Duration) -> Duration {
+    pub(super) fn at_most_a_pass(&self, time: Duration) -> Duration {
         self.options.object_scrub.map_or(time, |pass| time.min(pass))
     }
 
     /// Forgets objects whose records are discarded, and shows how many are damaged.
     pub(super) fn prune_scrub(&mut self) {
-        let oldest = self.replica.sequencer.committed().objects.number();
-        let scrub = &mut self.tiering.scrub;
-        scrub.prune(oldest);
-        self.published.counters.damaged_objects.store(scrub.damaged.len() as u64, Ordering::Relaxed);
+        let objects = &self.replica.sequencer.committed().objects;
+        let (oldest, next) = (objects.number(), objects.next_to_show());
+        self.tiering.scrub.prune(oldest);
+        self.tiering.unreadable.prune(oldest, next);
+        self.show_damaged();
     }
 }
 

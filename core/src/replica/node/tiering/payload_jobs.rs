@@ -2,7 +2,7 @@
 //!
 //! Must not know: who leads.
 
-use super::object_access::{check_root, check_there};
+use super::object_root::{check_root, check_there};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::BATCH_BYTES_MAX;
 use crate::record::reference::{PayloadId, Reference};

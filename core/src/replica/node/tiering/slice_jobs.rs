@@ -2,7 +2,8 @@
 //!
 //! Must not know: who leads.
 
-use super::object_access::{ObjectMaker, check_there};
+use super::object_access::ObjectMaker;
+use super::object_root::check_there;
 use super::payload_jobs::Begun;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::format::slices::Block;

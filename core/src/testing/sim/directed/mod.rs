@@ -11,6 +11,7 @@ mod full_disks;
 mod gaps;
 mod holes;
 mod object_class;
+mod object_faults;
 mod one_replica;
 mod payloads;
 mod pin_order;
@@ -50,6 +51,10 @@ use holes::holes_have_nothing_that_a_log_needs;
 use object_class::{
     object_counts_as_stored_once_it_was_read, payload_begins_behind_the_first_entry_of_its_term,
     reference_that_cannot_be_read_is_damage, slices_go_while_no_payload_is_appended,
+};
+use object_faults::{
+    examination_that_cannot_start_is_put_off, object_that_cannot_be_read_is_put_again,
+    object_that_was_read_stays_sound,
 };
 use one_replica::{
     ELECTION_TIMEOUT, LONG, barrier_is_retried_after_a_jump, body_of_another_term_is_not_sent,
@@ -94,6 +99,9 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("objects_make_room_for_files", objects_make_room_for_files),
     ("files_make_room_once_they_are_stored", files_make_room_once_they_are_stored),
     ("object_counts_as_stored_once_it_was_read", object_counts_as_stored_once_it_was_read),
+    ("object_that_cannot_be_read_is_put_again", object_that_cannot_be_read_is_put_again),
+    ("examination_that_cannot_start_is_put_off", examination_that_cannot_start_is_put_off),
+    ("object_that_was_read_stays_sound", object_that_was_read_stays_sound),
     ("slices_go_while_no_payload_is_appended", slices_go_while_no_payload_is_appended),
     ("payload_begins_behind_the_first_entry_of_its_term", payload_begins_behind_the_first_entry_of_its_term),
     ("reference_that_cannot_be_read_is_damage", reference_that_cannot_be_read_is_damage),

@@ -29,7 +29,7 @@ const APPENDS: usize = 5;
 
 impl Stage {
     /// Appends with payload, one after the other.
-    fn append_payload(&mut self) -> Check {
+    pub(super) fn append_payload(&mut self) -> Check {
         for _ in 0..APPENDS {
             let ticket = self.begin()?;
             self.is_answered(&ticket)?;
@@ -85,7 +85,7 @@ pub(super) fn object_counts_as_stored_once_it_was_read() -> Check {
 }
 
 /// A cluster whose appends go to payload slices, and in which no pass over all objects comes to one that is damaged.
-fn with_rare_scrub(voters: u64) -> Check<(Stage, Arc<SimVault>)> {
+pub(super) fn with_rare_scrub(voters: u64) -> Check<(Stage, Arc<SimVault>)> {
     Stage::with_payloads_of(voters, 0, |plan| Plan { object_scrub: Duration::from_secs(3_600), ..plan })
 }
 
@@ -110,14 +110,14 @@ const LOG: LogId = LogId(3);
 const TERM: Term = Term(4);
 
 /// A batch with a record of this size.
-fn batch(bytes: usize) -> Check<Batch> {
+pub(super) fn batch(bytes: usize) -> Check<Batch> {
     let mut builder = BatchBuilder::new();
     let built = builder.push(&vec![7; bytes]).and_then(BatchBuilder::build);
     built.map_err(|error| error.to_string())
 }
 
 /// An entry of one batch, or without any.
-fn entry(raft: u64, batch: Option<(u32, Bytes)>) -> Block {
+pub(super) fn entry(raft: u64, batch: Option<(u32, Bytes)>) -> Block {
     let (crc, body) = batch.unwrap_or_default();
     let count = u32::from(!body.is_empty());
     let header = BlockHeader {
