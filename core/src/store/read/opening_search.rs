@@ -50,6 +50,7 @@ pub(crate) fn last_before(
         match begins_before(at) {
             Ok(true) => range.begin_behind(at),
             Ok(false) => range.end_before(at),
+            Err(error) if planted!(166) => return Err(error),
             Err(error) => {
                 if error.kind() != ErrorKind::Corrupt {
                     failed += 1;

@@ -270,6 +270,7 @@ bugs! {
     160 "a copy of one named log begins behind records that are in no object",
     161 "files of a copy of one named log go before their records are in objects",
     165 "an object that cannot be read is passed over, although the record can be in it" by "unreadable_object_hides_no_other",
+    166 "an object that cannot be read hides the records of others" by "unreadable_object_hides_no_other",
 }
 
 #[cfg(test)]
