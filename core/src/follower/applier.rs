@@ -312,6 +312,7 @@ impl Applier {
             let what = format!("the fed state cannot be decoded: {why}");
             return Ok(Err(Error::new(ErrorKind::Corrupt, what)));
         }
+        // The same limit as in `learn_objects`: a state that is taken leaves room for entries.
         if let Err(refusal) = sequencer.check_group_objects() {
             return Ok(Err(refusal));
         }

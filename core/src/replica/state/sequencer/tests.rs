@@ -402,7 +402,8 @@ proptest! {
 /// A state and news of a group's objects have the same limit in a copy of one log: half of what a segment has room for.
 #[test]
 fn copies_refuse_states_with_more_objects_than_they_could_learn_of() {
-    use crate::replica::state::object_table::ObjectTable;
+    use crate::error::ErrorKind;
+    use crate::store::format::geometry::SEGMENT_BYTES_MIN;
     use crate::store::format::objects::{Ancestor, ObjectState, Objects, StoredObject};
     let table = |objects: u64| {
         let stored = StoredObject { bytes: 1 << 16, data_end: 1 << 15, index_count: 0, index_crc: 0, crc: 0 };
