@@ -67,7 +67,7 @@ pub(crate) fn last_before(
     Ok(Found { at: range.low.checked_sub(1), unreadable })
 }
 
-/// What is left of a search. All segments before `low` begin before the record, those from `high` on do not.
+/// The rest of a search. All segments before `low` begin before the record, those from `high` on do not.
 struct Range {
     low: usize,
     high: usize,

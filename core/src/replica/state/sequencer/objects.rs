@@ -9,7 +9,7 @@ use crate::store::format::geometry::{OBJECT_BYTES, objects_max, room_of};
 use crate::store::format::segment::{HardState, Opening};
 use crate::types::Index;
 
-/// What is wrong where a copy of one log has no room for the group's objects.
+/// The beginning of the messages about a copy of one log that has no room for the group's objects.
 pub(crate) const TOO_SMALL_FOR_OBJECTS: &str =
     "the files of this copy are too small to list the objects of its group";
 
