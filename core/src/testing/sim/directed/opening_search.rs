@@ -38,7 +38,7 @@ fn check(count: usize, lost: u32, holders: usize) -> Check {
     }
     let said = unreadable.map(|error| error.to_string()).unwrap_or_default();
     let behind = at.map_or(0, |at| at + 1);
-    let can_have_it = |other: usize| (behind..=other).all(is_lost);
+    let can_have_it = |other: usize| other >= behind && (behind..=other).all(is_lost);
     for other in (0..count).filter(|other| is_lost(*other)) {
         if said.contains(&format!("object {other} ")) != can_have_it(other) {
             return failed(&format!("of object {other} this is said: {said:?}"));
