@@ -4,9 +4,10 @@
 
 use chiplog::follower::{FollowFrom, FollowMessage, FollowSource, Jumped};
 use chiplog::inspect::Inspector;
-use chiplog::vault::{FaultOptions, FaultyVault, MemoryVault, Vault};
+use chiplog::vault::{FaultOptions, FaultyVault, HookedVault, MemoryVault, Vault};
 use chiplog::{
-    ErrorKind, FollowerLog, Index, Log, Logs, LogsOptions, Options, ReadMode, ReadOnlyLog, Start, Timestamp,
+    Error, ErrorKind, FollowerLog, Index, Log, Logs, LogsOptions, Options, ReadMode, ReadOnlyLog, Start,
+    Timestamp,
 };
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -515,6 +516,11 @@ fn deleted_objects_do_not_hide_later_ones_from_a_search_by_time() {
     let (place, late_place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let logs = open(dir.path(), small(&vault));
     fill(&logs, dir.path(), 800);
+    // However much more than that it took: all logs discard what is before here.
+    let first = copied(&logs).last_index().get() + 50;
+    let mut names = vault.list("").unwrap();
+    names.retain(|object| object.name.contains("/o/"));
+    let early = names[names.len() / 2].name.clone();
     // A log that has no record in what is deleted, and never discards any.
     let late = LOGS + 1;
     append(&logs, &[late], 20);
@@ -528,10 +534,6 @@ fn deleted_objects_do_not_hide_later_ones_from_a_search_by_time() {
     };
     let taken = FollowerLog::create(place.path(), reads(&vault), &state).unwrap();
     feed(&taken, &mut source);
-    let first = 850;
-    let mut names = vault.list("").unwrap();
-    names.retain(|object| object.name.contains("/o/"));
-    let early = names[names.len() / 4].name.clone();
     for log in all() {
         log_of(&logs, log).discard(Index(first)).unwrap();
     }
@@ -608,4 +610,155 @@ fn limits_of_a_copy_hold_after_a_restart_without_a_new_object() {
         stored,
         "the group has another object: the test shows nothing"
     );
+}
+
+/// The names of the objects of the group, in order.
+fn object_names(vault: &MemoryVault, logs: &Logs) -> Vec<String> {
+    let found = vault.list(&format!("{:032x}/o/", group(logs).log_id().get())).unwrap();
+    found.into_iter().map(|object| object.name).collect()
+}
+
+/// The store does not return this object, for a reason of this kind.
+fn fail(vault: &HookedVault, name: &str, kind: ErrorKind) {
+    let name = name.to_owned();
+    vault.set(move |call, asked| match call == "get" && asked == name {
+        true => Err(Error::new(kind, format!("cannot get {name}"))),
+        false => Ok(()),
+    });
+}
+
+/// One object that is lost, or that the store cannot return, hides its own records and no others.
+#[test]
+fn unreadable_object_hides_no_record_of_another() {
+    let (dir, place, below) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let vault = Arc::new(HookedVault::new(below.clone()));
+    let logs = open(dir.path(), small(&below));
+    fill(&logs, dir.path(), 600);
+    append(&logs, &[1], 600); // objects without records of the copied log
+    fill(&logs, dir.path(), 100);
+    let log = copied(&logs);
+    let opts = || plain().vault(vault.clone() as Arc<dyn Vault>);
+    let (taken, _) = copy(place.path(), &log, FollowFrom::First, opts());
+    taken.close().unwrap();
+    drop(taken);
+    let names = object_names(&below, &logs);
+    for kind in [ErrorKind::NotFound, ErrorKind::Unavailable] {
+        let mut seen = std::collections::BTreeSet::new();
+        for bad in [names.len() - 1, names.len() / 2, 1, 0] {
+            let name = &names[bad];
+            fail(&vault, name, kind);
+            let taken = FollowerLog::open(place.path(), opts()).unwrap();
+            let last = taken.log().last_index().get();
+            let mut missing = Vec::new();
+            for n in 1..=last {
+                match taken.log().read(Index(n)) {
+                    Ok(found) => assert_eq!(found.data, record(COPIED, n), "record {n}, object {bad}"),
+                    Err(error) => {
+                        assert!(error.to_string().contains(name), "record {n}, object {bad}: {error}");
+                        assert!(seen.insert(n), "record {n}, object {bad}: not for the first time");
+                        missing.push(n);
+                    }
+                }
+            }
+            read_from(taken.log(), missing.last().map_or(1, |n| n + 1));
+            taken.close().unwrap();
+        }
+        vault.set(|_, _| Ok(()));
+        assert!(!seen.is_empty(), "none of them has a record: the test shows nothing");
+    }
+    read_from(FollowerLog::open(place.path(), opts()).unwrap().log(), 1);
+}
+
+/// A copy whose last record is in an object that its source cannot read continues behind what is stored, and takes nothing of another
+/// history.
+#[test]
+fn copy_that_was_away_is_fed_although_the_object_of_its_last_record_cannot_be_read() {
+    let (dir, below) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let vault = Arc::new(HookedVault::new(below.clone()));
+    let opened = || open(dir.path(), small(&below).vault(vault.clone() as Arc<dyn Vault>).object_scrub(None));
+    let logs = opened();
+    append(&logs, &all(), 250);
+    let places: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+    let away: Vec<_> = places
+        .iter()
+        .map(|place| copy(place.path(), &copied(&logs), FollowFrom::First, reads(&below)).0)
+        .collect();
+    let last = away[0].log().last_index();
+    fill(&logs, dir.path(), 1500);
+    let names = object_names(&below, &logs);
+    // The object with the last record of the copies.
+    let bad = names.iter().take(20).find(|name| {
+        fail(&vault, name, ErrorKind::NotFound);
+        let copy = tempfile::tempdir().unwrap();
+        let opts = plain().vault(vault.clone() as Arc<dyn Vault>);
+        let (reader, _) = self::copy(copy.path(), &copied(&logs), FollowFrom::Newest, opts);
+        reader.log().read(last).is_err()
+    });
+    let bad = bad.unwrap().clone();
+    vault.set(|_, _| Ok(()));
+    logs.close().unwrap();
+    drop(logs);
+    for (taken, kind) in
+        away.iter().zip([ErrorKind::NotFound, ErrorKind::Unavailable, ErrorKind::PermissionDenied])
+    {
+        fail(&vault, &bad, kind);
+        let logs = opened();
+        let log = copied(&logs);
+        assert!(log.read(last).unwrap_err().to_string().contains(&bad));
+        let from = taken.resume_point().unwrap();
+        let FollowFrom::AfterRecord { log: id, raft, term, next, first, time } = from else {
+            panic!("not a copy of one log")
+        };
+        assert_eq!(next, last.next());
+        let later = Timestamp(time.get() + 3_600_000);
+        let other = FollowFrom::AfterRecord { log: id, raft, term, next, first, time: later };
+        let refused = log.follow(other).unwrap().skip_stored().next(0).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Diverged, "{refused}");
+        // One that does not read objects cannot be led past it.
+        assert!(log.follow(from).unwrap().next(0).is_err());
+        let mut source = log.follow(from).unwrap().skip_stored();
+        assert_eq!(source.next_bytes().unwrap(), None);
+        assert_eq!(feed(taken, &mut source).1, []);
+        assert_eq!(taken.log().last_index(), log.last_index());
+        append(&logs, &all(), 50);
+        feed(taken, &mut source);
+        vault.set(|_, _| Ok(()));
+        check(taken, &log, 1);
+        logs.close().unwrap();
+    }
+}
+
+/// A copy that jumps over discarded records is told of the group's objects again at once: its own limits hold.
+#[test]
+fn copy_knows_the_objects_again_right_behind_a_jump() {
+    let (dir, place, vault) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let logs = open(dir.path(), reads(&vault).object_bytes(128 << 10));
+    append(&logs, &all(), 300);
+    let log = copied(&logs);
+    let local = || reads(&vault).local_bytes(2 * u64::from(SEGMENT));
+    let (taken, _) = copy(place.path(), &log, FollowFrom::First, local());
+    let mut source = log.follow(taken.resume_point().unwrap()).unwrap().skip_stored();
+    feed(&taken, &mut source);
+    let behind = taken.log().last_index();
+    append(&logs, &all(), 60);
+    let first = log.last_index().next();
+    append(&logs, &all(), 600);
+    eventually("they are stored", || group(&logs).metrics().unstored_bytes < 256 << 10);
+    log.discard(first).unwrap();
+    let jump = source.next(0).unwrap().unwrap();
+    assert!(matches!(jump, FollowMessage::State(_)), "{jump:?}");
+    assert!(
+        taken.apply(jump).unwrap().is_none_or(|jumped| jumped.from == behind.next() && jumped.to == first)
+    );
+    let news = source.next(0).unwrap().unwrap();
+    assert!(matches!(news, FollowMessage::State(_)), "{news:?}");
+    taken.apply(news).unwrap();
+    feed(&taken, &mut source);
+    check(&taken, &log, first.get());
+    // Nothing more is stored, and files go.
+    drop(source);
+    taken.close().unwrap();
+    drop(taken);
 }

@@ -6,7 +6,7 @@ use chiplog::backup::{Backup, RestoreOptions};
 use chiplog::cluster::{Bootstrap, Change, ClusterOptions};
 use chiplog::follower::{FollowFrom, FollowMessage};
 use chiplog::transport::MemoryNetwork;
-use chiplog::vault::{FaultOptions, FaultyVault, MemoryVault, Vault};
+use chiplog::vault::{FaultOptions, FaultyVault, HookedVault, MemoryVault, Vault};
 use chiplog::{
     ErrorKind, FollowerLog, Index, Log, LogId, LogNumber, LogOption, Logs, LogsOptions, NodeId, Options,
     ReadMode, Start,
@@ -233,6 +233,75 @@ fn damaged_and_lost_objects_are_stored_again() {
     for ((name, bytes), right) in objects.iter().zip(&right) {
         assert_eq!(get(name, *bytes), right, "{name}");
     }
+}
+
+/// The records of a log that cannot be read. Each error names this object, and all other records are right.
+fn unreadable(log: u64, handle: &Log, name: &str) -> Vec<u64> {
+    let mut missing = Vec::new();
+    for n in 1..=handle.last_index().get() {
+        match handle.read(Index(n)) {
+            Ok(found) => assert_eq!(found.data, record(log, n), "record {n} of log {log}"),
+            Err(error) => {
+                assert!(error.to_string().contains(name), "record {n} of log {log}: {error}");
+                missing.push(n);
+            }
+        }
+    }
+    missing
+}
+
+/// One object that is lost, or that the store cannot return, hides its own records and no others, of whichever log and wherever it is in
+/// the list.
+#[test]
+fn unreadable_object_hides_no_record_of_another() {
+    let (dir, below) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let vault = Arc::new(HookedVault::new(below.clone()));
+    let opened =
+        || open(dir.path(), options(&below).vault(vault.clone() as Arc<dyn Vault>).object_scrub(None));
+    let logs = opened();
+    append(&logs, &all(), 400);
+    append(&logs, &[2], 1000); // objects without records of the others
+    eventually("objects are stored", || group(&logs).metrics().stored_bytes > 2_000_000);
+    until_files_go(&logs, dir.path());
+    let names = objects(&below, group(&logs).log_id());
+    logs.close().unwrap();
+    drop(logs);
+    for kind in [ErrorKind::NotFound, ErrorKind::Unavailable] {
+        let mut seen = std::collections::BTreeSet::new();
+        for bad in [names.len() - 1, names.len() / 2, names.len() / 4, 1, 0] {
+            let name = names[bad].0.clone();
+            let of = name.clone();
+            vault.set(move |call, name| match call == "get" && name == of {
+                true => Err(chiplog::Error::new(kind, format!("cannot get {name}"))),
+                false => Ok(()),
+            });
+            let logs = opened();
+            for log in [1, 2, LOGS] {
+                let handle = log_of(&logs, log);
+                let missing = unreadable(log, &handle, &name);
+                assert!(missing.windows(2).all(|two| two[0] + 1 == two[1]), "object {bad}: {missing:?}");
+                for n in &missing {
+                    assert!(
+                        seen.insert((log, *n)),
+                        "record {n} of log {log}, object {bad}: not for the first time"
+                    );
+                }
+                // A reader goes on up to the object, and behind it.
+                let (first, last) =
+                    (missing.first().copied().unwrap_or(1), missing.last().copied().unwrap_or(0));
+                let mut reader = handle.reader(Start::First).unwrap();
+                for n in 1..first {
+                    assert_eq!(reader.next_record().unwrap().unwrap().data, record(log, n));
+                }
+                read_all(log, &handle, last + 1);
+            }
+            logs.close().unwrap();
+        }
+        vault.set(|_, _| Ok(()));
+        assert!(!seen.is_empty(), "none of them has a record: the test shows nothing");
+    }
+    let logs = opened();
+    all().into_iter().for_each(|log| read_all(log, &log_of(&logs, log), 1));
 }
 
 /// A flipped bit on the way from the store is never served, and an object that came damaged is fetched again.

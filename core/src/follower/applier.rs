@@ -36,13 +36,15 @@ use crate::replica::queue::proposals::{BlockBuilder, Command, ProposalQueue};
 use crate::replica::state::command::parse_command;
 use crate::replica::state::log_clock::LogClock;
 use crate::replica::state::object_table::Shown;
-use crate::replica::state::sequencer::{Owner, Replayed, SequencedBlock, Sequencer, TakenTable};
+use crate::replica::state::sequencer::{
+    Owner, Replayed, SequencedBlock, Sequencer, TOO_SMALL_FOR_OBJECTS, TakenTable,
+};
 use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::writer::{SyncOnce, Writer, Written};
 use crate::store::allocator::Purpose;
 use crate::store::block_bytes;
 use crate::store::format::block::Kind;
-use crate::store::format::geometry::{SEGMENT_HEADER_BYTES, room_of};
+use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
 use crate::store::format::identity::Identity;
 use crate::store::format::segment::HARD_STATE_BYTES;
 use crate::store::read::group_objects::GroupObjects;
@@ -311,6 +313,10 @@ impl Applier {
             let what = format!("the fed state cannot be decoded: {why}");
             return Ok(Err(Error::new(ErrorKind::Corrupt, what)));
         }
+        // The same limit as in `learn_objects`: a state that is taken leaves room for entries.
+        if let Err(refusal) = sequencer.check_group_objects() {
+            return Ok(Err(refusal));
+        }
         let next = end.next;
         self.settle()?; // the new segment has to begin with the next write
         if let Err(refusal) = self.writer.plan.roll(sequencer.opening(), 0, Purpose::Metadata) {
@@ -340,8 +346,7 @@ impl Applier {
         if !is_of_one_log || stored_below < self.sequencer.committed().local_first {
             return;
         }
-        let room = room_of(self.options.segment_bytes as usize) / 2; // the rest is for entries
-        match self.sequencer.take_group_objects(&table, room) {
+        match self.sequencer.take_group_objects(&table) {
             TakenTable::New | TakenTable::Known => {
                 self.stored_below = self.stored_below.max(stored_below);
                 self.show_objects();
@@ -358,8 +363,8 @@ impl Applier {
             return;
         }
         let (log, segment_bytes) = (self.me.log, self.options.segment_bytes);
-        tracing::warn!(%log, objects, segment_bytes, "the files of this copy are too small to list the objects of its group: it learns of no \
-            new ones, and its own files stay, whatever local_bytes says; open it with larger segment_bytes");
+        tracing::warn!(%log, objects, segment_bytes, "{TOO_SMALL_FOR_OBJECTS}: it learns of no new ones, and its own files stay, whatever \
+            local_bytes says; open it with larger segment_bytes");
     }
 
     fn check_log(&self, log: LogId) -> Result<()> {

@@ -20,6 +20,7 @@
 //!   has the time of the last record before it, so the copy's last time is that of its last record;
 //! - the log alone discards records of the copy: never another copy, which can keep less;
 //! - a copy that reads objects of the group is led past no record that is not in these or discarded, and told of no others;
+//! - no record follows the copy's last one unless both ends were compared, or a state is between: see `skip_uncompared`;
 //! - between calls a feed holds no bytes of batches in memory.
 //!
 //! Must not know: who follows, the writer.
@@ -28,7 +29,7 @@ use crate::cluster::membership::Membership;
 use crate::error::{Error, ErrorKind, Result};
 use crate::follower::entry_feed::{PASSED_SEGMENTS_MAX, begins};
 use crate::follower::message::{FollowEntries, FollowEntry, FollowFrom, FollowMessage};
-use crate::follower::stored_part::StoredPart;
+use crate::follower::stored_part::{StoredPart, time_before_files};
 use crate::read::log_set::unknown;
 use crate::read::positions::Until;
 use crate::read::reader::{NextBatch, Reader};
@@ -182,7 +183,11 @@ impl RecordFeed {
         if let Position::Begins(start) = self.position {
             return self.begin(start).map(Some);
         }
-        let Some(behind) = self.behind()? else { return Ok(None) };
+        let behind = match self.behind() {
+            Ok(Some(behind)) => behind,
+            Ok(None) => return Ok(None),
+            Err(error) => return self.skip_uncompared(error).map(Some),
+        };
         if self.has_news()
             && let Some(news) = self.news(behind)?
         {
@@ -237,7 +242,11 @@ impl RecordFeed {
         if matches!(self.position, Position::Begins(_)) {
             return Ok(None);
         }
-        let Some(behind) = self.behind()? else { return Ok(None) };
+        let behind = match self.behind() {
+            Ok(Some(behind)) => behind,
+            Err(error) if self.uncompared(&error).is_none() => return Err(error),
+            Ok(None) | Err(_) => return Ok(None),
+        };
         if self.has_news() {
             return Ok(None);
         }
@@ -367,7 +376,7 @@ impl RecordFeed {
                 here => here?,
             };
             if let Some(here) = here.filter(|here| *here != behind.time) {
-                return Err(another_time(last, here, behind.time));
+                return Err(another_time((last, behind.time), (last, here)));
             }
         }
         let behind = if planted!(141) { Behind { next: behind.next.next(), ..behind } } else { behind };
@@ -378,18 +387,46 @@ impl RecordFeed {
         Ok(Some(behind))
     }
 
-    /// The time of a record. `None`: it is not committed. An outage of the object store does not hinder a copy right behind what is
-    /// stored: the time of the last record there is known without it.
+    /// The time of a record. `None`: it is not committed. That of the last one before the files is known without the object store.
     fn time_of(&mut self, last: Index) -> Result<Option<Timestamp>> {
         if self.skips_stored
             && !self.view.is_in_files(last)
-            && let Some(part) = self.stored_part()?.filter(|part| part.upto == last.next())
+            && let Some(time) = time_before_files(&self.view, last)?
         {
-            return Ok(Some(part.time));
+            return Ok(Some(time));
         }
         let batch = self.batch_at(last);
         self.release();
         Ok(batch?.map(|batch| batch.timestamp))
+    }
+
+    /// The end of a copy whose last record could not be compared with the one here, for this reason: it is in an object, which cannot be
+    /// read. None: it could be, or it is in a file here.
+    fn uncompared(&self, error: &Error) -> Option<Behind> {
+        let Position::Claimed(behind) = self.position else { return None };
+        let is_in_object = self.skips_stored && !self.view.is_in_files(behind.next.previous());
+        let is_other = matches!(error.kind(), ErrorKind::Diverged | ErrorKind::Closed);
+        (is_in_object && !is_other).then_some(behind)
+    }
+
+    /// Leads a copy that could not be compared past all that is stored. It needs none of that from here, and all of its own files go, so
+    /// nothing of another history is before what it gets next.
+    ///
+    /// # Errors
+    /// `Diverged`: its last record has a later time than one behind it here. This error, if it could be compared, or cannot be led past that
+    /// record.
+    fn skip_uncompared(&mut self, error: Error) -> Result<FollowMessage> {
+        let Some(behind) = self.uncompared(&error) else { return Err(error) };
+        let (last, known) = (behind.next.previous(), self.stored_part()?);
+        if let Some(part) = known.filter(|part| part.upto >= behind.next && part.time < behind.time) {
+            return Err(another_time((last, behind.time), (part.upto.previous(), part.time)));
+        }
+        let state = self.skip(behind)?.ok_or_else(|| error.clone())?;
+        tracing::info!(
+            log = %self.log, record = %last, %error,
+            "the last record of a copy cannot be compared with the one here: the copy continues behind what is stored"
+        );
+        Ok(state)
     }
 
     /// Determines the next item for a follower that has this.
@@ -518,10 +555,10 @@ impl RecordFeed {
         let body = Bytes::from(opening.encode());
         let header = header(Kind::Opening, raft, next, time, &body);
         self.position = Position::Behind(behind);
-        if let Some(StoredPart { objects, .. }) = stored {
-            let next = objects.number + objects.list.len() as u64;
-            self.told = Told { numbers: Some((objects.number, next)), bytes: 0 };
-        }
+        // A state without objects takes away those of which the copy was told.
+        let numbers = stored
+            .map(|StoredPart { objects, .. }| (objects.number, objects.number + objects.list.len() as u64));
+        self.told = Told { numbers, bytes: 0 };
         let (log, committed, kept) = (self.log, self.committed(), self.kept());
         FollowMessage::State(FollowSnapshot { log, committed, kept, header, body })
     }
@@ -769,10 +806,11 @@ fn lacks(next: Index) -> Error {
     Error::new(ErrorKind::Unavailable, what)
 }
 
-fn another_time(last: Index, here: Timestamp, there: Timestamp) -> Error {
+/// A record of the follower and its time; and one that is not before it, and its time here.
+fn another_time((last, there): (Index, Timestamp), (record, here): (Index, Timestamp)) -> Error {
     let what = format!(
-        "the follower's last record {last} has time {there}, and this record has time {here} here: the follower has another \
-         history; nothing was sent to it. Check each of them with `chiplog verify`"
+        "the follower's last record {last} has time {there}, and record {record} has time {here} here: the follower has another history; \
+         nothing was sent to it. Check each of them with `chiplog verify`"
     );
     Error::new(ErrorKind::Diverged, what)
 }

@@ -72,6 +72,21 @@ impl StoredPart {
     }
 }
 
+/// The time of record `last`, if it is the last one before all files. None: it is another one, or it is not known.
+///
+/// # Errors
+/// As [`StoredPart::of`].
+pub(super) fn time_before_files(view: &LogView, last: Index) -> Result<Option<Timestamp>> {
+    let passed = view.segments.undisturbed(|| {
+        let Some(oldest) = view.segments.oldest() else { return Ok(None) };
+        match view.log.is_none() {
+            true => Ok(Some((oldest.base.next, oldest.first_timestamp))),
+            false => passed_in(view, &oldest),
+        }
+    })?;
+    Ok(passed.filter(|(next, _)| *next == last.next()).map(|(_, time)| time))
+}
+
 /// The record at which the log is where a file begins, and the time of the last one before it. None: the log was opened later.
 fn passed_in(view: &LogView, file: &Arc<Segment>) -> Result<Option<(Index, Timestamp)>> {
     let data = view.segments.open(file)?;

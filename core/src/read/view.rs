@@ -92,7 +92,10 @@ impl LogView {
     pub(crate) fn segment_holding(&self, index: Index) -> Option<Arc<Segment>> {
         match self.log.is_none() {
             true => self.segments.holding(index).ok().flatten(),
-            false => self.runs.holding(self.log, index).ok(),
+            false => {
+                let found = self.runs.holding(self.log, index).ok();
+                found.filter(|found| found.unreadable.is_none()).map(|found| found.segment)
+            }
         }
     }
 

@@ -192,6 +192,7 @@ pub(crate) fn create_followed(
     sequencer
         .begin_at(&state.header, &state.body, options)
         .map_err(|why| Error::new(ErrorKind::Corrupt, format!("the source's state is malformed: {why}")))?;
+    sequencer.check_group_objects()?;
     let opening = sequencer.opening();
     check_opening(&opening, options)?;
     let segments = Arc::new(Segments::new(disk.clone(), options.read_mode, VecDeque::new()));

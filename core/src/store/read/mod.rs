@@ -7,6 +7,7 @@ mod copy_uses;
 pub(crate) mod cursor;
 pub(crate) mod entry_lookup;
 pub(crate) mod group_objects;
+pub(crate) mod opening_search;
 pub(crate) mod run_cursor;
 pub(crate) mod run_directory;
 pub(crate) mod scanner;

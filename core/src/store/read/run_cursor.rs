@@ -3,10 +3,11 @@
 //!
 //! Invariants:
 //! - it reads only below `Segment::readable`;
+//! - objects that cannot be read are passed over only if the record was found in another one; else their error is returned;
 //! - a record that cannot be read from a copy is read from the segment: a copy that is damaged, or lacks it, costs time only.
 
 use super::block_reader::{Blocks, Slice, WINDOW_BYTES};
-use super::run_directory::{RunDirectories, RunDirectory, RunPlace, not_here, unknown_object};
+use super::run_directory::{Holding, RunDirectories, RunDirectory, RunPlace, not_here, unknown_object};
 use super::sorted_copies::SortedCopy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::Malformed;
@@ -103,26 +104,43 @@ impl RunCursor {
             return Ok(found);
         }
         self.position = None; // an error from here on is not of the copy
-        let segment = self.directories.holding(self.log, next)?;
-        if let Some(found) = self.find_in_copy(&segment, next)? {
-            return Ok(found);
+        let Holding { segment, unreadable } = self.directories.holding(self.log, next)?;
+        match (self.find_in_segment(&segment, next), unreadable) {
+            (Ok(Some(found)), _) => Ok(found),
+            (Ok(None), Some(error)) => Err(error), // the record is in it
+            (Err(error), Some(other)) => {
+                let what = format!("{error}; the record may also be in what cannot be read either: {other}");
+                Err(error.with_message(what))
+            }
+            (Ok(None), None) => Err(self.lacks(&segment, next)),
+            (Err(error), None) => Err(error),
         }
-        self.enter(&segment, next)?;
+    }
+
+    /// Returns the run that contains record `next`, if it is in this segment or object.
+    fn find_in_segment(&mut self, segment: &Arc<Segment>, next: Index) -> Result<Option<FoundRun>> {
+        if let Some(found) = self.find_in_copy(segment, next)? {
+            return Ok(Some(found));
+        }
+        self.enter(segment, next)?;
         if let Some(found) = self.find_here(next)? {
-            return Ok(found);
+            return Ok(Some(found));
         }
         if let Some(Position::Segment { directory, blocks }) = &self.position {
             directory.read_gaps(blocks.data())?;
         }
-        self.find_here(next)?.ok_or_else(|| {
-            let is_last_object = object_of(&segment).is_some()
-                && self.directories.segments().objects().after(&segment).is_ok_and(|next| next.is_none());
-            if is_last_object {
-                return not_here(self.log, next);
-            }
-            let what = format!("record {next} of log {} is committed, but no block contains it", self.log);
-            Error::new(ErrorKind::Corrupt, what)
-        })
+        self.find_here(next)
+    }
+
+    /// The error of a segment or an object that lacks a record, although openings say that it contains it.
+    fn lacks(&self, segment: &Arc<Segment>, next: Index) -> Error {
+        let is_last_object = object_of(segment).is_some()
+            && self.directories.segments().objects().after(segment).is_ok_and(|next| next.is_none());
+        if is_last_object {
+            return not_here(self.log, next);
+        }
+        let what = format!("record {next} of log {} is committed, but no block contains it", self.log);
+        Error::new(ErrorKind::Corrupt, what)
     }
 
     /// Goes to the records of a segment or an object from about `next` on.
@@ -146,14 +164,16 @@ impl RunCursor {
     /// Those of reading an object.
     pub(crate) fn go_to_object(&mut self, next: Index) -> Result<bool> {
         self.position = None;
-        let Some(object) = self.directories.object_holding(self.log, next)? else { return Ok(false) };
+        let Some(found) = self.directories.object_holding(self.log, next)? else { return Ok(false) };
+        let Holding { segment: object, unreadable } = found;
         self.enter(&object, next)?;
         let is_there = self.find_here(next)?.is_some();
         self.position = None;
         if is_there {
             self.enter(&object, next)?; // the look has passed it
+            return Ok(true);
         }
-        Ok(is_there)
+        unreadable.map_or(Ok(false), Err)
     }
 
     /// Returns the run that contains record `next`, in this object, whatever the log has discarded since.
@@ -178,8 +198,8 @@ impl RunCursor {
             let Some(object) = objects.after(object)?.filter(|object| is_sorted_object(object)) else {
                 return Ok(None);
             };
-            self.enter(&object, next)?;
-            return self.find_here(next);
+            // If it cannot be read, the record may be in a later one all the same.
+            return Ok(self.enter(&object, next).and_then(|()| self.find_here(next)).unwrap_or_default());
         }
         let mut number = copy.number();
         for _ in 0..NEXT_MAX {
@@ -280,8 +300,8 @@ impl RunCursor {
         list: &[Arc<Segment>],
         error: Error,
     ) -> Result<Option<Index>> {
-        let Some(object) = self.directories.object_holding(self.log, first)? else { return Err(error) };
-        let before = list.partition_point(|segment| segment.number < object.number);
+        let Some(found) = self.directories.object_holding(self.log, first)? else { return Err(error) };
+        let before = list.partition_point(|segment| segment.number < found.segment.number);
         self.look_since(time, list.get(before..).unwrap_or_default())
     }
 

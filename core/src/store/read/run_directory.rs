@@ -4,10 +4,12 @@
 //! Invariants:
 //! - it covers blocks below `Segment::readable` only: those are committed and do not change;
 //! - the places of a log are ascending by index;
+//! - a segment whose opening cannot be read hides no record of another one: see `opening_search.rs`;
 //! - blocks whose header or table is damaged are a gap, up to the next block that can be found. It is read again when a
 //!   record is not found: it may have been repaired.
 
 use super::block_reader::{Blocks, Located, WINDOW_BYTES};
+use super::opening_search::{Found, last_before};
 use super::sorted_copies::{SortedCopies, SortedCopy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::Malformed;
@@ -112,9 +114,9 @@ impl RunDirectories {
     /// The segment is an object if the record is before all files.
     ///
     /// # Errors
-    /// `Corrupt`: a segment's opening is damaged; `Io`; `Closed`: there are no segments. `Unavailable`: the record is before all
-    /// files, and in no object that is known here; and those of reading an object.
-    pub(crate) fn holding(&self, log: LogNumber, index: Index) -> Result<Arc<Segment>> {
+    /// `Corrupt`: a file's opening is damaged, or those of objects of which the first one would contain the record; `Io`; `Closed`: there
+    /// are no segments. `Unavailable`: the record is before all files, and in no object that is known here; and those of reading an object.
+    pub(crate) fn holding(&self, log: LogNumber, index: Index) -> Result<Holding> {
         if self.can_lag {
             return self.object_holding(log, index)?.ok_or_else(|| not_here(log, index));
         }
@@ -123,12 +125,12 @@ impl RunDirectories {
             if files.is_empty() {
                 return Err(Error::new(ErrorKind::Closed, "the log has no segments"));
             }
-            if let Some(file) = self.last_before(&files, log, index)? {
-                return Ok(file);
+            if let Some(file) = self.file_holding(&files, log, index)? {
+                return Ok(Holding::of(file));
             }
             // Without objects this is the place where the record is missed.
             if !self.segments.reads_objects() {
-                return files.first().cloned().ok_or_else(|| not_here(log, index));
+                return files.first().cloned().map(Holding::of).ok_or_else(|| not_here(log, index));
             }
             self.object_holding(log, index)?.ok_or_else(|| not_here(log, index))
         })
@@ -137,7 +139,7 @@ impl RunDirectories {
     /// Whether record `index` of a log is in a file, or will be: reading it does not wait for the object store.
     pub(crate) fn is_in_files(&self, log: LogNumber, index: Index) -> bool {
         !self.segments.reads_objects()
-            || matches!(self.last_before(&self.segments.snapshot(), log, index), Ok(Some(_)))
+            || matches!(self.file_holding(&self.segments.snapshot(), log, index), Ok(Some(_)))
     }
 
     /// An object whose records are log by log.
@@ -166,44 +168,49 @@ impl RunDirectories {
     /// As [`Self::holding`], of the objects alone. `None`: it is before all of them. If it is behind all of them, the last one.
     ///
     /// # Errors
-    /// Those of reading an object.
-    pub(crate) fn object_holding(&self, log: LogNumber, index: Index) -> Result<Option<Arc<Segment>>> {
+    /// Those of reading an object that can contain the record, or of several others.
+    pub(crate) fn object_holding(&self, log: LogNumber, index: Index) -> Result<Option<Holding>> {
         let objects = self.segments.objects().beginning_before(EntryIndex(u64::MAX));
-        self.last_before(&objects, log, index)
+        let Found { at, unreadable } =
+            last_before(objects.len(), |n| self.begins_before(&objects[n], log, index))?;
+        match (at.and_then(|n| objects.get(n)).cloned(), unreadable) {
+            (Some(segment), unreadable) => Ok(Some(Holding { segment, unreadable })),
+            (None, Some(error)) => Err(error), // the record would be in it
+            (None, None) => Ok(None),
+        }
     }
 
-    /// The last of these segments in whose opening the log has not passed the record.
-    fn last_before(
+    /// As [`Self::holding`], of files. If one that can have the record cannot be read, that is an error: it is repaired, and objects may
+    /// have the record.
+    fn file_holding(
         &self,
-        list: &[Arc<Segment>],
+        files: &[Arc<Segment>],
         log: LogNumber,
         index: Index,
     ) -> Result<Option<Arc<Segment>>> {
-        let begins_before = |segment: &Arc<Segment>| -> Result<bool> {
-            let passed = in_opening(&self.segments.open(segment)?, |logs| has_passed(logs, log, index))?;
-            Ok(!passed)
-        };
-        // A binary search whose steps can fail. Most readers are in the newest segment.
-        let (mut low, mut high) = (0, list.len());
-        let mut unreadable = None;
-        let mut middle = list.len().saturating_sub(1);
-        while low < high {
-            match begins_before(&list[middle]) {
-                Ok(true) => low = middle + 1,
-                Ok(false) => high = middle,
-                // If it was deleted, no log needs it and those before it.
-                Err(error) if self.can_lag && error.kind() == ErrorKind::Corrupt => {
-                    low = middle + 1;
-                    unreadable = Some((low, error));
-                }
-                Err(error) => return Err(error),
-            }
-            middle = low.midpoint(high);
-        }
-        match unreadable {
-            Some((behind, error)) if behind == low => Err(error), // the record would be in it
-            _ => Ok(low.checked_sub(1).and_then(|n| list.get(n)).cloned()),
-        }
+        let Found { at, unreadable } =
+            last_before(files.len(), |n| self.begins_before(&files[n], log, index))?;
+        unreadable.map_or_else(|| Ok(at.and_then(|n| files.get(n)).cloned()), Err)
+    }
+
+    /// Whether a segment begins before a record of a log.
+    fn begins_before(&self, segment: &Arc<Segment>, log: LogNumber, index: Index) -> Result<bool> {
+        let passed = in_opening(&self.segments.open(segment)?, |logs| has_passed(logs, log, index))?;
+        Ok(!passed)
+    }
+}
+
+/// The segment that contains a record, as far as openings say.
+#[derive(Debug)]
+pub(crate) struct Holding {
+    pub(crate) segment: Arc<Segment>,
+    /// Objects behind it cannot be read, for this reason. If the record is not in the segment, it is in one of these.
+    pub(crate) unreadable: Option<Error>,
+}
+
+impl Holding {
+    fn of(segment: Arc<Segment>) -> Self {
+        Self { segment, unreadable: None }
     }
 }
 

@@ -287,6 +287,8 @@ bugs! {
     162 "rows leave the table although the object that is to hold them does not have them",
     163 "a discard of some records forgets all objects whose rows are elsewhere",
     164 "the log is said to begin behind an object with records that are not discarded",
+    165 "an object that cannot be read is passed over, although the record can be in it" by "unreadable_object_hides_no_other",
+    166 "an object that cannot be read hides the records of others" by "unreadable_object_hides_no_other",
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::Error;
-use crate::replica::queue::proposals::Command;
+use crate::replica::queue::proposals::{Command, LogCommand};
 use crate::sync::completion::Ticket;
 
 const HEARTBEAT: Duration = Duration::from_millis(100);
@@ -386,6 +386,25 @@ fn order(node: &mut Node, command: Command) -> Ticket {
     let ticket = completer.ticket(0, 0, 0);
     node.replica.command(command, Some(completer), Moment::START, &mut node.writer.plan).unwrap();
     ticket
+}
+
+/// A log that is opened once more, with nothing else under way, waits for no slice of entries: no later commit would answer it.
+#[test]
+fn opening_that_changes_nothing_is_answered_at_once() {
+    let mut node = node_with(&SimDisk::default(), Bootstrap::Init);
+    let log = crate::types::LogNumber(1);
+    let open = Command::Log(LogCommand::Open { log, start: Index(1) });
+    let first = order(&mut node, open);
+    let none_is_stored = EntryIndex(0);
+    let committed = node.replica.sequencer.end().raft;
+    for (completer, outcome) in node.replica.commit_to(committed, none_is_stored) {
+        completer.answer(outcome);
+    }
+    assert!(first.poll().unwrap().is_ok());
+    for command in [open, Command::Log(LogCommand::Drop { log: crate::types::LogNumber(2) })] {
+        assert!(order(&mut node, command).poll().expect("it is answered").is_ok());
+    }
+    assert!(!node.replica.has_waiting());
 }
 
 /// The append's leader was deposed, and no later leader decides its outcome.

@@ -26,7 +26,7 @@ mod logs;
 mod objects;
 mod replay;
 
-pub(crate) use objects::TakenTable;
+pub(crate) use objects::{TOO_SMALL_FOR_OBJECTS, TakenTable};
 pub(crate) use replay::Replayed;
 
 use crate::cluster::membership::Membership;

@@ -5,9 +5,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::replica::queue::proposals::ObjectCommand;
 use crate::replica::state::object_table::ObjectTable;
 use crate::store::format::block::{BlockHeader, Kind};
-use crate::store::format::geometry::{OBJECT_BYTES, objects_max};
+use crate::store::format::geometry::{OBJECT_BYTES, objects_max, room_of};
 use crate::store::format::segment::{HardState, Opening};
 use crate::types::Index;
+
+/// The beginning of the messages about a copy of one log that has no room for the group's objects.
+pub(crate) const TOO_SMALL_FOR_OBJECTS: &str =
+    "the files of this copy are too small to list the objects of its group";
 
 /// The fate of a table of a group's objects in a copy of one of its logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +68,7 @@ impl Sequencer {
     }
 
     /// In a copy of one log of a shared group: takes over a table of the group's objects, if it is newer. It is in the openings from here on.
-    pub(crate) fn take_group_objects(&mut self, table: &ObjectTable, opening_bytes_max: usize) -> TakenTable {
+    pub(crate) fn take_group_objects(&mut self, table: &ObjectTable) -> TakenTable {
         let known = self.objects.group();
         if table.group().is_none() || known.is_some_and(|known| Some(known) != table.group()) {
             return TakenTable::OfAnotherGroup;
@@ -74,12 +78,34 @@ impl Sequencer {
             return TakenTable::Known;
         }
         let bytes = self.opening_bytes_max() - self.objects.encoded_bytes() + table.encoded_bytes();
-        if bytes > opening_bytes_max {
+        if bytes > self.group_openings_max() {
             return TakenTable::TooLarge;
         }
         self.objects = table.clone();
         self.committed.objects = table.clone();
         TakenTable::New
+    }
+
+    /// In a copy of one log of a shared group: how large an opening with the group's objects may be. The rest of a segment is for entries.
+    fn group_openings_max(&self) -> usize {
+        room_of(self.segment_bytes as usize) / 2
+    }
+
+    /// In a copy of one log of a shared group that begins here: checks that openings have room for the group's objects, as
+    /// [`Self::take_group_objects`] does later.
+    ///
+    /// # Errors
+    /// `TooLarge`: they have none.
+    pub(crate) fn check_group_objects(&self) -> Result<()> {
+        if self.objects.group().is_none() || self.opening_bytes_max() <= self.group_openings_max() {
+            return Ok(());
+        }
+        let what = format!(
+            "{TOO_SMALL_FOR_OBJECTS}: there are {} objects, and segment_bytes is {}; open it with larger segment_bytes",
+            self.objects.len(),
+            self.segment_bytes
+        );
+        Err(Error::new(ErrorKind::TooLarge, what))
     }
 
     /// Sets the first record that this directory keeps. Records before it are in the object store, or discarded; or a follower keeps

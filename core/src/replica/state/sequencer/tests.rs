@@ -398,3 +398,47 @@ proptest! {
         }
     }
 }
+
+/// A state and news of a group's objects have the same limit in a copy of one log: half of what a segment has room for.
+#[test]
+fn copies_refuse_states_with_more_objects_than_they_could_learn_of() {
+    use crate::error::ErrorKind;
+    use crate::store::format::geometry::SEGMENT_BYTES_MIN;
+    use crate::store::format::objects::{Ancestor, ObjectState, Objects, StoredObject};
+    let table = |objects: u64| {
+        let stored = StoredObject { bytes: 1 << 16, data_end: 1 << 15, index_count: 0, index_crc: 0, crc: 0 };
+        let end = |n| Base { raft: EntryIndex(10 * n), term: Term(1), next: Index(100 * n) };
+        let state = |n| ObjectState { end: end(n + 1), timestamp: Timestamp(n), stored: Some(stored) };
+        let ancestors = vec![Ancestor { log: crate::types::LogId(7), below: objects }];
+        let list = (1..=objects).map(state).collect();
+        ObjectTable::of(Objects {
+            number: 0,
+            base: end(1),
+            older: Default::default(),
+            list,
+            ancestors,
+            part: LogNumber(3),
+        })
+    };
+    let copy = || {
+        let options = Options::with_segment_bytes(SEGMENT_BYTES_MIN).sessions_max(1);
+        Sequencer::new(Owner::Follower, Membership::default(), &options)
+    };
+    let mut sizes = [0, 0];
+    for objects in (1..2000).step_by(7) {
+        let (mut fed, mut state) = (copy(), copy());
+        let taken = fed.take_group_objects(&table(objects));
+        state.objects = table(objects);
+        match (taken, state.check_group_objects()) {
+            (TakenTable::New, Ok(())) => sizes[0] += 1,
+            (TakenTable::TooLarge, Err(error)) => {
+                sizes[1] += 1;
+                assert_eq!(error.kind(), ErrorKind::TooLarge);
+                let text = error.to_string();
+                assert!(text.contains(TOO_SMALL_FOR_OBJECTS) && text.contains("segment_bytes"), "{text}");
+            }
+            both => panic!("{objects} objects: {both:?}"),
+        }
+    }
+    assert!(sizes[0] > 10 && sizes[1] > 10, "{sizes:?}");
+}

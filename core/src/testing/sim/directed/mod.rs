@@ -13,6 +13,7 @@ mod holes;
 mod object_class;
 mod object_faults;
 mod one_replica;
+mod opening_search;
 mod payloads;
 mod pin_order;
 mod turns;
@@ -61,6 +62,7 @@ use one_replica::{
     message_from_another_directory_is_dropped, only_committed_entries_are_sent_as_committed,
     vote_on_the_disk_is_not_cast_again,
 };
+use opening_search::unreadable_object_hides_no_other;
 use payloads::{
     nothing_goes_to_a_store_that_is_not_mounted, payload_that_waits_is_refused_in_time,
     payload_waits_for_the_store_after_a_restart, what_waits_behind_a_payload_slice_is_bounded,
@@ -122,6 +124,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ),
     ("vote_on_the_disk_is_not_cast_again", vote_on_the_disk_is_not_cast_again),
     ("holes_have_nothing_that_a_log_needs", holes_have_nothing_that_a_log_needs),
+    ("unreadable_object_hides_no_other", unreadable_object_hides_no_other),
 ];
 
 /// A cluster without clients and without a nemesis.
