@@ -45,8 +45,8 @@ Keys:
   payload_slices
       1 or 0: whether appends go to the object store, and only references are replicated. It cannot be unset.
   object_rows
-      How many objects, at least, the log's own state has rows of: 2 to 65536. The leader sets it to 1024 once
-      the log has twice as many. It cannot be unset.
+      For a log with more objects than its state has room for (about 34,000): how many objects, at least, that
+      state has rows of, 2 to 65536; 1024 is a good number. It cannot be unset.
   A named log has retention_bytes, retention_seconds and append_bytes_per_second of its own; the other keys
   are those of its group, /_group-N. Its retention goes by whole segments of the group: at least
   retention_bytes of its newest records stay, and the part of a segment goes once the segment's last record

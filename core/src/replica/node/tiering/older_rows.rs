@@ -18,35 +18,24 @@
 //! Must not know: which object store it is.
 
 use super::super::Node;
-use super::OPTION_TIMEOUT;
 use super::jobs::{Job, JobDone};
 use super::rows_jobs::{RowsLook, RunLook};
 use crate::error::{ErrorKind, Result};
 use crate::options::log_options::LogOption;
-use crate::replica::queue::inbox::AdminRequest;
 use crate::replica::queue::proposals::ObjectCommand;
 use crate::store::format::objects::StoredAt;
 use crate::store::format::older_rows::{RUN_MIN, RowsRun};
 use crate::sync::clock::Moment;
-use crate::sync::completer::Completer;
-use crate::sync::completion::Ticket;
-use crate::types::{Index, LogNumber, Timestamp};
+use crate::types::{Index, Timestamp};
 use crate::vault::Vault;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// How many objects the table of a log has rows of, at least, if no option says it.
-const ROWS: u64 = 1024;
 
 /// The rows of the oldest run.
 #[derive(Debug, Default)]
 pub(super) struct OldestRows {
     /// The number behind the run's last object, and its objects. None: they are not here.
     fetched: Option<(u64, Vec<StoredAt>)>,
-    /// When the option that lets rows be moved is set again, if it was not; the answer that is waited for, and the last refusal.
-    asked_until: Moment,
-    asked: Option<Ticket>,
-    refused: Option<String>,
     /// Nothing is tried before: the last attempt failed. Other jobs go on.
     again: Moment,
     /// Behind this object's number the newest one did not have all rows: the next one has.
@@ -73,68 +62,36 @@ impl Node {
         if !self.has_many_rows() {
             return Ok(None);
         }
-        if self.replica.sequencer.committed().options.get(LogOption::ObjectRows).is_none() {
-            self.begin_rows(now)?;
-            return Ok(None);
-        }
         Ok(self.rows_look(vault).map(|look| Job::FindRows(Box::new(look))))
     }
 
     /// When [`Self::rows_job`] has something to do.
     pub(super) fn rows_due(&self, now: Moment) -> Option<Moment> {
-        let (again, asked_until) = (self.tiering.oldest_rows.again, self.tiering.oldest_rows.asked_until);
-        if self.run_to_fetch().is_some() || self.exact_begin().is_some() {
-            return Some(now.max(again));
-        }
-        let is_set = self.replica.sequencer.committed().options.get(LogOption::ObjectRows).is_some();
-        self.has_many_rows().then(|| if is_set { now.max(again) } else { asked_until.max(again) })
+        let is_due = self.run_to_fetch().is_some() || self.exact_begin().is_some() || self.has_many_rows();
+        is_due.then(|| now.max(self.tiering.oldest_rows.again))
     }
 
-    /// Sets the option that lets rows be moved. It is in the log, so that a replica of an older version is found before.
-    fn begin_rows(&mut self, now: Moment) -> Result<()> {
-        let oldest = &mut self.tiering.oldest_rows;
-        if let Some(answer) = oldest.asked.as_ref().and_then(Ticket::poll) {
-            oldest.asked = None;
-            let refusal = answer.err().map(|error| error.to_string());
-            if let Some(why) = refusal.as_ref().filter(|why| oldest.refused.as_ref() != Some(why)) {
-                let path = self.tiering.path.display();
-                let what = "the log has many objects, and their rows cannot leave its state: once it has no room for more, nothing is \
-                            stored; it is tried again";
-                tracing::warn!(%path, %why, "{what}");
-            }
-            oldest.refused = refusal;
-        }
-        if now < oldest.asked_until {
-            return Ok(());
-        }
-        oldest.asked_until = now.plus(OPTION_TIMEOUT * 2);
-        let request = AdminRequest::SetOptions(LogNumber::OWN, vec![(LogOption::ObjectRows, Some(ROWS))]);
-        let completer = Completer::new();
-        oldest.asked = Some(completer.ticket(0, 0, 0));
-        self.replica.handle_request(request, OPTION_TIMEOUT, completer, now, &mut self.writer.plan)?;
-        self.finish(now)
-    }
-
-    /// How many rows are moved at a time, and stay at least.
-    fn rows_kept(&self) -> u32 {
+    /// How many rows are moved at a time, and stay at least. None: the options of the log do not say that rows are moved.
+    fn rows_kept(&self) -> Option<u32> {
         let sequencer = &self.replica.sequencer;
-        let set = sequencer.committed().options.get(LogOption::ObjectRows).unwrap_or(ROWS);
+        let set = sequencer.committed().options.get(LogOption::ObjectRows)?;
         // Small segments have room for fewer.
         let most = sequencer.rows_max() as u64 / 4;
-        u32::try_from(set.min(most)).unwrap_or(u32::MAX).max(RUN_MIN)
+        Some(u32::try_from(set.min(most)).unwrap_or(u32::MAX).max(RUN_MIN))
     }
 
     /// Whether the table has enough rows of stored objects for the older ones to leave it.
     fn has_many_rows(&self) -> bool {
         let sequencer = &self.replica.sequencer;
+        let objects = &sequencer.committed().objects;
         !sequencer.logs().is_shared()
-            && self.tiering.oldest_rows.looked != Some(sequencer.committed().objects.next_to_show())
-            && sequencer.committed().objects.stored_rows() as u64 >= 2 * u64::from(self.rows_kept())
+            && self.tiering.oldest_rows.looked != Some(objects.next_to_show())
+            && self.rows_kept().is_some_and(|kept| objects.stored_rows() as u64 >= 2 * u64::from(kept))
     }
 
     fn rows_look(&self, vault: &Arc<dyn Vault>) -> Option<RowsLook> {
         let objects = &self.replica.sequencer.committed().objects;
-        let count = self.rows_kept();
+        let count = self.rows_kept()?;
         let rows = objects.first_rows(count)?;
         let of = objects.rows_from()..objects.rows_from() + u64::from(count);
         let holder = if planted!(162) { of.end } else { objects.next_to_show() - 1 };

@@ -75,6 +75,9 @@ pub(super) type Scenario = (&'static str, fn() -> Check);
 
 const OWN: LogNumber = LogNumber::OWN;
 
+/// An append without an answer for so long waits for room at other voters.
+const STOPPED: Duration = Duration::from_secs(5);
+
 /// All scenarios.
 pub(super) const SCENARIOS: &[Scenario] = &[
     ("set_back_disk_stays_out", set_back_disk_stays_out),
@@ -254,6 +257,25 @@ impl Stage {
             }
         }
         Ok(())
+    }
+
+    /// Fills all disks, until the leader refuses an append, or the others have no room for one that it has accepted.
+    fn fill_until_appends_stop(&mut self) -> Check {
+        self.fill();
+        for _ in 0..2_000 {
+            let (leader, batch) = (self.leader()?, self.batch(LARGE)?);
+            let ticket = self.world.hand(leader, Request::Append(OWN, batch))?;
+            let limit = self.world.now().plus(STOPPED);
+            while ticket.poll().is_none() && self.world.now() < limit {
+                self.advance(ELECTION_TIMEOUT / 4)?;
+            }
+            match ticket.poll().map(|answer| answer.err().map(|error| error.kind())) {
+                Some(None) => {}
+                None | Some(Some(ErrorKind::Full)) => return Ok(()),
+                Some(Some(other)) => return Err(format!("a full disk is reported as {other:?}")),
+            }
+        }
+        Err("disks of one size do not fill up".to_owned())
     }
 
     /// Waits until an append is accepted.
