@@ -87,7 +87,9 @@ const HOUSES: &[House] = &[
     },
     House {
         folder: "tier",
-        rooms: &["options", "location", "http", "call", "runtime", "servers", "store", "upload", "vault"],
+        rooms: &[
+            "options", "pieces", "location", "http", "call", "runtime", "servers", "store", "upload", "vault",
+        ],
         parts_of_one: &[],
     },
     House { folder: "ffi", rooms: &["support", "abi", "handles"], parts_of_one: &[] },
