@@ -456,7 +456,7 @@ impl Applier {
     /// Plans to continue in the next file, whose opening says that the log begins at `first`. A body of `body` bytes
     /// has to follow. The reserve may be used, because this makes room.
     fn roll_from(&mut self, first: Index, body: usize) -> Result<()> {
-        self.writer.store.allocator.keep_ready(Purpose::Metadata)?;
+        self.writer.store.allocator.keep_one_ready()?;
         let opening = self.sequencer.opening_from(first);
         self.writer.plan.roll(opening, body, Purpose::Metadata)?;
         self.sequencer.keep_from(first);

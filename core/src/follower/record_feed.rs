@@ -20,7 +20,6 @@
 //!   has the time of the last record before it, so the copy's last time is that of its last record;
 //! - the log alone discards records of the copy: never another copy, which can keep less;
 //! - a copy that reads objects of the group is led past no record that is not in these or discarded, and told of no others;
-//! - no record follows the copy's last one unless both ends were compared, or a state is between: see `skip_uncompared`;
 //! - between calls a feed holds no bytes of batches in memory.
 //!
 //! Must not know: who follows, the writer.
@@ -183,11 +182,7 @@ impl RecordFeed {
         if let Position::Begins(start) = self.position {
             return self.begin(start).map(Some);
         }
-        let behind = match self.behind() {
-            Ok(Some(behind)) => behind,
-            Ok(None) => return Ok(None),
-            Err(error) => return self.skip_uncompared(error).map(Some),
-        };
+        let Some(behind) = self.behind()? else { return Ok(None) };
         if self.has_news()
             && let Some(news) = self.news(behind)?
         {
@@ -242,11 +237,7 @@ impl RecordFeed {
         if matches!(self.position, Position::Begins(_)) {
             return Ok(None);
         }
-        let behind = match self.behind() {
-            Ok(Some(behind)) => behind,
-            Err(error) if self.uncompared(&error).is_none() => return Err(error),
-            Ok(None) | Err(_) => return Ok(None),
-        };
+        let Some(behind) = self.behind()? else { return Ok(None) };
         if self.has_news() {
             return Ok(None);
         }
@@ -376,7 +367,7 @@ impl RecordFeed {
                 here => here?,
             };
             if let Some(here) = here.filter(|here| *here != behind.time) {
-                return Err(another_time((last, behind.time), (last, here)));
+                return Err(another_time(last, here, behind.time));
             }
         }
         let behind = if planted!(141) { Behind { next: behind.next.next(), ..behind } } else { behind };
@@ -398,35 +389,6 @@ impl RecordFeed {
         let batch = self.batch_at(last);
         self.release();
         Ok(batch?.map(|batch| batch.timestamp))
-    }
-
-    /// The end of a copy whose last record could not be compared with the one here, for this reason: it is in an object, which cannot be
-    /// read. None: it could be, or it is in a file here.
-    fn uncompared(&self, error: &Error) -> Option<Behind> {
-        let Position::Claimed(behind) = self.position else { return None };
-        let is_in_object = self.skips_stored && !self.view.is_in_files(behind.next.previous());
-        let is_other = matches!(error.kind(), ErrorKind::Diverged | ErrorKind::Closed);
-        (is_in_object && !is_other).then_some(behind)
-    }
-
-    /// Leads a copy that could not be compared past all that is stored. It needs none of that from here, and all of its own files go, so
-    /// nothing of another history is before what it gets next.
-    ///
-    /// # Errors
-    /// `Diverged`: its last record has a later time than one behind it here. This error, if it could be compared, or cannot be led past that
-    /// record.
-    fn skip_uncompared(&mut self, error: Error) -> Result<FollowMessage> {
-        let Some(behind) = self.uncompared(&error) else { return Err(error) };
-        let (last, known) = (behind.next.previous(), self.stored_part()?);
-        if let Some(part) = known.filter(|part| part.upto >= behind.next && part.time < behind.time) {
-            return Err(another_time((last, behind.time), (part.upto.previous(), part.time)));
-        }
-        let state = self.skip(behind)?.ok_or_else(|| error.clone())?;
-        tracing::info!(
-            log = %self.log, record = %last, %error,
-            "the last record of a copy cannot be compared with the one here: the copy continues behind what is stored"
-        );
-        Ok(state)
     }
 
     /// Determines the next item for a follower that has this.
@@ -806,11 +768,10 @@ fn lacks(next: Index) -> Error {
     Error::new(ErrorKind::Unavailable, what)
 }
 
-/// A record of the follower and its time; and one that is not before it, and its time here.
-fn another_time((last, there): (Index, Timestamp), (record, here): (Index, Timestamp)) -> Error {
+fn another_time(last: Index, here: Timestamp, there: Timestamp) -> Error {
     let what = format!(
-        "the follower's last record {last} has time {there}, and record {record} has time {here} here: the follower has another history; \
-         nothing was sent to it. Check each of them with `chiplog verify`"
+        "the follower's last record {last} has time {there}, and this record has time {here} here: the follower has another \
+         history; nothing was sent to it. Check each of them with `chiplog verify`"
     );
     Error::new(ErrorKind::Diverged, what)
 }

@@ -113,8 +113,8 @@ impl Allocator {
         }
     }
 
-    /// Sets the notification that runs on the helper thread whenever [`Self::is_coming`] may have
-    /// changed. Call it once.
+    /// Sets the notification that runs on the helper thread whenever [`Self::is_coming`] or [`Self::is_one_coming`] may
+    /// have changed. Call it once.
     pub(crate) fn set_file_hook(&self, file_hook: impl Fn() + Send + Sync + 'static) {
         let _ = self.file_hook.set(FileHook(Box::new(file_hook)));
     }
@@ -175,19 +175,27 @@ impl Allocator {
         }
     }
 
-    /// Blocks until [`Self::take`] would return a file at once.
+    /// Blocks until a file is ready.
     ///
     /// # Errors
     /// Those of [`Self::take`].
-    pub(crate) fn keep_ready(&self, purpose: Purpose) -> Result<()> {
-        self.await_ready(purpose.files_ready()).map(drop)
+    pub(crate) fn keep_one_ready(&self) -> Result<()> {
+        self.await_ready(1).map(drop)
     }
 
     /// Whether [`Self::take`] would wait because a file is being made. Starts making one if needed. For callers that
     /// must not wait.
     pub(crate) fn is_coming(&self, purpose: Purpose) -> bool {
+        self.awaits(purpose.files_ready())
+    }
+
+    /// Whether [`Self::keep_one_ready`] would wait.
+    pub(crate) fn is_one_coming(&self) -> bool {
+        self.awaits(1)
+    }
+
+    fn awaits(&self, needed: usize) -> bool {
         let mut state = self.lock();
-        let needed = purpose.files_ready();
         if (state.unaided && !state.late) || state.stop || state.ready.len() >= needed {
             return false;
         }
@@ -206,13 +214,6 @@ impl Allocator {
     /// Whether a file is ready.
     pub(crate) fn has_one_ready(&self) -> bool {
         !self.lock().ready.is_empty()
-    }
-
-    /// Whether files are missing, and the last attempt to make one found no room.
-    pub(crate) fn is_out_of_room(&self) -> bool {
-        let state = self.lock();
-        let is_full = |error: &Error| error.kind() == ErrorKind::Full;
-        state.ready.len() < AHEAD && state.failure().is_some_and(is_full)
     }
 
     /// When the last attempt to make a file found no room. None: it did not fail for that.

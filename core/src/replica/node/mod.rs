@@ -196,7 +196,7 @@ impl Node {
                 if let Some(why) = why {
                     return Err(why.clone());
                 }
-                node.writer.store.allocator.keep_ready(Purpose::Metadata)?;
+                node.writer.store.allocator.keep_one_ready()?;
                 node.step(now, Work::default())?;
             }
             node.finish(now)?;

@@ -11,8 +11,7 @@
 //! - files that were taken ahead are used in the order of their numbers, before any other;
 //! - records use neither the last prepared file nor room in a segment that began with it: these are kept for discards,
 //!   terms and votes;
-//! - records use the end of a segment ([`reserve_of`]) only while two files are ready after it: what makes room is written there, and
-//!   the last file stays for the opening that says which files go.
+//! - while no file is ready after the growing segment, records do not use that segment's end either ([`reserve_of`]).
 //!
 //! Must not know: raft, who waits.
 
@@ -41,7 +40,8 @@ pub(crate) enum Step {
     Commit(EntryIndex),
 }
 
-/// Bytes that records leave free at the end of a segment while they could not go on in the next file either.
+/// Bytes that records leave free at the end of a segment while no file is ready after it. A log that was just opened
+/// has no such file, and its disk can fill up before it requests one.
 fn reserve_of(limit: usize) -> usize {
     limit / 16
 }
@@ -110,7 +110,7 @@ impl Plan {
         } else {
             match self.ahead.len() {
                 0 => self.allocator.is_coming(purpose),
-                1 => purpose == Purpose::Data && self.allocator.is_coming(Purpose::Metadata),
+                1 => purpose == Purpose::Data && self.allocator.is_one_coming(),
                 _ => false,
             }
         }
@@ -120,7 +120,7 @@ impl Plan {
     pub(crate) fn has_room(&self, body: usize) -> bool {
         if self.fits(body) {
             !self.awaits_here(self.at, body, Purpose::Data)
-                && self.needed_behind(self.at, body).is_none_or(|needed| self.allocator.has_ready(needed))
+                && (!self.needs_file_behind(self.at, body) || self.allocator.has_one_ready())
         } else {
             self.ahead.is_empty()
                 && !self.allocator.is_coming(Purpose::Data)
@@ -128,20 +128,14 @@ impl Plan {
         }
     }
 
-    /// The purpose for which a file must be ready after this segment before records of `body` bytes are written at `at` in it. None:
-    /// they need none.
-    fn needed_behind(&self, at: usize, body: usize) -> Option<Purpose> {
+    /// Whether records of `body` bytes, written at `at` in this segment, need a file to be ready after the segment.
+    fn needs_file_behind(&self, at: usize, body: usize) -> bool {
         let end = at + block_bytes(body) + PROOF_BYTES_MAX;
-        match self.ahead.is_empty() {
-            true if end + reserve_of(self.limit) > self.limit => Some(Purpose::Data),
-            true if self.is_last_resort => Some(Purpose::Metadata),
-            _ => None,
-        }
+        self.ahead.is_empty() && (self.is_last_resort || end + reserve_of(self.limit) > self.limit)
     }
 
     fn awaits_here(&self, at: usize, body: usize, purpose: Purpose) -> bool {
-        purpose == Purpose::Data
-            && self.needed_behind(at, body).is_some_and(|needed| self.allocator.is_coming(needed))
+        purpose == Purpose::Data && self.needs_file_behind(at, body) && self.allocator.is_one_coming()
     }
 
     /// Plans to continue in the next file. Its opening block need not follow the last block; see [`Step::Roll`].
@@ -152,7 +146,7 @@ impl Plan {
         let opening_bytes = opening.header.stride();
         self.check_size(opening_bytes, body)?;
         if purpose == Purpose::Data && self.ahead.len() == 1 {
-            self.allocator.keep_ready(Purpose::Metadata)?; // records do not use the last file
+            self.allocator.keep_one_ready()?; // records do not use the last file
         }
         let into = match self.ahead.pop_front() {
             Some(into) => into,
@@ -179,16 +173,14 @@ impl Plan {
         Err(Error::new(ErrorKind::TooLarge, what))
     }
 
-    /// Records that would use what is kept in this segment wait until the files that they need after it are ready. Blocks while the
-    /// helper thread prepares them.
+    /// Records that would use the reserve at the end of this segment wait until a file is ready after it. Blocks
+    /// while the helper thread prepares one.
     ///
     /// # Errors
     /// No file could be prepared (`Full`, `Io`), or the log is being closed (`Closed`).
     fn allow_here(&mut self, at: usize, body: usize, purpose: Purpose) -> Result<()> {
-        if purpose == Purpose::Data
-            && let Some(needed) = self.needed_behind(at, body)
-        {
-            self.allocator.keep_ready(needed)?;
+        if purpose == Purpose::Data && self.needs_file_behind(at, body) {
+            self.allocator.keep_one_ready()?;
             self.is_last_resort = false;
         }
         Ok(())
@@ -247,10 +239,10 @@ impl Plan {
     pub(crate) fn take_ahead(&mut self, files: usize, purpose: Purpose) -> Result<bool> {
         if purpose == Purpose::Data && self.ahead.len() == files {
             // The file was taken for another purpose, and records do not use the last one.
-            if self.allocator.is_coming(Purpose::Metadata) {
+            if self.allocator.is_one_coming() {
                 return Ok(false);
             }
-            self.allocator.keep_ready(Purpose::Metadata)?;
+            self.allocator.keep_one_ready()?;
         }
         while self.ahead.len() < files {
             if self.allocator.is_coming(purpose) {
@@ -347,7 +339,7 @@ mod tests {
         let allocator = Arc::new(Allocator::new(disk.clone(), LogId(1), 1 << 16, 1, Vec::new()));
         allocator.go_unaided();
         disk.limit_space(Some(1 << 16));
-        allocator.keep_ready(Purpose::Metadata).unwrap();
+        allocator.keep_one_ready().unwrap();
         let (steps, ahead) = (VecDeque::new(), VecDeque::new());
         let clock = allocator.clone();
         let mut plan =
@@ -364,40 +356,27 @@ mod tests {
         assert_eq!(look(Purpose::Data, 1), (1, false));
     }
 
-    /// A log was opened, and its disk was full before a file was prepared ahead. Records filled its segment, and there was no room for
-    /// the next vote: the replica failed. With one file ahead, that room was in the last file, which the opening needs that lets files go.
+    /// A log was opened, and its disk was full before a file was prepared ahead. Records filled its segment, and there
+    /// was no room for the next vote: the replica failed.
     #[test]
-    fn records_leave_room_for_votes_unless_two_files_are_ready() {
+    fn records_leave_room_for_votes_if_no_file_is_ready() {
         const LIMIT: usize = 60_000;
-        for files in [0, 1] {
-            let disk = Arc::new(SimDisk::default());
-            let allocator = Arc::new(Allocator::new(disk.clone(), LogId(1), 1 << 16, 1, Vec::new()));
-            allocator.go_unaided();
-            disk.limit_space(Some(files << 16));
-            let (steps, ahead) = (VecDeque::new(), VecDeque::new());
-            let clock = allocator.clone();
-            let mut plan = Plan {
-                steps,
-                allocator,
-                at: 4096,
-                limit: LIMIT,
-                ahead,
-                is_last_resort: false,
-                is_settled: true,
-            };
-            let mut look =
-                |purpose, count| plan.make_room_ahead(std::iter::repeat_n((purpose, 100), count), 100, false);
-            let records = look(Purpose::Data, 1_000);
-            let (blocks, why) = (records.blocks, records.why.map(|e| e.kind()));
-            assert_eq!(why, Some(crate::ErrorKind::Full));
-            let left = (LIMIT - 4096) / block_bytes(100) - blocks;
-            assert!(left * block_bytes(100) >= LIMIT / 17, "{blocks} records, then {left} votes");
-            let votes = look(Purpose::Metadata, blocks + left / 2);
-            assert_eq!((votes.blocks, votes.why.is_none()), (blocks + left / 2, true));
-            assert_eq!(clock.has_ready(Purpose::Metadata), files == 1, "the last file is not used");
-            disk.limit_space(None);
-            clock.set_time(Moment::START.plus(RETRY_DELAY));
-            assert_eq!(look(Purpose::Data, 1_000).blocks, 1_000);
-        }
+        let disk = Arc::new(SimDisk::default());
+        let allocator = Arc::new(Allocator::new(disk.clone(), LogId(1), 1 << 16, 1, Vec::new()));
+        allocator.go_unaided();
+        disk.limit_space(Some(0));
+        let (steps, ahead) = (VecDeque::new(), VecDeque::new());
+        let clock = allocator.clone();
+        let mut plan =
+            Plan { steps, allocator, at: 4096, limit: LIMIT, ahead, is_last_resort: false, is_settled: true };
+        let mut look = |purpose| plan.make_room_ahead(std::iter::repeat_n((purpose, 100), 1_000), 100, false);
+        let records = look(Purpose::Data);
+        let (blocks, why) = (records.blocks, records.why.map(|e| e.kind()));
+        assert_eq!(why, Some(crate::ErrorKind::Full));
+        let votes = look(Purpose::Metadata).blocks - blocks;
+        assert!(votes * block_bytes(100) >= LIMIT / 17, "{blocks} records, then {votes} votes");
+        disk.limit_space(None);
+        clock.set_time(Moment::START.plus(RETRY_DELAY));
+        assert_eq!(look(Purpose::Data).blocks, 1_000);
     }
 }

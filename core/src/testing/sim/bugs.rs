@@ -243,8 +243,6 @@ bugs! {
     124 "an object refers to payload instead of having it",
     125 "payload slices go while older slices still lead to the end of the log",
     126 "payload slices are put before an entry of their term is committed",
-    127 "a full disk keeps files that are beyond the limits of their replica and in the object store"
-        by "files_make_room_once_they_are_stored",
     128 "a payload slice that was put counts as stored although the object store is another one now"
         by "nothing_goes_to_a_store_that_is_not_mounted",
     129 "the object store is taken for the log's, although it has nothing of the log"
@@ -289,6 +287,7 @@ bugs! {
     164 "the log is said to begin behind an object with records that are not discarded",
     165 "an object that cannot be read is passed over, although the record can be in it" by "unreadable_object_hides_no_other",
     166 "an object that cannot be read hides the records of others" by "unreadable_object_hides_no_other",
+    167 "payload slices go behind stored objects while older slices of entries still lead from them",
 }
 
 #[cfg(test)]

@@ -12,16 +12,12 @@
 //! - an object that is suspected to be lost or damaged keeps the files that have all of it: they may be the last copy. So nothing goes
 //!   before a replica that has started knows the suspects (see `object_scrub`);
 //! - the opening that says so is durable before the first file goes, and so is that the entries before it are committed:
-//!   recovery takes the first record as of the last entry that it knows to be committed;
-//! - where there is no file for appends, the log continues in the file that is kept for what makes room, and its opening says so: else
-//!   appends would wait for room, and the room for the opening that comes with them.
+//!   recovery takes the first record as of the last entry that it knows to be committed.
 
 use super::super::Node;
-use crate::error::Result;
-use crate::store::allocator::Purpose;
 use crate::store::objects::names::object_name;
 use crate::store::read::run_directory::has_objects;
-use crate::store::segment::{Base, Segment};
+use crate::store::segment::Base;
 use crate::sync::clock::Moment;
 use crate::types::{EntryIndex, Index, Timestamp};
 use std::time::Duration;
@@ -57,24 +53,13 @@ struct Going {
     first: Index,
     /// The last entry when this was decided: an opening behind a later one says it. One that was planned before does not.
     decided_at: EntryIndex,
-    /// The segment that was begun to say it.
-    begun: Option<u64>,
-}
-
-impl Going {
-    fn is_said_by(&self, segment: &Segment) -> bool {
-        segment.base.raft > self.decided_at || self.begun == Some(segment.number)
-    }
 }
 
 impl Node {
     /// Removes files that are beyond this replica's own limits.
-    ///
-    /// # Errors
-    /// A fatal error of this replica.
-    pub(super) fn release_files(&mut self, now: Moment) -> Result<()> {
+    pub(super) fn release_files(&mut self, now: Moment) {
         if self.options.local_bytes.is_none() && self.options.local_age.is_none() {
-            return Ok(());
+            return;
         }
         self.learn_stored();
         let Some(going) = self.tiering.released.going else {
@@ -85,71 +70,31 @@ impl Node {
             {
                 self.replica.sequencer.keep_from(first);
                 let decided_at = self.replica.sequencer.end().raft;
-                self.tiering.released.going = Some(Going { first, decided_at, begun: None });
+                self.tiering.released.going = Some(Going { first, decided_at });
             }
-            return Ok(());
+            return;
         };
         if self.replica.sequencer.committed().local_first < going.first {
             self.tiering.released.going = None; // a conflict has replaced the state
-            return Ok(());
+            return;
         }
         let segments = &self.writer.store.segments;
-        if segments.newest().is_none_or(|newest| !going.is_said_by(&newest)) {
-            return self.begin_file_for(going, now);
+        if segments.newest().is_none_or(|newest| newest.base.raft <= going.decided_at) {
+            return;
         }
-        let Some(says_it) = segments.snapshot().into_iter().find(|s| going.is_said_by(s)) else {
-            return Ok(());
+        let Some(says_it) = segments.snapshot().into_iter().find(|s| s.base.raft > going.decided_at) else {
+            return;
         };
         let known = self.known_commit();
         if known < says_it.base.raft && !planted!(95) {
             self.owes_commit |= self.replica.sequencer.committed().raft >= says_it.base.raft;
-        } else if self.writer.synced().end.raft > says_it.base.raft || self.writer.is_settled() {
+        } else if self.writer.synced().end.raft > says_it.base.raft {
             if self.held_by_scrub().is_some_and(|begin| begin.next < going.first) {
-                return Ok(());
+                return;
             }
             self.tiering.released.going = None;
             self.drop_local(going.first);
         }
-        Ok(())
-    }
-
-    /// Without a file for appends, continues in the one that is kept for what makes room.
-    fn begin_file_for(&mut self, going: Going, now: Moment) -> Result<()> {
-        let is_held = self.held_by_scrub().is_some_and(|begin| begin.next < going.first);
-        if is_held || going.begun.is_some() || !self.is_out_of_files() || planted!(127) {
-            return Ok(());
-        }
-        let opening = self.replica.sequencer.opening();
-        match self.writer.plan.roll(opening, 0, Purpose::Metadata) {
-            Ok(()) => self.finish(now)?,
-            Err(error) => {
-                tracing::debug!(path = %self.tiering.path.display(), %error, "no file can be begun to remove others");
-                return Ok(());
-            }
-        }
-        let begun = self.writer.store.segments.newest().map(|newest| newest.number);
-        self.tiering.released.going = Some(Going { begun, ..going });
-        tracing::info!(path = %self.tiering.path.display(), first = %going.first, "there is no room for appends: files whose records are in the object store go now");
-        Ok(())
-    }
-
-    /// Whether no file can be made for appends, and everything that was planned is durable in those that there are.
-    fn is_out_of_files(&self) -> bool {
-        let allocator = &self.writer.store.allocator;
-        allocator.is_out_of_room() && allocator.has_one_ready() && self.writer.is_settled()
-    }
-
-    /// Whether files have to go at once, and nothing is in the way. For the simulator.
-    #[cfg(feature = "testing")]
-    pub(crate) fn has_to_release(&self, now: Moment) -> bool {
-        let scrub = &self.tiering.scrub;
-        let Some(first) = self.tiering.released.going.map(|going| going.first).or_else(|| {
-            let may_decide = scrub.has_listed() || self.options.object_scrub.is_none();
-            self.beyond_local_limits(now).first.filter(|_| may_decide)
-        }) else {
-            return false;
-        };
-        self.is_out_of_files() && self.held_by_scrub().is_none_or(|begin| begin.next >= first)
     }
 
     /// At a leader: lets replicas that ask for it skip what is stored, before all objects that may have to be made again.

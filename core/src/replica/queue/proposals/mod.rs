@@ -112,12 +112,11 @@ pub(crate) enum LogCommand {
 }
 
 impl Command {
-    /// Whether it makes room, or leads to it: a discard, options of the log, or that an object is stored, for which files here can go.
+    /// Whether it makes room, or leads to it: a discard, or options of the log.
     pub(crate) fn makes_room(self) -> bool {
         matches!(
             self,
             Self::Discard { .. }
-                | Self::Object(_)
                 | Self::SetOptions(_)
                 | Self::Log(
                     LogCommand::Drop { .. } | LogCommand::Discard { .. } | LogCommand::SetOptions { .. }
