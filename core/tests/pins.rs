@@ -389,6 +389,8 @@ fn crash_at_every_call_of_a_deletion_can_be_repeated() {
     let log = stored(dir.path(), &full);
     let id = log.log_id();
     log.close().unwrap();
+    drop(log);
+    eventually("no object is being stored any more", || Arc::strong_count(&full) == 1);
     let pin = Pin::make(&*full, id, "early", Some(Index(200))).unwrap();
     full.create(&format!("{:032x}/begin/{:020}", id.get(), 6), Bytes::from_static(b"begin")).unwrap();
     let kept = objects(&full, id).into_iter().filter(|n| *n >= 6 || *n <= pin.last_object).collect();

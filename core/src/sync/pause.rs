@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// Blocks this thread for so long.
 pub(crate) fn sleep(time: Duration) {
-    #[cfg(all(feature = "testing", not(loom)))]
+    #[cfg(feature = "testing")]
     if played::pause(Some(time)) {
         return;
     }
@@ -16,17 +16,17 @@ pub(crate) fn sleep(time: Duration) {
 
 /// The time.
 pub(crate) fn now() -> Instant {
-    #[cfg(all(feature = "testing", not(loom)))]
+    #[cfg(feature = "testing")]
     if let Some(now) = played::now() {
         return now;
     }
     Instant::now()
 }
 
-#[cfg(all(feature = "testing", not(loom)))]
+#[cfg(feature = "testing")]
 pub(crate) use played::Played;
 
-#[cfg(all(feature = "testing", not(loom)))]
+#[cfg(feature = "testing")]
 pub(super) mod played {
     //! Threads that a simulation plays: one at a time, each from one pause to the next.
 

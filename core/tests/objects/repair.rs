@@ -8,8 +8,8 @@ use chiplog::transport::MemoryNetwork;
 use chiplog::vault::{HookedVault, MemoryVault, ObjectInfo, Vault};
 use chiplog::{ErrorKind, Index, Log, ReadOnlyLog, Start};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Objects that are lost, cut off or damaged are stored again, byte for byte, as long as the files have their entries.
@@ -408,17 +408,18 @@ fn flip(vault: &MemoryVault, n: usize) -> (String, bytes::Bytes) {
     (name, bytes)
 }
 
-/// An object store in which the next objects arrive damaged.
+/// An object store in which an object arrives damaged the next times that it is stored.
 #[derive(Debug, Default)]
 struct Spoiling {
     below: Arc<MemoryVault>,
+    name: Mutex<String>,
     left: AtomicU64,
 }
 
 impl Vault for Spoiling {
     fn put(&self, name: &str, pieces: &[bytes::Bytes]) -> chiplog::Result<()> {
         let mut bytes = pieces.concat();
-        let spoil = |left: u64| left.checked_sub(1).filter(|_| name.contains("/o/"));
+        let spoil = |left: u64| left.checked_sub(1).filter(|_| *self.name.lock().unwrap() == name);
         if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spoil).is_ok() {
             let middle = bytes.len() / 2;
             bytes[middle] ^= 1;
@@ -456,6 +457,7 @@ fn object_counts_as_repaired_once_it_is_sound() {
     append(&log, 1000);
     eventually("objects are stored", || log.metrics().stored_bytes > 400_000);
     vault.left.store(2, Ordering::Relaxed);
+    *vault.name.lock().unwrap() = full_object(&vault.below, 1).0;
     let (name, bytes) = flip(&vault.below, 1);
     eventually("it is sound", || {
         vault.below.get(&name, 0..bytes.len() as u64).is_ok_and(|now| now == bytes)

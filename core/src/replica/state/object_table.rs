@@ -292,7 +292,7 @@ impl ObjectTable {
         let run = run.ok_or("the log begins with an object whose row is in the table")?;
         let follows = begin.raft > base.raft && begin.term >= base.term && begin.next >= base.next;
         let precedes = begin.raft < run.end.raft && begin.term <= run.end.term && begin.next <= run.end.next;
-        if !follows || !precedes || (begin.next > first && !planted!(164)) || bytes >= run.bytes {
+        if !follows || !precedes || begin.next > first || bytes >= run.bytes {
             return Err("the log begins with an impossible object, or with one behind its first record");
         }
         run.bytes -= bytes;

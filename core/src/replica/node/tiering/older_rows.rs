@@ -129,12 +129,6 @@ impl Node {
     /// The command that says with which object the log begins, if the table does not say it.
     fn exact_begin(&self) -> Option<ObjectCommand> {
         let (first, bytes) = self.first_of_run()?;
-        if planted!(164) {
-            let (_, objects) = self.tiering.oldest_rows.fetched.as_ref()?;
-            let next = objects.iter().find(|at| at.number > first.number).filter(|_| bytes > 0)?;
-            let bytes = bytes + u64::from(first.object.bytes);
-            return Some(ObjectCommand::Begin { number: next.number, begin: next.begin, bytes });
-        }
         (bytes > 0).then_some(ObjectCommand::Begin { number: first.number, begin: first.begin, bytes })
     }
 
