@@ -83,9 +83,6 @@ pub(super) struct FoundSlices {
     /// The last entry of slices of another history that are of this leader's term or of a later one: those of lost replicas, if a minority
     /// goes on. A log that is made of the object store can follow these.
     pub(super) ahead: Option<EntryIndex>,
-    /// The last entry of those that begin before the one with which the chain begins, and that of all.
-    pub(super) older_end: EntryIndex,
-    pub(super) end: EntryIndex,
 }
 
 /// The result of storing slices.
@@ -221,11 +218,6 @@ fn find(
         }
     }
     let newest = names.iter().filter(|name| name.begins).max_by_key(|name| name.first);
-    let end_of =
-        |names: &mut dyn Iterator<Item = &SliceName>| names.map(|name| name.last).max().unwrap_or_default();
-    found.end = end_of(&mut names.iter());
-    found.older_end =
-        end_of(&mut names.iter().filter(|name| newest.is_some_and(|newest| name.first < newest.first)));
     let (begin, behind) = match (stored, newest) {
         (Some(stored), _) => (None, stored.raft),
         (None, Some(newest)) => {

@@ -87,9 +87,6 @@ pub(in crate::replica::node) struct Slices {
     sweep_at: Option<Moment>,
     /// None is there without an entry behind this one.
     deleted: EntryIndex,
-    /// No slice that there was before that with which the chain begins has an entry behind this one; and no slice behind the other.
-    older_end: EntryIndex,
-    tried_end: EntryIndex,
 }
 
 impl Slices {
@@ -112,8 +109,6 @@ impl Slices {
             swept: EntryIndex(0),
             sweep_at: None,
             deleted: EntryIndex(0),
-            older_end: EntryIndex(0),
-            tried_end: EntryIndex(0),
         }
     }
 
@@ -133,20 +128,10 @@ impl Slices {
         self.ahead.is_some()
     }
 
-    /// Whether slices begin with the state of the log at this entry or a later one, and none from before are left: also none that goes on
-    /// behind that state, and leads from objects whose records are discarded.
+    /// Whether slices begin with the state of the log at this entry or a later one, and none from before are left.
     pub(super) fn leads_from(&self, oldest: EntryIndex) -> bool {
         let begin = self.chain.and_then(|chain| chain.begin);
-        let older_end = if planted!(167) { EntryIndex(0) } else { self.older_end };
-        begin.is_some_and(|begin| begin >= oldest && self.deleted >= begin.max(older_end))
-    }
-
-    /// Slices are to be stored. Also one whose put fails may be there.
-    fn tries(&mut self, storing: &Storing) {
-        if let SliceBegin::WithRecord(_) = storing.begin {
-            self.older_end = self.tried_end;
-        }
-        self.tried_end = storing.upto.max(self.tried_end);
+        begin.is_some_and(|begin| begin >= oldest && self.deleted >= begin)
     }
 
     /// Another replica leads.
@@ -203,8 +188,7 @@ impl Node {
             return Ok(());
         }
         let Some(job) = self.next_slice_job(vault) else { return Ok(()) };
-        if let SliceJob::Store(storing) = &job {
-            self.tiering.slices.tries(storing);
+        if let SliceJob::Store(_) = job {
             self.tiering.slices.new_bytes = 0;
             self.tiering.slices.next_at = now.plus(self.options.slice_interval.unwrap_or_default());
         }
@@ -354,10 +338,9 @@ impl Node {
 
     fn end_slice_job(&mut self, done: SliceDone, now: Moment) {
         let failed = match done {
-            SliceDone::Found(Ok(FoundSlices { chain, ahead, older_end, end })) => {
+            SliceDone::Found(Ok(FoundSlices { chain, ahead })) => {
                 let slices = &mut self.tiering.slices;
                 (slices.is_found, slices.chain, slices.ahead) = (true, chain, ahead);
-                (slices.older_end, slices.tried_end) = (older_end, end);
                 if let Some(last) = ahead {
                     tracing::warn!(
                         path = %self.tiering.path.display(), %last,
