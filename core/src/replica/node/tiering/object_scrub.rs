@@ -272,15 +272,21 @@ impl Node {
         if !is_suspect && !is_here && !self.replica.is_leader() {
             return None;
         }
-        let gives_way = Arc::new(AtomicBool::new(false));
-        let has_lasted = self.has_lasted(number, now);
-        let examining = Examining { number, is_suspect, has_lasted, gives_way: gives_way.clone() };
-        debug_assert!(self.tiering.scrub.examining.is_none(), "an examination would be forgotten");
-        self.tiering.scrub.examining = Some(examining);
         let owner = objects.lineage(log).owner(number);
+        let (has_lasted, gives_way) = self.begin_examination(number, is_suspect, now);
         // An ancestor's object is not this log's to store.
         let maker = (is_here && owner == log).then(|| self.object_maker());
         Some(Job::Examine(Box::new(Examination { vault, log, owner, at, maker, has_lasted, gives_way })))
+    }
+
+    /// Notes which object is examined. Returns whether it could not be read for long, and what makes the examination give way.
+    fn begin_examination(&mut self, number: u64, is_suspect: bool, now: Moment) -> (bool, Arc<AtomicBool>) {
+        let gives_way = Arc::new(AtomicBool::new(false));
+        let has_lasted = self.has_lasted(number, now);
+        debug_assert!(self.tiering.scrub.examining.is_none(), "an examination would be forgotten");
+        self.tiering.scrub.examining =
+            Some(Examining { number, is_suspect, has_lasted, gives_way: gives_way.clone() });
+        (has_lasted, gives_way)
     }
 
     /// The same of an object whose row is not in the log's table: where it begins is known once its row was read.
@@ -296,11 +302,7 @@ impl Node {
         if !is_suspect && !can_be_here && !self.replica.is_leader() {
             return None;
         }
-        let gives_way = Arc::new(AtomicBool::new(false));
-        let has_lasted = self.has_lasted(number, now);
-        let examining = Examining { number, is_suspect, has_lasted, gives_way: gives_way.clone() };
-        debug_assert!(self.tiering.scrub.examining.is_none(), "an examination would be forgotten");
-        self.tiering.scrub.examining = Some(examining);
+        let (has_lasted, gives_way) = self.begin_examination(number, is_suspect, now);
         let is_own = lineage.owner(number) == lineage.log;
         let maker = (can_be_here && is_own).then(|| self.object_maker());
         Some(Job::ExamineOlder(Box::new(OlderObject {
