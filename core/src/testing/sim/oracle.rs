@@ -135,6 +135,11 @@ impl Oracle {
         self.entries.len()
     }
 
+    /// The log's first record, after all committed discards.
+    pub(super) fn first(&self) -> Index {
+        self.after.last().map_or(Index(1), |(_, first, _)| *first)
+    }
+
     pub(super) fn excuse(&mut self, why: &'static str) {
         *self.excuses.entry(why).or_default() += 1;
     }

@@ -202,6 +202,8 @@ impl World {
         }
         let stored = known.iter().map(|machine| machine.stored_upto()).max().unwrap_or_default();
         let first = known.iter().map(|machine| machine.summary().first).max().unwrap_or_default();
+        // A replica that has just started does not know yet what is committed. Another one may have deleted objects since.
+        let first = if of.is_none() { first.max(self.oracle.first()) } else { first };
         let stored = if stored < first { Index(0) } else { stored };
         let last = records.last_key_value().map_or(1, |(last, _)| last.get());
         let to = match rng.permille(500) {
