@@ -224,8 +224,14 @@ impl<'a> Reading<'a> {
                     .map_or(object.map(|(raft, term)| (term, raft)), |l| Some((l.term, l.last)));
                 Some((reach, begin, planned))
             });
-            // Of two that reach as far, that behind the objects has more records.
-            let best = planned.max_by_key(|(reach, begin, _)| (*reach, begin.is_none()));
+            // Of two that reach as far, one from a state behind the end of the objects: all records in them are discarded, and payload
+            // of entries up to that state may be deleted. Else that behind the objects, which has more records.
+            let rank = |begin: &Option<SliceName>| match (begin, object) {
+                (Some(begin), Some((raft, _))) if begin.first <= raft || planted!(167) => 0,
+                (None, _) => 1,
+                (Some(_), _) => 2,
+            };
+            let best = planned.max_by_key(|(reach, begin, _)| (*reach, rank(begin)));
             let Some((_, begin, planned)) = best else { return Ok(self.taken(object, false, Vec::new())) };
             let mut is_sound = true;
             for piece in planned.chunks(PIECE) {

@@ -249,6 +249,11 @@ impl SimVault {
         *lock(&self.refused) = part;
     }
 
+    fn takes(&self, name: &str) -> Result<()> {
+        let is_refused = lock(&self.refused).as_ref().is_some_and(|part| name.contains(part));
+        if is_refused { Err(refused(name)) } else { Ok(()) }
+    }
+
     /// How many objects a branch lacks that it reads from other logs, without faults.
     pub(super) fn missing_of_branch(&self, log: LogId) -> Result<u64> {
         Branch::of(&*self.objects, log)?.map_or(Ok(0), |branch| branch.missing(&*self.objects))
@@ -466,15 +471,14 @@ fn refused(name: &str) -> Error {
 
 impl Vault for SimVault {
     fn put(&self, name: &str, pieces: &[Bytes]) -> Result<()> {
-        if lock(&self.refused).as_ref().is_some_and(|part| name.contains(part)) {
-            return Err(refused(name));
-        }
+        self.takes(name)?;
         self.found().put(name, pieces)?;
         self.arrives(name);
         Ok(())
     }
 
     fn create(&self, name: &str, bytes: Bytes) -> Result<bool> {
+        self.takes(name)?;
         let is_new = self.found().create(name, bytes)?;
         if is_new {
             self.arrives(name);

@@ -38,8 +38,8 @@ impl Node {
             Some(begin) => stored.map(|stored| stored.min(begin.raft)),
             None => stored,
         };
-        // Without a stored object slices of entries lead to the log, from the one that begins with its state. Until those before it are
-        // deleted, a fetch may use them, with objects whose records are discarded.
+        // Without a stored object slices of entries lead to the log, from objects whose records are discarded, or from the one that begins
+        // with the log's state. An earlier chiplog makes a log of the former as long as it can, so these go first.
         let leads = stored.is_some() || planted!(125) || self.tiering.slices.leads_from(oldest);
         let behind = stored.unwrap_or_default().max(oldest);
         let is_due = gate.sweep_at <= now || gate.swept.is_none_or(|swept| swept < behind);
