@@ -121,7 +121,6 @@ fn round(bench: &Bench, put: Duration, refers: bool) -> Result<Round> {
     store.take_puts()?;
     let confirmed = workload::blocking(leader, &bench.pool, THREADS, APPEND_BYTES, window)?;
     let puts = store.take_puts()?;
-    ensure!(rate.appends > 0 && confirmed.appends > 0, "no append was confirmed within the measured time");
     ensure!((puts.count() > 0) == refers, "{} payload slices were stored", puts.count());
     Ok(Round { rate, sent, confirmed, puts })
 }

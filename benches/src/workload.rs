@@ -10,10 +10,10 @@
 use crate::data::Pool;
 use crate::engine::{BatchBuilder, Blocks, Index, Log, Metrics, Ticket};
 use crate::measure::{Latencies, Usage};
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, ensure};
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -85,6 +85,8 @@ const STOPPED: u8 = 2;
 /// The results of one thread.
 struct Tally<'a> {
     phase: &'a AtomicU8,
+    /// Whether any thread has counted an append.
+    counted: &'a AtomicBool,
     appends: u64,
     latencies: Latencies,
 }
@@ -99,22 +101,27 @@ impl Tally<'_> {
         if self.phase.load(Ordering::Relaxed) == COUNTING {
             self.appends += 1;
             self.latencies.record(latency);
+            self.counted.store(true, Ordering::Relaxed);
         }
     }
 }
 
-/// Runs `work` on `threads` threads until the window has passed. Calls `look` at the window's two ends.
+/// How long a window is extended at most until an append is counted: on a busy machine a short one may have none.
+const EXTENDED_MAX: Duration = Duration::from_secs(60);
+
+/// Runs `work` on `threads` threads until the window has passed, and an append was counted. Calls `look` at the window's two ends.
 fn drive<S>(
     threads: usize,
     window: Window,
     look: impl Fn() -> S,
     work: impl Fn(u64, &mut Tally<'_>) -> Result<()> + Sync,
 ) -> Result<(Outcome, S, S)> {
-    let phase = AtomicU8::new(WARMING);
+    let (phase, counted) = (AtomicU8::new(WARMING), AtomicBool::new(false));
     thread::scope(|scope| {
         let mut workers = Vec::with_capacity(threads);
         for n in 0..threads as u64 {
-            let mut tally = Tally { phase: &phase, appends: 0, latencies: Latencies::new()? };
+            let mut tally =
+                Tally { phase: &phase, counted: &counted, appends: 0, latencies: Latencies::new()? };
             let work = &work;
             workers.push(scope.spawn(move || work(n << 32, &mut tally).map(|()| tally)));
         }
@@ -122,6 +129,11 @@ fn drive<S>(
         let (usage, start, before) = (Usage::now()?, Instant::now(), look());
         phase.store(COUNTING, Ordering::Relaxed);
         thread::sleep(window.measured);
+        let goes_on =
+            || start.elapsed() < window.measured + EXTENDED_MAX && workers.iter().any(|w| !w.is_finished());
+        while !counted.load(Ordering::Relaxed) && goes_on() {
+            thread::sleep(Duration::from_millis(1));
+        }
         phase.store(STOPPED, Ordering::Relaxed);
         let (elapsed, after) = (start.elapsed(), look());
         let usage = Usage::now()?.since(&usage);
@@ -131,6 +143,7 @@ fn drive<S>(
             outcome.appends += tally.appends;
             outcome.latencies.add(&tally.latencies)?;
         }
+        ensure!(outcome.appends > 0, "no append was confirmed within {elapsed:?}");
         Ok((outcome, before, after))
     })
 }
