@@ -59,9 +59,10 @@ use crate::replica::open::disk_at;
 use crate::store::format::geometry::REMEMBERED_MAX;
 use crate::store::format::identity::IDENTITY_FILE;
 use crate::store::segment::file_number;
+use crate::sync::threads::in_parallel;
 use crate::types::EntryIndex;
 use manifest::{MANIFEST_FORMAT, Manifest, ManifestFault, ManifestFile};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -80,6 +81,8 @@ const UNFINISHED_IN_NEW: &[u8] = b"this backup is not finished\nits directory is
 const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 /// How many bytes are read, or fed, at once.
 pub(crate) const PIECE_BYTES: usize = 4 << 20;
+/// How many files are read at a time for their checksums: the disk is not idle while one is summed.
+const SUMS_AT_A_TIME: usize = 4;
 /// How often a log is looked at again that another process is changing.
 const LOOKS_MAX: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
@@ -258,7 +261,6 @@ impl Backup {
             return refuse("holds a log, not a copy of one".to_owned());
         }
         still.leftovers.iter().try_for_each(|name| remove(&*disk, name))?;
-        still.walk(PIECE_BYTES)?;
         let mut wanted = still.files.clone();
         wanted.insert(0, IDENTITY_FILE.to_owned());
         for name in list(&*disk)? {
@@ -268,11 +270,16 @@ impl Backup {
                 return refuse(format!("holds {name}, which is not part of the copy: remove it"));
             }
         }
-        let mut files = Vec::with_capacity(wanted.len());
-        for name in wanted {
-            let (bytes, crc) = sum(&*disk, &name, true, &mut |_| {})?;
-            files.push(ManifestFile { name, bytes, crc });
-        }
+        // Every block is checked beside the files' checksums. None: the blocks.
+        let work: Vec<_> = std::iter::once(None).chain((0..wanted.len()).map(Some)).collect();
+        let mut sums = BTreeMap::new();
+        let read = |work: &Option<usize>| match *work {
+            Some(n) => Ok(Some((n, sum(&*disk, &wanted[n], true)?))),
+            None => still.walk(PIECE_BYTES).map(|()| None),
+        };
+        in_parallel(SUMS_AT_A_TIME, &work, read, |read| sums.extend(read))?;
+        let files = wanted.into_iter().zip(sums.into_values());
+        let files: Vec<_> = files.map(|(name, (bytes, crc))| ManifestFile { name, bytes, crc }).collect();
         let info = BackupInfo {
             log_id: still.identity.log,
             first: still.first,
@@ -343,19 +350,21 @@ impl Backup {
     pub(crate) fn check_files(&self, progress: Progress<'_>) -> Result<()> {
         let (mut done, total) = (0, self.manifest.info.bytes);
         self.check_names()?;
-        for ManifestFile { name, crc, .. } in &self.manifest.files {
-            let (_, found) = sum(&*self.disk, name, false, &mut |bytes| {
-                done += bytes;
-                progress(done, total);
-            })?;
-            if found != *crc {
+        let files = &self.manifest.files;
+        let read = |file: &ManifestFile| match sum(&*self.disk, &file.name, false)? {
+            (bytes, found) if found == file.crc => Ok(bytes),
+            (_, found) => {
+                let wanted = file.crc;
                 let why = format!(
-                    "its checksum is {found:08x}, and the manifest's is {crc:08x}: the file was changed"
+                    "its checksum is {found:08x}, and the manifest's is {wanted:08x}: the file was changed"
                 );
-                return Err(self.refused(name, &why));
+                Err(self.refused(&file.name, &why))
             }
-        }
-        Ok(())
+        };
+        in_parallel(SUMS_AT_A_TIME, files, read, |bytes| {
+            done += bytes;
+            progress(done, total);
+        })
     }
 
     /// The log in the backup, after checking that it agrees with the manifest.
@@ -457,11 +466,10 @@ fn read_manifest(disk: &dyn Disk) -> Result<Manifest> {
     }
 }
 
-/// Returns the size and the checksum of a file; syncs it if `sync` is true. `read` is called with each piece's
-/// length.
-fn sum(disk: &dyn Disk, name: &str, sync: bool, read: &mut dyn FnMut(u64)) -> Result<(u64, u32)> {
+/// Returns the size and the checksum of a file; syncs it if `sync` is true.
+fn sum(disk: &dyn Disk, name: &str, sync: bool) -> Result<(u64, u32)> {
     let path = disk.path().join(name);
-    let mut sum = || {
+    let sum = || {
         let file = disk.open(name, sync)?;
         let bytes = file.len()?;
         let (mut at, mut crc, mut piece) = (0, Crc::new(), vec![0; PIECE_BYTES]);
@@ -470,7 +478,6 @@ fn sum(disk: &dyn Disk, name: &str, sync: bool, read: &mut dyn FnMut(u64)) -> Re
             file.read_at(at, &mut piece[..n])?;
             crc = crc.add(&piece[..n]);
             at += n as u64;
-            read(n as u64);
         }
         if sync {
             file.sync()?;
