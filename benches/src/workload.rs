@@ -13,7 +13,7 @@ use crate::measure::{Latencies, Usage};
 use anyhow::{Result, anyhow, ensure};
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -85,8 +85,8 @@ const STOPPED: u8 = 2;
 /// The results of one thread.
 struct Tally<'a> {
     phase: &'a AtomicU8,
-    /// Whether any thread has counted an append.
-    counted: &'a AtomicBool,
+    /// How many threads have counted an append.
+    counted: &'a AtomicUsize,
     appends: u64,
     latencies: Latencies,
 }
@@ -101,22 +101,24 @@ impl Tally<'_> {
         if self.phase.load(Ordering::Relaxed) == COUNTING {
             self.appends += 1;
             self.latencies.record(latency);
-            self.counted.store(true, Ordering::Relaxed);
+            if self.appends == 1 {
+                self.counted.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 }
 
-/// How long a window is extended at most until an append is counted: on a busy machine a short one may have none.
+/// How long a window is extended at most until each thread has counted an append: on a busy machine a short one may have none.
 const EXTENDED_MAX: Duration = Duration::from_secs(60);
 
-/// Runs `work` on `threads` threads until the window has passed, and an append was counted. Calls `look` at the window's two ends.
+/// Runs `work` on `threads` threads until the window has passed, and each has counted an append. Calls `look` at the window's two ends.
 fn drive<S>(
     threads: usize,
     window: Window,
     look: impl Fn() -> S,
     work: impl Fn(u64, &mut Tally<'_>) -> Result<()> + Sync,
 ) -> Result<(Outcome, S, S)> {
-    let (phase, counted) = (AtomicU8::new(WARMING), AtomicBool::new(false));
+    let (phase, counted) = (AtomicU8::new(WARMING), AtomicUsize::new(0));
     thread::scope(|scope| {
         let mut workers = Vec::with_capacity(threads);
         for n in 0..threads as u64 {
@@ -131,7 +133,7 @@ fn drive<S>(
         thread::sleep(window.measured);
         let goes_on =
             || start.elapsed() < window.measured + EXTENDED_MAX && workers.iter().any(|w| !w.is_finished());
-        while !counted.load(Ordering::Relaxed) && goes_on() {
+        while counted.load(Ordering::Relaxed) < threads && goes_on() {
             thread::sleep(Duration::from_millis(1));
         }
         phase.store(STOPPED, Ordering::Relaxed);

@@ -308,7 +308,9 @@ impl Backup {
         let state = FollowSnapshot { log, committed: slice.base.raft, kept: Index(0), header, body };
         let options = Self::copy_options(segment_bytes_of(0, 0, ends));
         let copy = FollowerLog::create_on(disk_at(dest, false)?, options, &state)?;
-        let applied = apply(&copy, vault, log, ends, EntryIndex(0), &mut |done| progress(done, chain.bytes));
+        // An older slice may have entries before the state, too, and their payload may be gone.
+        let applied =
+            apply(&copy, vault, log, ends, slice.base.raft, &mut |done| progress(done, chain.bytes));
         let applied = match if_allowed(applied, lost)? {
             Ok(applied) => applied,
             Err(lacking) => return Ok(Made::Lacking(lacking)),
@@ -472,7 +474,7 @@ fn apply(
     vault: &dyn Vault,
     log: LogId,
     Ends { chain, tail, .. }: Ends<'_>,
-    behind: EntryIndex,
+    mut behind: EntryIndex,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Applied> {
     let mut done = 0;
@@ -490,7 +492,6 @@ fn apply(
         })?;
         for slice in slices.into_values() {
             let (log, (committed, _)) = (slice.log, slice.last());
-            let mut behind = behind;
             let entries =
                 slice.entries.into_iter().filter(|(header, _)| header.raft_index > behind).collect();
             let cut = with_payload(vault, log, entries, |entries| {

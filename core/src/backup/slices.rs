@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Slices may overlap, be left over, missing or damaged. A chain of them is taken as far as each one continues what is before it: it has
-//! the entry there with the same term, so it is of the same history. It ends before the first place that no sound slice covers.
+//! the entry there with the same term, so it is of the same history. It ends before the first place that no sound slice covers. If both
+//! reach as far, a state behind the end of the objects comes first, then the objects, then an older state.
 //!
 //! Invariant: nothing is taken on trust. Every byte of a slice was checked before one entry of it is used.
 //!

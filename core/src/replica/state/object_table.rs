@@ -69,6 +69,11 @@ impl ObjectTable {
         self.objects.base.next > Index(0)
     }
 
+    /// The end of the last object that was discarded; or where the first object begins, or the log's begin if there has been none.
+    pub(crate) fn base(&self) -> Base {
+        self.objects.base
+    }
+
     /// The number of the oldest object in the table, or of the next one: all before it are discarded.
     pub(crate) fn number(&self) -> u64 {
         self.objects.number

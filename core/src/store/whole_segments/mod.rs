@@ -12,12 +12,13 @@ use super::format::segment::{FORMAT_VERSION_FIRST, Footer, SegmentHeader, versio
 use super::read::scanner::Scanner;
 use super::recovery::gap::{BlockCopy, write_differing};
 use super::segment::file_name;
-use crate::disk::{Disk, DiskFile};
-use crate::error::{Error, Result};
+use crate::disk::{Disk, DiskFile, is_no_space};
+use crate::error::{self, Error, Result};
 use crate::record::batch::{u32_at, u64_at};
 use crate::store::format::geometry::SEGMENT_BYTES_MIN;
 use crate::types::{LogId, SegmentId};
 use std::io::{self, ErrorKind, IoSlice};
+use std::path::Path;
 
 /// Restores the header of a segment file if its salt is still known: the footer contains the salt as well, and the
 /// blocks prove it.
@@ -70,7 +71,7 @@ pub(crate) fn restore_header(disk: &dyn Disk, log: LogId, number: u64) -> Result
 /// exists and is not too short.
 ///
 /// # Errors
-/// `Io`.
+/// `Full`, `Io`.
 pub(crate) fn make_whole(disk: &dyn Disk, log: LogId, number: u64, bytes: u32) -> Result<bool> {
     let name = file_name(number);
     let path = disk.path().join(&name);
@@ -104,7 +105,7 @@ pub(crate) fn make_whole(disk: &dyn Disk, log: LogId, number: u64, bytes: u32) -
         }
         Ok(())
     };
-    put_in_place(disk, &header, keep).map_err(io)?;
+    put_in_place(disk, &header, keep).map_err(|e| not_made("restore", &path, bytes, e))?;
     Ok(true)
 }
 
@@ -161,7 +162,19 @@ pub(crate) fn begin_segment(
     let version = version_of_blocks(&out, id);
     let header = SegmentHeader { log, number, id, bytes, version };
     put_in_place(disk, &header, |file| file.write_at(SEGMENT_HEADER_BYTES as u64, &[IoSlice::new(&out)]))
-        .map_err(io)
+        .map_err(|e| not_made("make", &path, bytes, e))
+}
+
+/// The error of a segment file that could not be made.
+fn not_made(doing: &str, path: &Path, bytes: u32, why: io::Error) -> Error {
+    if !is_no_space(&why) {
+        return Error::io(doing, path, why);
+    }
+    let what = format!(
+        "no space left to {doing} segment {}, which takes {bytes} bytes: free disk space, and open the log again",
+        path.display()
+    );
+    Error::new(error::ErrorKind::Full, what)
 }
 
 /// Makes a segment file under another name: its header, zeros, and the bytes that `fill` writes. Then renames it.

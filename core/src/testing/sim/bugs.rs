@@ -284,10 +284,13 @@ bugs! {
     161 "files of a copy of one named log go before their records are in objects",
     162 "rows leave the table although the object that is to hold them does not have them",
     163 "a discard of some records forgets all objects whose rows are elsewhere",
+    164 "slices lead from a state before the end of an object that is discarded"
+        by "state_before_discarded_objects_leads_nowhere",
     165 "an object that cannot be read is passed over, although the record can be in it" by "unreadable_object_hides_no_other",
     166 "an object that cannot be read hides the records of others" by "unreadable_object_hides_no_other",
     167 "a log is made of objects whose records are discarded, and of slices whose payload may be gone"
         by "state_behind_objects_leads",
+    175 "a slice that begins with a state counts although it arrived damaged" by "damaged_state_leads_nowhere",
 }
 
 #[cfg(test)]

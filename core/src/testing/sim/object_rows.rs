@@ -5,7 +5,7 @@
 use super::machine::Machine;
 use crate::replica::queue::proposals::ObjectCommand;
 use crate::store::format::objects::ObjectState;
-use crate::types::NodeId;
+use crate::types::{Index, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The objects of the log.
@@ -31,6 +31,12 @@ impl ObjectRows {
             }
             ObjectCommand::MoveRows { .. } | ObjectCommand::Begin { .. } => {}
         }
+    }
+
+    /// The last record that is in an object that counts as stored.
+    pub(super) fn stored_upto(&self) -> Index {
+        let stored = self.cut.values().filter(|state| state.stored.is_some());
+        stored.map(|state| state.end.next.previous()).max().unwrap_or_default()
     }
 
     /// How many runs were seen.

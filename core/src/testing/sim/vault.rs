@@ -30,15 +30,16 @@ struct Objects {
     /// The records with which slices begin that were put since this was looked at, and begin with the state of the log.
     begins: Mutex<Vec<Index>>,
     has_changed: AtomicBool,
-    /// Payload slices that were deleted, for checks that come to their entries later; and whether any was since this was looked at.
+    /// Payload slices that were deleted, for checks that come to their entries later.
     deleted: MemoryVault,
+    /// Whether anything was deleted since this was looked at: payload, or what led to the end of the log without it.
     has_deleted: AtomicBool,
     /// The names of objects and payload slices that were deleted.
     gone: Mutex<BTreeSet<String>>,
     /// Payload slices that were put since this was looked at.
     payloads: Mutex<Vec<PayloadId>>,
-    /// The next object arrives damaged; the names of those that did, and were not put again.
-    spoils: AtomicBool,
+    /// The next object with this part in its name arrives damaged; the names of those that did, and were not put again.
+    spoils: Mutex<Option<&'static str>>,
     spoiled: Mutex<BTreeSet<String>>,
 }
 
@@ -78,7 +79,7 @@ impl Vault for Objects {
         self.check(name, &pieces.concat())?;
         self.has_changed.store(true, Ordering::Relaxed);
         lock(&self.spoiled).remove(name);
-        if name.contains("/o/") && self.spoils.swap(false, Ordering::Relaxed) {
+        if lock(&self.spoils).take_if(|part| name.contains(*part)).is_some() {
             let mut bytes = pieces.concat();
             let at = bytes.len() / 3;
             bytes[at] ^= 1;
@@ -119,8 +120,10 @@ impl Vault for Objects {
 
     fn delete(&self, name: &str) -> Result<()> {
         self.has_changed.store(true, Ordering::Relaxed);
-        if let Some(bytes) = self.memory.size(name)?.filter(|_| name.contains("/p/")) {
-            self.deleted.put(name, &[self.memory.get(name, 0..bytes)?])?;
+        if let Some(bytes) = self.memory.size(name)? {
+            if name.contains("/p/") {
+                self.deleted.put(name, &[self.memory.get(name, 0..bytes)?])?;
+            }
             self.has_deleted.store(true, Ordering::Relaxed);
         }
         lock(&self.gone).insert(name.to_owned());
@@ -152,7 +155,7 @@ pub(super) struct SimVault {
     /// Whether reads of objects fail.
     hides_objects: AtomicBool,
     /// Objects with this part in their names cannot be put.
-    refused: Mutex<Option<String>>,
+    refused: Mutex<Vec<String>>,
     /// The next object cannot be read until it is put again; the name of one that cannot.
     poisons: AtomicBool,
     unreadable: Mutex<Option<String>>,
@@ -195,7 +198,12 @@ impl SimVault {
 
     /// The next object arrives damaged.
     pub(super) fn spoil_object(&self) {
-        self.objects.spoils.store(true, Ordering::Relaxed);
+        self.spoil("/o/");
+    }
+
+    /// The next object with this part in its name arrives damaged.
+    pub(super) fn spoil(&self, part: &'static str) {
+        *lock(&self.objects.spoils) = Some(part);
     }
 
     /// An object that has arrived damaged, and was not stored again.
@@ -244,13 +252,13 @@ impl SimVault {
         self.objects.memory.put(name, &[Bytes::from_static(b"of another history")])
     }
 
-    /// Objects with this part in their names cannot be put from now on.
-    pub(super) fn refuse_part(&self, part: Option<String>) {
-        *lock(&self.refused) = part;
+    /// Objects with one of these parts in their names cannot be put from now on.
+    pub(super) fn refuse_parts(&self, parts: &[&str]) {
+        *lock(&self.refused) = parts.iter().map(|part| (*part).to_owned()).collect();
     }
 
     fn takes(&self, name: &str) -> Result<()> {
-        let is_refused = lock(&self.refused).as_ref().is_some_and(|part| name.contains(part));
+        let is_refused = lock(&self.refused).iter().any(|part| name.contains(part));
         if is_refused { Err(refused(name)) } else { Ok(()) }
     }
 
@@ -399,7 +407,7 @@ impl SimVault {
         let end = objects.last().map(|newest| end_of(&*self.objects, log, newest)).transpose()?;
         let chain = slices::longest(&*self.objects, &names, end, &mut |_| {})?;
         let begin = chain.slices.first().filter(|_| chain.begins).map(|name| EntryIndex(name.first.0 - 1));
-        Ok(begin.into_iter().chain(end.map(|(raft, _)| raft)).max().unwrap_or_default())
+        Ok(begin.or(end.map(|(raft, _)| raft)).unwrap_or_default())
     }
 
     /// The last entry of the log that would be made of the object store alone, without faults.

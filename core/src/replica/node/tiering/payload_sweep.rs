@@ -38,9 +38,9 @@ impl Node {
             Some(begin) => stored.map(|stored| stored.min(begin.raft)),
             None => stored,
         };
-        // Without a stored object slices of entries lead to the log, from objects whose records are discarded, or from the one that begins
-        // with the log's state. An earlier chiplog makes a log of the former as long as it can, so these go first.
-        let leads = stored.is_some() || planted!(125) || self.tiering.slices.leads_from(oldest);
+        // Without a stored object slices of entries lead to the log: from an object whose records are discarded, or from the one that
+        // begins with the log's state. Most of those before that state go first: a fetch by an earlier chiplog follows the former.
+        let leads = stored.is_some() || planted!(125) || self.slices_lead_from(oldest);
         let behind = stored.unwrap_or_default().max(oldest);
         let is_due = gate.sweep_at <= now || gate.swept.is_none_or(|swept| swept < behind);
         // Blocks that were released and are not written yet are neither here nor in the files.

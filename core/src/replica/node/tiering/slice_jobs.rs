@@ -6,7 +6,7 @@ use super::object_access::ObjectMaker;
 use super::object_root::check_there;
 use super::payload_jobs::Begun;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::format::slices::Block;
+use crate::store::format::slices::{Block, Slice};
 use crate::store::objects::slice_names::{SliceName, chain, slices};
 use crate::store::read::entry_lookup::Archive;
 use crate::store::segment::Base;
@@ -14,6 +14,7 @@ use crate::store::slice_maker::{MadeSlice, ends, make};
 use crate::sync::threads::in_parallel;
 use crate::types::{EntryIndex, Index, LogId, Term};
 use crate::vault::Vault;
+use std::path::Path;
 use std::sync::Arc;
 
 /// How many slices are put at a time, and by one job.
@@ -35,9 +36,10 @@ pub(super) struct SliceChain {
 pub(super) enum SliceBegin {
     /// Behind this entry, which is in an object or in a slice.
     Behind(EntryIndex),
-    /// With the entry of the log's first record, and the state before it: nothing before that is needed. Without records, with the
-    /// last entry.
+    /// With the entry of this record, the log's first one, and the state before it: nothing before that is needed.
     WithRecord(Index),
+    /// With the last entry, and the state before it: the log has no records.
+    WithLast,
 }
 
 /// A job.
@@ -127,13 +129,11 @@ impl Storing {
         let (behind, mut opening) = match self.begin {
             SliceBegin::Behind(raft) => (raft, None),
             SliceBegin::WithRecord(first) => {
-                let begin = match archive.before_record(first)? {
-                    Some(begin) if begin.raft < self.upto => begin,
-                    _ => self.before_last()?,
-                };
-                let (header, body) = maker.opening(begin)?;
-                (begin.raft, Some((header, body.into())))
+                // Its file may have gone since, with a discard: then another record is the first one, which the next job begins with.
+                let begin = archive.before_record(first)?.filter(|begin| begin.raft < self.upto);
+                self.with_state(begin.ok_or_else(|| gone(archive, &format!("record {first}")))?)?
             }
+            SliceBegin::WithLast => self.with_state(self.before_last()?)?,
         };
         let begin = opening.is_some().then_some(behind);
         let count = if self.one { 1 } else { SLICES_AT_A_TIME };
@@ -184,20 +184,40 @@ impl Storing {
         let raft = EntryIndex(self.upto.0.saturating_sub(1));
         match (archive.term(raft)?, archive.header(self.upto)?) {
             (Some(term), Some(last)) => Ok(Base { raft, term, next: last.first }),
-            _ => {
-                let what = format!("entry {} is not in the files of {}", self.upto, archive.path().display());
-                Err(Error::new(ErrorKind::NotFound, what))
-            }
+            _ => Err(gone(archive, &format!("entry {}", self.upto))),
         }
+    }
+
+    /// Where a slice begins that begins with the state there, and that state.
+    fn with_state(&self, begin: Base) -> Result<(EntryIndex, Option<Block>)> {
+        let (header, body) = self.maker.opening(begin)?;
+        Ok((begin.raft, Some((header, body.into()))))
     }
 
     fn put(&self, (behind, end, opening): &(EntryIndex, EntryIndex, Option<Block>)) -> Result<MadeSlice> {
         let made = make(&self.maker.archive, self.log, *behind, *end, opening.clone())?;
-        match self.vault.put(&made.name.to_string(), &made.pieces) {
-            Err(error) if !planted!(113) => Err(error),
-            _ => Ok(MadeSlice { pieces: Vec::new(), ..made }),
+        let name = made.name.to_string();
+        match self.vault.put(&name, &made.pieces) {
+            Err(error) if !planted!(113) => return Err(error),
+            _ => {}
         }
+        // Everything before a state is deleted because of it.
+        if made.name.begins && !is_sound(&*self.vault, &made.name)? && !planted!(175) {
+            return Err(Error::corrupt(Path::new(&name), 0, "it arrived damaged"));
+        }
+        Ok(MadeSlice { pieces: Vec::new(), ..made })
     }
+}
+
+fn gone(archive: &Archive, what: &str) -> Error {
+    Error::new(ErrorKind::NotFound, format!("{what} is not in the files of {}", archive.path().display()))
+}
+
+/// Reads a slice, and returns whether every byte of it is sound.
+fn is_sound(vault: &dyn Vault, name: &SliceName) -> Result<bool> {
+    let text = name.to_string();
+    let Some(bytes) = vault.size(&text)? else { return Ok(false) };
+    Ok(Slice::parse(&vault.get(&text, 0..bytes)?, name.salt()).is_ok())
 }
 
 /// The slices in the object store of the entries that are in the files here, and those of another history.
@@ -217,7 +237,16 @@ fn find(
             found.ahead = found.ahead.max(Some(name.last));
         }
     }
-    let newest = names.iter().filter(|name| name.begins).max_by_key(|name| name.first);
+    let mut begins: Vec<_> = names.iter().filter(|name| name.begins && stored.is_none()).copied().collect();
+    begins.sort_unstable_by_key(|name| name.first);
+    let mut newest = begins.pop();
+    while let Some(name) = newest.filter(|_| !planted!(175)) {
+        if is_sound(vault, &name)? {
+            break;
+        }
+        names.retain(|other| *other != name);
+        newest = begins.pop();
+    }
     let (begin, behind) = match (stored, newest) {
         (Some(stored), _) => (None, stored.raft),
         (None, Some(newest)) => {

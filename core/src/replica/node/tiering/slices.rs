@@ -21,6 +21,8 @@
 //! - slices are deleted only if all their entries are in objects that the committed log says are stored, or are before the state with
 //!   which a stored slice begins, and that only where the log has no stored object any more: everything before is discarded. The
 //!   last objects are not deleted before there is such a slice (S2);
+//! - a slice that begins with a state was read before it counts, and does not count if its state is before the end of an object that is
+//!   discarded: payload up to there may be gone (S4);
 //! - in a log with payload slices none is put before the one before it is stored: there is no gap between them, unless one is lost (S3);
 //! - bytes that wait are read back from the log's files: an object store that is down takes no memory.
 //!
@@ -126,12 +128,6 @@ impl Slices {
     /// Whether a log that is made of the object store could follow slices of another history.
     pub(super) fn are_behind_others(&self) -> bool {
         self.ahead.is_some()
-    }
-
-    /// Whether slices begin with the state of the log at this entry or a later one, and none from before are left.
-    pub(super) fn leads_from(&self, oldest: EntryIndex) -> bool {
-        let begin = self.chain.and_then(|chain| chain.begin);
-        begin.is_some_and(|begin| begin >= oldest && self.deleted >= begin)
     }
 
     /// Another replica leads.
@@ -254,25 +250,41 @@ impl Node {
     fn next_slice(&self) -> Option<SliceBegin> {
         let committed = self.replica.sequencer.committed();
         let (chain, oldest) = (self.tiering.slices.chain, self.writer.archive.first().raft);
+        let led_from = self.led_from();
         // Without an object that is stored, only a slice that begins with a state leads to others. It has to be one of entries that
         // are still here: else a log that discards before it has objects would keep all its slices.
         let has_stored = committed.objects.stored_end().is_some();
-        let begins = |chain: &SliceChain| has_stored || chain.begin.is_some_and(|begin| begin >= oldest);
-        match chain.filter(|chain| begins(chain) && chain.end.raft >= oldest) {
+        let leads = has_stored || led_from.is_some_and(|begin| begin >= oldest);
+        match chain.filter(|chain| leads && chain.end.raft >= oldest) {
             Some(chain) => {
                 let upto = self.sliceable();
                 (chain.end.raft < upto).then_some(SliceBegin::Behind(chain.end.raft))
             }
             None => {
-                let first = if planted!(136) { committed.next } else { committed.first };
-                (committed.raft > EntryIndex(0)).then_some(SliceBegin::WithRecord(first))
+                let has_records = committed.first < committed.next && !planted!(136);
+                let begin =
+                    if has_records { SliceBegin::WithRecord(committed.first) } else { SliceBegin::WithLast };
+                (committed.raft > EntryIndex(0)).then_some(begin)
             }
         }
     }
 
+    /// The entry with whose state the slices begin that lead to the end of the log. None: they continue objects; or their state is before
+    /// the end of an object that was discarded since. Payload up to there may have been deleted while that object counted as stored.
+    fn led_from(&self) -> Option<EntryIndex> {
+        let discarded = self.replica.sequencer.committed().objects.base().raft;
+        let begin = self.tiering.slices.chain?.begin?;
+        (begin >= discarded || planted!(164)).then_some(begin)
+    }
+
+    /// Whether slices begin with the state of the log at this entry or a later one, and none from before are left.
+    pub(super) fn slices_lead_from(&self, oldest: EntryIndex) -> bool {
+        self.led_from().is_some_and(|begin| begin >= oldest && self.tiering.slices.deleted >= begin)
+    }
+
     /// Whether slices still continue an object whose records are discarded: all objects stay until a slice begins with a state (S2).
     pub(super) fn slices_need_objects(&self) -> bool {
-        let has_begun = self.tiering.slices.chain.is_some_and(|chain| chain.begin.is_some());
+        let has_begun = self.led_from().is_some();
         let has_stored = self.replica.sequencer.committed().objects.stored_end().is_some();
         self.stores_slices() && !has_stored && !has_begun
     }
@@ -302,7 +314,7 @@ impl Node {
             upto: self.sliceable(),
             bytes_max: self.options.slice_bytes.into(),
             // Slices that are there continue one with which they are to begin.
-            one: slices.chain.is_some() && matches!(begin, SliceBegin::WithRecord(_)),
+            one: slices.chain.is_some() && !matches!(begin, SliceBegin::Behind(_)),
             is_first: !slices.is_checked,
             begun: self.begun(),
             unaided: self.tiering.unaided,
@@ -400,8 +412,11 @@ impl Node {
             true => objects.end().map(|(_, end)| end),
             false => objects.stored_end(),
         };
-        let begun = |chain: SliceChain| if planted!(137) { Some(chain.end.raft) } else { chain.begin };
-        let upto = stored.map(|end: Base| end.raft).or(slices.chain.and_then(begun))?;
+        let begun = || match planted!(137) {
+            true => slices.chain.map(|chain| chain.end.raft),
+            false => self.led_from(),
+        };
+        let upto = stored.map(|end: Base| end.raft).or_else(begun)?;
         // Those stay that say where payload goes on (P7).
         let refers = self.replica.sequencer.committed().options.get(LogOption::PayloadSlices).is_some();
         let upto = match slices.chain.filter(|_| refers && !planted!(135)) {

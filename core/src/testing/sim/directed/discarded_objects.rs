@@ -9,6 +9,7 @@ use crate::store::format::slices::{Block, Slice};
 use crate::store::objects::slice_names::SliceName;
 use crate::store::segment::Base;
 use crate::testing::sim::machine::Request;
+use crate::testing::sim::world::World;
 use crate::types::{EntryIndex, Index, LogId, Term, Timestamp};
 use crate::vault::{MemoryVault, Vault};
 use bytes::Bytes;
@@ -30,7 +31,7 @@ pub(super) fn payload_stays_until_a_state_leads() -> Check {
         return Err("no object is stored".to_owned());
     }
     // From here on no object is stored. Blocks that refer to payload, and others that fill files sooner.
-    vault.refuse_part(Some("/o/".to_owned()));
+    vault.refuse_parts(&["/o/"]);
     let hang = Duration::from_secs(1_000);
     for _ in 0..8 {
         let ticket = stage.begin()?;
@@ -47,15 +48,107 @@ pub(super) fn payload_stays_until_a_state_leads() -> Check {
         stage.advance(Duration::from_millis(500))?;
     }
     stage.advance(Duration::from_secs(2))?;
-    vault.refuse_part(Some("/".to_owned()));
-    let discarded = Request::Discard(OWN, Index(stage.records - 9));
-    if let Some(error) = stage.submit(leader, discarded)? {
-        return Err(format!("the discard is refused: {error:?}"));
-    }
+    vault.refuse_parts(&["/"]);
+    stage.discard_all_but(10)?;
     let before = vault.payloads(log);
     stage.advance(Duration::from_secs(5))?; // the oracle looks for the payload of all entries that a fetch takes
-    vault.refuse_part(None);
+    if vault.payloads(log) != before {
+        return Err("payload went before a slice began with a state".to_owned());
+    }
+    vault.refuse_parts(&["/o/"]);
     stage.until("payload of discarded records goes", |_| vault.payloads(log) < before)
+}
+
+impl Stage {
+    /// Appends records, one after the other.
+    fn append_each(&mut self, count: u64) -> Check {
+        for _ in 0..count {
+            let ticket = self.begin()?;
+            self.is_answered(&ticket)?;
+        }
+        Ok(())
+    }
+
+    /// Discards all records except the last ones.
+    fn discard_all_but(&mut self, kept: u64) -> Check {
+        let (leader, first) = (self.leader()?, Index(self.records + 1 - kept));
+        match self.submit(leader, Request::Discard(OWN, first))? {
+            Some(error) => Err(format!("the discard is refused: {error:?}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends an object with the last record.
+    fn cut(&mut self) -> Check {
+        let leader = self.leader()?;
+        self.world.machine(leader).into_iter().for_each(|machine| machine.cut_objects());
+        self.world.wake_all(leader);
+        self.advance(Duration::from_secs(1))
+    }
+
+    /// Waits until all records up to this one are in objects that are stored.
+    fn until_stored(&mut self, last: Index) -> Check {
+        let leader = self.leader()?;
+        let upto = |w: &mut World| w.machine(leader).map(|machine| machine.stored_upto());
+        self.until("the object is stored", |w| upto(w).is_some_and(|upto| upto >= last))
+    }
+}
+
+/// A slice begins with a state before the end of an object that is stored later. Payload of that object goes, and then its records are
+/// discarded: the slice does not lead to the end any more, also not for a leader that finds it in the object store.
+pub(super) fn state_before_discarded_objects_leads_nowhere() -> Check {
+    let (mut stage, vault) = Stage::with_payloads(1, 0)?;
+    let (leader, log) = (stage.leader()?, stage.world.log.ok_or("there is no log")?);
+    stage.append_each(1)?;
+    stage.cut()?;
+    stage.until_stored(Index(stage.records))?;
+    // The next slice begins with the state before the first record, and reaches over the end of the objects that come then.
+    vault.refuse_parts(&["/o/", "/s/"]);
+    stage.append_each(12)?;
+    stage.discard_all_but(12)?;
+    vault.refuse_parts(&["/o/"]);
+    let names =
+        || -> Vec<_> { vault.names().iter().filter_map(|name| SliceName::parse(log, name)).collect() };
+    stage.until("a slice begins with the state", |_| names().iter().any(|name| name.begins))?;
+    let before = vault.payloads(log);
+    vault.refuse_parts(&[]);
+    stage.until("payload of objects goes", |_| vault.payloads(log) < before)?;
+    stage.advance(Duration::from_secs(5))?;
+    let stored = stage.world.machine(leader).map_or(Index(0), |machine| machine.stored_upto());
+    vault.refuse_parts(&["/o/"]);
+    stage.append_each(3)?;
+    if !names().iter().any(|name| name.begins) {
+        return Err("no slice that begins with a state reaches over the end of the objects".to_owned());
+    }
+    vault.refuse_parts(&["/o/", "/s/"]);
+    stage.discard_all_but(stage.records - stored.get())?;
+    stage.cut_power(leader)?;
+    stage.world.start(leader)?;
+    stage.until("it leads again", |w| w.leader() == Some(leader))?;
+    stage.advance(Duration::from_secs(1))?;
+    vault.refuse_parts(&["/o/"]);
+    let objects = || vault.names().iter().filter(|name| name.contains("/o/")).count();
+    stage.until("objects of discarded records go", |_| objects() == 0)?; // the oracle looks for what leads to the end
+    stage.advance(Duration::from_secs(5))
+}
+
+/// A slice that begins with a state arrives damaged. Nothing is deleted because of it: a sound one is put.
+pub(super) fn damaged_state_leads_nowhere() -> Check {
+    let (mut stage, vault) = Stage::with_payloads(1, 0)?;
+    stage.append_each(1)?;
+    stage.cut()?;
+    stage.until_stored(Index(stage.records))?;
+    vault.refuse_parts(&["/o/"]);
+    stage.append_each(3)?;
+    vault.spoil(".begin");
+    stage.discard_all_but(3)?;
+    stage.until("the state arrives damaged", |_| vault.spoiled().is_some())?;
+    // Its name says how far it reaches: another one can be put instead.
+    let is_sound = || {
+        vault.names().iter().any(|name| name.ends_with(".begin") && Some(name) != vault.spoiled().as_ref())
+    };
+    stage.until("a sound one is put", |_| is_sound() || vault.spoiled().is_none())?;
+    stage.advance(Duration::from_secs(5)) // the oracle looks for what leads to the end
 }
 
 /// An entry without an effect.

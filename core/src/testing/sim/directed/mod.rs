@@ -42,7 +42,10 @@ use branch_order::{
     branch_keeps_its_pin_in_any_order_with_a_removal,
 };
 use copies::copy_keeps_files_that_are_not_stored;
-use discarded_objects::{payload_stays_until_a_state_leads, state_behind_objects_leads};
+use discarded_objects::{
+    damaged_state_leads_nowhere, payload_stays_until_a_state_leads,
+    state_before_discarded_objects_leads_nowhere, state_behind_objects_leads,
+};
 use filling::{damaged_object_is_not_kept, objects_make_room_for_files, whole_object_outlives_a_crash};
 use gaps::{
     first_payload_counts_once_a_slice_refers_to_it, no_slice_is_stored_behind_a_gap,
@@ -108,6 +111,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("reference_that_cannot_be_read_is_damage", reference_that_cannot_be_read_is_damage),
     ("payload_stays_until_a_state_leads", payload_stays_until_a_state_leads),
     ("state_behind_objects_leads", state_behind_objects_leads),
+    ("damaged_state_leads_nowhere", damaged_state_leads_nowhere),
+    ("state_before_discarded_objects_leads_nowhere", state_before_discarded_objects_leads_nowhere),
     ("no_slice_is_stored_behind_a_gap", no_slice_is_stored_behind_a_gap),
     ("payload_fills_a_gap_if_slices_say_so", payload_fills_a_gap_if_slices_say_so),
     ("slices_of_another_history_hide_nothing", slices_of_another_history_hide_nothing),

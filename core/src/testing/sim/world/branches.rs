@@ -195,15 +195,14 @@ impl World {
             Some(of) => (of.log, of.records.clone()),
             None => (parent, self.oracle.contents.of(LogNumber::OWN).clone()),
         };
-        // Objects that a replica knows to be stored are there, unless all their records are discarded.
-        let mut known: Vec<&Machine> = of.iter().filter_map(|of| of.machine.as_ref()).collect();
-        if of.is_none() {
-            known.extend(self.hosts.values_mut().filter_map(|host| host.running().map(|machine| &*machine)));
-        }
-        let stored = known.iter().map(|machine| machine.stored_upto()).max().unwrap_or_default();
-        let first = known.iter().map(|machine| machine.summary().first).max().unwrap_or_default();
-        // A replica that has just started does not know yet what is committed. Another one may have deleted objects since.
-        let first = if of.is_none() { first.max(self.oracle.first()) } else { first };
+        // Objects that count as stored are there, unless all their records are discarded. A replica that has just started does not know yet
+        // how far that is: another one may have deleted objects since.
+        let known = of.and_then(|of| of.machine.as_ref());
+        let (stored, first) = match known {
+            Some(machine) => (machine.stored_upto(), machine.summary().first),
+            None if of.is_none() => (self.oracle.object_rows.stored_upto(), self.oracle.first()),
+            None => Default::default(),
+        };
         let stored = if stored < first { Index(0) } else { stored };
         let last = records.last_key_value().map_or(1, |(last, _)| last.get());
         let to = match rng.permille(500) {

@@ -38,7 +38,7 @@ impl World {
             && self.nemesis.rng.permille(400)
         {
             // Files stay because no object can be stored, until the disk is full.
-            vault.refuse_part(Some("/o/".to_owned()));
+            vault.refuse_parts(&["/o/"]);
             self.lasts(Trouble::StoreOut, 2_000, 7_000);
             (more, time_ms) = (self.nemesis.rng.between(0, 3 * segment), (9_000, 16_000));
         }
@@ -53,7 +53,7 @@ impl World {
         let Some(vault) = self.vault.as_ref().filter(|vault| vault.takes_slices) else { return };
         let mut rng = Rng::new(self.plan.seed ^ 0x51_1ce5);
         if self.plan.logs > 0 && !self.plan.faults.is_empty() && rng.permille(500) {
-            vault.refuse_part(Some("/s/".to_owned()));
+            vault.refuse_parts(&["/s/"]);
             self.lasts(Trouble::StoreOut, 300, 2_000);
         }
     }

@@ -216,7 +216,7 @@ impl World {
             Trouble::Full(node) => self.on_disk(node, |disk| disk.limit_space(None)),
             Trouble::StoreOut => {
                 if let Some(vault) = &self.vault {
-                    vault.refuse_part(None);
+                    vault.refuse_parts(&[]);
                 }
             }
             Trouble::Clock(node) => {
