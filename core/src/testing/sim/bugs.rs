@@ -295,6 +295,11 @@ bugs! {
     163 "a discard of some records forgets all objects whose rows are elsewhere",
     165 "an object that cannot be read is passed over, although the record can be in it" by "unreadable_object_hides_no_other",
     166 "an object that cannot be read hides the records of others" by "unreadable_object_hides_no_other",
+    170 "an object whose footer cannot be read counts as nobody's" by "object_that_may_be_of_another_history_stays",
+    171 "a put whose answer was lost is forgotten" by "object_whose_put_had_no_answer_is_put_again",
+    172 "cached objects do not give way for the file of another one" by "cached_files_give_way_in_order",
+    173 "cached objects go although that makes no room" by "cached_files_give_way_in_order",
+    174 "cached objects that readers have open go first" by "cached_files_give_way_in_order",
 }
 
 #[cfg(test)]
