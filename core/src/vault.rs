@@ -56,6 +56,12 @@ pub trait Vault: fmt::Debug + Send + Sync {
     /// callers that must not both get true store different bytes.
     fn create(&self, name: &str, bytes: Bytes) -> Result<bool>;
 
+    /// As [`Self::create`], of an object whose bytes are these pieces, back to back. By default they are copied into one: an
+    /// implementation that takes pieces spares the memory.
+    fn create_of(&self, name: &str, pieces: &[Bytes]) -> Result<bool> {
+        self.create(name, pieces.concat().into())
+    }
+
     /// Returns exactly these bytes of an object.
     ///
     /// # Errors

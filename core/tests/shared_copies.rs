@@ -10,6 +10,7 @@ use chiplog::{
     Timestamp,
 };
 use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -718,6 +719,46 @@ fn copy_keeps_its_records_while_the_object_of_the_last_one_cannot_be_read() {
         check(taken, &log, 1);
         logs.close().unwrap();
     }
+}
+
+/// A file here whose opening is damaged may have the next record of a copy: so that is not known to be in an object alone, and the copy is not
+/// led past it. It is fed what an object has of it, or it gets the error.
+#[test]
+fn damaged_file_leads_no_copy_past_its_records() {
+    let (dir, place, vault) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let logs = open(dir.path(), reads(&vault).object_bytes(128 << 10).object_scrub(None));
+    append(&logs, &all(), 100);
+    let log = copied(&logs);
+    let (away, _) = copy(place.path(), &log, FollowFrom::First, reads(&vault));
+    append(&logs, &all(), 230);
+    eventually("they are stored", || {
+        append(&logs, &all(), 5);
+        group(&logs).metrics().unstored_bytes < 200 << 10
+    });
+    let mut source = log.follow(away.resume_point().unwrap()).unwrap().skip_stored();
+    let news = source.next(0).unwrap().unwrap();
+    assert!(matches!(news, FollowMessage::State(_)), "{news:?}");
+    assert_eq!(away.apply(news).unwrap(), None);
+    let names = std::fs::read_dir(dir.path().join("group-1")).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = names.filter(|path| path.extension().is_some_and(|end| end == "seg")).collect();
+    files.sort_unstable();
+    // Its next record may be in one of these, as far as can be seen then. The newest object ends behind them.
+    for file in &files[1..3] {
+        let file = std::fs::File::options().write(true).open(file).unwrap();
+        file.write_all_at(&[5; 128], 4096).unwrap();
+    }
+    for _ in 0..20 {
+        match source.next(4 << 10) {
+            Ok(Some(FollowMessage::State(state))) => {
+                panic!("it is led past what a file here may have: {state:?}")
+            }
+            Ok(Some(fed)) => assert_eq!(away.apply(fed).unwrap(), None),
+            Ok(None) => break,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
+        }
+    }
+    read_from(away.log(), 1);
 }
 
 /// A copy that jumps over discarded records is told of the group's objects again at once: its own limits hold.

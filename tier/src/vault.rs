@@ -160,10 +160,15 @@ impl Vault for ObjectVault {
     }
 
     fn create(&self, name: &str, bytes: Bytes) -> Result<bool> {
+        self.create_of(name, &[bytes])
+    }
+
+    fn create_of(&self, name: &str, pieces: &[Bytes]) -> Result<bool> {
         let path = self.path(name)?;
-        let call = self.call("create object", name, bytes.len() as u64);
+        let call = self.call("create object", name, pieces.iter().map(|piece| piece.len() as u64).sum());
+        let pieces = pieces.to_vec(); // shares the bytes
         let made =
-            self.wait(|store| async move { call.within_limit(create(&store, &path, bytes, &call)).await });
+            self.wait(|store| async move { call.within_limit(create(&store, &path, &pieces, &call)).await });
         made.map_err(no_object_meant)
     }
 
@@ -356,17 +361,17 @@ fn read_file(mut file: File, range: Range<u64>) -> io::Result<Bytes> {
 
 /// Creates an object. A refusal can mean that an earlier attempt of this call has made it, or nothing at all: some stores
 /// refuse one of two requests at the same time although neither is done (`object_store` calls that `AlreadyExists`, too).
-async fn create(store: &Arc<dyn ObjectStore>, path: &Path, bytes: Bytes, call: &Call) -> Result<bool> {
+async fn create(store: &Arc<dyn ObjectStore>, path: &Path, pieces: &[Bytes], call: &Call) -> Result<bool> {
     let mut waits = CREATE_WAITS.iter();
     loop {
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        let payload = PutPayload::from_bytes(bytes.clone());
+        let payload: PutPayload = pieces.iter().cloned().collect();
         let refused = match call.run(store.put_opts(path, payload, options)).await {
             Ok(_) => return Ok(true),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => error,
             Err(error) => return Err(error),
         };
-        if let Some(is_same) = holds(store, path, &bytes, call).await? {
+        if let Some(is_same) = holds(store, path, pieces, call).await? {
             return Ok(is_same);
         }
         // Nothing is there.
@@ -378,29 +383,45 @@ async fn create(store: &Arc<dyn ObjectStore>, path: &Path, bytes: Bytes, call: &
     }
 }
 
-/// Whether an object has exactly these bytes; None if there is none.
+/// Whether an object has exactly these bytes; None if there is none. Reads it a part at a time: it need not be in memory twice.
 async fn holds(
     store: &Arc<dyn ObjectStore>,
     path: &Path,
-    bytes: &Bytes,
+    pieces: &[Bytes],
     call: &Call,
 ) -> Result<Option<bool>> {
-    let length = bytes.len() as u64;
+    let length = pieces.iter().map(|piece| piece.len() as u64).sum();
     match size(store, path, call).await? {
         None => return Ok(None),
         Some(size) if size != length => return Ok(Some(false)),
         Some(_) => {}
     }
-    let (pieces, there) = mpsc::channel();
-    match get(store, path, 0..length, call, &pieces).await {
-        Ok(()) => {
-            drop(pieces);
-            Ok(Some(there.iter().collect::<Vec<_>>().concat() == *bytes))
+    let (mut left, mut at) = (pieces.iter().cloned(), 0);
+    let mut piece = Bytes::new();
+    while at < length {
+        let end = (at + PART_BYTES).min(length);
+        let (taken, there) = mpsc::channel();
+        match get(store, path, at..end, call, &taken).await {
+            Ok(()) => drop(taken),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::OutOfRange => return Ok(Some(false)), // replaced meanwhile
+            Err(error) => return Err(error),
         }
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) if error.kind() == ErrorKind::OutOfRange => Ok(Some(false)), // replaced meanwhile
-        Err(error) => Err(error),
+        for mut got in there {
+            while !got.is_empty() {
+                while piece.is_empty() {
+                    let Some(next) = left.next() else { return Ok(Some(false)) };
+                    piece = next;
+                }
+                let same = piece.len().min(got.len());
+                if piece.split_to(same) != got.split_to(same) {
+                    return Ok(Some(false));
+                }
+            }
+        }
+        at = end;
     }
+    Ok(Some(true))
 }
 
 #[cfg(test)]

@@ -381,7 +381,7 @@ impl RecordFeed {
     /// The time of a record. `None`: it is not committed. That of the last one before the files is known without the object store.
     fn time_of(&mut self, last: Index) -> Result<Option<Timestamp>> {
         if self.skips_stored
-            && !self.view.is_in_files(last)
+            && self.view.is_before_files(last)
             && let Some(time) = time_before_files(&self.view, last)?
         {
             return Ok(Some(time));
@@ -413,7 +413,7 @@ impl RecordFeed {
             if self.skips_stored
                 && self.reader.is_none()
                 && from < extent.next
-                && !self.view.is_in_files(from)
+                && self.view.is_before_files(from)
             {
                 return Ok(Coming::Stored);
             }

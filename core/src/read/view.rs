@@ -107,6 +107,15 @@ impl LogView {
         }
     }
 
+    /// Whether record `index` is before all files, as far as these can be read, and can be in an object. A file that cannot be read may have
+    /// it.
+    pub(crate) fn is_before_files(&self, index: Index) -> bool {
+        match self.log.is_none() {
+            true => self.segments.is_before_files(index),
+            false => self.runs.is_before_files(self.log, index),
+        }
+    }
+
     /// The objects of the group in which record `index` is, in a copy of one log.
     pub(crate) fn older_at(&self, index: Index) -> Option<&GroupObjects> {
         self.older.get().filter(|_| self.log.is_none() && self.segments.is_before_files(index))

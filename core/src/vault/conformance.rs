@@ -59,6 +59,14 @@ fn creates_replace_none(vault: &dyn Vault) {
     }
     assert!(vault.create("empty", "full".into()).unwrap());
     vault.delete("empty").unwrap();
+    assert!(vault.create_of("pieces", &["of ".into(), "several".into()]).unwrap());
+    assert!(!vault.create_of("pieces", &["of ".into(), "another".into()]).unwrap());
+    assert!(!vault.create_of("pieces", &["of ".into(), "several".into(), " more".into()]).unwrap());
+    assert_eq!(vault.get("pieces", 0..10).unwrap(), &b"of several"[..]);
+    vault.delete("pieces").unwrap();
+    assert!(vault.create_of("pieces", &[]).unwrap());
+    assert_eq!(vault.size("pieces").unwrap(), Some(0));
+    vault.delete("pieces").unwrap();
 }
 
 fn gets_return_exact_ranges(vault: &dyn Vault) {

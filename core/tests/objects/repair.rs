@@ -230,32 +230,40 @@ fn object_for_which_the_store_always_fails_is_stored_again() {
     read_all(&log, 1);
 }
 
-/// The same of an object without its entries in files: it is shown. And of one that is another history's, and of which all but the footer can
-/// be read: it stays as it is, and is shown.
+/// An object that is another history's, and of which all but the footer can be read, stays as it is, and is shown: whatever the reason is
+/// for which the footer says nothing.
+#[test]
+fn object_of_another_history_without_a_footer_is_not_replaced() {
+    for kind in [Some(ErrorKind::Unavailable), Some(ErrorKind::Io), None] {
+        let dir = tempfile::tempdir().unwrap();
+        let (below, hooked, log) = hooked_log(dir.path(), 100);
+        let (name, mine) = full_object(&below, 1);
+        let mut theirs = mine.to_vec();
+        let (middle, footer) = (theirs.len() / 3, theirs.len() - 100);
+        theirs[middle..middle + 4000].iter_mut().for_each(|byte| *byte ^= 5);
+        theirs[footer] ^= 1;
+        let theirs = bytes::Bytes::from(theirs);
+        below.put(&name, std::slice::from_ref(&theirs)).unwrap();
+        let fails = FooterFails { below: hooked.clone(), name: name.clone(), kind };
+        drop(log);
+        let with = options(&below).vault(Arc::new(fails) as Arc<dyn Vault>);
+        let log = Log::open(dir.path(), with.object_scrub(Duration::from_millis(300))).unwrap();
+        eventually("it is shown", || log.metrics().damaged_objects == 1);
+        std::thread::sleep(Duration::from_millis(900));
+        assert_eq!(below.get(&name, 0..theirs.len() as u64).unwrap(), theirs, "{kind:?}");
+        assert_eq!((log.metrics().repaired_objects, log.metrics().damaged_objects), (0, 1), "{kind:?}");
+    }
+}
+
+/// An object for which the store always fails, and without its entries in files: it is shown.
 #[test]
 fn object_for_which_the_store_always_fails_is_shown() {
     let dir = tempfile::tempdir().unwrap();
     let (below, hooked, log) = hooked_log(dir.path(), 100);
-    let (name, mine) = full_object(&below, 1);
-    let mut theirs = mine.to_vec();
-    let (middle, footer) = (theirs.len() / 3, theirs.len() - 100);
-    theirs[middle..middle + 4000].iter_mut().for_each(|byte| *byte ^= 5);
-    theirs[footer] ^= 1;
-    let theirs = bytes::Bytes::from(theirs);
-    below.put(&name, std::slice::from_ref(&theirs)).unwrap();
-    let (bad, vault) = (name.clone(), FooterFails { below: hooked.clone(), name: name.clone() });
-    drop(log);
-    let fails = Arc::new(vault);
-    let with = options(&below).vault(fails as Arc<dyn Vault>).object_scrub(Duration::from_millis(300));
-    let log = Log::open(dir.path(), with).unwrap();
-    eventually("it is shown", || log.metrics().damaged_objects == 1);
-    std::thread::sleep(Duration::from_millis(900));
-    assert_eq!(below.get(&bad, 0..theirs.len() as u64).unwrap(), theirs);
-    assert_eq!((log.metrics().repaired_objects, log.metrics().damaged_objects), (0, 1));
+    let (bad, _) = full_object(&below, 1);
     drop(log);
     // Nothing of it can be read, and the files of its entries are gone.
     let with = options(&below).vault(hooked.clone() as Arc<dyn Vault>).local_bytes(2 * u64::from(SEGMENT));
-    below.put(&name, &[mine]).unwrap();
     let log = Log::open(dir.path(), with.object_scrub(Duration::from_millis(300))).unwrap();
     eventually("files go", || {
         append(&log, 50);
@@ -272,11 +280,12 @@ fn object_for_which_the_store_always_fails_is_shown() {
     assert_eq!(log.metrics().repaired_objects, 0);
 }
 
-/// An object store that cannot give the end of one object.
+/// An object store that cannot give the end of one object, for this reason. None: it can.
 #[derive(Debug)]
 struct FooterFails {
     below: Arc<HookedVault>,
     name: String,
+    kind: Option<ErrorKind>,
 }
 
 impl Vault for FooterFails {
@@ -291,9 +300,10 @@ impl Vault for FooterFails {
     fn get(&self, name: &str, range: std::ops::Range<u64>) -> chiplog::Result<bytes::Bytes> {
         let size = self.below.size(name)?;
         // A whole read says which bytes it has; the end alone cannot be read.
-        match name == self.name && size == Some(range.end) && range.start > 0 {
-            true => Err(chiplog::Error::new(ErrorKind::Unavailable, "injected")),
-            false => self.below.get(name, range),
+        let is_footer = name == self.name && size == Some(range.end) && range.start > 0;
+        match self.kind.filter(|_| is_footer) {
+            Some(kind) => Err(chiplog::Error::new(kind, "injected")),
+            None => self.below.get(name, range),
         }
     }
 

@@ -107,6 +107,26 @@ fn create_of_the_same_bytes_counts_as_made() {
     }
 }
 
+/// Larger than a part, and in pieces that are cut elsewhere than it is read.
+#[test]
+fn create_of_pieces_compares_every_byte() {
+    let server = S3Server::start();
+    let dir = tempfile::tempdir().unwrap();
+    let bytes: Bytes = (0..20 << 20).map(|i: u32| (i >> 9) as u8).collect();
+    let mut other = bytes.to_vec();
+    *other.last_mut().unwrap() ^= 1;
+    let other = Bytes::from(other);
+    let cut = |bytes: &Bytes, at: usize| [bytes.slice(..at), Bytes::new(), bytes.slice(at..)];
+    for vault in [server.vault("s3://bucket/p"), directory(dir.path())] {
+        for at in [5, 9 << 20, 16 << 20] {
+            assert!(vault.create_of("o/1", &cut(&bytes, at)).unwrap()); // as after a lost answer
+            assert!(!vault.create_of("o/1", &cut(&other, at)).unwrap());
+        }
+        assert!(!vault.create("o/1", bytes.slice(1..)).unwrap());
+        assert!(vault.get("o/1", 0..20 << 20).unwrap() == bytes);
+    }
+}
+
 #[test]
 fn foreign_files_are_not_listed() {
     let dir = tempfile::tempdir().unwrap();

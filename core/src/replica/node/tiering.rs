@@ -66,7 +66,7 @@ use jobs::{Found, Job, JobDone, ObjectBegin, Search};
 use local::Released;
 pub(crate) use object_access::ObjectMaker;
 #[cfg(any(test, feature = "testing"))]
-pub(crate) use object_access::put_and_read;
+pub(crate) use object_access::put_and_look;
 use object_scrub::ObjectScrub;
 use older_rows::OldestRows;
 use payloads::PayloadGate;
@@ -302,12 +302,24 @@ impl Tiering {
     }
 }
 
+/// The outcome of the proposal of a command about objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Proposed {
+    Taken,
+    /// It cannot be proposed now.
+    Waits,
+    /// The log does not take it.
+    Refused,
+}
+
 impl Node {
     /// Makes a step of the objects.
     pub(super) fn tier(&mut self, now: Moment) -> Result<()> {
         if let Some(done) = self.tiering.take_done() {
+            self.learn_fetched();
             self.end_job(done, now)?;
         }
+        self.learn_fetched();
         self.take_requests(now);
         self.learn_suspects(now);
         self.save_suspects(now);
@@ -688,11 +700,11 @@ impl Node {
         Ok(())
     }
 
-    /// Proposes a command about objects. False: it cannot be now, or the log does not take it.
-    fn propose_object(&mut self, command: ObjectCommand, now: Moment) -> Result<bool> {
+    /// Proposes a command about objects.
+    fn propose_object(&mut self, command: ObjectCommand, now: Moment) -> Result<Proposed> {
         let command = Command::Object(command);
         if !self.replica.is_leader() || self.replica.refusal().is_some() {
-            return Ok(false);
+            return Ok(Proposed::Waits);
         }
         let (body, purpose) = (body_bytes_of(&command), self.replica.purpose_of(&command));
         let sequencer = &mut self.replica.sequencer;
@@ -700,7 +712,7 @@ impl Node {
             || self.writer.plan.make_room(body, purpose, sequencer).is_err()
         {
             self.tiering.again = now.plus(RETRY_MIN); // no file is available
-            return Ok(false);
+            return Ok(Proposed::Waits);
         }
         let before = self.replica.sequencer.objects().progress();
         let end = self.replica.sequencer.end().raft;
@@ -713,7 +725,7 @@ impl Node {
         let is_taken = self.replica.sequencer.objects().progress() != before;
         self.tiering.again = if is_taken { now } else { now.plus(LOOK_EVERY) };
         self.finish(now)?;
-        Ok(is_taken)
+        Ok(if is_taken { Proposed::Taken } else { Proposed::Refused })
     }
 
     /// Shows readers the objects that are stored.

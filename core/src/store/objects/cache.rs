@@ -9,7 +9,8 @@
 //! - the bytes of a chunk are written before it counts as here, and never again: references to them stay sound;
 //! - a file that leaves the cache loses its name alone. Readers that have it open go on in it;
 //! - where the disk is full, cached files give way: those of any cache before the log is refused a file, and those of this one before a
-//!   reader is refused a chunk. Every file with a name is known here, so that it can;
+//!   reader is refused a file or a chunk, those that no reader has open first. None goes for nothing: once one has gone and there is no more
+//!   room than before, the others stay. Every file with a name is known here, so that it can go;
 //! - nothing in a cached file is trusted: its blocks and batches are checked like those of a segment. Where a check fails, the
 //!   file leaves the cache, so that the next reader fetches it again.
 //!
@@ -18,6 +19,7 @@
 //!
 //! Must not know: which objects there are.
 
+mod room;
 mod whole;
 
 pub(crate) use self::whole::{KeptObject, is_object_file};
@@ -25,7 +27,7 @@ pub(crate) use self::whole::{KeptObject, is_object_file};
 use self::whole::Kept;
 use super::fetch::{Chunks, Fetchers};
 use super::names::{not_there, object_name, root_name};
-use crate::disk::{Disk, DiskFile, Map, is_no_space};
+use crate::disk::{Disk, DiskFile, Map};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::LogId;
 use crate::vault::Vault;
@@ -69,6 +71,8 @@ pub(crate) struct ObjectCache {
     /// Objects in which readers have met damage, as long as there is a scrub that examines them.
     suspects: Mutex<BTreeSet<u64>>,
     on_damage: OnceLock<OnDamage>,
+    /// Objects that the scrub could not read, and whether a part of each was fetched since.
+    watched: Mutex<BTreeMap<u64, bool>>,
 }
 
 /// The files of a cache.
@@ -123,6 +127,7 @@ impl ObjectCache {
             made: AtomicU64::new(0),
             suspects: Mutex::default(),
             on_damage: OnceLock::new(),
+            watched: Mutex::default(),
         }
     }
 
@@ -151,15 +156,15 @@ impl ObjectCache {
         if let Some(file) = self.open_kept(files, (owner, number), bytes, chunk_bytes) {
             return Ok(file);
         }
-        let files = &mut files.recent;
-        if let Some(n) = files.iter().position(|file| file.number == number)
-            && let Some(file) = files.remove(n)
+        let recent = &mut files.recent;
+        if let Some(n) = recent.iter().position(|file| file.number == number)
+            && let Some(file) = recent.remove(n)
         {
-            files.push_front(file.clone());
+            recent.push_front(file.clone());
             return Ok(file);
         }
-        let file = Arc::new(ObjectFile::make(self, (owner, number), bytes, chunk_bytes)?);
-        files.push_front(file.clone());
+        let file = Arc::new(ObjectFile::make(self, files, (owner, number), bytes, chunk_bytes)?);
+        files.recent.push_front(file.clone());
         Ok(file)
     }
 
@@ -199,6 +204,9 @@ impl ObjectCache {
     /// its bound; never the newest one.
     fn add(&self, file: &ObjectFile, bytes: usize) {
         self.fetched.fetch_add(bytes as u64, Ordering::Relaxed);
+        if let Some(fetched) = lock(&self.watched).get_mut(&file.number) {
+            *fetched = true;
+        }
         let mut files = lock(&self.files);
         if file.is_discarded() {
             return;
@@ -213,14 +221,6 @@ impl ObjectCache {
                 self.forget(&files, &file);
             }
         }
-    }
-
-    /// Removes the file that was opened longest ago, on a full disk, for a chunk of another one. False: there is none.
-    fn make_way_for(&self, other: &ObjectFile) -> bool {
-        let mut files = lock(&self.files);
-        let oldest = files.recent.iter().rposition(|file| !std::ptr::eq(&**file, other));
-        let oldest = oldest.and_then(|at| files.recent.remove(at));
-        oldest.map(|file| self.forget(&files, &file)).is_some()
     }
 
     /// The names of its files that it does not keep whole, or not yet.
@@ -239,6 +239,20 @@ impl ObjectCache {
     /// Has damage that readers meet collected, and this called for each object.
     pub(crate) fn on_damage(&self, wake: impl Fn() + Send + Sync + 'static) {
         let _ = self.on_damage.set(OnDamage(Box::new(wake)));
+    }
+
+    /// Has it noted which of these objects are fetched, in part, from now on; and of no others.
+    pub(crate) fn watch(&self, objects: &BTreeSet<u64>) {
+        let mut watched = lock(&self.watched);
+        watched.retain(|number, _| objects.contains(number));
+        objects.iter().for_each(|number| _ = watched.entry(*number).or_insert(false));
+    }
+
+    /// Of the objects that are watched those of which a part was fetched since the last call.
+    pub(crate) fn take_fetched(&self) -> Vec<u64> {
+        let mut watched = lock(&self.watched);
+        let fetched = |(number, fetched): (&u64, &mut bool)| std::mem::take(fetched).then_some(*number);
+        watched.iter_mut().filter_map(fetched).collect()
     }
 
     /// The object store.
@@ -324,6 +338,7 @@ pub(crate) struct ObjectFile {
 impl ObjectFile {
     fn make(
         cache: &Arc<ObjectCache>,
+        files: &mut Files,
         (owner, number): (LogId, u64),
         bytes: usize,
         chunk_bytes: usize,
@@ -333,12 +348,18 @@ impl ObjectFile {
         let file_name = format!("{number:020}-{made}{SUFFIX}");
         let path = cache.disk.path().join(&file_name);
         let io = |e| Error::io("make", &path, e);
-        let file = cache.disk.create(&file_name).map_err(io)?;
-        // The whole length, almost without space: what is not fetched takes none.
-        if let Err(error) = file.write_at(bytes as u64 - 1, &[IoSlice::new(&[0])]) {
-            remove(&*cache.disk, &file_name); // each attempt has a name of its own
-            return Err(io(error));
-        }
+        let file = cache.write_with_room(Some(files), None, || {
+            let file = cache.disk.create(&file_name)?;
+            // The whole length, almost without space: what is not fetched takes none.
+            match file.write_at(bytes as u64 - 1, &[IoSlice::new(&[0])]) {
+                Ok(()) => Ok(file),
+                Err(error) => {
+                    remove(&*cache.disk, &file_name);
+                    Err(error)
+                }
+            }
+        });
+        let file = file.map_err(io)?;
         Ok(Self::of(cache, (owner, number), (file_name, file), bytes, (chunk_bytes, ABSENT)))
     }
 
@@ -490,13 +511,10 @@ impl ObjectFile {
                 return Err(Error::new(ErrorKind::OutOfRange, "more bytes came"));
             }
             let write = || self.file.write_at(at as u64, &[IoSlice::new(&piece)]);
-            let mut written = write();
-            while let Err(error) = &written
-                && is_no_space(error)
-                && self.cache.upgrade().is_some_and(|cache| cache.make_way_for(self))
-            {
-                written = write();
-            }
+            let written = match self.cache.upgrade() {
+                Some(cache) => cache.write_with_room(None, Some(self), write),
+                None => write(),
+            };
             at = end;
             written.map_err(|e| Error::io("write", &PathBuf::from(self.file_name()), e))
         };

@@ -142,6 +142,13 @@ impl RunDirectories {
             || matches!(self.file_holding(&self.segments.snapshot(), log, index), Ok(Some(_)))
     }
 
+    /// Whether record `index` of a log is in no file, and can be in an object. If a file that can have it cannot be read, it is not known to
+    /// be in none.
+    pub(crate) fn is_before_files(&self, log: LogNumber, index: Index) -> bool {
+        self.segments.reads_objects()
+            && matches!(self.file_holding(&self.segments.snapshot(), log, index), Ok(None))
+    }
+
     /// An object whose records are log by log.
     ///
     /// # Errors

@@ -290,6 +290,11 @@ bugs! {
     166 "an object that cannot be read hides the records of others" by "unreadable_object_hides_no_other",
     167 "a log is made of objects whose records are discarded, and of slices whose payload may be gone"
         by "state_behind_objects_leads",
+    170 "an object whose footer cannot be read counts as nobody's" by "object_that_may_be_of_another_history_stays",
+    171 "a put whose answer was lost is forgotten" by "object_whose_put_had_no_answer_is_put_again",
+    172 "cached objects do not give way for the file of another one" by "cached_files_give_way_in_order",
+    173 "cached objects go although that makes no room" by "cached_files_give_way_in_order",
+    174 "cached objects that readers have open go first" by "cached_files_give_way_in_order",
     175 "a slice that begins with a state counts although it arrived damaged" by "damaged_state_leads_nowhere",
 }
 

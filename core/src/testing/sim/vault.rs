@@ -160,6 +160,8 @@ pub(super) struct SimVault {
     poisons: AtomicBool,
     unreadable: Mutex<Option<String>>,
     refusals: AtomicU64,
+    /// The next object that is created arrives, and the answer does not.
+    loses_answer: AtomicBool,
 }
 
 impl SimVault {
@@ -193,6 +195,7 @@ impl SimVault {
             poisons: AtomicBool::new(false),
             unreadable: Mutex::default(),
             refusals: AtomicU64::new(0),
+            loses_answer: AtomicBool::new(false),
         }
     }
 
@@ -214,6 +217,11 @@ impl SimVault {
     /// The next object cannot be read until it is put again.
     pub(super) fn poison_object(&self) {
         self.poisons.store(true, Ordering::Relaxed);
+    }
+
+    /// The answer to the next creation of an object is lost.
+    pub(super) fn lose_answer(&self) {
+        self.loses_answer.store(true, Ordering::Relaxed);
     }
 
     /// An object that cannot be read, and was not put again.
@@ -490,6 +498,9 @@ impl Vault for SimVault {
         let is_new = self.found().create(name, bytes)?;
         if is_new {
             self.arrives(name);
+        }
+        if name.contains("/o/") && self.loses_answer.swap(false, Ordering::Relaxed) {
+            return Err(refused(name));
         }
         Ok(is_new)
     }

@@ -5,7 +5,8 @@
 //! - what is put is what the log says of the object, to the last byte; it counts as repaired once it was read;
 //! - an object that is another history's stays as it is, and so does one that is an ancestor's of a branch;
 //! - one bad answer decides nothing: the object is read again before it counts as damaged. That it cannot be read, although the store
-//!   works, counts as damage once it has lasted (see `unreadable`), and then nothing that can be read of it may be another history's;
+//!   works, counts as damage once it has lasted (see `unreadable`);
+//! - if its footer does not say whose it is, nothing that can be read of it may be another history's;
 //! - an object whose records were discarded while it was put does not stay, unless a pin keeps it.
 //!
 //! Must not know: who leads.
@@ -181,7 +182,8 @@ impl Examination {
             return Ok(Verdict::Damaged(what));
         }
         let Some(made) = self.make(&name)? else { return Ok(Verdict::Damaged(why)) };
-        if matches!(whose, Whose::Unreadable(_)) && !object.agrees_with(&made)? {
+        let says_nothing = matches!(whose, Whose::Unreadable(_) | Whose::Nobodys);
+        if says_nothing && !object.agrees_with(&made, &whose)? {
             return Ok(Verdict::Damaged(not_replaced(&name, &why)));
         }
         if let Err(error) = vault.put(&name, &made.pieces) {

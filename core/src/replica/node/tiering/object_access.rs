@@ -1,8 +1,9 @@
 //! Object access: makes objects from the files here, and puts them into the object store, checks them there, and deletes them.
 //!
 //! Invariants:
-//! - an object that may be another history's is not replaced: its footer says so, or it cannot be read and was not put by this log, or
-//!   something of it can be read that is not this log's;
+//! - an object that may be another history's is not replaced: its footer says so, or that cannot be read and this log is not known to have
+//!   put the object, or has tried to, or the footer says nothing, and something of the object can be read that is not this log's;
+//! - that a put was tried is known here whatever its answer was, as long as the object may be there;
 //! - an object that counts as stored once it was read is put only if none is there, and replaced only after a look has found it wrong.
 //!
 //! Must not know: who leads.
@@ -73,6 +74,8 @@ pub(super) struct HowToStore {
 #[derive(Debug)]
 pub(super) enum Put {
     Stored(StoredObject),
+    /// It was to be put, or was put, and it is not known whether it is there: an answer was lost, perhaps.
+    Tried(Error),
     /// The one that is there could not be read, although the object store works. `is_own`: it was put here.
     Unreadable {
         error: Error,
@@ -102,27 +105,24 @@ fn put(at: &ObjectAt<'_>, made: MadeObject, how: HowToStore) -> Result<Put> {
     let name = at.name();
     let mut whose = at.whose()?;
     if how.whole && matches!(whose, Whose::Missing) && !planted!(145) {
-        match at.vault.create(&name, made.pieces.concat().into()) {
+        match at.vault.create_of(&name, &made.pieces) {
             Ok(false) => whose = at.whose()?, // another put has landed meanwhile
-            Err(error) if !planted!(97) => return Err(error),
+            Err(error) if !planted!(97) => return tried(error),
             _ => return has_put(at, made),
         }
     }
     // An object of this name has these bytes, is another history's, or has arrived damaged. Its footer tells, if that is sound.
     match whose {
-        Whose::Footer(footer) if !at.is_footer_of(&footer, &made) => {
+        Whose::Footer(ref footer) if !at.is_footer_of(footer, &made) => {
             let what = format!(
                 "{name} in the object store has another footer: it is of another history of this log; use another location"
             );
             return Err(Error::new(ErrorKind::Diverged, what));
         }
         Whose::Unreadable(error) if !how.replaces => return Ok(Put::Unreadable { error, is_own: false }),
-        Whose::Unreadable(error) if !at.agrees_with(&made)? => {
-            return Err(Error::with_source(
-                ErrorKind::Diverged,
-                not_replaced(&name, &error.to_string()),
-                &error,
-            ));
+        Whose::Unreadable(_) | Whose::Nobodys if !at.agrees_with(&made, &whose)? => {
+            let why = whose.why();
+            return Err(Error::new(ErrorKind::Diverged, not_replaced(&name, &why)));
         }
         _ => {}
     }
@@ -137,20 +137,36 @@ fn put(at: &ObjectAt<'_>, made: MadeObject, how: HowToStore) -> Result<Put> {
         }
     }
     match at.vault.put(&name, &made.pieces) {
-        Err(error) if !planted!(97) => Err(error),
+        Err(error) if !planted!(97) => tried(error),
         _ => has_put(at, made),
     }
 }
 
-/// Puts an object that counts as stored once it was read, and reads it. True: it is sound.
+/// The outcome of a put that has failed like this: after a refusal the object is not there.
 ///
 /// # Errors
-/// Those of [`Vault`].
+/// This one.
+fn tried(error: Error) -> Result<Put> {
+    match error.kind() {
+        ErrorKind::Unavailable | ErrorKind::Io if !planted!(171) => Ok(Put::Tried(error)),
+        _ => Err(error),
+    }
+}
+
+/// Puts an object, and looks at it. `whole`: it counts as stored once it was read. True: it is sound.
+///
+/// # Errors
+/// Those of [`Vault`]; `Diverged`: the one that is there may be another history's.
 #[cfg(any(test, feature = "testing"))]
-pub(crate) fn put_and_read(vault: &dyn Vault, log: LogId, number: u64, made: MadeObject) -> Result<bool> {
+pub(crate) fn put_and_look(
+    vault: &dyn Vault,
+    (log, number): (LogId, u64),
+    made: MadeObject,
+    whole: bool,
+) -> Result<bool> {
     let (at, object) = (ObjectAt { vault, log, owner: log, number }, made.object);
-    put(&at, made, HowToStore { oldest: false, whole: true, replaces: false })?;
-    Ok(matches!(look_for_put(&at, &object, true)?, Look::Sound))
+    put(&at, made, HowToStore { oldest: false, whole, replaces: false })?;
+    Ok(matches!(look_for_put(&at, &object, whole)?, Look::Sound))
 }
 
 /// An object was put: checks that it is there.
@@ -159,24 +175,23 @@ fn has_put(at: &ObjectAt<'_>, made: MadeObject) -> Result<Put> {
         return Ok(Put::Stored(made.object));
     }
     // The object was checked for in the store with this log's objects, also if that was not mounted for a while.
-    if !planted!(109) {
-        check_there(at.vault, at.log)?;
-    }
-    match at.size()? {
-        Ok(Some(bytes)) if bytes == u64::from(made.object.bytes) => Ok(Put::Stored(made.object)),
-        Ok(_) => {
+    let is_there = if planted!(109) { Ok(()) } else { check_there(at.vault, at.log) };
+    Ok(match is_there.and_then(|()| at.size()) {
+        Ok(Ok(Some(bytes))) if bytes == u64::from(made.object.bytes) => Put::Stored(made.object),
+        Ok(Ok(_)) => {
             let what = format!("{} is not in the object store as it was put there", at.name());
-            Err(Error::new(ErrorKind::Unavailable, what))
+            Put::Tried(Error::new(ErrorKind::Unavailable, what))
         }
-        Err(error) => Ok(Put::Unreadable { error, is_own: true }),
-    }
+        Ok(Err(error)) => Put::Unreadable { error, is_own: true },
+        Err(error) => Put::Tried(error),
+    })
 }
 
-/// The text about an object that cannot be read, and of which something that can be is another than in this log.
+/// The text about an object that does not say whose it is, and of which something that can be read is another than in this log.
 pub(super) fn not_replaced(name: &str, why: &str) -> String {
     format!(
-        "{name} in the object store cannot be read ({why}), and what can be read of it is not what this log has: it may be of another \
-         history of this log, so it is not replaced; if no other cluster uses this location, delete it by the store's own means"
+        "{name} in the object store does not say whose it is ({why}), and what can be read of it is not what this log has: it may be of \
+         another history of this log, so it is not replaced; if no other cluster uses this location, delete it by the store's own means"
     )
 }
 

@@ -1,12 +1,14 @@
 //! A look at an object in the object store: whether it is as the log says, to the last byte; and whose it is.
 //!
 //! ```text
-//!   its error ──> NotFound, OutOfRange, Io ──────────────────────────────────> Wrong
-//!            └──> Unavailable ──> the root can be read: the store works ─────> Unreadable ──(see `unreadable`)──> Wrong
-//!                            └──> it cannot ──> the store's error: says nothing of the object
+//!   its error ──> NotFound, OutOfRange ──────────────────────────────────────> Wrong
+//!            └──> Unavailable, Io ──> the root can be read: the store works ─> Unreadable ──(see `unreadable`)──> Wrong
+//!                                └──> it cannot ──> the store's error: says nothing of the object
 //! ```
 //!
-//! Invariant: an error counts as an object's own only if the object store answered for the log's root right after it.
+//! Invariants:
+//! - an error counts as an object's own only if the object store answered for the log's root right after it;
+//! - an object is nobody's only if its footer was read, and is not sound, or is not there: an error of reading it says nothing of whose it is.
 //!
 //! Must not know: who leads, who looks.
 
@@ -21,6 +23,7 @@ use crate::store::objects::cache::CHUNK_BYTES;
 use crate::store::objects::names::{object_name, salt};
 use crate::types::LogId;
 use crate::vault::Vault;
+use bytes::Bytes;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// An object in the object store.
@@ -50,11 +53,22 @@ pub(super) enum Look {
 pub(super) enum Whose {
     /// There is none.
     Missing,
-    /// Nobody's: it has no sound footer.
+    /// Nobody's, as far as its end says: that was read and is no sound footer, or has gone meanwhile.
     Nobodys,
     Footer(Box<Footer>),
     /// The footer could not be read, although the object store works.
     Unreadable(Error),
+}
+
+impl Whose {
+    /// Why it is not known whose the object is.
+    pub(super) fn why(&self) -> String {
+        match self {
+            Self::Unreadable(error) => error.to_string(),
+            Self::Nobodys => "its end is damaged".to_owned(),
+            Self::Missing | Self::Footer(_) => String::new(),
+        }
+    }
 }
 
 impl ObjectAt<'_> {
@@ -126,7 +140,10 @@ impl ObjectAt<'_> {
             Err(error) => Err(error),
         };
         match footer {
-            Err(error) if is_damage(&error) => Ok(Whose::Nobodys),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Whose::Nobodys),
+            Err(error) if planted!(170) && error.kind() == ErrorKind::Io => Ok(Whose::Nobodys),
+            // It was cut off meanwhile: what it is now is not known.
+            Err(error) if error.kind() == ErrorKind::OutOfRange => Ok(Whose::Unreadable(error)),
             Err(error) => self.own(error).map(Whose::Unreadable),
             Ok(footer) => {
                 Ok(self.parse(&footer).map_or(Whose::Nobodys, |footer| Whose::Footer(Box::new(footer))))
@@ -145,26 +162,32 @@ impl ObjectAt<'_> {
         made.pieces.last().and_then(|made| self.parse(made)).as_ref() == Some(footer)
     }
 
-    /// Whether nothing that can be read of the object, from its begin to the first error, is another than what was made, nor its size.
-    /// For an object whose footer cannot be read.
+    /// Whether it may be this log's, as far as that can be seen: nothing that can be read of it, from its begin to the first error, is
+    /// another than what was made. For an object that does not say whose it is. If its end could not be read, it has the same size, too; if
+    /// that was read, and is no footer, it may be cut off.
     ///
     /// # Errors
     /// Those of [`Vault::get`] that say nothing of the object.
-    pub(super) fn agrees_with(&self, made: &MadeObject) -> Result<bool> {
-        let (name, bytes) = (self.name(), u64::from(made.object.bytes));
+    pub(super) fn agrees_with(&self, made: &MadeObject, whose: &Whose) -> Result<bool> {
+        let (name, mut bytes) = (self.name(), u64::from(made.object.bytes));
+        let is_nobodys = matches!(whose, Whose::Nobodys);
         match self.vault.size(&name) {
             Err(error) if !is_damage(&error) => _ = self.own(error)?,
-            Ok(Some(size)) if size != bytes => return Ok(false),
+            Ok(Some(size)) if size != bytes && !is_nobodys => return Ok(false),
+            // The footer is known to be damaged: that it is another says nothing.
+            Ok(Some(size)) if size == bytes && is_nobodys => bytes -= FOOTER_BYTES as u64,
+            Ok(Some(size)) => bytes = bytes.min(size),
             _ => {}
         }
-        let mut made = made.pieces.iter().flat_map(|piece| piece.iter());
+        let mut made = Parts { pieces: &made.pieces, at: 0 };
         let mut at = 0;
         while at < bytes {
             let end = (at + CHUNK_BYTES as u64).min(bytes);
             match self.vault.get(&name, at..end) {
                 Err(error) if is_damage(&error) => break,
                 Err(error) => return self.own(error).map(|_| true),
-                Ok(got) if !got.iter().all(|byte| made.next() == Some(byte)) => return Ok(false),
+                Ok(got) if !made.begin_with(&got) => return Ok(false),
+                Ok(got) if got.len() as u64 != end - at => break,
                 Ok(_) => at = end,
             }
         }
@@ -176,14 +199,43 @@ impl ObjectAt<'_> {
     /// # Errors
     /// It is not: the store's error.
     fn own(&self, error: Error) -> Result<Error> {
-        if error.kind() != ErrorKind::Unavailable {
+        if !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Io) {
             return Err(error); // credentials, an impossible name: another attempt, or another object there, would change nothing
         }
         check_usable(self.vault, self.log).map(|()| error)
     }
 }
 
-/// Whether an error shows that an object is not as it was stored.
+/// Whether an error shows that an object is not as it was stored. `Io` does not: a store that has no descriptor left, or a mount that is
+/// stale for a moment, answers that, too.
 fn is_damage(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::OutOfRange | ErrorKind::Io)
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::OutOfRange)
+}
+
+/// The rest of some pieces.
+struct Parts<'a> {
+    pieces: &'a [Bytes],
+    /// How much of the first one is gone.
+    at: usize,
+}
+
+impl Parts<'_> {
+    /// Takes as many bytes as these. Whether they are the same.
+    fn begin_with(&mut self, bytes: &[u8]) -> bool {
+        let mut bytes = bytes;
+        while !bytes.is_empty() {
+            let Some((piece, rest)) = self.pieces.split_first() else { return false };
+            let left = &piece[self.at..];
+            let length = left.len().min(bytes.len());
+            if left[..length] != bytes[..length] {
+                return false;
+            }
+            bytes = &bytes[length..];
+            self.at += length;
+            if self.at == piece.len() {
+                (self.pieces, self.at) = (rest, 0);
+            }
+        }
+        true
+    }
 }

@@ -25,6 +25,7 @@
 use super::super::Node;
 use super::examination::{Examination, Listing, OlderObject, Verdict};
 use super::jobs::Job;
+use super::unreadable::LOOK_AGAIN;
 use crate::disk::Disk;
 use crate::error::{ErrorKind, Result};
 use crate::store::format::older_rows::RowsRun;
@@ -360,6 +361,18 @@ impl Node {
         }
     }
 
+    /// Learns of which objects that could not be read a part was fetched since, for a reader.
+    pub(super) fn learn_fetched(&mut self) {
+        let unreadable = &mut self.tiering.unreadable;
+        if unreadable.is_empty() {
+            return;
+        }
+        if let Some(cache) = self.writer.store.segments.objects().cache() {
+            cache.take_fetched().into_iter().for_each(|number| unreadable.was_fetched(number));
+            cache.watch(&unreadable.lasting());
+        }
+    }
+
     /// Where the first object begins that may have to be made again from the files here, and can be.
     pub(super) fn held_by_scrub(&self) -> Option<Base> {
         let scrub = &self.tiering.scrub;
@@ -527,7 +540,7 @@ impl Node {
             Ok(Verdict::Failed(why)) => {
                 tracing::debug!(number, why, "an object fails, and the object store works");
                 self.tiering.unreadable.meet(number, now);
-                self.examine_later(number, PASSING_AGAIN, true, now);
+                self.examine_later(number, LOOK_AGAIN, true, now);
             }
             Ok(Verdict::Interrupted) => self.examine_later(number, GAVE_WAY_AGAIN, was_suspect, now),
             Err(error) if error.kind() == ErrorKind::Unavailable => {

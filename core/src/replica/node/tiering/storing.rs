@@ -3,18 +3,22 @@
 //! ```text
 //!   put here ──────────────────┐
 //!   put by another replica ────┴──> claim ──> looked at (job) ──> sound ──> proposed: `Stored`
-//!                                     ^                 │           └─ no room: the claim waits, and nothing is put or read again
+//!                                     ^                 │           ├─ no room: the claim waits, and nothing is put or read again
+//!                                     │                 │           └─ the log refuses it: looked at again, later
 //!                                     │                 ├─> wrong ──> put again
 //!                                     └── the store ────┴─> unreadable, and that has lasted ──> put again, here
 //! ```
 //!
 //! Invariants:
 //! - an object counts as stored only by a claim that a look has found to be sound, or by a put here that the class does not read;
-//! - a claim that was found to be sound is looked at once, however long its command waits for room.
+//! - a claim that was found to be sound is looked at once, however long its command waits for room; once more only after the log has
+//!   refused that command;
+//! - that a replica has put an object, or has tried to, is known there whatever the answer was: it can put it again.
 //!
 //! Must not know: how objects are made and put.
 
 use super::super::Node;
+use super::Proposed;
 use super::jobs::Job;
 use super::object_access::{HowToStore, Put};
 use super::object_look::Look;
@@ -96,9 +100,19 @@ impl Node {
         let Some(Claim { number, object, .. }) = self.tiering.claimed.filter(|claim| claim.is_sound) else {
             return Ok(());
         };
-        if self.propose_object(ObjectCommand::Stored { number, object }, now)? {
+        let proposed = self.propose_object(ObjectCommand::Stored { number, object }, now)?;
+        if proposed == Proposed::Refused {
+            // The look led to nothing: there is another one before the next attempt, and that is not at once.
+            self.tiering.claimed = self.tiering.claimed.map(|claim| Claim { is_sound: false, ..claim });
+            let what = format!("the log does not take the command that object {number} is stored");
+            let error = Error::new(ErrorKind::InvalidArgument, what);
+            self.tiering.has_failed(&error, "an object does not count as stored", now);
+            return Ok(());
+        }
+        if proposed == Proposed::Taken {
             self.tiering.claimed = None;
         }
+        self.tiering.has_succeeded("the object store");
         Ok(())
     }
 
@@ -122,7 +136,6 @@ impl Node {
                 let is_sound = !self.reads_before_stored();
                 self.tiering.claimed = Some(Claim { from: self.cluster.node, number, object, is_sound });
                 if is_sound {
-                    self.tiering.has_succeeded("the object store");
                     self.propose_claimed(now)?;
                 }
             }
@@ -138,6 +151,10 @@ impl Node {
             Ok(Put::Stored(object)) => {
                 unreadable.has_put(number);
                 Ok(object)
+            }
+            Ok(Put::Tried(error)) => {
+                unreadable.has_put(number);
+                Err(error)
             }
             Ok(Put::Unreadable { error, is_own }) => {
                 if is_own {
@@ -167,8 +184,8 @@ impl Node {
             let (path, name) = (self.tiering.path.display(), object_name(self.tiering.log, number));
             tracing::warn!(
                 %path, name, %error,
-                "an object cannot be read, and it is not known whether this log has put it, so it is not replaced: no more objects are stored. \
-                 If no other cluster uses this location, delete the object by the store's own means: it is stored again"
+                "an object cannot be read, and it is not known here whether this log has put it, so this replica does not replace it: no more \
+                 objects are stored until another one does, if that has put it. If no other cluster uses this location, delete the object by the store's own means: it is stored again"
             );
         }
     }
@@ -180,7 +197,6 @@ impl Node {
             Ok(Look::Interrupted) => _ = self.tiering.claimed.get_or_insert(claim),
             Ok(Look::Sound) => {
                 self.tiering.unreadable.is_sound(number);
-                self.tiering.has_succeeded("the object store");
                 self.tiering.claimed = Some(Claim { is_sound: true, ..claim });
                 self.propose_claimed(now)?;
             }

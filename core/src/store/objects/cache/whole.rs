@@ -126,7 +126,7 @@ impl ObjectCache {
                 self.bytes.fetch_sub(file.held.load(Ordering::Relaxed), Ordering::Relaxed);
                 file
             }
-            None => Arc::new(ObjectFile::make(self, (owner, number), bytes, chunk_bytes)?),
+            None => Arc::new(ObjectFile::make(self, files, (owner, number), bytes, chunk_bytes)?),
         };
         file.is_kept.store(true, Ordering::Relaxed);
         files.kept.insert(number, Kept::Filling(file.clone()));
@@ -270,14 +270,14 @@ impl SpareFiles for ObjectCache {
         self.device.get().copied()
     }
 
-    /// Removes the cached file that was opened longest ago; without one, keeps the oldest object no longer.
+    /// Removes the cached file that is missed least; without one, keeps the oldest object no longer.
     fn remove_one(&self) -> Option<u64> {
         let oldest = {
             let mut files = lock(&self.files);
             if files.is_closed {
                 return None;
             }
-            if let Some(file) = files.recent.pop_back_if(|_| !planted!(132)) {
+            if let Some(file) = files.take_spare(|_| !planted!(132)) {
                 let bytes = file.held.load(Ordering::Relaxed);
                 self.forget(&files, &file);
                 return Some(bytes);

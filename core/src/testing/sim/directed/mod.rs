@@ -5,6 +5,7 @@
 //! one replica are in [`one_replica`].
 
 mod branch_order;
+mod cached_files;
 mod copies;
 mod discarded_objects;
 mod filling;
@@ -41,6 +42,7 @@ use branch_order::{
     branch_deletes_nothing_of_its_parent, branch_keeps_its_objects_in_any_order_with_a_deletion,
     branch_keeps_its_pin_in_any_order_with_a_removal,
 };
+use cached_files::cached_files_give_way_in_order;
 use copies::copy_keeps_files_that_are_not_stored;
 use discarded_objects::{
     damaged_state_leads_nowhere, payload_stays_until_a_state_leads,
@@ -58,7 +60,8 @@ use object_class::{
 };
 use object_faults::{
     examination_that_cannot_start_is_put_off, object_that_cannot_be_read_is_put_again,
-    object_that_was_read_stays_sound,
+    object_that_may_be_of_another_history_stays, object_that_was_read_stays_sound,
+    object_whose_put_had_no_answer_is_put_again,
 };
 use one_replica::{
     ELECTION_TIMEOUT, LONG, barrier_is_retried_after_a_jump, body_of_another_term_is_not_sent,
@@ -106,6 +109,9 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("object_that_cannot_be_read_is_put_again", object_that_cannot_be_read_is_put_again),
     ("examination_that_cannot_start_is_put_off", examination_that_cannot_start_is_put_off),
     ("object_that_was_read_stays_sound", object_that_was_read_stays_sound),
+    ("object_that_may_be_of_another_history_stays", object_that_may_be_of_another_history_stays),
+    ("object_whose_put_had_no_answer_is_put_again", object_whose_put_had_no_answer_is_put_again),
+    ("cached_files_give_way_in_order", cached_files_give_way_in_order),
     ("slices_go_while_no_payload_is_appended", slices_go_while_no_payload_is_appended),
     ("payload_begins_behind_the_first_entry_of_its_term", payload_begins_behind_the_first_entry_of_its_term),
     ("reference_that_cannot_be_read_is_damage", reference_that_cannot_be_read_is_damage),

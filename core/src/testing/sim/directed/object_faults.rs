@@ -1,10 +1,11 @@
-//! Scenarios of single objects: one that cannot be read, one whose examination cannot be started, one that is put twice.
+//! Scenarios of single objects: one that cannot be read, one whose examination cannot be started, one that is put twice, one that may be
+//! another history's.
 
 use super::object_class::{batch, entry, with_rare_scrub};
 use super::turns::{Order, Turns};
 use super::{Check, Stage};
-use crate::error::{Error, Result};
-use crate::replica::node::tiering::put_and_read;
+use crate::error::{Error, ErrorKind, Result};
+use crate::replica::node::tiering::put_and_look;
 use crate::store::object_file::{MadeObject, Stretch, segment_file};
 use crate::store::objects::names::{object_name, root_name, root_text};
 use crate::store::segment::Base;
@@ -73,6 +74,22 @@ pub(super) fn object_that_cannot_be_read_is_put_again() -> Check {
     stage.store_object(&vault).map(drop)
 }
 
+/// The answer to the put of an object is lost, and the object cannot be read. The replica that has tried to put it knows that, and puts it
+/// again.
+pub(super) fn object_whose_put_had_no_answer_is_put_again() -> Check {
+    let (mut stage, vault) = with_rare_scrub(1)?;
+    vault.poison_object();
+    vault.lose_answer();
+    stage.append_payload()?;
+    let leader = stage.leader()?;
+    stage.world.machine(leader).into_iter().for_each(|machine| machine.cut_objects());
+    stage.until("an object is put", |_| vault.unreadable().is_some())?;
+    let name = vault.unreadable().unwrap_or_default();
+    stage.within("it is put again", Duration::from_secs(1_200), |_| vault.unreadable().is_none())?;
+    stage.within("it counts as stored", Duration::from_secs(120), |stage| stage.is_stored(&name))?;
+    stage.store_object(&vault).map(drop)
+}
+
 /// An object cannot be read when its turn comes. The thread that is to examine it again cannot be started: it is examined a little later, and
 /// stored again, and not only once its turn comes in the next pass.
 pub(super) fn examination_that_cannot_start_is_put_off() -> Check {
@@ -85,7 +102,8 @@ pub(super) fn examination_that_cannot_start_is_put_off() -> Check {
     let name = stage.store_object(&vault)?;
     vault.poison(&name);
     stage.within("its turn comes", PASS * 2, |_| vault.refusals() > 0)?;
-    stage.advance(Duration::from_secs(590))?;
+    // It is looked at every 150 s, and stored again in the fourth look.
+    stage.advance(Duration::from_secs(430))?;
     start_faults::fail_next();
     stage.within("an examination fails to start", PASS, |_| !start_faults::is_waiting())?;
     stage.within("the object is stored again", Duration::from_secs(60), |_| vault.unreadable().is_none())
@@ -156,7 +174,7 @@ fn play(first: usize, switches: Vec<u32>) -> Check<bool> {
     let side = |me: &usize| {
         let (vault, made): (&dyn Vault, _) = if *me == 0 { (&bad, &one) } else { (&good, &two) };
         let made = made.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-        let done = made.map_or(Ok(false), |made| put_and_read(vault, LOG, 0, made));
+        let done = made.map_or(Ok(false), |made| put_and_look(vault, (LOG, 0), made, true));
         order.end(*me);
         done
     };
@@ -184,4 +202,70 @@ pub(super) fn object_that_was_read_stays_sound() -> Check {
         }
     }
     if counted > 0 { Ok(()) } else { Err("no object was sound".to_owned()) }
+}
+
+/// An object store that cannot give objects, for reasons of each of them.
+#[derive(Debug)]
+struct Unreading(MemoryVault);
+
+impl Vault for Unreading {
+    fn put(&self, name: &str, pieces: &[Bytes]) -> Result<()> {
+        self.0.put(name, pieces)
+    }
+
+    fn create(&self, name: &str, bytes: Bytes) -> Result<bool> {
+        self.0.create(name, bytes)
+    }
+
+    fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        match name.contains("/o/") {
+            true => Err(Error::new(ErrorKind::Io, "a bad sector")),
+            false => self.0.get(name, range),
+        }
+    }
+
+    fn size(&self, name: &str) -> Result<Option<u64>> {
+        self.0.size(name)
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        self.0.list(prefix)
+    }
+
+    fn delete(&self, name: &str) -> Result<()> {
+        self.0.delete(name)
+    }
+}
+
+/// An object that may be another history's stays: one that cannot be read, and one whose footer is damaged and the rest of which is another
+/// than this log's. One that is cut off is replaced, and so is one with a damaged footer alone.
+pub(super) fn object_that_may_be_of_another_history_stays() -> Check {
+    let wrong = |error: Error| error.to_string();
+    let name = object_name(LOG, 0);
+    let ours = object()?.pieces.concat();
+    let mut theirs = ours.clone();
+    let footer = theirs.len() - 100;
+    theirs[ours.len() / 3] ^= 1;
+    theirs[footer] ^= 1;
+    let cut_off = ours[..ours.len() / 2].to_vec();
+    let mut damaged = ours.clone();
+    damaged[footer] ^= 1;
+    for (there, can_be_read, stays) in
+        [(&theirs, false, true), (&theirs, true, true), (&cut_off, true, false), (&damaged, true, false)]
+    {
+        let vault = Unreading(MemoryVault::default());
+        vault.put(&root_name(LOG), &[root_text(LOG).into()]).map_err(wrong)?;
+        vault.put(&name, &[there.clone().into()]).map_err(wrong)?;
+        let store: &dyn Vault = if can_be_read { &vault.0 } else { &vault };
+        let done = put_and_look(store, (LOG, 0), object()?, false);
+        let size = vault.size(&name).map_err(wrong)?.unwrap_or(0);
+        let now = vault.0.get(&name, 0..size).map_err(wrong)?;
+        let is_as_it_should_be = if stays { now == *there } else { now == ours };
+        if !is_as_it_should_be {
+            return Err(format!(
+                "readable: {can_be_read}: an object stays or is replaced, and should not: {done:?}"
+            ));
+        }
+    }
+    Ok(())
 }
