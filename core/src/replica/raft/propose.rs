@@ -229,7 +229,20 @@ impl Replica {
         Ok(())
     }
 
-    fn order(&mut self, block: NewBlock) -> Result<()> {
+    /// Whether entries were ordered that are not planned: their ready waits for room. The sequencer's end is behind them.
+    pub(crate) fn has_staged(&self) -> bool {
+        !self.staged.is_empty()
+    }
+
+    /// Whether raft and the sequencer both end with entry `written`, and raft has nothing to be written.
+    pub(crate) fn is_in_lockstep(&self, written: EntryIndex) -> bool {
+        let log = &self.raw.raft.raft_log;
+        let has_more = !log.unstable.entries.is_empty() || log.unstable.snapshot.is_some();
+        let is_last = log.last_index() == written.0 && self.sequencer.end().raft == written;
+        !self.has_staged() && self.short.is_none() && !has_more && is_last
+    }
+
+    pub(super) fn order(&mut self, block: NewBlock) -> Result<()> {
         let entry = raft_message::entry(&block.header, Bytes::new);
         self.staged.push_back(block);
         self.propose_entry(entry)

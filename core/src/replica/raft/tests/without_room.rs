@@ -3,7 +3,10 @@
 use super::*;
 use crate::error::Error;
 use crate::options::log_options::LogOption;
+use crate::replica::queue::proposals::Command;
+use crate::replica::state::sequencer::Decision;
 use crate::replica::wire::raft_message::Arrived;
+use crate::store::allocator::RETRY_DELAY;
 use crate::store::block_bytes;
 use crate::store::format::block::{BlockHeader, Kind};
 use crate::store::format::segment::HARD_STATE_BYTES;
@@ -264,4 +267,49 @@ fn message_that_needs_a_file_is_held_until_it_is_prepared() {
     node.writer.store.allocator.help();
     node.replica.advance(Moment::START, &mut node.writer.plan).unwrap();
     assert_eq!((last(&node), node.replica.holds_messages()), (2, false));
+}
+
+/// A leader whose segment has room for one more block with a body of `body` bytes, and not for the commit record behind it. There is no
+/// file.
+fn almost_full(body: usize) -> (SimDisk, Node) {
+    let disk = SimDisk::default();
+    let mut node = node_with(&disk, Bootstrap::Init);
+    disk.limit_space(Some(0));
+    fill(&mut node, block_bytes(body) + block_bytes(0));
+    node.step(Moment::START, Work::default()).unwrap();
+    sync(&mut node);
+    assert!(node.writer.plan.has_space(block_bytes(body)));
+    assert!(!node.writer.plan.has_space(block_bytes(body) + block_bytes(HARD_STATE_BYTES)));
+    (disk, node)
+}
+
+/// An entry that was ordered waited for room. A file was ready by the time the log was to continue in the next one: its opening was behind
+/// the entry, which was not in the files. All files were taken to be dead, and removed.
+#[test]
+fn log_does_not_continue_behind_an_entry_that_waits_for_room() {
+    let (disk, mut node) = almost_full(16);
+    let now = Moment::START.plus(RETRY_DELAY);
+    let discard = node.replica.sequencer.command(Command::Discard { first: Index(9) }, Timestamp(1));
+    let Decision::Write(block, _) = discard else { panic!("it changes something") };
+    node.replica.order(block).unwrap();
+    node.replica.process(Moment::START, &mut node.writer.plan).unwrap();
+    assert!(node.replica.is_held().is_some() && node.writer.is_settled());
+    let before = node.writer.written().end;
+    disk.limit_space(None);
+    node.writer.store.allocator.set_time(now);
+    node.writer.store.allocator.keep_one_ready().unwrap();
+    let newest = node.writer.store.segments.newest().unwrap().number;
+    node.writer.store.segments.damage().suspect(newest);
+    // The scrubber wants the next segment, and the node has a commit to record.
+    for _ in 0..2 {
+        node.scrub(now).unwrap();
+        assert!(!node.keep_commit(EntryIndex(1)) && node.writer.plan.is_empty());
+        assert_eq!(node.writer.store.segments.newest().unwrap().number, newest);
+    }
+    for _ in 0..3 {
+        node.step(now, Work::default()).unwrap();
+        sync(&mut node);
+    }
+    assert_eq!(node.writer.written().end.raft, before.raft.next());
+    assert!(node.replica.is_held().is_none() && node.is_in_lockstep());
 }
