@@ -31,16 +31,16 @@ const COMMAND_BODY_BYTES: usize = 64;
 const OPTIONS_BODY_BYTES: usize = SET_OPTIONS_BYTES + LogOption::ALL.len() * LOG_OPTION_BYTES;
 
 /// The bytes of room that a command needs before it is proposed. For opening a session: also for the close of the
-/// session that may have to be closed. For a discard: also for the commit record, without which its files stay.
+/// session that may have to be closed. For all that may use the end of a segment although no file is ready after it: also for the commit
+/// record that their ready needs. Without it they would be ordered, and then wait; and the files of a discard would stay.
 pub(crate) fn body_bytes_of(command: &Command) -> usize {
+    let word = block_bytes(HARD_STATE_BYTES);
     match command {
         Command::OpenSession { .. } => COMMAND_BODY_BYTES + block_bytes(COMMAND_BODY_BYTES),
-        Command::Discard { .. } => COMMAND_BODY_BYTES + block_bytes(HARD_STATE_BYTES),
-        Command::Log(LogCommand::Drop { .. } | LogCommand::Discard { .. }) => {
-            COMMAND_BODY_BYTES + block_bytes(HARD_STATE_BYTES)
-        }
-        Command::SetOptions(_) | Command::Log(LogCommand::SetOptions { .. }) => OPTIONS_BODY_BYTES,
-        Command::Object(_) => CUT_COMMAND_BYTES,
+        Command::Discard { .. } => COMMAND_BODY_BYTES + word,
+        Command::Log(LogCommand::Drop { .. } | LogCommand::Discard { .. }) => COMMAND_BODY_BYTES + word,
+        Command::SetOptions(_) | Command::Log(LogCommand::SetOptions { .. }) => OPTIONS_BODY_BYTES + word,
+        Command::Object(_) => CUT_COMMAND_BYTES + word,
         Command::CloseSession { .. } | Command::Log(_) => COMMAND_BODY_BYTES,
     }
 }

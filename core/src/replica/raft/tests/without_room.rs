@@ -2,14 +2,16 @@
 
 use super::*;
 use crate::error::Error;
-use crate::options::log_options::LogOption;
-use crate::replica::queue::proposals::Command;
+use crate::options::log_options::{LogOption, LogOptions};
+use crate::replica::queue::proposals::{Command, ObjectCommand};
+use crate::replica::state::command::encode_command;
 use crate::replica::state::sequencer::Decision;
 use crate::replica::wire::raft_message::Arrived;
-use crate::store::allocator::RETRY_DELAY;
+use crate::store::allocator::{Purpose, RETRY_DELAY};
 use crate::store::block_bytes;
 use crate::store::format::block::{BlockHeader, Kind};
 use crate::store::format::segment::HARD_STATE_BYTES;
+use crate::store::segment::Base;
 use crate::types::LogNumber;
 
 /// Node 2, the only voter, with node 3 as a learner that was never heard.
@@ -281,6 +283,28 @@ fn almost_full(body: usize) -> (SimDisk, Node) {
     assert!(node.writer.plan.has_space(block_bytes(body)));
     assert!(!node.writer.plan.has_space(block_bytes(body) + block_bytes(HARD_STATE_BYTES)));
     (disk, node)
+}
+
+/// A command about an object, or one that sets options, was ordered where its block just fitted. Its ready then waited for room for the
+/// commit record, and the leader was silent.
+#[test]
+fn command_without_room_for_the_commit_record_is_refused() {
+    let mut all = LogOptions::default();
+    LogOption::ALL.into_iter().for_each(|option| all.set(option, Some(1 << 20)));
+    let base = |raft, next| Base { raft: EntryIndex(raft), term: Term(1), next: Index(next) };
+    let (timestamp, first) = (Timestamp(1), Index(1));
+    let cut = ObjectCommand::Cut { number: 0, begin: base(0, 1), end: base(1, 1), timestamp, first };
+    for command in [Command::Object(cut), Command::SetOptions(all)] {
+        let body = encode_command(command).len();
+        let (_, mut node) = almost_full(body);
+        let before = last(&node);
+        assert_eq!(node.replica.purpose_of(&command), Purpose::Metadata);
+        node.replica.command(command, None, Moment::START, &mut node.writer.plan).unwrap();
+        assert!(node.replica.is_held().is_none() && last(&node) == before, "{command:?}");
+        let (_, mut node) = almost_full(body + block_bytes(HARD_STATE_BYTES) + block_bytes(0));
+        node.replica.command(command, None, Moment::START, &mut node.writer.plan).unwrap();
+        assert!(node.replica.is_held().is_none() && last(&node) == before + 1, "{command:?}");
+    }
 }
 
 /// An entry that was ordered waited for room. A file was ready by the time the log was to continue in the next one: its opening was behind
