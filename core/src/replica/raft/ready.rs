@@ -252,7 +252,7 @@ impl Replica {
         }
         if rolled {
             let opening = self.sequencer.opening();
-            plan.roll(opening, 0, Purpose::Metadata)?;
+            plan.roll_elsewhere(opening)?;
             writes = true;
         }
         for entry in entries {

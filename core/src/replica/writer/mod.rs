@@ -137,14 +137,14 @@ impl Writer {
                 }
             }
             match self.plan.next() {
-                Some(Step::Roll { opening, into }) => {
+                Some(Step::Roll { opening, into, begins }) => {
                     self.pushed.end = opening.end;
                     // Everything before a roll is synced. Entries that it truncates are no longer durable.
                     if opening.end.raft < self.synced.end.raft {
                         self.synced.end = opening.end;
                     }
                     done.rolls += 1;
-                    self.store.roll_into(into, opening)?;
+                    self.store.roll_into(into, opening, begins)?;
                 }
                 Some(Step::Block(block)) => {
                     self.pushed.end = block.end;

@@ -19,6 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::replica::state::sequencer::Sequencer;
 use crate::store::allocator::{Allocator, PreparedSegment, Purpose};
 use crate::store::format::geometry::{SEGMENT_HEADER_BYTES, data_limit, room_of};
+use crate::store::truncate::Begins;
 use crate::store::{NewBlock, PROOF_BYTES_MAX, Store, block_bytes};
 use crate::types::EntryIndex;
 use std::collections::VecDeque;
@@ -28,11 +29,12 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) enum Step {
     Block(NewBlock),
-    /// Continues in the file `into`, which begins with `opening`. If the opening's base is not the end of the log, a
+    /// Continues in the file `into`, which begins with `opening`. If it begins elsewhere than at the end of the log, a
     /// conflicting suffix is truncated there, or a snapshot is installed.
     Roll {
         opening: NewBlock,
         into: PreparedSegment,
+        begins: Begins,
     },
     /// Everything that raft's ready of this number wants on the disk comes before this step.
     Ready(u64),
@@ -138,11 +140,24 @@ impl Plan {
         purpose == Purpose::Data && self.needs_file_behind(at, body) && self.allocator.is_one_coming()
     }
 
-    /// Plans to continue in the next file. Its opening block need not follow the last block; see [`Step::Roll`].
+    /// Plans to continue in the next file, behind the last block that is planned.
     ///
     /// # Errors
     /// As [`Self::make_room`].
     pub(crate) fn roll(&mut self, opening: NewBlock, body: usize, purpose: Purpose) -> Result<()> {
+        self.roll_to(Begins::AtTheEnd, opening, body, purpose)
+    }
+
+    /// Plans to continue in the next file, whose opening need not follow the last block: entries are truncated or skipped; see
+    /// [`Step::Roll`].
+    ///
+    /// # Errors
+    /// As [`Self::make_room`].
+    pub(crate) fn roll_elsewhere(&mut self, opening: NewBlock) -> Result<()> {
+        self.roll_to(Begins::Elsewhere, opening, 0, Purpose::Metadata)
+    }
+
+    fn roll_to(&mut self, begins: Begins, opening: NewBlock, body: usize, purpose: Purpose) -> Result<()> {
         let opening_bytes = opening.header.stride();
         self.check_size(opening_bytes, body)?;
         if purpose == Purpose::Data && self.ahead.len() == 1 {
@@ -155,7 +170,7 @@ impl Plan {
         self.is_last_resort = self.ahead.is_empty() && !self.allocator.has_one_ready();
         self.at = SEGMENT_HEADER_BYTES + opening_bytes;
         self.limit = data_limit(into.bytes as usize);
-        self.add(Step::Roll { opening, into });
+        self.add(Step::Roll { opening, into, begins });
         Ok(())
     }
 
