@@ -360,11 +360,11 @@ impl Replica {
     }
 }
 
-/// The purpose of the room for a change of options: other retention can make room.
+/// The purpose of the room for a change of options: other retention can make room, and so can objects with what is in files.
 fn may_make_room(set: &LogOptions, before: &LogOptions) -> Purpose {
-    use LogOption::{CapacityBytes, RetentionAge, RetentionBytes};
+    use LogOption::{CapacityBytes, ObjectBytes, RetentionAge, RetentionBytes};
     let differs = |option: &LogOption| set.get(*option) != before.get(*option);
-    if [RetentionBytes, RetentionAge, CapacityBytes].iter().any(differs) {
+    if [RetentionBytes, RetentionAge, CapacityBytes, ObjectBytes].iter().any(differs) {
         Purpose::Metadata
     } else {
         Purpose::Data

@@ -10,6 +10,7 @@ use crate::replica::wire::raft_message::Arrived;
 use crate::store::allocator::{Purpose, RETRY_DELAY};
 use crate::store::block_bytes;
 use crate::store::format::block::{BlockHeader, Kind};
+use crate::store::format::object_row::StoredObject;
 use crate::store::format::segment::HARD_STATE_BYTES;
 use crate::store::segment::Base;
 use crate::types::LogNumber;
@@ -160,6 +161,57 @@ fn commands_taken(node: &mut Node, ops: &[u64]) -> u64 {
     node.replica.advance(Moment::START, &mut node.writer.plan).unwrap();
     assert!(node.replica.is_held().is_none());
     last(node) - before
+}
+
+/// As [`commands_taken`].
+fn taken(node: &mut Node, commands: &[Command]) -> u64 {
+    let before = last(node);
+    let arrived: Vec<Arrived> = (before + 1..)
+        .zip(commands)
+        .map(|(raft, command)| {
+            let (body, at) = (encode_command(*command), (EntryIndex(raft), Term(1)));
+            let header = BlockHeader::without_records(Kind::Command, at, Index(1), Timestamp(1), &body);
+            (header, vec![Bytes::from(body)])
+        })
+        .collect();
+    let entries = arrived.iter().map(|(header, _)| raft_message::entry(header, Bytes::new)).collect();
+    node.replica.step((append(before, entries), arrived), Moment::START, &mut node.writer.plan).unwrap();
+    node.replica.advance(Moment::START, &mut node.writer.plan).unwrap();
+    assert!(node.replica.is_held().is_none());
+    last(node) - before
+}
+
+/// A follower on a full disk refused what is said about objects, and never learnt that its files could go. Entries before it do not use the
+/// last file for that.
+#[test]
+fn commands_about_objects_use_the_reserve_and_entries_before_them_no_file() {
+    let base = |raft| Base { raft: EntryIndex(raft), term: Term(1), next: Index(1) };
+    let (timestamp, first) = (Timestamp(1), Index(1));
+    let cut = |number| {
+        let (begin, end) = (base(number), base(number + 1));
+        Command::Object(ObjectCommand::Cut { number, begin, end, timestamp, first })
+    };
+    let object = StoredObject { bytes: 1 << 16, data_end: 8192, index_count: 1, index_crc: 2, crc: 3 };
+    let stored = Command::Object(ObjectCommand::Stored { number: 0, object });
+    let session = Command::OpenSession { log: LogNumber::OWN, idle_max_ms: 1000 };
+    for files in [0, 1] {
+        let disk = SimDisk::default();
+        let mut node = node_with(&disk, Bootstrap::Join(LOG));
+        step(&mut node, &append(0, vec![entry_at(1)]));
+        assert_eq!(taken(&mut node, &[cut(0)]), 1);
+        disk.limit_space(Some(disk.space_used() + (files << 16)));
+        assert_eq!(node.writer.store.allocator.keep_one_ready().is_ok(), files == 1);
+        while node.writer.plan.is_roomy(block_bytes(16)) {
+            let marker = node.replica.sequencer.marker(0);
+            node.writer.plan.push(marker);
+        }
+        // With a file behind it, records use all of a segment.
+        fill(&mut node, if files == 1 { block_bytes(16) } else { 3 << 10 });
+        assert_eq!(taken(&mut node, &[session, session, cut(1)]), 0, "{files} files");
+        assert!(node.replica.is_short());
+        assert_eq!(taken(&mut node, &[session, session, stored]), if files == 0 { 3 } else { 0 });
+        assert_eq!(node.writer.store.allocator.has_one_ready(), files == 1, "records took the last file");
+    }
 }
 
 /// The discard makes room, and cannot be in the log without the entries before it.
@@ -336,4 +388,17 @@ fn log_does_not_continue_behind_an_entry_that_waits_for_room() {
     }
     assert_eq!(node.writer.written().end.raft, before.raft.next());
     assert!(node.replica.is_held().is_none() && node.is_in_lockstep());
+}
+
+/// Files had gone, and a conflict made the replica forget that: the next opening said that they are there.
+#[test]
+fn conflict_does_not_bring_back_what_has_gone() {
+    let mut node = node_with(&SimDisk::default(), Bootstrap::Join(LOG));
+    step(&mut node, &append(0, vec![entry_at(1), entry_at(2)]));
+    node.replica.sequencer.keep_from(Index(7));
+    let mut other = append(1, vec![Entry { index: 2, term: 2, ..Entry::default() }]);
+    other.term = 2;
+    step(&mut node, &other);
+    let sequencer = &node.replica.sequencer;
+    assert_eq!((sequencer.end().term, sequencer.committed().local_first), (Term(2), Index(7)));
 }
