@@ -103,6 +103,16 @@ fn object_is_put_once_while_its_command_waits_for_room() {
         }
     };
     assert_eq!(full.kind(), ErrorKind::Full, "{full}");
+    // It needs more room than a discard, which in turn needs less than the command that the object is stored.
+    let mut first = 1;
+    let full = loop {
+        first += 1;
+        match log.discard(Index(first)) {
+            Ok(_) => assert!(first < 100, "there is always room for a discard"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full.kind(), ErrorKind::Full, "{full}");
     lets_go.store(1, Ordering::SeqCst);
     std::thread::sleep(Duration::from_secs(3)); // a command without room is tried again each second
     assert_eq!((puts.load(Ordering::SeqCst), log.metrics().stored_index), (1, 0));

@@ -319,7 +319,7 @@ impl Applier {
         }
         let next = end.next;
         self.settle()?; // the new segment has to begin with the next write
-        if let Err(refusal) = self.writer.plan.roll(sequencer.opening(), 0, Purpose::Metadata) {
+        if let Err(refusal) = self.writer.plan.roll_elsewhere(sequencer.opening()) {
             return Ok(Err(refusal));
         }
         self.sequencer = sequencer;

@@ -25,7 +25,7 @@ use crate::store::recovery::{Survey, repair, survey};
 use crate::store::segment::{Segments, file_name, file_number};
 use crate::store::whole_segments::is_aside;
 use crate::store::{NewBlock, PROOF_BYTES_MAX, Resume, Store};
-use crate::types::{DirectoryId, EntryIndex, NodeId};
+use crate::types::{DirectoryId, EntryIndex, Index, NodeId};
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -523,6 +523,7 @@ fn recover(
         if fits && spare.len() < AHEAD { spare.push(leftover.name) } else { remove(&*disk, &leftover.name)? }
     }
     let last_base = last.base.raft;
+    let begins = found.front().map_or(Index(0), |oldest| oldest.base.next);
     let disk_path = disk.path().to_path_buf();
     segments.replace(found);
     let allocator = Allocator::new(disk.clone(), identity.log, options.segment_bytes, last.number + 1, spare);
@@ -542,6 +543,8 @@ fn recover(
         }
         sequencer = replayed.sequencer;
         sequencer.keep_hard_state(state, committed);
+        // A replay need not have met the block that says so.
+        sequencer.keep_from(begins);
     }
     for name in list(&*disk)?.iter().filter(|n| is_aside(n)) {
         remove(&*disk, name)?;

@@ -216,6 +216,13 @@ impl Allocator {
         !self.lock().ready.is_empty()
     }
 
+    /// Whether files are missing, and the last attempt to make one found no room.
+    pub(crate) fn is_out_of_room(&self) -> bool {
+        let state = self.lock();
+        let is_full = |error: &Error| error.kind() == ErrorKind::Full;
+        state.ready.len() < AHEAD && state.failure().is_some_and(is_full)
+    }
+
     /// When the last attempt to make a file found no room. None: it did not fail for that.
     #[cfg(feature = "testing")]
     pub(crate) fn refused_at(&self) -> Option<Moment> {

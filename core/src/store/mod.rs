@@ -54,7 +54,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::path::PathBuf;
 use std::sync::Arc;
-use truncate::Truncation;
+use truncate::{Begins, Truncation};
 
 /// A block to be written.
 #[derive(Debug)]
@@ -297,14 +297,22 @@ impl Store {
     /// - after one of its entries, which must not be below the last committed one: all later entries are truncated;
     /// - anywhere else, not below the last committed entry: all segments are dropped.
     ///
+    /// `begins`: where it was planned to begin. Only a segment that is to begin elsewhere has an effect.
+    ///
     /// The view of readers and of the [`Archive`] changes when the opening is written. Files are removed when it is
     /// durable; until then a crash restores the earlier log.
     ///
     /// # Errors
     /// The log could not be read at the point of truncation (`Corrupt`, `Io`). Nothing has changed then.
-    pub(crate) fn roll_into(&mut self, next: PreparedSegment, opening: NewBlock) -> Result<()> {
+    pub(crate) fn roll_into(
+        &mut self,
+        next: PreparedSegment,
+        opening: NewBlock,
+        begins: Begins,
+    ) -> Result<()> {
         assert!(self.is_synced(), "a roll with unsynced blocks");
-        let truncation = Truncation::plan(&self.segments, &self.active.segment, opening.end, self.committed)?;
+        let at = (opening.end, begins);
+        let truncation = Truncation::plan(&self.segments, &self.active.segment, at, self.committed)?;
         let segment =
             Segment::growing(next.number, next.id, next.bytes, opening.end, opening.header.timestamp);
         self.active = Active::new(&*self.disk, Arc::new(segment), next.file);
@@ -324,7 +332,7 @@ impl Store {
         let needed = opening.header.stride() + block_bytes(body) + PROOF_BYTES_MAX;
         assert!(needed <= format::geometry::room_of(self.allocator.segment_bytes() as usize));
         let next = self.allocator.take(purpose)?;
-        self.roll_into(next, opening)
+        self.roll_into(next, opening, Begins::Elsewhere)
     }
 
     /// Adds a block to the next write. The caller has checked [`Self::fits`]. Returns the bytes that it takes.

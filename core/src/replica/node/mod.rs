@@ -233,9 +233,15 @@ impl Node {
         Ok(())
     }
 
+    /// Whether everything that this replica has accepted is durable in its files: the next block, and the opening of the next segment,
+    /// belong where the files end. A plan without steps does not say so: entries that were ordered can wait for room.
+    pub(crate) fn is_in_lockstep(&self) -> bool {
+        self.writer.is_settled() && self.replica.is_in_lockstep(self.writer.written().end.raft)
+    }
+
     /// Makes a step of the scrubber.
-    fn scrub(&mut self, now: Moment) -> Result<()> {
-        if self.scrubber.wants_roll() && self.writer.is_settled() {
+    pub(crate) fn scrub(&mut self, now: Moment) -> Result<()> {
+        if self.scrubber.wants_roll() && self.is_in_lockstep() {
             // Damage in the growing segment is repaired once that segment has been sealed.
             let opening = self.replica.sequencer.opening();
             match self.writer.plan.roll(opening, 0, Purpose::Metadata) {
@@ -414,8 +420,9 @@ impl Node {
         if self.prove_at.is_none_or(|at| now < at) {
             return Ok(());
         }
-        // Not while a write or sync is in progress: later blocks prove the earlier ones.
-        if !self.writer.is_settled() {
+        // Not while a write or sync is in progress: later blocks prove the earlier ones. Nor while entries wait for room that
+        // would have to be written before them.
+        if !self.writer.is_settled() || self.replica.has_staged() {
             self.prove_at = Some(now.plus(MARKER_DELAY));
             return Ok(());
         }

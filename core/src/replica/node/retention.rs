@@ -27,11 +27,12 @@ impl Node {
     /// Plans a block that records the commit index, because commits have effects that outlive this process. A log on
     /// its own needs none: everything that is durable is committed. False: there is no room now, or a file is being
     /// prepared; this thread does not wait for it.
-    pub(super) fn keep_commit(&mut self, raft: EntryIndex) -> bool {
+    pub(crate) fn keep_commit(&mut self, raft: EntryIndex) -> bool {
         if self.options.cluster.is_none() {
             return true;
         }
-        if self.writer.plan.awaits_file(HARD_STATE_BYTES, Purpose::Metadata) {
+        // A block behind entries that wait for room would be written before them.
+        if self.replica.has_staged() || self.writer.plan.awaits_file(HARD_STATE_BYTES, Purpose::Metadata) {
             return false;
         }
         let state = self.replica.sequencer.hard_state();

@@ -323,7 +323,7 @@ impl Node {
         self.take_requests(now);
         self.learn_suspects(now);
         self.save_suspects(now);
-        self.release_files(now);
+        self.release_files(now)?;
         self.let_skip(now);
         self.take_answer(now);
         if !self.replica.is_leader() {
@@ -411,7 +411,8 @@ impl Node {
             return None;
         }
         let scrub = self.scrub_due(now).map(|at| at.max(self.tiering.again));
-        self.leaders_due(now).into_iter().chain(scrub).min()
+        let release = self.has_said_here().then_some(now);
+        [self.leaders_due(now), scrub, release].into_iter().flatten().min()
     }
 
     /// When a leader has to do something about objects.

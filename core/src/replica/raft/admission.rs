@@ -10,11 +10,12 @@
 //! only if there is room for everything that their ready writes.
 //!
 //! Invariant: records and session commands do not use the last prepared file, unless a command that makes room
-//! follows them in the same message. The file is kept for such commands, and for terms, votes and membership changes.
+//! follows them in the same message. The file is kept for such commands, and for terms, votes and membership changes. If an object counts
+//! as stored behind them, by which files here may go, they use the end of the segment, and never a file.
 
 use super::Replica;
 use crate::error::{Error, Result};
-use crate::replica::queue::proposals::Command;
+use crate::replica::queue::proposals::{Command, ObjectCommand};
 use crate::replica::state::command::{COMMAND_BYTES, parse_command};
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::{Arrived, EntryKind, body_bytes};
@@ -45,6 +46,9 @@ pub(super) struct Admission {
     held: VecDeque<(Message, Vec<Arrived>)>,
     held_bytes: usize,
 }
+
+/// How many hard states have room behind records that use the end of a segment: a commit record, what goes, and a few votes.
+const STATES_BEHIND: usize = 5;
 
 /// The bytes by which an opened log can lengthen an opening.
 const OPENED_BYTES: usize = 2 * LENGTH_BYTES + LOGS_HEADER_BYTES + LOG_BYTES;
@@ -200,10 +204,20 @@ impl Replica {
         if fresh.is_empty() {
             return Ok(Admitted::Yes);
         }
-        let makers: BTreeSet<u64> =
-            arrived.iter().filter(|(h, b)| makes_room(h, b)).map(|(h, _)| h.raft_index.0).collect();
+        let these = |is: fn(Command) -> bool| -> BTreeSet<u64> {
+            let these = arrived.iter().filter(|(h, b)| command_in(h, b).is_some_and(is));
+            these.map(|(h, _)| h.raft_index.0).collect()
+        };
+        let makers = these(Command::makes_room);
+        // They need no more than their own blocks. Records before them wait for room as all others.
+        let of_objects = these(|command| matches!(command, Command::Object(_)));
+        let stores = these(|command| matches!(command, Command::Object(ObjectCommand::Stored { .. })));
+        let space = plan.space();
         let opening = self.sequencer.opening_bytes_max() + options_in(fresh);
-        let of = |e: &Entry| (purpose_of_entry(e, makers.contains(&e.index)), body_of(e));
+        let of = |e: &Entry| {
+            let is_command = makers.contains(&e.index) || of_objects.contains(&e.index);
+            (purpose_of_entry(e, is_command), body_of(e))
+        };
         // Their ready also writes their term, unless an opening holds it, and a commit record after them.
         let state = (Purpose::Metadata, HARD_STATE_BYTES);
         let term = (message.term > self.raw.raft.term && !truncates).then_some(state);
@@ -225,11 +239,20 @@ impl Replica {
                 .position(|e| makers.contains(&e.index))
                 .map_or(0, |n| blocks + n + 1);
             let is_whole = |fit: Fit| fit.why.is_none() && !fit.is_coming;
+            let mut in_reserve = upto;
             if upto > 0 && is_whole(room(&mut fresh[..upto].iter().map(|e| (Purpose::Metadata, body_of(e)))))
             {
                 blocks = upto;
+            } else if let Some(n) = fresh.iter().skip(blocks).position(|e| stores.contains(&e.index)) {
+                // Up to one that says that an object is stored, the end of this segment, but no file; and not all of it, so that votes
+                // have room.
+                let upto = blocks + n + 1;
+                let bytes: usize = fresh[..upto].iter().map(|e| block_bytes(body_of(e))).sum();
+                if !truncates && bytes + (terms + STATES_BEHIND) * block_bytes(HARD_STATE_BYTES) <= space {
+                    (blocks, in_reserve) = (upto, upto);
+                }
             }
-            while blocks > 0 && blocks != upto && !is_whole(room(&mut fresh[..blocks].iter().map(of))) {
+            while blocks > 0 && blocks != in_reserve && !is_whole(room(&mut fresh[..blocks].iter().map(of))) {
                 blocks -= 1;
             }
             self.is_short_of_room(Some(why));
@@ -320,10 +343,10 @@ pub(super) fn body_of(entry: &Entry) -> usize {
     }
 }
 
-/// Whether this entry makes room, or leads to it.
-fn makes_room(header: &BlockHeader, body: &[Bytes]) -> bool {
-    let command = || body.first().and_then(|b| parse_command(b).ok());
-    header.kind == Kind::Command && command().is_some_and(Command::makes_room)
+/// The command that this entry is.
+fn command_in(header: &BlockHeader, body: &[Bytes]) -> Option<Command> {
+    let body = body.first().filter(|_| header.kind == Kind::Command)?;
+    parse_command(body).ok()
 }
 
 #[cfg(all(test, feature = "testing", not(loom)))]

@@ -31,16 +31,16 @@ const COMMAND_BODY_BYTES: usize = 64;
 const OPTIONS_BODY_BYTES: usize = SET_OPTIONS_BYTES + LogOption::ALL.len() * LOG_OPTION_BYTES;
 
 /// The bytes of room that a command needs before it is proposed. For opening a session: also for the close of the
-/// session that may have to be closed. For a discard: also for the commit record, without which its files stay.
+/// session that may have to be closed. For all that may use the end of a segment although no file is ready after it: also for the commit
+/// record that their ready needs. Without it they would be ordered, and then wait; and the files of a discard would stay.
 pub(crate) fn body_bytes_of(command: &Command) -> usize {
+    let word = block_bytes(HARD_STATE_BYTES);
     match command {
         Command::OpenSession { .. } => COMMAND_BODY_BYTES + block_bytes(COMMAND_BODY_BYTES),
-        Command::Discard { .. } => COMMAND_BODY_BYTES + block_bytes(HARD_STATE_BYTES),
-        Command::Log(LogCommand::Drop { .. } | LogCommand::Discard { .. }) => {
-            COMMAND_BODY_BYTES + block_bytes(HARD_STATE_BYTES)
-        }
-        Command::SetOptions(_) | Command::Log(LogCommand::SetOptions { .. }) => OPTIONS_BODY_BYTES,
-        Command::Object(_) => CUT_COMMAND_BYTES,
+        Command::Discard { .. } => COMMAND_BODY_BYTES + word,
+        Command::Log(LogCommand::Drop { .. } | LogCommand::Discard { .. }) => COMMAND_BODY_BYTES + word,
+        Command::SetOptions(_) | Command::Log(LogCommand::SetOptions { .. }) => OPTIONS_BODY_BYTES + word,
+        Command::Object(_) => CUT_COMMAND_BYTES + word,
         Command::CloseSession { .. } | Command::Log(_) => COMMAND_BODY_BYTES,
     }
 }
@@ -229,7 +229,20 @@ impl Replica {
         Ok(())
     }
 
-    fn order(&mut self, block: NewBlock) -> Result<()> {
+    /// Whether entries were ordered that are not planned: their ready waits for room. The sequencer's end is behind them.
+    pub(crate) fn has_staged(&self) -> bool {
+        !self.staged.is_empty()
+    }
+
+    /// Whether raft and the sequencer both end with entry `written`, and raft has nothing to be written.
+    pub(crate) fn is_in_lockstep(&self, written: EntryIndex) -> bool {
+        let log = &self.raw.raft.raft_log;
+        let has_more = !log.unstable.entries.is_empty() || log.unstable.snapshot.is_some();
+        let is_last = log.last_index() == written.0 && self.sequencer.end().raft == written;
+        !self.has_staged() && self.short.is_none() && !has_more && is_last
+    }
+
+    pub(super) fn order(&mut self, block: NewBlock) -> Result<()> {
         let entry = raft_message::entry(&block.header, Bytes::new);
         self.staged.push_back(block);
         self.propose_entry(entry)
@@ -347,11 +360,11 @@ impl Replica {
     }
 }
 
-/// The purpose of the room for a change of options: other retention can make room.
+/// The purpose of the room for a change of options: other retention can make room, and so can objects with what is in files.
 fn may_make_room(set: &LogOptions, before: &LogOptions) -> Purpose {
-    use LogOption::{CapacityBytes, RetentionAge, RetentionBytes};
+    use LogOption::{CapacityBytes, ObjectBytes, RetentionAge, RetentionBytes};
     let differs = |option: &LogOption| set.get(*option) != before.get(*option);
-    if [RetentionBytes, RetentionAge, CapacityBytes].iter().any(differs) {
+    if [RetentionBytes, RetentionAge, CapacityBytes, ObjectBytes].iter().any(differs) {
         Purpose::Metadata
     } else {
         Purpose::Data

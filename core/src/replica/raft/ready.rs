@@ -252,7 +252,7 @@ impl Replica {
         }
         if rolled {
             let opening = self.sequencer.opening();
-            plan.roll(opening, 0, Purpose::Metadata)?;
+            plan.roll_elsewhere(opening)?;
             writes = true;
         }
         for entry in entries {
@@ -367,6 +367,8 @@ impl Replica {
         assert!(to >= committed, "a committed entry would be truncated");
         assert!(plan.is_settled(), "entries that are not written would be replayed");
         let was = self.sequencer.end();
+        // It is this directory's own, and follows from committed entries alone: files before it may have gone.
+        let local_first = self.sequencer.committed().local_first;
         let state = self.sequencer.hard_state();
         let mut replayed = Replayed {
             sequencer: Sequencer::new(Owner::Node(self.node()), Membership::default(), &self.options),
@@ -383,6 +385,7 @@ impl Replica {
             HardState { vote: if planted!(37) { 0 } else { state.vote }, ..state },
             committed,
         );
+        self.sequencer.keep_from(local_first);
         let end = self.sequencer.end();
         assert_eq!(end.raft, to, "the replay did not end where the log is truncated");
         let records = was.next.0.saturating_sub(end.next.0);

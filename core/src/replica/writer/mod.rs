@@ -12,7 +12,7 @@ use crate::replica::writer::plan::{Plan, Step};
 use crate::store::read::entry_lookup::Archive;
 use crate::store::segment::Base;
 use crate::store::{Store, SyncJob};
-use crate::types::EntryIndex;
+use crate::types::{EntryIndex, Index};
 use bytes::Bytes;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -65,6 +65,8 @@ pub(crate) struct Progress {
     pub(crate) ready: u64,
     /// The commit index of the last [`Step::Commit`]: a block before it records this index.
     pub(crate) commit: EntryIndex,
+    /// The first record that the last [`Step::Kept`] says to be kept.
+    pub(crate) kept: Index,
 }
 
 /// The effects of a write.
@@ -82,7 +84,7 @@ pub(crate) struct Written {
 impl Writer {
     /// For a store that was just opened: everything in it is durable.
     pub(crate) fn new(store: Store, end: Base, commit: EntryIndex) -> Self {
-        let progress = Progress { end, ready: 0, commit };
+        let progress = Progress { end, ready: 0, commit, kept: Index(0) };
         Self {
             plan: Plan::new(&store),
             archive: store.archive(),
@@ -119,7 +121,7 @@ impl Writer {
         match step {
             Step::Roll { .. } => true,
             Step::Block(block) => self.store.must_raise(block),
-            Step::Ready(_) | Step::Commit(_) => false,
+            Step::Ready(_) | Step::Commit(_) | Step::Kept(_) => false,
         }
     }
 
@@ -137,14 +139,14 @@ impl Writer {
                 }
             }
             match self.plan.next() {
-                Some(Step::Roll { opening, into }) => {
+                Some(Step::Roll { opening, into, begins }) => {
                     self.pushed.end = opening.end;
                     // Everything before a roll is synced. Entries that it truncates are no longer durable.
                     if opening.end.raft < self.synced.end.raft {
                         self.synced.end = opening.end;
                     }
                     done.rolls += 1;
-                    self.store.roll_into(into, opening)?;
+                    self.store.roll_into(into, opening, begins)?;
                 }
                 Some(Step::Block(block)) => {
                     self.pushed.end = block.end;
@@ -153,6 +155,7 @@ impl Writer {
                 }
                 Some(Step::Ready(number)) => self.pushed.ready = number,
                 Some(Step::Commit(raft)) => self.pushed.commit = raft,
+                Some(Step::Kept(first)) => self.pushed.kept = first,
                 None => break,
             }
         }

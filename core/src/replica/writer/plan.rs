@@ -19,8 +19,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::replica::state::sequencer::Sequencer;
 use crate::store::allocator::{Allocator, PreparedSegment, Purpose};
 use crate::store::format::geometry::{SEGMENT_HEADER_BYTES, data_limit, room_of};
+use crate::store::truncate::Begins;
 use crate::store::{NewBlock, PROOF_BYTES_MAX, Store, block_bytes};
-use crate::types::EntryIndex;
+use crate::types::{EntryIndex, Index};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -28,16 +29,19 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) enum Step {
     Block(NewBlock),
-    /// Continues in the file `into`, which begins with `opening`. If the opening's base is not the end of the log, a
+    /// Continues in the file `into`, which begins with `opening`. If it begins elsewhere than at the end of the log, a
     /// conflicting suffix is truncated there, or a snapshot is installed.
     Roll {
         opening: NewBlock,
         into: PreparedSegment,
+        begins: Begins,
     },
     /// Everything that raft's ready of this number wants on the disk comes before this step.
     Ready(u64),
     /// A block that records this commit index comes before this step.
     Commit(EntryIndex),
+    /// A block that says that files need no record before this one comes before this step.
+    Kept(Index),
 }
 
 /// Bytes that records leave free at the end of a segment while no file is ready after it. A log that was just opened
@@ -53,6 +57,8 @@ pub(crate) struct Plan {
     allocator: Arc<Allocator>,
     at: usize,
     limit: usize,
+    /// The number of the segment in which the next block is planned.
+    segment: u64,
     /// Files that were taken before they were needed.
     ahead: VecDeque<PreparedSegment>,
     /// The last segment began with the last available file.
@@ -78,7 +84,8 @@ impl Plan {
         let (at, limit) = store.end();
         let allocator = store.allocator.clone();
         let (steps, ahead) = (VecDeque::new(), VecDeque::new());
-        Self { steps, allocator, at, limit, ahead, is_last_resort: false, is_settled: true }
+        let segment = store.segments.newest().map_or(0, |newest| newest.number);
+        Self { steps, allocator, at, limit, segment, ahead, is_last_resort: false, is_settled: true }
     }
 
     /// Makes room for a block with a body of `body` bytes and for the markers that prove it. Plans a roll if necessary.
@@ -138,11 +145,24 @@ impl Plan {
         purpose == Purpose::Data && self.needs_file_behind(at, body) && self.allocator.is_one_coming()
     }
 
-    /// Plans to continue in the next file. Its opening block need not follow the last block; see [`Step::Roll`].
+    /// Plans to continue in the next file, behind the last block that is planned.
     ///
     /// # Errors
     /// As [`Self::make_room`].
     pub(crate) fn roll(&mut self, opening: NewBlock, body: usize, purpose: Purpose) -> Result<()> {
+        self.roll_to(Begins::AtTheEnd, opening, body, purpose)
+    }
+
+    /// Plans to continue in the next file, whose opening need not follow the last block: entries are truncated or skipped; see
+    /// [`Step::Roll`].
+    ///
+    /// # Errors
+    /// As [`Self::make_room`].
+    pub(crate) fn roll_elsewhere(&mut self, opening: NewBlock) -> Result<()> {
+        self.roll_to(Begins::Elsewhere, opening, 0, Purpose::Metadata)
+    }
+
+    fn roll_to(&mut self, begins: Begins, opening: NewBlock, body: usize, purpose: Purpose) -> Result<()> {
         let opening_bytes = opening.header.stride();
         self.check_size(opening_bytes, body)?;
         if purpose == Purpose::Data && self.ahead.len() == 1 {
@@ -155,7 +175,8 @@ impl Plan {
         self.is_last_resort = self.ahead.is_empty() && !self.allocator.has_one_ready();
         self.at = SEGMENT_HEADER_BYTES + opening_bytes;
         self.limit = data_limit(into.bytes as usize);
-        self.add(Step::Roll { opening, into });
+        self.segment = into.number;
+        self.add(Step::Roll { opening, into, begins });
         Ok(())
     }
 
@@ -270,6 +291,11 @@ impl Plan {
         self.at + bytes + PROOF_BYTES_MAX <= self.limit
     }
 
+    /// The bytes of blocks, of any purpose, that fit after the planned ones, with their proof.
+    pub(crate) fn space(&self) -> usize {
+        self.limit.saturating_sub(self.at + PROOF_BYTES_MAX)
+    }
+
     /// Whether blocks of `bytes` bytes, of any purpose, fit in this segment even if no file is ready after it.
     pub(crate) fn is_roomy(&self, bytes: usize) -> bool {
         self.at + bytes + PROOF_BYTES_MAX + reserve_of(self.limit) <= self.limit && !self.is_last_resort
@@ -283,6 +309,16 @@ impl Plan {
     /// Marks that a block planned before this point records the commit index `raft`.
     pub(crate) fn says_committed(&mut self, raft: EntryIndex) {
         self.add(Step::Commit(raft));
+    }
+
+    /// Marks that a block planned before this point says that files need no record before `first`.
+    pub(crate) fn says_kept(&mut self, first: Index) {
+        self.add(Step::Kept(first));
+    }
+
+    /// The number of the segment in which the next block is planned.
+    pub(crate) fn segment(&self) -> u64 {
+        self.segment
     }
 
     fn add(&mut self, step: Step) {
@@ -342,8 +378,16 @@ mod tests {
         allocator.keep_one_ready().unwrap();
         let (steps, ahead) = (VecDeque::new(), VecDeque::new());
         let clock = allocator.clone();
-        let mut plan =
-            Plan { steps, allocator, at: 0, limit: 0, ahead, is_last_resort: false, is_settled: true };
+        let mut plan = Plan {
+            steps,
+            allocator,
+            at: 0,
+            limit: 0,
+            segment: 0,
+            ahead,
+            is_last_resort: false,
+            is_settled: true,
+        };
         let mut look = |purpose, blocks| {
             let fit = plan.make_room_ahead(std::iter::repeat_n((purpose, 40_000), blocks), 100, false);
             (fit.blocks, fit.why.is_some())
@@ -367,8 +411,16 @@ mod tests {
         disk.limit_space(Some(0));
         let (steps, ahead) = (VecDeque::new(), VecDeque::new());
         let clock = allocator.clone();
-        let mut plan =
-            Plan { steps, allocator, at: 4096, limit: LIMIT, ahead, is_last_resort: false, is_settled: true };
+        let mut plan = Plan {
+            steps,
+            allocator,
+            at: 4096,
+            limit: LIMIT,
+            segment: 1,
+            ahead,
+            is_last_resort: false,
+            is_settled: true,
+        };
         let mut look = |purpose| plan.make_room_ahead(std::iter::repeat_n((purpose, 100), 1_000), 100, false);
         let records = look(Purpose::Data);
         let (blocks, why) = (records.blocks, records.why.map(|e| e.kind()));

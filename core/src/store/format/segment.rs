@@ -22,8 +22,8 @@ use crate::record::batch::{Malformed, u32_at, u64_at};
 use crate::record::crc::{Crc, crc32c};
 use crate::types::{EntryIndex, Index, LogId, SegmentId, Term, Timestamp};
 
-/// The newest version of the format that this code reads: that of object tables whose older rows are elsewhere. It is written only where
-/// needed: see [`version_of`].
+/// The newest version of the format that this code reads: that of object tables whose older rows are elsewhere, and of hard states that say
+/// where files begin. It is written only where needed: see [`version_of`].
 pub(crate) const FORMAT_VERSION: u32 = 5;
 /// The version that added batches in payload slices, and branches.
 pub(crate) const FORMAT_VERSION_FOURTH: u32 = 4;
@@ -264,6 +264,13 @@ pub(crate) struct HardState {
 
 /// Bytes of a hard state block's body.
 pub(crate) const HARD_STATE_BYTES: usize = 24;
+/// Bytes of the body of a hard state block that also says with which record the files of its directory begin.
+pub(crate) const KEPT_STATE_BYTES: usize = HARD_STATE_BYTES + 8;
+// It takes the room of any other hard state.
+const _: () = assert!(
+    super::block::padded(BLOCK_HEADER_BYTES + KEPT_STATE_BYTES)
+        == super::block::padded(BLOCK_HEADER_BYTES + HARD_STATE_BYTES)
+);
 
 impl HardState {
     pub(crate) fn encode(&self) -> [u8; HARD_STATE_BYTES] {
@@ -274,7 +281,27 @@ impl HardState {
         b
     }
 
+    /// As [`Self::encode`]; the files of this directory begin with record `first` or before, and need not have more.
+    pub(crate) fn encode_kept(&self, first: Index) -> [u8; KEPT_STATE_BYTES] {
+        let mut b = [0; KEPT_STATE_BYTES];
+        b[..HARD_STATE_BYTES].copy_from_slice(&self.encode());
+        b[HARD_STATE_BYTES..].copy_from_slice(&first.0.to_le_bytes());
+        b
+    }
+
+    /// The first record that the directory of this block keeps, if the block says so.
+    pub(crate) fn kept_from(body: &[u8]) -> Option<Index> {
+        let body: &[u8; KEPT_STATE_BYTES] = body.try_into().ok()?;
+        Some(Index(u64_at(body, HARD_STATE_BYTES)))
+    }
+
+    /// The hard state of a block, whatever else that says.
     pub(crate) fn parse(body: &[u8]) -> Result<Self, Malformed> {
+        let body = match Self::kept_from(body) {
+            Some(Index(0)) => return Err("hard state says that files begin before the first record"),
+            Some(_) => &body[..HARD_STATE_BYTES],
+            None => body,
+        };
         let b: &[u8; HARD_STATE_BYTES] = body.try_into().map_err(|_| "hard state has another length")?;
         Ok(Self { term: Term(u64_at(b, 0)), vote: u64_at(b, 8), commit: EntryIndex(u64_at(b, 16)) })
     }
@@ -469,6 +496,7 @@ pub(crate) fn version_of(kind: Kind, body: &[u8]) -> u32 {
         Kind::Opening => Opening::version_of(body),
         Kind::Mixed => FORMAT_VERSION_SECOND,
         Kind::Command => version_of_command(body),
+        Kind::HardState if HardState::kept_from(body).is_some() => FORMAT_VERSION,
         _ => FORMAT_VERSION_FIRST,
     }
 }
@@ -509,6 +537,19 @@ pub(crate) fn digest_of_bytes(parts: &[&[u8]]) -> u32 {
 mod tests {
     use super::*;
     use crate::store::format::geometry::{INDEX_STRIDE_BYTES, room_of};
+
+    #[test]
+    fn hard_state_can_say_where_files_begin() {
+        let state = HardState { term: Term(3), vote: 2, commit: EntryIndex(7) };
+        let bodies = [state.encode().to_vec(), state.encode_kept(Index(5)).to_vec()];
+        for (body, first) in bodies.iter().zip([None, Some(Index(5))]) {
+            assert_eq!((HardState::parse(body), HardState::kept_from(body)), (Ok(state), first));
+            let version = version_of(Kind::HardState, body);
+            assert_eq!(version, if first.is_some() { FORMAT_VERSION } else { FORMAT_VERSION_FIRST });
+        }
+        HardState::parse(&state.encode_kept(Index(0))).unwrap_err();
+        HardState::parse(&[0; HARD_STATE_BYTES + 1]).unwrap_err();
+    }
 
     fn header() -> SegmentHeader {
         SegmentHeader {

@@ -170,3 +170,17 @@ fn segment_with_uncommitted_entries_stays() {
     assert_eq!(rig.store.segments.len(), 1);
     rig.check();
 }
+
+/// The opening of the next segment was behind an entry that was not in the files yet. All segments were taken to be dead.
+#[test]
+#[should_panic(expected = "files would be removed")]
+fn segment_begins_elsewhere_only_if_that_is_planned() {
+    let mut rig = log_of(20);
+    rig.data(100);
+    rig.sync();
+    let end = rig.end();
+    let base = Base { raft: end.raft.next(), next: end.next.plus(1), ..end };
+    let next = rig.store.allocator.take(Purpose::Metadata).unwrap();
+    let opening = opening(base, end.term, Index(1), EntryIndex(0));
+    let _ = rig.store.roll_into(next, opening, Begins::AtTheEnd);
+}

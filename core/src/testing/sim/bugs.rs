@@ -243,6 +243,8 @@ bugs! {
     124 "an object refers to payload instead of having it",
     125 "payload slices go while older slices still lead to the end of the log" by "payload_stays_until_a_state_leads",
     126 "payload slices are put before an entry of their term is committed",
+    127 "a full disk keeps files that are beyond the limits of their replica and in the object store"
+        by "files_make_room_once_they_are_stored",
     128 "a payload slice that was put counts as stored although the object store is another one now"
         by "nothing_goes_to_a_store_that_is_not_mounted",
     129 "the object store is taken for the log's, although it has nothing of the log"

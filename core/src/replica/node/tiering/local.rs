@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! beyond local_bytes or local_age, and stored ──> the next opening begins the log here later ──synced──> the files go
+//!                                             └─> no room for a file: a block here says so ───────┘
 //! ```
 //!
 //! An opening says from which record on a directory has the log. So recovery needs nothing new: files before that record are
@@ -12,9 +13,16 @@
 //! - an object that is suspected to be lost or damaged keeps the files that have all of it: they may be the last copy. So nothing goes
 //!   before a replica that has started knows the suspects (see `object_scrub`);
 //! - the opening that says so is durable before the first file goes, and so is that the entries before it are committed:
-//!   recovery takes the first record as of the last entry that it knows to be committed.
+//!   recovery takes the first record as of the last entry that it knows to be committed;
+//! - where there is no file for appends, no opening would come: appends wait for room, and the room for the opening that comes with them.
+//!   A hard state block in the growing segment says then what the opening would. It stands behind the last entry, which is committed: no
+//!   conflict truncates it. It needs no file, so none has to be kept for it.
 
 use super::super::Node;
+use crate::error::Result;
+use crate::replica::writer::plan::Room;
+use crate::store::allocator::Purpose;
+use crate::store::format::segment::KEPT_STATE_BYTES;
 use crate::store::objects::names::object_name;
 use crate::store::read::run_directory::has_objects;
 use crate::store::segment::Base;
@@ -51,15 +59,18 @@ struct Beyond {
 #[derive(Clone, Copy, Debug)]
 struct Going {
     first: Index,
-    /// The last entry when this was decided: an opening behind a later one says it. One that was planned before does not.
-    decided_at: EntryIndex,
+    /// The segment in which the next block was planned when this was decided: the opening of each later one says it.
+    decided_in: u64,
 }
 
 impl Node {
     /// Removes files that are beyond this replica's own limits.
-    pub(super) fn release_files(&mut self, now: Moment) {
+    ///
+    /// # Errors
+    /// A fatal error of this replica.
+    pub(super) fn release_files(&mut self, now: Moment) -> Result<()> {
         if self.options.local_bytes.is_none() && self.options.local_age.is_none() {
-            return;
+            return Ok(());
         }
         self.learn_stored();
         let Some(going) = self.tiering.released.going else {
@@ -69,32 +80,106 @@ impl Node {
                 && self.knows_suspects(now)
             {
                 self.replica.sequencer.keep_from(first);
-                let decided_at = self.replica.sequencer.end().raft;
-                self.tiering.released.going = Some(Going { first, decided_at });
+                let decided_in = self.writer.plan.segment();
+                self.tiering.released.going = Some(Going { first, decided_in });
+                return self.say_here(now);
             }
-            return;
+            return Ok(());
         };
         if self.replica.sequencer.committed().local_first < going.first {
             self.tiering.released.going = None; // a conflict has replaced the state
-            return;
+            return Ok(());
         }
-        let segments = &self.writer.store.segments;
-        if segments.newest().is_none_or(|newest| newest.base.raft <= going.decided_at) {
-            return;
+        if !self.is_said(going) {
+            return self.say_here(now);
         }
-        let Some(says_it) = segments.snapshot().into_iter().find(|s| s.base.raft > going.decided_at) else {
-            return;
-        };
-        let known = self.known_commit();
-        if known < says_it.base.raft && !planted!(95) {
-            self.owes_commit |= self.replica.sequencer.committed().raft >= says_it.base.raft;
-        } else if self.writer.synced().end.raft > says_it.base.raft {
-            if self.held_by_scrub().is_some_and(|begin| begin.next < going.first) {
-                return;
-            }
+        if !self.is_held(going) {
             self.tiering.released.going = None;
             self.drop_local(going.first);
         }
+        Ok(())
+    }
+
+    /// Whether it is durable that these files are not needed any more. A block that says it knows that all entries before it are
+    /// committed; of an opening this has to be recorded.
+    fn is_said(&mut self, going: Going) -> bool {
+        let synced = self.writer.synced();
+        if synced.kept >= going.first {
+            return true;
+        }
+        let segments = &self.writer.store.segments;
+        if segments.newest().is_none_or(|newest| newest.number <= going.decided_in) {
+            return false;
+        }
+        let says_it = segments.snapshot().into_iter().find(|segment| segment.number > going.decided_in);
+        let Some(base) = says_it.map(|segment| segment.base.raft) else { return false };
+        if self.known_commit() < base && !planted!(95) {
+            self.owes_commit |= self.replica.sequencer.committed().raft >= base;
+            return false;
+        }
+        synced.end.raft > base
+    }
+
+    fn is_held(&self, going: Going) -> bool {
+        self.held_by_scrub().is_some_and(|begin| begin.next < going.first)
+    }
+
+    /// Without a file for appends, says in the growing segment what goes. All entries have to be committed and durable.
+    fn say_here(&mut self, now: Moment) -> Result<()> {
+        let Some(going) = self.tiering.released.going else { return Ok(()) };
+        let is_out_of_room = self.writer.store.allocator.is_out_of_room() && !planted!(127);
+        let is_said = self.writer.written().kept >= going.first;
+        if !is_out_of_room || is_said || self.is_held(going) || !self.is_in_lockstep() {
+            return Ok(());
+        }
+        let end = self.writer.written().end.raft;
+        if self.replica.sequencer.committed().raft < end {
+            return Ok(());
+        }
+        if self.writer.plan.awaits_file(KEPT_STATE_BYTES, Purpose::Metadata) {
+            return Ok(());
+        }
+        let sequencer = &mut self.replica.sequencer;
+        match self.writer.plan.make_room(KEPT_STATE_BYTES, Purpose::Metadata, sequencer) {
+            Ok(Room::Here) => {
+                let block = sequencer.kept_block();
+                self.writer.plan.push(block);
+            }
+            Ok(Room::Rolled) => {} // its opening says it
+            Err(error) => {
+                tracing::debug!(path = %self.tiering.path.display(), %error, "it cannot be said which files go");
+                return Ok(());
+            }
+        }
+        self.writer.plan.says_committed(end);
+        self.writer.plan.says_kept(going.first);
+        tracing::info!(path = %self.tiering.path.display(), first = %going.first, "there is no room for appends: files whose records are in the object store go now");
+        self.finish(now)
+    }
+
+    /// Whether a block says what goes that is durable now.
+    pub(super) fn has_said_here(&self) -> bool {
+        self.tiering
+            .released
+            .going
+            .is_some_and(|going| self.writer.synced().kept >= going.first && !self.is_held(going))
+    }
+
+    /// Whether appends find no room although files are beyond the limits and in the object store, and all entries are committed. For the
+    /// simulator.
+    #[cfg(feature = "testing")]
+    pub(crate) fn has_to_release(&self, now: Moment) -> bool {
+        let sequencer = &self.replica.sequencer;
+        let is_committed = sequencer.committed().raft == sequencer.end().raft;
+        if self.tiering.vault.is_none() || !self.writer.store.allocator.is_out_of_room() || !is_committed {
+            return false;
+        }
+        let may_decide = self.tiering.scrub.has_listed() || self.options.object_scrub.is_none();
+        let first = match self.tiering.released.going {
+            Some(going) => Some(going.first),
+            None => self.beyond_local_limits(now).first.filter(|_| may_decide),
+        };
+        first.is_some_and(|first| self.held_by_scrub().is_none_or(|begin| begin.next >= first))
     }
 
     /// At a leader: lets replicas that ask for it skip what is stored, before all objects that may have to be made again.

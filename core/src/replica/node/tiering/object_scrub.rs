@@ -158,6 +158,12 @@ impl ObjectScrub {
         suspects.map(|(number, _)| *number).chain(examining.map(|examining| examining.number)).collect()
     }
 
+    /// Whether all objects were listed since the start.
+    #[cfg(feature = "testing")]
+    pub(super) fn has_listed(&self) -> bool {
+        self.memory.is_listed
+    }
+
     /// Has an object examined at once, unless it has a time already.
     fn suspect(&mut self, number: u64, now: Moment) {
         if let Some(examining) = self.examining.as_mut().filter(|examining| examining.number == number) {

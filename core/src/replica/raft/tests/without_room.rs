@@ -2,11 +2,17 @@
 
 use super::*;
 use crate::error::Error;
-use crate::options::log_options::LogOption;
+use crate::options::log_options::{LogOption, LogOptions};
+use crate::replica::queue::proposals::{Command, ObjectCommand};
+use crate::replica::state::command::encode_command;
+use crate::replica::state::sequencer::Decision;
 use crate::replica::wire::raft_message::Arrived;
+use crate::store::allocator::{Purpose, RETRY_DELAY};
 use crate::store::block_bytes;
 use crate::store::format::block::{BlockHeader, Kind};
+use crate::store::format::object_row::StoredObject;
 use crate::store::format::segment::HARD_STATE_BYTES;
+use crate::store::segment::Base;
 use crate::types::LogNumber;
 
 /// Node 2, the only voter, with node 3 as a learner that was never heard.
@@ -157,6 +163,57 @@ fn commands_taken(node: &mut Node, ops: &[u64]) -> u64 {
     last(node) - before
 }
 
+/// As [`commands_taken`].
+fn taken(node: &mut Node, commands: &[Command]) -> u64 {
+    let before = last(node);
+    let arrived: Vec<Arrived> = (before + 1..)
+        .zip(commands)
+        .map(|(raft, command)| {
+            let (body, at) = (encode_command(*command), (EntryIndex(raft), Term(1)));
+            let header = BlockHeader::without_records(Kind::Command, at, Index(1), Timestamp(1), &body);
+            (header, vec![Bytes::from(body)])
+        })
+        .collect();
+    let entries = arrived.iter().map(|(header, _)| raft_message::entry(header, Bytes::new)).collect();
+    node.replica.step((append(before, entries), arrived), Moment::START, &mut node.writer.plan).unwrap();
+    node.replica.advance(Moment::START, &mut node.writer.plan).unwrap();
+    assert!(node.replica.is_held().is_none());
+    last(node) - before
+}
+
+/// A follower on a full disk refused what is said about objects, and never learnt that its files could go. Entries before it do not use the
+/// last file for that.
+#[test]
+fn commands_about_objects_use_the_reserve_and_entries_before_them_no_file() {
+    let base = |raft| Base { raft: EntryIndex(raft), term: Term(1), next: Index(1) };
+    let (timestamp, first) = (Timestamp(1), Index(1));
+    let cut = |number| {
+        let (begin, end) = (base(number), base(number + 1));
+        Command::Object(ObjectCommand::Cut { number, begin, end, timestamp, first })
+    };
+    let object = StoredObject { bytes: 1 << 16, data_end: 8192, index_count: 1, index_crc: 2, crc: 3 };
+    let stored = Command::Object(ObjectCommand::Stored { number: 0, object });
+    let session = Command::OpenSession { log: LogNumber::OWN, idle_max_ms: 1000 };
+    for files in [0, 1] {
+        let disk = SimDisk::default();
+        let mut node = node_with(&disk, Bootstrap::Join(LOG));
+        step(&mut node, &append(0, vec![entry_at(1)]));
+        assert_eq!(taken(&mut node, &[cut(0)]), 1);
+        disk.limit_space(Some(disk.space_used() + (files << 16)));
+        assert_eq!(node.writer.store.allocator.keep_one_ready().is_ok(), files == 1);
+        while node.writer.plan.is_roomy(block_bytes(16)) {
+            let marker = node.replica.sequencer.marker(0);
+            node.writer.plan.push(marker);
+        }
+        // With a file behind it, records use all of a segment.
+        fill(&mut node, if files == 1 { block_bytes(16) } else { 3 << 10 });
+        assert_eq!(taken(&mut node, &[session, session, cut(1)]), 0, "{files} files");
+        assert!(node.replica.is_short());
+        assert_eq!(taken(&mut node, &[session, session, stored]), if files == 0 { 3 } else { 0 });
+        assert_eq!(node.writer.store.allocator.has_one_ready(), files == 1, "records took the last file");
+    }
+}
+
 /// The discard makes room, and cannot be in the log without the entries before it.
 #[test]
 fn entries_before_a_discard_may_use_the_reserve() {
@@ -264,4 +321,84 @@ fn message_that_needs_a_file_is_held_until_it_is_prepared() {
     node.writer.store.allocator.help();
     node.replica.advance(Moment::START, &mut node.writer.plan).unwrap();
     assert_eq!((last(&node), node.replica.holds_messages()), (2, false));
+}
+
+/// A leader whose segment has room for one more block with a body of `body` bytes, and not for the commit record behind it. There is no
+/// file.
+fn almost_full(body: usize) -> (SimDisk, Node) {
+    let disk = SimDisk::default();
+    let mut node = node_with(&disk, Bootstrap::Init);
+    disk.limit_space(Some(0));
+    fill(&mut node, block_bytes(body) + block_bytes(0));
+    node.step(Moment::START, Work::default()).unwrap();
+    sync(&mut node);
+    assert!(node.writer.plan.has_space(block_bytes(body)));
+    assert!(!node.writer.plan.has_space(block_bytes(body) + block_bytes(HARD_STATE_BYTES)));
+    (disk, node)
+}
+
+/// A command about an object, or one that sets options, was ordered where its block just fitted. Its ready then waited for room for the
+/// commit record, and the leader was silent.
+#[test]
+fn command_without_room_for_the_commit_record_is_refused() {
+    let mut all = LogOptions::default();
+    LogOption::ALL.into_iter().for_each(|option| all.set(option, Some(1 << 20)));
+    let base = |raft, next| Base { raft: EntryIndex(raft), term: Term(1), next: Index(next) };
+    let (timestamp, first) = (Timestamp(1), Index(1));
+    let cut = ObjectCommand::Cut { number: 0, begin: base(0, 1), end: base(1, 1), timestamp, first };
+    for command in [Command::Object(cut), Command::SetOptions(all)] {
+        let body = encode_command(command).len();
+        let (_, mut node) = almost_full(body);
+        let before = last(&node);
+        assert_eq!(node.replica.purpose_of(&command), Purpose::Metadata);
+        node.replica.command(command, None, Moment::START, &mut node.writer.plan).unwrap();
+        assert!(node.replica.is_held().is_none() && last(&node) == before, "{command:?}");
+        let (_, mut node) = almost_full(body + block_bytes(HARD_STATE_BYTES) + block_bytes(0));
+        node.replica.command(command, None, Moment::START, &mut node.writer.plan).unwrap();
+        assert!(node.replica.is_held().is_none() && last(&node) == before + 1, "{command:?}");
+    }
+}
+
+/// An entry that was ordered waited for room. A file was ready by the time the log was to continue in the next one: its opening was behind
+/// the entry, which was not in the files. All files were taken to be dead, and removed.
+#[test]
+fn log_does_not_continue_behind_an_entry_that_waits_for_room() {
+    let (disk, mut node) = almost_full(16);
+    let now = Moment::START.plus(RETRY_DELAY);
+    let discard = node.replica.sequencer.command(Command::Discard { first: Index(9) }, Timestamp(1));
+    let Decision::Write(block, _) = discard else { panic!("it changes something") };
+    node.replica.order(block).unwrap();
+    node.replica.process(Moment::START, &mut node.writer.plan).unwrap();
+    assert!(node.replica.is_held().is_some() && node.writer.is_settled());
+    let before = node.writer.written().end;
+    disk.limit_space(None);
+    node.writer.store.allocator.set_time(now);
+    node.writer.store.allocator.keep_one_ready().unwrap();
+    let newest = node.writer.store.segments.newest().unwrap().number;
+    node.writer.store.segments.damage().suspect(newest);
+    // The scrubber wants the next segment, and the node has a commit to record.
+    for _ in 0..2 {
+        node.scrub(now).unwrap();
+        assert!(!node.keep_commit(EntryIndex(1)) && node.writer.plan.is_empty());
+        assert_eq!(node.writer.store.segments.newest().unwrap().number, newest);
+    }
+    for _ in 0..3 {
+        node.step(now, Work::default()).unwrap();
+        sync(&mut node);
+    }
+    assert_eq!(node.writer.written().end.raft, before.raft.next());
+    assert!(node.replica.is_held().is_none() && node.is_in_lockstep());
+}
+
+/// Files had gone, and a conflict made the replica forget that: the next opening said that they are there.
+#[test]
+fn conflict_does_not_bring_back_what_has_gone() {
+    let mut node = node_with(&SimDisk::default(), Bootstrap::Join(LOG));
+    step(&mut node, &append(0, vec![entry_at(1), entry_at(2)]));
+    node.replica.sequencer.keep_from(Index(7));
+    let mut other = append(1, vec![Entry { index: 2, term: 2, ..Entry::default() }]);
+    other.term = 2;
+    step(&mut node, &other);
+    let sequencer = &node.replica.sequencer;
+    assert_eq!((sequencer.end().term, sequencer.committed().local_first), (Term(2), Index(7)));
 }

@@ -385,6 +385,14 @@ impl Sequencer {
         self.position_block(Kind::HardState, self.hard_state.encode().to_vec())
     }
 
+    /// Makes the block that says what the next opening would: with which record the files of this directory begin. All entries are
+    /// committed.
+    pub(crate) fn kept_block(&mut self) -> NewBlock {
+        let kept = self.committed.local_first;
+        self.hard_state.commit = self.known_committed();
+        self.position_block(Kind::HardState, self.hard_state.encode_kept(kept).to_vec())
+    }
+
     /// The opening block of a segment that begins now.
     pub(crate) fn opening(&self) -> NewBlock {
         let opening = Opening {

@@ -71,8 +71,13 @@ impl Sequencer {
             if state.commit > self.end.raft {
                 return Err("hard state's commit index is beyond the last entry");
             }
+            let kept = HardState::kept_from(body);
+            if kept.is_some_and(|first| state.commit < self.end.raft || first > self.end.next) {
+                return Err("hard state says where files begin, and not that all entries are committed");
+            }
             self.hard_state = state;
             self.commit_to(state.commit);
+            kept.into_iter().for_each(|first| self.keep_from(first));
         }
         Ok(())
     }

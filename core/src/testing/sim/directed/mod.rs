@@ -9,6 +9,7 @@ mod cached_files;
 mod copies;
 mod discarded_objects;
 mod filling;
+mod full_disks;
 mod gaps;
 mod holes;
 mod object_class;
@@ -49,6 +50,7 @@ use discarded_objects::{
     state_before_discarded_objects_leads_nowhere, state_behind_objects_leads,
 };
 use filling::{damaged_object_is_not_kept, objects_make_room_for_files, whole_object_outlives_a_crash};
+use full_disks::files_make_room_once_they_are_stored;
 use gaps::{
     first_payload_counts_once_a_slice_refers_to_it, no_slice_is_stored_behind_a_gap,
     payload_fills_a_gap_if_slices_say_so, slices_of_another_history_hide_nothing,
@@ -81,6 +83,9 @@ pub(super) type Scenario = (&'static str, fn() -> Check);
 
 const OWN: LogNumber = LogNumber::OWN;
 
+/// An append without an answer for so long waits for room at other voters.
+const STOPPED: Duration = Duration::from_secs(5);
+
 /// All scenarios.
 pub(super) const SCENARIOS: &[Scenario] = &[
     ("set_back_disk_stays_out", set_back_disk_stays_out),
@@ -105,6 +110,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("whole_object_outlives_a_crash", whole_object_outlives_a_crash),
     ("damaged_object_is_not_kept", damaged_object_is_not_kept),
     ("objects_make_room_for_files", objects_make_room_for_files),
+    ("files_make_room_once_they_are_stored", files_make_room_once_they_are_stored),
     ("object_counts_as_stored_once_it_was_read", object_counts_as_stored_once_it_was_read),
     ("object_that_cannot_be_read_is_put_again", object_that_cannot_be_read_is_put_again),
     ("examination_that_cannot_start_is_put_off", examination_that_cannot_start_is_put_off),
@@ -266,6 +272,25 @@ impl Stage {
             }
         }
         Ok(())
+    }
+
+    /// Fills all disks, until the leader refuses an append, or the others have no room for one that it has accepted.
+    fn fill_until_appends_stop(&mut self) -> Check {
+        self.fill();
+        for _ in 0..2_000 {
+            let (leader, batch) = (self.leader()?, self.batch(LARGE)?);
+            let ticket = self.world.hand(leader, Request::Append(OWN, batch))?;
+            let limit = self.world.now().plus(STOPPED);
+            while ticket.poll().is_none() && self.world.now() < limit {
+                self.advance(ELECTION_TIMEOUT / 4)?;
+            }
+            match ticket.poll().map(|answer| answer.err().map(|error| error.kind())) {
+                Some(None) => {}
+                None | Some(Some(ErrorKind::Full)) => return Ok(()),
+                Some(Some(other)) => return Err(format!("a full disk is reported as {other:?}")),
+            }
+        }
+        Err("disks of one size do not fill up".to_owned())
     }
 
     /// Waits until an append is accepted.

@@ -26,6 +26,11 @@ impl Machine {
         DiskUse { cached, refused_at: store.allocator.refused_at() }
     }
 
+    /// Whether files have to go at once by the limits of this replica, and nothing is in the way.
+    pub(in crate::testing::sim) fn has_to_release(&self, now: Moment) -> bool {
+        self.lock().node.has_to_release(now)
+    }
+
     /// Does what the thread does that keeps whole objects, as long as there is something to do at once.
     pub(in crate::testing::sim) fn fill(&mut self, now: Moment) {
         for _ in 0..STEPS_MAX {

@@ -3,21 +3,33 @@
 //!
 //! Checked here:
 //! - a segment is refused only once a file has gone that is elsewhere, too, if there was one;
+//! - files go that are beyond a replica's own limits and in the object store, although no segment can be made;
 //! - no file of an object stays that nothing knows: it could not give way.
 
 use super::nemesis::Trouble;
 use super::{Check, Event, World};
 use crate::disk::sim::Rng;
+use crate::sync::clock::Moment;
 use crate::testing::sim::host::{Host, State};
 use crate::testing::sim::machine::disk_use::DiskUse;
 use crate::testing::sim::setup::SEGMENT_BYTES;
 use crate::types::NodeId;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// How often whole objects are fetched.
 const FILL_INTERVAL: Duration = Duration::from_millis(150);
+/// How long files may stay that have to go at once, in addition to a few heartbeats.
+const RELEASE_MAX: Duration = Duration::from_secs(1);
 /// The length of a cached object's name is less than this; that of one that is kept whole is more.
 const CACHED_NAME_MAX: usize = 48;
+
+/// The checks' knowledge of full disks.
+#[derive(Debug, Default)]
+pub(in crate::testing::sim) struct FullDisks {
+    /// Since when each process has had files that have to go at once.
+    releases: BTreeMap<NodeId, (u32, Moment)>,
+}
 
 impl World {
     /// Fills a disk, almost or altogether. Of a log with an object store, up to a size at which sorted copies and whole objects are still
@@ -37,7 +49,7 @@ impl World {
         if let Some(vault) = &self.vault
             && self.nemesis.rng.permille(400)
         {
-            // Files stay because no object can be stored, until the disk is full.
+            // Files stay because no object can be stored, until the disk is full. Once objects can be, the files have to go.
             vault.refuse_parts(&["/o/"]);
             self.lasts(Trouble::StoreOut, 2_000, 7_000);
             (more, time_ms) = (self.nemesis.rng.between(0, 3 * segment), (9_000, 16_000));
@@ -72,6 +84,34 @@ impl World {
         }
         self.schedule.after(FILL_INTERVAL, Event::Fill);
         Ok(())
+    }
+
+    /// Checks the processes on full disks. Once a heartbeat.
+    pub(super) fn judge_full_disks(&mut self, now: Moment) -> Check {
+        let most = RELEASE_MAX + self.plan.heartbeat * 4;
+        let full: BTreeSet<NodeId> = self.nemesis.full().collect();
+        self.full_disks.releases.retain(|node, _| full.contains(node));
+        for node in full {
+            let Some(host) = self.hosts.get_mut(&node) else { continue };
+            let is_slow = host.limp > 1 || host.prepares_late || host.slow_sync || host.closing.is_some();
+            let life = host.life;
+            let has_to =
+                host.running().is_some_and(|m| !is_slow && !m.is_poisoned() && m.has_to_release(now));
+            if !has_to {
+                self.full_disks.releases.remove(&node);
+                continue;
+            }
+            let (of, since) = self.full_disks.releases.entry(node).or_insert((life, now));
+            if *of != life {
+                (*of, *since) = (life, now);
+            } else if now.since(*since) > most {
+                return Err(format!(
+                    "node {node} has no file for appends, and keeps files since {since} that are in the object store and beyond its own \
+                     limits"
+                ));
+            }
+        }
+        self.judge_strays()
     }
 
     /// Checks that every file of an object is known to its process.

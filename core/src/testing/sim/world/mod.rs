@@ -56,6 +56,7 @@ use admin::Admin;
 use branches::Branches;
 use drill::Drill;
 use followers::{Follower, FollowerEvent};
+use full_disks::FullDisks;
 use nemesis::Nemesis;
 use pins::Pins;
 use std::collections::{BTreeMap, BTreeSet};
@@ -157,6 +158,7 @@ pub(super) struct World {
     pub(super) slices: Slices,
     pub(super) pins: Pins,
     pub(super) branches: Branches,
+    pub(super) full_disks: FullDisks,
     pub(super) hosts: BTreeMap<NodeId, Host>,
     pub(super) network: Network,
     pub(super) clients: Vec<Client>,
@@ -219,6 +221,7 @@ impl World {
             vault: plan.objects.then(|| Arc::new(SimVault::new(plan.seed, !plan.faults.is_empty()))),
             pins: Pins::new(plan.seed),
             branches: Branches::new(plan.seed),
+            full_disks: FullDisks::default(),
             rng,
             plan,
         }

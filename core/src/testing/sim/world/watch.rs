@@ -66,7 +66,7 @@ impl World {
         let now = self.now();
         self.schedule.after(self.plan.heartbeat, Event::Watch);
         self.observe(now);
-        self.judge_strays()?;
+        self.judge_full_disks(now)?;
         let bound = self.bound();
         let long = |since: Moment| now.since(since) >= bound;
         let Some((signature, since)) = self.watch.network else { return Ok(()) };
