@@ -264,6 +264,8 @@ fn those_of_an_earlier_term_hide_no_payload() -> Check {
 mod tests {
     use super::*;
     use crate::backup::Backup;
+    use crate::cluster::membership::Membership;
+    use crate::replica::state::session_table::Sessions;
     use crate::store::format::segment::Opening;
 
     /// A slice begins with a state, and an older one reaches over both ends of it. Payload of the entries before the state is gone: nothing
@@ -277,7 +279,15 @@ mod tests {
             (0..7u64).map(|n| store.entry(8 + n, TERM, firsts[n as usize], 1 + n)).collect();
         store.put(TERM, entries.clone()).unwrap();
         let (before, first) = (EntryIndex(11), Index(17));
-        let opening = Opening { base_raft: before, base_term: TERM, log_first: first, ..Opening::default() };
+        let (configuration, sessions) = (Membership::default().encode(), Sessions::new(1, 1).encode());
+        let opening = Opening {
+            base_raft: before,
+            base_term: TERM,
+            log_first: first,
+            configuration,
+            sessions,
+            ..Opening::default()
+        };
         let opening = Bytes::from(opening.encode());
         let header =
             BlockHeader::without_records(Kind::Opening, (before, TERM), first, Timestamp(0), &opening);
