@@ -275,7 +275,7 @@ fn walk_back(
 }
 
 /// Adds the segments before those that the log needs, as far as they follow each other, which hold an object that is not stored
-/// yet. A discard leaves them, and nothing but this object needs them: without them all is well, too.
+/// yet, or is to be stored again. A discard leaves them, and nothing but this object needs them: without them all is well, too.
 fn keep_for_object(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Learn) {
     let Some(begin) = learner.kept_for_object().filter(|_| !planted!(98)) else { return };
     while let Some(next) = survey.segments.front().cloned().filter(|next| next.base.raft > begin) {

@@ -11,7 +11,8 @@
 //! Invariants:
 //! - every record of a removed file is in an object that is durably known here to be stored;
 //! - an object that is suspected to be lost or damaged keeps the files that have all of it: they may be the last copy. So nothing goes
-//!   before a replica that has started knows the suspects (see `object_scrub`);
+//!   before a replica that has started knows the suspects (see `object_scrub`). A restart keeps what a suspect on the disk needs, whatever
+//!   says that it may go, and no object becomes a suspect by an examination that begins once that is said;
 //! - the opening that says so is durable before the first file goes, and so is that the entries before it are committed:
 //!   recovery takes the first record as of the last entry that it knows to be committed;
 //! - where there is no file for appends, no opening would come: appends wait for room, and the room for the opening that comes with them.
@@ -61,6 +62,8 @@ struct Going {
     first: Index,
     /// The segment in which the next block was planned when this was decided: the opening of each later one says it.
     decided_in: u64,
+    /// The log's last entry where a block was planned that says it.
+    said_at: Option<EntryIndex>,
 }
 
 impl Node {
@@ -76,12 +79,13 @@ impl Node {
         let Some(going) = self.tiering.released.going else {
             let Beyond { first, held } = self.beyond_local_limits(now);
             self.report_held(held, now);
+            let first = first.or_else(|| self.left_by_restart());
             if let Some(first) = first
                 && self.knows_suspects(now)
             {
                 self.replica.sequencer.keep_from(first);
                 let decided_in = self.writer.plan.segment();
-                self.tiering.released.going = Some(Going { first, decided_in });
+                self.tiering.released.going = Some(Going { first, decided_in, said_at: None });
                 return self.say_here(now);
             }
             return Ok(());
@@ -98,6 +102,18 @@ impl Node {
             self.drop_local(going.first);
         }
         Ok(())
+    }
+
+    /// From which record on files stay, if a restart has kept others for a suspect, and nothing else needs them.
+    fn left_by_restart(&self) -> Option<Index> {
+        let committed = self.replica.sequencer.committed();
+        let first = committed.local_first;
+        let segments = self.writer.store.segments.snapshot();
+        let last = segments.iter().rfind(|segment| segment.end().next <= first)?;
+        let is_left = segments.last().is_some_and(|newest| newest.number > last.number)
+            && last.end().raft <= self.tiering.released.stored;
+        let is_held = self.held_by_scrub().is_some_and(|begin| begin.next < first);
+        (is_left && !is_held && self.tiering.vault.is_some()).then_some(first)
     }
 
     /// Whether it is durable that these files are not needed any more. A block that says it knows that all entries before it are
@@ -120,6 +136,13 @@ impl Node {
         synced.end.raft > base
     }
 
+    /// From which record on files stay, once a block here says that those before it go, until they have gone. None: nothing says so, or a
+    /// suspect holds them.
+    pub(super) fn going_now(&self) -> Option<Index> {
+        let going = self.tiering.released.going?;
+        (going.said_at.is_some() && !self.is_held(going)).then_some(going.first)
+    }
+
     fn is_held(&self, going: Going) -> bool {
         self.held_by_scrub().is_some_and(|begin| begin.next < going.first)
     }
@@ -128,8 +151,7 @@ impl Node {
     fn say_here(&mut self, now: Moment) -> Result<()> {
         let Some(going) = self.tiering.released.going else { return Ok(()) };
         let is_out_of_room = self.writer.store.allocator.is_out_of_room() && !planted!(127);
-        let is_said = self.writer.written().kept >= going.first;
-        if !is_out_of_room || is_said || self.is_held(going) || !self.is_in_lockstep() {
+        if !is_out_of_room || going.said_at.is_some() || self.is_held(going) || !self.is_in_lockstep() {
             return Ok(());
         }
         let end = self.writer.written().end.raft;
@@ -153,6 +175,7 @@ impl Node {
         }
         self.writer.plan.says_committed(end);
         self.writer.plan.says_kept(going.first);
+        self.tiering.released.going = Some(Going { said_at: Some(end), ..going });
         tracing::info!(path = %self.tiering.path.display(), first = %going.first, "there is no room for appends: files whose records are in the object store go now");
         self.finish(now)
     }
@@ -284,3 +307,6 @@ impl Node {
         Beyond { first: first.filter(can_be_first), held: held.filter(|_| is_held_alone) }
     }
 }
+
+#[cfg(all(test, feature = "testing", not(loom)))]
+mod tests;

@@ -27,7 +27,7 @@ mod objects;
 mod replay;
 
 pub(crate) use objects::{TOO_SMALL_FOR_OBJECTS, TakenTable};
-pub(crate) use replay::Replayed;
+pub(crate) use replay::{Opened, Replayed};
 
 use crate::cluster::membership::Membership;
 use crate::error::{Error, Result};

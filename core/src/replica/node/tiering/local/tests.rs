@@ -1,0 +1,102 @@
+//! Files that go, at a node without threads.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use super::super::super::Node;
+use super::Going;
+use crate::cluster::memory_transport::MemoryNetwork;
+use crate::cluster::options::{Bootstrap, ClusterOptions};
+
+use crate::disk::sim::SimDisk;
+use crate::options::Options;
+use crate::record::batch::Stamp;
+use crate::replica::node::driver::DrivenNode as _;
+use crate::replica::open::open;
+use crate::replica::queue::proposals::{Command, ObjectCommand, WaitLimit, Work};
+use crate::replica::raft::tests::{node_on, sync};
+use crate::store::format::object_row::StoredObject;
+use crate::store::objects::suspects;
+use crate::store::segment::Base;
+use crate::sync::clock::Moment;
+use crate::types::{Index, LogNumber, NodeId, Timestamp};
+use std::sync::Arc;
+
+fn options() -> Options {
+    let cluster = ClusterOptions::new(NodeId(2), Bootstrap::Init, MemoryNetwork::new().transport());
+    Options { cluster: Some(cluster), local_bytes: Some(1), ..Options::with_segment_bytes(64 << 10) }
+}
+
+fn step(node: &mut Node, now: Moment, work: Work) {
+    node.step(now, work).unwrap();
+    sync(node);
+}
+
+/// Makes records until the log has `count` segments.
+fn fill_segments(node: &mut Node, count: usize) {
+    while node.writer.store.segments.len() < count {
+        drop(node.queue.push_record(LogNumber::OWN, &[7; 900], Stamp::default(), WaitLimit::None).unwrap());
+        let work = node.queue.take(true);
+        step(node, Moment::START, work);
+    }
+}
+
+/// One object has all entries up to `end`, and it is stored.
+fn store_upto(node: &mut Node, end: Base) {
+    let begin = node.writer.store.segments.snapshot().first().unwrap().base;
+    let (timestamp, first) = (Timestamp(u64::MAX >> 1), Index(1));
+    let object = StoredObject { bytes: 1 << 16, data_end: 8192, index_count: 1, index_crc: 2, crc: 3 };
+    for command in [
+        ObjectCommand::Cut { number: 0, begin, end, timestamp, first },
+        ObjectCommand::Stored { number: 0, object },
+    ] {
+        node.replica.command(Command::Object(command), None, Moment::START, &mut node.writer.plan).unwrap();
+        step(node, Moment::START, Work::default());
+    }
+    assert_eq!(node.replica.sequencer.committed().objects.stored_upto(), Some(end.raft));
+}
+
+/// A node with segments 1 to 5, of which 1 to 4 are in an object, on a disk without room for more, and the record with which 5 begins.
+fn almost_released() -> (SimDisk, Node, Index) {
+    let disk = SimDisk::default();
+    let mut node = node_on(&disk, options());
+    fill_segments(&mut node, 5);
+    let end = node.writer.store.segments.newest().unwrap().base;
+    store_upto(&mut node, end);
+    disk.limit_space(Some(0));
+    while node.writer.store.allocator.take(crate::store::allocator::Purpose::Metadata).is_ok() {}
+    assert!(node.writer.store.allocator.is_out_of_room());
+    node.replica.sequencer.keep_from(end.next);
+    let going = Going { first: end.next, decided_in: node.writer.plan.segment(), said_at: None };
+    node.tiering.released.going = Some(going);
+    (disk, node, end.next)
+}
+
+/// A block had said that files go, and an examination had found since that the object with their records is lost. A restart removed the
+/// last copy.
+#[test]
+fn restart_keeps_the_files_of_a_suspect() {
+    for suspected in [false, true] {
+        let (disk, mut node, first) = almost_released();
+        node.say_here(Moment::START).unwrap();
+        sync(&mut node);
+        assert_eq!(node.writer.synced().kept, first);
+        if suspected {
+            disk.limit_space(None);
+            suspects::replace(&disk, node.tiering.log, &[0].into()).unwrap();
+        }
+        drop(node);
+        let disk = SimDisk::new(disk.visible());
+        let opened = open(Arc::new(disk.clone()), &options()).unwrap();
+        assert_eq!(opened.segments.len(), if suspected { 5 } else { 1 });
+        assert_eq!(opened.sequencer.committed().local_first, first);
+    }
+}
+
+/// While a block says that files go, no examination begins that could need them.
+#[test]
+fn no_examination_begins_of_an_object_whose_files_go() {
+    let (_, mut node, _) = almost_released();
+    assert!(!node.is_going(0));
+    node.say_here(Moment::START).unwrap();
+    assert!(node.is_going(0) && !node.is_going(1));
+}
