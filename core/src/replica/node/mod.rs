@@ -245,7 +245,10 @@ impl Node {
             // Damage in the growing segment is repaired once that segment has been sealed.
             let opening = self.replica.sequencer.opening();
             match self.writer.plan.roll(opening, 0, Purpose::Metadata) {
-                Ok(()) => self.finish(now)?,
+                Ok(()) => {
+                    self.replica.sequencer.begins_segment();
+                    self.finish(now)?;
+                }
                 Err(error) => self.scrubber.cannot_roll(&error),
             }
         }

@@ -17,7 +17,8 @@
 //!   recovery takes the first record as of the last entry that it knows to be committed;
 //! - where there is no file for appends, no opening would come: appends wait for room, and the room for the opening that comes with them.
 //!   A hard state block in the growing segment says then what the opening would. It stands behind the last entry, which is committed: no
-//!   conflict truncates it. It needs no file, so none has to be kept for it.
+//!   conflict truncates it. It needs no file, so none has to be kept for it. Nothing goes before another block proves this one, and later
+//!   hard states of the segment repeat it: one bad sector does not take what the whole directory depends on.
 
 use super::super::Node;
 use crate::error::Result;
@@ -121,7 +122,7 @@ impl Node {
     fn is_said(&mut self, going: Going) -> bool {
         let synced = self.writer.synced();
         if synced.kept >= going.first {
-            return true;
+            return self.is_proven(going);
         }
         let segments = &self.writer.store.segments;
         if segments.newest().is_none_or(|newest| newest.number <= going.decided_in) {
@@ -134,6 +135,14 @@ impl Node {
             return false;
         }
         synced.end.raft > base
+    }
+
+    /// Whether something durable follows the block that says it: the last write can be torn, or its sector bad, and it would be gone with the
+    /// files. A marker comes soon; not while entries wait for room, which only these files can make then.
+    fn is_proven(&self, going: Going) -> bool {
+        let is_followed = going.said_at.is_some_and(|said| self.writer.synced().end.raft > said);
+        let is_marked = self.writer.is_settled() && !self.writer.store.is_unproven();
+        is_followed || is_marked || self.replica.has_staged()
     }
 
     /// From which record on files stay, once a block here says that those before it go, until they have gone. None: nothing says so, or a
@@ -151,7 +160,8 @@ impl Node {
     fn say_here(&mut self, now: Moment) -> Result<()> {
         let Some(going) = self.tiering.released.going else { return Ok(()) };
         let is_out_of_room = self.writer.store.allocator.is_out_of_room() && !planted!(127);
-        if !is_out_of_room || going.said_at.is_some() || self.is_held(going) || !self.is_in_lockstep() {
+        if !is_out_of_room || going.said_at.is_some() || self.is_held(going) || !self.is_in_lockstep()
+        {
             return Ok(());
         }
         let end = self.writer.written().end.raft;
@@ -180,12 +190,11 @@ impl Node {
         self.finish(now)
     }
 
-    /// Whether a block says what goes that is durable now.
+    /// Whether a block says what goes that is durable now, and proven.
     pub(super) fn has_said_here(&self) -> bool {
-        self.tiering
-            .released
-            .going
-            .is_some_and(|going| self.writer.synced().kept >= going.first && !self.is_held(going))
+        self.tiering.released.going.is_some_and(|going| {
+            self.writer.synced().kept >= going.first && self.is_proven(going) && !self.is_held(going)
+        })
     }
 
     /// Whether appends find no room although files are beyond the limits and in the object store, and all entries are committed. For the

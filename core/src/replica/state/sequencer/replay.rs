@@ -77,7 +77,10 @@ impl Sequencer {
             }
             self.hard_state = state;
             self.commit_to(state.commit);
-            kept.into_iter().for_each(|first| self.keep_from(first));
+            if let Some(first) = kept {
+                self.keep_from(first);
+                self.kept = Some(first);
+            }
         }
         Ok(())
     }
@@ -241,6 +244,7 @@ impl Sequencer {
             own_limits,
             segment_bytes: options.segment_bytes,
             hard_state: opening.hard_state,
+            kept: None,
             committed: Committed {
                 raft,
                 next,

@@ -10,15 +10,17 @@ use crate::cluster::options::{Bootstrap, ClusterOptions};
 use crate::disk::sim::SimDisk;
 use crate::options::Options;
 use crate::record::batch::Stamp;
+use crate::replica::node::MARKER_DELAY;
 use crate::replica::node::driver::DrivenNode as _;
 use crate::replica::open::open;
 use crate::replica::queue::proposals::{Command, ObjectCommand, WaitLimit, Work};
 use crate::replica::raft::tests::{node_on, sync};
 use crate::store::format::object_row::StoredObject;
+use crate::store::format::segment::HardState;
 use crate::store::objects::suspects;
 use crate::store::segment::Base;
 use crate::sync::clock::Moment;
-use crate::types::{Index, LogNumber, NodeId, Timestamp};
+use crate::types::{Index, LogNumber, NodeId, Term, Timestamp};
 use std::sync::Arc;
 
 fn options() -> Options {
@@ -99,4 +101,36 @@ fn no_examination_begins_of_an_object_whose_files_go() {
     assert!(!node.is_going(0));
     node.say_here(Moment::START).unwrap();
     assert!(node.is_going(0) && !node.is_going(1));
+}
+
+/// Files went as soon as the block that says so was durable. It was the last one, and a bad sector took it as a torn write: the directory
+/// began with files that were not there.
+#[test]
+fn files_stay_until_the_block_that_says_they_go_is_proven() {
+    let (_, mut node, first) = almost_released();
+    node.say_here(Moment::START).unwrap();
+    sync(&mut node);
+    node.release_files(Moment::START).unwrap();
+    assert!(node.writer.synced().kept == first && node.writer.store.is_unproven());
+    assert_eq!(node.writer.store.segments.len(), 5);
+    for _ in 0..3 {
+        step(&mut node, Moment::START.plus(MARKER_DELAY), Work::default());
+    }
+    assert!(!node.writer.store.is_unproven());
+    assert_eq!(node.writer.store.segments.len(), 1);
+}
+
+/// One bad sector took the only block that says where the files begin.
+#[test]
+fn later_hard_states_of_the_segment_repeat_where_the_files_begin() {
+    let (_, mut node, first) = almost_released();
+    let kept = |node: &mut Node| {
+        let block = node.replica.sequencer.hard_state_block(Term(1), 2);
+        HardState::kept_from(&block.body.concat())
+    };
+    assert_eq!(kept(&mut node), None);
+    node.say_here(Moment::START).unwrap();
+    assert_eq!(kept(&mut node), Some(first));
+    node.replica.sequencer.begins_segment();
+    assert_eq!(kept(&mut node), None);
 }
