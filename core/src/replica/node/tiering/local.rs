@@ -160,11 +160,16 @@ impl Node {
     fn say_here(&mut self, now: Moment) -> Result<()> {
         let Some(going) = self.tiering.released.going else { return Ok(()) };
         let is_out_of_room = self.writer.store.allocator.is_out_of_room() && !planted!(127);
-        if !is_out_of_room || going.said_at.is_some() || self.is_held(going) || !self.is_in_lockstep()
-        {
+        if !is_out_of_room || going.said_at.is_some() || self.is_held(going) {
             return Ok(());
         }
+        // Where raft's ready waits for room, its term and entries come behind this.
         let end = self.writer.written().end.raft;
+        let stands = self.writer.is_settled() && !self.replica.has_staged();
+        let waits = self.replica.is_held().is_some() && self.replica.sequencer.end().raft == end;
+        if !self.is_in_lockstep() && !(stands && waits) {
+            return Ok(());
+        }
         if self.replica.sequencer.committed().raft < end {
             return Ok(());
         }

@@ -316,6 +316,11 @@ pub(crate) fn sync(node: &mut Node) {
     }
 }
 
+/// Raft's ready waits for room.
+pub(crate) fn hold(node: &mut Node) {
+    node.replica.short = Some(Some(crate::error::Error::new(ErrorKind::Full, "no room")));
+}
+
 /// A raft message from node 1.
 pub(crate) fn message(kind: MessageType, term: u64) -> Message {
     let mut message = Message { from: LEADER.0, to: 2, term, ..Message::default() };

@@ -14,7 +14,7 @@ use crate::replica::node::MARKER_DELAY;
 use crate::replica::node::driver::DrivenNode as _;
 use crate::replica::open::open;
 use crate::replica::queue::proposals::{Command, ObjectCommand, WaitLimit, Work};
-use crate::replica::raft::tests::{node_on, sync};
+use crate::replica::raft::tests::{hold, node_on, sync};
 use crate::store::format::object_row::StoredObject;
 use crate::store::format::segment::HardState;
 use crate::store::objects::suspects;
@@ -133,4 +133,15 @@ fn later_hard_states_of_the_segment_repeat_where_the_files_begin() {
     assert_eq!(kept(&mut node), Some(first));
     node.replica.sequencer.begins_segment();
     assert_eq!(kept(&mut node), None);
+}
+
+/// Raft's ready waited for more room than there was, and only files that can go would make some. What says so waited for the ready.
+#[test]
+fn files_go_although_a_ready_waits_for_room() {
+    let (_, mut node, first) = almost_released();
+    hold(&mut node);
+    assert!(!node.is_in_lockstep());
+    node.say_here(Moment::START).unwrap();
+    sync(&mut node);
+    assert_eq!(node.writer.synced().kept, first);
 }
