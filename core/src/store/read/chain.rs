@@ -19,8 +19,12 @@ pub(crate) trait Learn {
     fn learn(&mut self, header: &BlockHeader, body: &[u8]) -> Result<Base, Malformed>;
     /// The log's first index according to the learned blocks that are known to be committed.
     fn first(&self) -> Index;
-    /// The last entry before an object that has yet to be stored, or made again: its files are kept as long as they are there.
+    /// The last entry before an object that has yet to be stored: its files are kept as long as they are there.
     fn kept_for_object(&self) -> Option<EntryIndex> {
+        None
+    }
+    /// The same of one that may have to be stored again.
+    fn kept_for_suspect(&self) -> Option<EntryIndex> {
         None
     }
     /// Marks learned entries through `raft` as committed, because of information from elsewhere.

@@ -398,7 +398,11 @@ impl Learn for Opened<'_> {
     }
 
     fn kept_for_object(&self) -> Option<EntryIndex> {
-        self.replayed.kept_for_object().into_iter().chain(self.first_suspect()).min()
+        self.replayed.kept_for_object()
+    }
+
+    fn kept_for_suspect(&self) -> Option<EntryIndex> {
+        self.first_suspect()
     }
 
     fn commit_to(&mut self, raft: EntryIndex) {
