@@ -7,7 +7,9 @@ use super::Going;
 use crate::cluster::memory_transport::MemoryNetwork;
 use crate::cluster::options::{Bootstrap, ClusterOptions};
 
+use crate::disk::Disk as _;
 use crate::disk::sim::SimDisk;
+use crate::inspect::{Event, Inspector};
 use crate::options::Options;
 use crate::record::batch::Stamp;
 use crate::replica::node::MARKER_DELAY;
@@ -18,9 +20,11 @@ use crate::replica::raft::tests::{hold, node_on, sync};
 use crate::store::format::object_row::StoredObject;
 use crate::store::format::segment::HardState;
 use crate::store::objects::suspects;
-use crate::store::segment::Base;
+use crate::store::segment::{Base, file_name};
 use crate::sync::clock::Moment;
 use crate::types::{Index, LogNumber, NodeId, Term, Timestamp};
+use crate::vault::MemoryVault;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 fn options() -> Options {
@@ -144,4 +148,44 @@ fn files_go_although_a_ready_waits_for_room() {
     node.say_here(Moment::START).unwrap();
     sync(&mut node);
     assert_eq!(node.writer.synced().kept, first);
+}
+
+/// A crash between the removals of files left some of them. That was reported as a missing segment.
+#[test]
+fn files_that_a_crash_left_are_no_damage_to_the_inspector() {
+    for says in [false, true] {
+        let (disk, mut node, _) = almost_released();
+        if says {
+            node.say_here(Moment::START).unwrap();
+            sync(&mut node);
+        }
+        let number = node.writer.store.segments.snapshot()[1].number;
+        drop(node);
+        let disk = SimDisk::new(disk.visible());
+        disk.remove(&file_name(number)).unwrap();
+        let mut missing = 0;
+        let inspector = Inspector::open_on(Arc::new(disk.clone()));
+        let walked = inspector.walk(&mut |event| {
+            missing += usize::from(matches!(event, Event::Fault(fault) if fault.what.contains("is missing")));
+            ControlFlow::Continue(())
+        });
+        walked.unwrap();
+        assert_eq!(missing, usize::from(!says));
+    }
+}
+
+/// Files waited for the end of whichever job of the object store ran.
+#[test]
+fn files_go_while_a_job_runs() {
+    let (_, mut node, _) = almost_released();
+    node.say_here(Moment::START).unwrap();
+    sync(&mut node);
+    while node.writer.store.is_unproven() {
+        node.prove(Moment::START.plus(MARKER_DELAY)).unwrap();
+        node.finish(Moment::START).unwrap();
+        sync(&mut node);
+    }
+    node.tiering.vault = Some(Arc::new(MemoryVault::default()));
+    node.tiering.is_busy = true;
+    assert_eq!(node.tiering_due(Moment::START), Some(Moment::START));
 }
