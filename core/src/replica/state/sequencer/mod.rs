@@ -109,7 +109,7 @@ pub(crate) struct Sequencer {
     /// The size of this replica's segments, whose openings need room for the log table beside that of the sessions.
     segment_bytes: u32,
     hard_state: HardState,
-    /// What a block of the growing segment says of the first record in this directory, behind its opening.
+    /// The first record in this directory, as a block of the growing segment says behind its opening.
     kept: Option<Index>,
     committed: Committed,
     /// The effects of the entries after the last committed one; ascending, without gaps.

@@ -364,8 +364,8 @@ impl Learn for Replayed<'_> {
     }
 }
 
-/// The same at a replica that opens its log: files stay that have an object which is suspected to be lost or damaged. Whatever a block
-/// says of files that are not needed, they may be its last copy.
+/// The same at a replica that opens its log: files stay that have an object which is suspected to be lost or damaged. Even if a block
+/// says that they are not needed, they may be its last copy.
 pub(crate) struct Opened<'a> {
     pub(crate) replayed: Replayed<'a>,
     /// The numbers of the suspects. None: they are not known, and any object can be one.

@@ -139,7 +139,7 @@ fn later_hard_states_of_the_segment_repeat_where_the_files_begin() {
     assert_eq!(kept(&mut node), None);
 }
 
-/// Raft's ready waited for more room than there was, and only files that can go would make some. What says so waited for the ready.
+/// Raft's ready waited for more room than there was, and only files that can go would make some. The block that says so waited for the ready.
 #[test]
 fn files_go_although_a_ready_waits_for_room() {
     let (_, mut node, first) = almost_released();
