@@ -407,9 +407,7 @@ impl Node {
 
     /// When [`Self::tier`] has to be called. None: when something else happens.
     pub(super) fn tiering_due(&self, now: Moment) -> Option<Moment> {
-        if self.tiering.vault.is_none() {
-            return None;
-        }
+        self.tiering.vault.as_ref()?;
         let release = self.has_said_here().then_some(now);
         if self.tiering.is_busy {
             return release; // files go whatever job runs

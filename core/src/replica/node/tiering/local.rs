@@ -167,7 +167,7 @@ impl Node {
         let end = self.writer.written().end.raft;
         let stands = self.writer.is_settled() && !self.replica.has_staged();
         let waits = self.replica.is_held().is_some() && self.replica.sequencer.end().raft == end;
-        if !self.is_in_lockstep() && !(stands && waits) {
+        if !(self.is_in_lockstep() || stands && waits) {
             return Ok(());
         }
         if self.replica.sequencer.committed().raft < end {
