@@ -212,6 +212,8 @@ pub enum Content {
         vote: u64,
         /// The last entry known committed.
         commit: EntryIndex,
+        /// The first record that the directory keeps, if the block says so: files before it may be absent.
+        kept: Option<Index>,
     },
     /// The positions from which the log can be opened at this segment.
     Opening {
@@ -414,7 +416,7 @@ impl Block<'_> {
             }
             Kind::HardState => {
                 let HardState { term, vote, commit } = HardState::parse(self.body).map_err(malformed)?;
-                Ok(Content::HardState { term, vote, commit })
+                Ok(Content::HardState { term, vote, commit, kept: HardState::kept_from(self.body) })
             }
             Kind::Opening => {
                 let o = Opening::parse(self.body).map_err(malformed)?;

@@ -509,7 +509,7 @@ fn read_footer(window: &mut FileWindow, header: &SegmentHeader) -> (Option<Foote
     }
 }
 
-/// The log's first index according to a sound block, or 0.
+/// The log's first index according to a sound block, or the first record that its directory keeps; or 0.
 fn discarded_by(header: &BlockHeader, body: &[u8]) -> Index {
     match header.kind {
         Kind::Opening => Opening::parse(body).map_or(Index(0), |o| o.log_first),
@@ -517,6 +517,7 @@ fn discarded_by(header: &BlockHeader, body: &[u8]) -> Index {
             Ok(Command::Discard { first }) => first,
             _ => Index(0),
         },
+        Kind::HardState => HardState::kept_from(body).unwrap_or_default(),
         _ => Index(0),
     }
 }

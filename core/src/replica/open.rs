@@ -13,13 +13,14 @@ use crate::disk::linux::{RealDisk, missing_above};
 use crate::disk::{Disk, Lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
-use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
+use crate::replica::state::sequencer::{Opened, Owner, Replayed, Sequencer};
 use crate::replica::state::snapshot::FollowSnapshot;
 use crate::store::allocator::{AHEAD, Allocator};
 use crate::store::format::block::{BLOCK_HEADER_BYTES, Kind};
 use crate::store::format::geometry::{SEGMENT_HEADER_BYTES, room_of};
 use crate::store::format::identity::{IDENTITY_FILE, Identity};
 use crate::store::objects::cache::is_object_file;
+use crate::store::objects::suspects;
 use crate::store::read::segment_files::SegmentFile;
 use crate::store::recovery::{Survey, repair, survey};
 use crate::store::segment::{Segments, file_name, file_number};
@@ -497,9 +498,11 @@ fn recover(
     let cluster = options.cluster.clone().unwrap_or_else(on_its_own);
     let me = if identity.follows { Owner::Follower } else { Owner::Node(cluster.node) };
     let unlearnt = || Sequencer::new(me, Membership::default(), options);
-    let mut replayed = Replayed { sequencer: unlearnt(), options };
-    let mut survey = survey(&*disk, identity, &mut replayed)?;
-    let mut sequencer = replayed.sequencer;
+    // If the list is damaged, the scrub of objects says so, and finds out which they are.
+    let suspects = suspects::read(&*disk, identity.log).ok();
+    let mut opened = Opened { replayed: Replayed { sequencer: unlearnt(), options }, suspects };
+    let mut survey = survey(&*disk, identity, &mut opened)?;
+    let mut sequencer = opened.replayed.sequencer;
     if !identity.follows {
         check_place(&*disk, identity, options, &cluster, sequencer.membership_at_end())?;
     }

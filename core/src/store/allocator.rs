@@ -16,9 +16,7 @@
 mod files;
 
 pub(super) use self::files::random_id;
-#[cfg(test)]
-pub(crate) use super::background::RETRY_DELAY;
-pub(crate) use super::background::{AHEAD, PreparedSegment};
+pub(crate) use super::background::{AHEAD, PreparedSegment, RETRY_DELAY};
 
 use super::background::{BackgroundJob, Job, JobQueue, Outcome};
 use super::format::segment::FORMAT_VERSION_FIRST;

@@ -33,7 +33,7 @@ pub(crate) mod tail;
 use super::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use super::format::geometry::SEGMENT_HEADER_BYTES;
 use super::format::identity::Identity;
-use super::format::segment::Footer;
+use super::format::segment::{Footer, Opening};
 use super::read::chain::{Learn, Proven, Walk};
 use super::read::scanner::Scanner;
 use super::read::segment_files::{Begun, Files, Leftover, SegmentFile};
@@ -275,22 +275,48 @@ fn walk_back(
 }
 
 /// Adds the segments before those that the log needs, as far as they follow each other, which hold an object that is not stored
-/// yet. A discard leaves them, and nothing but this object needs them: without them all is well, too.
+/// yet, or is to be stored again. A discard leaves them, and nothing but this object needs them: without them all is well, too.
 fn keep_for_object(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Learn) {
-    let Some(begin) = learner.kept_for_object().filter(|_| !planted!(98)) else { return };
-    while let Some(next) = survey.segments.front().cloned().filter(|next| next.base.raft > begin) {
-        let Some(number) = files.names.last_key_value().map(|(number, _)| *number) else { return };
+    if let Some(begin) = learner.kept_for_object().filter(|_| !planted!(98)) {
+        keep_from(files, survey, begin, false);
+    }
+    if let Some(begin) = learner.kept_for_suspect() {
+        keep_from(files, survey, begin, true);
+    }
+}
+
+/// Adds these segments back to the one with the entry behind `begin`. If `with_objects`, the first one has objects in its opening, or begins
+/// the log: a replica that begins there has to learn that there are objects.
+fn keep_from(files: &mut Files<'_>, survey: &mut Survey, begin: EntryIndex, with_objects: bool) {
+    let mut kept = Vec::new();
+    let mut front = survey.segments.front().cloned();
+    while let Some(next) = front.filter(|next| next.base.raft > begin) {
+        let Some(number) = files.names.last_key_value().map(|(number, _)| *number) else { break };
         let links = |f: &Footer| {
             (f.last_raft, f.last_term, f.next) == (next.base.raft, next.base.term, next.base.next)
         };
-        let opened = files.open(number).ok().flatten();
-        let found = opened.and_then(|o| o.footer.filter(links).map(|footer| (footer, o.header.bytes)));
-        let Some((footer, bytes)) = found else { return };
-        files.names.remove(&number);
-        let segment = Arc::new(Segment::sealed(&footer, bytes));
+        let Some(opened) = files.open(number).ok().flatten() else { break };
+        let Some(footer) = opened.footer.as_ref().filter(|footer| links(footer)) else { break };
+        let Some(name) = files.names.remove(&number) else { break };
+        let segment = Arc::new(Segment::sealed(footer, opened.header.bytes));
+        let can_be_first = !with_objects || segment.base.raft == EntryIndex(0) || has_objects(&opened);
+        front = Some(segment.clone());
+        kept.push((number, name, segment, can_be_first));
+    }
+    while let Some((number, name, ..)) = kept.pop_if(|(.., can_be_first)| !*can_be_first) {
+        files.names.insert(number, name);
+    }
+    for (.., segment, _) in kept {
         segment.publish(segment.data_end());
         survey.segments.push_front(segment);
     }
+}
+
+/// Whether a segment's opening has objects.
+fn has_objects(opened: &SegmentFile) -> bool {
+    let mut scanner = opened.scanner();
+    let Ok(Ok((header, body))) = scanner.block(SEGMENT_HEADER_BYTES) else { return false };
+    header.kind == Kind::Opening && Opening::has_objects(body).unwrap_or(false)
 }
 
 /// Opens the segment that ends where `next` begins, or contains that position. Segments between them are dead.

@@ -47,7 +47,7 @@ use crate::replica::queue::proposals::{Command, Proposal, ProposalQueue, Work};
 use crate::replica::raft::{Replica, body_bytes_of};
 use crate::replica::repair::scrubber::Scrubber;
 use crate::replica::writer::{SyncOnce, Writer};
-use crate::store::allocator::Purpose;
+use crate::store::allocator::{Purpose, RETRY_DELAY};
 use crate::store::block_bytes;
 use crate::store::format::segment::HARD_STATE_BYTES;
 use crate::sync::clock::Moment;
@@ -245,7 +245,10 @@ impl Node {
             // Damage in the growing segment is repaired once that segment has been sealed.
             let opening = self.replica.sequencer.opening();
             match self.writer.plan.roll(opening, 0, Purpose::Metadata) {
-                Ok(()) => self.finish(now)?,
+                Ok(()) => {
+                    self.replica.sequencer.begins_segment();
+                    self.finish(now)?;
+                }
                 Err(error) => self.scrubber.cannot_roll(&error),
             }
         }
@@ -422,8 +425,9 @@ impl Node {
         }
         // Not while a write or sync is in progress: later blocks prove the earlier ones. Nor while entries wait for room that
         // would have to be written before them.
-        if !self.writer.is_settled() || self.replica.has_staged() {
-            self.prove_at = Some(now.plus(MARKER_DELAY));
+        let is_staged = self.replica.has_staged();
+        if !self.writer.is_settled() || is_staged {
+            self.prove_at = Some(now.plus(if is_staged { RETRY_DELAY } else { MARKER_DELAY }));
             return Ok(());
         }
         self.prove_at = None;

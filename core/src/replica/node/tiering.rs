@@ -407,11 +407,12 @@ impl Node {
 
     /// When [`Self::tier`] has to be called. None: when something else happens.
     pub(super) fn tiering_due(&self, now: Moment) -> Option<Moment> {
-        if self.tiering.vault.is_none() || self.tiering.is_busy {
-            return None;
+        self.tiering.vault.as_ref()?;
+        let release = self.has_said_here().then_some(now);
+        if self.tiering.is_busy {
+            return release; // files go whatever job runs
         }
         let scrub = self.scrub_due(now).map(|at| at.max(self.tiering.again));
-        let release = self.has_said_here().then_some(now);
         [self.leaders_due(now), scrub, release].into_iter().flatten().min()
     }
 

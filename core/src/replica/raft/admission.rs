@@ -11,10 +11,12 @@
 //!
 //! Invariant: records and session commands do not use the last prepared file, unless a command that makes room
 //! follows them in the same message. The file is kept for such commands, and for terms, votes and membership changes. If an object counts
-//! as stored behind them, by which files here may go, they use the end of the segment, and never a file.
+//! as stored behind them, by which files here may go, they use the end of the segment, and never a file. Where files do not go for that,
+//! commands about objects wait for room as records do.
 
 use super::Replica;
 use crate::error::{Error, Result};
+use crate::options::Options;
 use crate::replica::queue::proposals::{Command, ObjectCommand};
 use crate::replica::state::command::{COMMAND_BYTES, parse_command};
 use crate::replica::wire::raft_message;
@@ -209,9 +211,13 @@ impl Replica {
             these.map(|(h, _)| h.raft_index.0).collect()
         };
         let makers = these(Command::makes_room);
-        // They need no more than their own blocks. Records before them wait for room as all others.
-        let of_objects = these(|command| matches!(command, Command::Object(_)));
-        let stores = these(|command| matches!(command, Command::Object(ObjectCommand::Stored { .. })));
+        // They need no more than their own blocks. Records before them wait for room as all others. Where no file goes for what is stored,
+        // they free nothing.
+        let frees = releases_files(&self.options);
+        let mut of_objects = these(|command| matches!(command, Command::Object(_)));
+        let mut stores = these(|command| matches!(command, Command::Object(ObjectCommand::Stored { .. })));
+        of_objects.retain(|_| frees);
+        stores.retain(|_| frees);
         let space = plan.space();
         let opening = self.sequencer.opening_bytes_max() + options_in(fresh);
         let of = |e: &Entry| {
@@ -295,6 +301,12 @@ impl Replica {
             None => tracing::info!(%node, "there is room again for the leader's entries"),
         }
     }
+}
+
+/// Whether files here go once their records are in the object store.
+fn releases_files(options: &Options) -> bool {
+    let has_limits = options.local_bytes.is_some() || options.local_age.is_some();
+    options.vault.is_some() && has_limits
 }
 
 /// Whether a part of the message is to be written.

@@ -253,6 +253,7 @@ impl Replica {
         if rolled {
             let opening = self.sequencer.opening();
             plan.roll_elsewhere(opening)?;
+            self.sequencer.begins_segment();
             writes = true;
         }
         for entry in entries {

@@ -106,6 +106,7 @@ impl Plan {
         }
         let opening = sequencer.opening();
         self.roll(opening, body, purpose)?;
+        sequencer.begins_segment();
         Ok(Room::Rolled)
     }
 

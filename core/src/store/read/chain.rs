@@ -23,6 +23,10 @@ pub(crate) trait Learn {
     fn kept_for_object(&self) -> Option<EntryIndex> {
         None
     }
+    /// The same of one that may have to be stored again.
+    fn kept_for_suspect(&self) -> Option<EntryIndex> {
+        None
+    }
     /// Marks learned entries through `raft` as committed, because of information from elsewhere.
     fn commit_to(&mut self, raft: EntryIndex);
     /// The last entry known to be committed according to the learned blocks; for a log on its own, the last one.

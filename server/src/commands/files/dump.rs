@@ -187,8 +187,12 @@ impl Dump {
 /// The content of a block without records.
 fn describe(content: &Content) -> Option<Value> {
     match content {
-        Content::HardState { term, vote, commit } => {
-            Some(json!({ "term": term.get(), "vote": vote, "commit": commit.get() }))
+        Content::HardState { term, vote, commit, kept } => {
+            let mut state = json!({ "term": term.get(), "vote": vote, "commit": commit.get() });
+            if let Some(kept) = kept {
+                state["kept_first"] = json!(kept.get());
+            }
+            Some(state)
         }
         Content::Opening {
             base,

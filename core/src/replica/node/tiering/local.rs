@@ -11,12 +11,14 @@
 //! Invariants:
 //! - every record of a removed file is in an object that is durably known here to be stored;
 //! - an object that is suspected to be lost or damaged keeps the files that have all of it: they may be the last copy. So nothing goes
-//!   before a replica that has started knows the suspects (see `object_scrub`);
+//!   before a replica that has started knows the suspects (see `object_scrub`). A restart keeps what a suspect on the disk needs, whatever
+//!   says that it may go, and no object becomes a suspect by an examination that begins once that is said;
 //! - the opening that says so is durable before the first file goes, and so is that the entries before it are committed:
 //!   recovery takes the first record as of the last entry that it knows to be committed;
 //! - where there is no file for appends, no opening would come: appends wait for room, and the room for the opening that comes with them.
 //!   A hard state block in the growing segment says then what the opening would. It stands behind the last entry, which is committed: no
-//!   conflict truncates it. It needs no file, so none has to be kept for it.
+//!   conflict truncates it. It needs no file, so none has to be kept for it. Nothing goes before another block proves this one, and later
+//!   hard states of the segment repeat it: one bad sector does not take what the whole directory depends on.
 
 use super::super::Node;
 use crate::error::Result;
@@ -61,6 +63,8 @@ struct Going {
     first: Index,
     /// The segment in which the next block was planned when this was decided: the opening of each later one says it.
     decided_in: u64,
+    /// The log's last entry where a block was planned that says it.
+    said_at: Option<EntryIndex>,
 }
 
 impl Node {
@@ -76,12 +80,13 @@ impl Node {
         let Some(going) = self.tiering.released.going else {
             let Beyond { first, held } = self.beyond_local_limits(now);
             self.report_held(held, now);
+            let first = first.or_else(|| self.left_by_restart());
             if let Some(first) = first
                 && self.knows_suspects(now)
             {
                 self.replica.sequencer.keep_from(first);
                 let decided_in = self.writer.plan.segment();
-                self.tiering.released.going = Some(Going { first, decided_in });
+                self.tiering.released.going = Some(Going { first, decided_in, said_at: None });
                 return self.say_here(now);
             }
             return Ok(());
@@ -100,12 +105,24 @@ impl Node {
         Ok(())
     }
 
+    /// From which record on files stay, if a restart has kept others for a suspect, and nothing else needs them.
+    fn left_by_restart(&self) -> Option<Index> {
+        let committed = self.replica.sequencer.committed();
+        let first = committed.local_first;
+        let segments = self.writer.store.segments.snapshot();
+        let last = segments.iter().rfind(|segment| segment.end().next <= first)?;
+        let is_left = segments.last().is_some_and(|newest| newest.number > last.number)
+            && last.end().raft <= self.tiering.released.stored;
+        let is_held = self.held_by_scrub().is_some_and(|begin| begin.next < first);
+        (is_left && !is_held && self.tiering.vault.is_some()).then_some(first)
+    }
+
     /// Whether it is durable that these files are not needed any more. A block that says it knows that all entries before it are
     /// committed; of an opening this has to be recorded.
     fn is_said(&mut self, going: Going) -> bool {
         let synced = self.writer.synced();
         if synced.kept >= going.first {
-            return true;
+            return self.is_proven(going);
         }
         let segments = &self.writer.store.segments;
         if segments.newest().is_none_or(|newest| newest.number <= going.decided_in) {
@@ -120,6 +137,21 @@ impl Node {
         synced.end.raft > base
     }
 
+    /// Whether something durable follows the block that says it: the last write can be torn, or its sector bad, and it would be gone with the
+    /// files. A marker comes soon; not while entries wait for room, which only these files can make then.
+    fn is_proven(&self, going: Going) -> bool {
+        let is_followed = going.said_at.is_some_and(|said| self.writer.synced().end.raft > said);
+        let is_marked = self.writer.is_settled() && !self.writer.store.is_unproven();
+        is_followed || is_marked || self.replica.has_staged()
+    }
+
+    /// From which record on files stay, once a block here says that those before it go, until they have gone. None: nothing says so, or a
+    /// suspect holds them.
+    pub(super) fn going_now(&self) -> Option<Index> {
+        let going = self.tiering.released.going?;
+        (going.said_at.is_some() && !self.is_held(going)).then_some(going.first)
+    }
+
     fn is_held(&self, going: Going) -> bool {
         self.held_by_scrub().is_some_and(|begin| begin.next < going.first)
     }
@@ -128,11 +160,16 @@ impl Node {
     fn say_here(&mut self, now: Moment) -> Result<()> {
         let Some(going) = self.tiering.released.going else { return Ok(()) };
         let is_out_of_room = self.writer.store.allocator.is_out_of_room() && !planted!(127);
-        let is_said = self.writer.written().kept >= going.first;
-        if !is_out_of_room || is_said || self.is_held(going) || !self.is_in_lockstep() {
+        if !is_out_of_room || going.said_at.is_some() || self.is_held(going) {
             return Ok(());
         }
+        // Where raft's ready waits for room, its term and entries come behind this.
         let end = self.writer.written().end.raft;
+        let stands = self.writer.is_settled() && !self.replica.has_staged();
+        let waits = self.replica.is_held().is_some() && self.replica.sequencer.end().raft == end;
+        if !(self.is_in_lockstep() || stands && waits) {
+            return Ok(());
+        }
         if self.replica.sequencer.committed().raft < end {
             return Ok(());
         }
@@ -153,16 +190,16 @@ impl Node {
         }
         self.writer.plan.says_committed(end);
         self.writer.plan.says_kept(going.first);
+        self.tiering.released.going = Some(Going { said_at: Some(end), ..going });
         tracing::info!(path = %self.tiering.path.display(), first = %going.first, "there is no room for appends: files whose records are in the object store go now");
         self.finish(now)
     }
 
-    /// Whether a block says what goes that is durable now.
+    /// Whether a block says what goes that is durable now, and proven.
     pub(super) fn has_said_here(&self) -> bool {
-        self.tiering
-            .released
-            .going
-            .is_some_and(|going| self.writer.synced().kept >= going.first && !self.is_held(going))
+        self.tiering.released.going.is_some_and(|going| {
+            self.writer.synced().kept >= going.first && self.is_proven(going) && !self.is_held(going)
+        })
     }
 
     /// Whether appends find no room although files are beyond the limits and in the object store, and all entries are committed. For the
@@ -284,3 +321,6 @@ impl Node {
         Beyond { first: first.filter(can_be_first), held: held.filter(|_| is_held_alone) }
     }
 }
+
+#[cfg(all(test, feature = "testing", not(loom)))]
+mod tests;

@@ -252,6 +252,10 @@ impl Node {
             scrub.next = next_turn(all, every, last);
         }
         let (number, is_suspect) = scrub.next(time, now)?;
+        if self.is_going(number) {
+            self.examine_later(number, GAVE_WAY_AGAIN, is_suspect, now);
+            return None;
+        }
         self.examine(vault, number, is_suspect, now)
     }
 
@@ -343,6 +347,15 @@ impl Node {
         let for_suspects = has_suspects.then_some(PASS_OF_SUSPECTS);
         let pass = self.options.object_scrub.or(for_suspects);
         pass.filter(|_| has_objects && self.replica.leader().is_some())
+    }
+
+    /// Whether a block says that files with entries of this object go, and they are there yet: a suspect would be one too late.
+    pub(super) fn is_going(&self, number: u64) -> bool {
+        let Some(first) = self.going_now() else { return false };
+        let objects = &self.replica.sequencer.committed().objects;
+        let run = objects.run_of(number).map(|run| run.begin);
+        let row = || objects.stored().find(|at| at.number == number).map(|at| at.begin);
+        run.or_else(row).is_some_and(|begin| begin.next < first)
     }
 
     /// Whether the files here have all entries of an object that begins there.

@@ -58,7 +58,7 @@ pub(crate) fn node_with(disk: &SimDisk, bootstrap: Bootstrap) -> Node {
     node_on(disk, Options { cluster: Some(cluster), ..Options::with_segment_bytes(64 << 10) })
 }
 
-fn node_on(disk: &SimDisk, options: Options) -> Node {
+pub(crate) fn node_on(disk: &SimDisk, options: Options) -> Node {
     let opened = open(Arc::new(disk.clone()), &options).unwrap();
     opened.store.allocator.go_unaided();
     let limits = QueueLimits {
@@ -309,11 +309,16 @@ pub(crate) fn step(node: &mut Node, message: &Message) {
     sync(node);
 }
 
-fn sync(node: &mut Node) {
+pub(crate) fn sync(node: &mut Node) {
     while let Some(job) = node.begin_sync(Moment::START) {
         job.run().unwrap();
         node.end_sync(Moment::START, &job).unwrap();
     }
+}
+
+/// Raft's ready waits for room.
+pub(crate) fn hold(node: &mut Node) {
+    node.replica.short = Some(Some(crate::error::Error::new(ErrorKind::Full, "no room")));
 }
 
 /// A raft message from node 1.

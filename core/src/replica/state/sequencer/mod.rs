@@ -27,7 +27,7 @@ mod objects;
 mod replay;
 
 pub(crate) use objects::{TOO_SMALL_FOR_OBJECTS, TakenTable};
-pub(crate) use replay::Replayed;
+pub(crate) use replay::{Opened, Replayed};
 
 use crate::cluster::membership::Membership;
 use crate::error::{Error, Result};
@@ -109,6 +109,8 @@ pub(crate) struct Sequencer {
     /// The size of this replica's segments, whose openings need room for the log table beside that of the sessions.
     segment_bytes: u32,
     hard_state: HardState,
+    /// The first record in this directory, as a block of the growing segment says behind its opening.
+    kept: Option<Index>,
     committed: Committed,
     /// The effects of the entries after the last committed one; ascending, without gaps.
     pending: VecDeque<Pending>,
@@ -206,6 +208,7 @@ impl Sequencer {
             own_limits: (options.sessions_max, options.session_window),
             segment_bytes: options.segment_bytes,
             hard_state: HardState { term: FIRST_TERM, vote: 0, commit: EntryIndex(0) },
+            kept: None,
             committed: Committed {
                 raft: EntryIndex(0),
                 next: Index(1),
@@ -379,16 +382,28 @@ impl Sequencer {
         self.hard_state.commit = self.hard_state.commit.max(raft.min(self.end.raft));
     }
 
-    /// Makes the block that records a new term and vote of raft's, and the commit index.
+    /// Makes the block that records a new term and vote of raft's, and the commit index. It repeats with which record the files begin, if a
+    /// block of this segment says so and this one can.
     pub(crate) fn hard_state_block(&mut self, term: Term, vote: u64) -> NewBlock {
         self.hard_state = HardState { term, vote, commit: self.known_committed() };
-        self.position_block(Kind::HardState, self.hard_state.encode().to_vec())
+        let kept = self.kept.filter(|_| self.hard_state.commit == self.end.raft);
+        let body = match kept {
+            Some(first) => self.hard_state.encode_kept(first).to_vec(),
+            None => self.hard_state.encode().to_vec(),
+        };
+        self.position_block(Kind::HardState, body)
+    }
+
+    /// A segment begins whose opening says what blocks before it do.
+    pub(crate) fn begins_segment(&mut self) {
+        self.kept = None;
     }
 
     /// Makes the block that says what the next opening would: with which record the files of this directory begin. All entries are
     /// committed.
     pub(crate) fn kept_block(&mut self) -> NewBlock {
         let kept = self.committed.local_first;
+        self.kept = Some(kept);
         self.hard_state.commit = self.known_committed();
         self.position_block(Kind::HardState, self.hard_state.encode_kept(kept).to_vec())
     }

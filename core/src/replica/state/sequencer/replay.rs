@@ -22,7 +22,7 @@ use crate::store::read::chain::Learn;
 use crate::store::segment::Base;
 use crate::types::{EntryIndex, Index, LogNumber, SessionId, Timestamp};
 use bytes::Bytes;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 impl Sequencer {
     /// At a replica that does not lead: adds a block from the leader, whose body was checked.
@@ -77,7 +77,10 @@ impl Sequencer {
             }
             self.hard_state = state;
             self.commit_to(state.commit);
-            kept.into_iter().for_each(|first| self.keep_from(first));
+            if let Some(first) = kept {
+                self.keep_from(first);
+                self.kept = Some(first);
+            }
         }
         Ok(())
     }
@@ -241,6 +244,7 @@ impl Sequencer {
             own_limits,
             segment_bytes: options.segment_bytes,
             hard_state: opening.hard_state,
+            kept: None,
             committed: Committed {
                 raft,
                 next,
@@ -357,5 +361,59 @@ impl Learn for Replayed<'_> {
     fn fresh_learner(&self) -> Box<dyn Learn + '_> {
         let sequencer = Sequencer::new(self.sequencer.me, Membership::default(), self.options);
         Box::new(Replayed { sequencer, options: self.options })
+    }
+}
+
+/// The same at a replica that opens its log: files stay that have an object which is suspected to be lost or damaged. Even if a block
+/// says that they are not needed, they may be its last copy.
+pub(crate) struct Opened<'a> {
+    pub(crate) replayed: Replayed<'a>,
+    /// The numbers of the suspects. None: they are not known, and any object can be one.
+    pub(crate) suspects: Option<BTreeSet<u64>>,
+}
+
+impl Opened<'_> {
+    /// Where the first suspect begins, as far as the log knows it.
+    fn first_suspect(&self) -> Option<EntryIndex> {
+        let Some(suspects) = &self.suspects else { return Some(EntryIndex(0)) };
+        let sequencer = &self.replayed.sequencer;
+        let tables = [sequencer.objects(), &sequencer.committed().objects];
+        let begins = tables.into_iter().flat_map(|objects| {
+            let rows = objects.stored().filter(|at| suspects.contains(&at.number)).map(|at| at.begin.raft);
+            // Where it begins in its run is in its row, which the log does not have.
+            let of_run = |number: &u64| objects.run_of(*number).map(|run| run.begin.raft);
+            rows.chain(suspects.iter().filter_map(of_run))
+        });
+        begins.min()
+    }
+}
+
+impl Learn for Opened<'_> {
+    fn learn(&mut self, header: &BlockHeader, body: &[u8]) -> Result<Base, Malformed> {
+        self.replayed.learn(header, body)
+    }
+
+    fn first(&self) -> Index {
+        self.replayed.first()
+    }
+
+    fn kept_for_object(&self) -> Option<EntryIndex> {
+        self.replayed.kept_for_object()
+    }
+
+    fn kept_for_suspect(&self) -> Option<EntryIndex> {
+        self.first_suspect()
+    }
+
+    fn commit_to(&mut self, raft: EntryIndex) {
+        self.replayed.commit_to(raft);
+    }
+
+    fn commit(&self) -> EntryIndex {
+        self.replayed.commit()
+    }
+
+    fn fresh_learner(&self) -> Box<dyn Learn + '_> {
+        self.replayed.fresh_learner()
     }
 }

@@ -1,0 +1,191 @@
+//! Files that go, at a node without threads.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use super::super::super::Node;
+use super::Going;
+use crate::cluster::memory_transport::MemoryNetwork;
+use crate::cluster::options::{Bootstrap, ClusterOptions};
+
+use crate::disk::Disk as _;
+use crate::disk::sim::SimDisk;
+use crate::inspect::{Event, Inspector};
+use crate::options::Options;
+use crate::record::batch::Stamp;
+use crate::replica::node::MARKER_DELAY;
+use crate::replica::node::driver::DrivenNode as _;
+use crate::replica::open::open;
+use crate::replica::queue::proposals::{Command, ObjectCommand, WaitLimit, Work};
+use crate::replica::raft::tests::{hold, node_on, sync};
+use crate::store::format::object_row::StoredObject;
+use crate::store::format::segment::HardState;
+use crate::store::objects::suspects;
+use crate::store::segment::{Base, file_name};
+use crate::sync::clock::Moment;
+use crate::types::{Index, LogNumber, NodeId, Term, Timestamp};
+use crate::vault::MemoryVault;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+fn options() -> Options {
+    let cluster = ClusterOptions::new(NodeId(2), Bootstrap::Init, MemoryNetwork::new().transport());
+    Options { cluster: Some(cluster), local_bytes: Some(1), ..Options::with_segment_bytes(64 << 10) }
+}
+
+fn step(node: &mut Node, now: Moment, work: Work) {
+    node.step(now, work).unwrap();
+    sync(node);
+}
+
+/// Makes records until the log has `count` segments.
+fn fill_segments(node: &mut Node, count: usize) {
+    while node.writer.store.segments.len() < count {
+        drop(node.queue.push_record(LogNumber::OWN, &[7; 900], Stamp::default(), WaitLimit::None).unwrap());
+        let work = node.queue.take(true);
+        step(node, Moment::START, work);
+    }
+}
+
+/// One object has all entries up to `end`, and it is stored.
+fn store_upto(node: &mut Node, end: Base) {
+    let begin = node.writer.store.segments.snapshot().first().unwrap().base;
+    let (timestamp, first) = (Timestamp(u64::MAX >> 1), Index(1));
+    let object = StoredObject { bytes: 1 << 16, data_end: 8192, index_count: 1, index_crc: 2, crc: 3 };
+    for command in [
+        ObjectCommand::Cut { number: 0, begin, end, timestamp, first },
+        ObjectCommand::Stored { number: 0, object },
+    ] {
+        node.replica.command(Command::Object(command), None, Moment::START, &mut node.writer.plan).unwrap();
+        step(node, Moment::START, Work::default());
+    }
+    assert_eq!(node.replica.sequencer.committed().objects.stored_upto(), Some(end.raft));
+}
+
+/// A node with segments 1 to 5, of which 1 to 4 are in an object, on a disk without room for more, and the record with which 5 begins.
+fn almost_released() -> (SimDisk, Node, Index) {
+    let disk = SimDisk::default();
+    let mut node = node_on(&disk, options());
+    fill_segments(&mut node, 5);
+    let end = node.writer.store.segments.newest().unwrap().base;
+    store_upto(&mut node, end);
+    disk.limit_space(Some(0));
+    while node.writer.store.allocator.take(crate::store::allocator::Purpose::Metadata).is_ok() {}
+    assert!(node.writer.store.allocator.is_out_of_room());
+    node.replica.sequencer.keep_from(end.next);
+    let going = Going { first: end.next, decided_in: node.writer.plan.segment(), said_at: None };
+    node.tiering.released.going = Some(going);
+    (disk, node, end.next)
+}
+
+/// A block had said that files go, and an examination had found since that the object with their records is lost. A restart removed the
+/// last copy.
+#[test]
+fn restart_keeps_the_files_of_a_suspect() {
+    for suspected in [false, true] {
+        let (disk, mut node, first) = almost_released();
+        node.say_here(Moment::START).unwrap();
+        sync(&mut node);
+        assert_eq!(node.writer.synced().kept, first);
+        if suspected {
+            disk.limit_space(None);
+            suspects::replace(&disk, node.tiering.log, &[0].into()).unwrap();
+        }
+        drop(node);
+        let disk = SimDisk::new(disk.visible());
+        let opened = open(Arc::new(disk.clone()), &options()).unwrap();
+        assert_eq!(opened.segments.len(), if suspected { 5 } else { 1 });
+        assert_eq!(opened.sequencer.committed().local_first, first);
+    }
+}
+
+/// While a block says that files go, no examination begins that could need them.
+#[test]
+fn no_examination_begins_of_an_object_whose_files_go() {
+    let (_, mut node, _) = almost_released();
+    assert!(!node.is_going(0));
+    node.say_here(Moment::START).unwrap();
+    assert!(node.is_going(0) && !node.is_going(1));
+}
+
+/// Files went as soon as the block that says so was durable. It was the last one, and a bad sector took it as a torn write: the directory
+/// began with files that were not there.
+#[test]
+fn files_stay_until_the_block_that_says_they_go_is_proven() {
+    let (_, mut node, first) = almost_released();
+    node.say_here(Moment::START).unwrap();
+    sync(&mut node);
+    node.release_files(Moment::START).unwrap();
+    assert!(node.writer.synced().kept == first && node.writer.store.is_unproven());
+    assert_eq!(node.writer.store.segments.len(), 5);
+    for _ in 0..3 {
+        step(&mut node, Moment::START.plus(MARKER_DELAY), Work::default());
+    }
+    assert!(!node.writer.store.is_unproven());
+    assert_eq!(node.writer.store.segments.len(), 1);
+}
+
+/// One bad sector took the only block that says where the files begin.
+#[test]
+fn later_hard_states_of_the_segment_repeat_where_the_files_begin() {
+    let (_, mut node, first) = almost_released();
+    let kept = |node: &mut Node| {
+        let block = node.replica.sequencer.hard_state_block(Term(1), 2);
+        HardState::kept_from(&block.body.concat())
+    };
+    assert_eq!(kept(&mut node), None);
+    node.say_here(Moment::START).unwrap();
+    assert_eq!(kept(&mut node), Some(first));
+    node.replica.sequencer.begins_segment();
+    assert_eq!(kept(&mut node), None);
+}
+
+/// Raft's ready waited for more room than there was, and only files that can go would make some. The block that says so waited for the ready.
+#[test]
+fn files_go_although_a_ready_waits_for_room() {
+    let (_, mut node, first) = almost_released();
+    hold(&mut node);
+    assert!(!node.is_in_lockstep());
+    node.say_here(Moment::START).unwrap();
+    sync(&mut node);
+    assert_eq!(node.writer.synced().kept, first);
+}
+
+/// A crash between the removals of files left some of them. That was reported as a missing segment.
+#[test]
+fn files_that_a_crash_left_are_no_damage_to_the_inspector() {
+    for says in [false, true] {
+        let (disk, mut node, _) = almost_released();
+        if says {
+            node.say_here(Moment::START).unwrap();
+            sync(&mut node);
+        }
+        let number = node.writer.store.segments.snapshot()[1].number;
+        drop(node);
+        let disk = SimDisk::new(disk.visible());
+        disk.remove(&file_name(number)).unwrap();
+        let mut missing = 0;
+        let inspector = Inspector::open_on(Arc::new(disk.clone()));
+        let walked = inspector.walk(&mut |event| {
+            missing += usize::from(matches!(event, Event::Fault(fault) if fault.what.contains("is missing")));
+            ControlFlow::Continue(())
+        });
+        walked.unwrap();
+        assert_eq!(missing, usize::from(!says));
+    }
+}
+
+/// Files waited for the end of whichever job of the object store ran.
+#[test]
+fn files_go_while_a_job_runs() {
+    let (_, mut node, _) = almost_released();
+    node.say_here(Moment::START).unwrap();
+    sync(&mut node);
+    while node.writer.store.is_unproven() {
+        node.prove(Moment::START.plus(MARKER_DELAY)).unwrap();
+        node.finish(Moment::START).unwrap();
+        sync(&mut node);
+    }
+    node.tiering.vault = Some(Arc::new(MemoryVault::default()));
+    node.tiering.is_busy = true;
+    assert_eq!(node.tiering_due(Moment::START), Some(Moment::START));
+}
