@@ -298,6 +298,8 @@ bugs! {
     173 "cached objects go although that makes no room" by "cached_files_give_way_in_order",
     174 "cached objects that readers have open go first" by "cached_files_give_way_in_order",
     175 "a slice that begins with a state counts although it arrived damaged" by "damaged_state_leads_nowhere",
+    176 "zeros in place of lost bytes count as bytes of another history" by "object_that_may_be_of_another_history_stays",
+    177 "a slice of a state that cannot be read ends each look for slices" by "unreadable_state_stops_nothing",
 }
 
 #[cfg(test)]

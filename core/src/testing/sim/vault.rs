@@ -209,6 +209,11 @@ impl SimVault {
         *lock(&self.objects.spoils) = Some(part);
     }
 
+    /// Whether an object is still to arrive damaged.
+    pub(super) fn is_to_spoil(&self) -> bool {
+        lock(&self.objects.spoils).is_some()
+    }
+
     /// An object that has arrived damaged, and was not stored again.
     pub(super) fn spoiled(&self) -> Option<String> {
         lock(&self.objects.spoiled).first().cloned()

@@ -237,15 +237,16 @@ fn find(
             found.ahead = found.ahead.max(Some(name.last));
         }
     }
-    let mut begins: Vec<_> = names.iter().filter(|name| name.begins && stored.is_none()).copied().collect();
-    begins.sort_unstable_by_key(|name| name.first);
-    let mut newest = begins.pop();
-    while let Some(name) = newest.filter(|_| !planted!(175)) {
-        if is_sound(vault, &name)? {
-            break;
+    let newest = names.iter().filter(|name| name.begins && stored.is_none()).max_by_key(|name| name.first);
+    // An older one does not count instead: payload up to the newer state may be gone. Without one a leader makes another.
+    if let Some(name) = newest.filter(|_| !planted!(175)) {
+        let is_sound = is_sound(vault, name);
+        if planted!(177) {
+            is_sound.clone()?;
         }
-        names.retain(|other| *other != name);
-        newest = begins.pop();
+        if !is_sound.unwrap_or_default() {
+            return Ok(found);
+        }
     }
     let (begin, behind) = match (stored, newest) {
         (Some(stored), _) => (None, stored.raft),

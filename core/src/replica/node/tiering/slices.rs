@@ -89,6 +89,9 @@ pub(in crate::replica::node) struct Slices {
     sweep_at: Option<Moment>,
     /// None is there without an entry behind this one.
     deleted: EntryIndex,
+    /// How far the slice reaches that was made last to begin with a state. Until it counts, it is made again as it was: with another end it
+    /// would have another name, and one more would be left each time.
+    state_upto: Option<EntryIndex>,
 }
 
 impl Slices {
@@ -111,6 +114,7 @@ impl Slices {
             swept: EntryIndex(0),
             sweep_at: None,
             deleted: EntryIndex(0),
+            state_upto: None,
         }
     }
 
@@ -134,6 +138,7 @@ impl Slices {
     fn forget(&mut self) {
         (self.is_found, self.chain, self.ahead, self.sweep_at) = (false, None, None, None);
         (self.swept, self.deleted) = (EntryIndex(0), EntryIndex(0));
+        self.state_upto = None;
     }
 
     fn take_done(&mut self) -> Option<SliceDone> {
@@ -184,7 +189,9 @@ impl Node {
             return Ok(());
         }
         let Some(job) = self.next_slice_job(vault) else { return Ok(()) };
-        if let SliceJob::Store(_) = job {
+        if let SliceJob::Store(storing) = &job {
+            let begins = !matches!(storing.begin, SliceBegin::Behind(_));
+            self.tiering.slices.state_upto = begins.then_some(storing.upto);
             self.tiering.slices.new_bytes = 0;
             self.tiering.slices.next_at = now.plus(self.options.slice_interval.unwrap_or_default());
         }
@@ -306,12 +313,18 @@ impl Node {
         }
         let begin = self.next_slice()?;
         let maker = Box::new(ObjectMaker { archive, options: self.options.clone(), node: self.cluster.node });
+        let upto = match begin {
+            SliceBegin::Behind(_) => self.sliceable(),
+            SliceBegin::WithRecord(_) | SliceBegin::WithLast => {
+                slices.state_upto.unwrap_or_else(|| self.sliceable())
+            }
+        };
         Some(SliceJob::Store(Storing {
             vault,
             log,
             maker,
             begin,
-            upto: self.sliceable(),
+            upto,
             bytes_max: self.options.slice_bytes.into(),
             // Slices that are there continue one with which they are to begin.
             one: slices.chain.is_some() && !matches!(begin, SliceBegin::Behind(_)),
@@ -394,6 +407,10 @@ impl Node {
                 _ => slices.stored_behind,
             };
             slices.chain = Some(SliceChain { begin, end: known.map_or(new.end, |known| known.end) });
+        }
+        let is_gone = failed.as_ref().is_some_and(|error| error.kind() == ErrorKind::NotFound);
+        if failed.is_none() || is_gone {
+            slices.state_upto = None;
         }
         if failed.is_none() {
             slices.has_succeeded(&self.tiering.path);

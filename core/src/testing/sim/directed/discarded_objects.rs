@@ -142,13 +142,36 @@ pub(super) fn damaged_state_leads_nowhere() -> Check {
     stage.append_each(3)?;
     vault.spoil(".begin");
     stage.discard_all_but(3)?;
-    stage.until("the state arrives damaged", |_| vault.spoiled().is_some())?;
+    stage.until("the state arrives damaged", |_| !vault.is_to_spoil())?;
     // Its name says how far it reaches: another one can be put instead.
     let is_sound = || {
         vault.names().iter().any(|name| name.ends_with(".begin") && Some(name) != vault.spoiled().as_ref())
     };
     stage.until("a sound one is put", |_| is_sound() || vault.spoiled().is_none())?;
     stage.advance(Duration::from_secs(5)) // the oracle looks for what leads to the end
+}
+
+/// A leader finds a slice that begins with the log's state and cannot be read. It puts another one, and all goes on.
+pub(super) fn unreadable_state_stops_nothing() -> Check {
+    let (mut stage, vault) = Stage::with_payloads(1, 0)?;
+    let leader = stage.leader()?;
+    stage.append_each(1)?;
+    stage.cut()?;
+    stage.until_stored(Index(stage.records))?;
+    vault.refuse_parts(&["/o/"]);
+    stage.append_each(3)?;
+    stage.discard_all_but(3)?;
+    let states = || -> Vec<_> { vault.names().into_iter().filter(|name| name.ends_with(".begin")).collect() };
+    stage.until("a slice begins with the state", |_| !states().is_empty())?;
+    let before = states();
+    let name = before.first().ok_or("there is no state")?;
+    vault.poison(name);
+    stage.cut_power(leader)?;
+    stage.world.start(leader)?;
+    stage.until("it leads again", |w| w.leader() == Some(leader))?;
+    stage.append_each(3)?;
+    stage.until("another state is put", |_| states().iter().any(|state| state != name))?;
+    stage.append_each(3)
 }
 
 /// An entry without an effect.

@@ -47,7 +47,7 @@ use cached_files::cached_files_give_way_in_order;
 use copies::copy_keeps_files_that_are_not_stored;
 use discarded_objects::{
     damaged_state_leads_nowhere, payload_stays_until_a_state_leads,
-    state_before_discarded_objects_leads_nowhere, state_behind_objects_leads,
+    state_before_discarded_objects_leads_nowhere, state_behind_objects_leads, unreadable_state_stops_nothing,
 };
 use filling::{damaged_object_is_not_kept, objects_make_room_for_files, whole_object_outlives_a_crash};
 use full_disks::files_make_room_once_they_are_stored;
@@ -124,6 +124,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("payload_stays_until_a_state_leads", payload_stays_until_a_state_leads),
     ("state_behind_objects_leads", state_behind_objects_leads),
     ("damaged_state_leads_nowhere", damaged_state_leads_nowhere),
+    ("unreadable_state_stops_nothing", unreadable_state_stops_nothing),
     ("state_before_discarded_objects_leads_nowhere", state_before_discarded_objects_leads_nowhere),
     ("no_slice_is_stored_behind_a_gap", no_slice_is_stored_behind_a_gap),
     ("payload_fills_a_gap_if_slices_say_so", payload_fills_a_gap_if_slices_say_so),

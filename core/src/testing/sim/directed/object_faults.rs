@@ -250,9 +250,16 @@ pub(super) fn object_that_may_be_of_another_history_stays() -> Check {
     let cut_off = ours[..ours.len() / 2].to_vec();
     let mut damaged = ours.clone();
     damaged[footer] ^= 1;
-    for (there, can_be_read, stays) in
-        [(&theirs, false, true), (&theirs, true, true), (&cut_off, true, false), (&damaged, true, false)]
-    {
+    // A file system has lost what was written last.
+    let mut zeroed = ours.clone();
+    zeroed[ours.len() / 3 / 4096 * 4096..].fill(0);
+    for (there, can_be_read, stays) in [
+        (&theirs, false, true),
+        (&theirs, true, true),
+        (&cut_off, true, false),
+        (&damaged, true, false),
+        (&zeroed, true, false),
+    ] {
         let vault = Unreading(MemoryVault::default());
         vault.put(&root_name(LOG), &[root_text(LOG).into()]).map_err(wrong)?;
         vault.put(&name, &[there.clone().into()]).map_err(wrong)?;
