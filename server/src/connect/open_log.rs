@@ -4,6 +4,7 @@ use crate::common::failure::{Failure, LOCKED_ADVICE, Result};
 use crate::common::format::{parse_bytes, parse_time};
 use crate::common::locks;
 use crate::common::locks::Holder;
+use crate::connect::new_log::check_no_backup;
 use chiplog::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use chiplog::{Codec, ErrorKind, Log, Options, ReadOnlyLog, Timestamp};
 use clap::{Args, ValueEnum};
@@ -101,8 +102,10 @@ impl WriteOptions {
     }
 }
 
-/// Opens a log for writing. If another process has it open, the failure names that process if possible.
+/// Opens a log for writing. If another process has it open, the failure names that process if possible. A backup is
+/// refused.
 pub(crate) fn open(dir: &Path, options: Options) -> Result<Log> {
+    check_no_backup(dir)?;
     let known = is_log(dir);
     Log::open(dir, options).map_err(|error| match error.kind() {
         // A log that does not exist has nothing to discard.

@@ -61,7 +61,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 
 /// The directory of the named logs, below the server's data directory.
-const NAMED: &str = "named";
+pub(super) const NAMED: &str = "named";
 /// The number of the system log among the groups.
 const SYSTEM: u32 = 0;
 /// How often the members of the groups are compared with those of the default log.

@@ -36,6 +36,7 @@ pub(crate) use config::Config;
 pub(crate) use opener::{First, awaits_its_leader};
 
 use crate::common::failure::{Failure, Result};
+use crate::connect::new_log::{check_no_backup, check_no_others};
 use addresses::{
     bind, bind_logspec, check_host_named, check_log_port, check_places, listening, reachable_address,
 };
@@ -59,6 +60,7 @@ use reload::{Reloader, Reloads};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use services::Room;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
@@ -118,6 +120,7 @@ impl Server {
             );
             return Err(Failure::usage(what));
         }
+        check_data(&config.data)?;
         check_places(&config)?;
         let vault = match config.object_store.as_str() {
             "" => None,
@@ -297,6 +300,19 @@ impl Server {
             }
         }
     }
+}
+
+/// Checks that a server may write into its data directory.
+///
+/// # Errors
+/// It is a backup, or it has other files and no replica.
+fn check_data(data: &Path) -> Result<()> {
+    check_no_backup(data)?;
+    let instead = format!(
+        "give an empty or a new one, which may be below it, such as {}",
+        data.join("chiplog").display()
+    );
+    check_no_others(data, |path| path.ends_with(groups::NAMED), &instead)
 }
 
 /// Transfers leadership to another voter, if this replica leads and there is one.

@@ -4,6 +4,7 @@
 //!
 //! Must not know: clients, listeners.
 
+use super::check_data;
 use super::config::Config;
 use super::groups::Groups;
 use super::objects::warn_without_store;
@@ -52,6 +53,9 @@ impl LogOpener {
     /// Makes the replica of a waiting server. Before it makes a new cluster it blocks for up to an election
     /// timeout, then as [`Self::open`].
     pub(super) fn found(&self, founding: Founding) -> chiplog::Result<Log> {
+        // Again: it can have been filled while the server waited.
+        check_data(&self.config.data)
+            .map_err(|failure| chiplog::Error::new(failure.kind(), failure.to_string()))?;
         match founding {
             Founding::Init { force } => {
                 if !force {

@@ -125,6 +125,27 @@ fn mistyped_directory_that_was_made_is_in_the_log() {
     assert_eq!(server.said().matches("made the directory").count(), 1, "{}", server.said());
 }
 
+#[test]
+fn directory_that_was_filled_while_a_server_waited_gets_no_cluster() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    std::fs::create_dir_all(server.data.join("lost+found")).unwrap();
+    server.start(&["--set", "groups=1"]);
+    for (file, told) in
+        [("notes", "has other files, such as notes"), ("chiplog.cluster", "is a backup of a cluster")]
+    {
+        std::fs::write(server.data.join(file), "").unwrap();
+        let refused = run(&["member", "init", &server.client]);
+        assert!(refused.code == 2 && refused.err.contains(told), "{} {}", refused.code, refused.err);
+        std::fs::remove_file(server.data.join(file)).unwrap();
+    }
+    run(&["member", "init", &server.client]).ok();
+    // What it wrote is no obstacle to its next start.
+    assert_eq!(server.stop(), Some(0));
+    server.start(&["--set", "groups=1"]);
+    assert_eq!(server.stop(), Some(0));
+}
+
 /// `chiplog dev` with these arguments, and what it shows once its servers run.
 fn dev(args: &[&str]) -> (Child, serde_json::Value) {
     let mut child = chiplog()

@@ -7,6 +7,8 @@ use crate::common::output::Ui;
 use crate::common::runtime::runtime;
 use crate::common::scratch::Scratch;
 use crate::common::signals;
+use crate::connect::new_log::{check_no_backup, check_no_others};
+use crate::connect::open_log::is_log;
 use crate::connect::target;
 use crate::serve::{Config, First, Server};
 use chiplog::cluster::{Change, Role};
@@ -38,7 +40,8 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Dev {
-    /// Keep the replicas in this directory, and continue with those in it.
+    /// Keep the replicas in this directory, and continue with those in it. A backup, and a directory with other
+    /// files, are refused.
     #[arg(long, value_name = "DIR", value_parser = target::directory)]
     data: Option<PathBuf>,
 
@@ -64,6 +67,9 @@ pub(crate) fn run(args: &Dev, ui: &Ui) -> Result<Exit> {
     }
     if args.port > u16::MAX - 3 * NODES {
         return Err(Failure::usage("--port is too high: nine ports are needed"));
+    }
+    if let Some(dir) = &args.data {
+        check_data(dir)?;
     }
     let (stop, stopped) = oneshot::channel();
     signals::on_stop(move || _ = stop.send(()))?;
@@ -107,6 +113,30 @@ fn are_free(mut ports: Range<u16>) -> Result<()> {
     }
 }
 
+/// Checks that a directory is one of an earlier run, or has nothing else.
+///
+/// # Errors
+/// It is a backup or the directory of one log, or it has other files and no cluster.
+fn check_data(dir: &Path) -> Result<()> {
+    check_no_backup(dir)?;
+    if is_log(dir) {
+        let what = format!("{} holds a log: give another directory for the cluster", dir.display());
+        return Err(Failure::usage(what));
+    }
+    let nodes: Vec<PathBuf> = (1..=NODES).map(|node| node_directory(dir, node)).collect();
+    if nodes.iter().any(|node| is_log(node)) {
+        return Ok(());
+    }
+    let below = dir.join("cluster");
+    let instead = format!("give an empty or a new one, which may be below it, such as {}", below.display());
+    check_no_others(dir, |path| nodes.iter().any(|node| node == path), &instead)
+}
+
+/// The directory of a server.
+fn node_directory(dir: &Path, node: u16) -> PathBuf {
+    dir.join(format!("node{node}"))
+}
+
 async fn start(args: &Dev, dir: &Path) -> Result<Vec<Server>> {
     let port = args.port;
     if port > 0 {
@@ -115,7 +145,7 @@ async fn start(args: &Dev, dir: &Path) -> Result<Vec<Server>> {
     let mut servers = Vec::new();
     for n in 0..NODES {
         let mut config = Config { node: u64::from(n) + 1, groups: args.groups, ..Config::default() };
-        config.data = dir.join(format!("node{}", n + 1));
+        config.data = node_directory(dir, n + 1);
         let at = |offset: u16| format!("127.0.0.1:{}", if port == 0 { 0 } else { port + 3 * n + offset });
         (config.listen.client, config.listen.peer, config.listen.http) = (at(0), at(1), at(2));
         // Small enough for a laptop.
