@@ -1,7 +1,7 @@
 //! `chiplog tier`: the objects of logs in an object store: output, exit codes, what is found.
 
 use crate::harness::{command, finish, has_fields, is_error, run};
-use chiplog::{Log, Options};
+use chiplog::{Index, Log, Options, ReadOnlyLog};
 use chiplog_tier::{ObjectVault, VaultOptions};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,6 +46,52 @@ impl Stored {
     fn verify(&self) -> crate::harness::Ran {
         run(&["tier", "verify", &self.location(), "--json"])
     }
+}
+
+/// They were left out without a word.
+#[test]
+fn read_reports_records_that_are_in_the_store_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let location = dir.path().join("store").display().to_string();
+    let vault = Arc::new(ObjectVault::open(&location, VaultOptions::default()).unwrap());
+    let options = Options::with_segment_bytes(64 << 10).vault(Some(vault as _)).object_bytes(64 << 10);
+    let log = Log::open(dir.path().join("log"), options.local_bytes(Some(128 << 10))).unwrap();
+    let begun = Instant::now();
+    let first = loop {
+        log.append(&[b'x'; 1000]).unwrap();
+        let view = ReadOnlyLog::open(dir.path().join("log")).unwrap();
+        if let Some((first, last)) = view.in_object_store() {
+            assert_eq!(first, Index(1));
+            break last.next().get();
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60));
+    };
+    log.close().unwrap();
+    let view = ReadOnlyLog::open(dir.path().join("log")).unwrap();
+    let (stored, end) = (view.in_object_store().unwrap().1.get(), view.last_index().get());
+    assert!(stored + 1 >= first);
+    let path = dir.path().join("log").display().to_string();
+    let told = |from: u64| format!("{} records are not shown (index {from} to {stored})", stored + 1 - from);
+    let count = run(&["-q", "read", &path, "--count"]).ok();
+    assert!(
+        count.text().trim() == (end - stored).to_string() && count.err.contains(&told(1)),
+        "{}",
+        count.err
+    );
+    let read = run(&["read", &path, "--json"]).ok();
+    assert_eq!(read.lines()[0]["index"], stored + 1);
+    assert_eq!(read.error()["in_object_store"], serde_json::json!({ "first": 1, "last": stored }));
+    let before = (end - stored + 2).to_string();
+    assert!(run(&["read", &path, "--last", &before]).ok().err.contains(&told(stored - 1)));
+    assert!(run(&["read", &path, "--since", "1h"]).ok().err.contains(&told(1)));
+    // Nothing is missing here.
+    let from = (stored + 1).to_string();
+    let all = (end - stored).to_string();
+    for start in [&["--from", &from][..], &["--last", &all], &["--last", "0"], &["--since", "2099-01-01"]] {
+        let ran = run(&[&["read", &path][..], start].concat()).ok();
+        assert!(ran.err.is_empty(), "{start:?}: {}", ran.err);
+    }
+    assert!(run(&["read", &path, "--from", "1"]).fails(1).err.contains("in an object store alone"));
 }
 
 fn flip(file: &Path, offset: usize) {
