@@ -509,7 +509,10 @@ fn branches_are_made_shown_and_removed() {
     for args in [&["unpin", &at, "again", "--json"][..], &["pin", &at, "more", "--json"]] {
         let refused = run(&[&["tier"], args].concat()).fails(2);
         is_error(&refused, "invalid_argument", 9);
-        let which = format!("choose one by --log-id: {}, {branch}", stored.id);
+        let which = format!(
+            "a log and 1 branch are there, and the command is for one of them: choose it by --log-id: {}, {branch}",
+            stored.id
+        );
         assert!(refused.err.contains(&which), "{args:?}: {}", refused.err);
     }
     run(&["tier", "unpin", &at, "again", "--log-id", &stored.id]).ok();
@@ -518,10 +521,8 @@ fn branches_are_made_shown_and_removed() {
     fs::rename(&root, &away).unwrap();
     let alone = run(&["tier", "pin", &at, "again", "--json"]).fails(2);
     is_error(&alone, "invalid_argument", 9);
-    let only = format!(
-        "only branches have objects there: choose one by --log-id: {id} (a branch of log {})",
-        stored.id
-    );
+    let only =
+        format!("only branches are there: choose one by --log-id: {id} (a branch of log {})", stored.id);
     assert!(alone.err.contains(&only), "{}", alone.err);
     fs::rename(&away, &root).unwrap();
     // With another log, each is said to be what it is.
@@ -531,7 +532,7 @@ fn branches_are_made_shown_and_removed() {
     let both = run(&["tier", "branch", &at, &place("both"), "--json"]).fails(2);
     is_error(&both, "invalid_argument", 9);
     for part in [
-        "3 logs have objects there",
+        "2 logs and 1 branch are there",
         &format!("{:032x}", 0xabc),
         &format!("{id} (a branch of log {})", stored.id),
     ] {
