@@ -212,6 +212,8 @@ fn wrong_places_are_refused() {
     let empty = dir.path().display().to_string();
     is_error(&run(&["tier", "verify", &empty, "--json"]).fails(4), "not_found", 14);
     assert!(run(&["tier", "list", &empty, "--json"]).ok().out.is_empty());
+    // That is no error, and does not begin like one.
+    assert_eq!(run(&["tier", "list", &empty]).ok().err, "note: no log has objects there\n");
     let missing = dir.path().join("nowhere");
     let ran = run(&["tier", "list", missing.to_str().unwrap()]).fails(4);
     assert!(ran.err.contains("there is no directory"), "{}", ran.err);
@@ -449,6 +451,8 @@ fn unneeded_objects_are_listed_and_deleted() {
     assert!(stored.object(0).exists() && !stored.object(1).exists() && stored.object(5).exists());
     assert!(folder.join("s/1/2").exists() && !folder.join("o/00000000000000000099#7").exists());
     assert!(!folder.join("s/3#7").exists() && !folder.join("p/3#7").exists() && payload(99).exists());
+    let text = run(&["tier", "gc", &at, "--after", "0", "--delete"]).ok();
+    assert!(text.text().ends_with("  nothing to remove\n"), "{}", text.text());
     let told = status();
     assert_eq!(told["objects"], newest - 5 + 2, "{told}");
     assert_eq!((&told["unneeded_objects"], &told["pins"][0]), (&0.into(), &"early".into()), "{told}");
@@ -481,11 +485,9 @@ fn branches_are_made_shown_and_removed() {
     has_fields(part, &["log_id", "first_object", "last_object"]);
     assert_eq!((&part["log_id"], &part["first_object"]), (&stored.id[..].into(), &0.into()), "{made}");
     let last_object = part["last_object"].as_u64().unwrap();
-    is_error(
-        &run(&["tier", "branch", &at, &place("try"), "--log-id", &stored.id, "--json"]).fails(2),
-        "invalid_argument",
-        9,
-    );
+    let full = run(&["tier", "branch", &at, &place("try"), "--log-id", &stored.id, "--json"]).fails(2);
+    is_error(&full, "invalid_argument", 9);
+    assert!(full.err.contains("is not empty: a branch needs a directory"), "{}", full.err);
     // Commands find the log that they found before there was a branch, and say so.
     let branch = format!("{id} (a branch of log {})", stored.id);
     let taking = format!("taking log {}; --log-id chooses a branch instead: {branch}", stored.id);
