@@ -8,7 +8,7 @@
 //! ([`Target::check_new`]).
 
 use crate::common::failure::{Failure, Result};
-use crate::connect::new_log::check_no_others;
+use crate::connect::directory::check_no_others;
 use chiplog::ErrorKind;
 use chiplog_net::served::log_slot::DEFAULT_LOG;
 use chiplog_net::wire::address::check_host_port;

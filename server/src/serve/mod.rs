@@ -18,6 +18,7 @@
 
 mod addresses;
 pub(crate) mod config;
+mod data;
 pub(crate) mod environment;
 pub(crate) mod follower;
 mod groups;
@@ -36,7 +37,6 @@ pub(crate) use config::Config;
 pub(crate) use opener::{First, awaits_its_leader};
 
 use crate::common::failure::{Failure, Result};
-use crate::connect::new_log::{check_no_backup, check_no_others};
 use addresses::{
     bind, bind_logspec, check_host_named, check_log_port, check_places, listening, reachable_address,
 };
@@ -52,6 +52,7 @@ use chiplog_net::served::gauges;
 use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::service::admin::{AdminService, Founding};
 use chiplog_net::wire::address::Address;
+use data::check_data;
 use groups::Groups;
 use metrics::{Bounds, Figures, Metrics};
 use opener::{LogOpener, founded, open, watch_callers};
@@ -60,7 +61,6 @@ use reload::{Reloader, Reloads};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use services::Room;
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
@@ -300,19 +300,6 @@ impl Server {
             }
         }
     }
-}
-
-/// Checks that a server may write into its data directory.
-///
-/// # Errors
-/// It is a backup, or it has other files and no replica.
-fn check_data(data: &Path) -> Result<()> {
-    check_no_backup(data)?;
-    let instead = format!(
-        "give an empty or a new one, which may be below it, such as {}",
-        data.join("chiplog").display()
-    );
-    check_no_others(data, |path| path.ends_with(groups::NAMED), &instead)
 }
 
 /// Transfers leadership to another voter, if this replica leads and there is one.

@@ -4,11 +4,12 @@
 //!
 //! Must not know: clients, listeners.
 
-use super::check_data;
 use super::config::Config;
+use super::data::check_data;
 use super::groups::Groups;
 use super::objects::warn_without_store;
 use crate::common::failure::{Failure, Result};
+use crate::connect::directory;
 use crate::connect::open_log;
 use chiplog::cluster::{Bootstrap, Role};
 use chiplog::vault::Vault;
@@ -100,7 +101,7 @@ impl LogOpener {
         let options =
             self.config.options(bootstrap, self.transport.clone(), self.address.clone()).map_err(refused)?;
         let options = options.vault(self.vault.clone());
-        let is_new = !open_log::is_log(&self.config.data);
+        let is_new = !directory::is_log(&self.config.data);
         let log = Log::open(&self.config.data, options).map_err(|e| match e.kind() {
             ErrorKind::Full if is_new => chiplog::Error::new(
                 ErrorKind::Full,

@@ -20,6 +20,7 @@ use crate::common::format;
 use crate::common::number::whole_number;
 use crate::common::output::Ui;
 use crate::connect::cluster::Connect;
+use crate::connect::directory;
 use crate::connect::open_log;
 use crate::connect::open_log::{CodecName, WriteOptions};
 use crate::connect::remote::Remote;
@@ -203,7 +204,7 @@ pub(crate) fn run(args: &Append, ui: &Ui) -> Result<Exit> {
             if !args.log.creates() {
                 args.target.check_new()?;
             }
-            let is_new = !open_log::is_log(dir);
+            let is_new = !directory::is_log(dir);
             let opened = open_log::open(dir, options)?;
             if is_new {
                 ui.say(&format!("made a new log in the directory {}", dir.display()));

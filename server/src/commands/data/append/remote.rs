@@ -3,6 +3,7 @@
 
 use super::pump::{Shared, Sink, Work};
 use super::stall;
+use super::stall::{DELIVERY, STOP_CHECK};
 use crate::connect::remote::{Remote, failure};
 use chiplog::{Appended, Batch, ErrorKind};
 use chiplog_net::client::{Producer, ProducerOptions};
@@ -11,10 +12,6 @@ use indicatif::ProgressBar;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// If no server accepts a record within this time, the command ends.
-pub(super) const DELIVERY: Duration = Duration::from_secs(60);
-/// How often a wait checks whether it should end.
-pub(super) const STOP_CHECK: Duration = Duration::from_millis(250);
 /// How long batches in flight have when the command is to end.
 pub(super) const LAST_WORDS: Duration = Duration::from_secs(5);
 

@@ -6,6 +6,7 @@
 use super::journal::{Cut, Journal, Sum};
 use super::pump::{Plan, Shared, Sink, Work};
 use super::stall;
+use super::stall::{DELIVERY, STOP_CHECK};
 use crate::common::failure::{Failure, Result};
 use crate::connect::remote::{Remote, failure};
 use chiplog::{Appended, Batch, ErrorKind, Sequence};
@@ -15,7 +16,7 @@ use indicatif::ProgressBar;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::remote::{DELIVERY, LAST_WORDS, STOP_CHECK, begin, flush};
+use super::remote::{LAST_WORDS, begin, flush};
 
 /// The servers that the records go to, and the journal of earlier records.
 pub(super) struct Resuming {

@@ -1,13 +1,16 @@
 //! Stall: reports when the servers have records and confirm none of them for a while.
 
 use super::pump::Shared;
-use super::remote::{DELIVERY, STOP_CHECK};
 use crate::common::format;
 use crate::connect::remote::GivenServers;
 use chiplog::Timestamp;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+/// If no server accepts a record within this time, the command ends.
+pub(super) const DELIVERY: Duration = Duration::from_secs(60);
+/// How often a wait checks whether it should end.
+pub(super) const STOP_CHECK: Duration = Duration::from_millis(250);
 /// How long nothing is confirmed before that is reported. An election takes less.
 const REPORT_AFTER: Duration = Duration::from_secs(3);
 

@@ -8,6 +8,7 @@ use crate::common::failure::{Failure, Result};
 use crate::common::format;
 use crate::common::output::{Ui, print};
 use crate::connect::cluster::Connect;
+use crate::connect::directory;
 use crate::connect::open_log;
 use crate::connect::target::Target;
 use chiplog::Index;
@@ -292,7 +293,7 @@ fn named(dir: &Path) -> Vec<String> {
         name => name.strip_prefix("group-")?.parse::<u32>().ok(),
     };
     let mut all: Vec<(u32, String)> = entries
-        .filter(|entry| open_log::is_log(&entry.path()))
+        .filter(|entry| directory::is_log(&entry.path()))
         .filter_map(|entry| entry.file_name().into_string().ok())
         .filter_map(|name| Some((number(&name)?, format!("{NAMED}/{name}"))))
         .collect();

@@ -1,20 +1,27 @@
-//! New log: checks of a directory before anything is written into it.
+//! Directory: what it holds: a log, a backup, files of something else; and checks before anything is written into it.
 //!
 //! Invariants:
 //! - Nothing is written into a backup.
 //! - No log is made among other files, unless --create says so.
 
 use crate::common::failure::{Failure, Result};
-use crate::connect::open_log::is_log;
 use chiplog::ErrorKind;
 use chiplog::backup::ClusterBackup;
 use std::path::Path;
+
+/// The file that every log's directory contains.
+const IDENTITY_FILE: &str = "chiplog.id";
 
 /// The manifest of a log's backup, and its name while the backup is being made.
 const BACKUP_FILES: [&str; 2] = ["chiplog.backup", "chiplog.backup.tmp"];
 
 /// The directory of the root of a disk's file system for what a repair finds.
 const LOST_AND_FOUND: &str = "lost+found";
+
+/// Whether a log was made in this directory.
+pub(crate) fn is_log(dir: &Path) -> bool {
+    dir.join(IDENTITY_FILE).metadata().is_ok_and(|file| file.len() > 0)
+}
 
 /// Checks that a directory is no backup.
 ///
