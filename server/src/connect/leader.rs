@@ -86,7 +86,7 @@ impl Asker {
                 return Err(Failure::new(ErrorKind::Unavailable, why));
             }
             if begun.elapsed() > REPORT_AFTER && !std::mem::replace(&mut reported, true) {
-                // What to do is in the error, if there is none.
+                // The error, if there is none, says what to do.
                 let why = why.split("; ").next().unwrap_or_default();
                 self.say(&format!("waiting up to {} s for a leader: {why}", SEARCH.as_secs()));
             }

@@ -163,7 +163,7 @@ async fn report_cause<T>(dialler: &Dialler, servers: &[String], ui: &Ui) -> T {
     if let Some(server) = servers.first()
         && let Some(why) = dialler.complaint(server).await
     {
-        // What to do is in the error, if none answers.
+        // The error, if none answers, says what to do.
         let why = why.split("; ").next().unwrap_or_default();
         ui.say(&format!("waiting up to {} s for a server: {why}", PATIENCE.as_secs()));
     }

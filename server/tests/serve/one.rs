@@ -140,7 +140,7 @@ fn directory_that_was_filled_while_a_server_waited_gets_no_cluster() {
         std::fs::remove_file(server.data.join(file)).unwrap();
     }
     run(&["member", "init", &server.client]).ok();
-    // What it wrote is no obstacle to its next start.
+    // Its own files are no obstacle to its next start.
     assert_eq!(server.stop(), Some(0));
     server.start(&["--set", "groups=1"]);
     assert_eq!(server.stop(), Some(0));
