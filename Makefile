@@ -48,7 +48,7 @@ demo: ## three servers, the leader killed in mid-append. FILE=path uses another 
 	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
 
 demo-tiered: ## older records in a bucket; all servers and their disks are lost, and the log comes back. FILE=, DIR= as for demo
-	@echo "building the release binaries; the first time this takes 15 minutes of processor time or so, after make demo a few"
+	@echo "building the release binaries; the first time this takes 15 minutes of processor time or so, after make demo 11"
 	@$(CARGO) build --release --package chiplog-server --package chiplog-example-tiered
 	@$(or $(CARGO_TARGET_DIR),target)/release/chiplog-example-tiered \
 	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
@@ -86,6 +86,7 @@ $(MATURIN):
 	$(BUILD_VENV)/bin/pip install --quiet --disable-pip-version-check 'maturin==1.16.0' 'ziglang==0.15.2'
 
 wheel: $(MATURIN) ## the Python wheel, for any Linux of this kind with Python 3.11 or newer: target/wheels/
+	@echo "building the release wheel; the first time this takes 9 minutes of processor time or so"
 	cd python && PATH=$(BUILD_VENV)/bin:$$PATH $(MATURIN) build --release --zig --compatibility manylinux2014 --out ../target/wheels
 
 sdist: $(MATURIN) ## the sources as a package, of which pip makes a wheel if Rust is installed: target/wheels/

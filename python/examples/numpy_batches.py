@@ -1,12 +1,18 @@
 """numpy over a log's batches, without a copy: each record is 64 measurements of 32 bits.
 
+pip install numpy
 python examples/numpy_batches.py
 """
 
+import sys
 import tempfile
 
 import chiplog
-import numpy as np
+
+try:
+    import numpy as np
+except ImportError:
+    sys.exit("numpy_batches.py: this example needs numpy: pip install numpy")
 
 RECORDS, EACH = 20_000, 64
 

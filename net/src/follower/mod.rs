@@ -129,6 +129,8 @@ impl Drop for AtTheEnd {
 }
 
 const THREAD: &str = "chiplog-follower";
+/// The tracing target of the error that ends a follower: a program that reports it in its own words turns that off.
+const ENDED: &str = "chiplog_net::follower::ended";
 
 impl Follower {
     /// Opens the copy in `dir`, or creates one there. `cluster`: servers, `host:port`. One that runs is enough; the
@@ -375,7 +377,7 @@ impl Shared {
 
     /// A permanent error occurred.
     fn stop(&self, error: Error) {
-        tracing::error!(dir = %self.dir.display(), %error, "a follower has ended");
+        tracing::error!(target: ENDED, dir = %self.dir.display(), %error, "a follower has ended");
         self.state().stopped = Some(error.clone());
         self.events.push(FollowerEvent::Stopped { error });
     }

@@ -84,6 +84,19 @@ mod tests {
         assert!(refused > 50, "only {refused} numbers were refused");
     }
 
+    /// Where the output is no terminal, 100 columns are assumed: words of longer lines had lines of their own.
+    #[test]
+    fn tables_of_tier_are_not_wrapped() {
+        let command = super::command();
+        let tier = command.find_subcommand("tier").unwrap();
+        for command in [&command, tier].into_iter().chain(tier.get_subcommands()) {
+            let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+            for line in help.lines() {
+                assert!(line.chars().count() <= 100, "{}: {line}", command.get_name());
+            }
+        }
+    }
+
     #[test]
     fn every_command_has_examples_and_exit_statuses() {
         for mut command in super::command().get_subcommands().cloned() {

@@ -72,7 +72,8 @@ Exit status:
   130  interrupted; what was confirmed is in the log
 
 Errors:
-  Errors go to standard error as \"chiplog: what, where, what to do\". With --json an error is one object:
+  Errors go to standard error as \"chiplog: what, where, what to do\". With --json an error is
+  one object:
     {\"error\": {\"kind\": \"locked\", \"code\": 11, \"message\": \"...\"}}
   The kinds and numbers are those of the library. They never change.";
 

@@ -40,6 +40,9 @@ pub(crate) const SAID: &str = "chiplog::said";
 /// The tracing target of a client that waits for servers. Commands report that in their own words, with advice.
 const CLIENT_WAITS: &str = "chiplog_net::client::cluster::wait_notice";
 
+/// The tracing target of a follower that ends. `chiplog follow` reports that itself.
+const FOLLOWER_ENDS: &str = "chiplog_net::follower::ended";
+
 /// Starts logging to standard error. A service logs more by default than a command that ends soon.
 pub(crate) fn start_log(global: &Global, is_service: bool) -> Result<()> {
     let default = if is_service { LevelFilter::INFO } else { LevelFilter::WARN };
@@ -53,7 +56,8 @@ pub(crate) fn start_log(global: &Global, is_service: bool) -> Result<()> {
     let shown = Targets::new()
         .with_default(level)
         .with_target(SAID, LevelFilter::INFO)
-        .with_target(CLIENT_WAITS, LevelFilter::OFF);
+        .with_target(CLIENT_WAITS, LevelFilter::OFF)
+        .with_target(FOLLOWER_ENDS, LevelFilter::OFF);
     let started = if global.json { log_as_json(shown) } else { log_in_words(shown) };
     started.map_err(|e| Failure::usage(format!("cannot start logging: {e}")))
 }

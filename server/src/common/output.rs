@@ -58,6 +58,14 @@ impl Ui {
         }
     }
 
+    /// Prints or logs what a result does not say on standard error, unless `quiet`: nothing has failed.
+    pub(crate) fn note(&self, what: &str) {
+        match self.quiet || self.logs {
+            true => self.say(what),
+            false => eprintln!("note: {what}"),
+        }
+    }
+
     /// Prints or logs what no user may miss on standard error, also if `quiet`.
     pub(crate) fn warn(&self, what: &str) {
         if self.logs {

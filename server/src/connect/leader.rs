@@ -86,6 +86,8 @@ impl Asker {
                 return Err(Failure::new(ErrorKind::Unavailable, why));
             }
             if begun.elapsed() > REPORT_AFTER && !std::mem::replace(&mut reported, true) {
+                // The error, if there is none, says what to do.
+                let why = why.split("; ").next().unwrap_or_default();
                 self.say(&format!("waiting up to {} s for a leader: {why}", SEARCH.as_secs()));
             }
             std::thread::sleep(Duration::from_millis(200));

@@ -2,6 +2,7 @@
 
 pub(crate) mod cluster;
 pub(crate) mod cluster_status;
+pub(crate) mod directory;
 pub(crate) mod groups;
 pub(crate) mod health;
 pub(crate) mod leader;

@@ -4,6 +4,7 @@ use crate::common::failure::{Failure, LOCKED_ADVICE, Result};
 use crate::common::format::{parse_bytes, parse_time};
 use crate::common::locks;
 use crate::common::locks::Holder;
+use crate::connect::directory::{check_no_backup, is_log};
 use chiplog::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use chiplog::{Codec, ErrorKind, Log, Options, ReadOnlyLog, Timestamp};
 use clap::{Args, ValueEnum};
@@ -101,19 +102,16 @@ impl WriteOptions {
     }
 }
 
-/// Opens a log for writing. If another process has it open, the failure names that process if possible.
+/// Opens a log for writing. If another process has it open, the failure names that process if possible. A backup is
+/// refused.
 pub(crate) fn open(dir: &Path, options: Options) -> Result<Log> {
+    check_no_backup(dir)?;
     let known = is_log(dir);
     Log::open(dir, options).map_err(|error| match error.kind() {
         // A log that does not exist has nothing to discard.
         ErrorKind::Full if !known => Failure::new(ErrorKind::Full, format!("{error} (--segment-bytes)")),
         _ => missing(&error).unwrap_or_else(|| refused(dir, error)),
     })
-}
-
-/// Whether a log was made in this directory.
-pub(crate) fn is_log(dir: &Path) -> bool {
-    dir.join(IDENTITY_FILE).metadata().is_ok_and(|file| file.len() > 0)
 }
 
 /// Opens a log read-only.
@@ -132,9 +130,6 @@ fn missing(error: &chiplog::Error) -> Option<Failure> {
     (error.kind() == ErrorKind::NotFound)
         .then(|| Failure::new(ErrorKind::NotFound, format!("{error}; {advice}")))
 }
-
-/// The file that every log's directory contains.
-const IDENTITY_FILE: &str = "chiplog.id";
 
 /// Explains why a log could not be opened.
 pub(crate) fn refused(dir: &Path, error: chiplog::Error) -> Failure {

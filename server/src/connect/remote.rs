@@ -21,10 +21,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 const TRIED_AGAIN: usize = 2;
 
 /// A client and its runtime.
-#[derive(Debug)]
 pub(crate) struct Remote {
     runtime: Runtime,
     pub(crate) client: Client,
+    given_servers: GivenServers,
     ui: Ui,
     /// Whether the wait for a leader was reported.
     reported: AtomicBool,
@@ -50,7 +50,19 @@ impl Remote {
             .map_err(|e| Failure::new(ErrorKind::Io, format!("cannot start threads: {e}")))?;
         let client = runtime.block_on(connected(servers, options, &asker, ui));
         let client = client.map_err(|error| unreachable(error, servers, connect, ui))?;
-        Ok(Self { runtime, client, ui: *ui, reported: AtomicBool::new(false) })
+        let given_servers =
+            GivenServers { dialler: asker.dialler().clone(), servers: servers.clone(), ui: *ui };
+        Ok(Self { runtime, client, given_servers, ui: *ui, reported: AtomicBool::new(false) })
+    }
+
+    /// The servers of the command line, to ask them beside the client's own calls.
+    pub(crate) fn given_servers(&self) -> GivenServers {
+        self.given_servers.clone()
+    }
+
+    /// Does work beside everything else, until the client ends.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(work);
     }
 
     /// The state of the log, including everything that was acknowledged before the call. With `stale`: as the
@@ -101,6 +113,37 @@ impl Remote {
     }
 }
 
+/// Servers that are asked why nothing is done.
+#[derive(Clone)]
+pub(crate) struct GivenServers {
+    dialler: Dialler,
+    servers: Vec<String>,
+    ui: Ui,
+}
+
+impl GivenServers {
+    /// Why the servers may do nothing now: the reason of the first one that cannot be used, if all cannot.
+    pub(crate) async fn why(&self) -> String {
+        let mut first = None;
+        for server in &self.servers {
+            match self.dialler.complaint(server).await {
+                None => {
+                    return format!(
+                        "{server} answers, so the leader has no majority, or the log is full or slow: `chiplog status {server}` shows which"
+                    );
+                }
+                Some(why) => _ = first.get_or_insert(why),
+            }
+        }
+        first.unwrap_or_default()
+    }
+
+    /// Prints or logs a message about the work, unless --quiet.
+    pub(crate) fn say(&self, what: &str) {
+        self.ui.say(what);
+    }
+}
+
 /// Finds the cluster. If that takes long, reports through `ui` why.
 pub(crate) async fn connected(
     servers: &[String],
@@ -120,6 +163,8 @@ async fn report_cause<T>(dialler: &Dialler, servers: &[String], ui: &Ui) -> T {
     if let Some(server) = servers.first()
         && let Some(why) = dialler.complaint(server).await
     {
+        // The error, if none answers, says what to do.
+        let why = why.split("; ").next().unwrap_or_default();
         ui.say(&format!("waiting up to {} s for a server: {why}", PATIENCE.as_secs()));
     }
     pending().await

@@ -8,11 +8,10 @@
 //! ([`Target::check_new`]).
 
 use crate::common::failure::{Failure, Result};
-use crate::connect::open_log::is_log;
+use crate::connect::directory::check_no_others;
 use chiplog::ErrorKind;
 use chiplog_net::served::log_slot::DEFAULT_LOG;
 use chiplog_net::wire::address::check_host_port;
-use std::ffi::OsString;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
@@ -93,8 +92,8 @@ pub(crate) fn check_log_name(name: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{name:?} is not the name of a log: it has the characters A-Z a-z 0-9 . _ -, then perhaps / and a partition's \
-         number"
+        "{name:?} is not the name of a log, which is one or more of the characters A-Z a-z 0-9 . _ -, then perhaps / and \
+         a partition's number"
     ))
 }
 
@@ -122,12 +121,6 @@ impl Target {
     /// no log.
     pub(crate) fn check_new(&self) -> Result<()> {
         match self {
-            Self::Directory(path) if has_only_other_files(path) => {
-                let why = format!(
-                    "the directory {self} has other files and no log: give an empty or a new one, or make a log among them with --create"
-                );
-                Err(Failure::new(ErrorKind::AlreadyExists, why))
-            }
             Self::Directory(path) if is_bare(path) && !path.is_dir() => {
                 let why = format!(
                     "there is no directory {self}: write a server as {self}:7411, a new log as ./{self} or with --create"
@@ -140,19 +133,13 @@ impl Target {
                 );
                 Err(Failure::new(ErrorKind::NotFound, why))
             }
-            _ => Ok(()),
+            Self::Directory(path) => {
+                let instead = "give an empty or a new one, or make a log among them with --create";
+                check_no_others(path, |_| false, instead)
+            }
+            Self::Servers(_) => Ok(()),
         }
     }
-}
-
-/// Whether a directory has files of something else, and no log. A log that is being made has no identity yet.
-fn has_only_other_files(path: &Path) -> bool {
-    let Ok(entries) = std::fs::read_dir(path) else { return false };
-    let is_other = |name: OsString| {
-        let name = name.to_string_lossy();
-        name != "lost+found" && !name.starts_with("chiplog.") && !name.ends_with(".seg")
-    };
-    !is_log(path) && entries.flatten().any(|entry| is_other(entry.file_name()))
 }
 
 /// Whether a path begins with this machine's name or an IP address, and nothing here is called that.

@@ -42,7 +42,7 @@ mod tests;
 
 use super::config::Config;
 use super::objects::warn_without_store;
-use crate::connect::open_log;
+use crate::connect::directory;
 use chiplog::cluster::{Bootstrap, Role};
 use chiplog::internal::GroupDirectories;
 use chiplog::vault::Vault;
@@ -61,7 +61,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 
 /// The directory of the named logs, below the server's data directory.
-const NAMED: &str = "named";
+pub(super) const NAMED: &str = "named";
 /// The number of the system log among the groups.
 const SYSTEM: u32 = 0;
 /// How often the members of the groups are compared with those of the default log.
@@ -244,7 +244,7 @@ impl Groups {
 
     /// Opens the system log that is there. Called under the lock.
     fn open_system(&self) {
-        if self.inner.slot.named().is_none() && open_log::is_log(&self.path(SYSTEM)) {
+        if self.inner.slot.named().is_none() && directory::is_log(&self.path(SYSTEM)) {
             let opened = self.start(SYSTEM, Bootstrap::Existing).and_then(|log| self.serve(SYSTEM, &log));
             if let Err(error) = opened {
                 self.report(SYSTEM, Task::Open, &format!("the system log cannot be opened: {error}"));

@@ -18,6 +18,7 @@
 
 mod addresses;
 pub(crate) mod config;
+mod data;
 pub(crate) mod environment;
 pub(crate) mod follower;
 mod groups;
@@ -51,6 +52,7 @@ use chiplog_net::served::gauges;
 use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::service::admin::{AdminService, Founding};
 use chiplog_net::wire::address::Address;
+use data::check_data;
 use groups::Groups;
 use metrics::{Bounds, Figures, Metrics};
 use opener::{LogOpener, founded, open, watch_callers};
@@ -118,6 +120,7 @@ impl Server {
             );
             return Err(Failure::usage(what));
         }
+        check_data(&config.data)?;
         check_places(&config)?;
         let vault = match config.object_store.as_str() {
             "" => None,

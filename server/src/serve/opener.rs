@@ -5,9 +5,11 @@
 //! Must not know: clients, listeners.
 
 use super::config::Config;
+use super::data::check_data;
 use super::groups::Groups;
 use super::objects::warn_without_store;
 use crate::common::failure::{Failure, Result};
+use crate::connect::directory;
 use crate::connect::open_log;
 use chiplog::cluster::{Bootstrap, Role};
 use chiplog::vault::Vault;
@@ -52,6 +54,9 @@ impl LogOpener {
     /// Makes the replica of a waiting server. Before it makes a new cluster it blocks for up to an election
     /// timeout, then as [`Self::open`].
     pub(super) fn found(&self, founding: Founding) -> chiplog::Result<Log> {
+        // Again: it can have been filled while the server waited.
+        check_data(&self.config.data)
+            .map_err(|failure| chiplog::Error::new(failure.kind(), failure.to_string()))?;
         match founding {
             Founding::Init { force } => {
                 if !force {
@@ -96,7 +101,7 @@ impl LogOpener {
         let options =
             self.config.options(bootstrap, self.transport.clone(), self.address.clone()).map_err(refused)?;
         let options = options.vault(self.vault.clone());
-        let is_new = !open_log::is_log(&self.config.data);
+        let is_new = !directory::is_log(&self.config.data);
         let log = Log::open(&self.config.data, options).map_err(|e| match e.kind() {
             ErrorKind::Full if is_new => chiplog::Error::new(
                 ErrorKind::Full,

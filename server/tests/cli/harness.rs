@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
 /// The result of a run: exit code, standard output, standard error.
+#[derive(Clone, Debug)]
 pub(crate) struct Ran {
     pub(crate) code: i32,
     pub(crate) out: Vec<u8>,

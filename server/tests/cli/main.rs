@@ -11,5 +11,6 @@ mod files;
 mod harness;
 mod installed;
 mod named;
+mod new_log;
 mod targets;
 mod tier;

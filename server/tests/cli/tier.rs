@@ -1,7 +1,7 @@
 //! `chiplog tier`: the objects of logs in an object store: output, exit codes, what is found.
 
 use crate::harness::{command, finish, has_fields, is_error, run};
-use chiplog::{Log, Options};
+use chiplog::{Index, Log, Options, ReadOnlyLog};
 use chiplog_tier::{ObjectVault, VaultOptions};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,6 +46,52 @@ impl Stored {
     fn verify(&self) -> crate::harness::Ran {
         run(&["tier", "verify", &self.location(), "--json"])
     }
+}
+
+/// They were left out without a word.
+#[test]
+fn read_reports_records_that_are_in_the_store_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let location = dir.path().join("store").display().to_string();
+    let vault = Arc::new(ObjectVault::open(&location, VaultOptions::default()).unwrap());
+    let options = Options::with_segment_bytes(64 << 10).vault(Some(vault as _)).object_bytes(64 << 10);
+    let log = Log::open(dir.path().join("log"), options.local_bytes(Some(128 << 10))).unwrap();
+    let begun = Instant::now();
+    let first = loop {
+        log.append(&[b'x'; 1000]).unwrap();
+        let view = ReadOnlyLog::open(dir.path().join("log")).unwrap();
+        if let Some((first, last)) = view.in_object_store() {
+            assert_eq!(first, Index(1));
+            break last.next().get();
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60));
+    };
+    log.close().unwrap();
+    let view = ReadOnlyLog::open(dir.path().join("log")).unwrap();
+    let (stored, end) = (view.in_object_store().unwrap().1.get(), view.last_index().get());
+    assert!(stored + 1 >= first);
+    let path = dir.path().join("log").display().to_string();
+    let told = |from: u64| format!("{} records are not shown (index {from} to {stored})", stored + 1 - from);
+    let count = run(&["-q", "read", &path, "--count"]).ok();
+    assert!(
+        count.text().trim() == (end - stored).to_string() && count.err.contains(&told(1)),
+        "{}",
+        count.err
+    );
+    let read = run(&["read", &path, "--json"]).ok();
+    assert_eq!(read.lines()[0]["index"], stored + 1);
+    assert_eq!(read.error()["in_object_store"], serde_json::json!({ "first": 1, "last": stored }));
+    let before = (end - stored + 2).to_string();
+    assert!(run(&["read", &path, "--last", &before]).ok().err.contains(&told(stored - 1)));
+    assert!(run(&["read", &path, "--since", "1h"]).ok().err.contains(&told(1)));
+    // Nothing is missing here.
+    let from = (stored + 1).to_string();
+    let all = (end - stored).to_string();
+    for start in [&["--from", &from][..], &["--last", &all], &["--last", "0"], &["--since", "2099-01-01"]] {
+        let ran = run(&[&["read", &path][..], start].concat()).ok();
+        assert!(ran.err.is_empty(), "{start:?}: {}", ran.err);
+    }
+    assert!(run(&["read", &path, "--from", "1"]).fails(1).err.contains("in an object store alone"));
 }
 
 fn flip(file: &Path, offset: usize) {
@@ -166,6 +212,8 @@ fn wrong_places_are_refused() {
     let empty = dir.path().display().to_string();
     is_error(&run(&["tier", "verify", &empty, "--json"]).fails(4), "not_found", 14);
     assert!(run(&["tier", "list", &empty, "--json"]).ok().out.is_empty());
+    // That is no error, and does not begin like one.
+    assert_eq!(run(&["tier", "list", &empty]).ok().err, "note: no log has objects there\n");
     let missing = dir.path().join("nowhere");
     let ran = run(&["tier", "list", missing.to_str().unwrap()]).fails(4);
     assert!(ran.err.contains("there is no directory"), "{}", ran.err);
@@ -403,6 +451,8 @@ fn unneeded_objects_are_listed_and_deleted() {
     assert!(stored.object(0).exists() && !stored.object(1).exists() && stored.object(5).exists());
     assert!(folder.join("s/1/2").exists() && !folder.join("o/00000000000000000099#7").exists());
     assert!(!folder.join("s/3#7").exists() && !folder.join("p/3#7").exists() && payload(99).exists());
+    let text = run(&["tier", "gc", &at, "--after", "0", "--delete"]).ok();
+    assert!(text.text().ends_with("  nothing to remove\n"), "{}", text.text());
     let told = status();
     assert_eq!(told["objects"], newest - 5 + 2, "{told}");
     assert_eq!((&told["unneeded_objects"], &told["pins"][0]), (&0.into(), &"early".into()), "{told}");
@@ -435,11 +485,9 @@ fn branches_are_made_shown_and_removed() {
     has_fields(part, &["log_id", "first_object", "last_object"]);
     assert_eq!((&part["log_id"], &part["first_object"]), (&stored.id[..].into(), &0.into()), "{made}");
     let last_object = part["last_object"].as_u64().unwrap();
-    is_error(
-        &run(&["tier", "branch", &at, &place("try"), "--log-id", &stored.id, "--json"]).fails(2),
-        "invalid_argument",
-        9,
-    );
+    let full = run(&["tier", "branch", &at, &place("try"), "--log-id", &stored.id, "--json"]).fails(2);
+    is_error(&full, "invalid_argument", 9);
+    assert!(full.err.contains("is not empty: a branch needs a directory"), "{}", full.err);
     // Commands find the log that they found before there was a branch, and say so.
     let branch = format!("{id} (a branch of log {})", stored.id);
     let taking = format!("taking log {}; --log-id chooses a branch instead: {branch}", stored.id);
@@ -463,7 +511,10 @@ fn branches_are_made_shown_and_removed() {
     for args in [&["unpin", &at, "again", "--json"][..], &["pin", &at, "more", "--json"]] {
         let refused = run(&[&["tier"], args].concat()).fails(2);
         is_error(&refused, "invalid_argument", 9);
-        let which = format!("choose one by --log-id: {}, {branch}", stored.id);
+        let which = format!(
+            "a log and 1 branch are there, and the command is for one of them: choose it by --log-id: {}, {branch}",
+            stored.id
+        );
         assert!(refused.err.contains(&which), "{args:?}: {}", refused.err);
     }
     run(&["tier", "unpin", &at, "again", "--log-id", &stored.id]).ok();
@@ -472,10 +523,8 @@ fn branches_are_made_shown_and_removed() {
     fs::rename(&root, &away).unwrap();
     let alone = run(&["tier", "pin", &at, "again", "--json"]).fails(2);
     is_error(&alone, "invalid_argument", 9);
-    let only = format!(
-        "only branches have objects there: choose one by --log-id: {id} (a branch of log {})",
-        stored.id
-    );
+    let only =
+        format!("only branches are there: choose one by --log-id: {id} (a branch of log {})", stored.id);
     assert!(alone.err.contains(&only), "{}", alone.err);
     fs::rename(&away, &root).unwrap();
     // With another log, each is said to be what it is.
@@ -485,7 +534,7 @@ fn branches_are_made_shown_and_removed() {
     let both = run(&["tier", "branch", &at, &place("both"), "--json"]).fails(2);
     is_error(&both, "invalid_argument", 9);
     for part in [
-        "3 logs have objects there",
+        "2 logs and 1 branch are there",
         &format!("{:032x}", 0xabc),
         &format!("{id} (a branch of log {})", stored.id),
     ] {

@@ -193,7 +193,7 @@ fn named_logs_come_back_from_the_object_store_alone() {
     let now = files(&store);
     assert!(old.iter().all(|(path, bytes)| now.get(path) == Some(bytes)));
     let two = run(&["tier", "fetch", location, dir.path().join("which").to_str().unwrap()]);
-    assert!(two.code == 2 && two.err.contains("2 logs have objects there"), "{}", two.err);
+    assert!(two.code == 2 && two.err.contains("2 logs are there"), "{}", two.err);
 }
 
 fn manifest_line(text: &str, name: &str) -> String {

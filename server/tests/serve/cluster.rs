@@ -73,7 +73,7 @@ fn every_replica_verifies_itself() {
     fed(&["append", &cluster, "--batch", "100"], &lines(1, 200_000)).ok();
     wait_for_all(&servers.iter().collect::<Vec<_>>(), 200_000);
     let sound = run(&["verify", &servers[1].client, "--records", "--json"]).ok().json();
-    assert_eq!(keys(&sound), ["ok", "log_id", "replicas", "records", "seconds"]);
+    assert_eq!(keys(&sound), ["ok", "log_id", "replicas", "groups", "records", "seconds"]);
     assert_eq!(sound["ok"], true);
     let replicas = sound["replicas"].as_array().unwrap();
     assert_eq!(replicas.len(), 3);

@@ -183,7 +183,11 @@ fn mistakes_are_reported() {
     assert_eq!(copy.stop(), Some(0));
 
     let wrong = run(&["follow", path, "--cluster", &other.client]);
-    assert!(wrong.code == 1 && wrong.err.contains("--start-over"), "{} {}", wrong.code, wrong.err);
+    assert!(wrong.code == 2 && wrong.err.contains("--start-over"), "{} {}", wrong.code, wrong.err);
+    // The reason was printed three times, and as if there were another server.
+    let said = format!("{}{}", wrong.out, wrong.err);
+    assert_eq!(said.matches("has log").count(), 1, "{said}");
+    assert!(!said.contains("other server"), "{said}");
     let again = Copy::start(Path::new(path), &["--cluster", &other.client, "--start-over"]);
     assert_ne!(again.event("opened")["log_id"], copy.event("opened")["log_id"]);
     drop(again);

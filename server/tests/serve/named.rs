@@ -6,8 +6,10 @@ use chiplog_net::wire::proto::logspec::append_reply::Reply;
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::fs;
 use std::io::Write as _;
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -43,6 +45,43 @@ fn list(args: &[&str]) -> Vec<Value> {
 
 fn lines(from: u64, to: u64) -> String {
     (from..=to).map(|n| format!("order {n}\n")).collect()
+}
+
+/// It said "sound" and looked at the default log alone.
+#[test]
+fn verify_reads_the_groups_of_named_logs() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = one(dir.path());
+    let client = server.client.clone();
+    run(&["logs", "create", &client, "orders"]).ok();
+    let orders = format!("{client}/orders");
+    fed(&["append", &orders], &lines(1, 40_000)).ok();
+    let data = server.data.clone();
+    let data = data.to_str().unwrap();
+    let sound = run(&["verify", &client, "--json"]).ok().json();
+    let logs: Vec<_> = sound["groups"].as_array().unwrap().iter().map(|group| &group["log"]).collect();
+    assert_eq!(logs, ["_system", "_group-1"], "{sound}");
+    assert!(sound["groups"][1]["bytes"].as_u64().unwrap() > 400_000, "{sound}");
+    let words = run(&["verify", &client]).ok().out;
+    assert!(words.contains(&format!("node 1, _group-1 at {client} (leader): sound")), "{words}");
+    let here = run(&["verify", data, "--json"]).ok().json();
+    let names: Vec<_> = here["named"].as_array().unwrap().iter().map(|log| &log["directory"]).collect();
+    assert_eq!(names, ["named/system", "named/group-1"], "{here}");
+    assert!(run(&["verify", data]).ok().out.contains("\nnamed/group-1: sound: "));
+
+    let segment = server.data.join("named/group-1/00000000000000000001.seg");
+    let file = fs::File::options().read(true).write(true).open(segment).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 200_000).unwrap();
+    file.write_all_at(&[byte[0] ^ 4], 200_000).unwrap();
+    for (target, finding) in [(data, "\nnamed/group-1: CORRUPT: "), (&client, "node 1, _group-1: corrupt: ")]
+    {
+        let words = run(&["verify", target]);
+        assert!(words.code == 3 && words.out.contains(finding), "{} {}", words.code, words.out);
+        let told = run(&["verify", target, "--json"]);
+        assert_eq!((told.code, &told.json()["ok"]), (3, &false.into()), "{}", told.out);
+    }
+    assert_eq!(server.stop(), Some(0));
 }
 
 #[test]

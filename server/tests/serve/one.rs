@@ -125,6 +125,27 @@ fn mistyped_directory_that_was_made_is_in_the_log() {
     assert_eq!(server.said().matches("made the directory").count(), 1, "{}", server.said());
 }
 
+#[test]
+fn directory_that_was_filled_while_a_server_waited_gets_no_cluster() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    std::fs::create_dir_all(server.data.join("lost+found")).unwrap();
+    server.start(&["--set", "groups=1"]);
+    for (file, told) in
+        [("notes", "has other files, such as notes"), ("chiplog.cluster", "is a backup of a cluster")]
+    {
+        std::fs::write(server.data.join(file), "").unwrap();
+        let refused = run(&["member", "init", &server.client]);
+        assert!(refused.code == 2 && refused.err.contains(told), "{} {}", refused.code, refused.err);
+        std::fs::remove_file(server.data.join(file)).unwrap();
+    }
+    run(&["member", "init", &server.client]).ok();
+    // Its own files are no obstacle to its next start.
+    assert_eq!(server.stop(), Some(0));
+    server.start(&["--set", "groups=1"]);
+    assert_eq!(server.stop(), Some(0));
+}
+
 /// `chiplog dev` with these arguments, and what it shows once its servers run.
 fn dev(args: &[&str]) -> (Child, serde_json::Value) {
     let mut child = chiplog()
@@ -169,18 +190,18 @@ fn dev_runs_a_cluster_and_removes_its_files() {
     assert!(!data.exists() && !data.parent().unwrap().exists());
 }
 
-/// Nine consecutive free ports.
-fn nine_ports() -> u16 {
+/// Nine consecutive free ports, from `base` on.
+fn nine_ports(base: u16) -> u16 {
     let is_free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
-    let from = 20_000 + (std::process::id() % 1000) as u16 * 9;
-    (from..30_000).step_by(9).find(|port| (*port..port + 9).all(is_free)).unwrap()
+    let from = base + (std::process::id() % 1000) as u16 * 9;
+    (from..base + 10_000).step_by(9).find(|port| (*port..port + 9).all(is_free)).unwrap()
 }
 
 /// With --data the cluster continues where it stopped.
 #[test]
 fn dev_keeps_a_cluster_in_a_directory() {
     let dir = tempfile::tempdir().unwrap();
-    let port = nine_ports();
+    let port = nine_ports(20_000);
     let mut log_id = None;
     for round in 1..=2 {
         let data = dir.path().to_str().unwrap();
@@ -194,6 +215,42 @@ fn dev_keeps_a_cluster_in_a_directory() {
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
         assert_eq!(wait("it ends", || child.try_wait().unwrap()).code(), Some(0));
     }
+}
+
+/// It hung for a minute and ended with "there is no leader"; signals were ignored meanwhile.
+#[test]
+fn dev_names_the_ports_of_a_kept_cluster() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().to_str().unwrap();
+    let port = nine_ports(10_000);
+    let other = port + 9;
+    let stop = |child: &mut Child| {
+        let pid = rustix::process::Pid::from_child(child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        wait("it ends", || child.try_wait().unwrap()).code()
+    };
+    let (mut child, _) = dev(&["--port", &port.to_string(), "--data", data]);
+    assert_eq!(stop(&mut child), Some(0));
+    let ran = run(&["dev", "--data", data, "--port", &other.to_string()]);
+    let told = format!("has the ports {port} to {}: give --port {port},", port + 8);
+    assert!(ran.code == 2 && ran.err.contains(&told), "{} {}", ran.code, ran.err);
+
+    // Without two replicas there is no leader. That is reported, and a signal ends the wait.
+    for node in ["node2", "node3"] {
+        std::fs::remove_dir_all(dir.path().join(node)).unwrap();
+    }
+    let mut child = chiplog()
+        .args(["dev", "--data", data, "--port", &port.to_string()])
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let begun = Instant::now();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let waits =
+        lines.take_while(|_| begun.elapsed() < PATIENCE).find(|line| line.contains("there is no leader"));
+    assert!(waits.unwrap().contains("waiting up to 60 s for the servers to be one cluster"));
+    assert_eq!(stop(&mut child), Some(0));
 }
 
 #[test]

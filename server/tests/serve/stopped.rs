@@ -1,10 +1,11 @@
-//! A leader is stopped for longer than an election, and then continued.
+//! A leader is stopped for longer than an election, and then continued; a server dies under a client.
 
-use crate::harness::{Server, leader, status, three, wait};
+use crate::harness::{Server, ended, leader, one, run, started, status, three, wait};
 use crate::notary::{Load, Notary, by_strangers};
 use crate::stranger::Stranger;
 use rustix::process::Signal;
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
 use std::time::Duration;
 
 /// When it wakes, its sockets hold requests of clients that believe that it leads, and by its own clock
@@ -59,5 +60,36 @@ fn leader_that_was_stopped_returns_nothing_stale() {
     let theirs = notary.check(&all);
     for (index, record) in said_yes {
         assert_eq!(theirs.get(&index), Some(&record), "acknowledged at {index}");
+    }
+}
+
+/// It said nothing for a minute.
+#[test]
+fn append_reports_that_its_server_died() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = one(dir.path());
+    let at = server.client.clone();
+    let session = dir.path().join("session");
+    for more in [&[][..], &["--session-file", session.to_str().unwrap()]] {
+        let mut child = started(&[&["append", &at][..], more].concat());
+        let mut input = child.stdin.take().unwrap();
+        let before = run(&["info", &at, "--json"]).ok().json()["last"].as_u64().unwrap();
+        input.write_all(b"before\n").unwrap();
+        wait("it is in the log", || {
+            (run(&["info", &at, "--json"]).json()["last"].as_u64()? > before).then_some(())
+        });
+        server.kill();
+        input.write_all(b"after\n").unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let told = said.next().unwrap();
+        assert!(told.contains("confirm nothing; waiting up to 5") && told.contains("s, until 20"), "{told}");
+        assert!(told.contains(&at) && told.contains("refused"), "{told}");
+        server.start(&[]);
+        drop(input);
+        let rest: Vec<String> = said.collect();
+        assert!(!rest.iter().any(|line| line.contains("confirm nothing")), "{rest:?}");
+        assert_eq!(ended(child).code, 0, "{rest:?}");
+        let read = run(&["read", &at, "--last", "2"]).ok().out;
+        assert_eq!(read, "before\nafter\n");
     }
 }

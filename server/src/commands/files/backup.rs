@@ -172,7 +172,7 @@ pub(crate) fn run(args: &BackUp, ui: &Ui) -> Result<Exit> {
     };
     let summary = BackupSummary { notes, ..BackupSummary::new(&backup.info(), left, started.elapsed()) };
     ui.result(&summary, |summary| summary.words(&args.dest))?;
-    summary.notes.iter().for_each(|note| ui.say(note));
+    summary.notes.iter().for_each(|note| ui.note(note));
     Ok(Exit::Ok)
 }
 
@@ -207,7 +207,7 @@ fn directory(dir: &Path, args: &BackUp, ui: &Ui) -> Result<(Backup, u64)> {
     })?;
     bar.finish_and_clear();
     if left > 0 {
-        ui.say(&unproven(left));
+        ui.note(&unproven(left));
     }
     Ok((backup, left))
 }

@@ -215,7 +215,7 @@ fn restore(backup: &Backup, dir: &Path, args: &Restore, started: Instant, ui: &U
             )
         },
     )?;
-    left_out.iter().for_each(|what| ui.say(what));
+    left_out.iter().for_each(|what| ui.note(what));
     Ok(())
 }
 

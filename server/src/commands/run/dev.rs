@@ -7,12 +7,16 @@ use crate::common::output::Ui;
 use crate::common::runtime::runtime;
 use crate::common::scratch::Scratch;
 use crate::common::signals;
+use crate::connect::cluster::REPORT_AFTER;
+use crate::connect::directory::is_log;
+use crate::connect::directory::{check_no_backup, check_no_others};
 use crate::connect::target;
 use crate::serve::{Config, First, Server};
 use chiplog::cluster::{Change, Role};
-use chiplog::{ErrorKind, Log, NodeId};
+use chiplog::{ErrorKind, Log, NodeId, ReadOnlyLog};
 use chiplog_net::peer::GROUPS_MAX;
 use chiplog_net::service::admin::Founding;
+use chiplog_net::wire::address::Address;
 use clap::Args;
 use serde_json::json;
 use std::fmt::Write as _;
@@ -38,7 +42,8 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Dev {
-    /// Keep the replicas in this directory, and continue with those in it.
+    /// Keep the replicas in this directory, and continue with those in it. A backup, and a directory with other
+    /// files, are refused.
     #[arg(long, value_name = "DIR", value_parser = target::directory)]
     data: Option<PathBuf>,
 
@@ -53,6 +58,8 @@ pub(crate) struct Dev {
 }
 
 const NODES: u16 = 3;
+/// How long the servers may take to be one cluster.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Begins the name of a directory that is not kept.
 const PREFIX: &str = "chiplog-dev-";
 
@@ -65,6 +72,9 @@ pub(crate) fn run(args: &Dev, ui: &Ui) -> Result<Exit> {
     if args.port > u16::MAX - 3 * NODES {
         return Err(Failure::usage("--port is too high: nine ports are needed"));
     }
+    if let Some(dir) = &args.data {
+        check_data(dir)?;
+    }
     let (stop, stopped) = oneshot::channel();
     signals::on_stop(move || _ = stop.send(()))?;
     let scratch = match args.data {
@@ -74,9 +84,16 @@ pub(crate) fn run(args: &Dev, ui: &Ui) -> Result<Exit> {
     let dir = scratch.as_ref().map_or_else(|| args.data.clone().unwrap_or_default(), |s| s.dir().into());
     let runtime = runtime(None)?;
     let ended = runtime.block_on(async {
-        let servers = start(args, &dir).await?;
-        announce(&servers, args, ui)?;
-        let _ = stopped.await;
+        let (mut servers, mut stopped) = (Vec::new(), stopped);
+        let begun = tokio::select! {
+            begun = start(args, &dir, &mut servers, ui) => Some(begun),
+            _ = &mut stopped => None,
+        };
+        if let Some(begun) = begun {
+            begun?;
+            announce(&servers, args, ui)?;
+            let _ = stopped.await;
+        }
         let mut ended = Ok(());
         for server in servers {
             ended = ended.and(server.shutdown(false).await);
@@ -107,29 +124,94 @@ fn are_free(mut ports: Range<u16>) -> Result<()> {
     }
 }
 
-async fn start(args: &Dev, dir: &Path) -> Result<Vec<Server>> {
+/// Checks that a directory is one of an earlier run, or has nothing else.
+///
+/// # Errors
+/// It is a backup or the directory of one log, or it has other files and no cluster.
+fn check_data(dir: &Path) -> Result<()> {
+    check_no_backup(dir)?;
+    if is_log(dir) {
+        let what = format!("{} holds a log: give another directory for the cluster", dir.display());
+        return Err(Failure::usage(what));
+    }
+    let nodes: Vec<PathBuf> = (1..=NODES).map(|node| node_directory(dir, node)).collect();
+    if nodes.iter().any(|node| is_log(node)) {
+        return Ok(());
+    }
+    let below = dir.join("cluster");
+    let instead = format!("give an empty or a new one, which may be below it, such as {}", below.display());
+    check_no_others(dir, |path| nodes.iter().any(|node| node == path), &instead)
+}
+
+/// The directory of a server.
+fn node_directory(dir: &Path, node: u16) -> PathBuf {
+    dir.join(format!("node{node}"))
+}
+
+/// The ports of a server: for clients, peers and probes. All 0: any free ones.
+fn ports(first: u16, node: u16) -> [u16; 3] {
+    [0, 1, 2].map(|n| if first == 0 { 0 } else { first + 3 * (node - 1) + n })
+}
+
+/// Checks that the replicas of an earlier run know each other at these ports: they would never find a leader elsewhere.
+///
+/// # Errors
+/// `InvalidArgument`: they were made with others.
+fn check_ports(dir: &Path, first: u16) -> Result<()> {
+    for node in 1..=NODES {
+        // A replica that cannot be read is reported when it is opened.
+        let view = ReadOnlyLog::open(node_directory(dir, node));
+        let members = view.ok().and_then(|view| view.members()).unwrap_or_default();
+        for member in members {
+            let (Ok(node @ 1..=NODES), Ok(known)) =
+                (u16::try_from(member.node.get()), member.address.parse::<Address>())
+            else {
+                continue;
+            };
+            let [client, peer, _] = ports(first, node).map(|port| format!("127.0.0.1:{port}"));
+            if (&known.client, &known.peer) == (&client, &peer) {
+                continue;
+            }
+            let before = known.client.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+            let before = before.and_then(|port| port.checked_sub(3 * (node - 1)));
+            let (dir, last) = (dir.display(), first + 3 * NODES - 1);
+            let words = match before.and_then(|before| Some((before, before.checked_add(3 * NODES - 1)?))) {
+                Some((from, to)) => format!("has the ports {from} to {to}: give --port {from}"),
+                None => {
+                    format!("has node {node} at {} (peers: {}): give its ports", known.client, known.peer)
+                }
+            };
+            return Err(Failure::usage(format!(
+                "the cluster in {dir} {words}, because its replicas find each other there alone; for a new cluster at the ports {first} to {last} give another directory"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Starts the servers one by one, and makes a cluster of them.
+async fn start(args: &Dev, dir: &Path, servers: &mut Vec<Server>, ui: &Ui) -> Result<()> {
     let port = args.port;
     if port > 0 {
+        check_ports(dir, port)?;
         are_free(port..port + 3 * NODES)?;
     }
-    let mut servers = Vec::new();
     for n in 0..NODES {
         let mut config = Config { node: u64::from(n) + 1, groups: args.groups, ..Config::default() };
-        config.data = dir.join(format!("node{}", n + 1));
-        let at = |offset: u16| format!("127.0.0.1:{}", if port == 0 { 0 } else { port + 3 * n + offset });
-        (config.listen.client, config.listen.peer, config.listen.http) = (at(0), at(1), at(2));
+        config.data = node_directory(dir, n + 1);
+        let at = ports(port, n + 1).map(|port| format!("127.0.0.1:{port}"));
+        [config.listen.client, config.listen.peer, config.listen.http] = at;
         // Small enough for a laptop.
         config.log.segment_bytes = Some(crate::serve::size::Size(16 << 20));
         config.cluster.election_timeout_millis = 500;
         config.cluster.heartbeat_millis = 100;
         servers.push(Server::start(config, First::Wait).await?);
     }
-    assemble(&servers).await?;
-    Ok(servers)
+    assemble(servers, ui).await
 }
 
 /// Makes one cluster of the servers, or continues where an earlier attempt stopped.
-async fn assemble(servers: &[Server]) -> Result<()> {
+async fn assemble(servers: &[Server], ui: &Ui) -> Result<()> {
     let Some((first, others)) = servers.split_first() else { return Ok(()) };
     if first.host.opened().is_none() {
         first.found(Founding::Init { force: true }).await?;
@@ -140,11 +222,16 @@ async fn assemble(servers: &[Server]) -> Result<()> {
             server.found(Founding::Join(log_id)).await?;
         }
     }
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let (begun, mut is_reported) = (Instant::now(), false);
     for server in others {
         while let Err(error) = take_in(servers, server).await {
-            if !error.is_retryable() || Instant::now() > deadline {
+            if !error.is_retryable() || begun.elapsed() > PATIENCE {
                 return Err(error.into());
+            }
+            if begun.elapsed() > REPORT_AFTER && !is_reported {
+                is_reported = true;
+                let seconds = PATIENCE.as_secs();
+                ui.say(&format!("waiting up to {seconds} s for the servers to be one cluster: {error}"));
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

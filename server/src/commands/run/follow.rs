@@ -26,6 +26,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+/// How long an event that may end the follower is not printed, because then the error is.
+const MAY_END: Duration = Duration::from_secs(1);
+
 /// How long to wait for servers, for a new copy, before reporting why none answers.
 const FIRST_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -61,8 +64,8 @@ const SERVERS: &str = "servers";
 /// After a restart it continues where it stopped; --object-store has to be given at each start.
 ///
 /// Records that were discarded before they arrived are missing in the copy; the command reports them. If the
-/// copy is full or no server answers, it retries forever. It ends if its files fail or the servers have
-/// another log.
+/// copy is full or no server answers, it retries forever. It ends if its files fail (status 1) or the servers have
+/// another log (status 2).
 ///
 /// A new copy needs a server at the start: it waits up to 30 s for one (status 5), but ends at once if a
 /// server refuses the token.
@@ -314,16 +317,30 @@ fn passes(error: &chiplog::Error) -> bool {
 
 /// Prints events until the follower is closed or ends by itself.
 fn print_events(follower: &Follower, ui: &Ui) -> Result<()> {
+    let print = |event: &FollowerEvent| value(event).map_or(Ok(()), |shown| print_event(ui, &shown));
+    let mut held: Option<FollowerEvent> = None;
     loop {
-        let event = match follower.next_event(Duration::MAX) {
-            Ok(FollowerEvent::Stopped { error }) => return Err(stopped(error)),
-            Ok(event) => event,
+        let patience = if held.is_some() { MAY_END } else { Duration::MAX };
+        let next = follower.next_event(patience);
+        if let Ok(FollowerEvent::Stopped { error }) = next {
+            return Err(stopped(error)); // which says what is held
+        }
+        if let Some(failed) = held.take() {
+            print(&failed)?;
+        }
+        match next {
+            Ok(event) if !ui.json && may_end(&event) => held = Some(event),
+            Ok(event) => print(&event)?,
+            Err(error) if error.kind() == ErrorKind::Timeout => {}
             Err(_) => return Ok(()),
-        };
-        if let Some(shown) = value(&event) {
-            print_event(ui, &shown)?;
         }
     }
+}
+
+/// Whether the follower may end because of what this event reports, if no other server answers differently.
+fn may_end(event: &FollowerEvent) -> bool {
+    use ErrorKind::{Diverged, NotFound, Unsupported};
+    matches!(event, FollowerEvent::Failed { error, .. } if matches!(error.kind(), Diverged | NotFound | Unsupported))
 }
 
 /// The library reports what is wrong; the command line adds what to do.
@@ -333,7 +350,11 @@ fn stopped(error: chiplog::Error) -> Failure {
         ErrorKind::TooLarge => "; continue with a larger --segment-bytes",
         _ => return error.into(),
     };
-    Failure::new(error.kind(), format!("{error}{advice}"))
+    let failure = Failure::new(error.kind(), format!("{error}{advice}"));
+    match error.kind() {
+        ErrorKind::Diverged => failure.with_exit(Exit::Usage),
+        _ => failure,
+    }
 }
 
 fn opened(follower: &Follower, server: Option<&CopyServer>) -> Value {
@@ -390,7 +411,8 @@ fn words(event: &Value) -> String {
         ),
         "discarded" => format!("records below {} were discarded", number("first")),
         "failed" => {
-            format!("looking for another server: {}", event["error"]["message"].as_str().unwrap_or_default())
+            let why = event["error"]["message"].as_str().unwrap_or_default();
+            format!("trying again, and other servers if there are any: {why}")
         }
         _ => format!("{} events were missed", number("events")),
     }
@@ -431,7 +453,7 @@ mod tests {
                 "switched from a:1 to b:1",
                 "records 7 to 999 are missing: they were discarded before they arrived",
                 "records below 12 were discarded",
-                "looking for another server: no room",
+                "trying again, and other servers if there are any: no room",
                 "3 events were missed",
             ]
         );

@@ -42,7 +42,7 @@ Examples:
 ///
 /// If the directory holds a replica, the server continues with it. If it is empty, the server waits until
 /// `chiplog member init` makes it the first server of a cluster or `chiplog member add` adds it to one.
-/// --init and --join do that at once.
+/// --init and --join do that at once. A backup, and a directory with other files and no replica, are refused.
 ///
 /// The key `groups` is for named logs (`chiplog logs`): --set groups=2 keeps them in two groups. It is 0 by
 /// default, which keeps none. Use the same number on all servers, from the beginning or later: the

@@ -6,7 +6,7 @@
 //! - A server with a wrong path in `group_directories` does not start. One whose disk is not mounted starts.
 
 use super::{Groups, NAMED, SYSTEM, Task};
-use crate::connect::open_log;
+use crate::connect::directory;
 use chiplog::{Error, Logs};
 use std::path::PathBuf;
 
@@ -43,7 +43,7 @@ impl Groups {
             SYSTEM => Some(self.path(SYSTEM)),
             group => self.inner.directories.find(group)?,
         };
-        Ok(found.filter(|path| open_log::is_log(path)))
+        Ok(found.filter(|path| directory::is_log(path)))
     }
 
     /// The directory of the replica that is there, or one for a new replica. Called under the lock.

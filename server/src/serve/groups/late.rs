@@ -15,7 +15,7 @@
 use super::elsewhere::address_of;
 use super::marker::Marker;
 use super::{Groups, HOST_TIMEOUT, NAMED, SYSTEM, Task, unmade};
-use crate::connect::open_log;
+use crate::connect::directory;
 use chiplog::cluster::Role;
 use chiplog::{Error, ErrorKind, Log, NodeId, Term};
 use chiplog_net::peer::GroupOn;
@@ -87,7 +87,7 @@ impl Groups {
         };
         let system = self.path(SYSTEM);
         let mut sign = (Marker::read(data)? == Marker::Had).then(|| Marker::path(data));
-        if open_log::is_log(&system) {
+        if directory::is_log(&system) {
             sign = Some(system.clone()); // it is damaged, or of another cluster
         }
         match std::fs::read_dir(&named) {
@@ -96,7 +96,7 @@ impl Groups {
                     let path = entry.map_err(|e| io(&named, e))?.path();
                     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
                     // Not what a file system puts there, such as lost+found.
-                    if path != system && (name.starts_with(GROUP) || open_log::is_log(&path)) {
+                    if path != system && (name.starts_with(GROUP) || directory::is_log(&path)) {
                         sign = Some(path);
                     }
                 }

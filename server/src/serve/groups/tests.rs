@@ -98,5 +98,5 @@ fn system_log_is_not_set_aside() {
         Groups::over(config.clone(), None, address.clone(), transport.clone(), LogSlot::new()).unwrap();
     drop(groups);
     assert_eq!(waiting.host(SYSTEM, LogId(7)).unwrap_err().kind(), ErrorKind::Diverged);
-    assert!(open_log::is_log(&waiting.path(SYSTEM)) && !aside(&waiting, SYSTEM));
+    assert!(directory::is_log(&waiting.path(SYSTEM)) && !aside(&waiting, SYSTEM));
 }

@@ -12,6 +12,7 @@ mod journal;
 mod pump;
 mod remote;
 mod resume;
+mod stall;
 
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
@@ -19,6 +20,7 @@ use crate::common::format;
 use crate::common::number::whole_number;
 use crate::common::output::Ui;
 use crate::connect::cluster::Connect;
+use crate::connect::directory;
 use crate::connect::open_log;
 use crate::connect::open_log::{CodecName, WriteOptions};
 use crate::connect::remote::Remote;
@@ -66,7 +68,8 @@ Examples:
 /// together and in order, but batches can come in any order.
 ///
 /// Servers: each thread has a connection and a session, so a record that is sent again after a failure is in
-/// the log once and in order. Status 5: no leader was found, nothing was appended. Status 6: the servers
+/// the log once and in order. If the servers confirm nothing for 3 s, the command reports why, and that it waits for up
+/// to a minute. Status 5: no leader was found, nothing was appended. Status 6: the servers
 /// stopped answering; what is not reported as durable may or may not be in the log. Running the command again
 /// appends the input again, unless it has a session file.
 ///
@@ -201,7 +204,7 @@ pub(crate) fn run(args: &Append, ui: &Ui) -> Result<Exit> {
             if !args.log.creates() {
                 args.target.check_new()?;
             }
-            let is_new = !open_log::is_log(dir);
+            let is_new = !directory::is_log(dir);
             let opened = open_log::open(dir, options)?;
             if is_new {
                 ui.say(&format!("made a new log in the directory {}", dir.display()));

@@ -98,6 +98,9 @@ pub(super) struct Shared {
     threads: usize,
     stop: AtomicBool,
     interrupted: AtomicBool,
+    /// Records, or batches with a session file, that a producer took, and those of them that have a result.
+    taken: AtomicU64,
+    settled: AtomicU64,
     /// Whether something was sent that may or may not be in the log.
     in_doubt: AtomicBool,
     /// The first reason to stop early.
@@ -123,6 +126,30 @@ impl Shared {
         self.stop.load(Relaxed)
     }
 
+    /// Counts what a producer is about to take.
+    pub(super) fn take(&self) {
+        self.taken.fetch_add(1, Relaxed);
+    }
+
+    /// The producer did not take it.
+    pub(super) fn untake(&self) {
+        self.taken.fetch_sub(1, Relaxed);
+    }
+
+    /// Counts a result.
+    pub(super) fn settle(&self) {
+        self.settled.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn settled(&self) -> u64 {
+        self.settled.load(Relaxed)
+    }
+
+    /// Whether a producer has something without a result.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.taken.load(Relaxed) != self.settled()
+    }
+
     pub(super) fn doubt(&self) {
         self.in_doubt.store(true, Relaxed);
     }
@@ -145,6 +172,9 @@ impl Shared {
 
 /// The destination of batches.
 pub(super) trait Sink: Send + Sync + 'static {
+    /// Begins what a run needs beside its workers.
+    fn begin(&self, _shared: &Arc<Shared>) {}
+
     /// The main loop of a worker: takes batches until the end or a stop; returns when everything it took is
     /// settled.
     fn work(&self, shared: &Arc<Shared>, jobs: &Receiver<Work>, bar: &ProgressBar);
@@ -172,6 +202,8 @@ pub(super) fn run(
         threads,
         stop: AtomicBool::new(false),
         interrupted: AtomicBool::new(false),
+        taken: AtomicU64::new(0),
+        settled: AtomicU64::new(0),
         in_doubt: AtomicBool::new(false),
         failure: Mutex::new(None),
     });
@@ -181,6 +213,7 @@ pub(super) fn run(
         on_signal.interrupted.store(true, Relaxed);
         on_signal.stop_early();
     })?;
+    sink.begin(&shared);
     let mut workers = Vec::new();
     for n in 0..threads {
         let (to, sink, jobs, bar) = (shared.clone(), sink.clone(), jobs.clone(), bar.clone());

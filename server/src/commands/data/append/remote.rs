@@ -2,6 +2,8 @@
 //! unconfirmed after a failure is sent again, and is in the log once.
 
 use super::pump::{Shared, Sink, Work};
+use super::stall;
+use super::stall::{DELIVERY, STOP_CHECK};
 use crate::connect::remote::{Remote, failure};
 use chiplog::{Appended, Batch, ErrorKind};
 use chiplog_net::client::{Producer, ProducerOptions};
@@ -10,10 +12,6 @@ use indicatif::ProgressBar;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// If no server accepts a record within this time, the command ends.
-pub(super) const DELIVERY: Duration = Duration::from_secs(60);
-/// How often a wait checks whether it should end.
-pub(super) const STOP_CHECK: Duration = Duration::from_millis(250);
 /// How long batches in flight have when the command is to end.
 pub(super) const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -36,6 +34,10 @@ impl Servers {
 }
 
 impl Sink for Servers {
+    fn begin(&self, shared: &Arc<Shared>) {
+        self.remote.spawn(stall::report(shared.clone(), self.remote.given_servers()));
+    }
+
     fn work(&self, shared: &Arc<Shared>, jobs: &Receiver<Work>, bar: &ProgressBar) {
         let Some(producer) = begin(&self.remote, &self.options, shared) else { return };
         while let Ok(Work::Batch(batch, _)) = jobs.recv() {
@@ -86,26 +88,34 @@ async fn send(
     for (n, record) in records.iter().enumerate() {
         loop {
             let (to, bar, bytes, last) = (shared.clone(), bar.clone(), record.len() as u64, n + 1 == count);
-            let settled = move |result: chiplog::Result<_>| match result {
-                Ok(first) => {
-                    to.tally.add(Appended { first, count: 1 }, bytes, last);
-                    bar.inc(bytes + 1); // one newline
-                }
-                Err(error) => {
-                    // No answer arrived: the append may have been carried out.
-                    if error.kind() == ErrorKind::Timeout {
-                        to.doubt();
+            let settled = move |result: chiplog::Result<_>| {
+                to.settle();
+                match result {
+                    Ok(first) => {
+                        to.tally.add(Appended { first, count: 1 }, bytes, last);
+                        bar.inc(bytes + 1); // one newline
                     }
-                    to.fail(failure(error));
+                    Err(error) => {
+                        // No answer arrived: the append may have been carried out.
+                        if error.kind() == ErrorKind::Timeout {
+                            to.doubt();
+                        }
+                        to.fail(failure(error));
+                    }
                 }
             };
+            shared.take();
             match producer.send_with(record, settled).await {
                 Err(error) if error.kind() == ErrorKind::Busy => {
+                    shared.untake();
                     if shared.stopped() {
                         return Ok(());
                     }
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    shared.untake();
+                    return Err(error);
+                }
                 Ok(()) => break,
             }
         }

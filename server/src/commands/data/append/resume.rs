@@ -5,6 +5,8 @@
 
 use super::journal::{Cut, Journal, Sum};
 use super::pump::{Plan, Shared, Sink, Work};
+use super::stall;
+use super::stall::{DELIVERY, STOP_CHECK};
 use crate::common::failure::{Failure, Result};
 use crate::connect::remote::{Remote, failure};
 use chiplog::{Appended, Batch, ErrorKind, Sequence};
@@ -14,7 +16,7 @@ use indicatif::ProgressBar;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::remote::{DELIVERY, LAST_WORDS, STOP_CHECK, begin, flush};
+use super::remote::{LAST_WORDS, begin, flush};
 
 /// The servers that the records go to, and the journal of earlier records.
 pub(super) struct Resuming {
@@ -93,6 +95,7 @@ impl Resuming {
         loop {
             let (to, bar, journal) = (shared.clone(), bar.clone(), self.journal.clone());
             let settled = move |result: chiplog::Result<_>| {
+                to.settle();
                 let there = match result {
                     Ok(first) => {
                         to.tally.add(Appended { first, count }, bytes, true);
@@ -113,13 +116,18 @@ impl Resuming {
                     }
                 }
             };
+            shared.take();
             match producer.send_batch(&records, settled).await {
                 Err(error) if error.kind() == ErrorKind::Busy => {
+                    shared.untake();
                     if shared.stopped() {
                         return Ok(false);
                     }
                 }
-                Err(error) => return Err(doubtful(error)),
+                Err(error) => {
+                    shared.untake();
+                    return Err(doubtful(error));
+                }
                 Ok(()) => return Ok(true),
             }
         }
@@ -127,6 +135,10 @@ impl Resuming {
 }
 
 impl Sink for Resuming {
+    fn begin(&self, shared: &Arc<Shared>) {
+        self.remote.spawn(stall::report(shared.clone(), self.remote.given_servers()));
+    }
+
     fn work(&self, shared: &Arc<Shared>, jobs: &Receiver<Work>, bar: &ProgressBar) {
         let Some(mut place) = lock(&self.place).take() else { return };
         let Some(producer) = begin(&self.remote, &self.options, shared) else { return };

@@ -16,7 +16,7 @@ use crate::common::signals;
 use crate::connect::cluster::Connect;
 use crate::connect::open_log;
 use crate::connect::target::Target;
-use chiplog::{ErrorKind, Index, Reader, Record, Start};
+use chiplog::{ErrorKind, Index, ReadOnlyLog, Reader, Record, Start};
 use clap::Args;
 use record_format::Format;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -56,6 +56,11 @@ Format:
 ///
 /// Prints durable records. Beside a running writer it is a few milliseconds behind. Every record's checksum
 /// is verified before it is printed. A closed pipe ends the command quietly with status 0.
+///
+/// A directory: prints the records of its files. A copy or a replica with an object store may keep older ones there
+/// alone. If they belong to what is asked for, their indexes are reported on standard error (with --json as
+/// {"in_object_store": {"first", "last"}}), and the status stays 0. If --from is one of them, status 1. Servers and
+/// copies that run read them from the store.
 ///
 /// Servers: prints every record that was confirmed before the command began, which needs a majority. --stale
 /// needs none.
@@ -225,6 +230,9 @@ pub(crate) fn run(args: &Read, ui: &Ui) -> Result<Exit> {
 fn view(args: &Read, dir: &Path, start: Start, form: &Form<'_>, ui: &Ui) -> Result<u64> {
     let read_only = open_log::view(dir)?;
     let mut reader = read_only.reader(start)?;
+    if let Some((first, last)) = stored_alone(&read_only, &reader, start) {
+        note_stored(first, last, dir, ui);
+    }
     let stop = stop_flag(args)?;
     let copied = copy(args, &mut reader, form, &stop, ui);
     // If the view met damage, that is why it ended.
@@ -236,6 +244,42 @@ fn view(args: &Read, dir: &Path, start: Start, form: &Form<'_>, ui: &Ui) -> Resu
         note(unproven_in(&read_only, dir), ui);
     }
     Ok(count)
+}
+
+/// The records that belong to what is asked for and are in an object store alone, so that `reader` begins after them.
+fn stored_alone(read_only: &ReadOnlyLog, reader: &Reader, start: Start) -> Option<(Index, Index)> {
+    let (first, last) = read_only.in_object_store()?;
+    if reader.position() != last.next() {
+        return None;
+    }
+    match start {
+        // Which of them are as new as that is known in the store alone.
+        Start::First | Start::Timestamp(_) => Some((first, last)),
+        Start::Last(n) => {
+            let wanted = Index(read_only.last_index().get().saturating_sub(n).saturating_add(1));
+            (wanted <= last).then_some((wanted.max(first), last))
+        }
+        _ => None,
+    }
+}
+
+/// Reports on standard error, also with --quiet, which records are missing in the output.
+fn note_stored(first: Index, last: Index, dir: &Path, ui: &Ui) {
+    let mut stderr = io::stderr().lock();
+    // A closed standard error is no reason to fail.
+    let _ = if ui.json {
+        let stored = json!({ "in_object_store": { "first": first.get(), "last": last.get() } });
+        writeln!(stderr, "{stored}")
+    } else {
+        let count = last.get().saturating_sub(first.get()).saturating_add(1);
+        writeln!(
+            stderr,
+            "chiplog: {} not shown (index {first} to {last}): {} in an object store alone, and {} is read without one. `chiplog read HOST:PORT` of a server, or of a copy that runs with --listen, shows all; `chiplog tier fetch` and `chiplog restore` make a log of the objects",
+            format::many(count, "record is", "records are"),
+            if count == 1 { "it is" } else { "they are" },
+            dir.display(),
+        )
+    };
 }
 
 /// The flag that Ctrl-C sets with --follow.

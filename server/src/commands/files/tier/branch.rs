@@ -40,6 +40,13 @@ pub(super) fn run(vault: &dyn Vault, dir: &Path, wanted: &Wanted, ui: &Ui) -> Re
     };
     let options = BranchOptions::default().to(to).pin(wanted.pin.clone());
     let made = Branch::make(vault, log, dir, &options).map_err(|error| {
+        let is_full = std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
+        if error.kind() == ErrorKind::InvalidArgument && is_full {
+            let dir = dir.display();
+            return Failure::usage(format!(
+                "{dir} is not empty: a branch needs a directory that is missing or empty"
+            ));
+        }
         match wanted.to_time.filter(|_| error.kind() == ErrorKind::OutOfRange) {
             Some(time) => {
                 let what = format!(
@@ -73,11 +80,11 @@ pub(super) fn run(vault: &dyn Vault, dir: &Path, wanted: &Wanted, ui: &Ui) -> Re
     })?;
     // A list that cannot be read says as much: there are named logs.
     if !matches!(ClusterLogs::find(vault, log), Ok(None)) {
-        ui.say(
+        ui.note(
             "it has no named logs: the log is the default log of a cluster, and a branch is of one log. `chiplog tier fetch` and \
              `chiplog restore` bring all of them",
         );
     }
-    shown.log.left_out().iter().for_each(|what| ui.say(what));
+    shown.log.left_out().iter().for_each(|what| ui.note(what));
     Ok(Exit::Ok)
 }

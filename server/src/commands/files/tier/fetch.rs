@@ -170,7 +170,7 @@ pub(super) fn run(vault: &dyn Vault, dir: &Path, wanted: &Wanted<'_>, ui: &Ui) -
 
 /// Shows the remarks about a backup. No option hides those of one that ends early.
 pub(crate) fn show_notes(notes: &[String], ends_early: bool, ui: &Ui) {
-    notes.iter().for_each(|note| if ends_early { ui.warn(note) } else { ui.say(note) });
+    notes.iter().for_each(|note| if ends_early { ui.warn(note) } else { ui.note(note) });
 }
 
 /// The status of a command that has made or checked a backup. One that lacks records which the store has, or had, is kept: it may be all

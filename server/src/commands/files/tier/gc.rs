@@ -96,6 +96,9 @@ impl Shown {
                 format::many(small, "small or half-written file", "small or half-written files")
             );
         }
+        if self.unneeded_objects + self.old_begins + self.half_written + self.payloads.unneeded() == 0 {
+            out += "  nothing to remove\n";
+        }
         out
     }
 }
@@ -107,7 +110,7 @@ pub(super) fn run(vault: &dyn Vault, half_written: &HalfWritten, wanted: &Wanted
         return Err(Failure::new(ErrorKind::NotFound, what));
     }
     if found.is_empty() {
-        ui.say("no log has objects there");
+        ui.note("no log has objects there");
     }
     for log in found.into_keys().map(LogId) {
         let shown = collect(vault, half_written, log, wanted)?;

@@ -65,21 +65,21 @@ pub(super) fn run(vault: &dyn Vault, ui: &Ui) -> Result<Exit> {
         return Ok(Exit::Ok);
     }
     if logs.is_empty() {
-        ui.say("no log has objects there");
+        ui.note("no log has objects there");
         return Ok(Exit::Ok);
     }
     let rows: Vec<_> = [COLUMNS.map(str::to_owned)].into_iter().chain(logs.iter().map(Shown::row)).collect();
     print(format::table(&rows).as_bytes())?;
     for log in logs.iter().filter(|log| !log.branch_of.is_empty()) {
         let parts: Vec<_> = log.branch_of.iter().map(Part::words).collect();
-        ui.say(&format!("log {} is a branch, and reads {}", log.log_id, parts.join(", ")));
+        ui.note(&format!("log {} is a branch, and reads {}", log.log_id, parts.join(", ")));
     }
     for (log, why) in found.iter().filter_map(|(log, listed)| Some((log, listed.refused()?))) {
-        ui.say(&format!("log {}: {why}", to_hex(*log)));
+        ui.note(&format!("log {}: {why}", to_hex(*log)));
     }
     for log in logs.iter().filter(|log| log.missing > 0) {
         let missing = format::many(log.missing, "object is", "objects are");
-        ui.say(&format!("{missing} missing of log {}: `chiplog tier verify` names them", log.log_id));
+        ui.note(&format!("{missing} missing of log {}: `chiplog tier verify` names them", log.log_id));
     }
     Ok(Exit::Ok)
 }

@@ -50,11 +50,11 @@ Examples:
       A store of another provider, with keys from a file.
 
 Locations:
-  s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, file:///DIRECTORY or an absolute path:
-  what object_store is in a server's file.
-  https://HOST:PORT or http://HOST:PORT: a server's port for clients. `list`, `verify` and `fetch` get the
-  objects through it, without credentials of the store; with tokens, one of the role `read` without a scope.
-  Slices and pins are in the store alone.
+  s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, file:///DIRECTORY or an absolute
+  path: what object_store is in a server's file.
+  https://HOST:PORT or http://HOST:PORT: a server's port for clients. `list`, `verify` and `fetch`
+  get the objects through it, without credentials of the store; with tokens, one of the role
+  `read` without a scope. Slices and pins are in the store alone.
 
 Credentials:
   Without --credentials the keys are those of the environment, as for the store's own programs:
@@ -62,8 +62,8 @@ Credentials:
                   AWS_ENDPOINT_URL; without keys, the role of the machine or container
     Google Cloud  GOOGLE_APPLICATION_CREDENTIALS, GOOGLE_SERVICE_ACCOUNT
     Azure         AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY
-  The right to list and to read objects is enough; backup, branch, pin, unpin and gc --delete also create or
-  delete them.";
+  The right to list and to read objects is enough; backup, branch, pin, unpin and gc --delete also
+  create or delete them.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -81,7 +81,8 @@ JSON fields, one object per line:
   log_id, objects, first, last (numbers of objects; null: there is none), bytes, missing (how many
   objects are not there that have to be: those whose records are discarded can be deleted), slices,
   slice_bytes
-  branch_of  of a branch, which objects it reads from other logs: each {\"log_id\", \"first_object\", \"last_object\"}
+  branch_of  of a branch, which objects it reads from other logs: each {\"log_id\",
+             \"first_object\", \"last_object\"}
   not_served  of a branch that a server does not serve, why: then objects is 0; else null";
 
 const VERIFY_EXAMPLES: &str = "\
@@ -91,21 +92,24 @@ Examples:
   chiplog tier verify /mnt/objects --json | jq '.logs[].faults[] | {object, what}'
 
 Faults:
-  corrupt      an object is missing, damaged, or does not continue the one before; a slice is damaged, or
-               one is missing before others; payload is missing or damaged; of the default log of a cluster,
-               the list of its logs, or a backup that `tier backup` or `tier pin` has made of all of them, is
-               damaged, or one of its logs or pins is missing (status 3)
+  corrupt      an object is missing, damaged, or does not continue the one before; a slice is
+               damaged, or one is missing before others; payload is missing or damaged; of the
+               default log of a cluster, the list of its logs, or a backup that `tier backup` or
+               `tier pin` has made of all of them, is damaged, or one of its logs or pins is missing
+               (status 3)
   harmless     only a shortcut is damaged, every record can be read (status 0)
   undecodable  a batch is stored as it was appended, but cannot be unpacked (status 0)
   A replica that still has the records on its disk serves them. The object itself is not replaced.
 
-Through a server, a branch that reads objects of another log is not checked, which the command says (status 7).
+Through a server, a branch that reads objects of another log is not checked, which the command says
+(status 7).
 
 JSON fields:
   ok (all was checked, and is sound), seconds
   not_checked  each {\"log_id\", \"why\"}
-  logs  each {\"log_id\", \"objects\", \"first_object\", \"last_object\", \"records\", \"bytes\", \"first\", \"last\"
-        (indexes of records), \"slices\", \"slice_bytes\", \"slices_used\" (those that `fetch` would take),
+  logs  each {\"log_id\", \"objects\", \"first_object\", \"last_object\", \"records\", \"bytes\", \"first\",
+        \"last\" (indexes of records), \"slices\", \"slice_bytes\", \"slices_used\" (those that `fetch`
+        would take),
         \"sliced_last\" (the last record in these; null: there are none), \"corrupt\", \"harmless\",
         \"undecodable\", \"faults\", \"faults_left_out\", \"branch_of\" (as in `chiplog tier list`)}
         faults  each {\"object\" (null: none), \"offset\", \"bytes\", \"severity\", \"what\"}";
@@ -383,13 +387,13 @@ Examples:
   chiplog tier status s3://bucket/chiplog --cluster log1:7411 --json | jq .server.unstored_records
 
 JSON fields, one object per line:
-  log_id, objects, bytes, first_object, last_object (numbers; null: there is none), root (whether the
-  object `root` is there)
+  log_id, objects, bytes, first_object, last_object (numbers; null: there is none), root (whether
+  the object `root` is there)
   first, last       the indexes of the records that these objects make a log of; null: none
   missing           how many objects are not there that have to be
   begin             all records of objects below this number are discarded
-  branch_of         of a branch, which objects it reads from other logs, as in `chiplog tier list`; the other
-                    figures are of its own objects alone, except for first and last
+  branch_of         of a branch, which objects it reads from other logs, as in `chiplog tier list`;
+                    the other figures are of its own objects alone, except for first and last
   pins              the names of the pins
   pinned_objects, pinned_bytes      of discarded records, under pins
   unneeded_objects, unneeded_bytes  of discarded records, under no pin
@@ -397,8 +401,8 @@ JSON fields, one object per line:
   unneeded_payloads, unneeded_payload_bytes  those that nothing needs
   payloads_unclear  why it cannot be seen which are needed: then all count as needed; else null
   unknown           objects that this version does not know
-  server            null without --cluster; else {\"leader\", \"last\", \"stored_index\", \"unstored_records\",
-                    \"unstored_bytes\", \"object_failures\"}, as the leader says";
+  server            null without --cluster; else {\"leader\", \"last\", \"stored_index\",
+                    \"unstored_records\", \"unstored_bytes\", \"object_failures\"}, as the leader says";
 
 const GC_EXAMPLES: &str = "\
 Examples:
@@ -434,7 +438,8 @@ Examples:
 JSON fields:
   log_id, first, last, records, last_timestamp (ms since 1970), last_time, seconds
   left_out   {\"first\", \"last\"}, only if --to-index is inside an append, which is left out then
-  branch_of  which objects it reads from other logs, as in `chiplog tier list`; none: it has all records itself";
+  branch_of  which objects it reads from other logs, as in `chiplog tier list`; none: it has
+             all records itself";
 
 const BACKUP_EXAMPLES: &str = "\
 Examples:
@@ -475,42 +480,44 @@ Columns:
   OBJECTS  the numbers of the first and the last object that it keeps
   RECORDS  the indexes of the first and the last record in these objects
   MADE     when it was made, by the clock of the machine that made it
-  BACKUP   cluster: it is a part of a backup of all logs of a cluster, which `tier backup` or `tier pin` has made,
-           and `tier unpin` removes as a whole; broken: the same, and a pin of another log is missing;
-           branch: a branch reads these objects; log: of this log alone
+  BACKUP   cluster: it is a part of a backup of all logs of a cluster, which `tier backup` or
+           `tier pin` has made, and `tier unpin` removes as a whole; broken: the same, and a pin of
+           another log is missing; branch: a branch reads these objects; log: of this log alone
 
 JSON fields, one object per line:
   log_id, name, first_object, last_object, first, last (indexes of records), made_time
   made_timestamp  ms since 1970
-  missing         how many of these objects are not there: they are lost, or the command that made the
-                  pin was interrupted
+  missing         how many of these objects are not there: they are lost, or the command that made
+                  the pin was interrupted
   branch          the id of the branch that reads these objects; null: it is no branch's pin
   set             of a part of a backup of a cluster, the id of the cluster's default log; else null
-  set_empty       of such a part, the names of the logs of which the backup has nothing, because nothing was stored
+  set_empty       of such a part, the names of the logs of which the backup has nothing, because
+                  nothing was stored
   broken          of a part of a backup that is none any more, why; else null";
 
 const FETCH_EXAMPLES: &str = "\
 Examples:
   chiplog tier fetch s3://bucket/chiplog /backup/lost
   chiplog restore /backup/lost /var/lib/chiplog/1
-      A log that begins with these records, and all named logs. `chiplog serve` of node 1 makes a new
-      cluster of it.
+      A log that begins with these records, and all named logs. `chiplog serve` of node 1 makes a
+      new cluster of it.
   chiplog tier fetch s3://bucket/chiplog /backup/most --without group-2
       An object of group-2 is damaged: all but the records of its logs.
   chiplog restore /backup/lost/default ./before --to-index 41200
   chiplog tier fetch s3://bucket/chiplog ./backup --pin before-upgrade
   chiplog tier fetch https://log1:7411 ./backup --tls-authority clients.pem --token-file ./token
-      Through a server, without credentials of the bucket. Its newest records may be in no object yet:
-      `chiplog backup` makes a copy with all of them.
-  chiplog tier fetch /mnt/objects ./backup --log-id 5f0c39a1f3b54e0d8c1b5a7f2e9d4c36 --json | jq .last
+      Through a server, without credentials of the bucket. Its newest records may be in no object
+      yet: `chiplog backup` makes a copy with all of them.
+  chiplog tier fetch /objects ./backup --log-id 5f0c39a1f3b54e0d8c1b5a7f2e9d4c36 --json | jq .last
 
 JSON fields:
-  those of `chiplog backup`; of a cluster without last_timestamp, last_time and unproven, with files and
-  bytes of all logs, and
-  logs        each {\"name\" (default, system for the catalogue, group-1 …), \"log_id\", \"first\", \"last\", \"bytes\",
-              \"ends_early\"}
-  ends_early  whether a log ends before entries that the store has, or had: slices or payload before them are
-              missing or damaged, or nothing is left of a log of a cluster (then the status is 8, without --allow-early-end)
+  those of `chiplog backup`; of a cluster without last_timestamp, last_time and unproven, with files
+  and bytes of all logs, and
+  logs        each {\"name\" (default, system for the catalogue, group-1 …), \"log_id\", \"first\",
+              \"last\", \"bytes\", \"ends_early\"}
+  ends_early  whether a log ends before entries that the store has, or had: slices or payload before
+              them are missing or damaged, or nothing is left of a log of a cluster (then the status
+              is 8, without --allow-early-end)
   notes       what the backup does not have, and why: one text each; `chiplog restore` repeats them
   branches    without --log-id: the branches that are there and were not fetched, one text each";
 

@@ -2,6 +2,7 @@
 //!
 //! Must not know: how logs are shown.
 
+use crate::common::format;
 use crate::common::output::Ui;
 use chiplog::backup::{Branch, BranchPart, ClusterLogs};
 use chiplog::vault::Vault;
@@ -172,8 +173,8 @@ pub(super) fn sole_log(vault: &dyn Vault, chosen: Option<LogId>) -> Result<LogId
         return Ok(log);
     }
     let what = format!(
-        "{} logs have objects there: choose one by --log-id: {}, {}",
-        branches.len() + 1,
+        "a log and {} are there, and the command is for one of them: choose it by --log-id: {}, {}",
+        format::many(branches.len() as u64, "branch", "branches"),
         to_hex(log.get()),
         branches.join(", ")
     );
@@ -222,15 +223,18 @@ fn choose(vault: &dyn Vault, chosen: Option<LogId>) -> Result<Chosen> {
         ([], []) => Err(Error::new(ErrorKind::NotFound, "no log has objects there")),
         ([(log, _)], _) => Ok(Chosen { log: LogId(**log), branches: branch_names }),
         ([], branches) => {
-            let what =
-                format!("only branches have objects there: choose one by --log-id: {}", branches.join(", "));
+            let what = format!("only branches are there: choose one by --log-id: {}", branches.join(", "));
             Err(Error::new(ErrorKind::InvalidArgument, what))
         }
         (found, _) => {
             let names: Vec<String> = found.iter().map(shown).chain(branch_names.iter().cloned()).collect();
+            let branches = match branch_names.len() as u64 {
+                0 => String::new(),
+                n => format!(" and {}", format::many(n, "branch", "branches")),
+            };
             let what = format!(
-                "{} logs have objects there: choose one by --log-id: {}",
-                names.len(),
+                "{} logs{branches} are there: choose one by --log-id: {}",
+                found.len(),
                 names.join(", ")
             );
             Err(Error::new(ErrorKind::InvalidArgument, what))

@@ -33,6 +33,11 @@ impl Payloads {
         }
     }
 
+    /// How many nothing needs.
+    pub(super) fn unneeded(&self) -> u64 {
+        self.unneeded_payloads
+    }
+
     /// A line for each thing there is to say. `kept`: begins the line about those that may be needed. `fate`: what becomes of the others.
     pub(super) fn words(&self, kept: &str, fate: &str) -> String {
         let some = |count, bytes| {

@@ -151,7 +151,7 @@ pub(super) fn pin_all(
     made.iter()
         .try_for_each(|(log, pin)| ui.result(&Shown::new(*log, pin, 0, Some(&set), None), Shown::words))?;
     for part in empty_of(&set) {
-        ui.say(&format!("nothing of {part} is stored: it has no pin, and comes back empty"));
+        ui.note(&format!("nothing of {part} is stored: it has no pin, and comes back empty"));
     }
     Ok(Exit::Ok)
 }
@@ -202,14 +202,14 @@ pub(super) fn list(vault: &dyn Vault, only: Option<LogId>, ui: &Ui) -> Result<Ex
         return Ok(Exit::Ok);
     }
     if shown.is_empty() {
-        ui.say("no log has pins there");
+        ui.note("no log has pins there");
         return Ok(Exit::Ok);
     }
     let rows: Vec<_> = [COLUMNS.map(str::to_owned)].into_iter().chain(shown.iter().map(Shown::row)).collect();
     print(format::table(&rows).as_bytes())?;
     for pin in shown.iter().filter(|pin| pin.missing > 0) {
         let missing = format::many(pin.missing, "object is", "objects are");
-        ui.say(&format!(
+        ui.note(&format!(
             "{missing} missing under pin {}: lost, or the command that made it was interrupted. If it was, remove the pin and make it again",
             pin.name
         ));

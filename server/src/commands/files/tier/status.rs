@@ -239,7 +239,7 @@ pub(super) fn run(
         log.server = Some(Server::new(address, &status));
     }
     if shown.is_empty() {
-        ui.say("no log has objects there");
+        ui.note("no log has objects there");
     }
     shown.iter().try_for_each(|log| ui.result(log, Shown::words))?;
     Ok(Exit::Ok)

@@ -8,9 +8,11 @@ use crate::common::failure::{Failure, Result};
 use crate::common::format;
 use crate::common::output::{Ui, print};
 use crate::connect::cluster::Connect;
+use crate::connect::directory;
 use crate::connect::open_log;
 use crate::connect::target::Target;
 use chiplog::Index;
+use chiplog::backup::ClusterBackup;
 use chiplog::inspect::{Block, Content, Event, Fault, Inspector, Report, Tail};
 use clap::Args;
 use serde::Serialize;
@@ -44,11 +46,14 @@ JSON fields of a directory:
   tail    {\"file\", \"offset\", \"bytes\"} or null
   faults  each {\"file\", \"offset\", \"bytes\", \"severity\", \"what\", \"raft_first\", \"raft_last\",
           \"record_first\", \"record_last\"}, null where unknown
+  named   of a server's data directory, each group of named logs and their catalogue below it: the
+          same fields, and \"directory\"; ok covers them, the other fields do not
 
 JSON fields of servers:
   ok, log_id, seconds
   replicas  each {\"node\" (null: unknown), \"client\", \"role\", \"bytes\", \"corrupt\", \"harmless\",
             \"undecodable\", \"findings\" (texts), \"findings_left_out\", \"error\" (null: all was read)}
+  groups    the same of the groups of named logs, each also with \"log\" (_system or _group-N)
   records   {\"records\", \"bytes\", \"first\", \"last\" (null: none), \"error\" (null: all are sound)};
             null without --records";
 
@@ -58,11 +63,15 @@ JSON fields of servers:
 /// headers, the checksums of all blocks and batches, that compressed batches can be unpacked, that indexes
 /// have no gap, and each segment's block index and footer.
 ///
+/// Of a server's data directory it checks the default log, and the groups of named logs below it (named/). Those in
+/// group_directories are checked by their own paths.
+///
 /// Of a backup it checks the log inside. Use `chiplog restore --check` to verify that no file of the backup
 /// was changed, added or lost.
 ///
-/// Servers: every replica that answers checks its own files while it keeps working. Status 3: one of them is
-/// corrupt. Status 5: none is corrupt, but a replica could not be asked. --records also reads all records as
+/// Servers: every replica that answers checks its own files while it keeps working, and so do the replicas of the groups
+/// of named logs. Status 3: one of them is
+/// corrupt. Status 5: none is corrupt, but a replica could not be asked. --records also reads all records of the default log as
 /// a client does, and checks that they are sound and without a gap. A replica later fetches its damaged
 /// blocks from the others on its own; `chiplog status` counts them.
 #[derive(Args, Debug)]
@@ -72,7 +81,7 @@ pub(crate) struct Verify {
     #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
     target: Target,
 
-    /// For servers: also read all records over the network, and check each.
+    /// For servers: also read all records of the default log over the network, and check each.
     #[arg(long)]
     records: bool,
 
@@ -80,6 +89,8 @@ pub(crate) struct Verify {
     connect: Connect,
 }
 
+/// The directory of the named logs, below a server's data directory.
+const NAMED: &str = "named";
 /// The number of faults that are listed; further ones are only counted.
 const FAULTS_SHOWN_MAX: usize = 10_000;
 
@@ -145,6 +156,10 @@ struct Verified {
     tail: Option<JsonTail>,
     faults: Vec<JsonFault>,
     faults_left_out: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    directory: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    named: Vec<Verified>,
 }
 
 impl Verified {
@@ -169,6 +184,8 @@ impl Verified {
             tail: report.tail.as_ref().map(JsonTail::from),
             faults_left_out: report.corrupt + report.harmless + report.undecodable - faults.len() as u64,
             faults,
+            directory: None,
+            named: Vec::new(),
         }
     }
 
@@ -188,7 +205,7 @@ impl Verified {
         _ = writeln!(
             out,
             "{}: {}{discarded} in {}, {} and {}{range}; read {} in {}, {rate}/s",
-            if self.ok { "sound" } else { "CORRUPT" },
+            if self.corrupt == 0 { "sound" } else { "CORRUPT" },
             format::many(self.records, "record", "records"),
             format::many(self.batches, "batch", "batches"),
             format::many(self.blocks, "block", "blocks"),
@@ -244,8 +261,51 @@ pub(crate) fn run(args: &Verify, ui: &Ui) -> Result<Exit> {
 }
 
 fn directory(dir: &Path, ui: &Ui) -> Result<Exit> {
+    if ClusterBackup::is_at(dir) {
+        let dir = dir.display();
+        let what = format!("{dir} is a backup of a cluster: `chiplog restore {dir} --check` checks it");
+        return Err(Failure::usage(what));
+    }
+    let mut verified = one(dir, None, ui)?;
+    for name in named(dir) {
+        let mut below = one(&dir.join(&name), Some(&name), ui).map_err(|failure| failure.at(&name))?;
+        verified.ok &= below.ok;
+        below.directory = Some(name);
+        verified.named.push(below);
+    }
+    ui.result(&verified, |verified| {
+        let named = verified.named.iter().map(|below| {
+            below.words().lines().fold(String::new(), |mut all, line| {
+                _ = writeln!(all, "{}: {line}", below.directory.as_deref().unwrap_or_default());
+                all
+            })
+        });
+        verified.words() + &named.collect::<String>()
+    })?;
+    Ok(if verified.ok { Exit::Ok } else { Exit::Corrupt })
+}
+
+/// The groups of named logs, and their catalogue, below a server's data directory: `named/system`, `named/group-1`.
+fn named(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir.join(NAMED)).into_iter().flatten().flatten();
+    let number = |name: &str| match name {
+        "system" => Some(0),
+        name => name.strip_prefix("group-")?.parse::<u32>().ok(),
+    };
+    let mut all: Vec<(u32, String)> = entries
+        .filter(|entry| directory::is_log(&entry.path()))
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter_map(|name| Some((number(&name)?, format!("{NAMED}/{name}"))))
+        .collect();
+    all.sort();
+    all.into_iter().map(|(_, name)| name).collect()
+}
+
+/// Reads all files of one log. Its faults are printed, each after `name`.
+fn one(dir: &Path, name: Option<&str>, ui: &Ui) -> Result<Verified> {
     let inspector = Inspector::open(dir).map_err(open_log::unreadable)?;
     let bar = ui.progress(Some(inspector.bytes().map_err(open_log::unreadable)?), "verifying");
+    let place = name.map_or(String::new(), |name| format!("{name}: "));
     let started = Instant::now();
     let (mut faults, mut failed, mut log_first) = (Vec::new(), None, Index(0));
     // The bytes of the segments before the current one, and those including it.
@@ -261,7 +321,7 @@ fn directory(dir: &Path, ui: &Ui) -> Result<Exit> {
             Event::Fault(fault) if faults.len() < FAULTS_SHOWN_MAX => {
                 faults.push(JsonFault::from(fault));
                 if !ui.json {
-                    let printed = bar.suspend(|| print(line(fault).as_bytes()));
+                    let printed = bar.suspend(|| print(format!("{place}{}", line(fault)).as_bytes()));
                     if let Err(failure) = printed {
                         failed = Some(failure);
                         return ControlFlow::Break(());
@@ -277,9 +337,7 @@ fn directory(dir: &Path, ui: &Ui) -> Result<Exit> {
     if let Some(failure) = failed {
         return Err(failure);
     }
-    let verified = Verified::new(&report, log_first, faults, started.elapsed());
-    ui.result(&verified, Verified::words)?;
-    Ok(if verified.ok { Exit::Ok } else { Exit::Corrupt })
+    Ok(Verified::new(&report, log_first, faults, started.elapsed()))
 }
 
 /// Records before this index are discarded, according to the block.

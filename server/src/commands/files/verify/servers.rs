@@ -1,9 +1,10 @@
-//! Verify over the network: every replica checks its own files; with `--records` all records are read here.
+//! Verify over the network: every server checks its replicas' files, of the default log and then of each group of named logs;
+//! with `--records` all records of the default log are read here.
 //!
 //! ```text
-//! replica 1 ── Admin.Scrub ──\
-//! replica 2 ── Admin.Scrub ───+──> one channel: progress, findings, ends ──> bar, lines, report
-//! replica 3 ── Admin.Scrub ──/
+//! server 1 ── Admin.Scrub ──\
+//! server 2 ── Admin.Scrub ───+──> one channel: progress, findings, ends ──> bar, lines, report
+//! server 3 ── Admin.Scrub ──/
 //! ```
 
 use crate::common::exit::Exit;
@@ -12,15 +13,17 @@ use crate::common::format;
 use crate::common::output::{Ui, print};
 use crate::connect::cluster::{Asker, Connect, Dialler, failure};
 use crate::connect::cluster_status::{ClusterQuery, Found, role_name};
+use crate::connect::groups::SYSTEM;
 use crate::connect::remote;
 use crate::connect::remote::Remote;
 use crate::connect::target::Servers;
 use chiplog::{ErrorKind, Start};
 use chiplog_net::client::ReaderOptions;
 use chiplog_net::wire::proto::v1::admin_client::AdminClient;
-use chiplog_net::wire::proto::v1::{ScrubRequest, ScrubResponse};
+use chiplog_net::wire::proto::v1::{Role, ScrubRequest, ScrubResponse, StatusResponse};
 use indicatif::ProgressBar;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -44,6 +47,17 @@ struct Replica {
     findings: Vec<String>,
     findings_left_out: u64,
     error: Option<String>,
+    /// `_system` or `_group-N`. None: the default log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log: Option<String>,
+}
+
+impl Replica {
+    /// The name of its server and of its log, for people.
+    fn name(&self) -> String {
+        let node = self.node.map_or("a server".into(), |node| format!("node {node}"));
+        self.log.as_ref().map_or(node.clone(), |log| format!("{node}, {log}"))
+    }
 }
 
 /// The records read over the network.
@@ -63,6 +77,8 @@ struct Verified {
     ok: bool,
     log_id: Option<String>,
     replicas: Vec<Replica>,
+    /// Those of the groups of named logs, and of their catalogue.
+    groups: Vec<Replica>,
     records: Option<Records>,
     seconds: f64,
 }
@@ -71,7 +87,7 @@ struct Verified {
 type ScrubAnswer = (usize, Result<ScrubResponse, Failure>);
 
 pub(super) fn run(servers: &Servers, connect: &Connect, records: bool, ui: &Ui) -> Result<Exit> {
-    servers.unnamed("only the default log of servers can be verified")?;
+    servers.unnamed("all logs of the servers are verified together")?;
     let asker = Asker::new(connect, ui)?;
     let started = Instant::now();
     let found = asker.wait(ClusterQuery::new(asker.dialler().clone(), servers).round(PATIENCE)).somebody()?;
@@ -79,11 +95,16 @@ pub(super) fn run(servers: &Servers, connect: &Connect, records: bool, ui: &Ui) 
         ok: false,
         log_id: found.log_id(),
         replicas: replicas(&found),
+        groups: groups(&found),
         records: None,
         seconds: 0.0,
     };
     let bar = ui.progress(Some(0), "verifying");
-    asker.wait(scrub(asker.dialler(), &mut verified.replicas, &bar, ui))?;
+    let default = verified.replicas.len();
+    let mut all: Vec<Replica> = verified.replicas.drain(..).chain(verified.groups.drain(..)).collect();
+    asker.wait(scrub(asker.dialler(), &mut all, &bar, ui))?;
+    verified.groups = all.split_off(default);
+    verified.replicas = all;
     bar.finish_and_clear();
     if records {
         let bar = ui.progress(None, "reading");
@@ -137,14 +158,40 @@ fn replicas(found: &Found) -> Vec<Replica> {
     all
 }
 
-/// Makes every replica check itself, all at the same time.
+/// The replicas of the groups of named logs, and of their catalogue, before the check. Those of a server that cannot be asked are
+/// unknown.
+fn groups(found: &Found) -> Vec<Replica> {
+    let mut all = Vec::new();
+    for (server, status) in &found.answers {
+        for group in status.groups.iter().filter(|group| group.role() != Role::Unspecified) {
+            let log = match group.number {
+                SYSTEM => "_system".to_owned(),
+                number => format!("_group-{number}"),
+            };
+            let role = role_name(&StatusResponse { role: group.role, ..StatusResponse::default() });
+            let (node, client) = (Some(status.node), server.clone());
+            all.push((group.number, Replica { node, client, role, log: Some(log), ..Replica::default() }));
+        }
+    }
+    all.sort_by_key(|(number, replica)| (*number, replica.node));
+    all.into_iter().map(|(_, replica)| replica).collect()
+}
+
+/// Makes every server check its replicas one by one, all servers at the same time.
 async fn scrub(dialler: &Dialler, replicas: &mut [Replica], bar: &ProgressBar, ui: &Ui) -> Result<()> {
     let (sender, mut answers) = mpsc::channel::<ScrubAnswer>(16);
+    let mut work: BTreeMap<String, Vec<(usize, String)>> = BTreeMap::new();
     for (n, replica) in replicas.iter().enumerate().filter(|(_, r)| r.error.is_none()) {
-        let (dialler, server, sender) = (dialler.clone(), replica.client.clone(), sender.clone());
+        let log = replica.log.clone().unwrap_or_default();
+        work.entry(replica.client.clone()).or_default().push((n, log));
+    }
+    for (server, logs) in work {
+        let (dialler, sender) = (dialler.clone(), sender.clone());
         tokio::spawn(async move {
-            if let Err(status) = ask(&dialler, &server, n, &sender).await {
-                let _ = sender.send((n, Err(failure(&server, &status)))).await;
+            for (n, log) in logs {
+                if let Err(status) = ask(&dialler, &server, log, n, &sender).await {
+                    let _ = sender.send((n, Err(failure(&server, &status)))).await;
+                }
             }
         });
     }
@@ -159,7 +206,7 @@ async fn scrub(dialler: &Dialler, replicas: &mut [Replica], bar: &ProgressBar, u
                 (replica.corrupt, replica.harmless) = (response.corrupt, response.harmless);
                 replica.undecodable = response.undecodable;
                 done[n] |= response.done;
-                let who = replica.node.map_or("a server".into(), |node| format!("node {node}"));
+                let who = replica.name();
                 for finding in &response.findings {
                     if !ui.json {
                         bar.suspend(|| print(format!("{who}: {finding}\n").as_bytes()))?;
@@ -186,12 +233,13 @@ async fn scrub(dialler: &Dialler, replicas: &mut [Replica], bar: &ProgressBar, u
 async fn ask(
     dialler: &Dialler,
     server: &str,
+    log: String,
     n: usize,
     sender: &mpsc::Sender<ScrubAnswer>,
 ) -> Result<(), Status> {
     let silent = |_| Status::deadline_exceeded(format!("it sent nothing for {SILENCE:?}"));
     let mut admin = AdminClient::new(dialler.dial(server).await?);
-    let begun = tokio::time::timeout(SILENCE, admin.scrub(ScrubRequest::default())).await;
+    let begun = tokio::time::timeout(SILENCE, admin.scrub(ScrubRequest { log })).await;
     let mut progress = begun.map_err(silent)??.into_inner();
     while let Some(response) = tokio::time::timeout(SILENCE, progress.message()).await.map_err(silent)?? {
         if sender.send((n, Ok(response))).await.is_err() {
@@ -239,10 +287,11 @@ fn read_all(remote: &Remote, bar: &ProgressBar, records: &mut Records) -> Result
 impl Verified {
     fn exit(&self) -> Exit {
         let records = self.records.as_ref();
-        if self.replicas.iter().any(|r| r.corrupt > 0) || records.is_some_and(|r| r.corrupt) {
+        let all = || self.replicas.iter().chain(&self.groups);
+        if all().any(|r| r.corrupt > 0) || records.is_some_and(|r| r.corrupt) {
             return Exit::Corrupt;
         }
-        let unread = self.replicas.iter().any(|r| r.error.is_some());
+        let unread = all().any(|r| r.error.is_some());
         if unread || records.is_some_and(|r| r.error.is_some()) {
             return Exit::Retry;
         }
@@ -252,9 +301,8 @@ impl Verified {
     /// The end of the report. The findings were printed when they arrived.
     fn words(&self) -> String {
         let mut out = String::new();
-        for r in &self.replicas {
-            let who = r.node.map_or("a server".into(), |node| format!("node {node}"));
-            _ = write!(out, "{who} at {} ({}): ", r.client, r.role);
+        for r in self.replicas.iter().chain(&self.groups) {
+            _ = write!(out, "{} at {} ({}): ", r.name(), r.client, r.role);
             _ = match (&r.error, r.corrupt) {
                 (Some(error), _) => writeln!(out, "NOT CHECKED: {error}"),
                 (None, 0) => writeln!(out, "sound, {}{}", format::bytes(r.bytes), harmless(r.harmless)),

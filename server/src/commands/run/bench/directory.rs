@@ -5,7 +5,7 @@ use crate::common::failure::{Failure, Result};
 use crate::common::output::Ui;
 use crate::common::scratch::Scratch;
 use crate::common::signals;
-use crate::connect::open_log;
+use crate::connect::directory;
 use chiplog::{ErrorKind, Log, Options, Start};
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(super) fn measure(dir: &Path, load: &Load, ui: &Ui) -> Result<Measured> {
         let why = format!("there is no directory {}: name one on the disk to measure", dir.display());
         return Err(Failure::new(ErrorKind::NotFound, why));
     }
-    if open_log::is_log(dir) {
+    if directory::is_log(dir) {
         let why = format!("{} is a log: name another directory on its disk", dir.display());
         return Err(Failure::usage(why));
     }

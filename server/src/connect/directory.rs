@@ -1,0 +1,61 @@
+//! Directory: what it holds: a log, a backup, files of something else; and checks before anything is written into it.
+//!
+//! Invariants:
+//! - Nothing is written into a backup.
+//! - No log is made among other files, unless --create says so.
+
+use crate::common::failure::{Failure, Result};
+use chiplog::ErrorKind;
+use chiplog::backup::ClusterBackup;
+use std::path::Path;
+
+/// The file that every log's directory contains.
+const IDENTITY_FILE: &str = "chiplog.id";
+
+/// The manifest of a log's backup, and its name while the backup is being made.
+const BACKUP_FILES: [&str; 2] = ["chiplog.backup", "chiplog.backup.tmp"];
+
+/// The directory of the root of a disk's file system for what a repair finds.
+const LOST_AND_FOUND: &str = "lost+found";
+
+/// Whether a log was made in this directory.
+pub(crate) fn is_log(dir: &Path) -> bool {
+    dir.join(IDENTITY_FILE).metadata().is_ok_and(|file| file.len() > 0)
+}
+
+/// Checks that a directory is no backup.
+///
+/// # Errors
+/// `InvalidArgument`: it is one, finished or not.
+pub(crate) fn check_no_backup(dir: &Path) -> Result<()> {
+    let what = match dir {
+        dir if ClusterBackup::is_at(dir) => "a cluster",
+        dir if BACKUP_FILES.iter().any(|file| dir.join(file).is_file()) => "a log",
+        _ => return Ok(()),
+    };
+    let dir = dir.display();
+    let make = if what == "a log" { "a log of it" } else { "a server's data directory of it" };
+    Err(Failure::usage(format!(
+        "{dir} is a backup of {what}, in which nothing is written: `chiplog restore {dir} NEW-DIR` makes {make}"
+    )))
+}
+
+/// Checks that a directory has no files of something else. `is_own` tells further names that may be there.
+///
+/// # Errors
+/// `AlreadyExists`: it has other files and no log. `instead` says what to do.
+pub(crate) fn check_no_others(dir: &Path, is_own: impl Fn(&Path) -> bool, instead: &str) -> Result<()> {
+    let Ok(mut entries) = std::fs::read_dir(dir) else { return Ok(()) };
+    // A log that is being made has no identity yet.
+    let is_other =
+        |name: &str| name != LOST_AND_FOUND && !name.starts_with("chiplog.") && !name.ends_with(".seg");
+    let other = entries.find_map(|entry| {
+        let entry = entry.ok()?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        (is_other(&name) && !is_own(&entry.path())).then_some(name)
+    });
+    let Some(other) = other.filter(|_| !is_log(dir)) else { return Ok(()) };
+    let why =
+        format!("the directory {} has other files, such as {other}, and no log: {instead}", dir.display());
+    Err(Failure::new(ErrorKind::AlreadyExists, why))
+}

@@ -1,0 +1,72 @@
+//! Directories in which no log is made: backups, and those with other files.
+
+use crate::harness::{Place, Ran, numbered, run, run_with};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// The names in a directory.
+fn names(dir: &Path) -> BTreeSet<String> {
+    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// Tries to make a server's replica and a cluster in `dir`. Both end, and write nothing.
+fn serve_and_dev(dir: &Path) -> [Ran; 3] {
+    let (before, path) = (names(dir), dir.to_str().unwrap());
+    let places = ["--listen-client", "127.0.0.1:0", "--listen-peer", "127.0.0.1:0", "--listen-http", ""];
+    let serve = [&["serve", "--node", "1", "--data", path][..], &places].concat();
+    let all = [
+        run(&serve),
+        run(&[&serve[..], &["--init"]].concat()),
+        run(&["dev", "--data", path, "--port", "51000"]),
+    ];
+    assert_eq!(names(dir), before);
+    all.map(|ran| ran.fails(2))
+}
+
+/// A server made a cluster in a backup, and wrote into it. `append` called it a follower's copy.
+#[test]
+fn backup_gets_no_log() {
+    let place = Place::with(10);
+    let saved = place.dir.path().join("saved");
+    run(&["backup", &place.log(), saved.to_str().unwrap()]).ok();
+    let cluster = place.dir.path().join("cluster");
+    fs::create_dir(&cluster).unwrap();
+    fs::write(cluster.join("chiplog.cluster"), "").unwrap();
+    for (backup, what) in [(&saved, "a log"), (&cluster, "a cluster")] {
+        let dir = backup.display();
+        let told =
+            format!("{dir} is a backup of {what}, in which nothing is written: `chiplog restore {dir} ");
+        let path = backup.to_str().unwrap();
+        let mut all = serve_and_dev(backup).to_vec();
+        let before = names(backup);
+        all.push(run_with(&["append", path], b"x\n").fails(2));
+        all.push(run_with(&["append", path, "--create"], b"x\n").fails(2));
+        all.push(run(&["discard", path, "5"]).fails(2));
+        assert_eq!(names(backup), before);
+        for ran in all {
+            assert!(ran.err.contains(&told), "{}", ran.err);
+        }
+    }
+    run(&["restore", saved.to_str().unwrap(), "--check"]).ok();
+}
+
+/// They made one, although `append` refused to.
+#[test]
+fn servers_make_no_replica_among_other_files() {
+    let place = Place::empty();
+    let used = place.dir.path().join("used");
+    fs::create_dir(&used).unwrap();
+    fs::write(used.join("cert.pem"), "mine").unwrap();
+    fs::create_dir(used.join("lost+found")).unwrap();
+    let [waiting, first, dev] = serve_and_dev(&used);
+    for (ran, below) in [(waiting, "chiplog"), (first, "chiplog"), (dev, "cluster")] {
+        let told = format!("the directory {} has other files, such as cert.pem, and no log", used.display());
+        assert!(ran.err.contains(&told), "{}", ran.err);
+        assert!(ran.err.contains(used.join(below).to_str().unwrap()), "{}", ran.err);
+    }
+    // `dev` keeps servers in directories of their own.
+    run_with(&["append", &place.log()], &numbered(1, 3)).ok();
+    let ran = run(&["dev", "--data", &place.log(), "--port", "51000"]).fails(2);
+    assert!(ran.err.contains("holds a log"), "{}", ran.err);
+}
