@@ -68,6 +68,8 @@ pub(super) struct HowToStore {
     pub(super) whole: bool,
     /// The object of its name is known to be this log's, and could not be read for long: it is replaced.
     pub(super) replaces: bool,
+    /// The log has put it: what is there is this log's, whatever it looks like.
+    pub(super) is_put: bool,
 }
 
 /// The outcome of an object that was to be stored.
@@ -120,7 +122,7 @@ fn put(at: &ObjectAt<'_>, made: MadeObject, how: HowToStore) -> Result<Put> {
             return Err(Error::new(ErrorKind::Diverged, what));
         }
         Whose::Unreadable(error) if !how.replaces => return Ok(Put::Unreadable { error, is_own: false }),
-        Whose::Unreadable(_) | Whose::Nobodys if !at.agrees_with(&made, &whose)? => {
+        Whose::Unreadable(_) | Whose::Nobodys if !how.is_put && !at.agrees_with(&made, &whose)? => {
             let why = whose.why();
             return Err(Error::new(ErrorKind::Diverged, not_replaced(&name, &why)));
         }
@@ -165,7 +167,7 @@ pub(crate) fn put_and_look(
     whole: bool,
 ) -> Result<bool> {
     let (at, object) = (ObjectAt { vault, log, owner: log, number }, made.object);
-    put(&at, made, HowToStore { oldest: false, whole, replaces: false })?;
+    put(&at, made, HowToStore { oldest: false, whole, replaces: false, is_put: false })?;
     Ok(matches!(look_for_put(&at, &object, whole)?, Look::Sound))
 }
 

@@ -240,12 +240,11 @@ fn find(
     let newest = names.iter().filter(|name| name.begins && stored.is_none()).max_by_key(|name| name.first);
     // An older one does not count instead: payload up to the newer state may be gone. Without one a leader makes another.
     if let Some(name) = newest.filter(|_| !planted!(175)) {
-        let is_sound = is_sound(vault, name);
-        if planted!(177) {
-            is_sound.clone()?;
-        }
-        if !is_sound.unwrap_or_default() {
-            return Ok(found);
+        match is_sound(vault, name) {
+            Ok(true) => {}
+            Ok(false) => return Ok(found),
+            Err(error) if planted!(177) => return Err(error),
+            Err(_) => return check_there(vault, log).map(|()| found), // the object store works: it is this one
         }
     }
     let (begin, behind) = match (stored, newest) {

@@ -51,6 +51,8 @@ use std::time::Duration;
 /// The delay after a failure: the initial and the maximum one. A random part is added, so that not all logs try at the same time.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
+/// A slice that begins with a state gets another name after this number of failures: the object store may refuse only that one.
+const STATE_TRIES: u32 = 8;
 /// How often slices are looked for that a replica has left behind.
 const SWEEP_EVERY: Duration = Duration::from_secs(3600);
 /// How soon a failed deletion is tried again.
@@ -92,6 +94,7 @@ pub(in crate::replica::node) struct Slices {
     /// How far the slice reaches that was made last to begin with a state. Until it counts, it is made again as it was: with another end it
     /// would have another name, and one more would be left each time.
     state_upto: Option<EntryIndex>,
+    state_tries: u32,
 }
 
 impl Slices {
@@ -115,6 +118,7 @@ impl Slices {
             sweep_at: None,
             deleted: EntryIndex(0),
             state_upto: None,
+            state_tries: 0,
         }
     }
 
@@ -409,8 +413,9 @@ impl Node {
             slices.chain = Some(SliceChain { begin, end: known.map_or(new.end, |known| known.end) });
         }
         let is_gone = failed.as_ref().is_some_and(|error| error.kind() == ErrorKind::NotFound);
-        if failed.is_none() || is_gone {
-            slices.state_upto = None;
+        slices.state_tries += 1;
+        if failed.is_none() || is_gone || slices.state_tries >= STATE_TRIES {
+            (slices.state_upto, slices.state_tries) = (None, 0);
         }
         if failed.is_none() {
             slices.has_succeeded(&self.tiering.path);

@@ -74,6 +74,7 @@ impl Node {
             oldest: self.replica.sequencer.committed().objects.number() == stretch.number,
             whole: self.reads_before_stored(),
             replaces: self.replaces(stretch.number, now),
+            is_put: self.tiering.unreadable.is_put(stretch.number),
         };
         Job::Store { vault, maker: Box::new(self.object_maker()), stretch, how }
     }
@@ -153,7 +154,7 @@ impl Node {
                 Ok(object)
             }
             Ok(Put::Tried(error)) => {
-                unreadable.has_put(number);
+                unreadable.has_tried(number);
                 Err(error)
             }
             Ok(Put::Unreadable { error, is_own }) => {

@@ -46,6 +46,8 @@ pub(super) struct Unreadable {
     met: BTreeMap<u64, Met>,
     /// The last object that this log is known to have put, or to have tried to.
     own: Option<u64>,
+    /// The last object that this log has put, with an answer that says so.
+    put: Option<u64>,
     /// Those that are not stored yet, cannot be read, and are not known to be this log's.
     shown: BTreeSet<u64>,
 }
@@ -122,8 +124,14 @@ impl Unreadable {
         self.met.iter().filter(|(_, met)| met.row.is_some()).map(|(number, _)| *number).collect()
     }
 
-    /// The log has put this object, which is not stored yet, or has tried to.
+    /// The log has put this object, which is not stored yet.
     pub(super) fn has_put(&mut self, number: u64) {
+        self.put = Some(number);
+        self.has_tried(number);
+    }
+
+    /// The log has put this object, which is not stored yet, or has tried to.
+    pub(super) fn has_tried(&mut self, number: u64) {
         self.own = Some(number);
         self.shown.remove(&number);
         self.met.entry(number).and_modify(|met| {
@@ -134,6 +142,11 @@ impl Unreadable {
     /// The log is known to have put this object, or to have tried to.
     pub(super) fn is_own(&self, number: u64) -> bool {
         self.own == Some(number)
+    }
+
+    /// The log has put this object, and not only tried to.
+    pub(super) fn is_put(&self, number: u64) -> bool {
+        self.put == Some(number)
     }
 
     /// The object was read.
