@@ -213,7 +213,7 @@ impl Replica {
         let makers = these(Command::makes_room);
         // They need no more than their own blocks. Records before them wait for room as all others. Where no file goes for what is stored,
         // they free nothing.
-        let frees = releases_files(&self.options);
+        let frees = releases_files(&self.options) || self.keeps_discarded_files();
         let mut of_objects = these(|command| matches!(command, Command::Object(_)));
         let mut stores = these(|command| matches!(command, Command::Object(ObjectCommand::Stored { .. })));
         of_objects.retain(|_| frees);
@@ -301,9 +301,15 @@ impl Replica {
             None => tracing::info!(%node, "there is room again for the leader's entries"),
         }
     }
+
+    /// Whether files with discarded records wait here for the object that is cut over them: they go once it is stored.
+    fn keeps_discarded_files(&self) -> bool {
+        let committed = self.sequencer.committed();
+        committed.objects.next_to_store().is_some_and(|(_, begin, _)| begin.next < committed.first)
+    }
 }
 
-/// Whether files here go once their records are in the object store.
+/// Whether files here go once their records are in the object store, because of limits of this replica.
 fn releases_files(options: &Options) -> bool {
     let has_limits = options.local_bytes.is_some() || options.local_age.is_some();
     options.vault.is_some() && has_limits

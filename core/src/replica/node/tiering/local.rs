@@ -107,14 +107,15 @@ impl Node {
 
     /// From which record on files stay, if a restart has kept others for a suspect, and nothing else needs them.
     fn left_by_restart(&self) -> Option<Index> {
-        let committed = self.replica.sequencer.committed();
-        let first = committed.local_first;
+        self.tiering.vault.as_ref()?;
+        let (local_first, stored) =
+            (self.replica.sequencer.committed().local_first, self.tiering.released.stored);
         let segments = self.writer.store.segments.snapshot();
-        let last = segments.iter().rfind(|segment| segment.end().next <= first)?;
-        let is_left = segments.last().is_some_and(|newest| newest.number > last.number)
-            && last.end().raft <= self.tiering.released.stored;
+        let (_, full) = segments.split_last()?;
+        let is_left = |end: Base| end.next <= local_first && end.raft <= stored;
+        let first = full.iter().rfind(|segment| is_left(segment.end()))?.end().next;
         let is_held = self.held_by_scrub().is_some_and(|begin| begin.next < first);
-        (is_left && !is_held && self.tiering.vault.is_some()).then_some(first)
+        (!is_held).then_some(first)
     }
 
     /// Whether it is durable that these files are not needed any more. A block that says it knows that all entries before it are

@@ -142,7 +142,7 @@ impl Slices {
     fn forget(&mut self) {
         (self.is_found, self.chain, self.ahead, self.sweep_at) = (false, None, None, None);
         (self.swept, self.deleted) = (EntryIndex(0), EntryIndex(0));
-        self.state_upto = None;
+        (self.state_upto, self.state_tries) = (None, 0);
     }
 
     fn take_done(&mut self) -> Option<SliceDone> {
@@ -413,7 +413,7 @@ impl Node {
             slices.chain = Some(SliceChain { begin, end: known.map_or(new.end, |known| known.end) });
         }
         let is_gone = failed.as_ref().is_some_and(|error| error.kind() == ErrorKind::NotFound);
-        slices.state_tries += 1;
+        slices.state_tries += u32::from(slices.state_upto.is_some());
         if failed.is_none() || is_gone || slices.state_tries >= STATE_TRIES {
             (slices.state_upto, slices.state_tries) = (None, 0);
         }

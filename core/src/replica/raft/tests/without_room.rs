@@ -185,7 +185,7 @@ fn taken(node: &mut Node, commands: &[Command]) -> u64 {
 /// last file for that.
 #[test]
 fn commands_about_objects_use_the_reserve_and_entries_before_them_no_file() {
-    let base = |raft| Base { raft: EntryIndex(raft), term: Term(1), next: Index(1) };
+    let base = |raft| Base { raft: EntryIndex(raft), term: Term(1), next: Index(raft * 10 + 1) };
     let (timestamp, first) = (Timestamp(1), Index(1));
     let cut = |number| {
         let (begin, end) = (base(number), base(number + 1));
@@ -194,7 +194,8 @@ fn commands_about_objects_use_the_reserve_and_entries_before_them_no_file() {
     let object = StoredObject { bytes: 1 << 16, data_end: 8192, index_count: 1, index_crc: 2, crc: 3 };
     let stored = Command::Object(ObjectCommand::Stored { number: 0, object });
     let session = Command::OpenSession { log: LogNumber::OWN, idle_max_ms: 1000 };
-    for (files, frees) in [(0, true), (1, true), (0, false)] {
+    for (files, frees, discards) in [(0, true, false), (1, true, false), (0, false, false), (0, false, true)]
+    {
         let disk = SimDisk::default();
         let cluster = ClusterOptions::new(NodeId(2), Bootstrap::Join(LOG), MemoryNetwork::new().transport());
         let vault: Option<Arc<dyn crate::vault::Vault>> =
@@ -204,6 +205,10 @@ fn commands_about_objects_use_the_reserve_and_entries_before_them_no_file() {
         let mut node = node_on(&disk, Options { cluster: Some(cluster), vault, local_bytes, ..segments });
         step(&mut node, &append(0, vec![entry_at(1)]));
         assert_eq!(taken(&mut node, &[cut(0)]), 1);
+        // Files stay after a discard of some of its records, until the object is stored.
+        if discards {
+            assert_eq!(taken(&mut node, &[Command::Discard { first: Index(5) }]), 1);
+        }
         disk.limit_space(Some(disk.space_used() + (files << 16)));
         assert_eq!(node.writer.store.allocator.keep_one_ready().is_ok(), files == 1);
         while node.writer.plan.is_roomy(block_bytes(16)) {
@@ -215,7 +220,8 @@ fn commands_about_objects_use_the_reserve_and_entries_before_them_no_file() {
         assert_eq!(taken(&mut node, &[session, session, cut(1)]), 0, "{files} files");
         assert!(node.replica.is_short());
         let stored = taken(&mut node, &[session, session, stored]);
-        assert_eq!(stored, if files == 0 && frees { 3 } else { 0 }, "{files} files, {frees}");
+        let wanted = if files == 0 && (frees || discards) { 3 } else { 0 };
+        assert_eq!(stored, wanted, "{files} files, {frees}, {discards}");
         assert_eq!(node.writer.store.allocator.has_one_ready(), files == 1, "records took the last file");
     }
 }
