@@ -369,6 +369,10 @@ async fn create(store: &Arc<dyn ObjectStore>, path: &Path, pieces: &[Bytes], cal
         let refused = match call.run(store.put_opts(path, payload, options)).await {
             Ok(_) => return Ok(true),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => error,
+            // The answer was lost; or the store refuses before it has read all, and closes the connection.
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                return holds(store, path, pieces, call).await.ok().flatten().ok_or(error);
+            }
             Err(error) => return Err(error),
         };
         if let Some(is_same) = holds(store, path, pieces, call).await? {

@@ -69,7 +69,7 @@ impl ObjectTable {
         self.objects.base.next > Index(0)
     }
 
-    /// The end of the last object that was discarded; or where the first object begins, or the log's begin if there has been none.
+    /// Where the oldest object in the table begins, or the next one: not before the end of the last object that was discarded.
     pub(crate) fn base(&self) -> Base {
         self.objects.base
     }

@@ -540,7 +540,7 @@ impl Servers {
         if info.node == 0 && !info.follows {
             let what = match info.called_as {
                 0 => format!(
-                    "{address} is not part of a cluster yet; create one with `chiplog member init {address}`"
+                    "{address} is not part of a cluster yet; `chiplog member init {address}` makes one"
                 ),
                 node => without_replica(&address, NodeId(node)),
             };

@@ -283,9 +283,10 @@ impl Node {
     /// The entry with whose state the slices begin that lead to the end of the log. None: they continue objects; or their state is before
     /// the end of an object that was discarded since. Payload up to there may have been deleted while that object counted as stored.
     fn led_from(&self) -> Option<EntryIndex> {
-        let discarded = self.replica.sequencer.committed().objects.base().raft;
+        let objects = &self.replica.sequencer.committed().objects;
         let begin = self.tiering.slices.chain?.begin?;
-        (begin >= discarded || planted!(164)).then_some(begin)
+        // Object 0 is the first one: before it none was discarded.
+        (objects.number() == 0 || begin >= objects.base().raft || planted!(164)).then_some(begin)
     }
 
     /// Whether slices begin with the state of the log at this entry or a later one, and none from before are left.
