@@ -165,12 +165,12 @@ fn commands_taken(node: &mut Node, ops: &[u64]) -> u64 {
 
 /// As [`commands_taken`].
 fn taken(node: &mut Node, commands: &[Command]) -> u64 {
-    let before = last(node);
+    let (before, next) = (last(node), node.replica.sequencer.end().next);
     let arrived: Vec<Arrived> = (before + 1..)
         .zip(commands)
         .map(|(raft, command)| {
             let (body, at) = (encode_command(*command), (EntryIndex(raft), Term(1)));
-            let header = BlockHeader::without_records(Kind::Command, at, Index(1), Timestamp(1), &body);
+            let header = BlockHeader::without_records(Kind::Command, at, next, Timestamp(1), &body);
             (header, vec![Bytes::from(body)])
         })
         .collect();
@@ -208,6 +208,14 @@ fn commands_about_objects_use_the_reserve_and_entries_before_them_no_file() {
         // Files stay after a discard of some of its records, until the object is stored.
         if discards {
             assert_eq!(taken(&mut node, &[Command::Discard { first: Index(5) }]), 1);
+            let end = last(&node);
+            for _ in 0..2 {
+                sync(&mut node);
+                let mut committed = append(end, Vec::new());
+                committed.commit = end;
+                step(&mut node, &committed);
+            }
+            assert_eq!(node.replica.sequencer.committed().first, Index(5));
         }
         disk.limit_space(Some(disk.space_used() + (files << 16)));
         assert_eq!(node.writer.store.allocator.keep_one_ready().is_ok(), files == 1);
