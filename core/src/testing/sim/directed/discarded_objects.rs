@@ -32,19 +32,9 @@ pub(super) fn payload_stays_until_a_state_leads() -> Check {
     }
     // From here on no object is stored. Blocks that refer to payload, and others that fill files sooner.
     vault.refuse_parts(&["/o/"]);
-    let hang = Duration::from_secs(1_000);
     for _ in 0..8 {
-        let ticket = stage.begin()?;
-        stage.is_answered(&ticket)?;
-        for _ in 0..1_000 {
-            let batch = stage.batch(0)?;
-            let Some(machine) = stage.world.machine(leader) else {
-                return Err("the leader does not run".to_owned());
-            };
-            let sent = machine.submit(Request::Append(OWN, batch), hang, u64::MAX);
-            drop(sent.map_err(|error| error.to_string())?);
-        }
-        stage.world.wake_all(leader);
+        stage.append_each(1)?;
+        stage.begin_small(1_000)?;
         stage.advance(Duration::from_millis(500))?;
     }
     stage.advance(Duration::from_secs(2))?;

@@ -1,7 +1,7 @@
 //! Scenarios of gaps between slices of entries: none is left by a log with payload slices, and payload fills one only if the slices behind
 //! it say so.
 
-use super::{Check, ELECTION_TIMEOUT, OWN, Stage};
+use super::{Check, ELECTION_TIMEOUT, Stage};
 use crate::backup::tail::Tail;
 use crate::backup::{slices, tail};
 use crate::error::Error;
@@ -27,22 +27,13 @@ const SEED: u64 = 2;
 /// The object store does not take the next slice of entries, whatever else it takes: then it has none behind it.
 pub(super) fn no_slice_is_stored_behind_a_gap() -> Check {
     let (mut stage, vault) = Stage::with_payloads(1, 0)?;
-    let (leader, log) = (stage.leader()?, stage.world.log.ok_or("there is no log")?);
+    let log = stage.world.log.ok_or("there is no log")?;
     stage.advance(ELECTION_TIMEOUT)?;
     vault.refuse_parts(&["/s/"]);
     // More than a slice of blocks that are too small for payload.
-    let hang = Duration::from_secs(1_000);
-    for n in 0..12_000 {
-        let batch = stage.batch(0)?;
-        let Some(machine) = stage.world.machine(leader) else {
-            return Err("the leader does not run".to_owned());
-        };
-        let sent = machine.submit(Request::Append(OWN, batch), hang, u64::MAX);
-        drop(sent.map_err(|error| error.to_string())?);
-        if n % 1_000 == 999 {
-            stage.world.wake_all(leader);
-            stage.advance(Duration::from_millis(20))?;
-        }
+    for _ in 0..12 {
+        stage.begin_small(1_000)?;
+        stage.advance(Duration::from_millis(20))?;
     }
     let last = |names: &[SliceName]| names.iter().map(|name| name.last).max().unwrap_or_default();
     let names =

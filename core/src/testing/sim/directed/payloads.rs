@@ -47,6 +47,21 @@ impl Stage {
         self.world.hand(leader, Request::Append(OWN, batch))
     }
 
+    /// Submits appends to the leader of which each is too small for payload. Waits for no answer.
+    pub(super) fn begin_small(&mut self, count: u64) -> Check {
+        let leader = self.leader()?;
+        for _ in 0..count {
+            let batch = self.batch(0)?;
+            let Some(machine) = self.world.machine(leader) else {
+                return Err("the leader does not run".to_owned());
+            };
+            let sent = machine.submit(Request::Append(OWN, batch), Duration::from_secs(1_000), u64::MAX);
+            drop(sent.map_err(|error| error.to_string())?);
+        }
+        self.world.wake_all(leader);
+        Ok(())
+    }
+
     pub(super) fn is_answered(&mut self, ticket: &Ticket) -> Check {
         self.until("the append is answered", |_| ticket.poll().is_some())
     }
