@@ -43,11 +43,12 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A log with 8 objects or more.
+/// A log with 8 objects or more. As long as nothing is appended, no further object comes.
 fn stored(dir: &Path, vault: &Arc<MemoryVault>) -> Log {
     let log = Log::open(dir, options(vault)).unwrap();
     append(&log, 2000);
-    eventually("objects are stored", || log.metrics().stored_objects >= 8);
+    eventually("objects are stored", || log.metrics().unstored_bytes < 64 << 10);
+    assert!(log.metrics().stored_objects >= 8);
     log
 }
 

@@ -278,19 +278,21 @@ fn walk_back(
 /// yet, or is to be stored again. A discard leaves them, and nothing but this object needs them: without them all is well, too.
 fn keep_for_object(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Learn) {
     if let Some(begin) = learner.kept_for_object().filter(|_| !planted!(98)) {
-        keep_from(files, survey, begin, false);
+        keep_from(files, survey, begin, None);
     }
-    if let Some(begin) = learner.kept_for_suspect() {
-        keep_from(files, survey, begin, true);
+    if let Some((begin, first)) = learner.kept_for_suspect() {
+        keep_from(files, survey, begin, Some(first));
     }
 }
 
-/// Adds these segments back to the one with the entry behind `begin`. If `with_objects`, the first one has objects in its opening, or begins
-/// the log: a replica that begins there has to learn that there are objects.
-fn keep_from(files: &mut Files<'_>, survey: &mut Survey, begin: EntryIndex, with_objects: bool) {
+/// Adds these segments back to the one with the entry behind `begin`. If the log's `first` record is given, also those before it up to one
+/// whose opening has objects, or that has this record or an earlier one: a replica that begins there has to learn that there are objects,
+/// unless it lacks nothing. Without such a segment none is added: a crash has left some of the files that were to go.
+fn keep_from(files: &mut Files<'_>, survey: &mut Survey, begin: EntryIndex, first: Option<Index>) {
     let mut kept = Vec::new();
     let mut front = survey.segments.front().cloned();
-    while let Some(next) = front.filter(|next| next.base.raft > begin) {
+    let mut ends_well = true;
+    while let Some(next) = front.filter(|next| next.base.raft > begin || !ends_well) {
         let Some(number) = files.names.last_key_value().map(|(number, _)| *number) else { break };
         let links = |f: &Footer| {
             (f.last_raft, f.last_term, f.next) == (next.base.raft, next.base.term, next.base.next)
@@ -299,9 +301,9 @@ fn keep_from(files: &mut Files<'_>, survey: &mut Survey, begin: EntryIndex, with
         let Some(footer) = opened.footer.as_ref().filter(|footer| links(footer)) else { break };
         let Some(name) = files.names.remove(&number) else { break };
         let segment = Arc::new(Segment::sealed(footer, opened.header.bytes));
-        let can_be_first = !with_objects || segment.base.raft == EntryIndex(0) || has_objects(&opened);
+        ends_well = first.is_none_or(|first| segment.base.next <= first || has_objects(&opened));
         front = Some(segment.clone());
-        kept.push((number, name, segment, can_be_first));
+        kept.push((number, name, segment, ends_well));
     }
     while let Some((number, name, ..)) = kept.pop_if(|(.., can_be_first)| !*can_be_first) {
         files.names.insert(number, name);

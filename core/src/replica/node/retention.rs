@@ -22,6 +22,8 @@ use std::time::Duration;
 const DISCARDS_A_STEP: usize = 64;
 /// Retention that found no room for its discard retries after this time.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// And so does retention that waits for the opening of an object. Every object that goes needs one.
+const FETCH_DELAY: Duration = Duration::from_millis(20);
 
 impl Node {
     /// Plans a block that records the commit index, because commits have effects that outlive this process. A log on
@@ -125,7 +127,7 @@ impl Node {
         };
         match self.log_retention.step(&around) {
             Ok(false) => {}
-            Ok(true) => self.retain_at = now.plus(RETRY_DELAY),
+            Ok(true) => self.retain_at = now.plus(FETCH_DELAY),
             Err(error) => {
                 let error = self.writer.store.segments.met(error, None);
                 tracing::warn!(%error, "retention of named logs cannot read where a segment ends; it is tried again");
@@ -230,16 +232,18 @@ impl Node {
         let next = list.iter().find(|segment| segment.base.raft >= end && !Arc::ptr_eq(segment, oldest))?;
         let read = segments.open(next).and_then(|data| in_opening_if_here(&data, LogTable::decode));
         let ends = match read.map_err(|error| segments.met(error, None)) {
-            Ok(ends) => ends,
+            Ok(Some(ends)) => ends,
+            Ok(None) => {
+                self.awaits_opening = true;
+                self.retain_at = now.plus(FETCH_DELAY);
+                return None;
+            }
             Err(error) => {
                 tracing::debug!(%error, "it cannot be read where the logs of the oldest object or segment end");
-                None
+                self.awaits_opening = true;
+                self.retain_at = now.plus(RETRY_DELAY);
+                return None;
             }
-        };
-        let Some(ends) = ends else {
-            self.awaits_opening = true;
-            self.retain_at = now.plus(RETRY_DELAY);
-            return None;
         };
         let is_gone = |log, end| committed.logs.get(log).is_none_or(|now| now.first >= end);
         let mut ends = ends.iter();

@@ -23,8 +23,8 @@ pub(crate) trait Learn {
     fn kept_for_object(&self) -> Option<EntryIndex> {
         None
     }
-    /// The same of one that may have to be stored again.
-    fn kept_for_suspect(&self) -> Option<EntryIndex> {
+    /// The same of one that may have to be stored again, and the log's first record.
+    fn kept_for_suspect(&self) -> Option<(EntryIndex, Index)> {
         None
     }
     /// Marks learned entries through `raft` as committed, because of information from elsewhere.

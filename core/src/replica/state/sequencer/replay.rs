@@ -401,8 +401,8 @@ impl Learn for Opened<'_> {
         self.replayed.kept_for_object()
     }
 
-    fn kept_for_suspect(&self) -> Option<EntryIndex> {
-        self.first_suspect()
+    fn kept_for_suspect(&self) -> Option<(EntryIndex, Index)> {
+        Some((self.first_suspect()?, self.replayed.sequencer.committed().first))
     }
 
     fn commit_to(&mut self, raft: EntryIndex) {

@@ -545,12 +545,15 @@ impl World {
                     self.order(Task::Promote(fresh));
                 }
             }
-            Fault::Remove if voters.len() > 2 || !voters.contains(&node) => self.order(Task::Remove(node)),
-            Fault::Demote if voters.len() > 2 && voters.contains(&node) => {
+            Fault::Remove if !voters.contains(&node) => self.order(Task::Remove(node)),
+            Fault::Remove if voters.len() > 2 && self.may_leave(node, &voters) => {
+                self.order(Task::Remove(node));
+            }
+            Fault::Demote if voters.len() > 2 && self.may_leave(node, &voters) => {
                 self.order(Task::Demote(node));
                 self.order(Task::Promote(node));
             }
-            Fault::Joint if voters.len() > 1 && voters.contains(&node) => {
+            Fault::Joint if voters.len() > 1 && self.may_leave(node, &voters) => {
                 let fresh = self.new_host(Bootstrap::Join(log));
                 self.start(fresh)?;
                 self.order(Task::Add(fresh));
@@ -560,6 +563,14 @@ impl World {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Whether a voter may leave: those that stay and have lost nothing are a majority of those that stay. A leader that has slept can
+    /// take messages of a lost one for new ones, and does not refuse.
+    fn may_leave(&self, node: NodeId, voters: &[NodeId]) -> bool {
+        let stay = voters.iter().filter(|voter| **voter != node);
+        let well = stay.clone().filter(|voter| !self.nemesis.maimed.contains(voter));
+        voters.contains(&node) && well.count() > stay.count() / 2
     }
 
     /// Removes voters until one or two are left; after a while there are three again, mostly.

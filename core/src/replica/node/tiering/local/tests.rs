@@ -46,14 +46,13 @@ fn fill_segments(node: &mut Node, count: usize) {
     }
 }
 
-/// One object has all entries up to `end`, and it is stored.
-fn store_upto(node: &mut Node, end: Base) {
-    let begin = node.writer.store.segments.snapshot().first().unwrap().base;
+/// This object has these entries, and it is stored.
+fn store_object(node: &mut Node, number: u64, begin: Base, end: Base) {
     let (timestamp, first) = (Timestamp(u64::MAX >> 1), Index(1));
     let object = StoredObject { bytes: 1 << 16, data_end: 8192, index_count: 1, index_crc: 2, crc: 3 };
     for command in [
-        ObjectCommand::Cut { number: 0, begin, end, timestamp, first },
-        ObjectCommand::Stored { number: 0, object },
+        ObjectCommand::Cut { number, begin, end, timestamp, first },
+        ObjectCommand::Stored { number, object },
     ] {
         node.replica.command(Command::Object(command), None, Moment::START, &mut node.writer.plan).unwrap();
         step(node, Moment::START, Work::default());
@@ -67,14 +66,20 @@ fn almost_released() -> (SimDisk, Node, Index) {
     let mut node = node_on(&disk, options());
     fill_segments(&mut node, 5);
     let end = node.writer.store.segments.newest().unwrap().base;
-    store_upto(&mut node, end);
+    let begin = node.writer.store.segments.snapshot().first().unwrap().base;
+    store_object(&mut node, 0, begin, end);
+    release_here(&disk, &mut node, end);
+    (disk, node, end.next)
+}
+
+/// Files before `end` are to go, and the disk has no room for another one.
+fn release_here(disk: &SimDisk, node: &mut Node, end: Base) {
     disk.limit_space(Some(0));
     while node.writer.store.allocator.take(crate::store::allocator::Purpose::Metadata).is_ok() {}
     assert!(node.writer.store.allocator.is_out_of_room());
     node.replica.sequencer.keep_from(end.next);
     let going = Going { first: end.next, decided_in: node.writer.plan.segment(), said_at: None };
     node.tiering.released.going = Some(going);
-    (disk, node, end.next)
 }
 
 /// A block had said that files go, and an examination had found since that the object with their records is lost. A restart removed the
@@ -96,6 +101,29 @@ fn restart_keeps_the_files_of_a_suspect() {
         assert_eq!(opened.segments.len(), if suspected { 5 } else { 1 });
         assert_eq!(opened.sequencer.committed().local_first, first);
     }
+}
+
+/// The log was made without an object store, so no opening of the suspect's files has objects: a restart removed them, the last copy.
+#[test]
+fn restart_keeps_the_files_of_a_suspect_from_before_there_were_objects() {
+    let disk = SimDisk::default();
+    let mut node = node_on(&disk, options());
+    fill_segments(&mut node, 5);
+    let bases: Vec<Base> = node.writer.store.segments.snapshot().iter().map(|segment| segment.base).collect();
+    store_object(&mut node, 0, bases[0], bases[2]);
+    store_object(&mut node, 1, bases[2], bases[4]);
+    release_here(&disk, &mut node, bases[4]);
+    node.say_here(Moment::START).unwrap();
+    sync(&mut node);
+    disk.limit_space(None);
+    suspects::replace(&disk, node.tiering.log, &[1].into()).unwrap();
+    drop(node);
+    let segments_of = |disk: &SimDisk| open(Arc::new(disk.clone()), &options()).unwrap().segments.len();
+    assert_eq!(segments_of(&SimDisk::new(disk.visible())), 5);
+    // A crash while files were being removed: nothing that begins behind the log's first record can say that there are objects.
+    let removed = SimDisk::new(disk.visible());
+    removed.remove(&file_name(1)).unwrap();
+    assert_eq!(segments_of(&removed), 1);
 }
 
 /// While a block says that files go, no examination begins that could need them.
