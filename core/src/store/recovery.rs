@@ -241,10 +241,7 @@ fn walk_back(
         survey.segments.front().cloned().filter(|s| first.is_none_or(|first| s.base.next > first))
     {
         let opened = before(files, &next, leftovers)?;
-        let links = |f: &Footer| {
-            (f.last_raft, f.last_term, f.next) == (next.base.raft, next.base.term, next.base.next)
-        };
-        let segment = match opened.footer.filter(links) {
+        let segment = match opened.footer.filter(|footer| links(footer, &next)) {
             Some(footer) => Arc::new(Segment::sealed(&footer, opened.header.bytes)),
             None => {
                 let segment = match scan_whole(&opened, next.base) {
@@ -271,54 +268,113 @@ fn walk_back(
         survey.segments.push_front(segment);
     }
     keep_for_object(files, survey, learner);
-    Ok(())
+    keep_for_suspect(files, survey, learner)
 }
 
 /// Adds the segments before those that the log needs, as far as they follow each other, which hold an object that is not stored
-/// yet, or is to be stored again. A discard leaves them, and nothing but this object needs them: without them all is well, too.
+/// yet. A discard leaves them, and nothing but this object needs them: without them all is well, too.
 fn keep_for_object(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Learn) {
-    if let Some(begin) = learner.kept_for_object().filter(|_| !planted!(98)) {
-        keep_from(files, survey, begin, None);
-    }
-    if let Some((begin, first)) = learner.kept_for_suspect() {
-        keep_from(files, survey, begin, Some(first));
-    }
-}
-
-/// Adds these segments back to the one with the entry behind `begin`. If the log's `first` record is given, also those before it up to one
-/// whose opening has objects, or that has this record or an earlier one: a replica that begins there has to learn that there are objects,
-/// unless it lacks nothing. Without such a segment none is added: a crash has left some of the files that were to go.
-fn keep_from(files: &mut Files<'_>, survey: &mut Survey, begin: EntryIndex, first: Option<Index>) {
-    let mut kept = Vec::new();
-    let mut front = survey.segments.front().cloned();
-    let mut ends_well = true;
-    while let Some(next) = front.filter(|next| next.base.raft > begin || !ends_well) {
-        let Some(number) = files.names.last_key_value().map(|(number, _)| *number) else { break };
-        let links = |f: &Footer| {
-            (f.last_raft, f.last_term, f.next) == (next.base.raft, next.base.term, next.base.next)
-        };
-        let Some(opened) = files.open(number).ok().flatten() else { break };
-        let Some(footer) = opened.footer.as_ref().filter(|footer| links(footer)) else { break };
-        let Some(name) = files.names.remove(&number) else { break };
-        let segment = Arc::new(Segment::sealed(footer, opened.header.bytes));
-        ends_well = first.is_none_or(|first| segment.base.next <= first || has_objects(&opened));
-        front = Some(segment.clone());
-        kept.push((number, name, segment, ends_well));
-    }
-    while let Some((number, name, ..)) = kept.pop_if(|(.., can_be_first)| !*can_be_first) {
-        files.names.insert(number, name);
-    }
-    for (.., segment, _) in kept {
+    let Some(begin) = learner.kept_for_object().filter(|_| !planted!(98)) else { return };
+    while let Some(next) = survey.segments.front().cloned().filter(|next| next.base.raft > begin) {
+        let Some(number) = files.names.last_key_value().map(|(number, _)| *number) else { return };
+        let opened = files.open(number).ok().flatten();
+        let found =
+            opened.and_then(|o| o.footer.filter(|f| links(f, &next)).map(|footer| (footer, o.header.bytes)));
+        let Some((footer, bytes)) = found else { return };
+        files.names.remove(&number);
+        let segment = Arc::new(Segment::sealed(&footer, bytes));
         segment.publish(segment.data_end());
         survey.segments.push_front(segment);
     }
 }
 
-/// Whether a segment's opening has objects.
-fn has_objects(opened: &SegmentFile) -> bool {
-    let mut scanner = opened.scanner();
-    let Ok(Ok((header, body))) = scanner.block(SEGMENT_HEADER_BYTES) else { return false };
-    header.kind == Kind::Opening && Opening::has_objects(body).unwrap_or(false)
+/// The same of an object that may have to be stored again: its files may be the last copy. Adds also those before it up to one whose
+/// opening has objects, or which has the log's first record: a replica that begins there has to learn that there are objects, unless it
+/// lacks nothing. Without such a segment a crash has left some of the files that were to go, and nothing needs them. Damaged files, and
+/// those before them, are no part of the log, and stay on the disk.
+///
+/// # Errors
+/// `Io`: nothing is known of the files then.
+fn keep_for_suspect(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Learn) -> Result<()> {
+    let Some((begin, first)) = learner.kept_for_suspect() else { return Ok(()) };
+    // A discard that is not committed can be truncated.
+    let is_committed = survey.segments.back().is_some_and(|last| last.base.raft <= survey.walk.commit);
+    let first = if is_committed { first } else { Index(1) };
+    let mut kept = Vec::new();
+    let mut front = survey.segments.front().cloned();
+    let (mut ends_well, mut is_damaged) = (true, false);
+    while let Some(next) = front.filter(|next| next.base.raft > begin || !ends_well) {
+        let found = match segment_before(files, &next) {
+            Ok(Some(found)) => found,
+            Ok(None) => break,
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                tracing::warn!(%error, "files before this one stay: an object with their records may be lost, and cannot be made of them now");
+                is_damaged = true;
+                break;
+            }
+            Err(error) => return Err(error),
+        };
+        ends_well = found.segment.base.next <= first || found.has_objects;
+        front = Some(found.segment.clone());
+        kept.push((found, ends_well));
+    }
+    while let Some((found, _)) = kept.pop_if(|(_, ends_well)| !*ends_well) {
+        files.names.insert(found.segment.number, file_name(found.segment.number));
+    }
+    if is_damaged {
+        files.names.clear();
+    }
+    for (Found { segment, is_sealed, .. }, _) in kept {
+        segment.publish(segment.data_end());
+        if !is_sealed {
+            survey.unsealed.push(segment.clone());
+        }
+        survey.segments.push_front(segment);
+    }
+    Ok(())
+}
+
+/// A segment that ends where another one begins.
+struct Found {
+    segment: Arc<Segment>,
+    is_sealed: bool,
+    /// Whether its opening has objects.
+    has_objects: bool,
+}
+
+/// Takes the segment out of the names that ends where `next` begins. None: there is none.
+///
+/// # Errors
+/// `Corrupt`: it is damaged, or the file that could be it; `Io`.
+fn segment_before(files: &mut Files<'_>, next: &Segment) -> Result<Option<Found>> {
+    for number in files.names.keys().rev().copied().collect::<Vec<_>>() {
+        let Some(opened) = files.open(number)? else { continue };
+        let (header, body) = match opened.scanner().block(SEGMENT_HEADER_BYTES)? {
+            Ok((header, body)) if header.kind == Kind::Opening => (header, body.to_vec()),
+            Ok(_) => {
+                return Err(opened.corrupt(SEGMENT_HEADER_BYTES, "the first block is not an opening block"));
+            }
+            Err(why) => return Err(opened.corrupt(SEGMENT_HEADER_BYTES, why)),
+        };
+        if header.raft_index >= next.base.raft {
+            continue; // dead
+        }
+        let has_objects =
+            Opening::has_objects(&body).map_err(|why| opened.corrupt(SEGMENT_HEADER_BYTES, why))?;
+        let footer = opened.footer.as_ref().filter(|footer| links(footer, next));
+        let segment = match footer {
+            Some(footer) => Arc::new(Segment::sealed(footer, opened.header.bytes)),
+            None => scan_whole(&opened, next.base)?,
+        };
+        files.names.remove(&number);
+        return Ok(Some(Found { segment, is_sealed: footer.is_some(), has_objects }));
+    }
+    Ok(None)
+}
+
+/// Whether a segment with this footer ends where `next` begins.
+fn links(footer: &Footer, next: &Segment) -> bool {
+    (footer.last_raft, footer.last_term, footer.next) == (next.base.raft, next.base.term, next.base.next)
 }
 
 /// Opens the segment that ends where `next` begins, or contains that position. Segments between them are dead.

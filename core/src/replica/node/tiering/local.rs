@@ -27,9 +27,10 @@ use crate::store::allocator::Purpose;
 use crate::store::format::segment::KEPT_STATE_BYTES;
 use crate::store::objects::names::object_name;
 use crate::store::read::run_directory::has_objects;
-use crate::store::segment::Base;
+use crate::store::segment::{Base, Segment};
 use crate::sync::clock::Moment;
 use crate::types::{EntryIndex, Index, Timestamp};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How far the log is known to be stored, and what goes for that.
@@ -113,9 +114,16 @@ impl Node {
         let segments = self.writer.store.segments.snapshot();
         let (_, full) = segments.split_last()?;
         let is_left = |end: Base| end.next <= local_first && end.raft <= stored;
-        let first = full.iter().rfind(|segment| is_left(segment.end()))?.end().next;
-        let is_held = self.held_by_scrub().is_some_and(|begin| begin.next < first);
-        (!is_held).then_some(first)
+        let left = full.iter().take_while(|segment| is_left(segment.end())).count();
+        let first = first_behind(full, left)?;
+        (!self.is_held_before(first)).then_some(first)
+    }
+
+    /// Whether a suspect needs one of the files that go if those from this record on stay.
+    fn is_held_before(&self, first: Index) -> bool {
+        let Some(begin) = self.held_by_scrub() else { return false };
+        let segments = self.writer.store.segments.snapshot();
+        segments.windows(2).any(|pair| pair[1].base.next <= first && pair[0].end().raft > begin.raft)
     }
 
     /// Whether it is durable that these files are not needed any more. A block that says it knows that all entries before it are
@@ -154,7 +162,7 @@ impl Node {
     }
 
     fn is_held(&self, going: Going) -> bool {
-        self.held_by_scrub().is_some_and(|begin| begin.next < going.first)
+        self.is_held_before(going.first)
     }
 
     /// Without a file for appends, says in the growing segment what goes. All entries have to be committed and durable.
@@ -217,7 +225,7 @@ impl Node {
             Some(going) => Some(going.first),
             None => self.beyond_local_limits(now).first.filter(|_| may_decide),
         };
-        first.is_some_and(|first| self.held_by_scrub().is_none_or(|begin| begin.next >= first))
+        first.is_some_and(|first| !self.is_held_before(first))
     }
 
     /// At a leader: lets replicas that ask for it skip what is stored, before all objects that may have to be made again.
@@ -298,7 +306,7 @@ impl Node {
             Timestamp(self.replica.time(now).0.saturating_sub(age))
         });
         let held = self.held_by_scrub();
-        let (mut first, mut is_held_alone) = (None, false);
+        let (mut going, mut is_held_alone) = (0, false);
         for segment in full {
             let is_too_much = self.options.local_bytes.is_some_and(|max| bytes > max);
             let is_too_old = young.is_some_and(|young| segment.last_timestamp() < young);
@@ -309,9 +317,10 @@ impl Node {
                 break;
             }
             bytes -= segment.data_end() as u64;
-            first = Some(segment.end().next);
+            going += 1;
         }
-        let first = first.filter(|first| *first > self.replica.sequencer.committed().local_first);
+        let first =
+            first_behind(full, going).filter(|first| *first > self.replica.sequencer.committed().local_first);
         // A replica that skips entries begins with the opening of the oldest segment here, and has to learn from it that
         // there are objects.
         let can_be_first = |first: &Index| {
@@ -321,6 +330,14 @@ impl Node {
         };
         Beyond { first: first.filter(can_be_first), held: held.filter(|_| is_held_alone) }
     }
+}
+
+/// The record from which on files stay if the oldest `going` ones go, or fewer. A file without records that follows them would go, too,
+/// and its entries need not be in an object.
+fn first_behind(full: &[Arc<Segment>], going: usize) -> Option<Index> {
+    let mut ends = full[..going].iter().enumerate().rev().map(|(n, segment)| (n, segment.end().next));
+    let stays = |n: usize, end: Index| full.get(n + 1).is_none_or(|next| next.end().next > end);
+    ends.find(|(n, end)| stays(*n, *end)).map(|(_, end)| end)
 }
 
 #[cfg(all(test, feature = "testing", not(loom)))]

@@ -18,11 +18,11 @@ use crate::replica::open::open;
 use crate::replica::queue::proposals::{Command, ObjectCommand, WaitLimit, Work};
 use crate::replica::raft::tests::{hold, node_on, sync};
 use crate::store::format::object_row::StoredObject;
-use crate::store::format::segment::HardState;
+use crate::store::format::segment::{Footer, HardState};
 use crate::store::objects::suspects;
-use crate::store::segment::{Base, file_name};
+use crate::store::segment::{Base, Segment, file_name};
 use crate::sync::clock::Moment;
-use crate::types::{Index, LogNumber, NodeId, Term, Timestamp};
+use crate::types::{EntryIndex, Index, LogNumber, NodeId, SegmentId, Term, Timestamp};
 use crate::vault::MemoryVault;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -200,6 +200,36 @@ fn files_that_a_crash_left_are_no_damage_to_the_inspector() {
         walked.unwrap();
         assert_eq!(missing, usize::from(!says));
     }
+}
+
+/// A file without records went with the one before it although its entries were in no object: none that has them could be made any more.
+#[test]
+fn file_without_records_does_not_go_with_the_one_before() {
+    let segment = |number: u64, last_raft: u64, next: u64| {
+        Arc::new(Segment::sealed(
+            &Footer {
+                number,
+                id: SegmentId(number),
+                base_raft: EntryIndex(0),
+                base_term: Term(1),
+                first: Index(1),
+                next: Index(next),
+                last_raft: EntryIndex(last_raft),
+                last_term: Term(1),
+                first_timestamp: Timestamp(0),
+                last_timestamp: Timestamp(0),
+                data_end: 8192,
+                index_offset: 8192,
+                index_count: 0,
+                index_crc: 0,
+            },
+            64 << 10,
+        ))
+    };
+    let full = [segment(1, 20, 50), segment(2, 50, 100), segment(3, 80, 100), segment(4, 90, 120)];
+    let firsts = (0..=4).map(|going| super::first_behind(&full, going));
+    let wanted = [None, Some(50), Some(50), Some(100), Some(120)];
+    assert!(firsts.eq(wanted.map(|first| first.map(Index))));
 }
 
 /// Files waited for the end of whichever job of the object store ran.
