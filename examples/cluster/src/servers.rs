@@ -5,7 +5,8 @@
 
 use std::error::Error;
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -57,11 +58,23 @@ struct Running {
     ended: bool,
 }
 
+/// A port on which no program listens, below those that connections get: none takes it before the server has started.
+fn free_port() -> Result<TcpListener> {
+    let mut tries = 0;
+    loop {
+        let port = 10_000 + (RandomState::new().build_hasher().finish() % 20_000) as u16;
+        match TcpListener::bind(("127.0.0.1", port)) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && tries < 1_000 => tries += 1,
+            bound => return Ok(bound?),
+        }
+    }
+}
+
 impl Servers {
     /// Chooses ports and directories; starts no server.
     pub(crate) fn new(program: &Path, dir: &Path, scratch: bool) -> Result<Self> {
-        // All at once, so that no port is assigned twice.
-        let listeners: Vec<_> = (0..9).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<_, _>>()?;
+        // All at once, so that no port is chosen twice.
+        let listeners: Vec<_> = (0..9).map(|_| free_port()).collect::<Result<_>>()?;
         let ports: Vec<_> =
             listeners.iter().map(|l| Ok(l.local_addr()?.to_string())).collect::<Result<_>>()?;
         let places =
