@@ -19,6 +19,7 @@ use chiplog_tier::{ObjectVault, VaultOptions};
 use std::cell::RefCell;
 use std::fs::File;
 use std::hint::black_box;
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -154,12 +155,18 @@ fn download(vault: &dyn Vault, to: &Path) -> Result<f64> {
     Ok(bytes as f64 / time.as_secs_f64())
 }
 
-/// Removes a directory if it is there.
+/// Removes a directory if it is there. A request that a closed log has made can put a file into it meanwhile.
 fn empty(path: &Path) -> Result<()> {
-    match path.exists() {
-        true => std::fs::remove_dir_all(path).with_context(|| format!("removing {}", path.display())),
-        false => Ok(()),
+    let begun = Instant::now();
+    while path.exists() {
+        match std::fs::remove_dir_all(path) {
+            Err(error)
+                if error.kind() == ErrorKind::DirectoryNotEmpty
+                    && begun.elapsed() < Duration::from_secs(10) => {}
+            removed => removed.with_context(|| format!("removing {}", path.display()))?,
+        }
     }
+    Ok(())
 }
 
 /// Makes a log of its objects alone, beside bare downloads: rates in bytes of objects a second, by round.

@@ -163,7 +163,8 @@ fn files_have_references_and_readers_the_payload() {
     let metrics = group(&logs).metrics();
     let payload: u64 = which.iter().flat_map(|log| (1..=20).map(|n| record(*log, n).len() as u64)).sum();
     let written = metrics.bytes - before.bytes;
-    assert!(written * 6 < payload, "{written} bytes in files for {payload}");
+    // An append that is alone in its block takes a header and a reference.
+    assert!(written < 1_000 * 128 && written * 5 < payload, "{written} bytes in files for {payload}");
     assert!(metrics.stored_payloads > 0 && metrics.payload_bytes > payload, "{metrics:?}");
     assert!(metrics.stored_payloads < 500, "{} slices for 1000 appends of 50 logs", metrics.stored_payloads);
     assert_eq!(logs.system().metrics().stored_payloads, 0);

@@ -138,9 +138,16 @@ impl Trio {
     }
 
     fn start(&mut self, node: u64) {
-        let options = options(node, &self.networks, |_| Bootstrap::Existing);
-        self.logs[node as usize - 1] =
-            Some(Logs::open(self.dirs[node as usize - 1].path(), options).unwrap());
+        let dir = self.dirs[node as usize - 1].path();
+        // Opening waits for the catalogue, which the leader has to tell about first: not for ever.
+        until("the server opens", || {
+            let options = options(node, &self.networks, |_| Bootstrap::Existing);
+            match Logs::open(dir, options) {
+                Ok(logs) => self.logs[node as usize - 1] = Some(logs),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+            }
+            self.logs[node as usize - 1].is_some()
+        });
     }
 
     fn disconnect(&self, node: u64) {
@@ -535,15 +542,29 @@ fn group_with_logs_of_a_lost_catalogue_is_refused() {
     assert_eq!(logs.get("old").unwrap().read(chiplog::Index(1)).unwrap().data, "of old");
 }
 
-/// Creates and deletes logs.
-fn churn(logs: &Logs, until: &dyn Fn(u64) -> bool) -> u64 {
-    let mut pairs = 0;
+/// Creates and deletes logs at a node that leads. Returns how many. None: it did not lead all the time, as on a machine that stood still,
+/// and the outcome of some requests was unknown.
+fn churn(trio: &Trio, node: u64, until: &dyn Fn(u64) -> bool) -> Option<u64> {
+    let logs = trio.lead(node);
+    let (mut pairs, mut is_certain) = (0, true);
+    let mut ask = |request: &dyn Fn() -> chiplog::Result<()>, happened: ErrorKind| {
+        while let Err(error) = request() {
+            match error.kind() {
+                ErrorKind::NotLeader | ErrorKind::Unavailable => _ = trio.lead(node),
+                kind => {
+                    assert!(kind == happened && !is_certain, "{error}");
+                    return;
+                }
+            }
+            is_certain = false;
+        }
+    };
     while !until(pairs) {
-        logs.create("z").unwrap();
-        logs.delete("z").unwrap();
+        ask(&|| logs.create("z").map(drop), ErrorKind::AlreadyExists);
+        ask(&|| logs.delete("z"), ErrorKind::NotFound);
         pairs += 1;
     }
-    pairs
+    is_certain.then_some(pairs)
 }
 
 /// The transport of a replica of an earlier version: it does not say which version of the format it reads.
@@ -575,7 +596,7 @@ fn member_of_an_earlier_version_gets_no_snapshot_of_the_catalogue() {
     let earlier =
         options_over(3, &trio.networks, |_| Bootstrap::Existing, |transport| Arc::new(Earlier(transport)));
     trio.logs[2] = Some(Logs::open(trio.dirs[2].path(), earlier).unwrap());
-    churn(trio.lead(1), &|pairs| pairs == 200);
+    churn(&trio, 1, &|pairs| pairs == 200);
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(4) {
         trio.at(1).settle().unwrap(); // twice the time that silent members get
@@ -588,7 +609,7 @@ fn member_of_an_earlier_version_gets_no_snapshot_of_the_catalogue() {
     trio.stop(3);
     trio.start(3);
     let leader = trio.lead(2);
-    churn(leader, &|_| leader.system().first_index() > Index(1));
+    churn(&trio, 2, &|_| leader.system().first_index() > Index(1));
     until("server 3 knows the snapshot", || trio.at(3).system().first_index() > Index(1));
     assert!(trio.at(3).list().unwrap().is_empty());
 }
@@ -601,20 +622,24 @@ fn catalogue_is_the_same_on_servers_that_lack_discarded_records() {
     trio.lead(1).create("kept").unwrap();
     until("server 3 has it", || trio.at(3).list().unwrap().len() == 1);
     // The first snapshot needs all servers: they say that they can read it.
-    let begun = churn(trio.lead(1), &|_| trio.at(1).system().first_index() > Index(1));
+    let begun = churn(&trio, 1, &|_| trio.at(1).system().first_index() > Index(1));
     let last = trio.at(1).system().last_index();
     until("server 3 has the snapshot", || trio.at(3).system().last_index() >= last);
     trio.stop(3);
-    let before = churn(trio.lead(1), &|pairs| pairs == 60);
+    let before = churn(&trio, 1, &|pairs| pairs == 60);
     assert!(trio.at(1).system().first_index() < last);
     // Another leader goes on, and writes the snapshot. Whole files go with a later one.
     let second = trio.lead(2);
     let files = || std::fs::read_dir(second.system().path()).unwrap().filter_map(Result::ok);
     let has_first = || files().any(|file| file.file_name() == "00000000000000000001.seg");
-    let after = churn(second, &|_| second.system().first_index() > last && !has_first());
-    let number = second.create("new").unwrap();
-    assert_eq!(second.info("new").unwrap().number, LogNumber((begun + before + after + 2) as u32));
-    let _ = number.append(b"x").unwrap();
+    let after = churn(&trio, 2, &|_| second.system().first_index() > last && !has_first());
+    let new = trio.lead(2).create("new").unwrap();
+    let number = second.info("new").unwrap().number;
+    if let (Some(begun), Some(before), Some(after)) = (begun, before, after) {
+        assert_eq!(number, LogNumber((begun + before + after + 2) as u32));
+    }
+    assert!(number > second.info("kept").unwrap().number);
+    let _ = new.append(b"x").unwrap();
     let first = second.system().first_index();
     let names = |logs: &Logs| -> Vec<(String, LogNumber, LogId)> {
         let all = logs.list().unwrap_or_default().into_iter();
@@ -643,7 +668,8 @@ fn catalogue_is_the_same_on_servers_that_lack_discarded_records() {
     until("the new server knows it", || names(&joined) == wanted);
     assert!(joined.system().first_index() >= first);
     // It is found there too, once a majority has confirmed that nothing is missing.
-    assert_eq!(joined.find("new", None, PATIENCE).unwrap().last_index(), Index(1));
+    let found = joined.find("new", None, PATIENCE).unwrap();
+    until("its record is there", || found.last_index() == Index(1));
     joined.close().unwrap();
     let again = options(4, &trio.networks, |_| Bootstrap::Existing);
     let again = Logs::open(dir.path(), again).unwrap();
