@@ -3,7 +3,7 @@
 //! Must not know: who leads.
 
 use super::object_access::ObjectMaker;
-use super::object_root::check_there;
+use super::object_root::{check_there, check_usable};
 use super::payload_jobs::Begun;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::format::slices::{Block, Slice};
@@ -244,7 +244,7 @@ fn find(
             Ok(true) => {}
             Ok(false) => return Ok(found),
             Err(error) if planted!(177) => return Err(error),
-            Err(_) => return check_there(vault, log).map(|()| found), // the object store works: it is this one
+            Err(_) => return check_usable(vault, log).map(|()| found), // others can be read: it is this one
         }
     }
     let (begin, behind) = match (stored, newest) {

@@ -209,7 +209,9 @@ impl Node {
     /// When [`Self::slice`] has to be called. None: when something else happens.
     pub(in crate::replica::node) fn slices_due(&self, now: Moment) -> Option<Moment> {
         let slices = &self.tiering.slices;
-        if slices.is_busy || !self.stores_slices() {
+        // Before that a leader may not know what was discarded, and with which state the slices of the one before begin.
+        let knows = self.replica.has_committed_in_its_term();
+        if slices.is_busy || !self.stores_slices() || !knows {
             return None;
         }
         if !slices.is_found {
