@@ -6,7 +6,7 @@ mod payload_log;
 
 use bytes::Bytes;
 use chiplog::transport::{Envelope, Inbox, MemoryNetwork, Transport};
-use chiplog::vault::{HookedVault, MemoryVault, ObjectInfo, Vault};
+use chiplog::vault::{HookedVault, MemoryVault, Vault};
 use chiplog::{Index, NodeId, Options};
 use payload_log::{Cluster, append, eventually, is_on, options};
 use std::collections::BTreeMap;
@@ -44,6 +44,8 @@ struct Slow {
 }
 
 impl Vault for Slow {
+    chiplog::pass_on!(below: create, get, size, list, delete);
+
     fn put(&self, name: &str, pieces: &[Bytes]) -> chiplog::Result<()> {
         let begun = Instant::now();
         if name.contains("/p/") {
@@ -54,26 +56,6 @@ impl Vault for Slow {
             self.puts.lock().unwrap().push(begun.elapsed());
         }
         result
-    }
-
-    fn create(&self, name: &str, bytes: Bytes) -> chiplog::Result<bool> {
-        self.below.create(name, bytes)
-    }
-
-    fn get(&self, name: &str, range: std::ops::Range<u64>) -> chiplog::Result<Bytes> {
-        self.below.get(name, range)
-    }
-
-    fn size(&self, name: &str) -> chiplog::Result<Option<u64>> {
-        self.below.size(name)
-    }
-
-    fn list(&self, prefix: &str) -> chiplog::Result<Vec<ObjectInfo>> {
-        self.below.list(prefix)
-    }
-
-    fn delete(&self, name: &str) -> chiplog::Result<()> {
-        self.below.delete(name)
     }
 }
 

@@ -354,21 +354,7 @@ impl fmt::Debug for Listing {
 }
 
 impl Vault for Listing {
-    fn put(&self, name: &str, pieces: &[Bytes]) -> chiplog::Result<()> {
-        self.memory.put(name, pieces)
-    }
-
-    fn create(&self, name: &str, bytes: Bytes) -> chiplog::Result<bool> {
-        self.memory.create(name, bytes)
-    }
-
-    fn get(&self, name: &str, range: Range<u64>) -> chiplog::Result<Bytes> {
-        self.memory.get(name, range)
-    }
-
-    fn size(&self, name: &str) -> chiplog::Result<Option<u64>> {
-        self.memory.size(name)
-    }
+    chiplog::pass_on!(memory: put, create, get, size, delete);
 
     fn list(&self, prefix: &str) -> chiplog::Result<Vec<ObjectInfo>> {
         let mut found = self.memory.list(prefix)?;
@@ -376,10 +362,6 @@ impl Vault for Listing {
             (self.change)(self.lists.fetch_add(1, Ordering::SeqCst), prefix, &mut found);
         }
         Ok(found)
-    }
-
-    fn delete(&self, name: &str) -> chiplog::Result<()> {
-        self.memory.delete(name)
     }
 }
 
@@ -501,13 +483,7 @@ impl Overtaking {
 }
 
 impl Vault for Overtaking {
-    fn put(&self, name: &str, pieces: &[Bytes]) -> chiplog::Result<()> {
-        self.memory.put(name, pieces)
-    }
-
-    fn create(&self, name: &str, bytes: Bytes) -> chiplog::Result<bool> {
-        self.memory.create(name, bytes)
-    }
+    chiplog::pass_on!(memory: put, create, size, list, delete);
 
     fn get(&self, name: &str, range: Range<u64>) -> chiplog::Result<Bytes> {
         if self.memory.size(name)? == Some(range.end) && range.start == 0 {
@@ -522,18 +498,6 @@ impl Vault for Overtaking {
             }
         }
         self.memory.get(name, range)
-    }
-
-    fn size(&self, name: &str) -> chiplog::Result<Option<u64>> {
-        self.memory.size(name)
-    }
-
-    fn list(&self, prefix: &str) -> chiplog::Result<Vec<ObjectInfo>> {
-        self.memory.list(prefix)
-    }
-
-    fn delete(&self, name: &str) -> chiplog::Result<()> {
-        self.memory.delete(name)
     }
 }
 

@@ -8,6 +8,43 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// Calls of a [`Vault`] that do what the vault in a field of its type does, in its `impl`: `pass_on!(below: size, list, delete);`. Feature
+/// `testing`.
+#[macro_export]
+macro_rules! pass_on {
+    ($below:tt: $($call:ident),+) => { $($crate::pass_on!(@ $below $call);)+ };
+    (@ $below:tt put) => {
+        fn put(&self, name: &str, pieces: &[::bytes::Bytes]) -> $crate::Result<()> {
+            self.$below.put(name, pieces)
+        }
+    };
+    (@ $below:tt create) => {
+        fn create(&self, name: &str, bytes: ::bytes::Bytes) -> $crate::Result<bool> {
+            self.$below.create(name, bytes)
+        }
+    };
+    (@ $below:tt get) => {
+        fn get(&self, name: &str, range: ::std::ops::Range<u64>) -> $crate::Result<::bytes::Bytes> {
+            self.$below.get(name, range)
+        }
+    };
+    (@ $below:tt size) => {
+        fn size(&self, name: &str) -> $crate::Result<Option<u64>> {
+            self.$below.size(name)
+        }
+    };
+    (@ $below:tt list) => {
+        fn list(&self, prefix: &str) -> $crate::Result<Vec<$crate::vault::ObjectInfo>> {
+            self.$below.list(prefix)
+        }
+    };
+    (@ $below:tt delete) => {
+        fn delete(&self, name: &str) -> $crate::Result<()> {
+            self.$below.delete(name)
+        }
+    };
+}
+
 /// Called with a call of a [`Vault`], `put` for example, and the object's name, or the prefix of a list. An error is the call's.
 type Hook = Box<dyn FnMut(&str, &str) -> Result<()> + Send>;
 

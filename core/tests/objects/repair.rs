@@ -5,7 +5,7 @@ use crate::support::{
 };
 use chiplog::backup::{Backup, Pin, RestoreOptions};
 use chiplog::transport::MemoryNetwork;
-use chiplog::vault::{HookedVault, MemoryVault, ObjectInfo, Vault};
+use chiplog::vault::{HookedVault, MemoryVault, Vault};
 use chiplog::{ErrorKind, Index, Log, ReadOnlyLog, Start};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -289,13 +289,7 @@ struct FooterFails {
 }
 
 impl Vault for FooterFails {
-    fn put(&self, name: &str, pieces: &[bytes::Bytes]) -> chiplog::Result<()> {
-        self.below.put(name, pieces)
-    }
-
-    fn create(&self, name: &str, bytes: bytes::Bytes) -> chiplog::Result<bool> {
-        self.below.create(name, bytes)
-    }
+    chiplog::pass_on!(below: put, create, size, list, delete);
 
     fn get(&self, name: &str, range: std::ops::Range<u64>) -> chiplog::Result<bytes::Bytes> {
         let size = self.below.size(name)?;
@@ -305,18 +299,6 @@ impl Vault for FooterFails {
             Some(kind) => Err(chiplog::Error::new(kind, "injected")),
             None => self.below.get(name, range),
         }
-    }
-
-    fn size(&self, name: &str) -> chiplog::Result<Option<u64>> {
-        self.below.size(name)
-    }
-
-    fn list(&self, prefix: &str) -> chiplog::Result<Vec<ObjectInfo>> {
-        self.below.list(prefix)
-    }
-
-    fn delete(&self, name: &str) -> chiplog::Result<()> {
-        self.below.delete(name)
     }
 }
 
@@ -427,6 +409,8 @@ struct Spoiling {
 }
 
 impl Vault for Spoiling {
+    chiplog::pass_on!(below: create, get, size, list, delete);
+
     fn put(&self, name: &str, pieces: &[bytes::Bytes]) -> chiplog::Result<()> {
         let mut bytes = pieces.concat();
         let spoil = |left: u64| left.checked_sub(1).filter(|_| *self.name.lock().unwrap() == name);
@@ -435,26 +419,6 @@ impl Vault for Spoiling {
             bytes[middle] ^= 1;
         }
         self.below.put(name, &[bytes.into()])
-    }
-
-    fn create(&self, name: &str, bytes: bytes::Bytes) -> chiplog::Result<bool> {
-        self.below.create(name, bytes)
-    }
-
-    fn get(&self, name: &str, range: std::ops::Range<u64>) -> chiplog::Result<bytes::Bytes> {
-        self.below.get(name, range)
-    }
-
-    fn size(&self, name: &str) -> chiplog::Result<Option<u64>> {
-        self.below.size(name)
-    }
-
-    fn list(&self, prefix: &str) -> chiplog::Result<Vec<ObjectInfo>> {
-        self.below.list(prefix)
-    }
-
-    fn delete(&self, name: &str) -> chiplog::Result<()> {
-        self.below.delete(name)
     }
 }
 

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "test support")]
 
 use bytes::Bytes;
-use chiplog::vault::{MemoryVault, ObjectInfo, Vault};
+use chiplog::vault::{MemoryVault, Vault};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -55,6 +55,8 @@ impl Unsteady {
 }
 
 impl Vault for Unsteady {
+    chiplog::pass_on!(below: size, list, delete);
+
     fn put(&self, name: &str, pieces: &[Bytes]) -> chiplog::Result<()> {
         if name.contains("/p/") {
             self.wait();
@@ -93,17 +95,5 @@ impl Vault for Unsteady {
         let mut damaged = found.to_vec();
         damaged[found.len() - 6] ^= 16;
         Ok(damaged.into())
-    }
-
-    fn size(&self, name: &str) -> chiplog::Result<Option<u64>> {
-        self.below.size(name)
-    }
-
-    fn list(&self, prefix: &str) -> chiplog::Result<Vec<ObjectInfo>> {
-        self.below.list(prefix)
-    }
-
-    fn delete(&self, name: &str) -> chiplog::Result<()> {
-        self.below.delete(name)
     }
 }

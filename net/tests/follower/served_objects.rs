@@ -5,7 +5,7 @@ use crate::support::{LONG, append, quick, same, until};
 use bytes::Bytes;
 use chiplog::cluster::{Bootstrap, Change, ClusterOptions};
 use chiplog::transport::MemoryNetwork;
-use chiplog::vault::{MemoryVault, ObjectInfo, Vault};
+use chiplog::vault::{MemoryVault, Vault};
 use chiplog::{DirectoryId, ErrorKind, Index, Log, LogOption, NodeId, Options, ReadOnlyLog, Start};
 use chiplog_net::client::blocking::ServedObjects;
 use chiplog_net::client::{ClientOptions, Secret};
@@ -266,13 +266,7 @@ struct SlowVault {
 }
 
 impl Vault for SlowVault {
-    fn put(&self, name: &str, pieces: &[Bytes]) -> chiplog::Result<()> {
-        self.objects.put(name, pieces)
-    }
-
-    fn create(&self, name: &str, bytes: Bytes) -> chiplog::Result<bool> {
-        self.objects.create(name, bytes)
-    }
+    chiplog::pass_on!(objects: put, create, size, list, delete);
 
     fn get(&self, name: &str, range: Range<u64>) -> chiplog::Result<Bytes> {
         if name.ends_with("large") {
@@ -280,18 +274,6 @@ impl Vault for SlowVault {
             drop(changed.wait_while(goes_on.lock().unwrap(), |goes_on| !*goes_on).unwrap());
         }
         self.objects.get(name, range)
-    }
-
-    fn size(&self, name: &str) -> chiplog::Result<Option<u64>> {
-        self.objects.size(name)
-    }
-
-    fn list(&self, prefix: &str) -> chiplog::Result<Vec<ObjectInfo>> {
-        self.objects.list(prefix)
-    }
-
-    fn delete(&self, name: &str) -> chiplog::Result<()> {
-        self.objects.delete(name)
     }
 }
 

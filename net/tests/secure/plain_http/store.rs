@@ -2,7 +2,7 @@
 
 use crate::support::{PATIENCE, Served};
 use bytes::Bytes;
-use chiplog::vault::{MemoryVault, ObjectInfo, Vault};
+use chiplog::vault::{MemoryVault, Vault};
 use chiplog::{Error, ErrorKind, Index, Log};
 use chiplog_net::listener::Settings;
 use chiplog_net::listener::auth::roles::Tokens;
@@ -44,13 +44,7 @@ impl Store {
 }
 
 impl Vault for Store {
-    fn put(&self, name: &str, pieces: &[Bytes]) -> chiplog::Result<()> {
-        self.objects.put(name, pieces)
-    }
-
-    fn create(&self, name: &str, bytes: Bytes) -> chiplog::Result<bool> {
-        self.objects.create(name, bytes)
-    }
+    chiplog::pass_on!(objects: put, create, size, list, delete);
 
     fn get(&self, name: &str, range: Range<u64>) -> chiplog::Result<Bytes> {
         self.gets.fetch_add(1, Ordering::SeqCst);
@@ -72,18 +66,6 @@ impl Vault for Store {
             *bytes.last_mut().unwrap() ^= 1;
         }
         Ok(bytes.into())
-    }
-
-    fn size(&self, name: &str) -> chiplog::Result<Option<u64>> {
-        self.objects.size(name)
-    }
-
-    fn list(&self, prefix: &str) -> chiplog::Result<Vec<ObjectInfo>> {
-        self.objects.list(prefix)
-    }
-
-    fn delete(&self, name: &str) -> chiplog::Result<()> {
-        self.objects.delete(name)
     }
 }
 

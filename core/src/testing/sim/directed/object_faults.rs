@@ -14,7 +14,7 @@ use crate::sync::threads::in_parallel;
 use crate::testing::sim::plan::Plan;
 use crate::testing::sim::vault::SimVault;
 use crate::types::{EntryIndex, Index, LogId, Term};
-use crate::vault::{MemoryVault, ObjectInfo, Vault};
+use crate::vault::{MemoryVault, Vault};
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
@@ -136,28 +136,14 @@ fn spoil(name: &str, bytes: Vec<u8>) -> Bytes {
 }
 
 impl Vault for Spoiling {
+    crate::pass_on!(0: get, size, list, delete);
+
     fn put(&self, name: &str, pieces: &[Bytes]) -> Result<()> {
         self.0.put(name, &[spoil(name, pieces.concat())])
     }
 
     fn create(&self, name: &str, bytes: Bytes) -> Result<bool> {
         self.0.create(name, spoil(name, bytes.to_vec()))
-    }
-
-    fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
-        self.0.get(name, range)
-    }
-
-    fn size(&self, name: &str) -> Result<Option<u64>> {
-        self.0.size(name)
-    }
-
-    fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
-        self.0.list(prefix)
-    }
-
-    fn delete(&self, name: &str) -> Result<()> {
-        self.0.delete(name)
     }
 }
 
@@ -209,31 +195,13 @@ pub(super) fn object_that_was_read_stays_sound() -> Check {
 struct Unreading(MemoryVault);
 
 impl Vault for Unreading {
-    fn put(&self, name: &str, pieces: &[Bytes]) -> Result<()> {
-        self.0.put(name, pieces)
-    }
-
-    fn create(&self, name: &str, bytes: Bytes) -> Result<bool> {
-        self.0.create(name, bytes)
-    }
+    crate::pass_on!(0: put, create, size, list, delete);
 
     fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
         match name.contains("/o/") {
             true => Err(Error::new(ErrorKind::Io, "a bad sector")),
             false => self.0.get(name, range),
         }
-    }
-
-    fn size(&self, name: &str) -> Result<Option<u64>> {
-        self.0.size(name)
-    }
-
-    fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
-        self.0.list(prefix)
-    }
-
-    fn delete(&self, name: &str) -> Result<()> {
-        self.0.delete(name)
     }
 }
 
