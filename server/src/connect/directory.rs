@@ -7,6 +7,7 @@
 use crate::common::failure::{Failure, Result};
 use chiplog::ErrorKind;
 use chiplog::backup::ClusterBackup;
+use chiplog::internal::is_own_file;
 use std::path::Path;
 
 /// The file that every log's directory contains.
@@ -23,6 +24,12 @@ pub(crate) fn is_log(dir: &Path) -> bool {
     dir.join(IDENTITY_FILE).metadata().is_ok_and(|file| file.len() > 0)
 }
 
+/// The names in a directory, as far as it can be read.
+fn names(dir: &Path) -> impl Iterator<Item = String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned())
+}
+
 /// Checks that a directory is no backup.
 ///
 /// # Errors
@@ -33,10 +40,10 @@ pub(crate) fn check_no_backup(dir: &Path) -> Result<()> {
         dir if BACKUP_FILES.iter().any(|file| dir.join(file).is_file()) => "a log",
         _ => return Ok(()),
     };
-    let dir = dir.display();
+    let shown = dir.display();
     let make = if what == "a log" { "a log of it" } else { "a server's data directory of it" };
     Err(Failure::usage(format!(
-        "{dir} is a backup of {what}, in which nothing is written: `chiplog restore {dir} NEW-DIR` makes {make}"
+        "{shown} is a backup of {what}, in which nothing is written: `chiplog restore {shown} NEW-DIR` makes {make}"
     )))
 }
 
@@ -45,16 +52,10 @@ pub(crate) fn check_no_backup(dir: &Path) -> Result<()> {
 /// # Errors
 /// `AlreadyExists`: it has other files and no log. `instead` says what to do.
 pub(crate) fn check_no_others(dir: &Path, is_own: impl Fn(&Path) -> bool, instead: &str) -> Result<()> {
-    let Ok(mut entries) = std::fs::read_dir(dir) else { return Ok(()) };
-    // A log that is being made has no identity yet.
-    let is_other =
-        |name: &str| name != LOST_AND_FOUND && !name.starts_with("chiplog.") && !name.ends_with(".seg");
-    let other = entries.find_map(|entry| {
-        let entry = entry.ok()?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        (is_other(&name) && !is_own(&entry.path())).then_some(name)
-    });
-    let Some(other) = other.filter(|_| !is_log(dir)) else { return Ok(()) };
+    let is_other = |name: &String| name != LOST_AND_FOUND && !is_own_file(name) && !is_own(&dir.join(name));
+    let Some(other) = names(dir).find(is_other).filter(|_| !is_log(dir)) else {
+        return Ok(());
+    };
     let why =
         format!("the directory {} has other files, such as {other}, and no log: {instead}", dir.display());
     Err(Failure::new(ErrorKind::AlreadyExists, why))

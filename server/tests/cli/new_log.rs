@@ -70,3 +70,15 @@ fn servers_make_no_replica_among_other_files() {
     let ran = run(&["dev", "--data", &place.log(), "--port", "51000"]).fails(2);
     assert!(ran.err.contains("holds a log"), "{}", ran.err);
 }
+
+/// What a log leaves that was killed before it was made. The next start refused it as files of something else.
+#[test]
+fn log_that_was_not_finished_is_made() {
+    let place = Place::empty();
+    let dir = place.dir.path().join("log");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("00000000000000000001.tmp"), [0; 8192]).unwrap();
+    fs::write(dir.join("chiplog.id"), "").unwrap();
+    run_with(&["append", &place.log(), "--segment-bytes", "64KiB"], b"x\n").ok();
+    assert_eq!(place.run("read", &[]).ok().text(), "x\n");
+}
