@@ -622,11 +622,17 @@ fn is_temporary(name: &str) -> bool {
 #[cfg(feature = "internal")]
 pub fn is_own_file(name: &str) -> bool {
     name.starts_with("chiplog.")
-        || file_number(name).is_some()
+        || is_segment_file(name)
         || is_temporary(name)
         || is_aside(name)
         || crate::store::read::sorted_copies::is_sorted_name(name)
         || is_object_file(name)
+}
+
+/// Whether this is the name of a finished segment file.
+#[cfg(feature = "internal")]
+pub fn is_segment_file(name: &str) -> bool {
+    file_number(name).is_some()
 }
 
 fn file_name_of(digits: &str) -> String {

@@ -7,7 +7,7 @@
 use crate::common::failure::{Failure, Result};
 use chiplog::ErrorKind;
 use chiplog::backup::ClusterBackup;
-use chiplog::internal::is_own_file;
+use chiplog::internal::{is_own_file, is_segment_file};
 use std::path::Path;
 
 /// The file that every log's directory contains.
@@ -22,6 +22,11 @@ const LOST_AND_FOUND: &str = "lost+found";
 /// Whether a log was made in this directory.
 pub(crate) fn is_log(dir: &Path) -> bool {
     dir.join(IDENTITY_FILE).metadata().is_ok_and(|file| file.len() > 0)
+}
+
+/// Whether there are files with a log's records, also without the file that makes them a log.
+pub(crate) fn has_segments(dir: &Path) -> bool {
+    names(dir).any(|name| is_segment_file(&name))
 }
 
 /// The names in a directory, as far as it can be read.
@@ -49,11 +54,14 @@ pub(crate) fn check_no_backup(dir: &Path) -> Result<()> {
 
 /// Checks that a directory has no files of something else. `is_own` tells further names that may be there.
 ///
+/// With segments but no identity it may be a log that lost its identity, or one that was not finished: the log's opening
+/// tells which, and what to do.
+///
 /// # Errors
 /// `AlreadyExists`: it has other files and no log. `instead` says what to do.
 pub(crate) fn check_no_others(dir: &Path, is_own: impl Fn(&Path) -> bool, instead: &str) -> Result<()> {
     let is_other = |name: &String| name != LOST_AND_FOUND && !is_own_file(name) && !is_own(&dir.join(name));
-    let Some(other) = names(dir).find(is_other).filter(|_| !is_log(dir)) else {
+    let Some(other) = names(dir).find(is_other).filter(|_| !is_log(dir) && !has_segments(dir)) else {
         return Ok(());
     };
     let why =

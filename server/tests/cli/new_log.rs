@@ -71,6 +71,25 @@ fn servers_make_no_replica_among_other_files() {
     assert!(ran.err.contains("holds a log"), "{}", ran.err);
 }
 
+/// The advice was to take another directory, and there the log would have begun anew.
+#[test]
+fn log_without_its_identity_is_no_directory_of_other_files() {
+    let place = Place::with(10);
+    let dir = Path::new(&place.log()).to_owned();
+    fs::remove_file(dir.join("chiplog.id")).unwrap();
+    fs::write(dir.join("cert.pem"), "mine").unwrap();
+    let path = place.log();
+    let told = "the log's identity is missing, but 00000000000000000001.seg holds data; restore chiplog.id";
+    let places = ["--listen-client", "127.0.0.1:0", "--listen-peer", "127.0.0.1:0", "--listen-http", ""];
+    let serve = [&["serve", "--node", "1", "--data", &path, "--init"][..], &places].concat();
+    for ran in [run(&serve), run_with(&["append", &path], b"x\n")] {
+        let ran = ran.fails(3);
+        assert!(ran.err.contains(told), "{}", ran.err);
+    }
+    let dev = run(&["dev", "--data", &path, "--port", "51000"]).fails(2);
+    assert!(dev.err.contains("holds a log"), "{}", dev.err);
+}
+
 /// What a log leaves that was killed before it was made. The next start refused it as files of something else.
 #[test]
 fn log_that_was_not_finished_is_made() {

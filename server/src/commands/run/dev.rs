@@ -8,8 +8,7 @@ use crate::common::runtime::runtime;
 use crate::common::scratch::Scratch;
 use crate::common::signals;
 use crate::connect::cluster::REPORT_AFTER;
-use crate::connect::directory::is_log;
-use crate::connect::directory::{check_no_backup, check_no_others};
+use crate::connect::directory::{check_no_backup, check_no_others, has_segments, is_log};
 use crate::connect::target;
 use crate::serve::{Config, First, Server};
 use chiplog::cluster::{Change, Role};
@@ -130,7 +129,7 @@ fn are_free(mut ports: Range<u16>) -> Result<()> {
 /// It is a backup or the directory of one log, or it has other files and no cluster.
 fn check_data(dir: &Path) -> Result<()> {
     check_no_backup(dir)?;
-    if is_log(dir) {
+    if is_log(dir) || has_segments(dir) {
         let what = format!("{} holds a log: give another directory for the cluster", dir.display());
         return Err(Failure::usage(what));
     }
