@@ -16,6 +16,9 @@ const IDENTITY_FILE: &str = "chiplog.id";
 /// The manifest of a log's backup, and its name while the backup is being made.
 const BACKUP_FILES: [&str; 2] = ["chiplog.backup", "chiplog.backup.tmp"];
 
+/// The manifest of a cluster's backup, and its name while the backup is being made.
+const CLUSTER_FILES: [&str; 2] = ["chiplog.cluster", "chiplog.cluster.tmp"];
+
 /// The directory of the root of a disk's file system for what a repair finds.
 const LOST_AND_FOUND: &str = "lost+found";
 
@@ -46,6 +49,14 @@ pub(crate) fn check_no_backup(dir: &Path) -> Result<()> {
         _ => return Ok(()),
     };
     let shown = dir.display();
+    // The backup of a cluster has its default log below it, in default/.
+    if what == "a cluster" && is_log(dir) {
+        let files = CLUSTER_FILES.into_iter().filter(|file| dir.join(file).is_file());
+        let files = files.collect::<Vec<_>>().join(", ");
+        return Err(Failure::usage(format!(
+            "{shown} is a backup of a cluster, and an earlier version made a replica in it: to use the replica, move {files} and default/ away from there"
+        )));
+    }
     let make = if what == "a log" { "a log of it" } else { "a server's data directory of it" };
     Err(Failure::usage(format!(
         "{shown} is a backup of {what}, in which nothing is written: `chiplog restore {shown} NEW-DIR` makes {make}"

@@ -71,6 +71,22 @@ fn servers_make_no_replica_among_other_files() {
     assert!(ran.err.contains("holds a log"), "{}", ran.err);
 }
 
+/// It said that nothing is written into a backup, which did not help: the replica was there.
+#[test]
+fn replica_in_a_backup_of_a_cluster_is_told_apart() {
+    let place = Place::with(3);
+    let dir = Path::new(&place.log()).to_owned();
+    fs::write(dir.join("chiplog.cluster"), "").unwrap();
+    let mut all = serve_and_dev(&dir).to_vec();
+    all.push(run_with(&["append", &place.log()], b"x\n").fails(2));
+    for ran in all {
+        assert!(ran.err.contains("an earlier version made a replica in it"), "{}", ran.err);
+        assert!(ran.err.contains("move chiplog.cluster and default/ away"), "{}", ran.err);
+    }
+    fs::remove_file(dir.join("chiplog.cluster")).unwrap();
+    run_with(&["append", &place.log()], b"x\n").ok();
+}
+
 /// The advice was to take another directory, and there the log would have begun anew.
 #[test]
 fn log_without_its_identity_is_no_directory_of_other_files() {
