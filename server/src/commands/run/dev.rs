@@ -88,12 +88,17 @@ pub(crate) fn run(args: &Dev, ui: &Ui) -> Result<Exit> {
             begun = start(args, &dir, &mut servers, ui) => Some(begun),
             _ = &mut stopped => None,
         };
-        if let Some(begun) = begun {
-            begun?;
-            announce(&servers, args, ui)?;
-            let _ = stopped.await;
-        }
-        let mut ended = Ok(());
+        let mut ended = match begun {
+            Some(Ok(())) => {
+                let announced = announce(&servers, args, ui);
+                if announced.is_ok() {
+                    let _ = stopped.await;
+                }
+                announced
+            }
+            Some(failed) => failed,
+            None => Ok(()),
+        };
         for server in servers {
             ended = ended.and(server.shutdown(false).await);
         }
