@@ -171,6 +171,22 @@ fn server_that_was_killed_at_its_first_start_starts_again() {
     assert_eq!(waits.stop(), Some(0));
 }
 
+/// A store below the data directory was a file of something else at the first start, and so was a folder of snapshots.
+#[test]
+fn store_below_the_data_directory_is_no_obstacle_at_the_first_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    let store = server.data.join("stores/a b");
+    std::fs::create_dir_all(&store).unwrap();
+    std::fs::create_dir(server.data.join(".snapshot")).unwrap();
+    let refused = server.command().arg("--init").output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && said.contains("other files, such as stores"), "{said}");
+    let location = format!("file://{}", store.to_str().unwrap().replace(' ', "%20"));
+    server.start(&["--init", "--object-store", &location]);
+    assert_eq!(server.stop(), Some(0));
+}
+
 /// `chiplog dev` with these arguments, and what it shows once its servers run.
 fn dev(args: &[&str]) -> (Child, serde_json::Value) {
     let mut child = chiplog()
