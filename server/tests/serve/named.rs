@@ -70,10 +70,11 @@ fn verify_reads_the_groups_of_named_logs() {
     assert!(run(&["verify", data]).ok().out.contains("\nnamed/group-1: sound: "));
 
     let segment = server.data.join("named/group-1/00000000000000000001.seg");
-    let file = fs::File::options().read(true).write(true).open(segment).unwrap();
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, 200_000).unwrap();
-    file.write_all_at(&[byte[0] ^ 4], 200_000).unwrap();
+    let bytes = fs::read(&segment).unwrap();
+    let record = b"order 10000";
+    let at = bytes.windows(record.len()).position(|bytes| bytes == record).unwrap();
+    let file = fs::File::options().write(true).open(segment).unwrap();
+    file.write_all_at(&[record[0] ^ 4], at as u64).unwrap();
     for (target, finding) in [(data, "\nnamed/group-1: CORRUPT: "), (&client, "node 1, _group-1: corrupt: ")]
     {
         let words = run(&["verify", target]);
