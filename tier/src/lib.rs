@@ -32,6 +32,8 @@ mod store;
 mod upload;
 mod vault;
 
+#[doc(hidden)]
+pub use location::local_directory;
 pub use options::VaultOptions;
 pub use servers::{ServedLog, ServerVault, ServerVaultOptions};
 pub use vault::ObjectVault;

@@ -72,6 +72,16 @@ impl Location {
     }
 }
 
+/// The directory of this machine in which an object store at this location is. None: it is elsewhere, or the text is no
+/// location.
+#[doc(hidden)]
+pub fn local_directory(location: &str) -> Option<PathBuf> {
+    match Location::parse(location) {
+        Ok(Location::Directory(directory)) => Some(directory),
+        _ => None,
+    }
+}
+
 /// Parses `file:///directory`, in which `%20` is a space.
 fn directory(text: &str) -> Result<Location> {
     let path = url::Url::parse(text).ok().and_then(|url| url.to_file_path().ok());

@@ -618,6 +618,23 @@ fn is_temporary(name: &str) -> bool {
     name.strip_suffix(".tmp").is_some_and(|n| file_number(&file_name_of(n)).is_some())
 }
 
+/// Whether files of this name are a log's own, finished or not. There can be some before the log has an identity.
+#[cfg(feature = "internal")]
+pub fn is_own_file(name: &str) -> bool {
+    name.starts_with("chiplog.")
+        || is_segment_file(name)
+        || is_temporary(name)
+        || is_aside(name)
+        || crate::store::read::sorted_copies::is_sorted_name(name)
+        || is_object_file(name)
+}
+
+/// Whether this is the name of a finished segment file.
+#[cfg(feature = "internal")]
+pub fn is_segment_file(name: &str) -> bool {
+    file_number(name).is_some()
+}
+
 fn file_name_of(digits: &str) -> String {
     debug_assert_eq!(file_name(0).len(), 24);
     format!("{digits}.seg")

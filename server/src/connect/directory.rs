@@ -7,6 +7,7 @@
 use crate::common::failure::{Failure, Result};
 use chiplog::ErrorKind;
 use chiplog::backup::ClusterBackup;
+use chiplog::internal::{is_own_file, is_segment_file};
 use std::path::Path;
 
 /// The file that every log's directory contains.
@@ -15,12 +16,26 @@ const IDENTITY_FILE: &str = "chiplog.id";
 /// The manifest of a log's backup, and its name while the backup is being made.
 const BACKUP_FILES: [&str; 2] = ["chiplog.backup", "chiplog.backup.tmp"];
 
+/// The manifest of a cluster's backup, and its name while the backup is being made.
+const CLUSTER_FILES: [&str; 2] = ["chiplog.cluster", "chiplog.cluster.tmp"];
+
 /// The directory of the root of a disk's file system for what a repair finds.
 const LOST_AND_FOUND: &str = "lost+found";
 
 /// Whether a log was made in this directory.
 pub(crate) fn is_log(dir: &Path) -> bool {
     dir.join(IDENTITY_FILE).metadata().is_ok_and(|file| file.len() > 0)
+}
+
+/// Whether there are files with a log's records, also without the file that makes them a log.
+pub(crate) fn has_segments(dir: &Path) -> bool {
+    names(dir).any(|name| is_segment_file(&name))
+}
+
+/// The names in a directory, as far as it can be read.
+fn names(dir: &Path) -> impl Iterator<Item = String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned())
 }
 
 /// Checks that a directory is no backup.
@@ -33,28 +48,33 @@ pub(crate) fn check_no_backup(dir: &Path) -> Result<()> {
         dir if BACKUP_FILES.iter().any(|file| dir.join(file).is_file()) => "a log",
         _ => return Ok(()),
     };
-    let dir = dir.display();
+    let shown = dir.display();
+    // The backup of a cluster has its default log below it, in default/.
+    if what == "a cluster" && is_log(dir) {
+        let files = CLUSTER_FILES.into_iter().filter(|file| dir.join(file).is_file());
+        let files = files.collect::<Vec<_>>().join(", ");
+        return Err(Failure::usage(format!(
+            "{shown} is a backup of a cluster, and an earlier version made a replica in it: to use the replica, move {files} and default/ away from there"
+        )));
+    }
     let make = if what == "a log" { "a log of it" } else { "a server's data directory of it" };
     Err(Failure::usage(format!(
-        "{dir} is a backup of {what}, in which nothing is written: `chiplog restore {dir} NEW-DIR` makes {make}"
+        "{shown} is a backup of {what}, in which nothing is written: `chiplog restore {shown} NEW-DIR` makes {make}"
     )))
 }
 
 /// Checks that a directory has no files of something else. `is_own` tells further names that may be there.
 ///
+/// With segments but no identity it may be a log that lost its identity, or one that was not finished: the log's opening
+/// tells which, and what to do.
+///
 /// # Errors
 /// `AlreadyExists`: it has other files and no log. `instead` says what to do.
 pub(crate) fn check_no_others(dir: &Path, is_own: impl Fn(&Path) -> bool, instead: &str) -> Result<()> {
-    let Ok(mut entries) = std::fs::read_dir(dir) else { return Ok(()) };
-    // A log that is being made has no identity yet.
-    let is_other =
-        |name: &str| name != LOST_AND_FOUND && !name.starts_with("chiplog.") && !name.ends_with(".seg");
-    let other = entries.find_map(|entry| {
-        let entry = entry.ok()?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        (is_other(&name) && !is_own(&entry.path())).then_some(name)
-    });
-    let Some(other) = other.filter(|_| !is_log(dir)) else { return Ok(()) };
+    let is_other = |name: &String| name != LOST_AND_FOUND && !is_own_file(name) && !is_own(&dir.join(name));
+    let Some(other) = names(dir).find(is_other).filter(|_| !is_log(dir) && !has_segments(dir)) else {
+        return Ok(());
+    };
     let why =
         format!("the directory {} has other files, such as {other}, and no log: {instead}", dir.display());
     Err(Failure::new(ErrorKind::AlreadyExists, why))

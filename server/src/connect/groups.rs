@@ -63,6 +63,8 @@ pub(crate) struct Group {
     pub(crate) voters: Vec<u64>,
     /// The servers that are to run it. Empty: all.
     pub(crate) placed: Vec<u64>,
+    /// The servers that answer, are to run it and do not.
+    pub(crate) missing: Vec<u64>,
     pub(crate) logs: u64,
     pub(crate) bytes_used: u64,
 }
@@ -94,10 +96,11 @@ fn group(found: &Found, number: u32, all: &Answers<'_>) -> Option<Group> {
         true => voters_of(found),
         false => best.placed.iter().copied().collect(),
     };
+    let missing = missing(found, &answers, &wanted);
     let states = [
         poisoned(&answers),
         (leader == 0).then(|| (GroupState::NoLeader, "no server that answers knows its leader".into())),
-        missing(found, &answers, &wanted),
+        is_missing(&missing),
         other_voters(&voters, &wanted, !best.placed.is_empty()),
     ];
     let worst = states.into_iter().flatten().max_by_key(|(state, _)| *state);
@@ -110,6 +113,7 @@ fn group(found: &Found, number: u32, all: &Answers<'_>) -> Option<Group> {
         term: best.term,
         voters: voters.into_iter().collect(),
         placed: best.placed.clone(),
+        missing,
         logs: best.logs,
         bytes_used: best.bytes_used,
     })
@@ -120,14 +124,17 @@ fn poisoned(answers: &Answers<'_>) -> Option<(GroupState, String)> {
     Some((GroupState::Poisoned, format!("node {node} takes no more appends to it: {}", group.poison)))
 }
 
-/// A server that is to run the group, answers and does not report it.
-fn missing(found: &Found, answers: &Answers<'_>, wanted: &BTreeSet<u64>) -> Option<(GroupState, String)> {
+/// The servers that are to run the group, answer and do not report it.
+fn missing(found: &Found, answers: &Answers<'_>, wanted: &BTreeSet<u64>) -> Vec<u64> {
     let asked = found.answers.iter().map(|(_, status)| status.node).filter(|node| wanted.contains(node));
-    let without: Vec<u64> = asked.filter(|node| !answers.iter().any(|(runs, _)| runs == node)).collect();
+    asked.filter(|node| !answers.iter().any(|(runs, _)| runs == node)).collect()
+}
+
+fn is_missing(without: &[u64]) -> Option<(GroupState, String)> {
     (!without.is_empty()).then(|| {
         let what = format!(
             "{} it; the log of that server, or of the group's leader, says what fails",
-            do_not_run(&without)
+            do_not_run(without)
         );
         (GroupState::Missing, what)
     })

@@ -120,7 +120,7 @@ impl Server {
             );
             return Err(Failure::usage(what));
         }
-        check_data(&config.data)?;
+        check_data(&config)?;
         check_places(&config)?;
         let vault = match config.object_store.as_str() {
             "" => None,

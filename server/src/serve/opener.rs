@@ -55,7 +55,7 @@ impl LogOpener {
     /// timeout, then as [`Self::open`].
     pub(super) fn found(&self, founding: Founding) -> chiplog::Result<Log> {
         // Again: it can have been filled while the server waited.
-        check_data(&self.config.data)
+        check_data(&self.config)
             .map_err(|failure| chiplog::Error::new(failure.kind(), failure.to_string()))?;
         match founding {
             Founding::Init { force } => {

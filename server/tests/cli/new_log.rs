@@ -70,3 +70,50 @@ fn servers_make_no_replica_among_other_files() {
     let ran = run(&["dev", "--data", &place.log(), "--port", "51000"]).fails(2);
     assert!(ran.err.contains("holds a log"), "{}", ran.err);
 }
+
+/// It said that nothing is written into a backup, which did not help: the replica was there.
+#[test]
+fn replica_in_a_backup_of_a_cluster_is_told_apart() {
+    let place = Place::with(3);
+    let dir = Path::new(&place.log()).to_owned();
+    fs::write(dir.join("chiplog.cluster"), "").unwrap();
+    let mut all = serve_and_dev(&dir).to_vec();
+    all.push(run_with(&["append", &place.log()], b"x\n").fails(2));
+    for ran in all {
+        assert!(ran.err.contains("an earlier version made a replica in it"), "{}", ran.err);
+        assert!(ran.err.contains("move chiplog.cluster and default/ away"), "{}", ran.err);
+    }
+    fs::remove_file(dir.join("chiplog.cluster")).unwrap();
+    run_with(&["append", &place.log()], b"x\n").ok();
+}
+
+/// The advice was to take another directory, and there the log would have begun anew.
+#[test]
+fn log_without_its_identity_is_no_directory_of_other_files() {
+    let place = Place::with(10);
+    let dir = Path::new(&place.log()).to_owned();
+    fs::remove_file(dir.join("chiplog.id")).unwrap();
+    fs::write(dir.join("cert.pem"), "mine").unwrap();
+    let path = place.log();
+    let told = "the log's identity is missing, but 00000000000000000001.seg holds data; restore chiplog.id";
+    let places = ["--listen-client", "127.0.0.1:0", "--listen-peer", "127.0.0.1:0", "--listen-http", ""];
+    let serve = [&["serve", "--node", "1", "--data", &path, "--init"][..], &places].concat();
+    for ran in [run(&serve), run_with(&["append", &path], b"x\n")] {
+        let ran = ran.fails(3);
+        assert!(ran.err.contains(told), "{}", ran.err);
+    }
+    let dev = run(&["dev", "--data", &path, "--port", "51000"]).fails(2);
+    assert!(dev.err.contains("holds a log"), "{}", dev.err);
+}
+
+/// What a log leaves that was killed before it was made. The next start refused it as files of something else.
+#[test]
+fn log_that_was_not_finished_is_made() {
+    let place = Place::empty();
+    let dir = place.dir.path().join("log");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("00000000000000000001.tmp"), [0; 8192]).unwrap();
+    fs::write(dir.join("chiplog.id"), "").unwrap();
+    run_with(&["append", &place.log(), "--segment-bytes", "64KiB"], b"x\n").ok();
+    assert_eq!(place.run("read", &[]).ok().text(), "x\n");
+}

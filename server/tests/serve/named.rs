@@ -70,10 +70,11 @@ fn verify_reads_the_groups_of_named_logs() {
     assert!(run(&["verify", data]).ok().out.contains("\nnamed/group-1: sound: "));
 
     let segment = server.data.join("named/group-1/00000000000000000001.seg");
-    let file = fs::File::options().read(true).write(true).open(segment).unwrap();
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, 200_000).unwrap();
-    file.write_all_at(&[byte[0] ^ 4], 200_000).unwrap();
+    let bytes = fs::read(&segment).unwrap();
+    let record = b"order 10000";
+    let at = bytes.windows(record.len()).position(|bytes| bytes == record).unwrap();
+    let file = fs::File::options().write(true).open(segment).unwrap();
+    file.write_all_at(&[record[0] ^ 4], at as u64).unwrap();
     for (target, finding) in [(data, "\nnamed/group-1: CORRUPT: "), (&client, "node 1, _group-1: corrupt: ")]
     {
         let words = run(&["verify", target]);
@@ -82,6 +83,67 @@ fn verify_reads_the_groups_of_named_logs() {
         assert_eq!((told.code, &told.json()["ok"]), (3, &false.into()), "{}", told.out);
     }
     assert_eq!(server.stop(), Some(0));
+}
+
+/// It said "sound" of groups that it had not read: those without an identity, those that the server could not open, and all of
+/// them if their directory could not be listed.
+#[test]
+fn verify_reports_groups_that_it_does_not_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = one(dir.path());
+    let client = server.client.clone();
+    run(&["logs", "create", &client, "orders"]).ok();
+    fed(&["append", &format!("{client}/orders")], &lines(1, 100)).ok();
+    assert_eq!(server.stop(), Some(0));
+    let data = server.data.to_str().unwrap().to_owned();
+    let named = server.data.join("named");
+
+    // A group that cannot be read hides nothing.
+    let empty = named.join("group-2");
+    fs::create_dir(&empty).unwrap();
+    fs::write(empty.join("chiplog.id"), "x").unwrap();
+    let told = run(&["verify", &data, "--json"]);
+    assert_eq!(told.code, 4, "{}{}", told.out, told.err);
+    let told = told.json();
+    let all: Vec<_> =
+        told["named"].as_array().unwrap().iter().map(|log| (&log["directory"], &log["ok"])).collect();
+    let [no, yes] = [false, true].map(Value::from);
+    let names = ["named/system", "named/group-1", "named/group-2"].map(Value::from);
+    assert_eq!(all, [(&names[0], &yes), (&names[1], &yes), (&names[2], &no)], "{told}");
+    assert!(told["ok"] == false && told["records"] == 0, "{told}");
+    assert!(told["named"][2]["error"].as_str().unwrap().contains("no segment files"), "{told}");
+    assert_eq!(keys(&told["named"][2]), ["directory", "ok", "error"]);
+
+    // Corrupt wins.
+    let identity = named.join("group-1/chiplog.id");
+    let right = fs::read(&identity).unwrap();
+    fs::write(&identity, "").unwrap();
+    let words = run(&["verify", &data]);
+    assert_eq!(words.code, 3, "{}{}", words.out, words.err);
+    assert!(words.out.contains("\nnamed/group-2: NOT CHECKED: "), "{}", words.out);
+    assert!(words.out.contains("\nnamed/group-1: CORRUPT: "), "{}", words.out);
+    fs::remove_dir_all(&empty).unwrap();
+
+    // The server does not open it.
+    server.start(&["--set", "groups=1"]);
+    let words = run(&["verify", &client]);
+    assert_eq!(words.code, 5, "{}{}", words.out, words.err);
+    assert!(words.out.contains(&format!("node 1, _system at {client} (leader): sound")), "{}", words.out);
+    assert!(
+        words.out.contains(&format!("node 1, _group-1 at {client} (missing): NOT CHECKED: ")),
+        "{}",
+        words.out
+    );
+    assert_eq!(server.stop(), Some(0));
+    fs::write(&identity, right).unwrap();
+    run(&["verify", &data]).ok();
+
+    fs::rename(&named, server.data.join("aside")).unwrap();
+    run(&["verify", &data]).ok();
+    fs::write(&named, "").unwrap();
+    let told = run(&["verify", &data, "--json"]);
+    assert!(told.code == 1 && told.json()["ok"] == false, "{}{}", told.out, told.err);
+    assert_eq!(told.json()["named"][0]["directory"], "named", "{}", told.out);
 }
 
 #[test]

@@ -146,6 +146,47 @@ fn directory_that_was_filled_while_a_server_waited_gets_no_cluster() {
     assert_eq!(server.stop(), Some(0));
 }
 
+/// What a replica leaves in `data` that was killed while it was made.
+fn leave_unfinished(data: &std::path::Path) {
+    std::fs::create_dir_all(data).unwrap();
+    std::fs::write(data.join("00000000000000000001.tmp"), [0; 8192]).unwrap();
+    std::fs::write(data.join("chiplog.id"), "").unwrap();
+}
+
+/// A server that was killed at its first start was refused for ever: "other files, such as 00000000000000000001.tmp".
+#[test]
+fn server_that_was_killed_at_its_first_start_starts_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut first = Server::new(1, dir.path());
+    leave_unfinished(&first.data);
+    first.start(&["--init"]);
+    fed(&["append", &first.client], "a record\n").ok();
+    assert_eq!(first.stop(), Some(0));
+    // The same of one that waits for a command.
+    let mut waits = Server::new(2, dir.path());
+    leave_unfinished(&waits.data);
+    waits.start(&[]);
+    leave_unfinished(&waits.data);
+    run(&["member", "init", &waits.client]).ok();
+    assert_eq!(waits.stop(), Some(0));
+}
+
+/// A store below the data directory was a file of something else at the first start, and so was a folder of snapshots.
+#[test]
+fn store_below_the_data_directory_is_no_obstacle_at_the_first_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    let store = server.data.join("stores/a b");
+    std::fs::create_dir_all(&store).unwrap();
+    std::fs::create_dir(server.data.join(".snapshot")).unwrap();
+    let refused = server.command().arg("--init").output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && said.contains("other files, such as stores"), "{said}");
+    let location = format!("file://{}", store.to_str().unwrap().replace(' ', "%20"));
+    server.start(&["--init", "--object-store", &location]);
+    assert_eq!(server.stop(), Some(0));
+}
+
 /// `chiplog dev` with these arguments, and what it shows once its servers run.
 fn dev(args: &[&str]) -> (Child, serde_json::Value) {
     let mut child = chiplog()
@@ -202,6 +243,8 @@ fn nine_ports(base: u16) -> u16 {
 fn dev_keeps_a_cluster_in_a_directory() {
     let dir = tempfile::tempdir().unwrap();
     let port = nine_ports(20_000);
+    // An earlier run was ended while it made its first replica.
+    leave_unfinished(&dir.path().join("node1"));
     let mut log_id = None;
     for round in 1..=2 {
         let data = dir.path().to_str().unwrap();

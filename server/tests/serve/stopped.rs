@@ -78,6 +78,8 @@ fn append_reports_that_its_server_died() {
         wait("it is in the log", || {
             (run(&["info", &at, "--json"]).json()["last"].as_u64()? > before).then_some(())
         });
+        // The client has the answer, too: of two records it may confirm the second one late, which is another stall.
+        std::thread::sleep(Duration::from_secs(1));
         server.kill();
         input.write_all(b"after\n").unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);

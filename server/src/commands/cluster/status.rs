@@ -139,7 +139,8 @@ struct Group {
 
 impl Group {
     fn new(group: groups::Group) -> Self {
-        let groups::Group { number, state, why, leader, term, voters, placed, logs, bytes_used } = group;
+        let groups::Group { number, state, why, leader, term, voters, placed, logs, bytes_used, missing: _ } =
+            group;
         Self { number, state: state.name(), why, leader, term, voters, placed, logs, bytes_used }
     }
 

@@ -8,8 +8,7 @@ use crate::common::runtime::runtime;
 use crate::common::scratch::Scratch;
 use crate::common::signals;
 use crate::connect::cluster::REPORT_AFTER;
-use crate::connect::directory::is_log;
-use crate::connect::directory::{check_no_backup, check_no_others};
+use crate::connect::directory::{check_no_backup, check_no_others, has_segments, is_log};
 use crate::connect::target;
 use crate::serve::{Config, First, Server};
 use chiplog::cluster::{Change, Role};
@@ -89,12 +88,17 @@ pub(crate) fn run(args: &Dev, ui: &Ui) -> Result<Exit> {
             begun = start(args, &dir, &mut servers, ui) => Some(begun),
             _ = &mut stopped => None,
         };
-        if let Some(begun) = begun {
-            begun?;
-            announce(&servers, args, ui)?;
-            let _ = stopped.await;
-        }
-        let mut ended = Ok(());
+        let mut ended = match begun {
+            Some(Ok(())) => {
+                let announced = announce(&servers, args, ui);
+                if announced.is_ok() {
+                    let _ = stopped.await;
+                }
+                announced
+            }
+            Some(failed) => failed,
+            None => Ok(()),
+        };
         for server in servers {
             ended = ended.and(server.shutdown(false).await);
         }
@@ -130,7 +134,7 @@ fn are_free(mut ports: Range<u16>) -> Result<()> {
 /// It is a backup or the directory of one log, or it has other files and no cluster.
 fn check_data(dir: &Path) -> Result<()> {
     check_no_backup(dir)?;
-    if is_log(dir) {
+    if is_log(dir) || has_segments(dir) {
         let what = format!("{} holds a log: give another directory for the cluster", dir.display());
         return Err(Failure::usage(what));
     }

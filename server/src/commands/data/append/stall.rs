@@ -16,22 +16,70 @@ const REPORT_AFTER: Duration = Duration::from_secs(3);
 
 /// Reports each stall once: why, and until when the command waits. Never returns.
 pub(super) async fn report(shared: Arc<Shared>, servers: GivenServers) {
-    let (mut settled, mut since, mut is_told) = (0, Instant::now(), false);
+    let waiting = || shared.is_waiting().then(|| shared.settled());
+    let why = || {
+        let servers = servers.clone();
+        async move { servers.why().await }
+    };
+    watch(REPORT_AFTER, waiting, why, |what| servers.say(what)).await;
+}
+
+/// Reports to `say` what `why` answers, once `waiting` has been the same for longer than `after`: how many have a result,
+/// while something has none.
+async fn watch<W: Future<Output = String>>(
+    after: Duration,
+    waiting: impl Fn() -> Option<u64>,
+    why: impl Fn() -> W,
+    say: impl Fn(&str),
+) {
+    let (mut settled, mut since, mut is_told) = (None, Instant::now(), false);
     loop {
         tokio::time::sleep(STOP_CHECK).await;
-        let now = shared.settled();
-        if now != settled || !shared.is_waiting() {
+        let now = waiting();
+        if now.is_none() || now != settled {
             (settled, since, is_told) = (now, Instant::now(), false);
-        } else if !is_told && since.elapsed() > REPORT_AFTER {
+        } else if !is_told && since.elapsed() > after {
+            let why = why().await;
+            // The answer takes a while, in which the stall can end.
+            if waiting() != settled {
+                settled = None;
+                continue;
+            }
             is_told = true;
-            let why = servers.why().await;
             let left = DELIVERY.saturating_sub(since.elapsed());
             let until = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + left;
             let until = format::time(Timestamp(until.as_secs() * 1000));
             let seconds = left.as_secs();
-            servers.say(&format!(
+            say(&format!(
                 "the servers confirm nothing; waiting up to {seconds} s, until {until}, and sending again: {why}"
             ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    /// What is said of a stall that lasts, and of one that ends while the servers are asked why.
+    #[test]
+    fn stall_that_ends_meanwhile_is_not_reported() {
+        for (ends, reports) in [(false, 1), (true, 0)] {
+            let (settled, asked, said) = (AtomicU64::new(3), AtomicU64::new(0), Mutex::new(Vec::new()));
+            let why = || {
+                asked.fetch_add(1, Relaxed);
+                settled.fetch_add(ends.into(), Relaxed);
+                std::future::ready("it is slow".to_owned())
+            };
+            let say = |what: &str| said.lock().unwrap().push(what.to_owned());
+            let watched = watch(Duration::ZERO, || Some(settled.load(Relaxed)), why, say);
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            runtime.block_on(async { tokio::time::timeout(STOP_CHECK * 4, watched).await.unwrap_err() });
+            let said = said.into_inner().unwrap();
+            assert!(asked.into_inner() > 0 && said.len() == reports, "{said:?}");
+            assert!(said.iter().all(|what| what.ends_with("it is slow")), "{said:?}");
         }
     }
 }

@@ -248,15 +248,26 @@ fn view(args: &Read, dir: &Path, start: Start, form: &Form<'_>, ui: &Ui) -> Resu
 
 /// The records that belong to what is asked for and are in an object store alone, so that `reader` begins after them.
 fn stored_alone(read_only: &ReadOnlyLog, reader: &Reader, start: Start) -> Option<(Index, Index)> {
-    let (first, last) = read_only.in_object_store()?;
-    if reader.position() != last.next() {
+    left_out(read_only.in_object_store()?, reader.position(), start, read_only.last_index())
+}
+
+/// Of the records `first` to `last` that are in an object store alone, those that a reader from `start` leaves out which begins
+/// at `position`. Files of a log that is written may have gone since then: their records are read nevertheless.
+fn left_out(
+    (first, last): (Index, Index),
+    position: Index,
+    start: Start,
+    end: Index,
+) -> Option<(Index, Index)> {
+    if position <= first || position > last.next() {
         return None;
     }
+    let last = last.min(Index(position.get() - 1));
     match start {
         // Which of them are as new as that is known in the store alone.
         Start::First | Start::Timestamp(_) => Some((first, last)),
         Start::Last(n) => {
-            let wanted = Index(read_only.last_index().get().saturating_sub(n).saturating_add(1));
+            let wanted = Index(end.get().saturating_sub(n).saturating_add(1));
             (wanted <= last).then_some((wanted.max(first), last))
         }
         _ => None,
@@ -418,4 +429,33 @@ fn copy(args: &Read, source: &mut dyn Source, form: &Form<'_>, stop: &AtomicBool
     }
     out.flush().map_err(|e| Failure::output(&e))?;
     Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Files went between the beginning of the reader and the look at what is in the store alone: nothing was reported.
+    #[test]
+    fn records_in_a_store_alone_are_reported_while_files_go() {
+        let index = |(first, last)| (Index(first), Index(last));
+        let since = Start::Timestamp(chiplog::Timestamp(7));
+        for (stored, position, start, told) in [
+            ((1, 100), 101, Start::First, Some((1, 100))),
+            ((1, 150), 101, Start::First, Some((1, 100))),
+            ((1, 150), 101, since, Some((1, 100))),
+            ((1, 150), 101, Start::Last(950), Some((51, 100))),
+            ((80, 150), 101, Start::Last(950), Some((80, 100))),
+            // It begins with a record of the files that is not the first one.
+            ((1, 100), 102, since, None),
+            ((1, 100), 102, Start::Last(899), None),
+            ((1, 150), 101, Start::Last(900), None),
+            // All of them are read.
+            ((101, 150), 101, Start::First, None),
+            ((1, 150), 101, Start::Index(Index(101)), None),
+        ] {
+            let found = left_out(index(stored), Index(position), start, Index(1000));
+            assert_eq!(found, told.map(index), "{stored:?} {position} {start:?}");
+        }
+    }
 }

@@ -8,7 +8,6 @@ use crate::common::failure::{Failure, Result};
 use crate::common::format;
 use crate::common::output::{Ui, print};
 use crate::connect::cluster::Connect;
-use crate::connect::directory;
 use crate::connect::open_log;
 use crate::connect::target::Target;
 use chiplog::Index;
@@ -17,6 +16,7 @@ use chiplog::inspect::{Block, Content, Event, Fault, Inspector, Report, Tail};
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
+use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -47,13 +47,15 @@ JSON fields of a directory:
   faults  each {\"file\", \"offset\", \"bytes\", \"severity\", \"what\", \"raft_first\", \"raft_last\",
           \"record_first\", \"record_last\"}, null where unknown
   named   of a server's data directory, each group of named logs and their catalogue below it: the
-          same fields, and \"directory\"; ok covers them, the other fields do not
+          same fields, and \"directory\"; or \"directory\", \"ok\" (false) and \"error\" (text) of one
+          that cannot be read; ok covers them, the other fields do not
 
 JSON fields of servers:
   ok, log_id, seconds
   replicas  each {\"node\" (null: unknown), \"client\", \"role\", \"bytes\", \"corrupt\", \"harmless\",
             \"undecodable\", \"findings\" (texts), \"findings_left_out\", \"error\" (null: all was read)}
-  groups    the same of the groups of named logs, each also with \"log\" (_system or _group-N)
+  groups    the same of the groups of named logs, each also with \"log\" (_system or _group-N); the
+            role is \"missing\" where a server is to run a group and does not
   records   {\"records\", \"bytes\", \"first\", \"last\" (null: none), \"error\" (null: all are sound)};
             null without --records";
 
@@ -64,14 +66,16 @@ JSON fields of servers:
 /// have no gap, and each segment's block index and footer.
 ///
 /// Of a server's data directory it checks the default log, and the groups of named logs below it (named/). Those in
-/// group_directories are checked by their own paths.
+/// group_directories are checked by their own paths. If one of them cannot be read, the others still are, and the status is
+/// that of the error, or 3 if another one is corrupt.
 ///
 /// Of a backup it checks the log inside. Use `chiplog restore --check` to verify that no file of the backup
 /// was changed, added or lost.
 ///
 /// Servers: every replica that answers checks its own files while it keeps working, and so do the replicas of the groups
 /// of named logs. Status 3: one of them is
-/// corrupt. Status 5: none is corrupt, but a replica could not be asked. --records also reads all records of the default log as
+/// corrupt. Status 5: none is corrupt, but a replica could not be asked, or a server does not run a group that it is to
+/// run. --records also reads all records of the default log as
 /// a client does, and checks that they are sound and without a gap. A replica later fetches its damaged
 /// blocks from the others on its own; `chiplog status` counts them.
 #[derive(Args, Debug)]
@@ -159,7 +163,48 @@ struct Verified {
     #[serde(skip_serializing_if = "Option::is_none")]
     directory: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    named: Vec<Verified>,
+    named: Vec<Named>,
+}
+
+/// A group of named logs, or their catalogue.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Named {
+    Read(Box<Verified>),
+    Unread(Unread),
+}
+
+/// What could not be read, in JSON.
+#[derive(Serialize)]
+struct Unread {
+    directory: String,
+    ok: bool,
+    error: String,
+    #[serde(skip)]
+    exit: Exit,
+}
+
+impl Named {
+    fn unread(directory: &str, failure: &Failure) -> Self {
+        let (directory, error) = (directory.to_owned(), failure.to_string());
+        Self::Unread(Unread { directory, ok: false, error, exit: failure.exit() })
+    }
+
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Read(verified) => verified.exit(),
+            Self::Unread(unread) => unread.exit,
+        }
+    }
+
+    /// The end of the report, each line after the name of the directory.
+    fn words(&self) -> String {
+        let (directory, words) = match self {
+            Self::Read(verified) => (verified.directory.as_deref().unwrap_or_default(), verified.words()),
+            Self::Unread(unread) => (&*unread.directory, format!("NOT CHECKED: {}", unread.error)),
+        };
+        words.lines().map(|line| format!("{directory}: {line}\n")).collect()
+    }
 }
 
 impl Verified {
@@ -187,6 +232,16 @@ impl Verified {
             directory: None,
             named: Vec::new(),
         }
+    }
+
+    /// Damage anywhere counts before what could not be read.
+    fn exit(&self) -> Exit {
+        if self.corrupt > 0 {
+            return Exit::Corrupt;
+        }
+        let exits = || self.named.iter().map(Named::exit);
+        let corrupt = exits().find(|exit| *exit == Exit::Corrupt);
+        corrupt.or_else(|| exits().find(|exit| *exit != Exit::Ok)).unwrap_or(Exit::Ok)
     }
 
     /// The end of the report. The faults were printed when they were found.
@@ -267,44 +322,71 @@ fn directory(dir: &Path, ui: &Ui) -> Result<Exit> {
         return Err(Failure::usage(what));
     }
     let mut verified = one(dir, None, ui)?;
-    for name in named(dir) {
-        let mut below = one(&dir.join(&name), Some(&name), ui).map_err(|failure| failure.at(&name))?;
-        verified.ok &= below.ok;
-        below.directory = Some(name);
-        verified.named.push(below);
-    }
+    verified.named = below(dir, ui)?;
+    verified.ok = verified.exit() == Exit::Ok;
     ui.result(&verified, |verified| {
-        let named = verified.named.iter().map(|below| {
-            below.words().lines().fold(String::new(), |mut all, line| {
-                _ = writeln!(all, "{}: {line}", below.directory.as_deref().unwrap_or_default());
-                all
-            })
-        });
-        verified.words() + &named.collect::<String>()
+        verified.words() + &verified.named.iter().map(Named::words).collect::<String>()
     })?;
-    Ok(if verified.ok { Exit::Ok } else { Exit::Corrupt })
+    Ok(verified.exit())
 }
 
-/// The groups of named logs, and their catalogue, below a server's data directory: `named/system`, `named/group-1`.
-fn named(dir: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(dir.join(NAMED)).into_iter().flatten().flatten();
+/// Reads all groups of named logs, and their catalogue, below a server's data directory.
+///
+/// # Errors
+/// Standard output is closed.
+fn below(dir: &Path, ui: &Ui) -> Result<Vec<Named>> {
+    let names = match named(dir) {
+        Ok(names) => names,
+        Err(failure) => return Ok(vec![Named::unread(NAMED, &failure)]),
+    };
+    let mut all = Vec::new();
+    for name in names {
+        let path = dir.join(&name);
+        match one(&path, Some(&name), ui) {
+            Ok(verified) => {
+                all.push(Named::Read(Box::new(Verified { directory: Some(name), ..verified })));
+            }
+            Err(failure) if failure.quiet() => return Err(failure),
+            // The server has removed it since it was listed.
+            Err(_) if path.symlink_metadata().is_err_and(|e| e.kind() == io::ErrorKind::NotFound) => {}
+            Err(failure) => all.push(Named::unread(&name, &failure)),
+        }
+    }
+    Ok(all)
+}
+
+/// The groups of named logs, and their catalogue, below a server's data directory: `named/system`, `named/group-1`. Also
+/// those that have lost what makes them logs.
+///
+/// # Errors
+/// The directory cannot be listed.
+fn named(dir: &Path) -> Result<Vec<String>> {
+    let path = dir.join(NAMED);
+    let failed = |e: io::Error| Failure::io("list", &path, &e);
+    let entries = match std::fs::read_dir(&path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
     let number = |name: &str| match name {
         "system" => Some(0),
         name => name.strip_prefix("group-")?.parse::<u32>().ok(),
     };
-    let mut all: Vec<(u32, String)> = entries
-        .filter(|entry| directory::is_log(&entry.path()))
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .filter_map(|name| Some((number(&name)?, format!("{NAMED}/{name}"))))
-        .collect();
+    let mut all = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();
+        all.extend(number(&name).map(|number| (number, format!("{NAMED}/{name}"))));
+    }
     all.sort();
-    all.into_iter().map(|(_, name)| name).collect()
+    Ok(all.into_iter().map(|(_, name)| name).collect())
 }
 
 /// Reads all files of one log. Its faults are printed, each after `name`.
 fn one(dir: &Path, name: Option<&str>, ui: &Ui) -> Result<Verified> {
-    let inspector = Inspector::open(dir).map_err(open_log::unreadable)?;
-    let bar = ui.progress(Some(inspector.bytes().map_err(open_log::unreadable)?), "verifying");
+    // Of what is listed, the path is not mistyped.
+    let unreadable: fn(chiplog::Error) -> Failure =
+        if name.is_some() { Failure::from } else { open_log::unreadable };
+    let inspector = Inspector::open(dir).map_err(unreadable)?;
+    let bar = ui.progress(Some(inspector.bytes().map_err(unreadable)?), "verifying");
     let place = name.map_or(String::new(), |name| format!("{name}: "));
     let started = Instant::now();
     let (mut faults, mut failed, mut log_first) = (Vec::new(), None, Index(0));
@@ -332,7 +414,7 @@ fn one(dir: &Path, name: Option<&str>, ui: &Ui) -> Result<Verified> {
         }
         ControlFlow::Continue(())
     });
-    let report = report.map_err(open_log::unreadable)?;
+    let report = report.map_err(unreadable)?;
     bar.finish_and_clear();
     if let Some(failure) = failed {
         return Err(failure);

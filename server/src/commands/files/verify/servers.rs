@@ -13,7 +13,7 @@ use crate::common::format;
 use crate::common::output::{Ui, print};
 use crate::connect::cluster::{Asker, Connect, Dialler, failure};
 use crate::connect::cluster_status::{ClusterQuery, Found, role_name};
-use crate::connect::groups::SYSTEM;
+use crate::connect::groups::{self, SYSTEM};
 use crate::connect::remote;
 use crate::connect::remote::Remote;
 use crate::connect::target::Servers;
@@ -33,6 +33,9 @@ use tonic::Status;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a replica that checks its files may send nothing. It reports its progress every 16 MiB.
 const SILENCE: Duration = Duration::from_secs(60);
+
+/// Why a replica is not checked that its server does not report.
+const NOT_OPEN: &str = "the server has no such replica open; its log says what fails";
 
 /// The findings of a replica.
 #[derive(Default, Serialize)]
@@ -158,23 +161,37 @@ fn replicas(found: &Found) -> Vec<Replica> {
     all
 }
 
-/// The replicas of the groups of named logs, and of their catalogue, before the check. Those of a server that cannot be asked are
-/// unknown.
+/// The replicas of the groups of named logs, and of their catalogue, before the check. Those that a server is to have, and does
+/// not have open, have the reason in `error`. Those of a server that cannot be asked are unknown.
 fn groups(found: &Found) -> Vec<Replica> {
     let mut all = Vec::new();
-    for (server, status) in &found.answers {
-        for group in status.groups.iter().filter(|group| group.role() != Role::Unspecified) {
-            let log = match group.number {
-                SYSTEM => "_system".to_owned(),
-                number => format!("_group-{number}"),
-            };
-            let role = role_name(&StatusResponse { role: group.role, ..StatusResponse::default() });
-            let (node, client) = (Some(status.node), server.clone());
-            all.push((group.number, Replica { node, client, role, log: Some(log), ..Replica::default() }));
+    for group in groups::groups(found) {
+        for (server, status) in &found.answers {
+            let reported = status.groups.iter().find(|reported| reported.number == group.number);
+            let runs = reported.filter(|reported| reported.role() != Role::Unspecified);
+            // It knows the group, and is to run it as far as it knows itself.
+            let is_meant = status.role() != Role::Removed
+                && reported.is_some_and(|r| r.placed.is_empty() || r.placed.contains(&status.node));
+            if runs.is_none() && !is_meant && !group.missing.contains(&status.node) {
+                continue; // it runs elsewhere
+            }
+            let role = runs.map_or("missing", |runs| {
+                role_name(&StatusResponse { role: runs.role, ..StatusResponse::default() })
+            });
+            all.push(Replica {
+                node: Some(status.node),
+                client: server.clone(),
+                role,
+                log: Some(match group.number {
+                    SYSTEM => "_system".to_owned(),
+                    number => format!("_group-{number}"),
+                }),
+                error: runs.is_none().then(|| NOT_OPEN.to_owned()),
+                ..Replica::default()
+            });
         }
     }
-    all.sort_by_key(|(number, replica)| (*number, replica.node));
-    all.into_iter().map(|(_, replica)| replica).collect()
+    all
 }
 
 /// Makes every server check its replicas one by one, all servers at the same time.
@@ -347,4 +364,56 @@ impl Verified {
 /// Describes harmless faults, if there are any.
 fn harmless(n: u64) -> String {
     if n == 0 { String::new() } else { format!(", {}", format::many(n, "harmless fault", "harmless faults")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chiplog_net::wire::proto::v1::{GroupStatus, Member};
+
+    /// Groups that a server could not open were left out, and the rest was called sound.
+    #[test]
+    fn groups_that_a_server_does_not_have_open_are_not_checked() {
+        let group = |number, role: Role, placed: &[u64]| GroupStatus {
+            number,
+            role: role.into(),
+            placed: placed.to_vec(),
+            ..GroupStatus::default()
+        };
+        let answer = |node: u64, groups: Vec<GroupStatus>| {
+            let role = if node == 4 { Role::Removed } else { Role::Follower };
+            (
+                format!("a:{node}"),
+                StatusResponse { node, role: role.into(), groups, ..StatusResponse::default() },
+            )
+        };
+        let [leads, follows, none] = [Role::Leader, Role::Follower, Role::Unspecified];
+        let found = Found {
+            answers: vec![
+                answer(1, vec![group(0, leads, &[]), group(1, leads, &[1, 2]), group(2, none, &[2, 3])]),
+                // It could not open either group.
+                answer(2, vec![group(0, follows, &[]), group(1, none, &[1, 2]), group(2, none, &[])]),
+                // It could not open its system log, and so knows of no group.
+                answer(3, Vec::new()),
+                answer(4, vec![group(2, none, &[])]),
+            ],
+            members: (1..=3).map(|node| Member { node, voter: true, ..Member::default() }).collect(),
+            ..Found::default()
+        };
+        let all: Vec<_> = groups(&found)
+            .into_iter()
+            .map(|r| (r.log.unwrap(), r.node.unwrap(), r.role, r.error.is_some()))
+            .collect();
+        let expected = [
+            ("_system", 1, "leader", false),
+            ("_system", 2, "follower", false),
+            ("_system", 3, "missing", true),
+            ("_group-1", 1, "leader", false),
+            ("_group-1", 2, "missing", true),
+            ("_group-2", 2, "missing", true),
+            ("_group-2", 3, "missing", true),
+        ];
+        let expected = expected.map(|(log, node, role, lacks)| (log.to_owned(), node, role, lacks));
+        assert_eq!(all, expected);
+    }
 }
