@@ -6,7 +6,6 @@ use crate::disk::sim::{Damage, SimDisk};
 use crate::error::Result;
 use crate::store::segment::file_number;
 use crate::types::NodeId;
-use std::io;
 use std::time::Duration;
 
 /// Without payload slices, without slices, and without objects that are kept whole.
@@ -84,8 +83,8 @@ pub(super) fn where_files_begin_is_said_twice() -> Check {
             let disk = disk_of(&stage, node)?;
             let image = disk.visible();
             // Their names go a little later.
-            let gone = image.names().filter(|name| file_number(name).is_some_and(|n| Some(n) < now));
-            gone.map(|name| disk.remove(name)).collect::<io::Result<()>>().map_err(|why| why.to_string())?;
+            let mut gone = image.names().filter(|name| file_number(name).is_some_and(|n| Some(n) < now));
+            gone.try_for_each(|name| disk.remove(name)).map_err(|why| why.to_string())?;
             judged += usize::from(one_bad_block_is_survived(&stage, node, &disk)?);
         }
     }
