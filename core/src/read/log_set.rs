@@ -214,10 +214,11 @@ impl LogSet {
     }
 }
 
-/// A log of a shared group is written, durable and committed up to its state: the group's own positions say more.
+/// A log of a shared group is written, durable and committed up to its state: the group's own positions say more. Its first record moves
+/// back at a copy that has jumped, once the copy knows of the objects with the records before.
 fn move_to(positions: &Positions, state: &LogState) {
     let last = state.next.previous();
-    positions.discarded(state.first);
+    positions.begin_at(state.first);
     positions.written(last);
     positions.durable_to(last);
     positions.commit_to(last);
@@ -274,6 +275,9 @@ mod tests {
         set.wake();
         rx.try_recv().unwrap();
         assert_eq!((positions.range(), set.numbers().len()), ((Index(2), Index(5)), 2));
+        // A copy learns of objects with the records that it has jumped over.
+        set.show(LogNumber(4), [(LogNumber(3), Some(&state(1, 6)))].into_iter());
+        assert_eq!(positions.range(), (Index(1), Index(5)));
         set.show(LogNumber(4), [(LogNumber(3), None)].into_iter());
         set.wake();
         let gone = positions.wait(Index(6), Some(Duration::ZERO)).unwrap_err();

@@ -517,15 +517,15 @@ fn recover(
     let Some(last) = found.back().cloned() else {
         return Err(Error::corrupt(disk.path(), 0, "the log has no segment"));
     };
-    let mut spare = Vec::new();
+    let (mut spare, mut gone) = (Vec::new(), Vec::new());
     for leftover in leftovers {
         // Files with the log's own past may still be mapped by readers of an earlier handle in this process: do not
         // reuse them.
         let never_begun = file_number(&leftover.name).is_some_and(|n| n > last.number);
         let fits = never_begun && leftover.bytes == u64::from(options.segment_bytes);
-        if fits && spare.len() < AHEAD { spare.push(leftover.name) } else { remove(&*disk, &leftover.name)? }
+        if fits && spare.len() < AHEAD { spare.push(leftover.name) } else { gone.push(leftover.name) }
     }
-    let last_base = last.base.raft;
+    let (last_base, last_number) = (last.base.raft, last.number);
     let begins = found.front().map_or(Index(0), |oldest| oldest.base.next);
     let disk_path = disk.path().to_path_buf();
     segments.replace(found);
@@ -535,7 +535,12 @@ fn recover(
     }
     let (committed, end) = (sequencer.known_committed(), sequencer.end());
     let resume = Resume { segment: last, file, unproven, committed };
-    let store = Store::new(disk.clone(), segments.clone(), Arc::new(allocator), resume)?;
+    let mut store = Store::new(disk.clone(), segments.clone(), Arc::new(allocator), resume)?;
+    let lets_go = gone.iter().any(|name| file_number(name).is_some_and(|number| number < last_number));
+    prove_where_files_begin(&mut store, &mut sequencer, lets_go)?;
+    for name in gone {
+        remove(&*disk, &name)?;
+    }
     if committed < last_base {
         // Uncommitted entries begin in an earlier segment: replay them from there to learn their effects.
         let state = sequencer.hard_state();
@@ -553,6 +558,24 @@ fn recover(
         remove(&*disk, name)?;
     }
     Ok(RecoveredLog { lock: None, identity, store, sequencer, cluster, segments, is_new: false })
+}
+
+/// If a block of the last segment says where the files begin, proves it before files go because of it. The process can have ended between
+/// the two blocks that say so, and damage can have taken one of them.
+fn prove_where_files_begin(store: &mut Store, sequencer: &mut Sequencer, lets_go: bool) -> Result<()> {
+    if !sequencer.says_kept() || !(lets_go || sequencer.says_kept_once()) || planted!(179) {
+        return Ok(());
+    }
+    let filler = store.filler();
+    let mut blocks = None;
+    if store.has_space_for_kept_state() {
+        blocks = sequencer.repeat_kept(filler);
+    }
+    if blocks.is_none() && store.is_unproven() && store.has_space_for(store.proof()) {
+        // Entries behind the block are not committed: a block there cannot say it.
+        blocks = Some(store.proof().map(|body| sequencer.marker(body)).collect());
+    }
+    blocks.map_or(Ok(()), |blocks| store.write_through(blocks))
 }
 
 /// Checks that this directory is the one that the options describe.

@@ -46,7 +46,7 @@ use allocator::{Allocator, PreparedSegment, Purpose};
 use bytes::Bytes;
 use format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, padded};
 use format::geometry::{SEGMENT_HEADER_BYTES, data_limit};
-use format::segment::{FORMAT_VERSION_FIRST, IndexEntry, version_of};
+use format::segment::{FORMAT_VERSION_FIRST, IndexEntry, KEPT_STATE_BYTES, version_of};
 use read::entry_lookup::Archive;
 use segment::version::raise_version;
 use segment::{Base, Extent, Segment, Segments, file_name};
@@ -190,6 +190,8 @@ pub(crate) struct Resume {
 /// The most bytes that the markers of [`Store::proof`] take.
 pub(crate) const PROOF_BYTES_MAX: usize = SECTOR_BYTES + block_bytes(0);
 const _: () = assert!(SECTOR_BYTES.is_multiple_of(BLOCK_HEADER_BYTES));
+// A hard state that repeats where files begin can be the proof.
+const _: () = assert!(SECTOR_BYTES - block_bytes(0) + block_bytes(KEPT_STATE_BYTES) <= PROOF_BYTES_MAX);
 
 /// Files are prepared ahead once this fraction of a segment is full: an eighth. A log that never gets there uses one
 /// file.
@@ -265,9 +267,36 @@ impl Store {
     /// The body lengths of the markers that prove all written blocks. A device loses whole sectors: if the last block
     /// shares its last sector with a marker, that marker fills the sector, and another one follows in the next sector.
     pub(crate) fn proof(&self) -> impl Iterator<Item = usize> + use<> {
+        self.filler().into_iter().chain([0])
+    }
+
+    /// The body length of the marker that fills the last sector. None: it is full.
+    pub(crate) fn filler(&self) -> Option<usize> {
         let rest = self.active.end.next_multiple_of(SECTOR_BYTES) - self.active.end;
-        let filling = (rest > 0).then(|| rest - block_bytes(0));
-        filling.into_iter().chain([0])
+        (rest > 0).then(|| rest - block_bytes(0))
+    }
+
+    /// Whether blocks with bodies of these lengths fit behind those that were pushed, without a proof of their own.
+    pub(crate) fn has_space_for(&self, bodies: impl Iterator<Item = usize>) -> bool {
+        self.active.end + bodies.map(block_bytes).sum::<usize>() <= self.active.limit
+    }
+
+    /// Whether a hard state that says where files begin fits in the next sector, without a proof of its own.
+    pub(crate) fn has_space_for_kept_state(&self) -> bool {
+        self.has_space_for(self.filler().into_iter().chain([KEPT_STATE_BYTES]))
+    }
+
+    /// Writes blocks, and makes them durable. Nothing else may have been pushed.
+    ///
+    /// # Errors
+    /// The contents of the disk are unknown.
+    pub(crate) fn write_through(&mut self, blocks: Vec<NewBlock>) -> Result<()> {
+        for block in blocks {
+            self.push(block);
+        }
+        self.raise_version()?;
+        self.write()?;
+        self.sync()
     }
 
     /// Whether there are blocks, other than markers, that nothing on disk proves yet.

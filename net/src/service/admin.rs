@@ -233,6 +233,14 @@ impl Admin for AdminService {
         };
         let mut leaving: Vec<NodeId> = changes.iter().filter_map(leaves).collect();
         leaving.retain(|node| of_servers && servers.contains(node));
+        let removed = |change: &MemberChange| match change.change {
+            Some(WireChange::Remove(node)) if of_servers => Some(NodeId(node)),
+            _ => None,
+        };
+        let removed: Vec<NodeId> = changes.iter().filter_map(removed).collect();
+        if !force {
+            groups::check_has_others(&self.host, &removed).await?;
+        }
         if !leaving.is_empty() && !force {
             groups::check_follow(&self.host, &servers, &leaving).await?;
         }

@@ -86,6 +86,29 @@ pub(super) async fn check_follow(
     Ok(())
 }
 
+/// Before servers are removed: checks that no group has its voters on these alone. A removed server can add no member, so nobody could
+/// give the group to another one. A group without a leader that answers is left to [`check_follow`].
+///
+/// # Errors
+/// FAILED_PRECONDITION, `Membership`.
+pub(super) async fn check_has_others(host: &Arc<LogSlot>, removed: &[NodeId]) -> Result<(), Status> {
+    if removed.is_empty() {
+        return Ok(());
+    }
+    for number in all(host)? {
+        let Ok(Some(view)) = view(host, number).await else { continue };
+        if let [node, ..] = view.voters[..]
+            && view.voters.iter().all(|voter| removed.contains(voter))
+        {
+            let what = format!(
+                "nothing was changed: group {number} of the named logs has no voter that stays, and would be lost. Run `chiplog member demote {node}` first, and remove the server once `chiplog status` shows the group on another one; --force leaves this check out"
+            );
+            return Err(to_status(&Error::new(ErrorKind::Membership, what), None));
+        }
+    }
+    Ok(())
+}
+
 /// The refusal if a group's leader does not answer.
 fn unseen(group: u32, status: &Status) -> Status {
     let what = format!(

@@ -179,6 +179,41 @@ fn lost_directory_of_a_group_is_replaced() {
     assert_eq!(run(&["read", &format!("{both}/orders")]).ok().out, lines(0, 1, 300));
 }
 
+/// The only voter of a group was removed, and could give the group to no other server: its logs were lost. A server that is demoted first
+/// gives its groups away.
+#[test]
+fn only_voter_of_a_group_is_not_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let alone = ["--set", "groups=4", "--set", "group_replicas=1"];
+    let servers = founded_with((1..=4).map(|node| Server::new(node, dir.path())).collect(), &alone);
+    let client = servers[0].client.clone();
+    let of = even(&servers, 1);
+    run(&["logs", "create", &client, "log-0", "log-1", "log-2", "log-3"]).ok();
+    (0..4).for_each(|log| _ = fed(&["append", &format!("{client}/log-{log}")], &lines(log, 1, 100)).ok());
+    let has_one = |node: &u64| of.values().any(|voters| voters.contains(node));
+    let out = (2..=4).find(has_one).unwrap().to_string();
+    let refused = run(&["member", "remove", &out, "--cluster", &client]);
+    assert_eq!(refused.code, 2, "{}", refused.err);
+    assert!(
+        refused.err.contains("has no voter that stays") && refused.err.contains("member demote"),
+        "{}",
+        refused.err
+    );
+    run(&["member", "demote", &out, "--cluster", &client]).ok();
+    wait("its groups are on others", || {
+        let shown = run(&["status", &client, "--json"]).json();
+        let leaves = |group: &Value| {
+            !group["voters"].as_array().unwrap().contains(&out.parse::<u64>().unwrap().into())
+        };
+        (shown["groups"].as_array()?.iter().all(leaves) && shown["ok"] == true).then_some(())
+    });
+    run(&["member", "remove", &out, "--cluster", &client]).ok();
+    for log in 0..4 {
+        fed(&["append", &format!("{client}/log-{log}")], &lines(log, 101, 200)).ok();
+        assert_eq!(run(&["read", &format!("{client}/log-{log}")]).ok().out, lines(log, 1, 200));
+    }
+}
+
 /// Groups move to a server that is added, while clients append to all logs and servers are killed one after the other.
 #[test]
 fn moves_under_load_and_kills_lose_no_record() {

@@ -137,14 +137,16 @@ impl Logs {
         ready.unwrap_or_else(here)
     }
 
-    /// The group that a new log goes to: of those that are ready, the one with the fewest logs.
+    /// The group that a new log goes to: of those that are ready, the one with the fewest logs that has room for more; of full ones any.
     ///
     /// # Errors
     /// `Busy`: none is ready. Those of reading the system log.
     pub(super) fn emptiest_group(&self) -> Result<u32> {
         let ready = self.ready_groups();
         let catalogue = self.catalogue()?;
-        let emptiest = ready.into_keys().min_by_key(|group| catalogue.logs_in(*group));
+        let emptiest = ready.into_iter().map(|(group, most)| (catalogue.logs_in(group), most, group));
+        let emptiest = emptiest.min_by_key(|(logs, most, group)| (logs >= most, *logs, *group));
+        let emptiest = emptiest.map(|(.., group)| group);
         emptiest.ok_or_else(|| {
             let what = "no group of named logs has a leader and most of its replicas now; try again later";
             Error::new(ErrorKind::Busy, what)

@@ -445,9 +445,15 @@ impl Node {
             self.finish(now)?;
             return Ok(()); // the markers of this block are planned once the tail is idle again
         }
-        for body in self.writer.store.proof() {
-            let marker = self.replica.sequencer.marker(body);
-            self.writer.plan.push(marker);
+        if self.repeat_kept() {
+            return Ok(());
+        }
+        // A block that repeats another one needs no proof, and there may be no room for it.
+        if self.writer.store.is_unproven() && self.writer.store.has_space_for(self.writer.store.proof()) {
+            for body in self.writer.store.proof() {
+                let marker = self.replica.sequencer.marker(body);
+                self.writer.plan.push(marker);
+            }
         }
         Ok(())
     }

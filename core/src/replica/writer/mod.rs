@@ -67,6 +67,8 @@ pub(crate) struct Progress {
     pub(crate) commit: EntryIndex,
     /// The first record that the last [`Step::Kept`] says to be kept.
     pub(crate) kept: Index,
+    /// The first record that the last [`Step::Repeated`] says to be kept.
+    pub(crate) repeated: Index,
 }
 
 /// The effects of a write.
@@ -84,7 +86,7 @@ pub(crate) struct Written {
 impl Writer {
     /// For a store that was just opened: everything in it is durable.
     pub(crate) fn new(store: Store, end: Base, commit: EntryIndex) -> Self {
-        let progress = Progress { end, ready: 0, commit, kept: Index(0) };
+        let progress = Progress { end, ready: 0, commit, kept: Index(0), repeated: Index(0) };
         Self {
             plan: Plan::new(&store),
             archive: store.archive(),
@@ -121,7 +123,7 @@ impl Writer {
         match step {
             Step::Roll { .. } => true,
             Step::Block(block) => self.store.must_raise(block),
-            Step::Ready(_) | Step::Commit(_) | Step::Kept(_) => false,
+            Step::Ready(_) | Step::Commit(_) | Step::Kept(_) | Step::Repeated(_) => false,
         }
     }
 
@@ -156,6 +158,7 @@ impl Writer {
                 Some(Step::Ready(number)) => self.pushed.ready = number,
                 Some(Step::Commit(raft)) => self.pushed.commit = raft,
                 Some(Step::Kept(first)) => self.pushed.kept = first,
+                Some(Step::Repeated(first)) => self.pushed.repeated = first,
                 None => break,
             }
         }

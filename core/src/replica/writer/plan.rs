@@ -42,6 +42,8 @@ pub(crate) enum Step {
     Commit(EntryIndex),
     /// A block that says that files need no record before this one comes before this step.
     Kept(Index),
+    /// Another block that says so comes before this step, in a later sector. It was planned once the first one was durable.
+    Repeated(Index),
 }
 
 /// Bytes that records leave free at the end of a segment while no file is ready after it. A log that was just opened
@@ -315,6 +317,11 @@ impl Plan {
     /// Marks that a block planned before this point says that files need no record before `first`.
     pub(crate) fn says_kept(&mut self, first: Index) {
         self.add(Step::Kept(first));
+    }
+
+    /// Marks that a block planned before this point says so again, in a later sector. The first one is durable.
+    pub(crate) fn repeats_kept(&mut self, first: Index) {
+        self.add(Step::Repeated(first));
     }
 
     /// The number of the segment in which the next block is planned.

@@ -300,6 +300,9 @@ bugs! {
     175 "a slice that begins with a state counts although it arrived damaged" by "damaged_state_leads_nowhere",
     176 "zeros in place of lost bytes count as bytes of another history" by "object_that_may_be_of_another_history_stays",
     177 "a slice of a state that cannot be read ends each look for slices" by "unreadable_state_stops_nothing",
+    178 "one block alone says where the files begin" by "where_files_begin_is_said_twice",
+    179 "a restart removes files although one block alone says that they go" by "where_files_begin_is_said_twice",
+    180 "files go before the block that says so is proven" by "where_files_begin_is_said_twice",
 }
 
 #[cfg(test)]

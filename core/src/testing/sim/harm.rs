@@ -9,7 +9,8 @@
 //!
 //! Hard states are damaged only where the remaining blocks show that each committed command is committed. The reason:
 //! files are removed once a durable block says that their discard is committed. Without that block they count as lost,
-//! and a replica refuses to repair them if they were its oldest.
+//! and a replica refuses to repair them if they were its oldest. Nor all at once that say where the files of a directory begin: there are two,
+//! in different sectors.
 //!
 //! Must not know: who else has what is lost, what a replica does about it.
 
@@ -20,7 +21,7 @@ use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::store::format::objects;
 use crate::store::format::segment::{HardState, Opening, SegmentHeader};
 use crate::store::segment::{file_name, file_number};
-use crate::types::{EntryIndex, Term};
+use crate::types::{EntryIndex, Index, Term};
 
 /// How many of the newest segment's last entries can be damaged.
 const LAST_ENTRIES: usize = 4;
@@ -90,6 +91,12 @@ pub(super) fn find(image: &Image, kind: Fault, rng: &mut Rng) -> Option<Harm> {
     if kind == Fault::DamagedState && begun(image).any(|segment| segment.blocks.iter().any(forgets)) {
         return None;
     }
+    let begins = |is_left: &dyn Fn(&Block) -> bool| {
+        last.blocks.iter().filter(|b| is_left(b)).filter_map(|b| b.kept).max()
+    };
+    if begins(&|b| !is_hurt(b)) < begins(&|_| true) {
+        return None;
+    }
     let begins_behind = hurt.iter().any(|b| b.header.kind == Kind::Opening).then(|| last.base());
     let bits: Vec<_> = older.into_iter().chain(hurt.iter().map(|b| last.bit(b, rng))).collect();
     (!bits.is_empty()).then_some(Harm { kind, bits, loses_state: left < newest, begins_behind })
@@ -131,6 +138,8 @@ pub(super) struct Block {
     pub(super) header: BlockHeader,
     /// Its term, vote and commit index, if it holds a hard state.
     state: Option<HardState>,
+    /// The first record of the files, if it is a hard state that says so.
+    pub(super) kept: Option<Index>,
 }
 
 impl Segment {
@@ -149,7 +158,8 @@ impl Segment {
                 Kind::HardState => HardState::parse(body).ok(),
                 _ => None,
             };
-            blocks.push(Block { at, header, state });
+            let kept = if header.kind == Kind::HardState { HardState::kept_from(body) } else { None };
+            blocks.push(Block { at, header, state, kept });
             at += header.stride();
         }
         let first = blocks.first().filter(|b| b.header.kind == Kind::Opening)?;

@@ -12,14 +12,14 @@ use super::patient;
 use super::patient::{Patient, Started};
 use super::plan::Plan;
 use super::promises::introduces;
-use super::setup::{SetClock, Setup};
+use super::setup::{SetClock, Setup, options_of};
 use super::threads::THREADS;
 use super::vault::SimVault;
 use crate::cluster::options::Bootstrap;
 use crate::cluster::transport::Envelope;
 use crate::disk::sim::{DiskState, Rng, SimDisk};
 use crate::error::Result;
-use crate::replica::open::RecoveredLog;
+use crate::replica::open::{RecoveredLog, open};
 use crate::sync::clock::Moment;
 use crate::types::{DirectoryId, EntryIndex, Index, NodeId, Term};
 use std::collections::{BTreeMap, BTreeSet};
@@ -246,6 +246,16 @@ impl Host {
     pub(super) fn entry_in_truth(&self, plan: &Plan, index: EntryIndex, known: Seal) -> Result<Option<Seal>> {
         let disk = SimDisk::new(self.disk.state().crash(|_| 0));
         entry_on(&disk, &self.setup(plan), index, known)
+    }
+
+    /// Opens its log on another disk, and ends.
+    ///
+    /// # Errors
+    /// Those of opening a log.
+    pub(super) fn opens_on(&self, disk: &SimDisk, plan: &Plan) -> Result<()> {
+        let setup = self.setup(plan);
+        let options = options_of(&setup, Arc::new(Outbox::new(setup.queue_bytes_max)));
+        open(Arc::new(disk.clone()), &options).map(drop)
     }
 
     /// Replaces the disk: the data on the old one is lost.

@@ -17,8 +17,12 @@
 //!   recovery takes the first record as of the last entry that it knows to be committed;
 //! - where there is no file for appends, no opening would come: appends wait for room, and the room for the opening that comes with them.
 //!   A hard state block in the growing segment says then what the opening would. It stands behind the last entry, which is committed: no
-//!   conflict truncates it. It needs no file, so none has to be kept for it. Nothing goes before another block proves this one, and later
-//!   hard states of the segment repeat it: one bad sector does not take what the whole directory depends on.
+//!   conflict truncates it. It needs no file, so none has to be kept for it;
+//! - once that block is durable, another one in a later sector says the same, and proves it. Files go once both are durable, also at a
+//!   restart: one bad sector does not take what the whole directory depends on. Later hard states of the segment repeat it, too. Exceptions:
+//!   while entries that were ordered wait for the room that these files can make, no block can be written before them, and files go at
+//!   once. While entries behind that block are not committed, and a ready waits for room, markers alone prove it, because no block
+//!   behind such entries can say it.
 
 use super::super::Node;
 use crate::error::Result;
@@ -64,8 +68,8 @@ struct Going {
     first: Index,
     /// The segment in which the next block was planned when this was decided: the opening of each later one says it.
     decided_in: u64,
-    /// The log's last entry where a block was planned that says it.
-    said_at: Option<EntryIndex>,
+    /// Whether a block was planned that says it.
+    is_said_here: bool,
 }
 
 impl Node {
@@ -87,7 +91,7 @@ impl Node {
             {
                 self.replica.sequencer.keep_from(first);
                 let decided_in = self.writer.plan.segment();
-                self.tiering.released.going = Some(Going { first, decided_in, said_at: None });
+                self.tiering.released.going = Some(Going { first, decided_in, is_said_here: false });
                 return self.say_here(now);
             }
             return Ok(());
@@ -97,6 +101,9 @@ impl Node {
             return Ok(());
         }
         if !self.is_said(going) {
+            if self.prove_at.is_none() && self.can_repeat_kept() {
+                self.prove_at = Some(now);
+            }
             return self.say_here(now);
         }
         if !self.is_held(going) {
@@ -130,8 +137,8 @@ impl Node {
     /// committed; of an opening this has to be recorded.
     fn is_said(&mut self, going: Going) -> bool {
         let synced = self.writer.synced();
-        if synced.kept >= going.first {
-            return self.is_proven(going);
+        if synced.kept >= going.first && self.is_proven(going) {
+            return true;
         }
         let segments = &self.writer.store.segments;
         if segments.newest().is_none_or(|newest| newest.number <= going.decided_in) {
@@ -146,19 +153,54 @@ impl Node {
         synced.end.raft > base
     }
 
-    /// Whether something durable follows the block that says it: the last write can be torn, or its sector bad, and it would be gone with the
-    /// files. A marker comes soon; not while entries wait for room, which only these files can make then.
+    /// Whether no single bad sector takes the block that says it, which is durable: a second one says it, or the opening of a later segment.
+    /// That something follows the block would not do: what was pushed before the block was durable does not prove it.
     fn is_proven(&self, going: Going) -> bool {
-        let is_followed = going.said_at.is_some_and(|said| self.writer.synced().end.raft > said);
+        if self.writer.synced().repeated >= going.first || self.replica.has_staged() || planted!(180) {
+            return true;
+        }
+        let sequencer = &self.replica.sequencer;
+        let cannot_repeat = if !sequencer.says_kept() {
+            true
+        } else if sequencer.can_repeat_kept() {
+            !self.has_room_to_repeat()
+        } else {
+            self.replica.is_held().is_some()
+        };
         let is_marked = self.writer.is_settled() && !self.writer.store.is_unproven();
-        is_followed || is_marked || self.replica.has_staged()
+        is_marked && cannot_repeat
+    }
+
+    /// Plans a block that says again what the last one does, once that one is durable. It proves it. All that was planned has to be written
+    /// and synced. False: there is none, or it has to wait.
+    pub(in super::super) fn repeat_kept(&mut self) -> bool {
+        if !self.can_repeat_kept() {
+            return false;
+        }
+        let filler = self.writer.store.filler();
+        let Some(blocks) = self.replica.sequencer.repeat_kept(filler) else { return false };
+        for block in blocks {
+            self.writer.plan.push(block);
+        }
+        self.writer.plan.repeats_kept(self.writer.synced().kept);
+        true
+    }
+
+    fn can_repeat_kept(&self) -> bool {
+        let synced = self.writer.synced();
+        let is_due = synced.repeated < synced.kept && self.replica.sequencer.can_repeat_kept();
+        is_due && self.has_room_to_repeat()
+    }
+
+    fn has_room_to_repeat(&self) -> bool {
+        self.writer.store.has_space_for_kept_state() && !planted!(178)
     }
 
     /// From which record on files stay, once a block here says that those before it go, until they have gone. None: nothing says so, or a
     /// suspect holds them.
     pub(super) fn going_now(&self) -> Option<Index> {
         let going = self.tiering.released.going?;
-        (going.said_at.is_some() && !self.is_held(going)).then_some(going.first)
+        (going.is_said_here && !self.is_held(going)).then_some(going.first)
     }
 
     fn is_held(&self, going: Going) -> bool {
@@ -169,7 +211,7 @@ impl Node {
     fn say_here(&mut self, now: Moment) -> Result<()> {
         let Some(going) = self.tiering.released.going else { return Ok(()) };
         let is_out_of_room = self.writer.store.allocator.is_out_of_room() && !planted!(127);
-        if !is_out_of_room || going.said_at.is_some() || self.is_held(going) {
+        if !is_out_of_room || going.is_said_here || self.is_held(going) {
             return Ok(());
         }
         // Where raft's ready waits for room, its term and entries come behind this.
@@ -199,7 +241,7 @@ impl Node {
         }
         self.writer.plan.says_committed(end);
         self.writer.plan.says_kept(going.first);
-        self.tiering.released.going = Some(Going { said_at: Some(end), ..going });
+        self.tiering.released.going = Some(Going { is_said_here: true, ..going });
         tracing::info!(path = %self.tiering.path.display(), first = %going.first, "there is no room for appends: files whose records are in the object store go now");
         self.finish(now)
     }
@@ -209,6 +251,13 @@ impl Node {
         self.tiering.released.going.is_some_and(|going| {
             self.writer.synced().kept >= going.first && self.is_proven(going) && !self.is_held(going)
         })
+    }
+
+    /// Whether one block alone says what goes, and is durable, and another one can say it. For the simulator.
+    #[cfg(feature = "testing")]
+    pub(crate) fn says_once_what_goes(&self) -> bool {
+        let synced = self.writer.synced();
+        synced.repeated < synced.kept && self.replica.sequencer.says_kept() && !self.replica.has_staged()
     }
 
     /// Whether appends find no room although files are beyond the limits and in the object store, and all entries are committed. For the

@@ -111,6 +111,8 @@ pub(crate) struct Sequencer {
     hard_state: HardState,
     /// The first record in this directory, as a block of the growing segment says behind its opening.
     kept: Option<Index>,
+    /// How many blocks of that segment were replayed that say so.
+    kept_blocks: u32,
     committed: Committed,
     /// The effects of the entries after the last committed one; ascending, without gaps.
     pending: VecDeque<Pending>,
@@ -209,6 +211,7 @@ impl Sequencer {
             segment_bytes: options.segment_bytes,
             hard_state: HardState { term: FIRST_TERM, vote: 0, commit: EntryIndex(0) },
             kept: None,
+            kept_blocks: 0,
             committed: Committed {
                 raft: EntryIndex(0),
                 next: Index(1),
@@ -406,6 +409,33 @@ impl Sequencer {
         self.kept = Some(kept);
         self.hard_state.commit = self.known_committed();
         self.position_block(Kind::HardState, self.hard_state.encode_kept(kept).to_vec())
+    }
+
+    /// Whether a block of the growing segment says with which record the files of this directory begin.
+    pub(crate) fn says_kept(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// Whether only one block of the growing segment was replayed that says so, or none.
+    pub(crate) fn says_kept_once(&self) -> bool {
+        self.kept_blocks < 2
+    }
+
+    /// Whether [`Self::repeat_kept`] makes blocks.
+    pub(crate) fn can_repeat_kept(&self) -> bool {
+        self.says_kept() && self.known_committed() == self.end.raft
+    }
+
+    /// The blocks that prove the one that says so, and say it again: a hard state, behind a marker that fills a sector with a body of
+    /// `filler` zeros. None: no block says so, or not all entries are committed.
+    pub(crate) fn repeat_kept(&mut self, filler: Option<usize>) -> Option<Vec<NewBlock>> {
+        if !self.can_repeat_kept() {
+            return None;
+        }
+        let HardState { term, vote, .. } = self.hard_state;
+        let filling = filler.map(|body| self.marker(body));
+        let state = self.hard_state_block(term, vote);
+        Some(filling.into_iter().chain([state]).collect())
     }
 
     /// The opening block of a segment that begins now.

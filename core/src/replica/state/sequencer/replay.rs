@@ -79,7 +79,8 @@ impl Sequencer {
             self.commit_to(state.commit);
             if let Some(first) = kept {
                 self.keep_from(first);
-                self.kept = Some(first);
+                let before = self.kept.replace(first);
+                self.kept_blocks = if before == Some(first) { self.kept_blocks + 1 } else { 1 };
             }
         }
         Ok(())
@@ -245,6 +246,7 @@ impl Sequencer {
             segment_bytes: options.segment_bytes,
             hard_state: opening.hard_state,
             kept: None,
+            kept_blocks: 0,
             committed: Committed {
                 raft,
                 next,

@@ -50,7 +50,7 @@ use discarded_objects::{
     state_before_discarded_objects_leads_nowhere, state_behind_objects_leads, unreadable_state_stops_nothing,
 };
 use filling::{damaged_object_is_not_kept, objects_make_room_for_files, whole_object_outlives_a_crash};
-use full_disks::files_make_room_once_they_are_stored;
+use full_disks::{files_make_room_once_they_are_stored, where_files_begin_is_said_twice};
 use gaps::{
     first_payload_counts_once_a_slice_refers_to_it, no_slice_is_stored_behind_a_gap,
     payload_fills_a_gap_if_slices_say_so, slices_of_another_history_hide_nothing,
@@ -111,6 +111,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("damaged_object_is_not_kept", damaged_object_is_not_kept),
     ("objects_make_room_for_files", objects_make_room_for_files),
     ("files_make_room_once_they_are_stored", files_make_room_once_they_are_stored),
+    ("where_files_begin_is_said_twice", where_files_begin_is_said_twice),
     ("object_counts_as_stored_once_it_was_read", object_counts_as_stored_once_it_was_read),
     ("object_that_cannot_be_read_is_put_again", object_that_cannot_be_read_is_put_again),
     ("examination_that_cannot_start_is_put_off", examination_that_cannot_start_is_put_off),

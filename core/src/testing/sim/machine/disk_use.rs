@@ -31,6 +31,16 @@ impl Machine {
         self.lock().node.has_to_release(now)
     }
 
+    /// The number of its oldest segment.
+    pub(in crate::testing::sim) fn oldest_file(&self) -> Option<u64> {
+        self.lock().node.writer.store.segments.snapshot().first().map(|segment| segment.number)
+    }
+
+    /// Whether one block alone says which files go, and is durable.
+    pub(in crate::testing::sim) fn says_once_what_goes(&self) -> bool {
+        self.lock().node.says_once_what_goes()
+    }
+
     /// Does what the thread does that keeps whole objects, as long as there is something to do at once.
     pub(in crate::testing::sim) fn fill(&mut self, now: Moment) {
         for _ in 0..STEPS_MAX {

@@ -7,8 +7,8 @@ use super::Going;
 use crate::cluster::memory_transport::MemoryNetwork;
 use crate::cluster::options::{Bootstrap, ClusterOptions};
 
-use crate::disk::Disk as _;
-use crate::disk::sim::SimDisk;
+use crate::disk::sim::{Damage, SimDisk};
+use crate::disk::{Disk as _, SECTOR_BYTES};
 use crate::inspect::{Event, Inspector};
 use crate::options::Options;
 use crate::record::batch::Stamp;
@@ -17,13 +17,18 @@ use crate::replica::node::driver::DrivenNode as _;
 use crate::replica::open::open;
 use crate::replica::queue::proposals::{Command, ObjectCommand, WaitLimit, Work};
 use crate::replica::raft::tests::{hold, node_on, sync};
+use crate::store::format::block::{BLOCK_HEADER_BYTES, Kind};
+use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
 use crate::store::format::object_row::StoredObject;
 use crate::store::format::segment::{Footer, HardState};
 use crate::store::objects::suspects;
+use crate::store::read::segment_files::SegmentFile;
+use crate::store::recovery::gap::{Look, Place, Probe};
 use crate::store::segment::{Base, Segment, file_name};
 use crate::sync::clock::Moment;
 use crate::types::{EntryIndex, Index, LogNumber, NodeId, SegmentId, Term, Timestamp};
 use crate::vault::MemoryVault;
+use bytes::Bytes;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -78,7 +83,7 @@ fn release_here(disk: &SimDisk, node: &mut Node, end: Base) {
     while node.writer.store.allocator.take(crate::store::allocator::Purpose::Metadata).is_ok() {}
     assert!(node.writer.store.allocator.is_out_of_room());
     node.replica.sequencer.keep_from(end.next);
-    let going = Going { first: end.next, decided_in: node.writer.plan.segment(), said_at: None };
+    let going = Going { first: end.next, decided_in: node.writer.plan.segment(), is_said_here: false };
     node.tiering.released.going = Some(going);
 }
 
@@ -145,11 +150,135 @@ fn files_stay_until_the_block_that_says_they_go_is_proven() {
     node.release_files(Moment::START).unwrap();
     assert!(node.writer.synced().kept == first && node.writer.store.is_unproven());
     assert_eq!(node.writer.store.segments.len(), 5);
-    for _ in 0..3 {
-        step(&mut node, Moment::START.plus(MARKER_DELAY), Work::default());
+    prove(&mut node);
+    assert_eq!(node.writer.synced().repeated, first);
+    assert_eq!(node.writer.store.segments.len(), 1);
+}
+
+/// Lets the tail of the log be proven, and files go.
+fn prove(node: &mut Node) {
+    for n in 1..=3 {
+        step(node, Moment::START.plus(MARKER_DELAY * n), Work::default());
     }
     assert!(!node.writer.store.is_unproven());
+}
+
+/// Where blocks of a segment say with which record the files begin.
+fn said_at(disk: &SimDisk, number: u64) -> Vec<usize> {
+    let file = SegmentFile::open(disk, number).unwrap();
+    let (mut scanner, mut at, mut said) = (file.scanner(), SEGMENT_HEADER_BYTES, Vec::new());
+    while let Some((found, header)) = scanner.seek(at, scanner.limit()).unwrap() {
+        let kept = scanner.block(found).unwrap().is_ok_and(|(_, body)| HardState::kept_from(body).is_some());
+        said.extend((header.kind == Kind::HardState && kept).then_some(found));
+        at = found + BLOCK_HEADER_BYTES;
+    }
+    said
+}
+
+/// A copy of the disk on which this sector is bad.
+fn with_bad_sector(disk: &SimDisk, number: u64, at: usize) -> SimDisk {
+    let disk = SimDisk::new(disk.visible());
+    let begin = at / SECTOR_BYTES * SECTOR_BYTES;
+    for bit in (begin..begin + SECTOR_BYTES).map(|byte| byte as u64 * 8) {
+        disk.damage(&file_name(number), &Damage::FlipBit { bit });
+    }
+    disk
+}
+
+/// Fills a gap without entries, as a repair does.
+fn fill_gap(disk: &SimDisk, number: u64) {
+    let header = SegmentFile::open(disk, number).unwrap().header;
+    let place = Place { number, id: header.id, bytes: header.bytes, base: None, end: None };
+    let mut probe = Probe::new(disk, place, 1 << 16).unwrap();
+    let Look::Broken(why) = probe.look_on().unwrap() else { panic!("nothing is damaged") };
+    let gap = probe.gap(why).unwrap().unwrap();
+    gap.rewrite(disk, &gap.fill(None, &[], None).unwrap()).unwrap();
+}
+
+/// Opens the log of [`almost_released`] on a copy of this disk, and repairs it first if it says that this block of segment 5 is damaged.
+/// Returns the copy.
+fn opens(disk: &SimDisk, damaged: usize, first: Index) -> SimDisk {
+    let disk = SimDisk::new(disk.visible());
+    let mut opened = open(Arc::new(disk.clone()), &options());
+    if let Err(why) = opened {
+        let (path, at) = why.location().unwrap_or_else(|| panic!("{why}"));
+        let found = (path.file_name().unwrap().to_str().unwrap().to_owned(), at);
+        assert_eq!(found, (file_name(5), damaged as u64), "{why}");
+        fill_gap(&disk, 5);
+        opened = open(Arc::new(disk.clone()), &options());
+    }
+    let opened = opened.unwrap_or_else(|why| panic!("{why}"));
+    assert_eq!(opened.sequencer.committed().local_first, first);
+    disk
+}
+
+/// An entry was written between the block that says so and the end of its sync, and counted as a proof. It says nothing about the block.
+#[test]
+fn entry_that_was_written_during_the_sync_proves_nothing() {
+    let (_, mut node, first) = almost_released();
+    node.say_here(Moment::START).unwrap();
+    let job = node.begin_sync(Moment::START).unwrap();
+    let said = node.writer.written().end.raft;
+    drop(node.queue.push_record(LogNumber::OWN, &[7; 900], Stamp::default(), WaitLimit::None).unwrap());
+    let work = node.queue.take(true);
+    node.step(Moment::START, work).unwrap();
+    assert!(node.writer.written().end.raft > said && node.writer.synced().kept < first);
+    job.run().unwrap();
+    node.end_sync(Moment::START, &job).unwrap();
+    sync(&mut node);
+    step(&mut node, Moment::START, Work::default());
+    assert!(node.writer.synced().end.raft > said && node.writer.synced().kept == first);
+    assert_eq!(node.writer.store.segments.len(), 5);
+    prove(&mut node);
     assert_eq!(node.writer.store.segments.len(), 1);
+}
+
+/// A marker alone proved the block that says where the files begin. A bad sector took the block, its repair did not know what it said, and
+/// the files were missed.
+#[test]
+fn one_bad_sector_does_not_take_where_the_files_begin() {
+    let (disk, mut node, first) = almost_released();
+    node.say_here(Moment::START).unwrap();
+    sync(&mut node);
+    prove(&mut node);
+    assert_eq!(node.writer.store.segments.len(), 1);
+    drop(node);
+    assert_eq!(said_at(&disk, 5).len(), 2);
+    for n in 0..2 {
+        let mut disk = SimDisk::new(disk.visible());
+        // Once it is repaired, there are two again.
+        for _ in 0..3 {
+            let said = said_at(&disk, 5);
+            assert_ne!(said[0] / SECTOR_BYTES, said[1] / SECTOR_BYTES);
+            disk = opens(&with_bad_sector(&disk, 5, said[n]), said[n], first);
+        }
+    }
+}
+
+/// The process ended once the block was durable, and before anything proved it. The next opening removed the files at once.
+#[test]
+fn restart_proves_the_block_before_files_go() {
+    let (disk, mut node, first) = almost_released();
+    node.say_here(Moment::START).unwrap();
+    sync(&mut node);
+    drop(node);
+    let [said] = said_at(&disk, 5)[..] else { panic!("one block says it") };
+    let disk = SimDisk::new(disk.visible());
+    // The power fails after each of the calls with which the log is opened.
+    for calls in 0.. {
+        let disk = SimDisk::new(disk.visible());
+        disk.cut_power_after(calls);
+        let is_open = open(Arc::new(disk.clone()), &options()).is_ok();
+        for disk in [disk.crash(|_| 0), disk.crash(|versions| versions - 1)] {
+            if SegmentFile::open(&disk, 1).is_err() {
+                opens(&with_bad_sector(&disk, 5, said), said, first);
+            }
+        }
+        if is_open {
+            assert!(calls > 0);
+            return;
+        }
+    }
 }
 
 /// One bad sector took the only block that says where the files begin.
@@ -199,6 +328,27 @@ fn files_that_a_crash_left_are_no_damage_to_the_inspector() {
         });
         walked.unwrap();
         assert_eq!(missing, usize::from(!says));
+    }
+}
+
+/// An entry behind the block cannot be committed for want of room, and no block behind that entry can say where the files begin: markers are
+/// enough, or nothing would ever make room. They are not as long as the entry can be committed.
+#[test]
+fn markers_are_enough_where_an_entry_waits_for_room_to_be_committed() {
+    for is_held in [false, true] {
+        let (_, mut node, first) = almost_released();
+        node.say_here(Moment::START).unwrap();
+        sync(&mut node);
+        node.replica.sequencer.raft_entry(Kind::NoOp, Term(1), Bytes::new()).unwrap();
+        if is_held {
+            hold(&mut node);
+        }
+        node.prove(Moment::START.plus(MARKER_DELAY)).unwrap();
+        node.finish(Moment::START).unwrap();
+        sync(&mut node);
+        assert!(node.writer.synced().repeated < first && !node.writer.store.is_unproven());
+        node.release_files(Moment::START).unwrap();
+        assert_eq!(node.writer.store.segments.len(), if is_held { 1 } else { 5 });
     }
 }
 
