@@ -803,3 +803,40 @@ fn copy_knows_the_objects_again_right_behind_a_jump() {
     taken.close().unwrap();
     drop(taken);
 }
+
+/// A copy with objects was opened without their store, and removed files by its own retention. With the store again it told its copies that
+/// the records of these were stored, and was not told otherwise: they removed theirs.
+#[test]
+fn copy_with_objects_removes_no_files_by_retention() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let logs = open(dir.path(), small(&vault));
+    fill(&logs, dir.path(), 600);
+    let log = copied(&logs);
+    let (taken, _) = copy(one.path(), &log, FollowFrom::First, reads(&vault));
+    taken.close().unwrap();
+    drop(taken);
+    let retains = || plain().retention_bytes(2 * u64::from(SEGMENT));
+    for options in [retains(), plain().retention_age(Duration::from_secs(60))] {
+        let refused = FollowerLog::open(one.path(), options).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+    }
+    check(&FollowerLog::open(one.path(), reads(&vault)).unwrap(), &log, 1);
+    // Neither does one begin so, nor learn of objects later.
+    let mut source = log.follow(FollowFrom::First).unwrap().skip_stored();
+    let Some(FollowMessage::State(state)) = source.next(0).unwrap() else { panic!("no state") };
+    let refused = FollowerLog::create(two.path(), retains(), &state).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+    let taken = copy_of_files(two.path(), &log);
+    taken.close().unwrap();
+    drop(taken);
+    let taken = FollowerLog::open(two.path(), retains()).unwrap();
+    append(&logs, &all(), 10);
+    let mut source = log.follow(taken.resume_point().unwrap()).unwrap().skip_stored();
+    let state = source.next(64 << 10).unwrap().unwrap();
+    assert!(matches!(state, FollowMessage::State(_)), "{state:?}");
+    assert_eq!(taken.apply(state).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let last = taken.log().last_index();
+    feed(&taken, &mut log.follow(taken.resume_point().unwrap()).unwrap());
+    assert!(taken.log().last_index() > last);
+}

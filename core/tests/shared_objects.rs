@@ -9,10 +9,13 @@ use chiplog::transport::MemoryNetwork;
 use chiplog::vault::{FaultOptions, FaultyVault, HookedVault, MemoryVault, Vault};
 use chiplog::{
     ErrorKind, FollowerLog, Index, Log, LogId, LogNumber, LogOption, Logs, LogsOptions, NodeId, Options,
-    ReadMode, Start,
+    ReadMode, Start, Timestamp,
 };
-use std::path::Path;
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const SEGMENT: u32 = 256 << 10;
@@ -267,7 +270,7 @@ fn unreadable_object_hides_no_record_of_another() {
     logs.close().unwrap();
     drop(logs);
     for kind in [ErrorKind::NotFound, ErrorKind::Unavailable] {
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         for bad in [names.len() - 1, names.len() / 2, names.len() / 4, 1, 0] {
             let name = names[bad].0.clone();
             let of = name.clone();
@@ -302,6 +305,83 @@ fn unreadable_object_hides_no_record_of_another() {
     }
     let logs = opened();
     all().into_iter().for_each(|log| read_all(log, &log_of(&logs, log), 1));
+}
+
+/// An object store that stops to answer readers. Each of the first `WAITS` reads of an object then takes until a file of the log has gone.
+#[derive(Debug)]
+struct Silent {
+    below: Arc<MemoryVault>,
+    /// The directory whose files go. None: it answers.
+    dir: Mutex<Option<PathBuf>>,
+    gets: AtomicU64,
+}
+
+const WAITS: u64 = 40;
+
+/// The names of the files with the log's records.
+fn segments(dir: &Path) -> BTreeSet<OsString> {
+    let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter(|name| name.to_string_lossy().ends_with(".seg")).collect()
+}
+
+impl Vault for Silent {
+    chiplog::pass_on!(below: put, create, size, list, delete);
+
+    fn get(&self, name: &str, range: std::ops::Range<u64>) -> chiplog::Result<bytes::Bytes> {
+        let dir = self.dir.lock().unwrap().clone();
+        // Files go only while objects are stored, for which they are read.
+        let stores = std::thread::current().name() == Some("chiplog-objects");
+        let Some(dir) = dir.filter(|_| name.contains("/o/") && !stores) else {
+            return self.below.get(name, range);
+        };
+        if self.gets.fetch_add(1, Ordering::SeqCst) < WAITS {
+            let before = segments(&dir);
+            let answers = || self.dir.lock().unwrap().is_none();
+            eventually("a file goes", || answers() || !before.is_subset(&segments(&dir)));
+        }
+        Err(chiplog::Error::new(ErrorKind::Unavailable, "no answer"))
+    }
+}
+
+/// The object store is silent, and files go with each of its time limits: the error of a read was thrown away each time, and the read began
+/// again, as long as the log grew.
+#[test]
+fn reads_end_while_the_store_is_silent_and_files_go() {
+    let (dir, below) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let vault = Arc::new(Silent { below: below.clone(), dir: Mutex::default(), gets: AtomicU64::new(0) });
+    let opened =
+        || open(dir.path(), options(&below).vault(vault.clone() as Arc<dyn Vault>).object_scrub(None));
+    let logs = opened();
+    append(&logs, &all(), 600);
+    eventually("objects are stored", || group(&logs).metrics().stored_bytes > 2_000_000);
+    until_files_go(&logs, dir.path());
+    logs.close().unwrap();
+    drop(logs);
+    let logs = opened();
+    let log = log_of(&logs, 3);
+    let is_over = AtomicBool::new(false);
+    *vault.dir.lock().unwrap() = Some(dir.path().join("group-1"));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                append(&logs, &all(), 20);
+            }
+        });
+        let reads: [&dyn Fn() -> chiplog::Result<()>; 2] = [&|| log.read(Index(1)).map(drop), &|| {
+            log.reader(Start::Timestamp(Timestamp(1)))?.next_record().map(drop)
+        }];
+        let seen = reads.map(|read| {
+            vault.gets.store(0, Ordering::SeqCst);
+            (read().map_err(|error| error.kind()), vault.gets.load(Ordering::SeqCst))
+        });
+        is_over.store(true, Ordering::SeqCst);
+        *vault.dir.lock().unwrap() = None;
+        for (outcome, gets) in seen {
+            assert!(outcome == Err(ErrorKind::Unavailable) && gets < WAITS / 2, "{outcome:?}: {gets}");
+        }
+    });
+    eventually("the store answers", || log.read(Index(1)).is_ok());
+    read_all(3, &log, 1);
 }
 
 /// A flipped bit on the way from the store is never served, and an object that came damaged is fetched again.

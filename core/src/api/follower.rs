@@ -19,7 +19,7 @@
 use crate::api::log::Log;
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
-use crate::follower::applier::{Applier, Jumped};
+use crate::follower::applier::{Applier, Jumped, check_retention};
 use crate::follower::entry_feed::PASSED_SEGMENTS_MAX;
 use crate::follower::message::{FollowEntries, FollowFrom, FollowMessage};
 use crate::options::Options;
@@ -152,6 +152,7 @@ impl FollowerLog {
         check(&options)?;
         let opened = open_followed(disk.clone(), &options)?;
         check_fill(&options, &opened)?;
+        check_retention(&options, opened.sequencer.committed().objects.group().is_some())?;
         Self::start(&*disk, opened, options, false)
     }
 
@@ -164,6 +165,7 @@ impl FollowerLog {
     pub fn create(dir: impl AsRef<Path>, options: Options, state: &FollowSnapshot) -> Result<Self> {
         check(&options)?;
         check_fill_of(&options, state)?;
+        check_retention(&options, state.group_objects().is_some())?;
         Self::create_on(disk_at(dir.as_ref(), true)?, options, state)
     }
 
@@ -174,6 +176,7 @@ impl FollowerLog {
     pub fn create_on(disk: Arc<dyn Disk>, options: Options, state: &FollowSnapshot) -> Result<Self> {
         check(&options)?;
         check_fill_of(&options, state)?;
+        check_retention(&options, state.group_objects().is_some())?;
         let opened = create_followed(disk.clone(), &options, state)?;
         Self::start(&*disk, opened, options, false)
     }

@@ -294,6 +294,9 @@ impl Applier {
         if let Err(refusal) = self.check_log(state.log) {
             return Ok(Err(refusal));
         }
+        if let Err(refusal) = check_retention(&self.options, state.group_objects().is_some()) {
+            return Ok(Err(refusal));
+        }
         let (end, base) = (self.sequencer.end(), state.base());
         if base == end || planted!(63) {
             self.learn_objects(state);
@@ -741,6 +744,22 @@ impl Applier {
             peers: Vec::new(),
         }
     }
+}
+
+/// Checks that the options of a copy fit its table of objects; `of_one_log`: it has that of a group. Retention removes files of records
+/// that no object has, and what is before its files counts as stored, for its readers and its own copies.
+///
+/// # Errors
+/// `InvalidArgument`: it keeps less than the log, and knows objects that it does not read.
+pub(crate) fn check_retention(options: &Options, of_one_log: bool) -> Result<()> {
+    let retains = options.retention_bytes.is_some() || options.retention_age.is_some();
+    if !of_one_log || !retains || options.vault.is_some() {
+        return Ok(());
+    }
+    let what = "this copy of one named log has its older records in the objects of the group, and would lose newer ones: leave out \
+                retention_bytes and retention_age; or open it with the object store, and use local_bytes and local_age; or make a new \
+                copy without the object store";
+    Err(Error::new(ErrorKind::InvalidArgument, what))
 }
 
 /// The error for an entry that is not the next one after entry `end`.

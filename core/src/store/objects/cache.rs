@@ -324,8 +324,9 @@ pub(crate) struct ObjectFile {
     chunks: Vec<AtomicU8>,
     /// How far a reader can read ahead.
     ahead_max: usize,
-    /// Held while a chunk's state changes to or from [`FETCHING`].
-    changing: Mutex<()>,
+    /// Chunks that a thread fetches now, and the failures that are passed on to those who wait for it. A chunk's state changes under this
+    /// lock.
+    fetching: Mutex<BTreeMap<usize, Arc<OnceLock<Error>>>>,
     changed: Condvar,
     /// Bytes of its chunks that are here.
     held: AtomicU64,
@@ -385,7 +386,7 @@ impl ObjectFile {
             chunk_bytes,
             chunks: (0..bytes.div_ceil(chunk_bytes)).map(|_| AtomicU8::new(state)).collect(),
             ahead_max: usize::try_from(cache.bytes_max / 2).unwrap_or(usize::MAX),
-            changing: Mutex::default(),
+            fetching: Mutex::default(),
             changed: Condvar::new(),
             held: AtomicU64::new(0),
             is_kept: AtomicBool::new(false),
@@ -480,24 +481,32 @@ impl ObjectFile {
         }
     }
 
-    /// Fetches a chunk, or waits for the thread that fetches it.
+    /// Fetches a chunk, or waits for the thread that fetches it. If that thread fails, so do those who wait for it: each of them would else
+    /// wait for the object store once more, one after the other.
     fn ensure_chunk(&self, chunk: usize) -> Result<()> {
         let state = &self.chunks[chunk];
         if state.load(Ordering::Acquire) == HERE {
             return Ok(());
         }
-        let mut changing = lock(&self.changing);
-        loop {
-            match state.load(Ordering::Acquire) {
-                HERE => return Ok(()),
-                FETCHING => changing = self.changed.wait(changing).unwrap_or_else(PoisonError::into_inner),
-                _ => break,
+        let mut chunks = lock(&self.fetching);
+        let failure = loop {
+            if state.load(Ordering::Acquire) == HERE {
+                return Ok(());
             }
-        }
+            let Some(failure) = chunks.get(&chunk).cloned() else {
+                break chunks.entry(chunk).or_default().clone();
+            };
+            while chunks.get(&chunk).is_some_and(|now| Arc::ptr_eq(now, &failure)) {
+                chunks = self.changed.wait(chunks).unwrap_or_else(PoisonError::into_inner);
+            }
+            if let Some(error) = failure.get() {
+                return Err(error.clone());
+            }
+        };
         state.store(FETCHING, Ordering::Relaxed);
-        drop(changing);
+        drop(chunks);
         let mut fetching = Fetching { file: self, chunk, is_here: false };
-        let fetched = self.fetch(chunk);
+        let fetched = self.fetch(chunk).inspect_err(|error| _ = failure.set(error.clone()));
         fetching.is_here = fetched.is_ok();
         fetched
     }
@@ -554,9 +563,10 @@ struct Fetching<'a> {
 
 impl Drop for Fetching<'_> {
     fn drop(&mut self) {
-        let _changing = lock(&self.file.changing);
+        let mut chunks = lock(&self.file.fetching);
         let state = if self.is_here { HERE } else { ABSENT };
         self.file.chunks[self.chunk].store(state, Ordering::Release);
+        chunks.remove(&self.chunk);
         self.file.changed.notify_all();
     }
 }
@@ -569,4 +579,60 @@ impl Chunks for ObjectFile {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::names::root_text;
+    use super::*;
+    use crate::disk::sim::SimDisk;
+    use crate::vault::{HookedVault, MemoryVault};
+    use std::sync::atomic::AtomicUsize;
+
+    const LOG: LogId = LogId(7);
+    const BYTES: usize = 1000;
+
+    /// The object store is silent for long, and fails: threads that waited for a chunk began to fetch it one after the other.
+    #[test]
+    fn readers_share_a_failure() {
+        const OTHERS: usize = 5;
+        let below = Arc::new(MemoryVault::default());
+        below.put(&root_name(LOG), &[root_text(LOG).into()]).unwrap();
+        below.put(&object_name(LOG, 0), &[vec![1; BYTES].into()]).unwrap();
+        let vault = Arc::new(HookedVault::new(below));
+        let (gets, fails) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let (counted, failing) = (gets.clone(), fails.clone());
+        vault.set(move |call, _| {
+            if call != "get" {
+                return Ok(());
+            }
+            counted.fetch_add(1, Ordering::SeqCst);
+            while !failing.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            Err(Error::new(ErrorKind::Unavailable, "no answer"))
+        });
+        let disk = Arc::new(SimDisk::default());
+        let cache = Arc::new(ObjectCache::new(vault.clone(), disk, false, 64 << 20, false));
+        let file = cache.open(LOG, 0, BYTES, CHUNK_BYTES).unwrap();
+        let read = || file.ensure(0..BYTES);
+        std::thread::scope(|scope| {
+            let first = scope.spawn(read);
+            while gets.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            let others: Vec<_> = (0..OTHERS).map(|_| scope.spawn(read)).collect();
+            let waits = || lock(&file.fetching).get(&0).map_or(0, Arc::strong_count) == 2 + OTHERS;
+            while !waits() {
+                std::thread::yield_now();
+            }
+            fails.store(true, Ordering::SeqCst);
+            for thread in others.into_iter().chain([first]) {
+                assert_eq!(thread.join().unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
+            }
+        });
+        assert_eq!(gets.load(Ordering::SeqCst), 1, "all of them waited for the one");
+        vault.set(|_, _| Ok(()));
+        read().unwrap();
+    }
 }

@@ -15,7 +15,7 @@ use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader};
 use crate::store::objects::cache::SORTED_CHUNK_BYTES;
 use crate::store::segment::objects::{is_sorted_object, object_of};
 use crate::store::segment::{Segment, Source};
-use crate::types::{Index, LogNumber, Timestamp};
+use crate::types::{EntryIndex, Index, LogNumber, Timestamp};
 use std::sync::Arc;
 
 /// The batches of one run. Their list is checked, their payloads are not.
@@ -56,6 +56,13 @@ impl Position {
         let block = blocks.at();
         Self::Copy { copy, blocks, end, block }
     }
+}
+
+/// What a look for the first record since a time came to.
+enum Look {
+    Done(Option<Index>),
+    /// It is in these objects, or behind them.
+    In(Vec<Arc<Segment>>),
 }
 
 /// Reads the runs of one log.
@@ -280,18 +287,42 @@ impl RunCursor {
     /// # Errors
     /// `Corrupt`, `Io`.
     pub(crate) fn first_since(&mut self, time: Timestamp, first: Index) -> Result<Option<Index>> {
-        self.directories.segments().undisturbed(|| {
-            let segments = self.directories.segments().with_objects();
-            match self.look_since(time, &segments) {
+        // Objects up to this entry have no such block.
+        let mut passed = EntryIndex(0);
+        loop {
+            let stretch =
+                match self.directories.segments().undisturbed(|| self.look_in_files(time, passed))? {
+                    Look::Done(found) => return Ok(found),
+                    Look::In(stretch) => stretch,
+                };
+            // Files that go meanwhile do not matter here: what was in them is looked for again.
+            let found = match self.look_in(time, &stretch, passed) {
                 Err(error) if error.kind() == ErrorKind::Corrupt && self.directories.can_lag() => {
-                    self.look_behind_deleted(time, first, &segments, error)
+                    self.look_behind_deleted(time, first, &stretch, error)
                 }
                 found => found,
+            };
+            if let Some(found) = found? {
+                return Ok(Some(found));
             }
-        })
+            passed = stretch.last().map_or(passed, |object| object.end().raft);
+        }
     }
 
-    /// As [`Self::look_since`], where that met an object that is deleted or damaged, which is what `error` says: without the objects before
+    /// Looks in the files, unless there are objects behind `passed` to look in before.
+    fn look_in_files(&self, time: Timestamp, passed: EntryIndex) -> Result<Look> {
+        let mut list = self.directories.segments().with_objects();
+        let from = list.partition_point(|segment| segment.first_timestamp < time).saturating_sub(1);
+        let mut list = list.split_off(from.min(list.len()));
+        let objects = list.partition_point(|segment| object_of(segment).is_some());
+        if objects.checked_sub(1).and_then(|n| list.get(n)).is_some_and(|last| last.end().raft > passed) {
+            list.truncate(objects);
+            return Ok(Look::In(list));
+        }
+        self.look_in(time, &list, passed).map(Look::Done)
+    }
+
+    /// As [`Self::look_in`], where that met an object that is deleted or damaged, which is what `error` says: without the objects before
     /// the one with the log's first record. All records in these are discarded, so they may be deleted.
     fn look_behind_deleted(
         &self,
@@ -302,15 +333,16 @@ impl RunCursor {
     ) -> Result<Option<Index>> {
         let Some(found) = self.directories.object_holding(self.log, first)? else { return Err(error) };
         let before = list.partition_point(|segment| segment.number < found.segment.number);
-        self.look_since(time, list.get(before..).unwrap_or_default())
+        self.look_in(time, list.get(before..).unwrap_or_default(), EntryIndex(0))
     }
 
-    fn look_since(&self, time: Timestamp, list: &[Arc<Segment>]) -> Result<Option<Index>> {
+    /// The first record of the log in a block of this time or later, in these segments without the objects up to entry `passed`.
+    fn look_in(&self, time: Timestamp, list: &[Arc<Segment>], passed: EntryIndex) -> Result<Option<Index>> {
         let segments = self.directories.segments();
-        let from = list.partition_point(|segment| segment.first_timestamp < time).saturating_sub(1);
-        for (n, segment) in list.iter().enumerate().skip(from) {
+        let is_passed = |segment: &Segment| object_of(segment).is_some() && segment.end().raft <= passed;
+        for (n, segment) in list.iter().enumerate().filter(|(_, segment)| !is_passed(segment)) {
             let before = n.checked_sub(1).and_then(|n| list.get(n));
-            if n > from && before.is_some_and(|before| before.end().raft < segment.base.raft) {
+            if before.is_some_and(|before| before.end().raft < segment.base.raft) {
                 // The next object is not known here yet.
                 return Err(unknown_object(format_args!("the first record since time {}", time.0)));
             }

@@ -120,20 +120,20 @@ impl RunDirectories {
         if self.can_lag {
             return self.object_holding(log, index)?.ok_or_else(|| not_here(log, index));
         }
-        self.segments.undisturbed(|| {
+        let file = self.segments.undisturbed(|| {
             let files = self.segments.snapshot();
             if files.is_empty() {
                 return Err(Error::new(ErrorKind::Closed, "the log has no segments"));
             }
-            if let Some(file) = self.file_holding(&files, log, index)? {
-                return Ok(Holding::of(file));
-            }
-            // Without objects this is the place where the record is missed.
-            if !self.segments.reads_objects() {
-                return files.first().cloned().map(Holding::of).ok_or_else(|| not_here(log, index));
-            }
-            self.object_holding(log, index)?.ok_or_else(|| not_here(log, index))
-        })
+            let holder = self.file_holding(&files, log, index)?;
+            // Without objects the first file is the place where the record is missed.
+            Ok(holder.or_else(|| files.into_iter().next().filter(|_| !self.segments.reads_objects())))
+        })?;
+        // Files that go meanwhile do not matter here: no file will have this record.
+        match file {
+            Some(file) => Ok(Holding::of(file)),
+            None => self.object_holding(log, index)?.ok_or_else(|| not_here(log, index)),
+        }
     }
 
     /// Whether record `index` of a log is in a file, or will be: reading it does not wait for the object store.

@@ -290,13 +290,16 @@ impl Segments {
     }
 
     /// Repeats `look` until no segment leaves the log while it runs. Files can otherwise be removed or reused
-    /// meanwhile, and its first and last reads might not match.
+    /// meanwhile, and its first and last reads might not match. An error that no file causes, such as an object store's, is returned at
+    /// once: `look` can have waited long for it.
     pub(crate) fn undisturbed<T>(&self, mut look: impl FnMut() -> Result<T>) -> Result<T> {
         let removals = || self.read(|_| self.removals.load(Ordering::Relaxed));
         loop {
             let before = removals();
             let seen = look();
-            if removals() == before {
+            let is_of_files = |kind| matches!(kind, ErrorKind::Corrupt | ErrorKind::Io | ErrorKind::NotFound);
+            let can_be_disturbed = seen.as_ref().err().is_none_or(|error| is_of_files(error.kind()));
+            if removals() == before || !can_be_disturbed {
                 return seen;
             }
         }
