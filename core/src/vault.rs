@@ -189,5 +189,5 @@ pub use conformance::check_conformance;
 #[cfg(any(test, feature = "testing"))]
 pub use faulty::{FaultCounts, FaultOptions, FaultyVault};
 #[cfg(any(test, feature = "testing"))]
-pub use hooked::HookedVault;
+pub use hooked::{HookedVault, pass_on};
 pub use memory::MemoryVault;

@@ -44,7 +44,7 @@ struct Slow {
 }
 
 impl Vault for Slow {
-    chiplog::pass_on!(below: create, get, size, list, delete);
+    chiplog::vault::pass_on!(below: create, get, size, list, delete);
 
     fn put(&self, name: &str, pieces: &[Bytes]) -> chiplog::Result<()> {
         let begun = Instant::now();

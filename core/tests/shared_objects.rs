@@ -325,7 +325,7 @@ fn segments(dir: &Path) -> BTreeSet<OsString> {
 }
 
 impl Vault for Silent {
-    chiplog::pass_on!(below: put, create, size, list, delete);
+    chiplog::vault::pass_on!(below: put, create, size, list, delete);
 
     fn get(&self, name: &str, range: std::ops::Range<u64>) -> chiplog::Result<bytes::Bytes> {
         let dir = self.dir.lock().unwrap().clone();

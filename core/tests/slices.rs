@@ -354,7 +354,7 @@ impl fmt::Debug for Listing {
 }
 
 impl Vault for Listing {
-    chiplog::pass_on!(memory: put, create, get, size, delete);
+    chiplog::vault::pass_on!(memory: put, create, get, size, delete);
 
     fn list(&self, prefix: &str) -> chiplog::Result<Vec<ObjectInfo>> {
         let mut found = self.memory.list(prefix)?;
@@ -483,7 +483,7 @@ impl Overtaking {
 }
 
 impl Vault for Overtaking {
-    chiplog::pass_on!(memory: put, create, size, list, delete);
+    chiplog::vault::pass_on!(memory: put, create, size, list, delete);
 
     fn get(&self, name: &str, range: Range<u64>) -> chiplog::Result<Bytes> {
         if self.memory.size(name)? == Some(range.end) && range.start == 0 {

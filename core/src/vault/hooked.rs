@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Calls of a [`Vault`] that do what the vault in a field of its type does, in its `impl`: `pass_on!(below: size, list, delete);`. Feature
 /// `testing`.
+#[doc(hidden)]
 #[macro_export]
-macro_rules! pass_on {
-    ($below:tt: $($call:ident),+) => { $($crate::pass_on!(@ $below $call);)+ };
+macro_rules! __pass_on {
+    ($below:tt: $($call:ident),+) => { $($crate::__pass_on!(@ $below $call);)+ };
     (@ $below:tt put) => {
         fn put(&self, name: &str, pieces: &[::bytes::Bytes]) -> $crate::Result<()> {
             self.$below.put(name, pieces)
@@ -44,6 +45,8 @@ macro_rules! pass_on {
         }
     };
 }
+
+pub use __pass_on as pass_on;
 
 /// Called with a call of a [`Vault`], `put` for example, and the object's name, or the prefix of a list. An error is the call's.
 type Hook = Box<dyn FnMut(&str, &str) -> Result<()> + Send>;

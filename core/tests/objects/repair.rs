@@ -289,7 +289,7 @@ struct FooterFails {
 }
 
 impl Vault for FooterFails {
-    chiplog::pass_on!(below: put, create, size, list, delete);
+    chiplog::vault::pass_on!(below: put, create, size, list, delete);
 
     fn get(&self, name: &str, range: std::ops::Range<u64>) -> chiplog::Result<bytes::Bytes> {
         let size = self.below.size(name)?;
@@ -409,7 +409,7 @@ struct Spoiling {
 }
 
 impl Vault for Spoiling {
-    chiplog::pass_on!(below: create, get, size, list, delete);
+    chiplog::vault::pass_on!(below: create, get, size, list, delete);
 
     fn put(&self, name: &str, pieces: &[bytes::Bytes]) -> chiplog::Result<()> {
         let mut bytes = pieces.concat();

@@ -55,7 +55,7 @@ impl Unsteady {
 }
 
 impl Vault for Unsteady {
-    chiplog::pass_on!(below: size, list, delete);
+    chiplog::vault::pass_on!(below: size, list, delete);
 
     fn put(&self, name: &str, pieces: &[Bytes]) -> chiplog::Result<()> {
         if name.contains("/p/") {

@@ -266,7 +266,7 @@ struct SlowVault {
 }
 
 impl Vault for SlowVault {
-    chiplog::pass_on!(objects: put, create, size, list, delete);
+    chiplog::vault::pass_on!(objects: put, create, size, list, delete);
 
     fn get(&self, name: &str, range: Range<u64>) -> chiplog::Result<Bytes> {
         if name.ends_with("large") {

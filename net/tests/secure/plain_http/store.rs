@@ -44,7 +44,7 @@ impl Store {
 }
 
 impl Vault for Store {
-    chiplog::pass_on!(objects: put, create, size, list, delete);
+    chiplog::vault::pass_on!(objects: put, create, size, list, delete);
 
     fn get(&self, name: &str, range: Range<u64>) -> chiplog::Result<Bytes> {
         self.gets.fetch_add(1, Ordering::SeqCst);

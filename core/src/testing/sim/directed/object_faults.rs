@@ -136,7 +136,7 @@ fn spoil(name: &str, bytes: Vec<u8>) -> Bytes {
 }
 
 impl Vault for Spoiling {
-    crate::pass_on!(0: get, size, list, delete);
+    crate::vault::pass_on!(0: get, size, list, delete);
 
     fn put(&self, name: &str, pieces: &[Bytes]) -> Result<()> {
         self.0.put(name, &[spoil(name, pieces.concat())])
@@ -195,7 +195,7 @@ pub(super) fn object_that_was_read_stays_sound() -> Check {
 struct Unreading(MemoryVault);
 
 impl Vault for Unreading {
-    crate::pass_on!(0: put, create, size, list, delete);
+    crate::vault::pass_on!(0: put, create, size, list, delete);
 
     fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
         match name.contains("/o/") {
