@@ -787,3 +787,23 @@ fn callbacks_of_two_groups_may_close_all_at_once() {
     let again = Logs::open(dir.path(), options().groups(2)).unwrap();
     assert!(!records(&again.get("a").unwrap()).is_empty());
 }
+
+/// New logs went to the group with the fewest logs, also if that could hold no more.
+#[test]
+fn new_logs_go_to_a_group_with_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(2)).unwrap();
+    logs.set_ready_groups([(1, 2), (2, logs.groups()[&2].named_logs_max())].into());
+    // The other group has more logs than the full one.
+    let in_group: Vec<u32> = (0..8)
+        .map(|n| {
+            let name = format!("log-{n}");
+            logs.create(&name).unwrap();
+            logs.info(&name).unwrap().group
+        })
+        .collect();
+    assert!(
+        in_group.contains(&1) && in_group.iter().filter(|group| **group == 2).count() > 4,
+        "{in_group:?}"
+    );
+}
