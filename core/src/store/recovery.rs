@@ -268,7 +268,8 @@ fn walk_back(
         survey.segments.push_front(segment);
     }
     keep_for_object(files, survey, learner);
-    keep_for_suspect(files, survey, learner)
+    keep_for_suspect(files, survey, learner);
+    Ok(())
 }
 
 /// Adds the segments before those that the log needs, as far as they follow each other, which hold an object that is not stored
@@ -276,43 +277,36 @@ fn walk_back(
 fn keep_for_object(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Learn) {
     let Some(begin) = learner.kept_for_object().filter(|_| !planted!(98)) else { return };
     while let Some(next) = survey.segments.front().cloned().filter(|next| next.base.raft > begin) {
-        let Some(number) = files.names.last_key_value().map(|(number, _)| *number) else { return };
-        let opened = files.open(number).ok().flatten();
-        let found =
-            opened.and_then(|o| o.footer.filter(|f| links(f, &next)).map(|footer| (footer, o.header.bytes)));
-        let Some((footer, bytes)) = found else { return };
-        files.names.remove(&number);
-        let segment = Arc::new(Segment::sealed(&footer, bytes));
-        segment.publish(segment.data_end());
-        survey.segments.push_front(segment);
+        let Ok(Some(found)) = segment_before(files, &next) else { return };
+        keep(survey, found);
     }
 }
 
 /// The same of an object that may have to be stored again: its files may be the last copy. Adds also those before it up to one whose
 /// opening has objects, or which has the log's first record: a replica that begins there has to learn that there are objects, unless it
-/// lacks nothing. Without such a segment a crash has left some of the files that were to go, and nothing needs them. Damaged files, and
-/// those before them, are no part of the log, and stay on the disk.
-///
-/// # Errors
-/// `Io`: nothing is known of the files then.
-fn keep_for_suspect(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Learn) -> Result<()> {
-    let Some((begin, first)) = learner.kept_for_suspect() else { return Ok(()) };
+/// lacks nothing. Without such a segment a crash has left some of the files that were to go, and nothing needs them. The log opens without
+/// these files: those that cannot be read stay on the disk with all before them, and so do those that have all of the object and nothing to
+/// begin with. A later start can need them.
+fn keep_for_suspect(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Learn) {
+    let Some((begin, first)) = learner.kept_for_suspect() else { return };
     // A discard that is not committed can be truncated.
     let is_committed = survey.segments.back().is_some_and(|last| last.base.raft <= survey.walk.commit);
     let first = if is_committed { first } else { Index(1) };
     let mut kept = Vec::new();
     let mut front = survey.segments.front().cloned();
-    let (mut ends_well, mut is_damaged) = (true, false);
+    let (mut ends_well, mut stay) = (true, false);
     while let Some(next) = front.filter(|next| next.base.raft > begin || !ends_well) {
         let found = match segment_before(files, &next) {
             Ok(Some(found)) => found,
-            Ok(None) => break,
-            Err(error) if error.kind() == ErrorKind::Corrupt => {
-                tracing::warn!(%error, "files before this one stay: an object with their records may be lost, and cannot be made of them now");
-                is_damaged = true;
+            Ok(None) => {
+                stay = next.base.raft <= begin;
                 break;
             }
-            Err(error) => return Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "this file stays, with those before it: an object with their records may be lost, and cannot be made of them now");
+                stay = true;
+                break;
+            }
         };
         ends_well = found.segment.base.next <= first || found.has_objects;
         front = Some(found.segment.clone());
@@ -321,17 +315,19 @@ fn keep_for_suspect(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Le
     while let Some((found, _)) = kept.pop_if(|(_, ends_well)| !*ends_well) {
         files.names.insert(found.segment.number, file_name(found.segment.number));
     }
-    if is_damaged {
+    if stay {
         files.names.clear();
     }
-    for (Found { segment, is_sealed, .. }, _) in kept {
-        segment.publish(segment.data_end());
-        if !is_sealed {
-            survey.unsealed.push(segment.clone());
-        }
-        survey.segments.push_front(segment);
+    kept.into_iter().for_each(|(found, _)| keep(survey, found));
+}
+
+/// Puts a segment before all others. All its entries are committed.
+fn keep(survey: &mut Survey, Found { segment, is_sealed, .. }: Found) {
+    segment.publish(segment.data_end());
+    if !is_sealed {
+        survey.unsealed.push(segment.clone());
     }
-    Ok(())
+    survey.segments.push_front(segment);
 }
 
 /// A segment that ends where another one begins.

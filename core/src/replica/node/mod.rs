@@ -40,6 +40,7 @@ use crate::options::log_options::LogOptions;
 use crate::read::log_set::LogSet;
 use crate::read::positions::{Positions, closed};
 use crate::replica::node::log_retention::LogRetention;
+use crate::replica::node::retention::FetchDelay;
 use crate::replica::node::slow_disk::SlowDisk;
 use crate::replica::open::RecoveredLog;
 use crate::replica::queue::inbox::InboxEvent;
@@ -87,8 +88,10 @@ pub(crate) struct Node {
     logs_shrank: bool,
     /// Whether it can be is written in the opening of an object, which is being fetched.
     awaits_opening: bool,
+    opening_delay: FetchDelay,
     /// The limits of single logs of the group.
     log_retention: LogRetention,
+    search_delay: FetchDelay,
     pub(crate) published: Arc<Published>,
     /// Proposals that were taken from the queue and are not proposed yet.
     items: VecDeque<Proposal>,
@@ -166,6 +169,8 @@ impl Node {
             logs,
             logs_shrank: true,
             awaits_opening: false,
+            opening_delay: FetchDelay::default(),
+            search_delay: FetchDelay::default(),
             log_retention: LogRetention::default(),
             published,
             items: VecDeque::new(),

@@ -22,8 +22,26 @@ use std::time::Duration;
 const DISCARDS_A_STEP: usize = 64;
 /// Retention that found no room for its discard retries after this time.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// And so does retention that waits for the opening of an object. Every object that goes needs one.
+/// Retention that waits for the opening of an object looks again after this time, and then later each time. Every object that goes needs
+/// an opening.
 const FETCH_DELAY: Duration = Duration::from_millis(20);
+
+/// How long retention waits for an opening before it looks again.
+#[derive(Debug)]
+pub(super) struct FetchDelay(Duration);
+
+impl Default for FetchDelay {
+    fn default() -> Self {
+        Self(FETCH_DELAY)
+    }
+}
+
+impl FetchDelay {
+    fn next(&mut self) -> Duration {
+        let longer = (self.0 * 2).min(RETRY_DELAY);
+        std::mem::replace(&mut self.0, longer)
+    }
+}
 
 impl Node {
     /// Plans a block that records the commit index, because commits have effects that outlive this process. A log on
@@ -126,8 +144,8 @@ impl Node {
             now: self.replica.time(now),
         };
         match self.log_retention.step(&around) {
-            Ok(false) => {}
-            Ok(true) => self.retain_at = now.plus(FETCH_DELAY),
+            Ok(false) => self.search_delay = FetchDelay::default(),
+            Ok(true) => self.retain_at = now.plus(self.search_delay.next()),
             Err(error) => {
                 let error = self.writer.store.segments.met(error, None);
                 tracing::warn!(%error, "retention of named logs cannot read where a segment ends; it is tried again");
@@ -235,7 +253,7 @@ impl Node {
             Ok(Some(ends)) => ends,
             Ok(None) => {
                 self.awaits_opening = true;
-                self.retain_at = now.plus(FETCH_DELAY);
+                self.retain_at = now.plus(self.opening_delay.next());
                 return None;
             }
             Err(error) => {
@@ -245,6 +263,7 @@ impl Node {
                 return None;
             }
         };
+        self.opening_delay = FetchDelay::default();
         let is_gone = |log, end| committed.logs.get(log).is_none_or(|now| now.first >= end);
         let mut ends = ends.iter();
         let is_dead = match planted!(78) {

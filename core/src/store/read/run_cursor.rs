@@ -58,7 +58,7 @@ impl Position {
     }
 }
 
-/// What a look for the first record since a time came to.
+/// The result of a look for the first record since a time.
 enum Look {
     Done(Option<Index>),
     /// It is in these objects, or behind them.

@@ -312,7 +312,8 @@ impl Node {
 
     fn drop_local(&mut self, first: Index) {
         let before = self.writer.store.segments.len();
-        self.writer.store.drop_below(first, self.known_commit());
+        // A file without records can have followed since: its entries are in no object yet.
+        self.writer.store.drop_below(first, self.known_commit().min(self.tiering.released.stored));
         self.replica.dropped_to(self.writer.archive.first());
         self.queue.recount(self.writer.store.segments.bytes_from(first));
         let (path, files) = (self.tiering.path.display(), before - self.writer.store.segments.len());

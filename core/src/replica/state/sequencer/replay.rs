@@ -349,7 +349,13 @@ impl Learn for Replayed<'_> {
     }
 
     fn kept_for_object(&self) -> Option<EntryIndex> {
-        self.sequencer.objects().next_to_store().map(|(_, begin, _)| begin.raft)
+        let objects = self.sequencer.objects();
+        if let Some((_, begin, _)) = objects.next_to_store() {
+            return Some(begin.raft);
+        }
+        // The next one begins there, unless all before is discarded. Files without records can follow, in no object yet.
+        let (_, end) = objects.end()?;
+        (end.next > self.sequencer.first_at_end()).then_some(end.raft)
     }
 
     fn commit_to(&mut self, raft: EntryIndex) {

@@ -166,10 +166,10 @@ impl World {
         }
     }
 
-    /// Whether no running replica has this entry because it was discarded. A new and empty replica does not count.
+    /// Whether no running replica has this entry: it was discarded there, or has not arrived.
     fn has_nobody(&self, entry: EntryIndex) -> bool {
         let mut summaries = self.hosts.values().filter_map(|h| h.machine.as_ref()).map(Machine::summary);
-        summaries.all(|g| g.base_raft >= entry || g.last_raft == EntryIndex(0))
+        summaries.all(|g| g.base_raft >= entry || g.last_raft < entry)
     }
 
     /// A replica with a damaged file takes part. It was repaired, or it has not noticed the damage and is replaced.

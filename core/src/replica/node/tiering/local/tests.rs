@@ -17,6 +17,7 @@ use crate::replica::node::driver::DrivenNode as _;
 use crate::replica::open::open;
 use crate::replica::queue::proposals::{Command, ObjectCommand, WaitLimit, Work};
 use crate::replica::raft::tests::{hold, node_on, sync};
+use crate::store::allocator::Purpose;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, Kind};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
 use crate::store::format::object_row::StoredObject;
@@ -49,6 +50,14 @@ fn fill_segments(node: &mut Node, count: usize) {
         let work = node.queue.take(true);
         step(node, Moment::START, work);
     }
+}
+
+/// Begins another segment.
+fn roll(node: &mut Node) {
+    let opening = node.replica.sequencer.opening();
+    node.writer.plan.roll(opening, 0, Purpose::Metadata).unwrap();
+    node.replica.sequencer.begins_segment();
+    step(node, Moment::START, Work::default());
 }
 
 /// This object has these entries, and it is stored.
@@ -84,6 +93,7 @@ fn release_here(disk: &SimDisk, node: &mut Node, end: Base) {
     assert!(node.writer.store.allocator.is_out_of_room());
     node.replica.sequencer.keep_from(end.next);
     let going = Going { first: end.next, decided_in: node.writer.plan.segment(), is_said_here: false };
+    node.tiering.released.stored = end.raft;
     node.tiering.released.going = Some(going);
 }
 
@@ -380,6 +390,31 @@ fn file_without_records_does_not_go_with_the_one_before() {
     let firsts = (0..=4).map(|going| super::first_behind(&full, going));
     let wanted = [None, Some(50), Some(50), Some(100), Some(120)];
     assert!(firsts.eq(wanted.map(|first| first.map(Index))));
+}
+
+/// The same of a file that grew without records when that was decided: it went with the others while the log ran, and at a restart.
+#[test]
+fn file_that_grows_without_records_does_not_go_with_the_ones_before() {
+    let disk = SimDisk::default();
+    let mut node = node_on(&disk, options());
+    fill_segments(&mut node, 4);
+    roll(&mut node);
+    let begin = node.writer.store.segments.snapshot()[0].base;
+    let end = node.writer.store.segments.newest().unwrap().base;
+    // The file that grows has the commands of the object, and no records.
+    store_object(&mut node, 0, begin, end);
+    node.tiering.released.stored = end.raft;
+    let first = end.next;
+    node.replica.sequencer.keep_from(first);
+    roll(&mut node);
+    roll(&mut node);
+    assert_eq!(node.writer.store.segments.newest().unwrap().base.next, first);
+    assert!(node.keep_commit(node.replica.sequencer.committed().raft));
+    step(&mut node, Moment::START, Work::default());
+    let restarted = open(Arc::new(SimDisk::new(disk.visible())), &options()).unwrap();
+    assert!(restarted.segments.snapshot()[0].base.raft <= end.raft);
+    node.drop_local(first);
+    assert_eq!(node.writer.store.segments.snapshot()[0].base.raft, end.raft);
 }
 
 /// Files waited for the end of whichever job of the object store ran.
