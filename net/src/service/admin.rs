@@ -233,16 +233,20 @@ impl Admin for AdminService {
         };
         let mut leaving: Vec<NodeId> = changes.iter().filter_map(leaves).collect();
         leaving.retain(|node| of_servers && servers.contains(node));
+        if !leaving.is_empty() && !force {
+            groups::check_follow(&self.host, &servers, &leaving).await?;
+        }
+        let known = log.status().replica.members;
         let removed = |change: &MemberChange| match change.change {
             Some(WireChange::Remove(node)) if of_servers => Some(NodeId(node)),
             _ => None,
         };
-        let removed: Vec<NodeId> = changes.iter().filter_map(removed).collect();
-        if !force {
+        let mut removed: Vec<NodeId> = changes.iter().filter_map(removed).collect();
+        removed.retain(|node| known.iter().any(|member| member.node == *node));
+        // Without a voter that stays the log itself refuses the change.
+        let one_stays = servers.iter().any(|server| !removed.contains(server));
+        if !removed.is_empty() && one_stays && !force {
             groups::check_has_others(&self.host, &removed).await?;
-        }
-        if !leaving.is_empty() && !force {
-            groups::check_follow(&self.host, &servers, &leaving).await?;
         }
         let changes: Vec<Change> = changes.into_iter().map(change).collect::<Result<_, _>>()?;
         let timeout = timeout(timeout_millis, Duration::from_secs(60));

@@ -61,8 +61,7 @@ pub(super) async fn check_follow(
     leaving: &[NodeId],
 ) -> Result<(), Status> {
     if host.lacks_named() {
-        let what = "nothing was changed: this server has no system log now, and a server that leaves may have the only one; see in its log why it has none. --force leaves this check out";
-        return Err(to_status(&Error::new(ErrorKind::Membership, what), None));
+        return Err(lacks_named());
     }
     let stays = |nodes: &[NodeId]| -> Vec<NodeId> {
         nodes.iter().copied().filter(|node| !leaving.contains(node)).collect()
@@ -87,19 +86,26 @@ pub(super) async fn check_follow(
 }
 
 /// Before servers are removed: checks that no group has its voters on these alone. A removed server can add no member, so nobody could
-/// give the group to another one. A group without a leader that answers is left to [`check_follow`].
+/// give the group to another one.
 ///
 /// # Errors
-/// FAILED_PRECONDITION, `Membership`.
+/// FAILED_PRECONDITION, `Membership`, also if a group runs on other servers and no leader of it answers.
 pub(super) async fn check_has_others(host: &Arc<LogSlot>, removed: &[NodeId]) -> Result<(), Status> {
-    if removed.is_empty() {
-        return Ok(());
+    if host.lacks_named() {
+        return Err(lacks_named());
     }
     for number in all(host)? {
-        let Ok(Some(view)) = view(host, number).await else { continue };
-        if let [node, ..] = view.voters[..]
-            && view.voters.iter().all(|voter| removed.contains(voter))
-        {
+        let Some(view) = view(host, number).await.map_err(|status| unseen(number, &status))? else {
+            continue;
+        };
+        let Some(node) = view.voters.first() else {
+            // A replica that was made a moment ago knows no member.
+            return Err(unseen(
+                number,
+                &Status::unavailable(format!("the replica of group {number} here is new")),
+            ));
+        };
+        if view.voters.iter().all(|voter| removed.contains(voter)) {
             let what = format!(
                 "nothing was changed: group {number} of the named logs has no voter that stays, and would be lost. Run `chiplog member demote {node}` first, and remove the server once `chiplog status` shows the group on another one; --force leaves this check out"
             );
@@ -107,6 +113,12 @@ pub(super) async fn check_has_others(host: &Arc<LogSlot>, removed: &[NodeId]) ->
         }
     }
     Ok(())
+}
+
+/// The refusal of a server that has lost its system log.
+fn lacks_named() -> Status {
+    let what = "nothing was changed: this server has no system log now, and a server that leaves may have the only one; see in its log why it has none. --force leaves this check out";
+    to_status(&Error::new(ErrorKind::Membership, what), None)
 }
 
 /// The refusal if a group's leader does not answer.

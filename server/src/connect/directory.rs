@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - Nothing is written into a backup.
-//! - No log is made among other files, unless --create says so.
+//! - No log is made among other files, unless --create says so. The files that a killed first start has left are no others.
 
 use crate::common::failure::{Failure, Result};
 use chiplog::ErrorKind;
@@ -51,10 +51,14 @@ pub(crate) fn check_no_backup(dir: &Path) -> Result<()> {
     let shown = dir.display();
     // The backup of a cluster has its default log below it, in default/.
     if what == "a cluster" && is_log(dir) {
-        let files = CLUSTER_FILES.into_iter().filter(|file| dir.join(file).is_file());
-        let files = files.collect::<Vec<_>>().join(", ");
+        let files = CLUSTER_FILES.into_iter().filter(|file| dir.join(file).is_file()).map(str::to_owned);
+        // Of the directories that a server uses, those that are backups are not the replica's.
+        let named = std::fs::read_dir(dir.join("named")).into_iter().flatten().flatten();
+        let named = named.filter(|entry| BACKUP_FILES.iter().any(|file| entry.path().join(file).is_file()));
+        let named = named.map(|entry| format!("named/{}", entry.file_name().display()));
+        let parts = files.chain(named).collect::<Vec<_>>().join(", ");
         return Err(Failure::usage(format!(
-            "{shown} is a backup of a cluster, and an earlier version made a replica in it: to use the replica, move {files} and default/ away from there"
+            "{shown} is a backup of a cluster, and an earlier version made a replica in it: to use the replica, move {parts} and default/ away from there"
         )));
     }
     let make = if what == "a log" { "a log of it" } else { "a server's data directory of it" };

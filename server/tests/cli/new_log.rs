@@ -87,7 +87,7 @@ fn replica_in_a_backup_of_a_cluster_is_told_apart() {
     run_with(&["append", &place.log()], b"x\n").ok();
 }
 
-/// The advice was to take another directory, and there the log would have begun anew.
+/// The advice was to take another directory, and there another log would have begun.
 #[test]
 fn log_without_its_identity_is_no_directory_of_other_files() {
     let place = Place::with(10);
@@ -106,7 +106,7 @@ fn log_without_its_identity_is_no_directory_of_other_files() {
     assert!(dev.err.contains("holds a log"), "{}", dev.err);
 }
 
-/// What a log leaves that was killed before it was made. The next start refused it as files of something else.
+/// The files that a log leaves which was killed before it was made. The next start refused it as files of something else.
 #[test]
 fn log_that_was_not_finished_is_made() {
     let place = Place::empty();

@@ -77,7 +77,7 @@ impl Ran {
 fn port() -> u16 {
     static GIVEN: Mutex<Vec<u16>> = Mutex::new(Vec::new());
     loop {
-        let port = 10_000 + (RandomState::new().build_hasher().finish() % 20_000) as u16;
+        let port = 10_000 + (RandomState::new().build_hasher().finish() % 10_000) as u16;
         let is_free = TcpListener::bind(("127.0.0.1", port)).is_ok();
         let mut given = GIVEN.lock().unwrap();
         if is_free && !given.contains(&port) {

@@ -146,7 +146,7 @@ fn directory_that_was_filled_while_a_server_waited_gets_no_cluster() {
     assert_eq!(server.stop(), Some(0));
 }
 
-/// What a replica leaves in `data` that was killed while it was made.
+/// Leaves in `data` the files of a replica that was killed while it was made.
 fn leave_unfinished(data: &std::path::Path) {
     std::fs::create_dir_all(data).unwrap();
     std::fs::write(data.join("00000000000000000001.tmp"), [0; 8192]).unwrap();
@@ -231,11 +231,11 @@ fn dev_runs_a_cluster_and_removes_its_files() {
     assert!(!data.exists() && !data.parent().unwrap().exists());
 }
 
-/// Nine consecutive free ports, from `base` on.
+/// Nine consecutive free ports, from `base` on: behind those that other tests get.
 fn nine_ports(base: u16) -> u16 {
     let is_free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
-    let from = base + (std::process::id() % 1000) as u16 * 9;
-    (from..base + 10_000).step_by(9).find(|port| (*port..port + 9).all(is_free)).unwrap()
+    let from = base + (std::process::id() % 400) as u16 * 9;
+    (from..base + 5_000).step_by(9).find(|port| (*port..port + 9).all(is_free)).unwrap()
 }
 
 /// With --data the cluster continues where it stopped.
@@ -265,7 +265,7 @@ fn dev_keeps_a_cluster_in_a_directory() {
 fn dev_names_the_ports_of_a_kept_cluster() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().to_str().unwrap();
-    let port = nine_ports(10_000);
+    let port = nine_ports(25_000);
     let other = port + 9;
     let stop = |child: &mut Child| {
         let pid = rustix::process::Pid::from_child(child);

@@ -27,7 +27,7 @@ fn status_of_led(cluster: &str) -> Ran {
 /// Runs a change of members until it is known to be made: on a busy machine the leader can lose its office meanwhile, and the
 /// answer then says that the command may be repeated.
 #[track_caller]
-fn made(args: &[&str]) {
+pub(crate) fn made(args: &[&str]) {
     let mut is_repeated = false;
     wait("the change is made", || {
         let ran = run(args);

@@ -1,6 +1,7 @@
 //! Groups of named logs that run on some of the servers only.
 
 use crate::harness::{Server, ended, fed, founded_with, leader, run, started, status, wait};
+use crate::operator::made;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -199,7 +200,7 @@ fn only_voter_of_a_group_is_not_removed() {
         "{}",
         refused.err
     );
-    run(&["member", "demote", &out, "--cluster", &client]).ok();
+    made(&["member", "demote", &out, "--cluster", &client]);
     wait("its groups are on others", || {
         let shown = run(&["status", &client, "--json"]).json();
         let leaves = |group: &Value| {
@@ -207,7 +208,7 @@ fn only_voter_of_a_group_is_not_removed() {
         };
         (shown["groups"].as_array()?.iter().all(leaves) && shown["ok"] == true).then_some(())
     });
-    run(&["member", "remove", &out, "--cluster", &client]).ok();
+    made(&["member", "remove", &out, "--cluster", &client]);
     for log in 0..4 {
         fed(&["append", &format!("{client}/log-{log}")], &lines(log, 101, 200)).ok();
         assert_eq!(run(&["read", &format!("{client}/log-{log}")]).ok().out, lines(log, 1, 200));

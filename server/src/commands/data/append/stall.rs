@@ -76,7 +76,18 @@ mod tests {
             let say = |what: &str| said.lock().unwrap().push(what.to_owned());
             let watched = watch(Duration::ZERO, || Some(settled.load(Relaxed)), why, say);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-            runtime.block_on(async { tokio::time::timeout(STOP_CHECK * 4, watched).await.unwrap_err() });
+            let until_asked = async {
+                while asked.load(Relaxed) == 0 {
+                    tokio::time::sleep(STOP_CHECK).await;
+                }
+                tokio::time::sleep(STOP_CHECK * 2).await;
+            };
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = watched => panic!("the watch has ended"),
+                    () = until_asked => {}
+                }
+            });
             let said = said.into_inner().unwrap();
             assert!(asked.into_inner() > 0 && said.len() == reports, "{said:?}");
             assert!(said.iter().all(|what| what.ends_with("it is slow")), "{said:?}");

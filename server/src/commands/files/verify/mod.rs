@@ -66,7 +66,7 @@ JSON fields of servers:
 /// have no gap, and each segment's block index and footer.
 ///
 /// Of a server's data directory it checks the default log, and the groups of named logs below it (named/). Those in
-/// group_directories are checked by their own paths. If one of them cannot be read, the others still are, and the status is
+/// group_directories are checked by their own paths. If one of the groups cannot be read, the others still are, and the status is
 /// that of the error, or 3 if another one is corrupt.
 ///
 /// Of a backup it checks the log inside. Use `chiplog restore --check` to verify that no file of the backup
@@ -174,7 +174,7 @@ enum Named {
     Unread(Unread),
 }
 
-/// What could not be read, in JSON.
+/// A directory that could not be read, in JSON.
 #[derive(Serialize)]
 struct Unread {
     directory: String,
@@ -382,7 +382,7 @@ fn named(dir: &Path) -> Result<Vec<String>> {
 
 /// Reads all files of one log. Its faults are printed, each after `name`.
 fn one(dir: &Path, name: Option<&str>, ui: &Ui) -> Result<Verified> {
-    // Of what is listed, the path is not mistyped.
+    // The path of a listed directory is not mistyped.
     let unreadable: fn(chiplog::Error) -> Failure =
         if name.is_some() { Failure::from } else { open_log::unreadable };
     let inspector = Inspector::open(dir).map_err(unreadable)?;
