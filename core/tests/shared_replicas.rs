@@ -548,15 +548,16 @@ fn churn(trio: &Trio, node: u64, until: &dyn Fn(u64) -> bool) -> Option<u64> {
     let logs = trio.lead(node);
     let (mut pairs, mut is_certain) = (0, true);
     let mut ask = |request: &dyn Fn() -> chiplog::Result<()>, happened: ErrorKind| {
+        let mut is_repeated = false;
         while let Err(error) = request() {
             match error.kind() {
                 ErrorKind::NotLeader | ErrorKind::Unavailable => _ = trio.lead(node),
                 kind => {
-                    assert!(kind == happened && !is_certain, "{error}");
+                    assert!(kind == happened && is_repeated, "{error}");
                     return;
                 }
             }
-            is_certain = false;
+            (is_repeated, is_certain) = (true, false);
         }
     };
     while !until(pairs) {

@@ -58,7 +58,7 @@ struct Running {
     ended: bool,
 }
 
-/// A port on which no program listens, below those that connections get: none takes it before the server has started.
+/// A port on which no program listens, below those that connections get: no connection takes it before the server has started.
 fn free_port() -> Result<TcpListener> {
     let mut tries = 0;
     loop {
