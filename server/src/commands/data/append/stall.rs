@@ -63,7 +63,7 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-    /// What is said of a stall that lasts, and of one that ends while the servers are asked why.
+    /// A stall that lasts is reported, and one that ends while the servers are asked why is not.
     #[test]
     fn stall_that_ends_meanwhile_is_not_reported() {
         for (ends, reports) in [(false, 1), (true, 0)] {
