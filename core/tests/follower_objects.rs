@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::follower::{FollowFrom, FollowMessage, FollowSource, Jumped};
-use chiplog::vault::{FaultOptions, FaultyVault, MemoryVault, Vault};
-use chiplog::{ErrorKind, FollowerLog, Index, Log, Options, Start};
+use chiplog::vault::{FaultOptions, FaultyVault, HookedVault, MemoryVault, Vault};
+use chiplog::{Error, ErrorKind, FollowerLog, Index, Log, Options, Start};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -557,6 +557,39 @@ fn copy_whose_entries_are_gone_is_not_fed_stored_ones() {
     assert!(state.raft() >= behind.raft(), "{} {}", state.raft(), behind.raft());
     follow_on(&taken, &log);
     check(&taken, &log, 1);
+}
+
+/// The same if the state to which it is led does not say yet that an object is stored, or knows none: the entry that says so comes later.
+#[test]
+fn files_of_a_copy_stay_while_its_store_returns_nothing_of_objects_that_are_stored_late() {
+    for object_bytes in [128 << 10, 4 << 20] {
+        let (dir, place, vault) =
+            (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+        let slow = Arc::new(HookedVault::new(vault.clone()));
+        let all = options().vault(slow.clone() as Arc<dyn Vault>).object_bytes(object_bytes);
+        let log = Log::open(dir.path(), all.local_bytes(2 * u64::from(SEGMENT))).unwrap();
+        let (taken, _) = copy(place.path(), &log, FollowFrom::First, reads(&Arc::default()));
+        append(&log, 1000);
+        feed(&taken, &mut log.follow(taken.resume_point().unwrap()).unwrap());
+        slow.set(|call, _| match call {
+            "put" | "create" => Err(Error::new(ErrorKind::Unavailable, "not now")),
+            _ => Ok(()),
+        });
+        append(&log, 8000);
+        slow.set(|_, _| Ok(()));
+        let from = taken.resume_point().unwrap();
+        let FollowFrom::After { raft, .. } = from else { panic!("{from:?}") };
+        eventually("its next entries are stored, and gone", || {
+            append(&log, 10);
+            let next = log.follow(from).unwrap().skip_stored().next(0).unwrap();
+            matches!(next, Some(FollowMessage::State(state)) if state.raft() > raft)
+        });
+        let state = log.follow(from).unwrap().skip_stored().next(0).unwrap().unwrap();
+        let error = taken.apply(state).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert_eq!(taken.resume_point().unwrap(), from);
+        assert_eq!(taken.log().read(Index(1)).unwrap().data, record(1));
+    }
 }
 
 /// A copy that would be led past stored entries keeps its files until its store has returned an object: the location could be wrong.

@@ -305,8 +305,8 @@ impl FollowerLog {
         if !leads_on || !has_records {
             return Ok(());
         }
-        let Some((owner, number, bytes)) = state.newest_object() else { return Ok(()) };
-        self.shared.view.segments.objects().try_object(owner, number, bytes).map_err(|error| {
+        let Some((owner, number)) = state.newest_object() else { return Ok(()) };
+        self.shared.view.segments.objects().try_object(owner, number).map_err(|error| {
             let what = format!(
                 "the files of this copy would go, and its object store has returned nothing since it was opened: {error}"
             );

@@ -87,12 +87,17 @@ impl FollowSnapshot {
         self.group_objects().is_some_and(|(_, stored_below)| stored_below < self.next())
     }
 
-    /// The newest object that was known to be stored then: of which log it is, its number and its bytes.
-    pub(crate) fn newest_object(&self) -> Option<(LogId, u64, u32)> {
-        let table = Opening::parse(&self.body).and_then(|opening| objects::decode(&opening.objects)).ok()?.0;
-        let table = ObjectTable::of(table);
-        let last = table.stored().next_back()?;
-        Some((table.lineage(self.log).owner(last.number), last.number, last.object.bytes))
+    /// The newest object that was cut then, of which log it is and its number; the first one, if the log was to have objects and had none.
+    /// It is stored if a source leads past stored entries to this state, also if the entry that says so comes later. None: all its
+    /// objects are discarded, or it is to have none.
+    pub(crate) fn newest_object(&self) -> Option<(LogId, u64)> {
+        if !self.has_objects() {
+            return (self.expects_objects() && !self.is_of_one_log()).then_some((self.log, 0));
+        }
+        let objects = Opening::parse(&self.body).and_then(|opening| objects::decode(&opening.objects)).ok()?.0;
+        let table = ObjectTable::of(objects);
+        let number = table.end()?.0.checked_sub(1).filter(|number| *number >= table.number())?;
+        Some((table.lineage(self.log).owner(number), number))
     }
 
     /// Whether the log was to have objects then. Malformed bytes have none: the copy refuses them.

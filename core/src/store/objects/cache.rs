@@ -189,15 +189,16 @@ impl ObjectCache {
         has_fetched()
     }
 
-    /// As [`Self::has_fetched`], and tries the object at once if nothing was returned yet.
+    /// As [`Self::has_fetched`], and tries the object at once if nothing was returned yet: its bytes need not be known.
     ///
     /// # Errors
-    /// Those of the object store; `Io`: the file could not be made.
-    pub(crate) fn try_object(self: &Arc<Self>, owner: LogId, number: u64, bytes: usize) -> Result<()> {
-        match self.fetched.load(Ordering::Relaxed) {
-            0 => self.open(owner, number, bytes, CHUNK_BYTES)?.ensure(0..1),
-            _ => Ok(()),
+    /// Those of the object store.
+    pub(crate) fn try_object(&self, owner: LogId, number: u64) -> Result<()> {
+        if self.fetched.load(Ordering::Relaxed) == 0 {
+            let got = self.vault.get(&object_name(owner, number), 0..1)?;
+            self.fetched.fetch_add(got.len() as u64, Ordering::Relaxed);
         }
+        Ok(())
     }
 
     /// Counts bytes that were fetched to a file. Then removes the files that were opened longest ago until the cache is within

@@ -145,8 +145,8 @@ impl ObjectList {
     ///
     /// # Errors
     /// Those of the object store.
-    pub(crate) fn try_object(&self, owner: LogId, number: u64, bytes: u32) -> Result<()> {
-        self.cache().map_or(Ok(()), |cache| cache.try_object(owner, number, bytes as usize))
+    pub(crate) fn try_object(&self, owner: LogId, number: u64) -> Result<()> {
+        self.cache().map_or(Ok(()), |cache| cache.try_object(owner, number))
     }
 
     /// The number of the next object.
