@@ -243,8 +243,9 @@ impl Admin for AdminService {
         };
         let mut removed: Vec<NodeId> = changes.iter().filter_map(removed).collect();
         removed.retain(|node| known.iter().any(|member| member.node == *node));
-        // Without a voter that stays the log itself refuses the change.
-        let one_stays = servers.iter().any(|server| !removed.contains(server));
+        // Without a voter that stays or comes the log itself refuses the change.
+        let one_stays = servers.iter().any(|server| !removed.contains(server))
+            || changes.iter().any(|change| matches!(change.change, Some(WireChange::Promote(_))));
         if !removed.is_empty() && one_stays && !force {
             groups::check_has_others(&self.host, &removed).await?;
         }

@@ -67,9 +67,7 @@ pub(super) async fn check_follow(
         nodes.iter().copied().filter(|node| !leaving.contains(node)).collect()
     };
     for number in all(host)? {
-        let Some(view) = view(host, number).await.map_err(|status| unseen(number, &status))? else {
-            continue;
-        };
+        let view = seen(host, number).await?;
         let have = stays(&view.voters);
         let place = place(host, number)?;
         let wanted = stays(if place.is_empty() { servers } else { &place });
@@ -95,9 +93,7 @@ pub(super) async fn check_has_others(host: &Arc<LogSlot>, removed: &[NodeId]) ->
         return Err(lacks_named());
     }
     for number in all(host)? {
-        let Some(view) = view(host, number).await.map_err(|status| unseen(number, &status))? else {
-            continue;
-        };
+        let view = seen(host, number).await?;
         let Some(node) = view.voters.first() else {
             // A replica that was made a moment ago knows no member.
             return Err(unseen(
@@ -119,6 +115,19 @@ pub(super) async fn check_has_others(host: &Arc<LogSlot>, removed: &[NodeId]) ->
 fn lacks_named() -> Status {
     let what = "nothing was changed: this server has no system log now, and a server that leaves may have the only one; see in its log why it has none. --force leaves this check out";
     to_status(&Error::new(ErrorKind::Membership, what), None)
+}
+
+/// A group as [`view`] shows it.
+///
+/// # Errors
+/// FAILED_PRECONDITION, `Membership`: nothing shows it.
+async fn seen(host: &Arc<LogSlot>, group: u32) -> Result<GroupView, Status> {
+    let found = match view(host, group).await {
+        Ok(Some(view)) => return Ok(view),
+        Ok(None) => Status::unavailable(format!("the replica of group {group} here was removed from it")),
+        Err(status) => status,
+    };
+    Err(unseen(group, &found))
 }
 
 /// The refusal if a group's leader does not answer.
@@ -174,7 +183,7 @@ fn place(host: &LogSlot, group: u32) -> Result<Vec<NodeId>, Status> {
 }
 
 /// A group as its replica here sees it; if there is none, or it is not to run here, as its leader does. None: this server
-/// was removed from the group and from the cluster, and learns no more.
+/// was removed from the group, perhaps from the cluster, too, and learns no more.
 async fn view(host: &Arc<LogSlot>, group: u32) -> Result<Option<GroupView>, Status> {
     let place = place(host, group)?;
     let here = host.named().and_then(|logs| running(logs).into_iter().find(|(number, _)| *number == group));
