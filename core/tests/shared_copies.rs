@@ -95,12 +95,19 @@ fn segments(dir: &Path) -> usize {
     names.filter(|name| name.to_string_lossy().ends_with(".seg")).count()
 }
 
+/// Appends `count` records to each log, unless many wait to be stored: appends without a break can outrun the store.
+fn append_slowly(logs: &Logs, count: u64) {
+    if group(logs).metrics().unstored_bytes < 512 << 10 {
+        append(logs, &all(), count);
+    }
+}
+
 /// Appends `count` records to each log, and more until they are stored and few files are left.
 fn fill(logs: &Logs, dir: &Path, count: u64) {
     let wanted = group(logs).metrics().stored_bytes + count * LOGS * 600;
     append(logs, &all(), count);
     eventually("files go", || {
-        append(logs, &all(), 20);
+        append_slowly(logs, 20);
         group(logs).metrics().stored_bytes >= wanted && segments(&dir.join("group-1")) <= 8
     });
 }
@@ -321,7 +328,7 @@ fn objects_that_are_deleted_do_not_hide_later_ones() {
     names.retain(|object| object.name.contains("/o/"));
     let middle = names[names.len() / 2].name.clone();
     eventually("objects are deleted", || {
-        append(&logs, &all(), 20);
+        append_slowly(&logs, 20);
         vault.size(&middle).unwrap().is_none()
     });
     for n in first..first + 100 {
@@ -541,7 +548,7 @@ fn deleted_objects_do_not_hide_later_ones_from_a_search_by_time() {
     feed(&taken, &mut source);
     assert_eq!(taken.log().first_index(), Index(first));
     eventually("objects are deleted", || {
-        append(&logs, &all(), 20);
+        append_slowly(&logs, 20);
         vault.size(&early).unwrap().is_none()
     });
     let from = |copy: &FollowerLog, time| copy.log().reader(Start::Timestamp(time)).unwrap().position();
@@ -727,15 +734,28 @@ fn copy_keeps_its_records_while_the_object_of_the_last_one_cannot_be_read() {
 fn damaged_file_leads_no_copy_past_its_records() {
     let (dir, place, vault) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
-    let logs = open(dir.path(), reads(&vault).object_bytes(128 << 10).object_scrub(None));
+    let hooked = Arc::new(HookedVault::new(vault.clone()));
+    let opened = || {
+        let options = plain().vault(hooked.clone() as Arc<dyn Vault>);
+        open(dir.path(), options.object_bytes(128 << 10).object_scrub(None))
+    };
+    let logs = opened();
     append(&logs, &all(), 100);
-    let log = copied(&logs);
-    let (away, _) = copy(place.path(), &log, FollowFrom::First, reads(&vault));
+    let (away, _) = copy(place.path(), &copied(&logs), FollowFrom::First, reads(&vault));
     append(&logs, &all(), 230);
     eventually("they are stored", || {
-        append(&logs, &all(), 5);
+        append_slowly(&logs, 5);
         group(&logs).metrics().unstored_bytes < 200 << 10
     });
+    logs.close().unwrap();
+    drop(logs);
+    // No object is stored from now on.
+    hooked.set(|call, _| match call {
+        "put" | "create" => Err(Error::new(ErrorKind::Unavailable, "not now")),
+        _ => Ok(()),
+    });
+    let logs = opened();
+    let log = copied(&logs);
     let mut source = log.follow(away.resume_point().unwrap()).unwrap().skip_stored();
     let news = source.next(0).unwrap().unwrap();
     assert!(matches!(news, FollowMessage::State(_)), "{news:?}");
