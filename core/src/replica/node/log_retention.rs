@@ -117,18 +117,18 @@ impl LogRetention {
         self.found.push_front(found);
     }
 
-    /// Makes a step of the running round, or begins one if there is a reason. True: it waits for the opening of an object, which
-    /// is being fetched.
+    /// Makes a step of the running round, or begins one if there is a reason. Some: it waits for the opening of an object, which is
+    /// being fetched, and has looked at that many others before.
     ///
     /// # Errors
     /// `Corrupt`, `Io`: an opening cannot be read. The round goes on before it, and is tried again later.
-    pub(super) fn step(&mut self, around: &Surroundings<'_>) -> Result<bool> {
+    pub(super) fn step(&mut self, around: &Surroundings<'_>) -> Result<Option<usize>> {
         if self.term != around.term {
             // Discards of this replica that were found before may never have been committed.
             *self = Self { term: around.term, ..Self::default() };
         }
         if self.searches.is_empty() && !self.begins(around) {
-            return Ok(false);
+            return Ok(None);
         }
         let list = around.segments.stretches();
         let full: Vec<_> = list.windows(2).filter(|pair| end_of_pair(pair) <= around.committed).collect();
@@ -143,13 +143,12 @@ impl LogRetention {
                 self.end(search.logs, around.logs);
                 continue;
             }
-            opened += 1;
             let pair = full[from.midpoint(to)];
             match ends_in(pair, &search, around) {
                 Ok(Some(ends)) => self.divide(pair, search, &ends, around),
                 Ok(None) => {
                     self.searches.push(search);
-                    return Ok(true);
+                    return Ok(Some(opened));
                 }
                 Err(error) => {
                     // As if no part of this segment were beyond the limits: less is discarded.
@@ -158,11 +157,12 @@ impl LogRetention {
                     return Err(error);
                 }
             }
+            opened += 1;
         }
         if self.searches.is_empty() && newest(around) != self.seen {
             self.due = Some(Timestamp(0));
         }
-        Ok(false)
+        Ok(None)
     }
 
     fn due_at(&mut self, due: Timestamp) {
