@@ -513,7 +513,7 @@ fn recover(
         keep(&*disk, identity)?;
     }
     let (file, unproven) = repair(&*disk, &mut survey)?;
-    let Survey { segments: found, unsealed, leftovers, .. } = survey;
+    let Survey { segments: found, unsealed, leftovers, put_aside, .. } = survey;
     let Some(last) = found.back().cloned() else {
         return Err(Error::corrupt(disk.path(), 0, "the log has no segment"));
     };
@@ -536,6 +536,7 @@ fn recover(
     let (committed, end) = (sequencer.known_committed(), sequencer.end());
     let resume = Resume { segment: last, file, unproven, committed };
     let mut store = Store::new(disk.clone(), segments.clone(), Arc::new(allocator), resume)?;
+    store.put_aside = put_aside;
     let lets_go = gone.iter().any(|name| file_number(name).is_some_and(|number| number < last_number));
     prove_where_files_begin(&mut store, &mut sequencer, lets_go)?;
     for name in gone {

@@ -99,6 +99,8 @@ pub(crate) struct Store {
     committed: EntryIndex,
     /// Whether a [`SyncJob`] is in progress.
     syncing: bool,
+    /// Files beside the log's that recovery could not read, and that an object may have to be made of.
+    pub(crate) put_aside: Vec<String>,
 }
 
 /// The end of a block that readers may not see yet.
@@ -233,7 +235,8 @@ impl Store {
 
     fn with(disk: Arc<dyn Disk>, segments: Arc<Segments>, allocator: Arc<Allocator>, active: Active) -> Self {
         let (truncation, uncommitted, committed) = (None, VecDeque::new(), EntryIndex(0));
-        Self { disk, segments, allocator, active, truncation, uncommitted, committed, syncing: false }
+        let (syncing, put_aside) = (false, Vec::new());
+        Self { disk, segments, allocator, active, truncation, uncommitted, committed, syncing, put_aside }
     }
 
     /// Creates the first segment of a new log. `opening` is durable when this returns.

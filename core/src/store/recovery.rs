@@ -34,7 +34,7 @@ use super::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use super::format::geometry::SEGMENT_HEADER_BYTES;
 use super::format::identity::Identity;
 use super::format::segment::{Footer, Opening};
-use super::read::chain::{Learn, Proven, Walk};
+use super::read::chain::{KeptForSuspects, Learn, Proven, Walk};
 use super::read::scanner::Scanner;
 use super::read::segment_files::{Begun, Files, Leftover, SegmentFile};
 use super::recovery::decision_table::{Break, Verdict, decide};
@@ -67,6 +67,8 @@ pub(crate) struct Survey {
     pub(crate) unsealed: Vec<Arc<Segment>>,
     /// Files that contain nothing of the log any more: prepared and not begun, or discarded.
     pub(crate) leftovers: Vec<Leftover>,
+    /// Files that may have entries of an object that is to be made again, and cannot be read now.
+    pub(crate) put_aside: Vec<String>,
     /// Where an unfinished or damaged write was truncated, and the reason, for the program's log.
     pub(crate) torn: Option<(PathBuf, usize, Malformed)>,
 }
@@ -220,6 +222,7 @@ fn read_last(opened: &SegmentFile, learner: &mut dyn Learn) -> Result<Survey> {
         remnants: (!clean && at < end).then_some(at..end),
         unsealed: Vec::new(),
         leftovers: Vec::new(),
+        put_aside: Vec::new(),
         torn: (later.end > at).then(|| (opened.path.clone(), at, why)),
         scanner,
         walk,
@@ -273,12 +276,20 @@ fn walk_back(
 }
 
 /// Adds the segments before those that the log needs, as far as they follow each other, which hold an object that is not stored
-/// yet. A discard leaves them, and nothing but this object needs them: without them all is well, too.
+/// yet. A discard leaves them, and nothing but this object needs them. If one cannot be read now, they stay on the disk: a later start can
+/// need them. Damaged ones go: the object is made by another replica.
 fn keep_for_object(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Learn) {
     let Some(begin) = learner.kept_for_object().filter(|_| !planted!(98)) else { return };
     while let Some(next) = survey.segments.front().cloned().filter(|next| next.base.raft > begin) {
-        let Ok(Some(found)) = segment_before(files, &next) else { return };
-        keep(survey, found);
+        match segment_before(files, &next) {
+            Ok(Some(found)) => keep(survey, found),
+            Err(error) if error.kind() == ErrorKind::Io => {
+                tracing::warn!(%error, "this file stays, with those before it: an object is to be made of them, and cannot be now");
+                files.names.clear();
+                return;
+            }
+            Ok(None) | Err(_) => return,
+        }
     }
 }
 
@@ -288,7 +299,7 @@ fn keep_for_object(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Lea
 /// these files: those that cannot be read stay on the disk with all before them, and so do those that have all of the object and nothing to
 /// begin with. A later start can need them.
 fn keep_for_suspect(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Learn) {
-    let Some((begin, first)) = learner.kept_for_suspect() else { return };
+    let Some(KeptForSuspects { from: begin, last, first }) = learner.kept_for_suspects() else { return };
     // A discard that is not committed can be truncated.
     let is_committed = survey.segments.back().is_some_and(|last| last.base.raft <= survey.walk.commit);
     let first = if is_committed { first } else { Index(1) };
@@ -299,7 +310,7 @@ fn keep_for_suspect(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Le
         let found = match segment_before(files, &next) {
             Ok(Some(found)) => found,
             Ok(None) => {
-                stay = next.base.raft <= begin;
+                stay = next.base.raft <= last;
                 break;
             }
             Err(error) => {
@@ -316,7 +327,7 @@ fn keep_for_suspect(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Le
         files.names.insert(found.segment.number, file_name(found.segment.number));
     }
     if stay {
-        files.names.clear();
+        survey.put_aside = std::mem::take(&mut files.names).into_values().collect();
     }
     kept.into_iter().for_each(|(found, _)| keep(survey, found));
 }

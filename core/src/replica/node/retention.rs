@@ -84,8 +84,8 @@ impl Node {
         }
     }
 
-    /// Removes the files of discards that are durable. Keeps those of an object that is not stored yet: some of its records
-    /// may be left.
+    /// Removes the files of discards that are durable. Keeps those of an object that is not stored yet, and of one that may have to be
+    /// made again: some of its records may be left.
     pub(super) fn drop_discarded(&mut self, known: EntryIndex) {
         let first = self.droppable;
         if first == Index(0) {
@@ -93,7 +93,9 @@ impl Node {
         }
         let object = self.replica.sequencer.committed().objects.next_to_store();
         let needed = object.map_or(known, |(_, begin, _)| if planted!(98) { known } else { begin.raft });
-        self.writer.store.drop_below(first, known.min(needed));
+        let held = self.held_by_scrub().map_or(needed, |begin| begin.raft);
+        self.tiering.holds_discarded = held < needed;
+        self.writer.store.drop_below(first, known.min(needed).min(held));
         self.replica.dropped_to(self.writer.archive.first());
         self.queue.recount(self.writer.store.segments.bytes_from(first));
     }
@@ -144,8 +146,13 @@ impl Node {
             now: self.replica.time(now),
         };
         match self.log_retention.step(&around) {
-            Ok(false) => self.search_delay = FetchDelay::default(),
-            Ok(true) => self.retain_at = now.plus(self.search_delay.next()),
+            Ok(None) => self.search_delay = FetchDelay::default(),
+            Ok(Some(looked_at)) => {
+                if looked_at > 0 {
+                    self.search_delay = FetchDelay::default();
+                }
+                self.retain_at = now.plus(self.search_delay.next());
+            }
             Err(error) => {
                 let error = self.writer.store.segments.met(error, None);
                 tracing::warn!(%error, "retention of named logs cannot read where a segment ends; it is tried again");

@@ -132,6 +132,8 @@ pub(super) struct Tiering {
     /// Whether the object store is known to be this log's.
     is_checked: bool,
     released: Released,
+    /// Files of discarded records stay for an object that may have to be made again.
+    pub(super) holds_discarded: bool,
     delegation: Delegation,
     scrub: ObjectScrub,
     pub(super) slices: Slices,
@@ -236,6 +238,7 @@ impl Tiering {
             deleted: 0,
             is_checked: false,
             released: Released::default(),
+            holds_discarded: false,
             delegation: Delegation::default(),
             scrub: ObjectScrub::load(&*store.disk, log),
             slices: Slices::new(seed),
@@ -318,12 +321,16 @@ impl Node {
         if let Some(done) = self.tiering.take_done() {
             self.learn_fetched();
             self.end_job(done, now)?;
+            if self.tiering.holds_discarded {
+                self.drop_discarded(self.known_commit());
+            }
         }
         self.learn_fetched();
         self.take_requests(now);
         self.learn_suspects(now);
         self.save_suspects(now);
         self.release_files(now)?;
+        self.remove_put_aside(now);
         self.let_skip(now);
         self.take_answer(now);
         if !self.replica.is_leader() {

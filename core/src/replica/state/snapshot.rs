@@ -94,7 +94,8 @@ impl FollowSnapshot {
         if !self.has_objects() {
             return (self.expects_objects() && !self.is_of_one_log()).then_some((self.log, 0));
         }
-        let objects = Opening::parse(&self.body).and_then(|opening| objects::decode(&opening.objects)).ok()?.0;
+        let objects =
+            Opening::parse(&self.body).and_then(|opening| objects::decode(&opening.objects)).ok()?.0;
         let table = ObjectTable::of(objects);
         let number = table.end()?.0.checked_sub(1).filter(|number| *number >= table.number())?;
         Some((table.lineage(self.log).owner(number), number))

@@ -13,6 +13,16 @@ use crate::types::{EntryIndex, Index};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// What recovery keeps for objects that may have to be stored again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeptForSuspects {
+    /// The last entry before the first of them, and before the last one.
+    pub(crate) from: EntryIndex,
+    pub(crate) last: EntryIndex,
+    /// The log's first record.
+    pub(crate) first: Index,
+}
+
 /// Learns the blocks of the last segment, in order, and interprets them.
 pub(crate) trait Learn {
     /// Learns the next block. Returns the position after it, or the reason why it cannot follow.
@@ -23,8 +33,8 @@ pub(crate) trait Learn {
     fn kept_for_object(&self) -> Option<EntryIndex> {
         None
     }
-    /// The same of one that may have to be stored again, and the log's first record.
-    fn kept_for_suspect(&self) -> Option<(EntryIndex, Index)> {
+    /// The same of those that may have to be stored again.
+    fn kept_for_suspects(&self) -> Option<KeptForSuspects> {
         None
     }
     /// Marks learned entries through `raft` as committed, because of information from elsewhere.

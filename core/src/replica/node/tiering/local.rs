@@ -129,8 +129,10 @@ impl Node {
     /// Whether a suspect needs one of the files that go if those from this record on stay.
     fn is_held_before(&self, first: Index) -> bool {
         let Some(begin) = self.held_by_scrub() else { return false };
+        let stored = self.tiering.released.stored; // see `drop_local`
+        let goes = |pair: &[Arc<Segment>]| pair[1].base.next <= first && pair[1].base.raft <= stored;
         let segments = self.writer.store.segments.snapshot();
-        segments.windows(2).any(|pair| pair[1].base.next <= first && pair[0].end().raft > begin.raft)
+        segments.windows(2).any(|pair| goes(pair) && pair[0].end().raft > begin.raft)
     }
 
     /// Whether it is durable that these files are not needed any more. A block that says it knows that all entries before it are

@@ -363,6 +363,27 @@ impl Node {
         self.writer.archive.first().raft <= begin.raft
     }
 
+    /// The same, also of entries in files that recovery could not read: a later start can.
+    fn may_have_all_behind(&self, begin: Base) -> bool {
+        self.has_all_behind(begin) || !self.writer.store.put_aside.is_empty()
+    }
+
+    /// Removes the files that recovery put aside for suspects, once there are none.
+    pub(super) fn remove_put_aside(&mut self, now: Moment) {
+        if self.writer.store.put_aside.is_empty() || self.may_have_last_copy() || !self.knows_suspects(now) {
+            return;
+        }
+        let names = std::mem::take(&mut self.writer.store.put_aside);
+        let disk = self.writer.store.disk.clone();
+        self.writer.store.allocator.run_in_background(move || {
+            for name in names {
+                if let Err(error) = disk.remove(&name) {
+                    tracing::warn!(name, %error, "a file that nothing needs any more could not be removed; a restart does it");
+                }
+            }
+        });
+    }
+
     /// Has a stored object examined, because a reader or another replica has met damage in it.
     pub(super) fn suspect_object(&mut self, number: u64, now: Moment) {
         let objects = &self.replica.sequencer.committed().objects;
@@ -392,18 +413,20 @@ impl Node {
         }
     }
 
-    /// Where the first object begins that may have to be made again from the files here, and can be.
-    pub(super) fn held_by_scrub(&self) -> Option<Base> {
+    /// Where the first object begins that may have to be made again from the files here, and can be: now, or once files are readable again.
+    pub(in super::super) fn held_by_scrub(&self) -> Option<Base> {
         let scrub = &self.tiering.scrub;
+        let objects = &self.replica.sequencer.committed().objects;
         let mut held = scrub.known_suspects();
         held.extend(scrub.examining.iter().map(|examining| examining.number));
+        // All can be suspects: a discard cuts this one in two. No other file goes before all objects were listed.
+        held.extend(scrub.memory.is_lost.then(|| objects.number()));
         if held.is_empty() {
             return None;
         }
-        let objects = &self.replica.sequencer.committed().objects;
         let older = held.iter().filter_map(|number| self.held_of_run(*number)).min_by_key(|begin| begin.raft);
         let mut held = objects.stored().filter(|at| held.contains(&at.number));
-        older.or_else(|| held.find(|at| self.has_all_behind(at.begin)).map(|at| at.begin))
+        older.or_else(|| held.find(|at| self.may_have_all_behind(at.begin)).map(|at| at.begin))
     }
 
     /// Where an object begins that may have to be made again from the files here, and whose row is not in the log's table. Until its row was
@@ -411,7 +434,7 @@ impl Node {
     fn held_of_run(&self, number: u64) -> Option<Base> {
         let run = self.replica.sequencer.committed().objects.run_of(number)?;
         if let Some(begin) = self.tiering.scrub.begins.get(&number) {
-            return Some(*begin).filter(|begin| self.has_all_behind(*begin));
+            return Some(*begin).filter(|begin| self.may_have_all_behind(*begin));
         }
         let first = self.writer.archive.first();
         (first.raft < run.rows.end.raft).then_some(if first.raft < run.begin.raft {

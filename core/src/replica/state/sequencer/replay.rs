@@ -18,7 +18,7 @@ use crate::store::format::block::{Batches, BlockHeader, Kind, table_of};
 use crate::store::format::mixed::Run;
 use crate::store::format::objects;
 use crate::store::format::segment::{HardState, Opening};
-use crate::store::read::chain::Learn;
+use crate::store::read::chain::{KeptForSuspects, Learn};
 use crate::store::segment::Base;
 use crate::types::{EntryIndex, Index, LogNumber, SessionId, Timestamp};
 use bytes::Bytes;
@@ -350,12 +350,16 @@ impl Learn for Replayed<'_> {
 
     fn kept_for_object(&self) -> Option<EntryIndex> {
         let objects = self.sequencer.objects();
+        if objects.group().is_some() {
+            return None; // positions in the objects of a group are not those of this copy, and all are stored
+        }
         if let Some((_, begin, _)) = objects.next_to_store() {
             return Some(begin.raft);
         }
-        // The next one begins there, unless all before is discarded. Files without records can follow, in no object yet.
+        // The next one begins there, unless all before is discarded. Files without records can follow, in no object yet. A discard
+        // that is not known to be committed can be truncated.
         let (_, end) = objects.end()?;
-        (end.next > self.sequencer.first_at_end()).then_some(end.raft)
+        (end.next > self.sequencer.committed().first).then_some(end.raft)
     }
 
     fn commit_to(&mut self, raft: EntryIndex) {
@@ -381,9 +385,9 @@ pub(crate) struct Opened<'a> {
 }
 
 impl Opened<'_> {
-    /// Where the first suspect begins, as far as the log knows it.
-    fn first_suspect(&self) -> Option<EntryIndex> {
-        let Some(suspects) = &self.suspects else { return Some(EntryIndex(0)) };
+    /// Where the first suspect begins, and the last one, as far as the log knows it.
+    fn suspects_begin(&self) -> Option<(EntryIndex, EntryIndex)> {
+        let Some(suspects) = &self.suspects else { return Some((EntryIndex(0), EntryIndex(u64::MAX))) };
         let sequencer = &self.replayed.sequencer;
         let tables = [sequencer.objects(), &sequencer.committed().objects];
         let begins = tables.into_iter().flat_map(|objects| {
@@ -392,7 +396,8 @@ impl Opened<'_> {
             let of_run = |number: &u64| objects.run_of(*number).map(|run| run.begin.raft);
             rows.chain(suspects.iter().filter_map(of_run))
         });
-        begins.min()
+        let begins: Vec<_> = begins.collect();
+        Some((*begins.iter().min()?, *begins.iter().max()?))
     }
 }
 
@@ -409,8 +414,9 @@ impl Learn for Opened<'_> {
         self.replayed.kept_for_object()
     }
 
-    fn kept_for_suspect(&self) -> Option<(EntryIndex, Index)> {
-        Some((self.first_suspect()?, self.replayed.sequencer.committed().first))
+    fn kept_for_suspects(&self) -> Option<KeptForSuspects> {
+        let (from, last) = self.suspects_begin()?;
+        Some(KeptForSuspects { from, last, first: self.replayed.sequencer.committed().first })
     }
 
     fn commit_to(&mut self, raft: EntryIndex) {

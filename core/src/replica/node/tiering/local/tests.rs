@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use super::super::super::Node;
+use super::super::examination::Verdict;
+use super::super::object_scrub::ObjectScrub;
 use super::Going;
 use crate::cluster::memory_transport::MemoryNetwork;
 use crate::cluster::options::{Bootstrap, ClusterOptions};
 
-use crate::disk::sim::{Damage, SimDisk};
+use crate::disk::sim::{Call, Damage, Fault, Landed, SimDisk, Trouble};
 use crate::disk::{Disk as _, SECTOR_BYTES};
 use crate::inspect::{Event, Inspector};
 use crate::options::Options;
@@ -431,4 +433,86 @@ fn files_go_while_a_job_runs() {
     node.tiering.vault = Some(Arc::new(MemoryVault::default()));
     node.tiering.is_busy = true;
     assert_eq!(node.tiering_due(Moment::START), Some(Moment::START));
+}
+
+/// A discard cut a lost object in two, and the files of the half that is left went, on every replica: it could not be made again.
+#[test]
+fn discard_keeps_the_files_of_a_lost_object_that_is_left_in_part() {
+    for is_lost in [false, true] {
+        let disk = SimDisk::default();
+        let mut node = node_on(&disk, options());
+        fill_segments(&mut node, 5);
+        let bases: Vec<Base> =
+            node.writer.store.segments.snapshot().iter().map(|segment| segment.base).collect();
+        store_object(&mut node, 0, bases[0], bases[2]);
+        store_object(&mut node, 1, bases[2], bases[4]);
+        if is_lost {
+            disk.create("chiplog.suspects").unwrap();
+            node.tiering.scrub = ObjectScrub::load(&disk, node.tiering.log);
+        } else {
+            node.suspect_object(1, Moment::START);
+        }
+        let discard = Command::Discard { first: bases[3].next };
+        node.replica.command(discard, None, Moment::START, &mut node.writer.plan).unwrap();
+        step(&mut node, Moment::START, Work::default());
+        assert!(node.keep_commit(node.replica.sequencer.committed().raft));
+        step(&mut node, Moment::START, Work::default());
+        step(&mut node, Moment::START, Work::default());
+        assert_eq!(node.droppable, bases[3].next);
+        assert_eq!(node.writer.store.segments.snapshot()[0].base, bases[2]);
+        assert!(node.tiering.holds_discarded);
+        // A restart keeps them, too, and so does its first look at the objects.
+        suspects::replace(&disk, node.tiering.log, &[1].into()).unwrap();
+        let mut restarted = node_on(&SimDisk::new(disk.visible()), options());
+        restarted.publish_objects(Moment::START);
+        assert_eq!(restarted.writer.store.segments.snapshot()[0].base, bases[2]);
+        // It was made again.
+        node.end_listing(Ok([].into()), Moment::START);
+        while let Some((number, _)) = node.tiering.scrub.suspects.pop_first() {
+            node.end_examination(number, None, Ok(Verdict::Repaired), Moment::START);
+        }
+        node.drop_discarded(node.known_commit());
+        assert_eq!(node.writer.store.segments.snapshot()[0].base, bases[3]);
+        assert!(!node.tiering.holds_discarded);
+    }
+}
+
+/// One of the files of a lost object could not be read at a restart, and was put aside; the next one went, because the object could not be
+/// made of what had opened.
+#[test]
+fn files_beside_one_that_was_put_aside_stay() {
+    let disk = SimDisk::default();
+    let mut node = node_on(&disk, options());
+    let base = |node: &Node, n: usize| node.writer.store.segments.snapshot()[n].base;
+    fill_segments(&mut node, 3);
+    let (begin, middle) = (base(&node, 0), base(&node, 2));
+    store_object(&mut node, 0, begin, middle);
+    fill_segments(&mut node, 7);
+    let (from, end) = (base(&node, 4), base(&node, 6));
+    store_object(&mut node, 1, middle, from);
+    store_object(&mut node, 2, from, end);
+    release_here(&disk, &mut node, end);
+    node.say_here(Moment::START).unwrap();
+    sync(&mut node);
+    disk.limit_space(None);
+    suspects::replace(&disk, node.tiering.log, &[2].into()).unwrap();
+    drop(node);
+    let disk = SimDisk::new(disk.visible());
+    let eio = Fault { call: Some(Call::Read), nth: 1, lasting: true, trouble: Trouble::Eio(Landed::Nothing) };
+    assert!(disk.plan_on(&file_name(5), eio));
+    let mut node = node_on(&disk, options());
+    assert_eq!(node.writer.store.put_aside.len(), 5);
+    disk.heal();
+    node.tiering.vault = Some(Arc::new(MemoryVault::default()));
+    node.end_listing(Ok([].into()), Moment::START);
+    node.tiering.released.stored = end.raft;
+    assert_eq!(node.writer.store.segments.snapshot()[0].number, 6);
+    assert_eq!(node.left_by_restart(), None);
+    node.remove_put_aside(Moment::START);
+    assert!(SegmentFile::open(&disk, 5).is_ok());
+    // Another replica has made the object.
+    node.tiering.scrub.suspects.clear();
+    assert_eq!(node.left_by_restart(), Some(end.next));
+    node.remove_put_aside(Moment::START);
+    assert!(node.writer.store.put_aside.is_empty() && SegmentFile::open(&disk, 5).is_err());
 }
