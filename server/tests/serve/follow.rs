@@ -1,6 +1,6 @@
 //! `chiplog follow`: copies as processes, killed and restarted, and served to other copies.
 
-use crate::harness::{Appender, Server, chiplog, fed, founded_with, leader, run, status, wait};
+use crate::harness::{Appender, Server, chiplog, fed, founded_with, leader, made, run, status, wait};
 use crate::reflection::services;
 use chiplog::{Index, ReadOnlyLog, Start};
 use rustix::process::{Pid, Signal, kill_process};
@@ -94,7 +94,7 @@ fn killed_copy_continues_where_it_stopped() {
     servers.iter_mut().for_each(|server| server.start(&[]));
     run(&["member", "init", &servers[0].client]).ok();
     for server in &servers[1..] {
-        run(&["member", "add", &server.client, "--cluster", &servers[0].client, "--promote"]).ok();
+        made(&["member", "add", &server.client, "--cluster", &servers[0].client, "--promote"]);
     }
     let all: Vec<&Server> = servers.iter().collect();
     let appender = Appender::start(&all);

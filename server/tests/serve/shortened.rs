@@ -1,6 +1,6 @@
 //! Files of a running server that another program shortens.
 
-use crate::harness::{PATIENCE, Server, fed, founded, leader, run, runtime, status, wait};
+use crate::harness::{PATIENCE, Server, fed, founded, leader, made, run, runtime, status, wait};
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
 use chiplog_net::wire::proto::logspec::{ReadRequest, read_reply};
 use std::fs;
@@ -43,7 +43,7 @@ fn server_in_read_mode_survives_a_shortened_segment() {
     servers.iter_mut().for_each(|server| server.start(&settings));
     run(&["member", "init", &servers[0].client]).ok();
     for server in &servers[1..] {
-        run(&["member", "add", &server.client, "--cluster", &servers[0].client, "--promote"]).ok();
+        made(&["member", "add", &server.client, "--cluster", &servers[0].client, "--promote"]);
     }
     let lines: String = (1..=RECORDS).map(|n| line(n) + "\n").collect();
     fed(&["append", &servers[0].client], &lines).ok();

@@ -1,6 +1,6 @@
 //! Three servers.
 
-use crate::harness::{Appender, Server, leader, records, run, runtime, status, wait};
+use crate::harness::{Appender, Server, leader, made, records, run, runtime, status, wait};
 use chiplog::ErrorKind;
 use chiplog_net::wire::proto::v1::admin_client::AdminClient;
 use chiplog_net::wire::proto::v1::member_change::Change;
@@ -18,9 +18,9 @@ fn three(dir: &Path, more: &[&str]) -> Vec<Server> {
     assert_eq!(status(&[&servers[0]])["replicas"][0]["role"], "waiting");
     run(&["member", "init", &servers[0].client]).ok();
     for n in 1..=2 {
-        run(&["member", "add", &servers[n].client, "--cluster", &servers[0].client]).ok();
+        made(&["member", "add", &servers[n].client, "--cluster", &servers[0].client]);
         let node = (n + 1).to_string();
-        run(&["member", "promote", &node, "--cluster", &servers[n].client]).ok();
+        made(&["member", "promote", &node, "--cluster", &servers[n].client]);
     }
     servers
 }
@@ -138,7 +138,7 @@ fn several_changes_of_members_in_one_call() {
     let servers = three(dir.path(), &[]);
     let mut fourth = Server::new(4, dir.path());
     fourth.start(&[]);
-    run(&["member", "add", &fourth.client, "--cluster", &servers[0].client]).ok();
+    made(&["member", "add", &fourth.client, "--cluster", &servers[0].client]);
     run(&["transfer-leader", "1", "--cluster", &servers[0].client]).ok();
     let appender = Appender::start(&[&servers[0], &servers[1], &fourth]);
     appender.goes_on(20);
@@ -178,16 +178,15 @@ fn members_are_added_and_removed() {
     run(&["transfer-leader", "--cluster", &cluster]).ok();
 
     // A repeated change that was made already is no error.
-    let again =
-        run(&["member", "add", &servers[2].client, "--cluster", &cluster, "--promote", "--json"]).ok();
+    let again = made(&["member", "add", &servers[2].client, "--cluster", &cluster, "--promote", "--json"]);
     assert_eq!(again.json()["voter"], true);
     let refused = run(&["member", "init", &servers[2].client, "--json"]);
     assert!(refused.code != 0 && refused.err.contains("already"), "{}", refused.err);
 
     let mut fourth = Server::new(4, dir.path());
     fourth.start(&[]);
-    run(&["member", "add", &fourth.client, "--cluster", &cluster, "--promote"]).ok();
-    run(&["member", "remove", "2", "--cluster", &servers[0].client]).ok();
+    made(&["member", "add", &fourth.client, "--cluster", &cluster, "--promote"]);
+    made(&["member", "remove", "2", "--cluster", &servers[0].client]);
     let none = run(&["member", "remove", "9", "--cluster", &servers[0].client]);
     assert_eq!(none.code, 2, "only the command is wrong: {}", none.err);
     // It was added as a learner that never caught up.
