@@ -39,7 +39,8 @@ fn line(n: u64) -> String {
 fn server_in_read_mode_survives_a_shortened_segment() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers: Vec<Server> = (1..=3).map(|node| Server::new(node, dir.path())).collect();
-    let settings = ["--set", "log.read_mode=read", "--set", "cluster.scrub_bytes_per_second=0"];
+    let mut settings = vec!["--set", "log.read_mode=read", "--set", "cluster.scrub_bytes_per_second=0"];
+    settings.extend(["--set", "cluster.election_timeout_millis=5000"]);
     servers.iter_mut().for_each(|server| server.start(&settings));
     run(&["member", "init", &servers[0].client]).ok();
     for server in &servers[1..] {

@@ -48,8 +48,11 @@ fn killed_leader_is_replaced_and_returns() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers = three(dir.path(), &[]);
     let all: Vec<&Server> = servers.iter().collect();
-    let shown = status(&all);
-    assert_eq!(roles(&shown), ["follower", "follower", "leader"], "{shown}");
+    let shown = wait("all are members", || {
+        let shown = status(&all);
+        let are_members = roles(&shown) == ["follower", "follower", "leader"];
+        are_members.then_some(shown)
+    });
     assert!(shown["replicas"].as_array().unwrap().iter().all(|r| r["voter"] == true), "{shown}");
 
     let appender = Appender::start(&all);
@@ -173,9 +176,11 @@ fn members_are_added_and_removed() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers = three(dir.path(), &[]);
     let cluster = servers[1].client.clone();
-    run(&["transfer-leader", "3", "--cluster", &cluster]).ok();
-    assert_eq!(leader(&servers.iter().collect::<Vec<_>>()), 3);
-    run(&["transfer-leader", "--cluster", &cluster]).ok();
+    wait("node 3 leads", || {
+        let handed = run(&["transfer-leader", "3", "--cluster", &cluster]);
+        (handed.code == 0 && leader(&servers.iter().collect::<Vec<_>>()) == 3).then_some(())
+    });
+    wait("another one leads", || (run(&["transfer-leader", "--cluster", &cluster]).code == 0).then_some(()));
 
     // A repeated change that was made already is no error.
     let again = made(&["member", "add", &servers[2].client, "--cluster", &cluster, "--promote", "--json"]);
