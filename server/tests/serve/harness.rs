@@ -74,7 +74,7 @@ impl Ran {
 }
 
 /// A free port, below those that connections get. This process gets each port once.
-fn port() -> u16 {
+pub(crate) fn port() -> u16 {
     static GIVEN: Mutex<Vec<u16>> = Mutex::new(Vec::new());
     loop {
         let port = 10_000 + (RandomState::new().build_hasher().finish() % 10_000) as u16;
