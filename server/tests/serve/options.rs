@@ -173,7 +173,7 @@ fn options_of_a_named_log_are_its_own() {
     }
     set_of(&group, &["--set", "sessions_max=5"]);
     // The second append waits until the first one is paid for.
-    fed(&["append", &orders], &format!("{}\n", "x".repeat(3000))).ok();
+    fed(&["append", &orders], &format!("{}\n", "x".repeat(10_000))).ok();
     let begun = Instant::now();
     fed(&["append", &orders], "three\n").ok();
     assert!(begun.elapsed() > Duration::from_secs(1), "{:?}", begun.elapsed());
