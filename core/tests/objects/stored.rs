@@ -130,7 +130,9 @@ fn new_replica_begins_behind_what_is_stored() {
     let open = |node: u64, bootstrap, options| {
         replica(dirs[node as usize - 1].path(), node, bootstrap, &network, options)
     };
-    let one = open(1, Bootstrap::Init, options(&vault));
+    let loses = loses_entries_before_an_opening(NodeId(2));
+    let transport = Arc::new(Lossy { below: network.transport(), loses });
+    let one = replica_over(dirs[0].path(), 1, Bootstrap::Init, transport, options(&vault));
     eventually("it leads", || one.append(&record(1)).is_ok());
     // Files that began before the log had objects do not say that it has any.
     for _ in 0..2 {
@@ -289,6 +291,26 @@ fn has_opening(envelope: &Envelope) -> bool {
     envelope.bodies.is_empty() && envelope.head.len() > 1000
 }
 
+/// Whether entries for a new replica are lost: they are before it is sent an opening. Else it could take some before it has asked for one.
+/// After a while one message arrives, so that it can ask.
+fn loses_entries_before_an_opening(node: NodeId) -> impl Fn(&Envelope) -> bool + Send + Sync {
+    let (is_skipping, since) = (AtomicBool::new(false), Mutex::new(None));
+    move |envelope: &Envelope| {
+        if envelope.to != node
+            || is_skipping.fetch_or(has_opening(envelope), Ordering::Relaxed)
+            || envelope.bodies.is_empty()
+        {
+            return false;
+        }
+        let mut since = since.lock().unwrap();
+        let is_lost = since.get_or_insert_with(Instant::now).elapsed() < Duration::from_secs(5);
+        if !is_lost {
+            *since = None;
+        }
+        is_lost
+    }
+}
+
 impl<F: Fn(&Envelope) -> bool + Send + Sync> Transport for Lossy<F> {
     fn attach(&self, node: NodeId, inbox: Inbox) {
         self.below.attach(node, inbox);
@@ -312,11 +334,11 @@ fn new_replica_gets_all_entries_if_openings_are_lost() {
     let dirs: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
     let small = || options(&vault).local_bytes(2 * u64::from(SEGMENT));
     let lost = Arc::new(AtomicUsize::new(0));
-    let count = lost.clone();
+    let (count, loses_entries) = (lost.clone(), loses_entries_before_an_opening(NodeId(2)));
     let loses = move |envelope: &Envelope| {
         let is_lost = has_opening(envelope);
         count.fetch_add(usize::from(is_lost), Ordering::Relaxed);
-        is_lost
+        loses_entries(envelope) || is_lost
     };
     let transport = Arc::new(Lossy { below: network.transport(), loses });
     let one = replica_over(dirs[0].path(), 1, Bootstrap::Init, transport, options(&vault));
