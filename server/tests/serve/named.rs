@@ -451,7 +451,7 @@ impl Forwarder {
     }
 }
 
-/// Copies what a client sends, and says before when it is to get no answer.
+/// Copies what a client sends. `is_mute` is set before a request that gets no answer.
 fn copy_requests(
     mut from: TcpStream,
     mut to: TcpStream,
