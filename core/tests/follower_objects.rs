@@ -477,6 +477,7 @@ fn objects_of_a_copy_give_way_to_its_files() {
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
     let log = source(dir.path(), &vault);
     fill(&log, dir.path(), 8000);
+    eventually("it is stored", || log.last_index().get() - log.metrics().stored_index < 400);
     let local = 8 * u64::from(SEGMENT);
     let fills = reads(&vault).fill_bytes(1 << 30).local_bytes(local);
     let (taken, _) = copy(place.path(), &log, FollowFrom::First, fills);

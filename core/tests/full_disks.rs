@@ -126,7 +126,7 @@ fn object_is_put_once_while_its_command_waits_for_room() {
 /// The leader kept leading and refused every append, although the others had room.
 #[test]
 fn leader_without_room_transfers_leadership() {
-    let three = Three::new(Duration::from_millis(500));
+    let three = Three::new(Duration::from_secs(2));
     three.fill(0);
     three.append_until_full();
     let end = Instant::now() + PATIENCE;

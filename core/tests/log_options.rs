@@ -185,7 +185,7 @@ impl Cast {
     ) -> Options {
         let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, transport);
         cluster.heartbeat = Duration::from_millis(20);
-        cluster.election_timeout = Duration::from_millis(300);
+        cluster.election_timeout = Duration::from_secs(1);
         own.cluster(cluster)
     }
 

@@ -139,7 +139,7 @@ fn payload_that_waits_does_not_fill_the_log() {
         }
         Ok(())
     });
-    let (mut tickets, mut busy_since, mut waiting) = (Vec::new(), None, 0);
+    let (mut tickets, mut busy_since, mut waiting, begun) = (Vec::new(), None, 0, Instant::now());
     loop {
         let next = record(tickets.len() as u64 + 2);
         match log.submit(&next) {
@@ -150,7 +150,8 @@ fn payload_that_waits_does_not_fill_the_log() {
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
                 let since = *busy_since.get_or_insert_with(Instant::now);
-                if since.elapsed() > Duration::from_millis(500) {
+                let is_enough = waiting > capacity || begun.elapsed() > Duration::from_secs(60);
+                if is_enough && since.elapsed() > Duration::from_millis(500) {
                     break;
                 }
                 std::thread::sleep(Duration::from_millis(1));

@@ -527,7 +527,7 @@ fn replica(
         let bootstrap = ids.map_or(Bootstrap::Init, |ids| Bootstrap::Join(ids[n]));
         let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, transports[n].clone());
         cluster.heartbeat = Duration::from_millis(30);
-        cluster.election_timeout = Duration::from_millis(300);
+        cluster.election_timeout = Duration::from_secs(1);
         cluster
     });
     Logs::open(dir.join(node.to_string()), options).unwrap()

@@ -14,6 +14,9 @@ use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 use trio::{Gate, PATIENCE, SEGMENT_BYTES, Trio};
 
+/// No machine pauses for that long.
+const ELECTION_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// While it is closed, no new file is completed.
 #[derive(Debug, Default)]
 struct Files {
@@ -80,11 +83,12 @@ fn has_all(trio: &Trio<Files>, tickets: Vec<Ticket<Index>>) {
 /// The leader's writer thread slept until its file was ready: it sent no heartbeats, and was replaced.
 #[test]
 fn leader_that_waits_for_a_file_keeps_leading() {
-    let trio = Trio::<Files>::new();
+    let trio = Trio::<Files>::with(ELECTION_TIMEOUT);
     trio.gates[0].close();
     let tickets = fill(&trio, 4);
     trio.gates[0].wait_for_file();
     for _ in 0..3 {
+        std::thread::sleep(ELECTION_TIMEOUT);
         trio.lives();
     }
     assert!(tickets.last().unwrap().poll().is_none());
@@ -95,11 +99,12 @@ fn leader_that_waits_for_a_file_keeps_leading() {
 /// So did the followers': they answered no heartbeats, and the leader stepped down without a majority.
 #[test]
 fn followers_that_wait_for_a_file_keep_answering() {
-    let trio = Trio::<Files>::new();
+    let trio = Trio::<Files>::with(ELECTION_TIMEOUT);
     trio.gates[1..].iter().for_each(|gate| gate.close());
     let tickets = fill(&trio, 4);
     trio.gates[1..].iter().for_each(|gate| gate.wait_for_file());
     for _ in 0..3 {
+        std::thread::sleep(ELECTION_TIMEOUT);
         trio.lives();
     }
     assert!(tickets.last().unwrap().poll().is_none());

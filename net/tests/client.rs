@@ -63,7 +63,7 @@ async fn records_are_in_order_at_their_reported_index() {
 async fn batches_linger_for_at_most_the_option() {
     let one = One::new();
     let client = one_client(&one).await;
-    let linger = Duration::from_millis(300);
+    let linger = Duration::from_secs(2);
     let producer = client.producer(producing(|o| o.linger = linger)).await.unwrap();
     let begun = Instant::now();
     let first = producer.append(b"a").await.unwrap();
@@ -73,6 +73,8 @@ async fn batches_linger_for_at_most_the_option() {
     assert!((linger..PATIENCE).contains(&begun.elapsed()), "{:?}", begun.elapsed());
     let batch = one.log.reader(Start::First).unwrap().next_batch().unwrap().unwrap();
     assert_eq!(batch.count(), 2);
+    let linger = Duration::from_secs(60);
+    let producer = client.producer(producing(|o| o.linger = linger)).await.unwrap();
     let begun = Instant::now();
     producer.send(b"c").await.unwrap();
     producer.flush(PATIENCE).await.unwrap();
@@ -560,7 +562,7 @@ fn event_loop_waits_for_a_reader_without_a_thread() {
 fn threads_wait_for_deliveries_and_callbacks_cannot() {
     let one = One::new();
     let client = blocking::Client::connect([one.address()], quick()).unwrap();
-    let producer = client.producer(producing(|o| o.linger = Duration::from_millis(200))).unwrap();
+    let producer = client.producer(producing(|o| o.linger = Duration::from_secs(2))).unwrap();
     let first = producer.submit(b"a").unwrap();
     let second = producer.try_submit(b"b").unwrap();
     assert!(first.poll().is_none() && producer.buffered_bytes() > 0);

@@ -32,7 +32,7 @@ fn replica(
 ) -> (Log, Server, String) {
     let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
     cluster.heartbeat = Duration::from_millis(30);
-    cluster.election_timeout = Duration::from_millis(300);
+    cluster.election_timeout = Duration::from_secs(1);
     let address = format!("127.0.0.1:{node} 127.0.0.1:{port} zone{node}");
     cluster.address = address.clone();
     let options = Options::with_segment_bytes(segment_bytes).cluster(cluster);

@@ -406,7 +406,7 @@ fn replicas_that_join_a_branch_read_the_parents_objects() {
     let open = |name: &str, node: u64, bootstrap| {
         let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
         cluster.heartbeat = Duration::from_millis(20);
-        cluster.election_timeout = Duration::from_millis(300);
+        cluster.election_timeout = Duration::from_secs(1);
         Log::open(place.path(name), place.options().cluster(cluster)).unwrap()
     };
     let one = open("one", 1, Bootstrap::Existing);

@@ -59,6 +59,12 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Whether all records but those of about one object are stored.
+pub(crate) fn is_mostly_stored(log: &Log) -> bool {
+    let stored = log.metrics().stored_index;
+    log.last_index().get() - stored < 400
+}
+
 pub(crate) fn read_all(log: &Log, from: u64) {
     let mut reader = log.reader(Start::Index(Index(from))).unwrap();
     for n in from..=log.last_index().get() {

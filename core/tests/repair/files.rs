@@ -54,7 +54,8 @@ fn missing_and_shortened_segments_are_fetched_from_others() {
         assert_eq!(trio.log(victim).role(), Role::Repairing, "{what}");
         trio.stop(victim);
         trio.network.connect(NodeId(victim));
-        trio.recovers(victim, what);
+        trio.open_to_repair(victim, NO_SCRUB).unwrap();
+        trio.is_whole(victim, what);
         assert!(trio.log(victim).metrics().repaired >= 1, "{what}");
         trio.stop(victim);
     }

@@ -1,15 +1,14 @@
 //! Replicas that do not open because of damage: they are repaired before they take part again.
 
 use super::trio::{
-    DATA, HARD_STATE, NO_SCRUB, NODES, OPENING, PATIENCE, SCRUB, Trio, blocks, flip, nth, options, record,
-    wait,
+    DATA, ELECTION_TIMEOUT, HARD_STATE, NO_SCRUB, NODES, OPENING, PATIENCE, SCRUB, Trio, blocks, flip, nth,
+    options, record, wait,
 };
 use chiplog::cluster::{Bootstrap, Change, Role};
 use chiplog::disk::sim::SimDisk;
 use chiplog::transport::MemoryNetwork;
 use chiplog::{ErrorKind, Index, Log, NodeId, Start};
 use std::sync::Arc;
-use std::time::Duration;
 
 #[test]
 fn log_that_does_not_open_is_repaired_before_it_takes_part() {
@@ -52,7 +51,7 @@ fn repairing_replica_does_not_vote() {
     assert!(trio.disk(left).damage(&file, &flip(offset + 100)));
     trio.stop(leader);
     trio.start(victim, NO_SCRUB);
-    std::thread::sleep(Duration::from_millis(1500));
+    std::thread::sleep(4 * ELECTION_TIMEOUT);
     assert_eq!(trio.log(victim).role(), Role::Repairing);
     assert_ne!(trio.log(left).role(), Role::Leader, "it had one vote of three");
     // The stopped replica has the entry.
@@ -112,7 +111,7 @@ fn check_that_a_lost_hard_state_is_learnt(others_start_again: bool) {
     });
     trio.network.disconnect(NodeId(victim));
     trio.start(victim, NO_SCRUB);
-    std::thread::sleep(Duration::from_millis(600));
+    std::thread::sleep(3 * ELECTION_TIMEOUT);
     assert_eq!(trio.log(victim).role(), Role::Repairing, "it has learnt no term");
     if others_start_again {
         for node in [leader, third] {

@@ -2,7 +2,7 @@
 
 use super::trio::{NODES, OPENING, SCRUB, SEGMENT_HEADER_BYTES, Trio, blocks, flip, wait};
 use chiplog::ErrorKind;
-use chiplog::cluster::{Bootstrap, Role};
+use chiplog::cluster::Role;
 use chiplog::disk::SECTOR_BYTES;
 use chiplog::disk::sim::{Damage, Image, Rng, SimDisk};
 
@@ -67,7 +67,7 @@ fn randomly_damaged_replica_is_repaired_or_refuses() {
         if opening(&trio.disk(victim).visible()) != opening(&image) {
             continue;
         }
-        if let Err(error) = trio.open(victim, Bootstrap::Existing, SCRUB) {
+        if let Err(error) = trio.open_to_repair(victim, SCRUB) {
             assert_eq!(error.kind(), ErrorKind::Corrupt, "seed {seed}: {damages:?}");
             refused += 1;
             continue;

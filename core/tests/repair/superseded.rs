@@ -128,7 +128,7 @@ fn crash_during_the_repair_of_superseded_entries_is_repaired() {
     for calls in (30..80).step_by(5) {
         let (mut trio, victim) = superseded_and_damaged(1 + calls as usize % 3);
         let harmed = trio.disk(victim).visible().fingerprint();
-        trio.start(victim, NO_SCRUB);
+        trio.open_to_repair(victim, NO_SCRUB).unwrap();
         // By then it has read everything it needs, and listens for a while before it writes.
         trio.disk(victim).cut_power_after(calls);
         wait("the power cut, or the end of the repair", || {
@@ -141,7 +141,8 @@ fn crash_during_the_repair_of_superseded_entries_is_repaired() {
         let crashed = trio.disk(victim).crash_randomly(&mut Rng::new(calls));
         halves += usize::from(was_cut && crashed.visible().fingerprint() != harmed);
         trio.disks[victim as usize - 1] = crashed;
-        trio.recovers(victim, &format!("the repair after a power cut after {calls} calls"));
+        trio.open_to_repair(victim, NO_SCRUB).unwrap();
+        trio.is_whole(victim, &format!("the repair after a power cut after {calls} calls"));
         (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
     }
     assert!(halves >= 3, "{halves} repairs were half done");

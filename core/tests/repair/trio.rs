@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const NODES: u64 = 3;
+pub(crate) const ELECTION_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) const SEGMENT_HEADER_BYTES: u64 = 4096;
 
 /// Three replicas on simulated disks.
@@ -26,7 +27,7 @@ pub(crate) struct Trio {
 pub(crate) fn options(node: u64, bootstrap: Bootstrap, network: &MemoryNetwork, scrub: u64) -> Options {
     let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
     cluster.heartbeat = Duration::from_millis(20);
-    cluster.election_timeout = Duration::from_millis(200);
+    cluster.election_timeout = ELECTION_TIMEOUT;
     cluster.scrub_bytes_per_second = scrub;
     Options::with_segment_bytes(64 << 10).cluster(cluster).read_mode(ReadMode::Read)
 }
@@ -63,9 +64,21 @@ impl Trio {
 
     pub(crate) fn open(&mut self, node: u64, bootstrap: Bootstrap, scrub: u64) -> chiplog::Result<()> {
         let options = options(node, bootstrap, &self.network, scrub);
+        self.open_with(node, options)
+    }
+
+    fn open_with(&mut self, node: u64, options: Options) -> chiplog::Result<()> {
         let log = Log::open_on(Arc::new(self.disk(node).clone()), options)?;
         self.logs[node as usize - 1] = Some(log);
         Ok(())
+    }
+
+    /// Opens a replica that is repaired and does not lead. Before the repair it listens for two of its election time-outs, so this one is
+    /// short; the others do not vote for it while they hear a leader.
+    pub(crate) fn open_to_repair(&mut self, node: u64, scrub: u64) -> chiplog::Result<()> {
+        let mut options = options(node, Bootstrap::Existing, &self.network, scrub);
+        options.cluster.as_mut().unwrap().election_timeout = Duration::from_millis(200);
+        self.open_with(node, options)
     }
 
     pub(crate) fn start(&mut self, node: u64, scrub: u64) {
@@ -204,6 +217,11 @@ impl Trio {
     /// Starts a replica, and waits until it is a full member again, with a sound log that has everything.
     pub(crate) fn recovers(&mut self, victim: u64, what: &str) {
         self.start(victim, NO_SCRUB);
+        self.is_whole(victim, what);
+    }
+
+    /// The same of one that was started.
+    pub(crate) fn is_whole(&self, victim: u64, what: &str) {
         wait(what, || {
             assert_eq!(self.log(victim).poison_cause().map(|e| e.to_string()), None, "{what}");
             self.log(victim).role() == Role::Follower

@@ -1,4 +1,4 @@
-//! A replica of a log in this process, with short time-outs.
+//! A replica of a log in this process. A short pause of the machine deposes no leader.
 #![allow(unreachable_pub, reason = "each test file uses it in its own module")]
 
 use chiplog::cluster::{Bootstrap, ClusterOptions};
@@ -16,7 +16,8 @@ pub fn replica_over(
     options: Options,
 ) -> Log {
     let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, transport);
-    cluster.election_timeout = Duration::from_millis(300);
+    cluster.election_timeout = Duration::from_secs(1);
     cluster.heartbeat = Duration::from_millis(30);
+    cluster.slow_disk_sync = None;
     Log::open(dir, options.cluster(cluster)).unwrap()
 }

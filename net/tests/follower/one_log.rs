@@ -275,7 +275,7 @@ impl Replicas {
             let bootstrap = all.logs.first().map_or(Bootstrap::Init, |log| Bootstrap::Join(log.log_id()));
             let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, all.network.transport());
             cluster.heartbeat = Duration::from_millis(30);
-            cluster.election_timeout = Duration::from_millis(300);
+            cluster.election_timeout = Duration::from_secs(1);
             let port = node + 7000;
             cluster.address = format!("127.0.0.1:{port} {address}");
             let address = cluster.address.clone();

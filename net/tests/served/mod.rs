@@ -179,7 +179,7 @@ impl Trio {
         let n = node as usize - 1;
         let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, self.network.transport());
         cluster.heartbeat = Duration::from_millis(30);
-        cluster.election_timeout = Duration::from_millis(300);
+        cluster.election_timeout = Duration::from_secs(1);
         cluster.address = self.member(node);
         let options =
             Options::with_segment_bytes(4 << 20).cluster(cluster).session_window(64).sessions_max(256);

@@ -1,6 +1,6 @@
 //! All servers are lost with their disks: the default log and all named logs come back from the object store alone.
 
-use crate::harness::{Server, fed, founded_with, run, status, wait};
+use crate::harness::{Server, fed, founded_with, made, run, status, wait};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -181,7 +181,7 @@ fn named_logs_come_back_from_the_object_store_alone() {
 
     let mut second = Server::new(2, dir.path());
     second.start(&arguments);
-    run(&["member", "add", &second.client, "--cluster", &client, "--promote"]).ok();
+    made(&["member", "add", &second.client, "--cluster", &client, "--promote"]);
     has_all(&second, 650);
 
     // The restored logs have objects of their own, and those of the lost ones stay as they were.

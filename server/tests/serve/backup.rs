@@ -1,6 +1,6 @@
 //! `chiplog backup` of servers, and new servers that start with the restored log.
 
-use crate::harness::{Appender, Server, leader, records, run, status, three, wait};
+use crate::harness::{Appender, Server, leader, made, records, run, status, three, wait};
 use std::collections::BTreeMap;
 use std::fs;
 
@@ -36,7 +36,7 @@ fn backup_under_appends_restores_as_another_cluster() {
         server.start(&[]);
     }
     for server in &new[1..] {
-        run(&["member", "add", &server.client, "--cluster", &new[0].client, "--promote"]).ok();
+        made(&["member", "add", &server.client, "--cluster", &new[0].client, "--promote"]);
     }
     let there: Vec<&Server> = new.iter().collect();
     let seen = status(&there);

@@ -1,6 +1,6 @@
 //! `chiplog cost` with servers: the traffic that it measures.
 
-use crate::harness::{Server, chiplog, fed, keys, one, records, run, started, three};
+use crate::harness::{Server, chiplog, fed, keys, one, records, run, started, three, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::Write;
@@ -26,6 +26,9 @@ fn appends_of_the_default_log_and_of_groups_are_measured() {
     let mut reader = chiplog();
     reader.args(["read", &format!("{client}/orders"), "--follow"]).stdout(Stdio::null());
     let mut reader = reader.spawn().unwrap();
+    wait("the reader follows", || {
+        server.page("/metrics").1.contains("\nchiplog_streams{stream=\"read\"} 1\n").then_some(())
+    });
     let cost = std::thread::scope(|scope| {
         let cost = scope.spawn(|| run(&["cost", client, "--seconds", "2", "--json"]));
         while !cost.is_finished() {

@@ -1,7 +1,7 @@
 //! Damage that `verify` or a reader finds on a server: it is counted, logged and repaired at once, or
 //! reported as lost at once.
 
-use crate::harness::{PATIENCE, Server, fed, founded, one, run, runtime, status, three, wait};
+use crate::harness::{PATIENCE, Server, fed, founded, made, one, run, runtime, status, three, wait};
 use chiplog::{Error, ErrorKind, Index, Start};
 use chiplog_net::client::{Client, ReaderOptions};
 use std::fs;
@@ -71,7 +71,7 @@ fn damage_found_by_verify_is_repaired_at_once() {
     servers.iter_mut().for_each(|s| s.start(&["--set", "cluster.scrub_bytes_per_second=0"]));
     run(&["member", "init", &servers[0].client]).ok();
     for server in &servers[1..] {
-        run(&["member", "add", &server.client, "--cluster", &servers[0].client, "--promote"]).ok();
+        made(&["member", "add", &server.client, "--cluster", &servers[0].client, "--promote"]);
     }
     let cluster = cluster_of(&servers);
     filled(&cluster);

@@ -1,6 +1,6 @@
 //! `chiplog follow`: copies as processes, killed and restarted, and served to other copies.
 
-use crate::harness::{Appender, Server, chiplog, fed, founded_with, leader, run, status, wait};
+use crate::harness::{Appender, Server, chiplog, fed, founded_with, leader, made, run, status, wait};
 use crate::reflection::services;
 use chiplog::{Index, ReadOnlyLog, Start};
 use rustix::process::{Pid, Signal, kill_process};
@@ -94,7 +94,7 @@ fn killed_copy_continues_where_it_stopped() {
     servers.iter_mut().for_each(|server| server.start(&[]));
     run(&["member", "init", &servers[0].client]).ok();
     for server in &servers[1..] {
-        run(&["member", "add", &server.client, "--cluster", &servers[0].client, "--promote"]).ok();
+        made(&["member", "add", &server.client, "--cluster", &servers[0].client, "--promote"]);
     }
     let all: Vec<&Server> = servers.iter().collect();
     let appender = Appender::start(&all);
@@ -113,12 +113,18 @@ fn killed_copy_continues_where_it_stopped() {
     appender.goes_on(50);
 
     // At the same address, so that the second copy finds it. Then the server that sends to it is killed.
-    let mut copy = Copy::start(&path, &["--cluster", &cluster, "--listen", &listen]);
-    assert!(copy.event("opened")["last"].as_u64().unwrap() > 0, "it was not begun again");
-    let source = copy.event("connected")["server"].as_str().unwrap().to_owned();
-    let leads = leader(&all);
-    let source = servers.iter().position(|s| s.client == source).unwrap();
-    assert_ne!(servers[source].node, leads, "servers that do not lead send to copies");
+    let (mut copy, source) = wait("one server leads while the copy begins", || {
+        let leads = leader(&all);
+        let copy = Copy::start(&path, &["--cluster", &cluster, "--listen", &listen]);
+        assert!(copy.event("opened")["last"].as_u64().unwrap() > 0, "it was not begun again");
+        let source = copy.event("connected")["server"].as_str().unwrap().to_owned();
+        let source = servers.iter().position(|s| s.client == source).unwrap();
+        if leader(&all) != leads {
+            return None;
+        }
+        assert_ne!(servers[source].node, leads, "servers that do not lead send to copies");
+        Some((copy, source))
+    });
     servers[source].kill();
     assert_eq!(copy.event("switched")["from"], servers[source].client.as_str());
     appender.goes_on(50);

@@ -74,7 +74,7 @@ impl Ran {
 }
 
 /// A free port, below those that connections get. This process gets each port once.
-fn port() -> u16 {
+pub(crate) fn port() -> u16 {
     static GIVEN: Mutex<Vec<u16>> = Mutex::new(Vec::new());
     loop {
         let port = 10_000 + (RandomState::new().build_hasher().finish() % 10_000) as u16;
@@ -399,9 +399,27 @@ pub(crate) fn founded_with(mut servers: Vec<Server>, more: &[&str]) -> Vec<Serve
     servers.iter_mut().for_each(|server| server.start(more));
     run(&["member", "init", &servers[0].client]).ok();
     for server in &servers[1..] {
-        run(&["member", "add", &server.client, "--cluster", &servers[0].client, "--promote"]).ok();
+        made(&["member", "add", &server.client, "--cluster", &servers[0].client, "--promote"]);
     }
     servers
+}
+
+/// Runs a change of members until it is known to be made: on a busy machine the leader can lose its office meanwhile, and the
+/// answer then says that the command may be repeated.
+#[track_caller]
+pub(crate) fn made(args: &[&str]) -> Ran {
+    let mut is_repeated = false;
+    wait("the change is made", || {
+        let ran = run(args);
+        // The one before was made after all.
+        let was_made = is_repeated && ran.code == 2 && ran.err.contains("is not a member");
+        if ran.code == 5 && ran.err.contains("run the same command again") {
+            is_repeated = true;
+            return None;
+        }
+        assert!(ran.code == 0 || was_made, "{}{}", ran.out, ran.err);
+        Some(ran)
+    })
 }
 
 /// The names of an object's fields, in order.

@@ -1,18 +1,20 @@
 //! Named logs of servers, on the command line.
 
-use crate::harness::{Server, chiplog, ended, fed, founded_with, keys, run, runtime, started, status, wait};
+use crate::harness::{
+    Server, chiplog, ended, fed, founded_with, keys, made, port, run, runtime, started, status, wait,
+};
 use chiplog_net::service::logspec::AppendRequest;
 use chiplog_net::wire::proto::logspec::append_reply::Reply;
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// A server that is a cluster of its own, with one group of named logs.
@@ -20,11 +22,6 @@ fn one(dir: &Path) -> Server {
     let mut server = Server::new(1, dir);
     server.start(&["--init", "--set", "groups=1"]);
     server
-}
-
-/// A port that nothing listened at just now.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Runs a command that fails with this code.
@@ -222,7 +219,7 @@ fn logs_are_created_used_sealed_and_deleted() {
 #[test]
 fn port_of_its_own_serves_a_log_to_older_clients() {
     let dir = tempfile::tempdir().unwrap();
-    let (a, b) = (free_port(), free_port());
+    let (a, b) = (port(), port());
     let place = |log: &str, host: &str, port: u16| format!("{log}@{host}:{port}");
     let ports = format!(
         "listen.logspec=[\"{}\", \"{}\"]",
@@ -421,12 +418,11 @@ fn killed_leader_of_a_group_loses_no_record() {
     fails(&["read", &format!("{}/log-9", left.client)], 4);
 }
 
-/// Forwards connections to a server. One of them, when told so, gets no answer: its requests are forwarded, and it ends after
-/// a second.
+/// Forwards connections to a server. A request gets no answer when told so: it is forwarded, and its connection ends after a second.
 struct Forwarder {
     address: String,
-    /// Counts the connections down; at 1 the next one gets no answer.
-    mute: Arc<AtomicI64>,
+    /// The next request with these bytes gets no answer.
+    mute: Arc<Mutex<Option<Vec<u8>>>>,
 }
 
 impl Forwarder {
@@ -440,29 +436,54 @@ impl Forwarder {
         let (mute, server) = (self.mute.clone(), server.to_owned());
         std::thread::spawn(move || {
             while let Ok((client, _)) = listener.accept() {
-                let is_mute = mute.fetch_sub(1, Ordering::Relaxed) == 1;
                 let Ok(server) = TcpStream::connect(&server) else { continue };
                 let (from_client, to_server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                std::thread::spawn(move || copy(from_client, to_server));
-                std::thread::spawn(move || match is_mute {
-                    true => {
-                        std::thread::sleep(Duration::from_secs(1));
-                        let _ = client.shutdown(Shutdown::Both);
-                    }
-                    false => copy(server, client),
-                });
+                let is_mute = Arc::<AtomicBool>::default();
+                let (mute, told) = (mute.clone(), is_mute.clone());
+                std::thread::spawn(move || copy_requests(from_client, to_server, &mute, &told));
+                std::thread::spawn(move || copy_answers(server, client, &is_mute));
             }
         });
     }
 
-    /// The connection after `n` others gets no answer.
-    fn mute_after(&self, n: i64) {
-        self.mute.store(n + 1, Ordering::Relaxed);
+    fn mute(&self, request: &[u8]) {
+        *self.mute.lock().unwrap() = Some(request.to_owned());
     }
 }
 
-fn copy(mut from: TcpStream, mut to: TcpStream) {
-    let _ = std::io::copy(&mut from, &mut to);
+/// Copies what a client sends. `is_mute` is set before a request that gets no answer.
+fn copy_requests(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    mute: &Mutex<Option<Vec<u8>>>,
+    is_mute: &AtomicBool,
+) {
+    let (mut sent, mut bytes) = (Vec::new(), [0; 4096]);
+    while let Ok(n @ 1..) = from.read(&mut bytes) {
+        sent.extend_from_slice(&bytes[..n]);
+        let is_in = |request: &mut Vec<u8>| sent.windows(request.len()).any(|part| part == *request);
+        if mute.lock().unwrap().take_if(is_in).is_some() {
+            is_mute.store(true, Ordering::SeqCst);
+            let client = from.try_clone().unwrap();
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_secs(1));
+                let _ = client.shutdown(Shutdown::Both);
+            });
+        }
+        if to.write_all(&bytes[..n]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+fn copy_answers(mut from: TcpStream, mut to: TcpStream, is_mute: &AtomicBool) {
+    let mut bytes = [0; 4096];
+    while let Ok(n @ 1..) = from.read(&mut bytes) {
+        if !is_mute.load(Ordering::SeqCst) && to.write_all(&bytes[..n]).is_err() {
+            break;
+        }
+    }
     let _ = to.shutdown(Shutdown::Both);
 }
 
@@ -476,13 +497,12 @@ fn lost_answer_is_asked_for_again() {
     server.start(&["--init", "--set", "groups=1", "--advertise-client", &forwarder.address]);
     let client = forwarder.address.as_str();
     run(&["logs", "create", client, "first"]).ok();
-    // One connection asks for the leader, the next one carries the request.
-    forwarder.mute_after(1);
+    // The request has the name alone; one that looks the log up has a limit, too, and one to delete it the log's id.
+    forwarder.mute(b"\x08\n\x06orders");
     let made = run(&["logs", "create", client, "orders"]).ok();
     assert!(made.err.contains("earlier request"), "{}", made.err);
     assert_eq!(made.out, "created orders in group 1\n");
-    // Two more connections look the log's id up.
-    forwarder.mute_after(3);
+    forwarder.mute(b"\n\x06orders\x12");
     let deleted = run(&["logs", "delete", client, "orders", "--yes"]).ok();
     assert!(deleted.err.contains("earlier request"), "{}", deleted.err);
     assert_eq!(list(&[client]).len(), 1);
@@ -501,7 +521,7 @@ fn founder_leaves_and_its_logs_stay() {
     let (first, second) = (servers[0].client.clone(), servers[1].client.clone());
     run(&["logs", "create", &first, "orders"]).ok();
     fed(&["append", &format!("{first}/orders")], &lines(1, 3)).ok();
-    run(&["member", "add", &second, "--cluster", &first, "--promote"]).ok();
+    made(&["member", "add", &second, "--cluster", &first, "--promote"]);
     // Refused until the groups have the second server's vote; done once they count the first one's no more.
     wait("the first server may leave", || {
         let removed = run(&["member", "remove", "1", "--cluster", &second]);

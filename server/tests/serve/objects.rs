@@ -2,7 +2,7 @@
 //! an outage of the store does.
 
 use crate::follow::Copy;
-use crate::harness::{PATIENCE, Ran, Server, fed, founded_with, leader, run, runtime, wait};
+use crate::harness::{PATIENCE, Ran, Server, fed, founded_with, leader, made, run, runtime, wait};
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
 use chiplog_net::wire::proto::logspec::{ReadRequest, read_reply};
 use std::fs;
@@ -127,8 +127,8 @@ fn older_records_are_read_from_the_object_store_and_a_lost_disk_is_replaced() {
     let mut new = Server::new(4, dir.path());
     new.start(&arguments);
     let there = &servers[0].client;
-    run(&["member", "add", &new.client, "--cluster", there, "--promote"]).ok();
-    run(&["member", "remove", &gone.to_string(), "--cluster", there]).ok();
+    made(&["member", "add", &new.client, "--cluster", there, "--promote"]);
+    made(&["member", "remove", &gone.to_string(), "--cluster", there]);
     reads_all(&new, last);
     assert!(value(&new, "chiplog_fetched_bytes_total") > 4e6);
     servers.push(new);
@@ -376,7 +376,7 @@ fn branch_is_served_and_others_join_it() {
     reads_all(&servers[0], 6_000);
     servers.push(Server::new(2, &place));
     servers[1].start(&arguments);
-    run(&["member", "add", &servers[1].client, "--cluster", &servers[0].client, "--promote"]).ok();
+    made(&["member", "add", &servers[1].client, "--cluster", &servers[0].client, "--promote"]);
     for server in &servers {
         reads_all(server, 6_000);
         assert!(value(server, "chiplog_fetched_bytes_total") > 1e6, "node {}", server.node);

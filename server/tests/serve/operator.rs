@@ -1,7 +1,7 @@
 //! Accidents of an operator: a change that would leave no majority, a member that returns on an empty disk, a
 //! member that is made a cluster of its own.
 
-use crate::harness::{Ran, Server, fed, leader, run, status, three, wait};
+use crate::harness::{Ran, Server, fed, leader, made, run, status, three, wait};
 use serde_json::{Value, json};
 
 /// The state of a node according to `status`, and its explanation.
@@ -22,24 +22,6 @@ fn status_of_led(cluster: &str) -> Ran {
         let ran = run(&["status", cluster, "--json"]);
         ran.json()["leader"].is_u64().then_some(ran)
     })
-}
-
-/// Runs a change of members until it is known to be made: on a busy machine the leader can lose its office meanwhile, and the
-/// answer then says that the command may be repeated.
-#[track_caller]
-pub(crate) fn made(args: &[&str]) {
-    let mut is_repeated = false;
-    wait("the change is made", || {
-        let ran = run(args);
-        // The one before was made after all.
-        let was_made = is_repeated && ran.code == 2 && ran.err.contains("is not a member");
-        if ran.code == 5 && ran.err.contains("run the same command again") {
-            is_repeated = true;
-            return None;
-        }
-        assert!(ran.code == 0 || was_made, "{}{}", ran.out, ran.err);
-        Some(())
-    });
 }
 
 #[track_caller]
@@ -140,8 +122,8 @@ fn member_that_lost_its_disk_is_reported_and_never_taken_for_the_cluster() {
     // Commands go to the original cluster: a new server replaces the lost one.
     let mut fourth = Server::new(4, dir.path());
     fourth.start(&[]);
-    run(&["member", "add", &fourth.client, "--cluster", &cluster, "--promote"]).ok();
-    run(&["member", "remove", "3", "--cluster", &cluster]).ok();
+    made(&["member", "add", &fourth.client, "--cluster", &cluster, "--promote"]);
+    made(&["member", "remove", "3", "--cluster", &cluster]);
     servers[2].kill();
     wait_for_health(&first);
 }

@@ -119,7 +119,12 @@ fn server_whose_file_differs_warns_and_obeys_the_log() {
     assert!(servers[1].said().contains("retention_bytes is 1073741824 for the log and 2097152 here"));
     let line = "x".repeat(9_999) + "\n";
     fed(&["append", &cluster], &line.repeat(600)).ok();
-    run(&["transfer-leader", "2", "--cluster", &cluster]).ok();
+    let let_2_lead = || {
+        wait("node 2 leads", || {
+            (run(&["transfer-leader", "2", "--cluster", &cluster]).code == 0).then_some(())
+        });
+    };
+    let_2_lead();
     fed(&["append", &cluster], &line.repeat(100)).ok();
     let info = run(&["info", &cluster, "--json"]).ok().json();
     assert_eq!((&info["first"], &info["last"]), (&1.into(), &700.into()), "{info}");
@@ -132,6 +137,7 @@ fn server_whose_file_differs_warns_and_obeys_the_log() {
     assert!(refused.code == 2 && refused.err.contains("--yes"), "{} {}", refused.code, refused.err);
     assert!(refused.err.contains("700 records") && refused.err.contains("at once"), "{}", refused.err);
     assert_eq!(set_of(&cluster, &[]), shown);
+    let_2_lead();
     let shown = set_of(&cluster, &["--set", "retention_bytes=3MiB", "--yes"]);
     assert_eq!(shown, json!({ "retention_bytes": 3 << 20 }));
     wait("retention of the log discards", || {
@@ -167,7 +173,7 @@ fn options_of_a_named_log_are_its_own() {
     }
     set_of(&group, &["--set", "sessions_max=5"]);
     // The second append waits until the first one is paid for.
-    fed(&["append", &orders], &format!("{}\n", "x".repeat(3000))).ok();
+    fed(&["append", &orders], &format!("{}\n", "x".repeat(10_000))).ok();
     let begun = Instant::now();
     fed(&["append", &orders], "three\n").ok();
     assert!(begun.elapsed() > Duration::from_secs(1), "{:?}", begun.elapsed());

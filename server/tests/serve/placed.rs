@@ -1,7 +1,6 @@
 //! Groups of named logs that run on some of the servers only.
 
-use crate::harness::{Server, ended, fed, founded_with, leader, run, started, status, wait};
-use crate::operator::made;
+use crate::harness::{Server, ended, fed, founded_with, leader, made, run, started, status, wait};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -128,7 +127,7 @@ fn groups_run_on_three_of_all_servers() {
 
     let mut fifth = Server::new(5, dir.path());
     fifth.start(&PLACED);
-    run(&["member", "add", &fifth.client, "--cluster", &client, "--promote"]).ok();
+    made(&["member", "add", &fifth.client, "--cluster", &client, "--promote"]);
     servers.push(fifth);
     let of = wait("the added server has groups", || {
         let of = even(&servers, 3);
@@ -223,7 +222,7 @@ fn moves_under_load_and_kills_lose_no_record() {
     servers.iter_mut().for_each(start_with_disk);
     run(&["member", "init", &servers[0].client]).ok();
     for server in &servers[1..] {
-        run(&["member", "add", &server.client, "--cluster", &servers[0].client, "--promote"]).ok();
+        made(&["member", "add", &server.client, "--cluster", &servers[0].client, "--promote"]);
     }
     even(&servers, 3);
     let client = servers[0].client.clone();
@@ -244,7 +243,7 @@ fn moves_under_load_and_kills_lose_no_record() {
     feed(500);
     let mut fifth = Server::new(5, dir.path());
     start_with_disk(&mut fifth);
-    run(&["member", "add", &fifth.client, "--cluster", &client, "--promote"]).ok();
+    made(&["member", "add", &fifth.client, "--cluster", &client, "--promote"]);
     servers.push(fifth);
     for n in [3, 0, 4, 1, 2] {
         feed(500);

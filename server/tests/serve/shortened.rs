@@ -1,6 +1,6 @@
 //! Files of a running server that another program shortens.
 
-use crate::harness::{PATIENCE, Server, fed, founded, leader, run, runtime, status, wait};
+use crate::harness::{PATIENCE, Server, fed, founded, leader, made, run, runtime, status, wait};
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
 use chiplog_net::wire::proto::logspec::{ReadRequest, read_reply};
 use std::fs;
@@ -39,11 +39,12 @@ fn line(n: u64) -> String {
 fn server_in_read_mode_survives_a_shortened_segment() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers: Vec<Server> = (1..=3).map(|node| Server::new(node, dir.path())).collect();
-    let settings = ["--set", "log.read_mode=read", "--set", "cluster.scrub_bytes_per_second=0"];
+    let mut settings = vec!["--set", "log.read_mode=read", "--set", "cluster.scrub_bytes_per_second=0"];
+    settings.extend(["--set", "cluster.election_timeout_millis=5000"]);
     servers.iter_mut().for_each(|server| server.start(&settings));
     run(&["member", "init", &servers[0].client]).ok();
     for server in &servers[1..] {
-        run(&["member", "add", &server.client, "--cluster", &servers[0].client, "--promote"]).ok();
+        made(&["member", "add", &server.client, "--cluster", &servers[0].client, "--promote"]);
     }
     let lines: String = (1..=RECORDS).map(|n| line(n) + "\n").collect();
     fed(&["append", &servers[0].client], &lines).ok();

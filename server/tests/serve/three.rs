@@ -1,6 +1,6 @@
 //! Three servers.
 
-use crate::harness::{Appender, Server, leader, records, run, runtime, status, wait};
+use crate::harness::{Appender, Server, leader, made, records, run, runtime, status, wait};
 use chiplog::ErrorKind;
 use chiplog_net::wire::proto::v1::admin_client::AdminClient;
 use chiplog_net::wire::proto::v1::member_change::Change;
@@ -18,9 +18,9 @@ fn three(dir: &Path, more: &[&str]) -> Vec<Server> {
     assert_eq!(status(&[&servers[0]])["replicas"][0]["role"], "waiting");
     run(&["member", "init", &servers[0].client]).ok();
     for n in 1..=2 {
-        run(&["member", "add", &servers[n].client, "--cluster", &servers[0].client]).ok();
+        made(&["member", "add", &servers[n].client, "--cluster", &servers[0].client]);
         let node = (n + 1).to_string();
-        run(&["member", "promote", &node, "--cluster", &servers[n].client]).ok();
+        made(&["member", "promote", &node, "--cluster", &servers[n].client]);
     }
     servers
 }
@@ -48,8 +48,11 @@ fn killed_leader_is_replaced_and_returns() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers = three(dir.path(), &[]);
     let all: Vec<&Server> = servers.iter().collect();
-    let shown = status(&all);
-    assert_eq!(roles(&shown), ["follower", "follower", "leader"], "{shown}");
+    let shown = wait("all are members", || {
+        let shown = status(&all);
+        let are_members = roles(&shown) == ["follower", "follower", "leader"];
+        are_members.then_some(shown)
+    });
     assert!(shown["replicas"].as_array().unwrap().iter().all(|r| r["voter"] == true), "{shown}");
 
     let appender = Appender::start(&all);
@@ -138,7 +141,7 @@ fn several_changes_of_members_in_one_call() {
     let servers = three(dir.path(), &[]);
     let mut fourth = Server::new(4, dir.path());
     fourth.start(&[]);
-    run(&["member", "add", &fourth.client, "--cluster", &servers[0].client]).ok();
+    made(&["member", "add", &fourth.client, "--cluster", &servers[0].client]);
     run(&["transfer-leader", "1", "--cluster", &servers[0].client]).ok();
     let appender = Appender::start(&[&servers[0], &servers[1], &fourth]);
     appender.goes_on(20);
@@ -173,21 +176,22 @@ fn members_are_added_and_removed() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers = three(dir.path(), &[]);
     let cluster = servers[1].client.clone();
-    run(&["transfer-leader", "3", "--cluster", &cluster]).ok();
-    assert_eq!(leader(&servers.iter().collect::<Vec<_>>()), 3);
-    run(&["transfer-leader", "--cluster", &cluster]).ok();
+    wait("node 3 leads", || {
+        let handed = run(&["transfer-leader", "3", "--cluster", &cluster]);
+        (handed.code == 0 && leader(&servers.iter().collect::<Vec<_>>()) == 3).then_some(())
+    });
+    wait("another one leads", || (run(&["transfer-leader", "--cluster", &cluster]).code == 0).then_some(()));
 
     // A repeated change that was made already is no error.
-    let again =
-        run(&["member", "add", &servers[2].client, "--cluster", &cluster, "--promote", "--json"]).ok();
+    let again = made(&["member", "add", &servers[2].client, "--cluster", &cluster, "--promote", "--json"]);
     assert_eq!(again.json()["voter"], true);
     let refused = run(&["member", "init", &servers[2].client, "--json"]);
     assert!(refused.code != 0 && refused.err.contains("already"), "{}", refused.err);
 
     let mut fourth = Server::new(4, dir.path());
     fourth.start(&[]);
-    run(&["member", "add", &fourth.client, "--cluster", &cluster, "--promote"]).ok();
-    run(&["member", "remove", "2", "--cluster", &servers[0].client]).ok();
+    made(&["member", "add", &fourth.client, "--cluster", &cluster, "--promote"]);
+    made(&["member", "remove", "2", "--cluster", &servers[0].client]);
     let none = run(&["member", "remove", "9", "--cluster", &servers[0].client]);
     assert_eq!(none.code, 2, "only the command is wrong: {}", none.err);
     // It was added as a learner that never caught up.
