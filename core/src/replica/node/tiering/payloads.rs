@@ -110,6 +110,8 @@ pub(in crate::replica::node) struct PayloadGate {
     /// The answer to it, and the last refusal that was reported.
     asked: Option<Ticket>,
     refused: Option<String>,
+    /// The queue knows that this leader says how many bytes go to the object store.
+    tells: bool,
     /// Bytes by which blocks that were released are smaller than their appends.
     referred: u64,
     /// Slices were deleted as far as this entry, and when they are looked for again.
@@ -249,6 +251,7 @@ impl PayloadGate {
             asked_until: Moment::default(),
             asked: None,
             refused: None,
+            tells: false,
             referred: 0,
             swept: None,
             sweep_at: Moment::default(),
@@ -475,6 +478,10 @@ impl Node {
         {
             self.tiering.payloads.placement.begin(term, first);
         }
+        if self.tiering.payloads.tells != refers.is_some() {
+            self.tiering.payloads.tells = refers.is_some();
+            self.queue.tells_elsewhere(refers.is_some());
+        }
         let gate = &self.tiering.payloads;
         if refers.is_none() && gate.is_empty() && gate.under_way == 0 && gate.outdated == 0 {
             self.tiering.payloads.breaks |= !taken.is_empty();
@@ -482,6 +489,7 @@ impl Node {
             return Ok(());
         }
         let (term, slice_bytes) = (self.replica.term(), self.options.slice_bytes);
+        let mut elsewhere = 0;
         for item in taken {
             // It overtakes what waits, as thousands of logs are opened one after the other. No append that waits is of its log. A deletion that
             // waits may have to make room for it in a full group: then it is refused as `Full`, and made again. Payload behind it begins with
@@ -491,9 +499,9 @@ impl Node {
                 self.items.push_back(item);
                 continue;
             }
-            let more = self.tiering.payloads.take(item, refers, slice_bytes, term, now);
-            self.queue.goes_elsewhere(more);
+            elsewhere += self.tiering.payloads.take(item, refers, slice_bytes, term, now);
         }
+        self.queue.goes_elsewhere(elsewhere);
         for done in self.tiering.payloads.take_done(now) {
             self.end_put(done, now);
         }

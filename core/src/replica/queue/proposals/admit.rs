@@ -237,8 +237,7 @@ impl ProposalQueue {
 
     fn check_capacity(&self, inner: &Inner, length: usize) -> Result<()> {
         let capacity = self.capacity.load(Ordering::Relaxed);
-        let taken = inner.taken.saturating_sub(inner.elsewhere);
-        let used = self.used() + (inner.bytes + taken + length) as u64;
+        let used = self.used() + (inner.bytes + inner.comes_into_blocks() + length) as u64;
         if used <= capacity {
             return Ok(());
         }

@@ -223,6 +223,9 @@ struct Inner {
     taken: usize,
     /// Of these, bytes that do not come into blocks, because they go to an object store.
     elsewhere: usize,
+    /// Of these, bytes of which the writer says in a moment how many go there, if it says so of any.
+    untold: usize,
+    tells_elsewhere: bool,
     /// No awake thread will look at the queue: the next event has to wake one.
     unattended: bool,
     /// Whether the writer takes appends now.
@@ -245,7 +248,8 @@ impl Inner {
     /// Moves what the writer takes now to `items`: everything, or of a shared group as much as is one turn.
     fn take_items(&mut self, items: &mut VecDeque<Proposal>, block_bytes: usize) {
         if self.turns.is_empty() {
-            self.taken += std::mem::take(&mut self.bytes);
+            self.untold = std::mem::take(&mut self.bytes);
+            self.taken += self.untold;
             (self.appends, self.commands) = (0, 0);
             self.front += self.items.len() as u64;
             *items = std::mem::take(&mut self.items);
@@ -271,6 +275,13 @@ impl Inner {
         }
         self.bytes -= taken;
         self.taken += taken;
+        self.untold = taken;
+    }
+
+    /// Bytes that were taken and will be in blocks, as far as this is known.
+    fn comes_into_blocks(&self) -> usize {
+        let untold = if self.tells_elsewhere { self.untold } else { 0 };
+        self.taken.saturating_sub(self.elsewhere + untold)
     }
 
     /// Whether the queue holds nothing that the writer takes now.
@@ -453,9 +464,17 @@ impl ProposalQueue {
         self.used.fetch_add(stored, Ordering::Relaxed);
     }
 
+    /// Whether the writer says of all bytes that it takes how many go to an object store. Until it has said so they do not count towards
+    /// the capacity: an append would be refused as if they came into the log.
+    pub(crate) fn tells_elsewhere(&self, tells: bool) {
+        self.lock().tells_elsewhere = tells;
+    }
+
     /// Of the bytes that were taken, this many more go to an object store: they do not count towards the capacity.
     pub(crate) fn goes_elsewhere(&self, bytes: usize) {
-        self.lock().elsewhere += bytes;
+        let mut inner = self.lock();
+        inner.elsewhere += bytes;
+        inner.untold = 0;
     }
 
     /// This many of these were stored there, or refused.

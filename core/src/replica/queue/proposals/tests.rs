@@ -76,6 +76,28 @@ fn full_queue_returns_busy_and_full_log_returns_full() {
     assert_eq!(full.unwrap_err().kind(), ErrorKind::Full);
 }
 
+/// An append was refused as full while the writer passed on what it had taken: most of that goes to the object store.
+#[test]
+fn bytes_that_go_elsewhere_count_for_no_moment() {
+    let push = |q: &ProposalQueue, bytes| {
+        let pushed = q.push_record(LogNumber::OWN, &vec![0; bytes], Stamp::default(), WaitLimit::None);
+        pushed.map(drop).map_err(|error| error.kind())
+    };
+    for (tells, elsewhere, second, third) in [
+        (false, 0, Err(ErrorKind::Full), Err(ErrorKind::Full)),
+        (true, 400, Ok(()), Ok(())),
+        (true, 0, Ok(()), Err(ErrorKind::Full)),
+    ] {
+        let q = queue(Some(600));
+        q.tells_elsewhere(tells);
+        assert_eq!(push(&q, 400), Ok(()));
+        take(&q);
+        assert_eq!(push(&q, 300), second);
+        q.goes_elsewhere(elsewhere);
+        assert_eq!(push(&q, 200), third);
+    }
+}
+
 /// Before, a replica that did not lead counted what it refused, and was busy for its callers, and as the next leader.
 #[test]
 fn rate_holds_for_the_leader_alone() {
