@@ -368,9 +368,9 @@ fn branch_is_served_and_others_join_it() {
     fs::create_dir(&place).unwrap();
     let mut servers = vec![Server::new(1, &place)];
     let data = servers[0].data.to_str().unwrap().to_owned();
-    let made = run(&["tier", "branch", location, &data, "--json"]).ok().json();
-    let last = made["last"].as_u64().unwrap();
-    assert!((5_000..5_100).contains(&last) && made["first"] == 1, "{made}");
+    let branch = run(&["tier", "branch", location, &data, "--json"]).ok().json();
+    let last = branch["last"].as_u64().unwrap();
+    assert!((5_000..5_100).contains(&last) && branch["first"] == 1, "{branch}");
     servers[0].start(&arguments);
     append(&servers, last + 1, 6_000);
     reads_all(&servers[0], 6_000);
