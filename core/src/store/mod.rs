@@ -99,8 +99,8 @@ pub(crate) struct Store {
     committed: EntryIndex,
     /// Whether a [`SyncJob`] is in progress.
     syncing: bool,
-    /// Files beside the log's that recovery could not read, and that an object may have to be made of.
-    pub(crate) put_aside: Vec<String>,
+    /// Files beside the log's, until no object can need them.
+    pub(crate) put_aside: PutAside,
 }
 
 /// The end of a block that readers may not see yet.
@@ -109,6 +109,14 @@ struct Uncommitted {
     raft: EntryIndex,
     segment: Arc<Segment>,
     end: usize,
+}
+
+/// Files that recovery could not read, or that do not follow each other, and that an object may have to be made of.
+#[derive(Debug, Default)]
+pub(crate) struct PutAside {
+    pub(crate) names: Vec<String>,
+    /// The last entry before all of them; 0 if it is not known.
+    pub(crate) from: EntryIndex,
 }
 
 /// A sync that can run on another thread while the store is used.
@@ -235,7 +243,7 @@ impl Store {
 
     fn with(disk: Arc<dyn Disk>, segments: Arc<Segments>, allocator: Arc<Allocator>, active: Active) -> Self {
         let (truncation, uncommitted, committed) = (None, VecDeque::new(), EntryIndex(0));
-        let (syncing, put_aside) = (false, Vec::new());
+        let (syncing, put_aside) = (false, PutAside::default());
         Self { disk, segments, allocator, active, truncation, uncommitted, committed, syncing, put_aside }
     }
 

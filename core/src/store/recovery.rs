@@ -30,6 +30,7 @@ pub(crate) mod decision_table;
 pub(crate) mod gap;
 pub(crate) mod tail;
 
+use super::PutAside;
 use super::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use super::format::geometry::SEGMENT_HEADER_BYTES;
 use super::format::identity::Identity;
@@ -68,7 +69,7 @@ pub(crate) struct Survey {
     /// Files that contain nothing of the log any more: prepared and not begun, or discarded.
     pub(crate) leftovers: Vec<Leftover>,
     /// Files that may have entries of an object that is to be made again, and cannot be read now.
-    pub(crate) put_aside: Vec<String>,
+    pub(crate) put_aside: PutAside,
     /// Where an unfinished or damaged write was truncated, and the reason, for the program's log.
     pub(crate) torn: Option<(PathBuf, usize, Malformed)>,
 }
@@ -222,7 +223,7 @@ fn read_last(opened: &SegmentFile, learner: &mut dyn Learn) -> Result<Survey> {
         remnants: (!clean && at < end).then_some(at..end),
         unsealed: Vec::new(),
         leftovers: Vec::new(),
-        put_aside: Vec::new(),
+        put_aside: PutAside::default(),
         torn: (later.end > at).then(|| (opened.path.clone(), at, why)),
         scanner,
         walk,
@@ -327,7 +328,10 @@ fn keep_for_suspect(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Le
         files.names.insert(found.segment.number, file_name(found.segment.number));
     }
     if stay {
-        survey.put_aside = std::mem::take(&mut files.names).into_values().collect();
+        let oldest = files.names.keys().next().and_then(|number| files.open(*number).ok().flatten());
+        let begins = oldest.and_then(|oldest| oldest.begins().ok()?.base().ok());
+        let from = begins.map_or(EntryIndex(0), |base| base.raft);
+        survey.put_aside = PutAside { names: std::mem::take(&mut files.names).into_values().collect(), from };
     }
     kept.into_iter().for_each(|(found, _)| keep(survey, found));
 }

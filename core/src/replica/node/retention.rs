@@ -95,6 +95,9 @@ impl Node {
         let needed = object.map_or(known, |(_, begin, _)| if planted!(98) { known } else { begin.raft });
         let held = self.held_by_scrub().map_or(needed, |begin| begin.raft);
         self.tiering.holds_discarded = held < needed;
+        if self.tiering.holds_discarded {
+            self.knows_suspects(Moment::default()); // else all objects are listed at once
+        }
         self.writer.store.drop_below(first, known.min(needed).min(held));
         self.replica.dropped_to(self.writer.archive.first());
         self.queue.recount(self.writer.store.segments.bytes_from(first));

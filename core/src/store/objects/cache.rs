@@ -189,13 +189,20 @@ impl ObjectCache {
         has_fetched()
     }
 
-    /// As [`Self::has_fetched`], and tries the object at once if nothing was returned yet: its bytes need not be known.
+    /// As [`Self::has_fetched`], and tries the object at once if nothing was returned yet, or the root of its log. Its bytes need not be
+    /// known.
     ///
     /// # Errors
     /// Those of the object store.
     pub(crate) fn try_object(&self, owner: LogId, number: u64) -> Result<()> {
         if self.fetched.load(Ordering::Relaxed) == 0 {
-            let got = self.vault.get(&object_name(owner, number), 0..1)?;
+            let got = match self.vault.get(&object_name(owner, number), 0..1) {
+                // It may have been discarded and deleted meanwhile. The root of its log stays, and is in no other place.
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    self.vault.get(&root_name(owner), 0..1).map_err(|_| error)?
+                }
+                got => got?,
+            };
             self.fetched.fetch_add(got.len() as u64, Ordering::Relaxed);
         }
         Ok(())

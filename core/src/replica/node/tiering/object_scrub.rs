@@ -365,15 +365,19 @@ impl Node {
 
     /// The same, also of entries in files that recovery could not read: a later start can.
     fn may_have_all_behind(&self, begin: Base) -> bool {
-        self.has_all_behind(begin) || !self.writer.store.put_aside.is_empty()
+        let put_aside = &self.writer.store.put_aside;
+        self.has_all_behind(begin) || !put_aside.names.is_empty() && put_aside.from <= begin.raft
     }
 
     /// Removes the files that recovery put aside for suspects, once there are none.
     pub(super) fn remove_put_aside(&mut self, now: Moment) {
-        if self.writer.store.put_aside.is_empty() || self.may_have_last_copy() || !self.knows_suspects(now) {
+        if self.writer.store.put_aside.names.is_empty()
+            || self.may_have_last_copy()
+            || !self.knows_suspects(now)
+        {
             return;
         }
-        let names = std::mem::take(&mut self.writer.store.put_aside);
+        let names = std::mem::take(&mut self.writer.store.put_aside).names;
         let disk = self.writer.store.disk.clone();
         self.writer.store.allocator.run_in_background(move || {
             for name in names {
@@ -419,8 +423,13 @@ impl Node {
         let objects = &self.replica.sequencer.committed().objects;
         let mut held = scrub.known_suspects();
         held.extend(scrub.examining.iter().map(|examining| examining.number));
-        // All can be suspects: a discard cuts this one in two. No other file goes before all objects were listed.
-        held.extend(scrub.memory.is_lost.then(|| objects.number()));
+        // Until all objects were listed any can be one: a discard cuts this one in two. No other file goes before.
+        let is_unlisted =
+            self.options.object_scrub.is_some() && self.tiering.vault.is_some() && !scrub.memory.is_listed;
+        held.extend((scrub.memory.is_lost || is_unlisted).then(|| objects.number()));
+        // No replica of this log makes objects of its ancestors.
+        let own_from = objects.lineage(self.tiering.log).own_from();
+        held.retain(|number| *number >= own_from);
         if held.is_empty() {
             return None;
         }
@@ -471,7 +480,7 @@ impl Node {
     }
 
     /// Whether all suspects are known. If not, all objects are listed soon: no file may go before.
-    pub(super) fn knows_suspects(&mut self, now: Moment) -> bool {
+    pub(in super::super) fn knows_suspects(&mut self, now: Moment) -> bool {
         let scrub = &mut self.tiering.scrub;
         let is_off = self.options.object_scrub.is_none() && !scrub.memory.is_lost;
         if scrub.memory.is_listed || is_off {
@@ -516,8 +525,13 @@ impl Node {
                 wrong.into_iter().for_each(|number| self.suspect_object(number, now));
                 if std::mem::take(&mut self.tiering.scrub.memory.is_lost) {
                     let objects = &self.replica.sequencer.committed().objects;
-                    let here = objects.stored().filter(|at| self.has_all_behind(at.begin));
-                    let first = self.writer.archive.first().raft;
+                    let here = objects.stored().filter(|at| self.may_have_all_behind(at.begin));
+                    let put_aside = &self.writer.store.put_aside;
+                    let first = if put_aside.names.is_empty() {
+                        self.writer.archive.first().raft
+                    } else {
+                        put_aside.from
+                    };
                     let runs = objects.runs().filter(|run| first < run.rows.end.raft);
                     let older = runs.flat_map(|run| run.number..run.rows.below);
                     let here: Vec<_> = here.map(|at| at.number).chain(older).collect();

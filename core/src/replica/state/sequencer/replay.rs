@@ -391,13 +391,14 @@ impl Opened<'_> {
         let sequencer = &self.replayed.sequencer;
         let tables = [sequencer.objects(), &sequencer.committed().objects];
         let begins = tables.into_iter().flat_map(|objects| {
-            let rows = objects.stored().filter(|at| suspects.contains(&at.number)).map(|at| at.begin.raft);
+            let rows = objects.stored().filter(|at| suspects.contains(&at.number));
+            let rows = rows.map(|at| (at.begin.raft, at.begin.raft));
             // Where it begins in its run is in its row, which the log does not have.
-            let of_run = |number: &u64| objects.run_of(*number).map(|run| run.begin.raft);
+            let of_run =
+                |number: &u64| objects.run_of(*number).map(|run| (run.begin.raft, run.rows.end.raft));
             rows.chain(suspects.iter().filter_map(of_run))
         });
-        let begins: Vec<_> = begins.collect();
-        Some((*begins.iter().min()?, *begins.iter().max()?))
+        begins.reduce(|(first, last), (from, to)| (first.min(from), last.max(to)))
     }
 }
 

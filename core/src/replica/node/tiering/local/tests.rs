@@ -501,7 +501,7 @@ fn files_beside_one_that_was_put_aside_stay() {
     let eio = Fault { call: Some(Call::Read), nth: 1, lasting: true, trouble: Trouble::Eio(Landed::Nothing) };
     assert!(disk.plan_on(&file_name(5), eio));
     let mut node = node_on(&disk, options());
-    assert_eq!(node.writer.store.put_aside.len(), 5);
+    assert_eq!(node.writer.store.put_aside.names.len(), 5);
     disk.heal();
     node.tiering.vault = Some(Arc::new(MemoryVault::default()));
     node.end_listing(Ok([].into()), Moment::START);
@@ -514,5 +514,5 @@ fn files_beside_one_that_was_put_aside_stay() {
     node.tiering.scrub.suspects.clear();
     assert_eq!(node.left_by_restart(), Some(end.next));
     node.remove_put_aside(Moment::START);
-    assert!(node.writer.store.put_aside.is_empty() && SegmentFile::open(&disk, 5).is_err());
+    assert!(node.writer.store.put_aside.names.is_empty() && SegmentFile::open(&disk, 5).is_err());
 }
