@@ -85,16 +85,16 @@ fn bytes_that_go_elsewhere_count_for_no_moment() {
     };
     for (tells, elsewhere, second, third) in [
         (false, 0, Err(ErrorKind::Full), Err(ErrorKind::Full)),
-        (true, 400, Ok(()), Ok(())),
+        (true, 600, Ok(()), Ok(())),
         (true, 0, Ok(()), Err(ErrorKind::Full)),
     ] {
-        let q = queue(Some(600));
+        let q = queue(Some(1000));
         q.tells_elsewhere(tells);
-        assert_eq!(push(&q, 400), Ok(()));
+        assert_eq!(push(&q, 600), Ok(()));
         take(&q);
-        assert_eq!(push(&q, 300), second);
+        assert_eq!(push(&q, 500), second);
         q.goes_elsewhere(elsewhere);
-        assert_eq!(push(&q, 200), third);
+        assert_eq!(push(&q, 300), third);
     }
 }
 
