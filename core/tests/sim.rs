@@ -189,6 +189,14 @@ fn seed_2033_repairs_an_opening_behind_a_jump() {
     assert!(report.counts.of(Fault::Repair) > 0);
 }
 
+/// All members had discarded an entry that a replica needed for its repair, and the replica said so. Another one had been removed, ran on for
+/// a while, and had files that begin before this entry. They also ended before it, and the check took the entry to be there.
+#[test]
+fn seed_2350_removed_replica_does_not_count_as_having_an_entry() {
+    let report = run(2350);
+    assert!(report.violation.is_none(), "{}", report.violation.unwrap());
+}
+
 /// The story that `make sim SEED=n` prints is that of the very run.
 #[test]
 fn listening_changes_nothing() {
