@@ -5,7 +5,7 @@
 //! of one.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
-use chiplog::sim::{Counts, Plan, Report, Simulation, run};
+use chiplog::sim::{Counts, Fault, Plan, Report, Simulation, run};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Instant;
@@ -177,6 +177,23 @@ fn seed_1286_jumps_before_the_first_object_and_learns_of_the_discard_later() {
 #[test]
 fn seed_1048_demoted_leader_reports_the_commit_to_a_later_term() {
     let report = run(1048);
+    assert!(report.violation.is_none(), "{}", report.violation.unwrap());
+}
+
+/// A replica jumped, its first file was there again after a power cut, and the opening behind the jump was damaged. The repair took the old
+/// file for the one before, and ended because the entries between had no room in the gap.
+#[test]
+fn seed_2033_repairs_an_opening_behind_a_jump() {
+    let report = run(2033);
+    assert!(report.violation.is_none(), "{}", report.violation.unwrap());
+    assert!(report.counts.of(Fault::Repair) > 0);
+}
+
+/// All members had discarded an entry that a replica needed for its repair, and the replica said so. Another one had been removed, ran on for
+/// a while, and had files that begin before this entry. They also ended before it, and the check took the entry to be there.
+#[test]
+fn seed_2350_removed_replica_does_not_count_as_having_an_entry() {
+    let report = run(2350);
     assert!(report.violation.is_none(), "{}", report.violation.unwrap());
 }
 

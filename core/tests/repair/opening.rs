@@ -2,7 +2,7 @@
 
 use super::trio::{
     DATA, ELECTION_TIMEOUT, HARD_STATE, NO_SCRUB, NODES, OPENING, PATIENCE, SCRUB, Trio, blocks, flip, nth,
-    options, record, wait,
+    options, raft_index, record, wait,
 };
 use chiplog::cluster::{Bootstrap, Change, Role};
 use chiplog::disk::sim::SimDisk;
@@ -193,4 +193,67 @@ fn only_voter_refuses_to_open() {
     let error = open(&disk, Bootstrap::Existing).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(error.to_string().contains(&name));
+}
+
+/// A replica jumped, and the removal of its older files was not durable: after a power cut they were there again. The opening behind the jump
+/// was damaged. The repair took the older file for the one before, and ended because the entries between had no room in the gap.
+#[test]
+fn opening_behind_a_jump_is_repaired_although_older_files_are_there_again() {
+    let mut trio = Trio::new();
+    // Replica 3 keeps in one large segment what the leader removes.
+    open_with_large_segments(&mut trio, 3);
+    trio.append(60, 4000);
+    trio.let_lead(1);
+    trio.stop(2);
+    let (before, old) = (trio.disk(2).visible(), trio.segments(2));
+    trio.append(90, 4000);
+    let first = Index(trio.last().0 - 10);
+    trio.log(1).discard(first).unwrap();
+    trio.records.retain(|index, _| *index >= first);
+    wait("the leader to remove files", || trio.segments(1).len() <= 2);
+    open_with_large_segments(&mut trio, 2);
+    trio.append(3, 1000);
+    let end = trio.log(1).status().replica.committed_entry.0;
+    wait("its record of the commit", || recorded_commit(&trio, 2) >= end);
+    trio.stop(2);
+    let names = trio.segments(2);
+    let [name] = &names[..] else { panic!("it has not jumped: {old:?}, then {names:?}") };
+    let mut image = trio.disk(2).visible();
+    let sound = image.file(name).unwrap();
+    for old in &old {
+        image.insert(old, &before.file(old).unwrap());
+    }
+    assert!(image.damage(name, &flip(nth(&blocks(&sound), OPENING, 0).0 + 70)));
+    trio.disks[1] = SimDisk::new(image);
+    trio.recovers(2, "the repair of the opening");
+    assert!(trio.log(2).metrics().repaired >= 1);
+    let after = trio.disk(2).visible();
+    assert!(old.iter().all(|name| after.file(name).is_none()), "an old file is part of the log");
+    let repaired = after.file(name).unwrap();
+    let entries: Vec<_> = blocks(&sound).into_iter().filter(|b| b.2 <= 4).collect();
+    for (at, length, _) in entries {
+        let block = at as usize + 64..(at + length) as usize;
+        assert_eq!(repaired[block.clone()], sound[block], "entry {}", raft_index(&sound, at));
+    }
+    trio.let_lead(2);
+    trio.append(20, 4000);
+    (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
+}
+
+/// Opens a follower with segments that hold all that a test appends.
+fn open_with_large_segments(trio: &mut Trio, node: u64) {
+    if trio.logs[node as usize - 1].is_some() {
+        trio.let_lead(1);
+        trio.stop(node);
+    }
+    let options = options(node, Bootstrap::Existing, &trio.network, NO_SCRUB).segment_bytes(4 << 20);
+    trio.logs[node as usize - 1] = Some(Log::open_on(Arc::new(trio.disk(node).clone()), options).unwrap());
+}
+
+/// The highest commit index in the hard states of a replica's newest file.
+fn recorded_commit(trio: &Trio, node: u64) -> u64 {
+    let name = trio.segments(node).pop().unwrap();
+    let file = trio.disk(node).visible().file(&name).unwrap();
+    let states = blocks(&file).into_iter().filter(|b| b.2 == HARD_STATE).map(|b| b.0 as usize + 64 + 16);
+    states.map(|at| u64::from_le_bytes(file[at..at + 8].try_into().unwrap())).max().unwrap_or_default()
 }

@@ -15,7 +15,7 @@ use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::geometry::SEGMENT_BYTES_MAX;
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
 use crate::store::format::segment::{HardState, Opening, SegmentHeader};
-use crate::store::read::chain::Walk;
+use crate::store::read::chain::{Learn as _, Walk};
 use crate::store::read::scanner::Scanner;
 use crate::store::read::segment_files::{Files, SegmentFile};
 use crate::store::recovery::Past;
@@ -266,7 +266,7 @@ fn end_before(damaged: &DamagedLog, number: u64, upto: EntryIndex) -> Result<Opt
     Ok(Some(End { place: Place { end, ..place }, base, committed, is_sure: false }))
 }
 
-fn unlearnt(damaged: &DamagedLog) -> Sequencer {
+pub(crate) fn unlearnt(damaged: &DamagedLog) -> Sequencer {
     Sequencer::new(Owner::Node(damaged.cluster.node), Membership::default(), &damaged.options)
 }
 
@@ -326,6 +326,25 @@ pub(crate) fn state_before(damaged: &DamagedLog, gap: &Gap) -> Result<Option<Seq
     Walk::new(&holding).run(&mut holding.scanner(), &mut Past { learner: &mut replayed, to })?;
     let sequencer = replayed.sequencer;
     Ok((sequencer.end().raft == to).then_some(sequencer))
+}
+
+/// The state after the sound blocks that follow a gap in its segment. `before`: the state after its last entry.
+///
+/// # Errors
+/// `Io`.
+pub(crate) fn state_behind(damaged: &DamagedLog, gap: &Gap, before: Sequencer) -> Result<Sequencer> {
+    let mut replayed = Replayed { sequencer: before, options: &damaged.options };
+    let Some((file, mut at)) = find_file(damaged, gap.place.number)?.zip(gap.to) else {
+        return Ok(replayed.sequencer);
+    };
+    let mut scanner = file.scanner();
+    while at + BLOCK_HEADER_BYTES <= scanner.limit()
+        && let Ok((header, body)) = scanner.block(at)?
+        && replayed.learn(&header, body).is_ok()
+    {
+        at += header.stride();
+    }
+    Ok(replayed.sequencer)
 }
 
 /// The highest term in sound blocks, from the block before a gap on, and the vote in it, if one was cast; 0: the blocks

@@ -16,7 +16,8 @@
 //!
 //! A lost opening block is rebuilt from the contents of the previous segment. A conflict can have truncated that
 //! segment at an unknown point. So its last entry there counts only once another replica has it too, or it is known to
-//! be committed ([`Gap::begin_behind`]).
+//! be committed ([`Gap::begin_behind`]). A segment that is older than a jump shows nothing of the opening, and can be there again after a
+//! crash. The entries from its end on then have no room in the gap ([`Gap::moved_behind`]).
 //!
 //! Invariants:
 //! - only ranges that failed their checks are written, and only with bytes that were checked;
@@ -178,6 +179,17 @@ impl Gap {
         let at_end = self.anchor == (self.before.raft, self.before.term);
         let is_sure = is_sure || at_end || self.before.raft <= committed;
         self.basis = if is_sure { Basis::Sure } else { Basis::Presumed };
+    }
+
+    /// The same gap of a lost opening, if the segment began behind this entry.
+    pub(crate) fn moved_behind(&self, entry: &BlockHeader) -> Self {
+        Self { before: Point::behind(entry), basis: Basis::Sure, ..self.clone() }
+    }
+
+    /// Whether blocks with these headers fit in the gap. False also if its end is not known.
+    pub(crate) fn has_room_for<'a>(&self, blocks: impl Iterator<Item = &'a BlockHeader>) -> bool {
+        let taken: usize = blocks.map(BlockHeader::stride).sum();
+        self.to.is_some_and(|to| self.from + taken <= to)
     }
 
     /// The entry before the gap, if it must be confirmed.

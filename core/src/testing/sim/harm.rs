@@ -6,6 +6,9 @@
 //! older segment shows its contents, and no file between both is missing: a segment whose entries were all truncated
 //! is removed, and without the opening nothing shows that it held no others. Nor if it alone says where the files of a log with objects
 //! begin: files are removed once their records are in objects and an opening says so, and without that opening they count as lost.
+//! Behind a jump no older segment shows its contents, also if files of before the jump are there again after a power cut. It is damaged only
+//! where the segment itself shows that all before it is discarded, and where the old files end in committed entries: then the contents follow
+//! from these and from entries of others.
 //!
 //! Hard states are damaged only where the remaining blocks show that each committed command is committed. The reason:
 //! files are removed once a durable block says that their discard is committed. Without that block they count as lost,
@@ -16,6 +19,8 @@
 
 use super::fault::Fault;
 use crate::disk::sim::{Image, Rng};
+use crate::replica::queue::proposals::Command;
+use crate::replica::state::command::parse_command;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_body};
 use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::store::format::objects;
@@ -57,14 +62,17 @@ pub(super) fn find(image: &Image, kind: Fault, rng: &mut Rng) -> Option<Harm> {
             rng.pick(entries.get(from..)?).copied().into_iter().collect()
         }
         Fault::DamagedOpening => {
-            before
-                .as_ref()
-                .filter(|before| is_without_gap(image, before, &last) && shows_begin(image, before, &last))?;
+            before.as_ref().filter(|before| {
+                let shows_opening = before.leads_to(last.base()) || last.needs_nothing_of(before);
+                shows_opening && is_without_gap(image, before, &last) && shows_begin(image, before, &last)
+            })?;
             last.proven().take(1).collect()
         }
         Fault::DamagedCut => {
-            let goes_on =
-                |before: &&Segment| before.goes_on_behind(last.base().0) && shows_begin(image, before, &last);
+            let goes_on = |before: &&Segment| {
+                let is_cut = before.leads_to(last.base()) && before.goes_on_behind(last.base().0);
+                is_cut && shows_begin(image, before, &last)
+            };
             let before = before.as_ref().filter(goes_on)?;
             // Without its footer nothing in it shows where it was truncated.
             older.push((before.name.clone(), (before.bytes - FOOTER_BYTES) as u64 * 8));
@@ -140,6 +148,8 @@ pub(super) struct Block {
     state: Option<HardState>,
     /// The first record of the files, if it is a hard state that says so.
     pub(super) kept: Option<Index>,
+    /// The log's first record, if it is a command that discards those before it.
+    discards: Option<Index>,
 }
 
 impl Segment {
@@ -159,7 +169,14 @@ impl Segment {
                 _ => None,
             };
             let kept = if header.kind == Kind::HardState { HardState::kept_from(body) } else { None };
-            blocks.push(Block { at, header, state, kept });
+            let discards = match header.kind {
+                Kind::Command => match parse_command(body) {
+                    Ok(Command::Discard { first }) => Some(first),
+                    _ => None,
+                },
+                _ => None,
+            };
+            blocks.push(Block { at, header, state, kept, discards });
             at += header.stride();
         }
         let first = blocks.first().filter(|b| b.header.kind == Kind::Opening)?;
@@ -177,6 +194,29 @@ impl Segment {
     fn proven(&self) -> impl Iterator<Item = &Block> {
         let durable = self.blocks.iter().map(|b| b.header.durable_upto as usize).max().unwrap_or_default();
         self.blocks.iter().filter(move |b| b.at < durable)
+    }
+
+    /// Whether it holds this entry, or begins behind it.
+    fn leads_to(&self, base: (EntryIndex, Term)) -> bool {
+        let is_it = |b: &Block| (b.header.raft_index, b.header.term) == base;
+        self.blocks.iter().any(is_it)
+    }
+
+    /// The last entry that is committed according to these blocks.
+    fn committed<'a>(blocks: impl Iterator<Item = &'a Block>) -> EntryIndex {
+        blocks.filter_map(|b| b.state).map(|state| state.commit).max().unwrap_or_default()
+    }
+
+    /// Whether it shows without its opening that everything before it is committed and discarded, as this older segment is as far as it goes.
+    fn needs_nothing_of(&self, before: &Self) -> bool {
+        let committed = Self::committed(self.blocks.iter().skip(1));
+        let commands = self.blocks.iter().filter(|b| b.header.raft_index <= committed);
+        let begins = self.blocks.first().map(|b| b.header.first);
+        let ends = before.blocks.last().map(|b| b.header.raft_index);
+        self.opening.objects.is_empty()
+            && self.base().0 <= committed
+            && commands.filter_map(|b| b.discards).max() >= begins
+            && ends.is_some_and(|end| end <= Self::committed(before.blocks.iter()))
     }
 
     /// Whether it holds entries after this one.

@@ -11,10 +11,11 @@
 //! Only recovery decides what is damage; [`diagnose`] determines which entries are missing.
 //!
 //! [`terms`]: the term and vote of a replica that has lost its own. [`superseded`]: damage in entries that were never
-//! committed. [`members`]: the replicas to ask. [`treatment`]: the repair of one gap.
+//! committed. [`jumped`]: lost openings behind a jump. [`members`]: the replicas to ask. [`treatment`]: the repair of one gap.
 //!
 //! Must not know: threads, raft's state.
 
+mod jumped;
 mod members;
 mod superseded;
 mod terms;
@@ -37,6 +38,7 @@ use crate::store::format::segment::HardState;
 use crate::sync::clock::Moment;
 use crate::types::{DirectoryId, EntryIndex, Index, NodeId, Term};
 use bytes::Bytes;
+use jumped::fill_behind_jump;
 use members::Members;
 use superseded::{Doubt, replace_from_gap};
 use terms::{Terms, binding, with_state};
@@ -225,7 +227,12 @@ impl Repairing {
                 state = Some(self.bound_by_disk(learnt)?);
             }
             let opening = opening.clone().map(|opening| with_state(opening, state)).transpose();
-            let bytes = match opening.and_then(|o| fetcher.gap.fill(o.as_ref(), fetcher.spares(), state)) {
+            let (gap, spares) = (&fetcher.gap, fetcher.spares());
+            let filled = match opening.and_then(|o| gap.fill(o.as_ref(), spares, state)) {
+                Ok(bytes) => Ok(bytes),
+                Err(why) => fill_behind_jump(&self.damaged, gap, spares, state)?.ok_or(why),
+            };
+            let bytes = match filled {
                 Ok(bytes) => bytes,
                 Err(why) => {
                     self.doubt(Some(why));

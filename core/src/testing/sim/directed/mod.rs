@@ -627,6 +627,31 @@ mod tests {
         assert_eq!(segment_before_a_gap_in_the_numbers_is_repaired(), Ok(()));
     }
 
+    /// A replica that was removed ran on, with files that begin before an entry which a damaged replica lacked, and which all members had
+    /// discarded. The check took the entry to be there, although the removed replica had never got it, and is not asked.
+    #[test]
+    fn replica_that_was_removed_does_not_count_as_having_an_entry() {
+        let mut stage = Stage::new(3, 0).unwrap();
+        stage.append_many(5).unwrap();
+        let leader = stage.leader().unwrap();
+        let out = stage.other(&[leader]).unwrap();
+        stage.advance(ELECTION_TIMEOUT).unwrap();
+        let last = |stage: &mut Stage, node| stage.world.machine(node).unwrap().summary().last_raft;
+        let entry = last(&mut stage, out);
+        assert!(!stage.world.has_nobody(entry));
+        stage.world.order(Task::Remove(out));
+        stage.until("it has left", |w| w.left.contains(&out)).unwrap();
+        assert!(!stage.world.has_nobody(entry), "the members have it");
+        stage.append_many(5).unwrap();
+        let (later, end) = (last(&mut stage, leader), last(&mut stage, out));
+        assert!(later > end && !stage.world.has_nobody(later));
+        stage.world.hosts.retain(|node, _| *node == out);
+        assert!(stage.world.has_nobody(later) && stage.world.has_nobody(entry));
+        // Of a member what it has counts, and nothing behind that.
+        stage.world.left.clear();
+        assert!(stage.world.has_nobody(later) && !stage.world.has_nobody(entry));
+    }
+
     #[test]
     fn every_directed_scenario_holds_without_a_bug() {
         for (name, play) in SCENARIOS {
