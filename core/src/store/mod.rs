@@ -48,6 +48,7 @@ use format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, padded};
 use format::geometry::{SEGMENT_HEADER_BYTES, data_limit};
 use format::segment::{FORMAT_VERSION_FIRST, IndexEntry, KEPT_STATE_BYTES, version_of};
 use read::entry_lookup::Archive;
+use read::segment_files::PutAside;
 use segment::version::raise_version;
 use segment::{Base, Extent, Segment, Segments, file_name};
 use std::collections::VecDeque;
@@ -109,14 +110,6 @@ struct Uncommitted {
     raft: EntryIndex,
     segment: Arc<Segment>,
     end: usize,
-}
-
-/// Files that recovery could not read, or that do not follow each other, and that an object may have to be made of.
-#[derive(Debug, Default)]
-pub(crate) struct PutAside {
-    pub(crate) names: Vec<String>,
-    /// The last entry before all of them; 0 if it is not known.
-    pub(crate) from: EntryIndex,
 }
 
 /// A sync that can run on another thread while the store is used.

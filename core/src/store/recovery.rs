@@ -30,14 +30,13 @@ pub(crate) mod decision_table;
 pub(crate) mod gap;
 pub(crate) mod tail;
 
-use super::PutAside;
 use super::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use super::format::geometry::SEGMENT_HEADER_BYTES;
 use super::format::identity::Identity;
 use super::format::segment::{Footer, Opening};
 use super::read::chain::{KeptForSuspects, Learn, Proven, Walk};
 use super::read::scanner::Scanner;
-use super::read::segment_files::{Begun, Files, Leftover, SegmentFile};
+use super::read::segment_files::{Begun, Files, Leftover, PutAside, SegmentFile};
 use super::recovery::decision_table::{Break, Verdict, decide};
 use super::recovery::tail::Follow;
 use super::segment::{Base, Segment, file_name, file_number};
@@ -328,9 +327,12 @@ fn keep_for_suspect(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Le
         files.names.insert(found.segment.number, file_name(found.segment.number));
     }
     if stay {
-        let oldest = files.names.keys().next().and_then(|number| files.open(*number).ok().flatten());
-        let begins = oldest.and_then(|oldest| oldest.begins().ok()?.base().ok());
-        let from = begins.map_or(EntryIndex(0), |base| base.raft);
+        let begins = |number: &u64| {
+            let base = files.open(*number).ok().flatten()?.begins().ok()?.base().ok()?;
+            Some(base.raft)
+        };
+        let from =
+            files.names.keys().map(|number| begins(number).unwrap_or_default()).min().unwrap_or_default();
         survey.put_aside = PutAside { names: std::mem::take(&mut files.names).into_values().collect(), from };
     }
     kept.into_iter().for_each(|(found, _)| keep(survey, found));

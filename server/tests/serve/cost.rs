@@ -27,7 +27,7 @@ fn appends_of_the_default_log_and_of_groups_are_measured() {
     reader.args(["read", &format!("{client}/orders"), "--follow"]).stdout(Stdio::null());
     let mut reader = reader.spawn().unwrap();
     wait("the reader follows", || {
-        server.page("/metrics").1.contains("\nchiplog_streams{stream=\"read\"} 1\n").then_some(())
+        server.page("/metrics").1.contains("\nchiplog_streams{stream=\"read\"} 1.0\n").then_some(())
     });
     let cost = std::thread::scope(|scope| {
         let cost = scope.spawn(|| run(&["cost", client, "--seconds", "2", "--json"]));

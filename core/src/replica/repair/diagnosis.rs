@@ -340,6 +340,7 @@ pub(crate) fn state_behind(damaged: &DamagedLog, gap: &Gap, before: Sequencer) -
     let mut scanner = file.scanner();
     while at + BLOCK_HEADER_BYTES <= scanner.limit()
         && let Ok((header, body)) = scanner.block(at)?
+        && header.kind != Kind::Opening // one that is misplaced would replace the state
         && replayed.learn(&header, body).is_ok()
     {
         at += header.stride();

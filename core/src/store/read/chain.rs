@@ -13,7 +13,7 @@ use crate::types::{EntryIndex, Index};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What recovery keeps for objects that may have to be stored again.
+/// The entries that recovery keeps for objects that may have to be stored again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeptForSuspects {
     /// The last entry before the first of them, and before the last one.

@@ -10,6 +10,7 @@ use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::store::format::identity::{Identity, newer};
 use crate::store::format::segment::{Footer, HeaderFault, SegmentHeader};
 use crate::store::segment::{Base, file_name};
+use crate::types::EntryIndex;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io;
@@ -22,6 +23,14 @@ pub(crate) struct Leftover {
     pub(crate) name: String,
     /// Its size if it can be reused; 0 if it is only to be removed.
     pub(crate) bytes: u64,
+}
+
+/// Files that recovery could not read, or that do not follow each other, and that an object may have to be made of.
+#[derive(Debug, Default)]
+pub(crate) struct PutAside {
+    pub(crate) names: Vec<String>,
+    /// The last entry before all of them; 0 if it is not known.
+    pub(crate) from: EntryIndex,
 }
 
 /// An opened segment file with its header checked.

@@ -527,11 +527,9 @@ impl Node {
                     let objects = &self.replica.sequencer.committed().objects;
                     let here = objects.stored().filter(|at| self.may_have_all_behind(at.begin));
                     let put_aside = &self.writer.store.put_aside;
-                    let first = if put_aside.names.is_empty() {
-                        self.writer.archive.first().raft
-                    } else {
-                        put_aside.from
-                    };
+                    let aside = (!put_aside.names.is_empty()).then_some(put_aside.from);
+                    let first = self.writer.archive.first().raft;
+                    let first = aside.map_or(first, |from| first.min(from));
                     let runs = objects.runs().filter(|run| first < run.rows.end.raft);
                     let older = runs.flat_map(|run| run.number..run.rows.below);
                     let here: Vec<_> = here.map(|at| at.number).chain(older).collect();

@@ -24,6 +24,7 @@ use crate::replica::repair::offline::terms::with_state;
 use crate::replica::state::sequencer::{Committed, Sequencer};
 use crate::store::format::block::BlockHeader;
 use crate::store::format::segment::HardState;
+use crate::store::read::segment_files::SegmentFile;
 use crate::store::recovery::gap::{BlockCopy, Gap};
 use crate::store::segment::Base;
 
@@ -50,13 +51,16 @@ pub(super) fn fill_behind_jump(
     if begins(&sequencer, spares).is_some() {
         return Ok(None);
     }
+    // The footer of a full segment says where it begins, and its index where each entry is.
+    let footer = SegmentFile::open(&*damaged.disk, gap.place.number)?.footer;
+    let begins_there = |base: Base| footer.as_ref().is_none_or(|footer| Base::before(footer) == base);
     let mut found = None;
     for (n, (header, body)) in spares.iter().enumerate() {
         if sequencer.replay(header, &body.concat(), &damaged.options).is_err() {
             return Ok(None);
         }
         let behind = &spares[n + 1..];
-        if found.is_none() && gap.has_room_for(headers(behind)) {
+        if found.is_none() && begins_there(sequencer.end()) && gap.has_room_for(headers(behind)) {
             found = begins(&sequencer, behind).map(|opening| (header, sequencer.end(), opening, behind));
         }
     }

@@ -248,12 +248,27 @@ impl Probe {
         Ok((follows || self.scanner.later(behind)?.durable_upto <= behind).then_some(header))
     }
 
-    /// Whether a sound hard state block follows `at`.
+    /// Whether a sound hard state block follows `at` that recovery keeps: a later block proves it, or no block is damaged before it. One
+    /// behind a torn write is cut off with that.
     ///
     /// # Errors
     /// `Io`.
     pub(crate) fn state_follows(&mut self, at: usize) -> Result<bool> {
-        Ok(self.states(at)?.iter().any(|(is_whole, _)| *is_whole))
+        let proven = self.scanner.later(at)?.durable_upto;
+        let (mut from, mut unbroken) = (at, at);
+        while let Some((found, header)) = self.scanner.seek(from, self.scanner.limit())? {
+            if let Ok((block, body)) = self.scanner.block(found)? {
+                let is_kept = found < proven || found == unbroken;
+                if is_kept && state_of(&block, &body).is_some() {
+                    return Ok(true);
+                }
+                if found == unbroken {
+                    unbroken = found + header.stride();
+                }
+            }
+            from = found + BLOCK_HEADER_BYTES;
+        }
+        Ok(false)
     }
 
     /// Terms and votes in the sound headers from `at` on. The flag: it is a hard state, possibly of an opening;
