@@ -443,17 +443,31 @@ impl LogSlot {
         to_status(&Error::new(ErrorKind::NotFound, what), None)
     }
 
-    /// Records that an append to the default log was rejected; after `Full`, the server's status shows it.
+    /// Records that an append to a log was rejected; after `Full`, the server's status shows it.
     pub(crate) fn refused(&self, log: &Log, error: &Error) {
-        if self.opened().is_some_and(|own| own.log_id() == log.log_id()) {
-            self.room.refused(log, error);
+        if error.kind() == ErrorKind::Full
+            && let Some(replica) = self.replica_of(log)
+        {
+            self.room.refused(&replica, error);
         }
     }
 
-    /// Why the log accepts no appends for lack of room, if this replica leads.
-    pub(crate) fn fullness(&self) -> Option<String> {
-        let log = self.opened().filter(|log| log.role() == chiplog::cluster::Role::Leader)?;
-        self.room.why_none(log)
+    /// Why a log accepts no appends for lack of room, if this server leads it. A named log has the room of its group.
+    pub(crate) fn fullness(&self, log: &Log) -> Option<String> {
+        if log.role() != chiplog::cluster::Role::Leader {
+            return None;
+        }
+        self.room.why_none(&self.replica_of(log)?)
+    }
+
+    /// The replica in whose files a log is: the default log, the system log, or the group of a named log.
+    fn replica_of(&self, log: &Log) -> Option<Log> {
+        let is_it = |replica: &Log| replica.path() == log.path();
+        if let Some(own) = self.opened().filter(|own| is_it(own)) {
+            return Some(own.clone());
+        }
+        let logs = self.named()?;
+        std::iter::once(logs.system().clone()).chain(logs.groups().into_values()).find(is_it)
     }
 
     /// Statistics of the followers that this server feeds.

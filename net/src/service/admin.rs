@@ -137,9 +137,10 @@ impl AdminService {
         response.version.clone_from(&self.version);
         response.draining = self.host.is_draining();
         response.read_bytes = Some(self.host.gauges().read_bytes());
+        response.full = log.and_then(|log| self.host.fullness(log)).unwrap_or_default();
         if log.is_some_and(|log| self.host.opened().is_some_and(|own| own.log_id() == log.log_id())) {
-            response.full = self.host.fullness().unwrap_or_default();
-            response.groups = self.host.named().map(groups::statuses).unwrap_or_default();
+            response.groups =
+                self.host.named().map(|logs| groups::statuses(&self.host, logs)).unwrap_or_default();
         }
         response
     }

@@ -25,6 +25,10 @@ pub(crate) enum GroupState {
     Missing,
     /// No server that answers knows its leader.
     NoLeader,
+    /// A replica has no room for what the leader sends, or may send.
+    Short,
+    /// Its leader refuses appends for lack of room.
+    Full,
     /// A replica takes no appends until its server is started again.
     Poisoned,
 }
@@ -36,6 +40,8 @@ impl GroupState {
             Self::OtherVoters => "other_voters",
             Self::Missing => "missing",
             Self::NoLeader => "no_leader",
+            Self::Short => "short",
+            Self::Full => "full",
             Self::Poisoned => "poisoned",
         }
     }
@@ -44,7 +50,8 @@ impl GroupState {
     pub(crate) fn exit(self) -> Exit {
         match self {
             Self::Ok => Exit::Ok,
-            Self::Poisoned => Exit::Failure,
+            // An operator has to act.
+            Self::Short | Self::Full | Self::Poisoned => Exit::Failure,
             // It can pass by itself.
             Self::OtherVoters | Self::Missing | Self::NoLeader => Exit::Retry,
         }
@@ -99,6 +106,8 @@ fn group(found: &Found, number: u32, all: &Answers<'_>) -> Option<Group> {
     let missing = missing(found, &answers, &wanted);
     let states = [
         poisoned(&answers),
+        full(&answers),
+        short(&answers),
         (leader == 0).then(|| (GroupState::NoLeader, "no server that answers knows its leader".into())),
         is_missing(&missing),
         other_voters(&voters, &wanted, !best.placed.is_empty()),
@@ -122,6 +131,19 @@ fn group(found: &Found, number: u32, all: &Answers<'_>) -> Option<Group> {
 fn poisoned(answers: &Answers<'_>) -> Option<(GroupState, String)> {
     let (node, group) = answers.iter().find(|(_, group)| !group.poison.is_empty())?;
     Some((GroupState::Poisoned, format!("node {node} takes no more appends to it: {}", group.poison)))
+}
+
+fn full(answers: &Answers<'_>) -> Option<(GroupState, String)> {
+    let (node, group) = answers.iter().find(|(_, group)| !group.full.is_empty())?;
+    let what =
+        format!("node {node}, which leads it, refuses appends: {}; `chiplog discard` makes room", group.full);
+    Some((GroupState::Full, what))
+}
+
+fn short(answers: &Answers<'_>) -> Option<(GroupState, String)> {
+    let (node, group) = answers.iter().find(|(_, group)| !group.shortage.is_empty())?;
+    let what = format!("node {node} has no room for what the group holds or may hold: {}", group.shortage);
+    Some((GroupState::Short, what))
 }
 
 /// The servers that are to run the group, answer and do not report it.
@@ -180,11 +202,13 @@ mod tests {
     use super::*;
     use chiplog_net::wire::proto::v1::{Member, StatusResponse};
 
-    const ALL: [GroupState; 5] = [
+    const ALL: [GroupState; 7] = [
         GroupState::Ok,
         GroupState::OtherVoters,
         GroupState::Missing,
         GroupState::NoLeader,
+        GroupState::Short,
+        GroupState::Full,
         GroupState::Poisoned,
     ];
 
@@ -201,8 +225,7 @@ mod tests {
                 logs: node, // the replicas differ, to tell whose view is shown
                 bytes_used: 100,
                 voters: vec![3, 1, 2],
-                poison: String::new(),
-                placed: Vec::new(),
+                ..GroupStatus::default()
             };
             (format!("a:{node}"), StatusResponse { node, groups: vec![group], ..StatusResponse::default() })
         };
@@ -235,7 +258,7 @@ mod tests {
     #[test]
     fn each_problem_of_a_group_has_a_state_and_an_exit_code() {
         type Change = fn(&mut StatusResponse);
-        let cases: [(usize, Change, GroupState, Exit, &str); 4] = [
+        let cases: [(usize, Change, GroupState, Exit, &str); 6] = [
             (2, |s| s.groups[0].voters = vec![1, 2], GroupState::OtherVoters, Exit::Retry, "are 1, 2, those"),
             (3, |s| s.groups.clear(), GroupState::Missing, Exit::Retry, "node 3 does not run it"),
             (
@@ -247,6 +270,20 @@ mod tests {
                 GroupState::NoLeader,
                 Exit::Retry,
                 "leader",
+            ),
+            (
+                3,
+                |s| s.groups[0].shortage = "disk".into(),
+                GroupState::Short,
+                Exit::Failure,
+                "node 3 has no room",
+            ),
+            (
+                2,
+                |s| s.groups[0].full = "disk".into(),
+                GroupState::Full,
+                Exit::Failure,
+                "refuses appends: disk",
             ),
             (
                 3,

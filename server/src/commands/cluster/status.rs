@@ -53,6 +53,8 @@ States of a group of named logs, which is shown if the servers have any:
   other_voters  its voters are not those of the default log, or those on which it is placed
   missing       a server that is to run it does not
   no_leader     no server that answers knows its leader
+  short         the disk or the segments of a replica have no room for what the leader sends
+  full          its leader refuses appends for lack of room
   poisoned      a replica takes no appends until its server is started again
 
 Exit status of this command:
