@@ -1,6 +1,6 @@
 //! Three servers under load, each on a small disk of its own, which other data fills up.
 
-use crate::harness::{Server, founded, leader, status, wait};
+use crate::harness::{Server, fed, founded, leader, run, status, wait};
 use crate::notary::{Load, Notary};
 use crate::tmpfs::Tmpfs;
 use chiplog::ErrorKind;
@@ -136,6 +136,37 @@ fn server_opens_its_log_on_a_full_disk() {
     notary.check(&servers.iter().collect::<Vec<_>>());
     drop(servers);
     drop(disks);
+}
+
+/// The disk of a group was full and its appends were refused, and `status` said ok. The command promised to wait for nearly a minute.
+#[test]
+fn group_with_a_full_disk_is_full() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    let Some(disk) = Tmpfs::mount(&dir.path().join("disk"), DISK / 3) else { return };
+    let directories = format!("group_directories=[{:?}]", disk.path().display().to_string());
+    server.start(&["--init", "--set", "groups=1", "--set", &directories]);
+    run(&["logs", "create", &server.client, "orders"]).ok();
+    let orders = format!("{}/orders", server.client);
+    let ballast = Ballast::fill(disk.path());
+    let ran = fed(&["append", &orders], &("x".repeat(1000) + "\n").repeat(20_000));
+    assert_eq!(ran.code, 5, "{}", ran.err);
+    assert!(ran.err.contains("records are durable") && !ran.err.contains("until 2"), "{}", ran.err);
+    assert!(ran.err.contains("the log is full; waiting 5 s in all"), "{}", ran.err);
+    let shown = run(&["status", &server.client, "--json"]);
+    let (code, shown) = (shown.code, shown.json());
+    assert_eq!((code, &shown["replicas"][0]["state"]), (1, &"ok".into()), "{shown}");
+    let states: Vec<_> = shown["groups"].as_array().unwrap().iter().map(|group| &group["state"]).collect();
+    assert_eq!(states, ["ok", "full"], "{shown}");
+    assert!(shown["groups"][1]["why"].as_str().unwrap().contains("no space left"), "{shown}");
+    let shown = run(&["status", &orders, "--json"]);
+    assert_eq!((shown.code, &shown.json()["replicas"][0]["state"]), (1, &"full".into()), "{}", shown.out);
+    assert_eq!(server.page("/readyz").0, 200, "reads and discards go on");
+    drop(ballast);
+    wait("there is room again", || (run(&["status", &server.client]).code == 0).then_some(()));
+    fed(&["append", &orders], "one more\n").ok();
+    drop(server);
+    drop(disk);
 }
 
 /// The first segment needs 64 MiB. The error did not say what to do.

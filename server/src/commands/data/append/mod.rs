@@ -68,10 +68,11 @@ Examples:
 /// together and in order, but batches can come in any order.
 ///
 /// Servers: each thread has a connection and a session, so a record that is sent again after a failure is in
-/// the log once and in order. If the servers confirm nothing for 3 s, the command reports why, and that it waits for up
-/// to a minute. Status 5: no leader was found, nothing was appended. Status 6: the servers
-/// stopped answering; what is not reported as durable may or may not be in the log. Running the command again
-/// appends the input again, unless it has a session file.
+/// the log once and in order. If the servers confirm nothing for 3 s, the command reports why, and how long it waits: up
+/// to a minute, or 5 s if the log is full. Status 5: no leader was found, or the log or its disk is full. Earlier records
+/// may be durable then: the message says how many, and no other record is in the log. Status 6: the servers
+/// stopped answering; what is not reported as durable may or may not be in the log. After both, running the command again
+/// appends the input again from its beginning, unless it has a session file.
 ///
 /// With --session-file the command can be run again with the same input and the same file: after it was
 /// killed, after status 5 or 6, or when the input has grown. It continues with the first record that is not
