@@ -141,6 +141,10 @@ impl AdminService {
         if log.is_some_and(|log| self.host.opened().is_some_and(|own| own.log_id() == log.log_id())) {
             response.groups =
                 self.host.named().map(|logs| groups::statuses(&self.host, logs)).unwrap_or_default();
+            response.groups_wanted = self.host.groups_wanted();
+        }
+        if let Some(failure) = self.host.store_health().failure() {
+            (response.store_failure, response.store_failing_since) = (failure.why, failure.since.get());
         }
         response
     }

@@ -21,7 +21,7 @@ pub(crate) enum GroupState {
     Ok,
     /// Its voters are not those of the default log, or those on which it is placed.
     OtherVoters,
-    /// A server that is to run it does not.
+    /// A server that is to run it does not, or it is not made yet.
     Missing,
     /// No server that answers knows its leader.
     NoLeader,
@@ -59,7 +59,7 @@ impl GroupState {
 }
 
 /// A group as its leader sees it, or else the replica with the latest term.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Group {
     pub(crate) number: u32,
     pub(crate) state: GroupState,
@@ -87,7 +87,33 @@ pub(crate) fn groups(found: &Found) -> Vec<Group> {
             reported.entry(group.number).or_default().push((status.node, group));
         }
     }
-    reported.into_iter().filter_map(|(number, answers)| group(found, number, &answers)).collect()
+    let mut groups: Vec<Group> =
+        reported.into_iter().filter_map(|(number, answers)| group(found, number, &answers)).collect();
+    let unmade = unmade(found, &groups);
+    groups.extend(unmade);
+    groups
+}
+
+/// The groups that the leader of the system log is to make, and has not made.
+fn unmade(found: &Found, groups: &[Group]) -> Vec<Group> {
+    let Some(node) = groups.iter().find(|group| group.number == SYSTEM).and_then(|system| system.leader)
+    else {
+        return Vec::new();
+    };
+    let answer = found.answers.iter().find(|(_, status)| status.node == node);
+    let wanted = answer.map_or(0, |(_, status)| status.groups_wanted);
+    let why = format!(
+        "it is not made, and node {node}, which makes groups, is configured with {wanted}: the log of that server says what fails"
+    );
+    let unmade = (1..=wanted).filter(|number| !groups.iter().any(|group| group.number == *number));
+    unmade
+        .map(|number| Group {
+            number,
+            state: GroupState::Missing,
+            why: Some(why.clone()),
+            ..Group::default()
+        })
+        .collect()
 }
 
 /// None: there are no answers.
@@ -314,6 +340,23 @@ mod tests {
         assert!(group.why.is_some_and(|why| why.contains("placed on 1, 2")));
         well.answers.drain(..2);
         assert_eq!((one(&well).state, one(&well).leader), (GroupState::NoLeader, None));
+    }
+
+    /// The disk had no room for group 2, and the status did not mention it.
+    #[test]
+    fn group_that_is_not_made_is_missing() {
+        let system = |wanted: u32| {
+            found(2, |status| {
+                let system = GroupStatus { number: SYSTEM, ..status.groups[0].clone() };
+                status.groups.push(system);
+                status.groups_wanted = wanted;
+            })
+        };
+        assert_eq!(groups(&system(1)).len(), 2);
+        let all = groups(&system(2));
+        let last = all.last().unwrap();
+        assert_eq!((all.len(), last.number, last.state), (3, 2, GroupState::Missing));
+        assert!(last.why.as_ref().is_some_and(|why| why.contains("node 2, which makes groups")), "{last:?}");
     }
 
     #[test]
