@@ -389,7 +389,7 @@ fn directory_of_a_replica_is_reported() {
     let options = Options::with_segment_bytes(64 << 10).cluster(cluster);
     Log::open(place.log(), options).unwrap().close().unwrap();
     let info = place.run("info", &["--json"]).ok().json();
-    assert_eq!(info["replica"], serde_json::json!({ "node": null, "members": 0 }));
+    assert_eq!(info["replica"], serde_json::json!({ "node": null, "members": 0, "copy": false }));
     assert!(place.run("info", &[]).ok().text().contains("a cluster to which it was not added yet"));
     for args in [&["append"][..], &["discard", "1"]] {
         let ran = place.run(args[0], &args[1..]).fails(2);
