@@ -410,8 +410,9 @@ impl Groups {
             .map_err(|failure| Error::new(ErrorKind::InvalidArgument, failure.to_string()))?;
         options.options.vault = self.inner.vault.clone();
         let directory = self.directory(group)?;
-        let segment = u64::from(options.options.segment_bytes);
-        let open = || Log::open(&directory, options.of_group(group));
+        let options = options.of_group(group);
+        let segment = u64::from(options.segment_bytes);
+        let open = || Log::open(&directory, options);
         let log = match is_new {
             true => self.with_room(group, &directory, segment, open)?,
             false => open()?,

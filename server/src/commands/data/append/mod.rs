@@ -139,6 +139,9 @@ struct Summary {
     /// With a session file: the number of records of the input that were in the log before this run.
     #[serde(skip_serializing_if = "Option::is_none")]
     skipped: Option<u64>,
+    /// It ended before its input did.
+    #[serde(skip)]
+    is_interrupted: bool,
 }
 
 impl Summary {
@@ -155,6 +158,7 @@ impl Summary {
             records_per_second: format::rate(tally.records(), time),
             bytes_per_second: format::rate(tally.bytes(), time),
             skipped,
+            is_interrupted: false,
         }
     }
 
@@ -164,7 +168,13 @@ impl Summary {
             format!("{} of the input {were} in the log before", format::many(n, "record", "records"))
         });
         let (Some(first), Some(last)) = (self.first, self.last) else {
-            return format!("nothing to append: {}", before.unwrap_or_else(|| "the input was empty".into()));
+            let why =
+                if self.is_interrupted { "interrupted, nothing was appended" } else { "nothing to append" };
+            return match before {
+                Some(before) => format!("{why}: {before}"),
+                None if self.is_interrupted => why.into(),
+                None => format!("{why}: the input was empty"),
+            };
         };
         let before = before.map_or_else(String::new, |before| format!("; {before}"));
         format!(
@@ -241,7 +251,8 @@ pub(crate) fn run(args: &Append, ui: &Ui) -> Result<Exit> {
     let (tally, ended) = pump::run(sink, input, plan, &progress)?;
     progress.finish_and_clear();
     let closed = log.map_or(Ok(()), |log| log.close().map_err(Failure::from));
-    let summary = Summary::new(&tally, started, skipped);
+    let mut summary = Summary::new(&tally, started, skipped);
+    summary.is_interrupted = matches!(ended, Ok(Exit::Interrupted));
     match ended.and_then(|ended| closed.map(|()| ended)) {
         Ok(exit) => {
             ui.result(&summary, Summary::words)?;
