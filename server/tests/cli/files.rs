@@ -377,6 +377,13 @@ fn info_shows_positions_and_sizes() {
     assert!(empty.run("info", &[]).ok().text().contains("none; the next index is 1"));
 }
 
+/// There is no such command, and nothing said where the members are.
+#[test]
+fn list_of_the_members_is_found() {
+    let ran = run_with(&["member", "list"], b"").fails(2);
+    assert!(ran.err.contains("`chiplog status HOST:PORT` lists the members"), "{}", ran.err);
+}
+
 /// The directory of a replica is reported as such, with the command that opens it.
 #[test]
 fn directory_of_a_replica_is_reported() {

@@ -33,6 +33,12 @@ impl Ballast {
         }
         Self(path)
     }
+
+    /// Makes the file shorter by this number of bytes.
+    fn give_back(&self, bytes: u64) {
+        let file = File::options().write(true).open(&self.0).unwrap();
+        file.set_len(file.metadata().unwrap().len() - bytes).unwrap();
+    }
 }
 
 impl Drop for Ballast {
@@ -166,6 +172,57 @@ fn group_with_a_full_disk_is_full() {
     wait("there is room again", || (run(&["status", &server.client]).code == 0).then_some(()));
     fed(&["append", &orders], "one more\n").ok();
     drop(server);
+    drop(disk);
+}
+
+/// The server warned twice a second for ever, and `status` did not mention the group.
+#[test]
+fn group_without_room_is_missing_until_there_is_some() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    let Some(disk) = Tmpfs::mount(&dir.path().join("disk"), DISK) else { return };
+    let ballast = Ballast::fill(disk.path());
+    ballast.give_back(256 << 10);
+    let directories = format!("group_directories=[{:?}]", disk.path().display().to_string());
+    server.start(&["--init", "--set", "groups=1", "--set", &directories]);
+    let (code, shown) = wait("the group is missing", || {
+        let ran = run(&["status", &server.client, "--json"]);
+        let shown = ran.json();
+        (shown["groups"][1]["state"] == "missing").then_some((ran.code, shown))
+    });
+    assert!(
+        code == 5 && shown["groups"][1]["why"].as_str().unwrap().contains("configured with 1"),
+        "{shown}"
+    );
+    says_so(&server);
+    std::thread::sleep(Duration::from_secs(4));
+    let said = server.said();
+    let count = |what: &str| said.lines().filter(|line| line.contains(what)).count();
+    assert_eq!(count("no segment could be prepared"), 1, "{said}");
+    assert_eq!(count("do not follow the cluster yet"), 1, "{said}");
+    drop(ballast);
+    wait("the group is made", || (run(&["status", &server.client]).code == 0).then_some(()));
+    run(&["logs", "create", &server.client, "orders"]).ok();
+    drop(server);
+    drop(disk);
+}
+
+/// A discard made files of 64 MiB, whatever the log's own size, and needed room for one.
+#[test]
+fn discard_needs_no_larger_file_than_the_log_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = Tmpfs::mount(&dir.path().join("disk"), DISK / 3) else { return };
+    let log = disk.path().join("log").display().to_string();
+    let lines = ("x".repeat(1000) + "\n").repeat(4000);
+    fed(&["append", &log, "--segment-bytes", "1MiB"], &lines).ok();
+    let ran = run(&["discard", &log, "1001"]).ok();
+    assert!(!ran.err.contains("no segment could be prepared"), "{}", ran.err);
+    let ballast = Ballast::fill(disk.path());
+    ballast.give_back(256 << 10);
+    let ran = run(&["discard", &log, "2001", "--segment-bytes", "64KiB"]).ok();
+    assert!(!ran.err.contains("no segment could be prepared"), "{}", ran.err);
+    assert_eq!(run(&["discard", "127.0.0.1:1", "5", "--segment-bytes", "1MiB"]).code, 2);
+    drop(ballast);
     drop(disk);
 }
 

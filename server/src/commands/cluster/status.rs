@@ -52,8 +52,8 @@ States:
 States of a group of named logs, which is shown if the servers have any:
   ok
   other_voters  its voters are not those of the default log, or those on which it is placed
-  missing       a server that is to run it does not, or it is not made yet: `groups` of the servers is
-                more than there are
+  missing       a server that is to run it does not, or it is not made yet, and `groups` of the
+                servers wants it
   no_leader     no server that answers knows its leader
   short         the disk or the segments of a replica have no room for what the leader sends
   full          its leader refuses appends for lack of room
