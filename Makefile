@@ -8,7 +8,8 @@
 #                a soak of three, the release wheel
 #   make model   every state that a cluster of three to five can reach, within bounds; SIZE=3 one size alone
 #   make sim     simulated clusters: SEED=7 shows one run, SEEDS=0..2000 runs many and prints figures
-#   make wheel   the Python wheel, into target/wheels/;  make sdist   its sources;  make test-python   its tests alone;
+#   make wheel   the Python wheel, into target/wheels/;  make wheel-dev   one for this machine alone, built faster, into
+#                target/wheels-test/;  make sdist   its sources;  make test-python   its tests alone;
 #                make test-wheel, test-sdist   before a release
 #   make install-server  the server below PREFIX=/usr/local; its configuration is /etc/chiplog/chiplog.toml, below DESTDIR if that is set
 #   make lib     the C library, into target/c/;  make install-lib   below PREFIX=;  make install   the C library and the server
@@ -42,13 +43,13 @@ help: ## this list
 all: lint test
 
 demo: ## three servers, the leader killed in mid-append. FILE=path uses another text, DIR=path keeps their data there
-	@echo "building the release binaries; the first time this takes 15 minutes of processor time or so"
+	@echo "building the release binaries; the first time this takes 15 minutes of processor time or so, half of it for the last crate, chiplog-server"
 	@$(CARGO) build --release --package chiplog-server --package chiplog-example-cluster
 	@$(or $(CARGO_TARGET_DIR),target)/release/chiplog-example-cluster \
 	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
 
 demo-tiered: ## older records in a bucket; all servers and their disks are lost, and the log comes back. FILE=, DIR= as for demo
-	@echo "building the release binaries; the first time this takes 15 minutes of processor time or so, after make demo 11"
+	@echo "building the release binaries; the first time this takes 15 minutes of processor time or so, after make demo 11; half of it is for the last crate, chiplog-server"
 	@$(CARGO) build --release --package chiplog-server --package chiplog-example-tiered
 	@$(or $(CARGO_TARGET_DIR),target)/release/chiplog-example-tiered \
 	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)

@@ -30,6 +30,12 @@ fn main() -> ExitCode {
                 let _ =
                     writeln!(std::io::stderr(), "chiplog: `chiplog restore BACKUP --check` checks a backup");
             }
+            if is_member_list(&error) && !json {
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "chiplog: `chiplog status HOST:PORT` lists the members; `chiplog member --help` has the changes"
+                );
+            }
             return explain(&error, json);
         }
     };
@@ -50,6 +56,16 @@ fn is_backup_check(error: &clap::Error) -> bool {
     error.kind() == ErrorKind::UnknownArgument
         && is_check
         && std::env::args_os().any(|argument| argument == "backup")
+}
+
+/// Whether `chiplog member list` was called, or the like.
+fn is_member_list(error: &clap::Error) -> bool {
+    let lists = ["list", "ls", "show", "status"];
+    let is_list =
+        error.get(ContextKind::InvalidSubcommand).is_some_and(|name| lists.contains(&&*name.to_string()));
+    error.kind() == ErrorKind::InvalidSubcommand
+        && is_list
+        && std::env::args_os().any(|argument| argument == "member")
 }
 
 /// Prints help, the version, or what is wrong with the command line.

@@ -3,11 +3,15 @@
 //! Must not know: what is in them.
 
 use super::{Disk, Space};
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
 /// Files of a log that it can do without. `Send + Sync`; calls block for the disk.
 pub(crate) trait SpareFiles: Debug + Send + Sync {
+    /// A name for them, for the log.
+    fn name(&self) -> &'static str;
+
     /// The disk that they are on. None: it is not known.
     fn device(&self) -> Option<u64>;
 
@@ -35,19 +39,21 @@ pub(crate) fn make_room(disk: &dyn Disk, bytes: u64) -> bool {
     let Some(Space { device, .. }) = disk.space().ok().flatten() else { return false };
     let mut left: Vec<_> = all().iter().filter_map(Weak::upgrade).collect();
     left.retain(|files| files.device() == Some(device));
-    let mut removed = 0;
+    let (mut removed, mut names) = (0, BTreeSet::new());
     while !left.is_empty() && removed < 2 * bytes {
         left.retain(|files| {
             let is_enough =
                 removed > 0 && disk.space().is_ok_and(|space| space.is_some_and(|s| s.free >= bytes));
             let gone = if is_enough || removed >= 2 * bytes { None } else { files.remove_one() };
             removed += gone.unwrap_or(0);
+            names.extend(gone.map(|_| files.name()));
             gone.is_some()
         });
     }
     if removed > 0 {
         let path = disk.path().display();
-        tracing::info!(%path, removed, "the disk is full: files whose contents are elsewhere, too, were removed");
+        let names = names.into_iter().collect::<Vec<_>>().join(", ");
+        tracing::info!(%path, removed, files = names, "the disk is full: files whose contents are elsewhere, too, were removed");
     }
     removed > 0
 }

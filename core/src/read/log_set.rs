@@ -226,7 +226,7 @@ fn move_to(positions: &Positions, state: &LogState) {
 
 /// The error of a log that the group does not have.
 pub(crate) fn unknown(log: LogNumber) -> Error {
-    let what = format!("log {log} does not exist in this group: it was dropped, or never opened");
+    let what = format!("the log does not exist any more: it was deleted (it was log {log} of its group)");
     Error::new(ErrorKind::NotFound, what)
 }
 

@@ -6,13 +6,14 @@ use crate::served::caller::Caller;
 use crate::served::elsewhere::{AskElsewhere, Elsewhere, GroupView, servers_of};
 use crate::served::gauges::Gauges;
 use crate::served::room::Room;
+use crate::served::store_health::StoreHealth;
 use crate::wire::address::Address;
 use crate::wire::ids::{from_hex, to_hex};
 use crate::wire::status::{LOG_ID, to_status, without_replica};
 use chiplog::{Error, ErrorKind, Log, LogId, LogNumber, Logs, NodeId};
 use http::HeaderMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
@@ -46,6 +47,8 @@ pub struct LogSlot {
     had_named: AtomicBool,
     /// This server is meant to get named logs.
     expects_named: AtomicBool,
+    /// The number of groups of named logs that this server is configured with.
+    groups_wanted: AtomicU32,
     /// Calls that look for a named log.
     finding: Arc<Semaphore>,
     draining: watch::Sender<bool>,
@@ -61,6 +64,7 @@ pub struct LogSlot {
     through_servers: AtomicBool,
     room: Room,
     gauges: Arc<Gauges>,
+    store_health: Arc<StoreHealth>,
     /// Without a log: the member that a cluster calls at this address. 0: none.
     called_as: AtomicU64,
 }
@@ -116,6 +120,7 @@ impl LogSlot {
             elsewhere: OnceLock::new(),
             had_named: AtomicBool::default(),
             expects_named: AtomicBool::default(),
+            groups_wanted: AtomicU32::default(),
             finding: Arc::new(Semaphore::new(FINDING_MAX)),
             draining: watch::Sender::default(),
             fed: AtomicBool::default(),
@@ -126,6 +131,7 @@ impl LogSlot {
             through_servers: AtomicBool::default(),
             room: Room::default(),
             gauges: Arc::default(),
+            store_health: Arc::default(),
             called_as: AtomicU64::default(),
         })
     }
@@ -173,6 +179,15 @@ impl LogSlot {
         self.expects_named.store(true, Ordering::Relaxed);
     }
 
+    /// Sets the number of groups of named logs that this server is configured with, for its status.
+    pub fn set_groups_wanted(&self, groups: u32) {
+        self.groups_wanted.store(groups, Ordering::Relaxed);
+    }
+
+    pub(crate) fn groups_wanted(&self) -> u32 {
+        self.groups_wanted.load(Ordering::Relaxed)
+    }
+
     /// Asks other servers in this way about groups that do not run here. A second call changes nothing.
     pub fn ask_elsewhere(&self, ask: AskElsewhere) {
         let _ = self.elsewhere.set(ask);
@@ -213,6 +228,11 @@ impl LogSlot {
     /// The gauges of this server.
     pub fn gauges(&self) -> &Arc<Gauges> {
         &self.gauges
+    }
+
+    /// Whether the object store of this server works. The one that makes its requests notes how they end.
+    pub fn store_health(&self) -> &Arc<StoreHealth> {
+        &self.store_health
     }
 
     /// Rejects new calls from now on. Running streams should watch [`Self::drained`] and end properly.
@@ -443,17 +463,31 @@ impl LogSlot {
         to_status(&Error::new(ErrorKind::NotFound, what), None)
     }
 
-    /// Records that an append to the default log was rejected; after `Full`, the server's status shows it.
+    /// Records that an append to a log was rejected; after `Full`, the server's status shows it.
     pub(crate) fn refused(&self, log: &Log, error: &Error) {
-        if self.opened().is_some_and(|own| own.log_id() == log.log_id()) {
-            self.room.refused(log, error);
+        if error.kind() == ErrorKind::Full
+            && let Some(replica) = self.replica_of(log)
+        {
+            self.room.refused(&replica, error);
         }
     }
 
-    /// Why the log accepts no appends for lack of room, if this replica leads.
-    pub(crate) fn fullness(&self) -> Option<String> {
-        let log = self.opened().filter(|log| log.role() == chiplog::cluster::Role::Leader)?;
-        self.room.why_none(log)
+    /// Why a log accepts no appends for lack of room, if this server leads it. A named log has the room of its group.
+    pub(crate) fn fullness(&self, log: &Log) -> Option<String> {
+        if log.role() != chiplog::cluster::Role::Leader {
+            return None;
+        }
+        self.room.why_none(&self.replica_of(log)?)
+    }
+
+    /// The replica in whose files a log is: the default log, the system log, or the group of a named log.
+    fn replica_of(&self, log: &Log) -> Option<Log> {
+        let is_it = |replica: &Log| replica.path() == log.path();
+        if let Some(own) = self.opened().filter(|own| is_it(own)) {
+            return Some(own.clone());
+        }
+        let logs = self.named()?;
+        std::iter::once(logs.system().clone()).chain(logs.groups().into_values()).find(is_it)
     }
 
     /// Statistics of the followers that this server feeds.

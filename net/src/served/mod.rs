@@ -8,3 +8,4 @@ pub mod log_slot;
 pub mod refusals;
 pub(crate) mod room;
 pub(crate) mod scope;
+pub mod store_health;

@@ -6,11 +6,13 @@
 //! later append does not end it: a smaller one can fit into the last segment.
 
 use chiplog::{Error, ErrorKind, Log};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-/// The last rejection. Shared by all services of a server.
+/// The last rejection of each replica, by its directory. Shared by all services of a server.
 #[derive(Debug, Default)]
-pub(crate) struct Room(Mutex<Option<Refused>>);
+pub(crate) struct Room(Mutex<BTreeMap<PathBuf, Refused>>);
 
 #[derive(Clone, Debug)]
 struct Refused {
@@ -42,23 +44,23 @@ impl Values {
 }
 
 impl Room {
-    /// Records that an append was rejected; only `Full` matters.
+    /// Records that an append was rejected; only `Full` matters. `log`: the replica, not a named log of it.
     pub(crate) fn refused(&self, log: &Log, error: &Error) {
         if error.kind() != ErrorKind::Full {
             return;
         }
         let refused = Refused { why: error.to_string(), then: Values::of(log) };
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(refused);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(log.path().to_owned(), refused);
     }
 
-    /// Why the log accepts no appends for lack of room. None: it does, as far as is known.
+    /// Why the replica accepts no appends for lack of room. None: it does, as far as is known.
     pub(crate) fn why_none(&self, log: &Log) -> Option<String> {
         if let Err(error) = log.check_room(1)
             && error.kind() == ErrorKind::Full
         {
             return Some(error.to_string());
         }
-        let refused = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let refused = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(log.path()).cloned()?;
         let segment = u64::from(log.options().segment_bytes);
         (!refused.then.have_room(&Values::of(log), segment)).then_some(refused.why)
     }

@@ -137,9 +137,14 @@ impl AdminService {
         response.version.clone_from(&self.version);
         response.draining = self.host.is_draining();
         response.read_bytes = Some(self.host.gauges().read_bytes());
+        response.full = log.and_then(|log| self.host.fullness(log)).unwrap_or_default();
         if log.is_some_and(|log| self.host.opened().is_some_and(|own| own.log_id() == log.log_id())) {
-            response.full = self.host.fullness().unwrap_or_default();
-            response.groups = self.host.named().map(groups::statuses).unwrap_or_default();
+            response.groups =
+                self.host.named().map(|logs| groups::statuses(&self.host, logs)).unwrap_or_default();
+            response.groups_wanted = self.host.groups_wanted();
+        }
+        if let Some(failure) = self.host.store_health().failure() {
+            (response.store_failure, response.store_failing_since) = (failure.why, failure.since.get());
         }
         response
     }
@@ -153,6 +158,16 @@ fn refusal(kind: ErrorKind, what: impl Into<String>) -> Status {
     to_status(&Error::new(kind, what), None)
 }
 
+/// Says that a server belongs to a cluster, and what to do if it is one of its own by mistake.
+fn already_part(log: &Log) -> String {
+    let what =
+        format!("this server is already part of the cluster of log {}", ids::to_hex(log.log_id().get()));
+    let advice = "if that cluster was made by mistake and nothing in it is needed, stop the server, empty its directory, and start it again";
+    // One that other servers know must not return under its number.
+    let is_alone = log.status().replica.members.len() == 1;
+    if is_alone { format!("{what}, as its only member; {advice}") } else { what }
+}
+
 fn timeout(millis: u32, default: Duration) -> Duration {
     if millis == 0 { default } else { Duration::from_millis(millis.into()).min(TIMEOUT_MAX) }
 }
@@ -164,8 +179,7 @@ impl Admin for AdminService {
         let (log, made) = self.found(Founding::Init { force }).await?;
         let log_id = ids::to_hex(log.log_id().get());
         if !made {
-            let what = format!("this server is already part of the cluster of log {log_id}");
-            return Err(refusal(ErrorKind::Membership, what));
+            return Err(refusal(ErrorKind::Membership, already_part(&log)));
         }
         tracing::info!(log_id, "created a new cluster");
         Ok(Response::new(InitResponse { log_id }))
@@ -175,11 +189,7 @@ impl Admin for AdminService {
         let wanted = ids::from_hex(&request.into_inner().log_id).map_err(|e| to_status(&e, None))?;
         let (log, made) = self.found(Founding::Join(LogId(wanted))).await?;
         if log.log_id().get() != wanted {
-            let what = format!(
-                "this server is already part of the cluster of log {}",
-                ids::to_hex(log.log_id().get())
-            );
-            return Err(refusal(ErrorKind::Membership, what));
+            return Err(refusal(ErrorKind::Membership, already_part(&log)));
         }
         if log.role() == chiplog::cluster::Role::Removed {
             let what = format!(

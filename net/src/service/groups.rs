@@ -15,7 +15,7 @@ use tonic::Status;
 const LOOK_INTERVAL: Duration = Duration::from_millis(30);
 
 /// The status of the system log, which is group 0, and of all groups, with those that run on other servers only.
-pub(super) fn statuses(logs: &Logs) -> Vec<GroupStatus> {
+pub(super) fn statuses(host: &LogSlot, logs: &Logs) -> Vec<GroupStatus> {
     let placed = |number| -> Vec<u64> {
         logs.group_place(number).unwrap_or_default().into_iter().map(NodeId::get).collect()
     };
@@ -31,6 +31,8 @@ pub(super) fn statuses(logs: &Logs) -> Vec<GroupStatus> {
             voters: status.replica.voters().into_iter().map(NodeId::get).collect(),
             poison: group.poison_cause().map_or_else(String::new, |cause| cause.to_string()),
             placed: placed(*number),
+            full: host.fullness(group).unwrap_or_default(),
+            shortage: group.shortage_cause().map_or_else(String::new, |cause| cause.to_string()),
         }
     };
     let here = running(logs);

@@ -21,10 +21,14 @@ pub(crate) enum GroupState {
     Ok,
     /// Its voters are not those of the default log, or those on which it is placed.
     OtherVoters,
-    /// A server that is to run it does not.
+    /// A server that is to run it does not, or it is not made yet.
     Missing,
     /// No server that answers knows its leader.
     NoLeader,
+    /// A replica has no room for what the leader sends, or may send.
+    Short,
+    /// Its leader refuses appends for lack of room.
+    Full,
     /// A replica takes no appends until its server is started again.
     Poisoned,
 }
@@ -36,6 +40,8 @@ impl GroupState {
             Self::OtherVoters => "other_voters",
             Self::Missing => "missing",
             Self::NoLeader => "no_leader",
+            Self::Short => "short",
+            Self::Full => "full",
             Self::Poisoned => "poisoned",
         }
     }
@@ -44,7 +50,8 @@ impl GroupState {
     pub(crate) fn exit(self) -> Exit {
         match self {
             Self::Ok => Exit::Ok,
-            Self::Poisoned => Exit::Failure,
+            // An operator has to act.
+            Self::Short | Self::Full | Self::Poisoned => Exit::Failure,
             // It can pass by itself.
             Self::OtherVoters | Self::Missing | Self::NoLeader => Exit::Retry,
         }
@@ -52,7 +59,7 @@ impl GroupState {
 }
 
 /// A group as its leader sees it, or else the replica with the latest term.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Group {
     pub(crate) number: u32,
     pub(crate) state: GroupState,
@@ -80,7 +87,33 @@ pub(crate) fn groups(found: &Found) -> Vec<Group> {
             reported.entry(group.number).or_default().push((status.node, group));
         }
     }
-    reported.into_iter().filter_map(|(number, answers)| group(found, number, &answers)).collect()
+    let mut groups: Vec<Group> =
+        reported.into_iter().filter_map(|(number, answers)| group(found, number, &answers)).collect();
+    let unmade = unmade(found, &groups);
+    groups.extend(unmade);
+    groups
+}
+
+/// The groups that the leader of the system log is to make, and has not made.
+fn unmade(found: &Found, groups: &[Group]) -> Vec<Group> {
+    let Some(node) = groups.iter().find(|group| group.number == SYSTEM).and_then(|system| system.leader)
+    else {
+        return Vec::new();
+    };
+    let answer = found.answers.iter().find(|(_, status)| status.node == node);
+    let wanted = answer.map_or(0, |(_, status)| status.groups_wanted);
+    let why = format!(
+        "it is not made, and node {node}, which makes groups, is configured with {wanted}: the log of that server says what fails"
+    );
+    let unmade = (1..=wanted).filter(|number| !groups.iter().any(|group| group.number == *number));
+    unmade
+        .map(|number| Group {
+            number,
+            state: GroupState::Missing,
+            why: Some(why.clone()),
+            ..Group::default()
+        })
+        .collect()
 }
 
 /// None: there are no answers.
@@ -99,6 +132,8 @@ fn group(found: &Found, number: u32, all: &Answers<'_>) -> Option<Group> {
     let missing = missing(found, &answers, &wanted);
     let states = [
         poisoned(&answers),
+        full(&answers),
+        short(&answers),
         (leader == 0).then(|| (GroupState::NoLeader, "no server that answers knows its leader".into())),
         is_missing(&missing),
         other_voters(&voters, &wanted, !best.placed.is_empty()),
@@ -122,6 +157,19 @@ fn group(found: &Found, number: u32, all: &Answers<'_>) -> Option<Group> {
 fn poisoned(answers: &Answers<'_>) -> Option<(GroupState, String)> {
     let (node, group) = answers.iter().find(|(_, group)| !group.poison.is_empty())?;
     Some((GroupState::Poisoned, format!("node {node} takes no more appends to it: {}", group.poison)))
+}
+
+fn full(answers: &Answers<'_>) -> Option<(GroupState, String)> {
+    let (node, group) = answers.iter().find(|(_, group)| !group.full.is_empty())?;
+    let what =
+        format!("node {node}, which leads it, refuses appends: {}; `chiplog discard` makes room", group.full);
+    Some((GroupState::Full, what))
+}
+
+fn short(answers: &Answers<'_>) -> Option<(GroupState, String)> {
+    let (node, group) = answers.iter().find(|(_, group)| !group.shortage.is_empty())?;
+    let what = format!("node {node} has no room for what the group holds or may hold: {}", group.shortage);
+    Some((GroupState::Short, what))
 }
 
 /// The servers that are to run the group, answer and do not report it.
@@ -180,11 +228,13 @@ mod tests {
     use super::*;
     use chiplog_net::wire::proto::v1::{Member, StatusResponse};
 
-    const ALL: [GroupState; 5] = [
+    const ALL: [GroupState; 7] = [
         GroupState::Ok,
         GroupState::OtherVoters,
         GroupState::Missing,
         GroupState::NoLeader,
+        GroupState::Short,
+        GroupState::Full,
         GroupState::Poisoned,
     ];
 
@@ -201,8 +251,7 @@ mod tests {
                 logs: node, // the replicas differ, to tell whose view is shown
                 bytes_used: 100,
                 voters: vec![3, 1, 2],
-                poison: String::new(),
-                placed: Vec::new(),
+                ..GroupStatus::default()
             };
             (format!("a:{node}"), StatusResponse { node, groups: vec![group], ..StatusResponse::default() })
         };
@@ -235,7 +284,7 @@ mod tests {
     #[test]
     fn each_problem_of_a_group_has_a_state_and_an_exit_code() {
         type Change = fn(&mut StatusResponse);
-        let cases: [(usize, Change, GroupState, Exit, &str); 4] = [
+        let cases: [(usize, Change, GroupState, Exit, &str); 6] = [
             (2, |s| s.groups[0].voters = vec![1, 2], GroupState::OtherVoters, Exit::Retry, "are 1, 2, those"),
             (3, |s| s.groups.clear(), GroupState::Missing, Exit::Retry, "node 3 does not run it"),
             (
@@ -247,6 +296,20 @@ mod tests {
                 GroupState::NoLeader,
                 Exit::Retry,
                 "leader",
+            ),
+            (
+                3,
+                |s| s.groups[0].shortage = "disk".into(),
+                GroupState::Short,
+                Exit::Failure,
+                "node 3 has no room",
+            ),
+            (
+                2,
+                |s| s.groups[0].full = "disk".into(),
+                GroupState::Full,
+                Exit::Failure,
+                "refuses appends: disk",
             ),
             (
                 3,
@@ -277,6 +340,23 @@ mod tests {
         assert!(group.why.is_some_and(|why| why.contains("placed on 1, 2")));
         well.answers.drain(..2);
         assert_eq!((one(&well).state, one(&well).leader), (GroupState::NoLeader, None));
+    }
+
+    /// The disk had no room for group 2, and the status did not mention it.
+    #[test]
+    fn group_that_is_not_made_is_missing() {
+        let system = |wanted: u32| {
+            found(2, |status| {
+                let system = GroupStatus { number: SYSTEM, ..status.groups[0].clone() };
+                status.groups.push(system);
+                status.groups_wanted = wanted;
+            })
+        };
+        assert_eq!(groups(&system(1)).len(), 2);
+        let all = groups(&system(2));
+        let last = all.last().unwrap();
+        assert_eq!((all.len(), last.number, last.state), (3, 2, GroupState::Missing));
+        assert!(last.why.as_ref().is_some_and(|why| why.contains("node 2, which makes groups")), "{last:?}");
     }
 
     #[test]

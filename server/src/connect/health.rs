@@ -3,9 +3,10 @@
 //! Must not know: how servers are queried, how anything is shown.
 
 use crate::common::exit::Exit;
-use crate::common::format::many;
+use crate::common::format::{many, time};
 use crate::connect::cluster_status::{Found, Silent};
 use crate::connect::groups::{Group, GroupState};
+use chiplog::Timestamp;
 use chiplog_net::wire::proto::v1::{Member, Role, StatusResponse};
 
 /// The state of a replica. If several apply, the last one in this order is reported.
@@ -18,6 +19,8 @@ pub(crate) enum State {
     Draining,
     /// Its version differs from the leader's.
     OtherVersion,
+    /// Its requests to the object store fail.
+    StoreFails,
     /// It has no object store, and the log has objects in one.
     NoStore,
     /// It lacks more entries than allowed.
@@ -56,6 +59,7 @@ impl State {
             Self::Ok => "ok",
             Self::Draining => "draining",
             Self::OtherVersion => "other_version",
+            Self::StoreFails => "store_fails",
             Self::NoStore => "no_store",
             Self::Lagging => "lagging",
             Self::NoLeader => "no_leader",
@@ -91,6 +95,7 @@ impl State {
             | Self::OtherLog => Exit::Failure,
             // It can pass by itself.
             Self::Draining
+            | Self::StoreFails
             | Self::Lagging
             | Self::NoLeader
             | Self::Waiting
@@ -203,10 +208,18 @@ fn of_answer(found: &Found, server: &str, s: &StatusResponse, lag_max: u64) -> (
             let what = format!("it stores no objects, and reads only what is on its disk: {}", s.no_store);
             (State::NoStore, what)
         }),
+        store_failing_since(s).map(|since| {
+            (State::StoreFails, format!("its requests to the object store have failed since {since}: {}", s.store_failure))
+        }),
         s.draining.then(|| (State::Draining, "it is shutting down".into())),
     ];
     let worst = states.into_iter().flatten().max_by_key(|(state, _)| *state);
     worst.unwrap_or((State::Ok, String::new()))
+}
+
+/// Since when the requests of a server to its object store fail, as text. None: they do not.
+pub(crate) fn store_failing_since(s: &StatusResponse) -> Option<String> {
+    (!s.store_failure.is_empty()).then(|| time(Timestamp(s.store_failing_since)))
 }
 
 /// The state of a replica whose directory is not the one that the cluster has for it.
@@ -294,10 +307,11 @@ mod tests {
     use super::*;
     use chiplog_net::wire::proto::v1::PeerProgress;
 
-    const ALL: [State; 18] = [
+    const ALL: [State; 19] = [
         State::Ok,
         State::Draining,
         State::OtherVersion,
+        State::StoreFails,
         State::NoStore,
         State::Lagging,
         State::NoLeader,
@@ -368,7 +382,7 @@ mod tests {
     #[test]
     fn each_problem_has_a_state_and_an_exit_code() {
         type Change = fn(&mut StatusResponse, &mut StatusResponse);
-        let cases: [(Change, State, Exit); 16] = [
+        let cases: [(Change, State, Exit); 17] = [
             (|_, _| {}, State::Ok, Exit::Ok),
             (|leader, _| leader.peers[1].lag = 1000, State::Ok, Exit::Ok),
             (|leader, _| leader.peers[1].lag = 1001, State::Lagging, Exit::Retry),
@@ -379,6 +393,7 @@ mod tests {
             (|_, third| third.damaged_places = 1, State::Damaged, Exit::Corrupt),
             (|_, third| (third.damaged, third.repaired) = (2, 1), State::Ok, Exit::Ok),
             (|_, third| third.shortage = "too small".into(), State::Short, Exit::Failure),
+            (|_, third| third.store_failure = "no answer".into(), State::StoreFails, Exit::Retry),
             (|_, third| third.no_store = "none".into(), State::NoStore, Exit::Failure),
             (|_, third| third.full = "no room".into(), State::Full, Exit::Failure),
             (|_, third| third.poison = "no".into(), State::Poisoned, Exit::Failure),

@@ -189,7 +189,8 @@ fn without_named_logs(servers: &Servers, found: &Found, members: usize) -> Failu
             "{all}: no server that answers keeps named logs, and {lack} of {count} answer: start the others, or see in the servers' logs why they have no system log"
         ),
         count if count > 1 => format!(
-            "{all} keep no named logs: restart them with `groups`, one after the other, as in `chiplog serve --set groups=2`, or `groups = 2` in their configuration files; if they have it already, the log of the leader's server says why they keep none"
+            "{all} {} no named logs: restart all {count} servers with `groups`, one after the other, as in `chiplog serve --set groups=2`, or `groups = 2` in their configuration files; if they have it already, the log of the leader's server says why they keep none",
+            if servers.addresses.len() == 1 { "keeps" } else { "keep" }
         ),
         _ => format!(
             "{all} keeps no named logs: restart it with `groups`, as in `chiplog serve --set groups=2`, or `groups = 2` in its configuration file; if it has them already, its log says why it keeps none"

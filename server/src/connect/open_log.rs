@@ -109,7 +109,11 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<Log> {
     let known = is_log(dir);
     Log::open(dir, options).map_err(|error| match error.kind() {
         // A log that does not exist has nothing to discard.
-        ErrorKind::Full if !known => Failure::new(ErrorKind::Full, format!("{error} (--segment-bytes)")),
+        ErrorKind::Full if !known => Failure::new(ErrorKind::Full, error.to_string()),
+        ErrorKind::Full => {
+            let advice = "`chiplog discard --segment-bytes SIZE` makes room if the disk has SIZE free";
+            Failure::new(ErrorKind::Full, format!("{error}; {advice}"))
+        }
         _ => missing(&error).unwrap_or_else(|| refused(dir, error)),
     })
 }
@@ -151,10 +155,12 @@ fn locked(dir: &Path, holder: &Holder) -> Failure {
     failure
 }
 
-/// Opens an existing log for writing, with its own segment size: limits are checked against the size it was
-/// made with, and new files get the same size.
-pub(crate) fn open_as_it_is(dir: &Path) -> Result<Log> {
-    let options = segment_bytes_of(dir).map_or_else(Options::default, Options::with_segment_bytes);
+/// Opens an existing log for writing, with its own segment size unless one is given: limits are checked against the size
+/// it was made with, and new files get the same size.
+pub(crate) fn open_as_it_is(dir: &Path, segment_bytes: Option<u32>) -> Result<Log> {
+    let options = segment_bytes
+        .or_else(|| segment_bytes_of(dir))
+        .map_or_else(Options::default, Options::with_segment_bytes);
     open(dir, options.create(false))
 }
 
@@ -168,9 +174,4 @@ fn segment_bytes_of(dir: &Path) -> Option<u32> {
         (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&bytes).then_some((name, bytes))
     });
     segments.max().map(|(_, bytes)| bytes)
-}
-
-/// Opens an existing log for writing.
-pub(crate) fn open_existing(dir: &Path) -> Result<Log> {
-    open(dir, Options::default().create(false))
 }

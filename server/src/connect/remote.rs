@@ -6,6 +6,7 @@ use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::output::Ui;
 use crate::connect::cluster::{Asker, Connect, Dialler, OTHER_TOKEN_ADVICE, REPORT_AFTER, TOKEN_ADVICE};
+use crate::connect::cluster_status::ClusterQuery;
 use crate::connect::target::Servers;
 use chiplog::ErrorKind;
 use chiplog_net::client::{Client, ClientOptions, RemoteInfo};
@@ -16,6 +17,9 @@ use tokio::runtime::Runtime;
 
 /// How long to search for servers, and to try a call.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+
+/// How long the servers may take to say whether the log is full.
+const LEADER_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The number of servers that are tried once more to explain why none answered.
 const TRIED_AGAIN: usize = 2;
@@ -51,7 +55,7 @@ impl Remote {
         let client = runtime.block_on(connected(servers, options, &asker, ui));
         let client = client.map_err(|error| unreachable(error, servers, connect, ui))?;
         let given_servers =
-            GivenServers { dialler: asker.dialler().clone(), servers: servers.clone(), ui: *ui };
+            GivenServers { dialler: asker.dialler().clone(), servers: target.clone(), ui: *ui };
         Ok(Self { runtime, client, given_servers, ui: *ui, reported: AtomicBool::new(false) })
     }
 
@@ -117,25 +121,49 @@ impl Remote {
 #[derive(Clone)]
 pub(crate) struct GivenServers {
     dialler: Dialler,
-    servers: Vec<String>,
+    servers: Servers,
     ui: Ui,
 }
 
+/// Why servers confirm nothing, as far as they say.
+#[derive(Debug)]
+pub(crate) enum Stall {
+    /// The log's leader refuses appends for lack of room.
+    Full(String),
+    /// No server says that the log is full, and it may be.
+    PerhapsFull(String),
+    Other(String),
+}
+
 impl GivenServers {
-    /// Why the servers may do nothing now: the reason of the first one that cannot be used, if all cannot.
-    pub(crate) async fn why(&self) -> String {
+    /// Why the servers may do nothing now: the log's leader says that it is full, or the reason of the first server that cannot be
+    /// used, if all cannot.
+    pub(crate) async fn why(&self) -> Stall {
+        let mut query = ClusterQuery::for_leader(self.dialler.clone(), &self.servers, Duration::ZERO);
+        let found = query.round(LEADER_PATIENCE).await;
+        if let Some((server, leader)) = found.leading() {
+            if !leader.full.is_empty() {
+                return Stall::Full(format!("{server}: {}; `chiplog discard` makes room", leader.full));
+            }
+            // A token that may not see everything gets no positions, and nothing of the room.
+            if leader.first > 0 {
+                return Stall::Other(format!(
+                    "{server} leads and answers, so it has no majority, or is slow: `chiplog status {server}` shows which"
+                ));
+            }
+        }
         let mut first = None;
-        for server in &self.servers {
+        for server in &self.servers.addresses {
             match self.dialler.complaint(server).await {
                 None => {
-                    return format!(
+                    return Stall::PerhapsFull(format!(
                         "{server} answers, so the leader has no majority, or the log is full or slow: `chiplog status {server}` shows which"
-                    );
+                    ));
                 }
                 Some(why) => _ = first.get_or_insert(why),
             }
         }
-        first.unwrap_or_default()
+        Stall::Other(first.unwrap_or_default())
     }
 
     /// Prints or logs a message about the work, unless --quiet.

@@ -113,6 +113,21 @@ struct Report {
     is_warning: bool,
 }
 
+/// A group that could not be made for lack of room.
+struct Unmade {
+    at: Instant,
+    error: Error,
+    /// The bytes that were free on its disk then.
+    free: u64,
+}
+
+impl Unmade {
+    /// Whether another attempt would fail like this one: each attempt is a warning in the log. `segment`: the size of a file.
+    fn is_still(&self, free: u64, segment: u64) -> bool {
+        free < segment || (self.at.elapsed() < OPEN_AGAIN && free < self.free.saturating_add(segment))
+    }
+}
+
 /// The groups of a server. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Groups {
@@ -149,6 +164,8 @@ struct Inner {
     has_unstored_list: Arc<AtomicBool>,
     /// When a group could not be opened, or was not here.
     unopened: Mutex<BTreeMap<u32, Instant>>,
+    /// The groups that could not be made for lack of room.
+    unmade: Mutex<BTreeMap<u32, Unmade>>,
     /// When a group was last found ready for new logs, and the most logs that it can hold.
     ready: Mutex<BTreeMap<u32, (Instant, usize)>>,
     /// The group that was moved last to make the servers more even.
@@ -182,6 +199,7 @@ impl Groups {
         }
         let hosting = Arc::downgrade(&groups.inner);
         transport.on_host(Box::new(Hosted(hosting)));
+        groups.inner.slot.set_groups_wanted(groups.inner.config.groups);
         let elsewhere = Arc::downgrade(&groups.inner);
         groups.inner.slot.ask_elsewhere(Box::new(move |group, of| {
             Self { inner: running(&elsewhere)? }.view_elsewhere(group, of)
@@ -216,6 +234,7 @@ impl Groups {
             reported: Mutex::default(),
             has_unstored_list: Arc::default(),
             unopened: Mutex::default(),
+            unmade: Mutex::default(),
             ready: Mutex::default(),
             moving: Mutex::default(),
             asked: Mutex::default(),
@@ -385,11 +404,19 @@ impl Groups {
     fn start(&self, group: u32, bootstrap: Bootstrap) -> chiplog::Result<Log> {
         let Inner { config, shared, address, transport, .. } = &*self.inner;
         let transport = transport.group(group + 1);
+        let is_new = !matches!(bootstrap, Bootstrap::Existing);
         let mut options = config
             .groups_options(shared, bootstrap, transport.clone(), address.clone())
             .map_err(|failure| Error::new(ErrorKind::InvalidArgument, failure.to_string()))?;
         options.options.vault = self.inner.vault.clone();
-        let log = Log::open(self.directory(group)?, options.of_group(group))?;
+        let directory = self.directory(group)?;
+        let options = options.of_group(group);
+        let segment = u64::from(options.segment_bytes);
+        let open = || Log::open(&directory, options);
+        let log = match is_new {
+            true => self.with_room(group, &directory, segment, open)?,
+            false => open()?,
+        };
         warn_without_store(&log, self.inner.vault.is_some());
         if self.inner.slot.is_draining() {
             log.close()?; // the shutdown does not wait for a replica that is being opened
@@ -397,6 +424,30 @@ impl Groups {
         }
         transport.identify(log.log_id(), log.directory_id());
         Ok(log)
+    }
+
+    /// Makes a replica in a directory, unless an earlier attempt found no room for it, and there is no more room now.
+    fn with_room(
+        &self,
+        group: u32,
+        directory: &Path,
+        segment: u64,
+        open: impl FnOnce() -> chiplog::Result<Log>,
+    ) -> chiplog::Result<Log> {
+        let lock = || self.inner.unmade.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = free_bytes(directory);
+        if let Some(unmade) = lock().get(&group).filter(|unmade| unmade.is_still(free, segment)) {
+            return Err(unmade.error.clone());
+        }
+        let opened = open();
+        match &opened {
+            Err(error) if error.kind() == ErrorKind::Full => {
+                let unmade = Unmade { at: Instant::now(), error: error.clone(), free: free_bytes(directory) };
+                lock().insert(group, unmade);
+            }
+            _ => _ = lock().remove(&group),
+        }
+        opened
     }
 
     /// Serves a replica from now on. Called under the lock.
@@ -687,6 +738,13 @@ impl Hosting for Hosted {
 /// The report of a failure to make the system log or a group.
 fn unmade(error: &Error) -> String {
     format!("named logs cannot be kept: {error}")
+}
+
+/// The free bytes of the disk of a directory that may be missing; `u64::MAX` if unknown.
+fn free_bytes(directory: &Path) -> u64 {
+    let there = directory.ancestors().find(|path| path.exists());
+    let disk = there.and_then(|path| rustix::fs::statvfs(path).ok());
+    disk.map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
 /// A group in the server's log, named as `chiplog status` names it.

@@ -32,6 +32,7 @@ mod ready;
 mod reload;
 mod services;
 pub(crate) mod size;
+mod watched_vault;
 
 pub(crate) use config::Config;
 pub(crate) use opener::{First, awaits_its_leader};
@@ -41,6 +42,7 @@ use addresses::{
     bind, bind_logspec, check_host_named, check_log_port, check_places, listening, reachable_address,
 };
 use chiplog::cluster::Role;
+use chiplog::vault::Vault;
 use chiplog::{ErrorKind, Log, NodeId};
 use chiplog_net::listener;
 use chiplog_net::listener::Settings;
@@ -67,6 +69,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
+use watched_vault::WatchedVault;
 
 /// A running server.
 pub(crate) struct Server {
@@ -126,6 +129,10 @@ impl Server {
             "" => None,
             location => Some(config.objects.open(location)?),
         };
+        let host = LogSlot::new();
+        let vault = vault.map(|store| -> Arc<dyn Vault> {
+            Arc::new(WatchedVault { store, health: host.store_health().clone() })
+        });
         let tls = &config.tls;
         let (client, client_at) = bind("listen.client", &config.listen.client)?;
         let (peer, peer_at) = bind("listen.peer", &config.listen.peer)?;
@@ -145,7 +152,6 @@ impl Server {
         if let Some(used) = peer_tls {
             reloader.watch_peers(tls, NodeId(config.node), used, transport.clone());
         }
-        let host = LogSlot::new();
         let groups = Groups::new(config.clone(), vault.clone(), &address, transport.clone(), host.clone())?;
         let opener = LogOpener {
             config: config.clone(),

@@ -377,6 +377,13 @@ fn info_shows_positions_and_sizes() {
     assert!(empty.run("info", &[]).ok().text().contains("none; the next index is 1"));
 }
 
+/// There is no such command, and nothing said where the members are.
+#[test]
+fn list_of_the_members_is_found() {
+    let ran = run_with(&["member", "list"], b"").fails(2);
+    assert!(ran.err.contains("`chiplog status HOST:PORT` lists the members"), "{}", ran.err);
+}
+
 /// The directory of a replica is reported as such, with the command that opens it.
 #[test]
 fn directory_of_a_replica_is_reported() {
@@ -389,7 +396,7 @@ fn directory_of_a_replica_is_reported() {
     let options = Options::with_segment_bytes(64 << 10).cluster(cluster);
     Log::open(place.log(), options).unwrap().close().unwrap();
     let info = place.run("info", &["--json"]).ok().json();
-    assert_eq!(info["replica"], serde_json::json!({ "node": null, "members": 0 }));
+    assert_eq!(info["replica"], serde_json::json!({ "node": null, "members": 0, "copy": false }));
     assert!(place.run("info", &[]).ok().text().contains("a cluster to which it was not added yet"));
     for args in [&["append"][..], &["discard", "1"]] {
         let ran = place.run(args[0], &args[1..]).fails(2);

@@ -165,6 +165,10 @@ fn killed_copy_continues_where_it_stopped() {
     assert_eq!((copy.stop(), second.stop()), (Some(0), Some(0)));
     let info = run(&["info", path.to_str().unwrap(), "--json"]).ok().json();
     assert_eq!((info["last"].as_u64(), info["unproven"].as_u64()), (Some(last), Some(0)), "{info}");
+    // It was "of a cluster to which it was not added yet".
+    assert_eq!(info["replica"]["copy"], true, "{info}");
+    let words = run(&["info", path.to_str().unwrap()]).ok().out;
+    assert!(words.contains("a copy that follows the log, not a member"), "{words}");
     run(&["verify", path.to_str().unwrap()]).ok();
 }
 
@@ -232,7 +236,7 @@ fn mistakes_are_reported() {
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     out.read_line(&mut line).unwrap();
-    assert!(line.starts_with("log ") && line.contains("no records yet, the next index is 1"), "{line}");
+    assert!(line.starts_with("log ") && line.contains("no records here yet, the next one is 1"), "{line}");
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let mut rest = String::new();

@@ -1,6 +1,6 @@
 //! Three servers under load, each on a small disk of its own, which other data fills up.
 
-use crate::harness::{Server, founded, leader, status, wait};
+use crate::harness::{Server, fed, founded, leader, run, status, wait};
 use crate::notary::{Load, Notary};
 use crate::tmpfs::Tmpfs;
 use chiplog::ErrorKind;
@@ -32,6 +32,12 @@ impl Ballast {
             }
         }
         Self(path)
+    }
+
+    /// Makes the file shorter by this number of bytes.
+    fn give_back(&self, bytes: u64) {
+        let file = File::options().write(true).open(&self.0).unwrap();
+        file.set_len(file.metadata().unwrap().len() - bytes).unwrap();
     }
 }
 
@@ -136,6 +142,88 @@ fn server_opens_its_log_on_a_full_disk() {
     notary.check(&servers.iter().collect::<Vec<_>>());
     drop(servers);
     drop(disks);
+}
+
+/// The disk of a group was full and its appends were refused, and `status` said ok. The command promised to wait for nearly a minute.
+#[test]
+fn group_with_a_full_disk_is_full() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    let Some(disk) = Tmpfs::mount(&dir.path().join("disk"), DISK / 3) else { return };
+    let directories = format!("group_directories=[{:?}]", disk.path().display().to_string());
+    server.start(&["--init", "--set", "groups=1", "--set", &directories]);
+    run(&["logs", "create", &server.client, "orders"]).ok();
+    let orders = format!("{}/orders", server.client);
+    let ballast = Ballast::fill(disk.path());
+    let ran = fed(&["append", &orders], &("x".repeat(1000) + "\n").repeat(20_000));
+    assert_eq!(ran.code, 5, "{}", ran.err);
+    assert!(ran.err.contains("records are durable") && !ran.err.contains("until 2"), "{}", ran.err);
+    assert!(ran.err.contains("the log is full; waiting 5 s in all"), "{}", ran.err);
+    let shown = run(&["status", &server.client, "--json"]);
+    let (code, shown) = (shown.code, shown.json());
+    assert_eq!((code, &shown["replicas"][0]["state"]), (1, &"ok".into()), "{shown}");
+    let states: Vec<_> = shown["groups"].as_array().unwrap().iter().map(|group| &group["state"]).collect();
+    assert_eq!(states, ["ok", "full"], "{shown}");
+    assert!(shown["groups"][1]["why"].as_str().unwrap().contains("no space left"), "{shown}");
+    let shown = run(&["status", &orders, "--json"]);
+    assert_eq!((shown.code, &shown.json()["replicas"][0]["state"]), (1, &"full".into()), "{}", shown.out);
+    assert_eq!(server.page("/readyz").0, 200, "reads and discards go on");
+    drop(ballast);
+    wait("there is room again", || (run(&["status", &server.client]).code == 0).then_some(()));
+    fed(&["append", &orders], "one more\n").ok();
+    drop(server);
+    drop(disk);
+}
+
+/// The server warned twice a second for ever, and `status` did not mention the group.
+#[test]
+fn group_without_room_is_missing_until_there_is_some() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    let Some(disk) = Tmpfs::mount(&dir.path().join("disk"), DISK) else { return };
+    let ballast = Ballast::fill(disk.path());
+    ballast.give_back(256 << 10);
+    let directories = format!("group_directories=[{:?}]", disk.path().display().to_string());
+    server.start(&["--init", "--set", "groups=1", "--set", &directories]);
+    let (code, shown) = wait("the group is missing", || {
+        let ran = run(&["status", &server.client, "--json"]);
+        let shown = ran.json();
+        (shown["groups"][1]["state"] == "missing").then_some((ran.code, shown))
+    });
+    assert!(
+        code == 5 && shown["groups"][1]["why"].as_str().unwrap().contains("configured with 1"),
+        "{shown}"
+    );
+    says_so(&server);
+    std::thread::sleep(Duration::from_secs(4));
+    let said = server.said();
+    let count = |what: &str| said.lines().filter(|line| line.contains(what)).count();
+    assert_eq!(count("no segment could be prepared"), 1, "{said}");
+    assert_eq!(count("do not follow the cluster yet"), 1, "{said}");
+    drop(ballast);
+    wait("the group is made", || (run(&["status", &server.client]).code == 0).then_some(()));
+    run(&["logs", "create", &server.client, "orders"]).ok();
+    drop(server);
+    drop(disk);
+}
+
+/// A discard made files of 64 MiB, whatever the log's own size, and needed room for one.
+#[test]
+fn discard_needs_no_larger_file_than_the_log_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = Tmpfs::mount(&dir.path().join("disk"), DISK / 3) else { return };
+    let log = disk.path().join("log").display().to_string();
+    let lines = ("x".repeat(1000) + "\n").repeat(4000);
+    fed(&["append", &log, "--segment-bytes", "1MiB"], &lines).ok();
+    let ran = run(&["discard", &log, "1001"]).ok();
+    assert!(!ran.err.contains("no segment could be prepared"), "{}", ran.err);
+    let ballast = Ballast::fill(disk.path());
+    ballast.give_back(256 << 10);
+    let ran = run(&["discard", &log, "2001", "--segment-bytes", "64KiB"]).ok();
+    assert!(!ran.err.contains("no segment could be prepared"), "{}", ran.err);
+    assert_eq!(run(&["discard", "127.0.0.1:1", "5", "--segment-bytes", "1MiB"]).code, 2);
+    drop(ballast);
+    drop(disk);
 }
 
 /// The first segment needs 64 MiB. The error did not say what to do.

@@ -587,7 +587,7 @@ fn several_servers_get_named_logs_later() {
     let mut servers: Vec<_> =
         founded_with((1..=3).map(|node| Server::new(node, dir.path())).collect::<Vec<_>>(), &[]);
     let failed = fails(&["logs", "create", &servers[0].client, "orders"], 2);
-    assert!(failed.contains("restart them with `groups`"), "{failed}");
+    assert!(failed.contains("keeps no named logs: restart all 3 servers with `groups`"), "{failed}");
     let down = servers.pop().unwrap();
     let (data, mut down) = (down.data.clone(), down);
     assert_eq!(down.stop(), Some(0));

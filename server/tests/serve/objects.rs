@@ -294,6 +294,11 @@ fn store_that_is_down_stops_no_append_and_a_wrong_location_is_an_error_at_start(
     assert!(value(&server, "chiplog_unstored_bytes") > 3e6);
     let told = run(&["status", &server.client, "--json"]).json();
     assert!(told["replicas"][0]["object_failures"].as_u64() > Some(0), "{told}");
+    // It was `ok`, with status 0.
+    let (replica, code) = (&told["replicas"][0], run(&["status", &server.client]).code);
+    assert_eq!((code, &replica["state"]), (5, &"store_fails".into()), "{told}");
+    assert!(replica["why"].as_str().unwrap().contains("the object store have failed since 20"), "{told}");
+    assert!(replica["store_failure"].is_string() && replica["store_failing_since"].is_string(), "{told}");
     assert!(server.said().contains("the object store cannot be used"), "{}", server.said());
     reads_all(&server, 4000);
     assert_eq!(server.stop(), Some(0));

@@ -72,7 +72,7 @@ impl Allocator {
             let kept = spare.filter(|old| self.disk.open(old, false).is_ok());
             let error = if is_no_space(&e) {
                 let what = format!(
-                    "no space left for segment {}, which takes {} bytes: free disk space or use smaller segments",
+                    "no space left for segment {}, which takes {} bytes: free disk space, or use smaller segments (option segment_bytes, of commands --segment-bytes)",
                     path.display(),
                     self.segment_bytes
                 );

@@ -307,6 +307,10 @@ impl SortedCopies {
 }
 
 impl SpareFiles for SortedCopies {
+    fn name(&self) -> &'static str {
+        "sorted copies of segments"
+    }
+
     fn device(&self) -> Option<u64> {
         self.device.get().copied()
     }

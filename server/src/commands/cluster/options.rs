@@ -307,7 +307,7 @@ fn local(args: &Options, dir: &Path, changes: &[(LogOption, Option<u64>)], ui: &
     if changes.is_empty() {
         return Ok(open_log::view(dir)?.log_options());
     }
-    let log = open_log::open_as_it_is(dir)?;
+    let log = open_log::open_as_it_is(dir, None)?;
     let status = log.status();
     let records = status.last_index.next().get().saturating_sub(status.first_index.get());
     let times = [status.first_index, status.last_index]

@@ -10,7 +10,7 @@ use crate::connect::cluster::{Asker, Connect};
 use crate::connect::cluster_status::{ClusterQuery, Found, Silent, role_name};
 use crate::connect::groups::{self, SYSTEM, numbers};
 use crate::connect::health;
-use crate::connect::health::{Judged, Place, State};
+use crate::connect::health::{Judged, Place, State, store_failing_since};
 use crate::connect::target::Servers;
 use chiplog_net::wire::proto::v1::{Member, Role, StatusResponse};
 use clap::Args;
@@ -30,6 +30,7 @@ States:
   ok
   draining       it is shutting down
   other_version  its version differs from the leader's
+  store_fails    its requests to the object store fail
   no_store       it has no object_store, and the log has objects in one
   lagging        it lacks more than --lag-max entries
   no_leader      it knows no leader
@@ -51,8 +52,11 @@ States:
 States of a group of named logs, which is shown if the servers have any:
   ok
   other_voters  its voters are not those of the default log, or those on which it is placed
-  missing       a server that is to run it does not
+  missing       a server that is to run it does not, or it is not made yet, and `groups` of the
+                servers wants it
   no_leader     no server that answers knows its leader
+  short         the disk or the segments of a replica have no room for what the leader sends
+  full          its leader refuses appends for lack of room
   poisoned      a replica takes no appends until its server is started again
 
 Exit status of this command:
@@ -62,8 +66,9 @@ Exit status of this command:
   2  every server that answers refuses the token, or each is locked_out by the TLS options
      (1 if the reason is the expired certificate of a server)
   3  damaged
-  5  no leader, no server answers, or the state can pass by itself: draining, lagging, no_leader,
-     waiting, cut_off, repairing, unreachable, and of a group other_voters, missing, no_leader
+  5  no leader, no server answers, or the state can pass by itself: draining, store_fails, lagging,
+     no_leader, waiting, cut_off, repairing, unreachable, and of a group other_voters, missing,
+     no_leader
   If several apply: 5 if there is no leader, else 3, 1, 5 in this order.
 
 JSON fields:
@@ -77,6 +82,9 @@ JSON fields:
     stored_index (the last record in such an object; 0: none),
     sliced_index (the last record in an object or a slice, as it knows: the leader knows best),
     object_failures, slice_failures (attempts to use the object store)
+    store_failure   why requests to the object store fail now; null: they do not
+    store_failing_since
+                    since when, as text; null: they do not
     role            leader, follower, candidate, learner, repairing, removed, waiting,
                     unreachable (it does not answer), unknown
     voter           whether it counts for the majority, according to the leader
@@ -178,6 +186,8 @@ struct Replica {
     sliced_index: Option<u64>,
     slice_failures: Option<u64>,
     object_failures: Option<u64>,
+    store_failure: Option<String>,
+    store_failing_since: Option<String>,
     version: Option<String>,
     poison: Option<String>,
     error: Option<String>,
@@ -216,6 +226,8 @@ impl Replica {
             sliced_index: of_log(s.sliced_index),
             slice_failures: Some(s.slice_failures),
             object_failures: Some(s.object_failures),
+            store_failing_since: store_failing_since(status),
+            store_failure: (!s.store_failure.is_empty()).then_some(s.store_failure),
             version: Some(s.version),
             poison: (!s.poison.is_empty()).then_some(s.poison),
             error: None,

@@ -22,7 +22,9 @@ Examples:
   chiplog discard log1:7411 5001
       The same on every replica of a cluster.
   chiplog discard ./log 1000000 --fast-forward
-      The next record gets index 1000000.";
+      The next record gets index 1000000.
+  chiplog discard ./log 5001 --segment-bytes 1MiB
+      On a disk that has 1 MiB free, and no room for a file of the log's usual size.";
 
 /// Discard the records before FIRST, for good.
 ///
@@ -44,6 +46,11 @@ pub(crate) struct Discard {
     /// Allow a FIRST beyond the next record: the log continues at FIRST, and every record before it is gone.
     #[arg(long)]
     fast_forward: bool,
+
+    /// For a directory: the size of new segment files, such as 1MiB; smaller ones let a log be opened on a disk that is
+    /// nearly full. Existing files keep their size. Default: that of the newest file.
+    #[arg(long, value_name = "SIZE", value_parser = open_log::segment_bytes)]
+    segment_bytes: Option<u32>,
 
     #[command(flatten)]
     connect: Connect,
@@ -103,7 +110,7 @@ fn check(args: &Discard, last: Index) -> Result<()> {
 }
 
 fn local(args: &Discard, dir: &Path) -> Result<[Extent; 2]> {
-    let log = open_log::open_existing(dir)?;
+    let log = open_log::open_as_it_is(dir, args.segment_bytes)?;
     let extent = |log: &Log| {
         let status = log.status();
         Extent { first: status.first_index, last: status.last_index, bytes_used: status.bytes_used }
@@ -117,6 +124,10 @@ fn local(args: &Discard, dir: &Path) -> Result<[Extent; 2]> {
 }
 
 fn remote(args: &Discard, servers: &Servers, ui: &Ui) -> Result<[Extent; 2]> {
+    if args.segment_bytes.is_some() {
+        let what = "--segment-bytes works only with directories: servers have their own options";
+        return Err(Failure::usage(what));
+    }
     let remote = Remote::connect(servers, &args.connect, ui)?;
     let extent = || {
         let info = remote.wait_for_leader(remote.client.info()).map_err(failure)?;

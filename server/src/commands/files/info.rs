@@ -41,8 +41,8 @@ JSON fields:
   whole_objects   {\"objects\", \"bytes\"}: objects of an object store that are kept whole in the
                   directory (option fill_bytes); null for servers
   bytes_on_disk   size of the directory's files, prepared segments included; null for servers
-  replica         {\"node\" (null: not a member), \"members\" (their number)}; null: a log without a
-                  cluster, or servers
+  replica         {\"node\" (null: not a member), \"members\" (their number), \"copy\" (whether it is a
+                  copy, as of `chiplog follow`)}; null: a log without a cluster, or servers
   leader          {\"node\", \"address\"}; null for a directory";
 
 /// Show a log's positions, size and state.
@@ -116,6 +116,8 @@ struct Replica {
     /// None: it was not added yet, or was removed.
     node: Option<u64>,
     members: usize,
+    /// It follows the log and is no member, as the copies of `chiplog follow` and of `chiplog backup`.
+    copy: bool,
 }
 
 impl Shown {
@@ -174,6 +176,9 @@ impl Shown {
 
 impl Replica {
     fn words(&self) -> String {
+        if self.copy {
+            return "a copy that follows the log, not a member of its cluster".into();
+        }
         let cluster = format!("a cluster of {}", format::many(self.members as u64, "member", "members"));
         match self.node {
             Some(node) => format!("node {node} of {cluster}"),
@@ -259,6 +264,7 @@ fn local(dir: &Path) -> Result<Shown> {
         replica: read_only.members().map(|members| Replica {
             node: members.iter().find(|m| m.directory == status.directory_id).map(|m| m.node.get()),
             members: members.len(),
+            copy: status.follows,
         }),
         leader: None,
     })

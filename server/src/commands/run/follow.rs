@@ -398,7 +398,7 @@ fn words(event: &Value) -> String {
             let (first, last) = (event["first"].as_u64().unwrap_or(1), event["last"].as_u64().unwrap_or(0));
             let records = match first <= last {
                 true => format!("records {} to {} so far", number("first"), number("last")),
-                false => format!("no records yet, the next index is {}", number("first")),
+                false => format!("no records here yet, the next one is {}", number("first")),
             };
             format!("log {}, {records}{listen}", text("log_id"))
         }
@@ -429,8 +429,8 @@ mod tests {
         let opened = |first: u64, last: u64| {
             words(&json!({ "event": "opened", "log_id": "ab", "first": first, "last": last, "listen": null }))
         };
-        assert_eq!(opened(1, 0), "log ab, no records yet, the next index is 1");
-        assert_eq!(opened(5, 4), "log ab, no records yet, the next index is 5");
+        assert_eq!(opened(1, 0), "log ab, no records here yet, the next one is 1");
+        assert_eq!(opened(5, 4), "log ab, no records here yet, the next one is 5");
         assert_eq!(opened(5, 5), "log ab, records 5 to 5 so far");
     }
 

@@ -266,6 +266,10 @@ impl ObjectCache {
 }
 
 impl SpareFiles for ObjectCache {
+    fn name(&self) -> &'static str {
+        "objects of the object store"
+    }
+
     fn device(&self) -> Option<u64> {
         self.device.get().copied()
     }

@@ -68,10 +68,11 @@ Examples:
 /// together and in order, but batches can come in any order.
 ///
 /// Servers: each thread has a connection and a session, so a record that is sent again after a failure is in
-/// the log once and in order. If the servers confirm nothing for 3 s, the command reports why, and that it waits for up
-/// to a minute. Status 5: no leader was found, nothing was appended. Status 6: the servers
-/// stopped answering; what is not reported as durable may or may not be in the log. Running the command again
-/// appends the input again, unless it has a session file.
+/// the log once and in order. If the servers confirm nothing for 3 s, the command reports why, and how long it waits: up
+/// to a minute, or 5 s if the log is full. Status 5: no leader was found, or the log or its disk is full. Earlier records
+/// may be durable then: the message says how many, and no other record is in the log. Status 6: the servers
+/// stopped answering; what is not reported as durable may or may not be in the log. After both, running the command again
+/// appends the input again from its beginning, unless it has a session file.
 ///
 /// With --session-file the command can be run again with the same input and the same file: after it was
 /// killed, after status 5 or 6, or when the input has grown. It continues with the first record that is not
@@ -138,6 +139,9 @@ struct Summary {
     /// With a session file: the number of records of the input that were in the log before this run.
     #[serde(skip_serializing_if = "Option::is_none")]
     skipped: Option<u64>,
+    /// It ended before its input did.
+    #[serde(skip)]
+    is_interrupted: bool,
 }
 
 impl Summary {
@@ -154,6 +158,7 @@ impl Summary {
             records_per_second: format::rate(tally.records(), time),
             bytes_per_second: format::rate(tally.bytes(), time),
             skipped,
+            is_interrupted: false,
         }
     }
 
@@ -163,7 +168,13 @@ impl Summary {
             format!("{} of the input {were} in the log before", format::many(n, "record", "records"))
         });
         let (Some(first), Some(last)) = (self.first, self.last) else {
-            return format!("nothing to append: {}", before.unwrap_or_else(|| "the input was empty".into()));
+            let why =
+                if self.is_interrupted { "interrupted, nothing was appended" } else { "nothing to append" };
+            return match before {
+                Some(before) => format!("{why}: {before}"),
+                None if self.is_interrupted => why.into(),
+                None => format!("{why}: the input was empty"),
+            };
         };
         let before = before.map_or_else(String::new, |before| format!("; {before}"));
         format!(
@@ -240,7 +251,8 @@ pub(crate) fn run(args: &Append, ui: &Ui) -> Result<Exit> {
     let (tally, ended) = pump::run(sink, input, plan, &progress)?;
     progress.finish_and_clear();
     let closed = log.map_or(Ok(()), |log| log.close().map_err(Failure::from));
-    let summary = Summary::new(&tally, started, skipped);
+    let mut summary = Summary::new(&tally, started, skipped);
+    summary.is_interrupted = matches!(ended, Ok(Exit::Interrupted));
     match ended.and_then(|ended| closed.map(|()| ended)) {
         Ok(exit) => {
             ui.result(&summary, Summary::words)?;

@@ -3,7 +3,7 @@
 
 use super::pump::{Shared, Sink, Work};
 use super::stall;
-use super::stall::{DELIVERY, STOP_CHECK};
+use super::stall::{DELIVERY, FULL_MAX, STOP_CHECK};
 use crate::connect::remote::{Remote, failure};
 use chiplog::{Appended, Batch, ErrorKind};
 use chiplog_net::client::{Producer, ProducerOptions};
@@ -27,7 +27,7 @@ impl Servers {
         options.codec = plan.codec;
         options.batch_records = plan.batch_records;
         options.inflight_max = plan.in_flight.min(1024) as u16;
-        options.delivery_timeout = DELIVERY;
+        (options.delivery_timeout, options.full_max) = (DELIVERY, FULL_MAX);
         options.block_max = STOP_CHECK;
         Self { remote, options }
     }

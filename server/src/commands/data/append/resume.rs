@@ -6,7 +6,7 @@
 use super::journal::{Cut, Journal, Sum};
 use super::pump::{Plan, Shared, Sink, Work};
 use super::stall;
-use super::stall::{DELIVERY, STOP_CHECK};
+use super::stall::{DELIVERY, FULL_MAX, STOP_CHECK};
 use crate::common::failure::{Failure, Result};
 use crate::connect::remote::{Remote, failure};
 use chiplog::{Appended, Batch, ErrorKind, Sequence};
@@ -61,7 +61,7 @@ impl Resuming {
         options.codec = plan.codec;
         options.batch_bytes = chiplog::limits::BATCH_BYTES_MAX;
         options.inflight_max = plan.in_flight.min(1024) as u16;
-        options.delivery_timeout = DELIVERY;
+        (options.delivery_timeout, options.full_max) = (DELIVERY, FULL_MAX);
         options.block_max = STOP_CHECK;
         plan.batch_bytes = plan.batch_bytes.min(remote.client.batch_bytes_max());
         let again: VecDeque<Cut> = journal.open_cuts().into();

@@ -45,7 +45,7 @@ fn problem(message: impl Into<String>) -> Finding {
     Finding { level: Level::Problem, message: message.into() }
 }
 
-/// A log with default options uses three segments of 64 MiB from the start.
+/// A log with default options has one segment of 64 MiB at first, and two more that are made ahead once it grows.
 const SPACE_MIN_BYTES: u64 = 3 * (64 << 20);
 /// One segment of the largest size.
 const FILE_MIN_BYTES: u64 = 1 << 30;
@@ -132,7 +132,7 @@ fn room(e: &Examination) -> Vec<Finding> {
     let free = e.space.free_bytes;
     if free < SPACE_MIN_BYTES {
         let (is, least) = (format::bytes(free), format::bytes(SPACE_MIN_BYTES));
-        all.push(problem(format!("{is} free: a log with default options needs {least} from the start; choose smaller segments by --segment-bytes")));
+        all.push(problem(format!("{is} free: a log with default options takes 64 MiB when it is made and {least} once it grows; choose smaller segments by --segment-bytes")));
     } else if free < e.space.total_bytes / 20 {
         all.push(warning(format!(
             "{} free, less than a twentieth: discard records or set a capacity before the disk is full",

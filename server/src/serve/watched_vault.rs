@@ -1,0 +1,72 @@
+//! WatchedVault: an object store whose requests are noted, so that the server's status shows that the store fails.
+
+use axum::body::Bytes;
+use chiplog::Result;
+use chiplog::Timestamp;
+use chiplog::vault::{ObjectInfo, Vault};
+use chiplog_net::served::store_health::StoreHealth;
+use std::ops::Range;
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub(super) struct WatchedVault {
+    pub(super) store: Arc<dyn Vault>,
+    pub(super) health: Arc<StoreHealth>,
+}
+
+impl WatchedVault {
+    fn noted<T>(&self, result: Result<T>) -> Result<T> {
+        self.health.note(&result);
+        result
+    }
+}
+
+impl Vault for WatchedVault {
+    fn put(&self, name: &str, pieces: &[Bytes]) -> Result<()> {
+        self.noted(self.store.put(name, pieces))
+    }
+
+    fn create(&self, name: &str, bytes: Bytes) -> Result<bool> {
+        self.noted(self.store.create(name, bytes))
+    }
+
+    fn create_of(&self, name: &str, pieces: &[Bytes]) -> Result<bool> {
+        self.noted(self.store.create_of(name, pieces))
+    }
+
+    fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        self.noted(self.store.get(name, range))
+    }
+
+    fn get_pieces(
+        &self,
+        name: &str,
+        range: Range<u64>,
+        take: &mut dyn FnMut(Bytes) -> Result<()>,
+    ) -> Result<()> {
+        let mut is_taken = true;
+        let result = self.store.get_pieces(name, range, &mut |piece| {
+            let taken = take(piece);
+            is_taken = taken.is_ok();
+            taken
+        });
+        // An error of the one that takes the pieces says nothing about the store.
+        if is_taken { self.noted(result) } else { result }
+    }
+
+    fn size(&self, name: &str) -> Result<Option<u64>> {
+        self.noted(self.store.size(name))
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        self.noted(self.store.list(prefix))
+    }
+
+    fn modified(&self, name: &str) -> Result<Option<Timestamp>> {
+        self.noted(self.store.modified(name))
+    }
+
+    fn delete(&self, name: &str) -> Result<()> {
+        self.noted(self.store.delete(name))
+    }
+}
