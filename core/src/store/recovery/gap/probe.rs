@@ -259,7 +259,7 @@ impl Probe {
         while let Some((found, header)) = self.scanner.seek(from, self.scanner.limit())? {
             if let Ok((block, body)) = self.scanner.block(found)? {
                 let is_kept = found < proven || found == unbroken;
-                if is_kept && state_of(&block, &body).is_some() {
+                if is_kept && state_of(&block, body).is_some() {
                     return Ok(true);
                 }
                 if found == unbroken {
