@@ -230,7 +230,7 @@ impl LogSlot {
         &self.gauges
     }
 
-    /// Whether the object store of this server works. The one that makes its requests notes how they end.
+    /// Whether the object store of this server works. Its owner notes how each request ends.
     pub fn store_health(&self) -> &Arc<StoreHealth> {
         &self.store_health
     }

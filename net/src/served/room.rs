@@ -39,7 +39,12 @@ impl Values {
     fn have_room(&self, now: &Self, segment: u64) -> bool {
         let had_disk = self.free >= segment;
         now.bytes_used < self.bytes_used
-            || if had_disk { now.appends > self.appends } else { now.free >= segment }
+            || if had_disk {
+                now.appends > self.appends
+            } else {
+                // A file was had if the log is that much larger.
+                now.free >= segment || now.bytes_used >= self.bytes_used.saturating_add(segment)
+            }
     }
 }
 
@@ -60,9 +65,14 @@ impl Room {
         {
             return Some(error.to_string());
         }
-        let refused = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(log.path()).cloned()?;
-        let segment = u64::from(log.options().segment_bytes);
-        (!refused.then.have_room(&Values::of(log), segment)).then_some(refused.why)
+        let now = Values::of(log);
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = last.get(log.path())?;
+        if !refused.then.have_room(&now, log.options().segment_bytes.into()) {
+            return Some(refused.why.clone());
+        }
+        last.remove(log.path()); // its values say nothing about a later time
+        None
     }
 }
 
@@ -101,6 +111,19 @@ mod tests {
         assert_eq!(room.why_none(&log), None);
     }
 
+    /// A rejection of long ago was shown again once the disk was as full as then.
+    #[test]
+    fn rejection_that_has_ended_does_not_come_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        let room = Room::default();
+        room.refused(&log, &Error::new(ErrorKind::Full, "no space left"));
+        assert!(room.why_none(&log).is_some());
+        log.append(b"x").unwrap();
+        assert_eq!(room.why_none(&log), None);
+        assert!(room.0.lock().unwrap().is_empty());
+    }
+
     /// A status was `ok` right after a large append was rejected: a small one still fitted into the last segment.
     #[test]
     fn small_append_does_not_end_the_rejection_by_a_full_disk() {
@@ -110,6 +133,7 @@ mod tests {
         assert!(!full.have_room(&Values { appends: 6, bytes_used: 5100, ..full }, segment));
         assert!(full.have_room(&Values { free: 1000, ..full }, segment));
         assert!(full.have_room(&Values { bytes_used: 4000, ..full }, segment));
+        assert!(full.have_room(&Values { bytes_used: 6000, ..full }, segment));
         let capacity = Values { free: 1000, ..full };
         assert!(!capacity.have_room(&capacity, segment));
         assert!(capacity.have_room(&Values { appends: 6, ..capacity }, segment));

@@ -144,7 +144,8 @@ impl AdminService {
             response.groups_wanted = self.host.groups_wanted();
         }
         if let Some(failure) = self.host.store_health().failure() {
-            (response.store_failure, response.store_failing_since) = (failure.why, failure.since.get());
+            response.store_failure = failure.why;
+            response.store_failing_since_nanos = failure.since.get().saturating_mul(1_000_000);
         }
         response
     }
@@ -162,7 +163,7 @@ fn refusal(kind: ErrorKind, what: impl Into<String>) -> Status {
 fn already_part(log: &Log) -> String {
     let what =
         format!("this server is already part of the cluster of log {}", ids::to_hex(log.log_id().get()));
-    let advice = "if that cluster was made by mistake and nothing in it is needed, stop the server, empty its directory, and start it again";
+    let advice = "if that cluster was made by mistake and nothing in it is needed, stop the server, empty its directory and those of group_directories, and start it again without --init";
     // One that other servers know must not return under its number.
     let is_alone = log.status().replica.members.len() == 1;
     if is_alone { format!("{what}, as its only member; {advice}") } else { what }

@@ -79,6 +79,13 @@ pub(crate) struct Group {
 /// The answers about one group: each with the number of its server.
 type Answers<'a> = Vec<(u64, &'a GroupStatus)>;
 
+/// The groups of a cluster: those that any server reports, by number, and then those that are not made yet.
+pub(crate) fn with_unmade(found: &Found) -> Vec<Group> {
+    let mut groups = groups(found);
+    groups.extend(unmade(found, &groups));
+    groups
+}
+
 /// The groups that any server reports, by number.
 pub(crate) fn groups(found: &Found) -> Vec<Group> {
     let mut reported: BTreeMap<u32, Answers<'_>> = BTreeMap::new();
@@ -87,11 +94,7 @@ pub(crate) fn groups(found: &Found) -> Vec<Group> {
             reported.entry(group.number).or_default().push((status.node, group));
         }
     }
-    let mut groups: Vec<Group> =
-        reported.into_iter().filter_map(|(number, answers)| group(found, number, &answers)).collect();
-    let unmade = unmade(found, &groups);
-    groups.extend(unmade);
-    groups
+    reported.into_iter().filter_map(|(number, answers)| group(found, number, &answers)).collect()
 }
 
 /// The groups that the leader of the system log is to make, and has not made.

@@ -107,7 +107,7 @@ impl State {
 
     /// Whether the state may well have passed a moment later.
     fn is_fleeting(self) -> bool {
-        matches!(self, Self::Lagging | Self::CutOff | Self::NoLeader)
+        matches!(self, Self::Lagging | Self::CutOff | Self::NoLeader | Self::StoreFails)
     }
 }
 
@@ -219,7 +219,7 @@ fn of_answer(found: &Found, server: &str, s: &StatusResponse, lag_max: u64) -> (
 
 /// Since when the requests of a server to its object store fail, as text. None: they do not.
 pub(crate) fn store_failing_since(s: &StatusResponse) -> Option<String> {
-    (!s.store_failure.is_empty()).then(|| time(Timestamp(s.store_failing_since)))
+    (!s.store_failure.is_empty()).then(|| time(Timestamp(s.store_failing_since_nanos / 1_000_000)))
 }
 
 /// The state of a replica whose directory is not the one that the cluster has for it.

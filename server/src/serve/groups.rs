@@ -113,6 +113,9 @@ struct Report {
     is_warning: bool,
 }
 
+/// When a group is tried again whose disk has no more room than before.
+const ROOM_AGAIN: Duration = Duration::from_secs(600);
+
 /// A group that could not be made for lack of room.
 struct Unmade {
     at: Instant,
@@ -124,7 +127,10 @@ struct Unmade {
 impl Unmade {
     /// Whether another attempt would fail like this one: each attempt is a warning in the log. `segment`: the size of a file.
     fn is_still(&self, free: u64, segment: u64) -> bool {
-        free < segment || (self.at.elapsed() < OPEN_AGAIN && free < self.free.saturating_add(segment))
+        let since = self.at.elapsed();
+        // Files that give way may have come meanwhile: cached objects, sorted copies.
+        (free < segment && since < ROOM_AGAIN)
+            || (since < OPEN_AGAIN && free < self.free.saturating_add(segment))
     }
 }
 

@@ -5,6 +5,7 @@ use chiplog::Result;
 use chiplog::Timestamp;
 use chiplog::vault::{ObjectInfo, Vault};
 use chiplog_net::served::store_health::StoreHealth;
+use chiplog_net::served::store_health::StoreRequest::{self, Read, Write};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -15,27 +16,27 @@ pub(super) struct WatchedVault {
 }
 
 impl WatchedVault {
-    fn noted<T>(&self, result: Result<T>) -> Result<T> {
-        self.health.note(&result);
+    fn noted<T>(&self, request: StoreRequest, result: Result<T>) -> Result<T> {
+        self.health.note(request, &result);
         result
     }
 }
 
 impl Vault for WatchedVault {
     fn put(&self, name: &str, pieces: &[Bytes]) -> Result<()> {
-        self.noted(self.store.put(name, pieces))
+        self.noted(Write, self.store.put(name, pieces))
     }
 
     fn create(&self, name: &str, bytes: Bytes) -> Result<bool> {
-        self.noted(self.store.create(name, bytes))
+        self.noted(Write, self.store.create(name, bytes))
     }
 
     fn create_of(&self, name: &str, pieces: &[Bytes]) -> Result<bool> {
-        self.noted(self.store.create_of(name, pieces))
+        self.noted(Write, self.store.create_of(name, pieces))
     }
 
     fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
-        self.noted(self.store.get(name, range))
+        self.noted(Read, self.store.get(name, range))
     }
 
     fn get_pieces(
@@ -51,22 +52,22 @@ impl Vault for WatchedVault {
             taken
         });
         // An error of the one that takes the pieces says nothing about the store.
-        if is_taken { self.noted(result) } else { result }
+        if is_taken { self.noted(Read, result) } else { result }
     }
 
     fn size(&self, name: &str) -> Result<Option<u64>> {
-        self.noted(self.store.size(name))
+        self.noted(Read, self.store.size(name))
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
-        self.noted(self.store.list(prefix))
+        self.noted(Read, self.store.list(prefix))
     }
 
     fn modified(&self, name: &str) -> Result<Option<Timestamp>> {
-        self.noted(self.store.modified(name))
+        self.noted(Read, self.store.modified(name))
     }
 
     fn delete(&self, name: &str) -> Result<()> {
-        self.noted(self.store.delete(name))
+        self.noted(Write, self.store.delete(name))
     }
 }

@@ -52,8 +52,8 @@ States:
 States of a group of named logs, which is shown if the servers have any:
   ok
   other_voters  its voters are not those of the default log, or those on which it is placed
-  missing       a server that is to run it does not, or it is not made yet, and `groups` of the
-                servers wants it
+  missing       a server that is to run it does not, or it is one of the `groups` that the servers
+                are configured with, and is not made yet
   no_leader     no server that answers knows its leader
   short         the disk or the segments of a replica have no room for what the leader sends
   full          its leader refuses appends for lack of room
@@ -357,7 +357,7 @@ pub(crate) fn run(args: &Status, ui: &Ui) -> Result<Exit> {
     let mut query = ClusterQuery::new(asker.dialler().clone(), &Servers::joined(&args.servers)?);
     let mut found = asker.wait(query.round(PATIENCE));
     for _ in 0..LOOKS {
-        if !health::may_pass(&found, &health::judge(&found, args.lag_max), &groups::groups(&found)) {
+        if !health::may_pass(&found, &health::judge(&found, args.lag_max), &groups::with_unmade(&found)) {
             break;
         }
         std::thread::sleep(BETWEEN_LOOKS);
@@ -367,7 +367,7 @@ pub(crate) fn run(args: &Status, ui: &Ui) -> Result<Exit> {
         found = found.somebody()?; // there is nothing to show, and waiting does not help
     }
     let judged = health::judge(&found, args.lag_max);
-    let groups = groups::groups(&found);
+    let groups = groups::with_unmade(&found);
     let exit = health::exit(&found, &judged, &groups);
     let mut replicas: Vec<Replica> = judged.iter().map(|j| Replica::new(j, &found)).collect();
     replicas.sort_by_key(|r| r.node.unwrap_or(u64::MAX));
