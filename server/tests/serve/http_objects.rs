@@ -221,7 +221,11 @@ fn default_log_is_taken_by_its_name() {
     fed(&["append", &server.client], &lines(1, 10)).ok();
     wait("the default log has an object", || {
         let ran = run(&["tier", "fetch", &url, &place("default"), "--only-log", "--json"]);
-        (ran.code == 0).then(|| assert_eq!(ran.json()["last"], 10))
+        let has_all = ran.code == 0 && ran.json()["last"] == 10;
+        if ran.code == 0 && !has_all {
+            fs::remove_dir_all(place("default")).unwrap(); // an object of the first records alone
+        }
+        has_all.then_some(())
     });
     let half = run(&["tier", "fetch", &url, &place("none")]);
     assert!(half.code == 7 && half.err.contains("--only-log"), "{} {}", half.code, half.err);
