@@ -160,8 +160,8 @@ fn one_log_costs_about_its_own_bytes() {
     let before = group(&logs).metrics().fetched_bytes;
     read_all(7, &log_of(&logs, 7), 1);
     let fetched = group(&logs).metrics().fetched_bytes - before;
-    // Of each object the chunk with its opening, one or two with its directory, and one or two with the log's records.
-    let most = objects(&vault, id).len() as u64 * 5 * (256 << 10);
+    // Of each object the chunk with its opening, that with its directory, and one or two with the log's records.
+    let most = objects(&vault, id).len() as u64 * 4 * (256 << 10);
     assert!(fetched > 0 && fetched <= most && fetched < stored / 4, "{fetched} of {stored} bytes");
 }
 
