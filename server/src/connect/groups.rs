@@ -355,8 +355,8 @@ mod tests {
                 status.groups_wanted = wanted;
             })
         };
-        assert_eq!(groups(&system(1)).len(), 2);
-        let all = groups(&system(2));
+        assert_eq!(with_unmade(&system(1)).len(), 2);
+        let all = with_unmade(&system(2));
         let last = all.last().unwrap();
         assert_eq!((all.len(), last.number, last.state), (3, 2, GroupState::Missing));
         assert!(last.why.as_ref().is_some_and(|why| why.contains("node 2, which makes groups")), "{last:?}");
