@@ -109,6 +109,22 @@ fn holders(dir: &Path) -> Vec<u64> {
     found
 }
 
+/// Nothing was stored any more once as many objects were there as the openings have room for, unless somebody had set the option in time.
+#[test]
+fn leader_makes_room_for_more_objects_by_itself() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let most = options(&vault).objects_max() as u64;
+    let log = Log::open(dir.path(), options(&vault)).unwrap();
+    let rows = || log.log_options().get(LogOption::ObjectRows);
+    append(&log, most / 2 - 1);
+    assert_eq!(rows(), None, "a log with few objects stays readable for earlier versions");
+    append(&log, 2);
+    eventually("the option is set", || rows() == Some(1024));
+    append(&log, most);
+    assert!(objects(&vault, log.log_id()).len() as u64 > most);
+    check(&log, 1..log.last_index().get() + 1);
+}
+
 #[test]
 fn log_has_more_objects_than_its_openings_have_room_for() {
     let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));

@@ -380,6 +380,7 @@ impl Node {
         };
         self.begin_payloads(now)?;
         self.keep_object_age(now)?;
+        self.keep_object_rows(now)?;
         let committed = self.replica.sequencer.committed();
         if !self.tiering.is_checked {
             let begun = Box::new(self.begun());
@@ -441,7 +442,8 @@ impl Node {
         let delete = self.deletable().next().map(|next| next.at);
         let (age, sweep) = (self.age_due(now), self.sweep_due(now));
         let rows = self.rows_due(now);
-        let asked = self.lacks_object_age().then_some(self.tiering.asked_until);
+        let lacks = self.lacks_object_age() || self.lacks_object_rows();
+        let asked = lacks.then_some(self.tiering.asked_until);
         let payloads = [self.payloads_begin_due(), self.payload_sweep_due(now), asked];
         let payloads = payloads.into_iter().flatten().min();
         [work, delete, age, sweep, payloads, rows]

@@ -18,6 +18,7 @@
 //! Must not know: which object store it is.
 
 use super::super::Node;
+use super::OPTION_TIMEOUT;
 use super::jobs::{Job, JobDone};
 use super::rows_jobs::{RowsLook, RunLook};
 use crate::error::{ErrorKind, Result};
@@ -42,6 +43,8 @@ pub(super) struct OldestRows {
     looked: Option<u64>,
 }
 
+/// The rows that stay at least, in a log whose leader sets the option.
+const ROWS_KEPT: u64 = 1024;
 /// When an attempt that failed is repeated.
 const ROWS_AGAIN: Duration = Duration::from_secs(10);
 
@@ -69,6 +72,31 @@ impl Node {
     pub(super) fn rows_due(&self, now: Moment) -> Option<Moment> {
         let is_due = self.run_to_fetch().is_some() || self.exact_begin().is_some() || self.has_many_rows();
         is_due.then(|| now.max(self.tiering.oldest_rows.again))
+    }
+
+    /// Whether the table has half of the rows that it has room for, and the log no option under which older ones leave it. Objects that
+    /// wait to be stored move no rows: the other half is for them.
+    pub(super) fn lacks_object_rows(&self) -> bool {
+        let sequencer = &self.replica.sequencer;
+        let committed = sequencer.committed();
+        !sequencer.logs().is_shared()
+            && committed.options.get(LogOption::ObjectRows).is_none()
+            && committed.objects.len() >= sequencer.rows_max() / 2
+    }
+
+    /// Sets the option if the log lacks it: without it nothing would be stored once the table is full.
+    pub(super) fn keep_object_rows(&mut self, now: Moment) -> Result<()> {
+        if !self.lacks_object_rows() || now < self.tiering.asked_until {
+            return Ok(());
+        }
+        self.tiering.asked_until = now.plus(OPTION_TIMEOUT * 2);
+        let objects = self.replica.sequencer.committed().objects.len();
+        tracing::info!(
+            objects,
+            object_rows = ROWS_KEPT,
+            "the log has many objects, and sets object_rows once all members report that they know it"
+        );
+        self.set_options(vec![(LogOption::ObjectRows, Some(ROWS_KEPT))], now)
     }
 
     /// How many rows are moved at a time, and stay at least. None: the options of the log do not say that rows are moved.

@@ -60,8 +60,8 @@ impl Sequencer {
         }
         let what = format!(
             "the log has {} objects, and the openings of its segments have no room for more: discard records, set larger \
-             object_bytes for the next objects, or lower sessions_max; of a log on its own rows of older objects leave them if its \
-             option object_rows is set",
+             object_bytes for the next objects, or lower sessions_max; of a log on its own rows of older objects leave them once all \
+             members know the option object_rows",
             self.objects.len()
         );
         Err(Error::new(ErrorKind::Full, what))
