@@ -1,7 +1,8 @@
 //! Named logs of servers, on the command line.
 
 use crate::harness::{
-    Server, chiplog, ended, fed, founded_with, keys, made, port, run, runtime, started, status, wait,
+    Server, chiplog, ended, fed, founded_with, interrupt, keys, made, port, run, runtime, started, status,
+    wait,
 };
 use chiplog_net::service::logspec::AppendRequest;
 use chiplog_net::wire::proto::logspec::append_reply::Reply;
@@ -9,7 +10,7 @@ use chiplog_net::wire::proto::logspec::log_client::LogClient;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -42,6 +43,47 @@ fn list(args: &[&str]) -> Vec<Value> {
 
 fn lines(from: u64, to: u64) -> String {
     (from..=to).map(|n| format!("order {n}\n")).collect()
+}
+
+#[test]
+fn top_shows_the_logs_that_are_appended_to_most() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = one(dir.path());
+    let client = server.client.clone();
+    run(&["logs", "create", &client, "busy", "quiet", "idle"]).ok();
+    fed(&["append", &format!("{client}/quiet")], &lines(1, 2)).ok();
+    let mut top = started(&["top", &client, "--logs", "--rows", "2", "--json"]);
+    let mut views = BufReader::new(top.stdout.take().unwrap()).lines();
+    let mut next = || -> Value { serde_json::from_str(&views.next().unwrap().unwrap()).unwrap() };
+    let first = next();
+    let names = ["time", "named_logs", "bytes_per_second", "records_per_second", "active", "logs", "error"]
+        .as_slice();
+    assert_eq!(keys(&first), names);
+    assert_eq!(
+        (&first["named_logs"], &first["active"], &first["logs"][0]["name"]),
+        (&3.into(), &Value::Null, &"quiet".into())
+    );
+    fed(&["append", &format!("{client}/busy")], &lines(1, 1_000)).ok();
+    let view = wait("the append shows", || Some(next()).filter(|view| view["active"] == 1));
+    let busy = &view["logs"][0];
+    assert_eq!(
+        (&busy["name"], &busy["last"], &busy["known"]),
+        (&"busy".into(), &1_000.into(), &true.into()),
+        "{view}"
+    );
+    assert!(
+        busy["records_per_second"].as_f64().unwrap() > 0.0 && view["logs"].as_array().unwrap().len() == 2,
+        "{view}"
+    );
+    // The view goes on without the server.
+    server.kill();
+    let view = wait("the failure shows", || Some(next()).filter(|view| !view["error"].is_null()));
+    assert_eq!(view["logs"], Value::Array(Vec::new()), "{view}");
+    interrupt(&top);
+    drop(views);
+    assert_eq!(ended(top).code, 0);
+    assert!(fails(&["top", &format!("{client}/busy"), "--logs"], 2).contains("--logs shows all named logs"));
+    assert_eq!(run(&["top", &client, "--logs"]).code, 5);
 }
 
 /// It said "sound" and looked at the default log alone.

@@ -209,23 +209,24 @@ impl Of {
 
 /// A log as it is shown.
 #[derive(Serialize)]
-struct Shown {
-    name: String,
+pub(super) struct Shown {
+    pub(super) name: String,
     number: u32,
-    log_id: String,
-    group: u32,
-    first: u64,
-    last: u64,
+    pub(super) log_id: String,
+    pub(super) group: u32,
+    pub(super) first: u64,
+    pub(super) last: u64,
     records: u64,
-    bytes_appended: u64,
+    pub(super) bytes_appended: u64,
     last_timestamp: Option<u64>,
     last_time: Option<String>,
     sealed: bool,
-    known: bool,
+    /// The leader of the log's group answers.
+    pub(super) known: bool,
 }
 
 impl Shown {
-    fn new(log: LogInfo) -> Self {
+    pub(super) fn new(log: LogInfo) -> Self {
         let millis = Some(log.timestamp_nanos / 1_000_000).filter(|millis| *millis > 0);
         Self {
             name: log.name,
@@ -286,13 +287,13 @@ const PAGE: u32 = 10_000;
 const NAMED_MAX: usize = 5;
 
 /// The servers of a cluster, and calls about their named logs.
-struct Cluster {
+pub(super) struct Cluster {
     asker: Asker,
     servers: Servers,
 }
 
 impl Cluster {
-    fn new(servers: Servers, connect: &Connect, ui: &Ui) -> Result<Self> {
+    pub(super) fn new(servers: Servers, connect: &Connect, ui: &Ui) -> Result<Self> {
         Ok(Self { asker: Asker::new(connect, ui)?, servers })
     }
 
@@ -372,7 +373,7 @@ impl Cluster {
     }
 
     /// All logs whose names begin with `prefix`. With `stale`: as the first server that answers knows them.
-    fn list(&self, prefix: &str, stale: bool) -> Result<Vec<Shown>> {
+    pub(super) fn list(&self, prefix: &str, stale: bool) -> Result<Vec<Shown>> {
         if !stale {
             let (leader, _) = self.asker.leader(&self.system()).map_err(|failure| match failure.kind() {
                 ErrorKind::Unavailable => {

@@ -1,5 +1,6 @@
 //! Figures: one moment of a cluster, as values and as text that fits the terminal.
 
+use super::View;
 use crate::commands::cluster::replicas::{complaints, number, or_dash, title};
 use crate::common::format;
 use chiplog::Timestamp;
@@ -63,16 +64,14 @@ const COLUMNS: [Column; 13] = [
     ("DISK", |r| disk(r.disk_bytes, r.disk_free_bytes), 4),
 ];
 
-impl Figures {
-    /// All figures as text.
-    pub(super) fn words(&self) -> String {
+impl View for Figures {
+    fn words(&self) -> String {
         let (log, leader) = self.title();
         format!("{}  {log}; {leader}; {}\n{}", self.at(), self.rates(), self.below(&COLUMNS))
     }
 
-    /// The figures in lines of at most `width`. Changing values come first, and less important columns are left
-    /// out.
-    pub(super) fn narrow_words(&self, width: usize) -> String {
+    /// Changing values come first, and less important columns are left out.
+    fn narrow_words(&self, width: usize) -> String {
         let (log, leader) = self.title();
         let head = format!("{}  {leader}; {}; {log}", self.at(), self.rates());
         let mut columns = COLUMNS.to_vec();
@@ -89,7 +88,9 @@ impl Figures {
         let fitting = text.lines().map(|line| line.chars().take(width).chain(['\n']).collect::<String>());
         fitting.collect()
     }
+}
 
+impl Figures {
     fn title(&self) -> (String, String) {
         let answered = self.replicas.iter().any(|r| r.error.is_none());
         title(self.log_id.as_deref(), self.leader, answered)

@@ -3,9 +3,11 @@
 //! A rate is the growth of a counter between two rounds of queries. The counters of the round before are kept
 //! here; the servers are only read.
 
+mod busiest;
 mod figures;
 mod screen;
 
+use crate::commands::cluster::logs::Cluster;
 use crate::common::exit::Exit;
 use crate::common::failure::Result;
 use crate::common::format;
@@ -16,10 +18,12 @@ use crate::connect::cluster::{Asker, Connect};
 use crate::connect::cluster_status::{ClusterQuery, Found, role_name};
 use crate::connect::groups::groups;
 use crate::connect::target::Servers;
+use busiest::Lists;
 use chiplog_net::wire::proto::v1::StatusResponse;
 use clap::Args;
 use figures::{Figures, Replica};
 use screen::Screen;
+use serde::Serialize;
 use std::io::IsTerminal;
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -31,6 +35,10 @@ Examples:
   chiplog top log1:7411 --json --count 60 > minute.jsonl
       A minute for a script, one object per second.
   chiplog top log1:7411 --json | jq -c '[.leader, .records_per_second, [.replicas[].lag]]'
+
+  chiplog top log1:7411 --logs
+      The named logs that are appended to most.
+  chiplog top log1:7411 --logs --json --count 2 | jq -r '.logs[] | [.name, .bytes_per_second] | @tsv'
 
 Columns:
   RECORDS/S  records committed, as far as the replica knows
@@ -46,6 +54,11 @@ JSON fields, one object per line:
     node, role (as in `chiplog status`), voter, client, zone, term, first, last, lag,
     records_per_second, written_bytes_per_second, bytes_used, bytes_capacity, disk_bytes,
     disk_free_bytes, sync_median_micros, sync_p99_micros, damaged, repaired, poison, error
+  with --logs: time, named_logs (their number), bytes_per_second, records_per_second, active (how many
+  were appended to since the line before), logs, for each:
+    name, group, bytes_per_second, records_per_second, first, last, bytes_appended, known (false: the
+    leader of its group does not answer; then its figures are unknown, and shown as ?); error (why there is
+    no list; null: there is one)
   Unknown values are null, as are all rates on the first line.";
 
 /// Watch a cluster at work: replicas, rates, lag, syncs and disks, once a second.
@@ -63,6 +76,15 @@ pub(crate) struct Top {
     #[arg(value_name = "HOST:PORT[/LOG]", env = "CHIPLOG_SERVERS", required = true)]
     servers: Vec<Servers>,
 
+    /// Show the named logs that are appended to most, instead of replicas: as the first server that answers knows
+    /// them. The first view shows those to which most was ever appended.
+    #[arg(long)]
+    logs: bool,
+
+    /// With --logs: show at most N logs.
+    #[arg(long, value_name = "N", default_value = "20", requires = "logs", value_parser = whole_number::<usize>("a number of logs", 1..=1 << 20))]
+    rows: usize,
+
     /// End after N views.
     #[arg(long, value_name = "N", value_parser = whole_number::<u64>("a number of views", 1..=u64::MAX))]
     count: Option<u64>,
@@ -74,6 +96,37 @@ pub(crate) struct Top {
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How long a server may take to answer before it is shown as unreachable.
 const PATIENCE: Duration = Duration::from_millis(900);
+
+/// What is shown of one moment.
+trait View: Serialize {
+    /// All of it as text.
+    fn words(&self) -> String;
+    /// The same in lines of at most `width` characters.
+    fn narrow_words(&self, width: usize) -> String;
+}
+
+/// Rounds of questions to the replicas.
+struct Replicas<'a> {
+    asker: &'a Asker,
+    query: ClusterQuery,
+    /// The answers of the round before, and when it began.
+    before: Option<(Found, Instant)>,
+}
+
+impl Replicas<'_> {
+    /// # Errors
+    /// In the first round: no server answers.
+    fn next(&mut self) -> Result<Figures> {
+        let began = Instant::now();
+        let now = self.asker.wait(self.query.round(PATIENCE));
+        let now = if self.before.is_none() { now.somebody()? } else { now };
+        let passed = self.before.as_ref().map_or(Duration::ZERO, |(_, at)| began.duration_since(*at));
+        let before = self.before.as_ref().map(|(found, _)| found);
+        let figures = Rounds { before, now: &now, passed }.figures();
+        self.before = Some((now, began));
+        Ok(figures)
+    }
+}
 
 /// Two rounds of answers, and the time between them.
 struct Rounds<'a> {
@@ -186,15 +239,15 @@ impl Output {
         Ok(Self::Screen { screen: Screen::take()?, last: String::new() })
     }
 
-    fn draw(&mut self, figures: &Figures, ui: &Ui) -> Result<()> {
+    fn draw(&mut self, view: &impl View, ui: &Ui) -> Result<()> {
         match self {
-            Self::Json => ui.json(figures),
+            Self::Json => ui.json(view),
             Self::Pages { drawn } => {
                 let between = if std::mem::replace(drawn, true) { "\n" } else { "" };
-                print(format!("{between}{}", figures.words()).as_bytes())
+                print(format!("{between}{}", view.words()).as_bytes())
             }
             Self::Screen { screen, last } => {
-                *last = figures.narrow_words(screen.width());
+                *last = view.narrow_words(screen.width());
                 screen.draw(&format!("{last}\nq ends"))
             }
         }
@@ -219,11 +272,23 @@ impl Drop for Output {
 }
 
 pub(crate) fn run(args: &Top, ui: &Ui) -> Result<Exit> {
+    let servers = Servers::joined(&args.servers)?;
+    if args.logs {
+        servers.unnamed("--logs shows all named logs")?;
+        let mut lists = Lists::new(Cluster::new(servers, &args.connect, ui)?, args.rows);
+        return watch(args.count, ui, || lists.next());
+    }
     let asker = Asker::new(&args.connect, ui)?;
-    let mut query = ClusterQuery::new(asker.dialler().clone(), &Servers::joined(&args.servers)?);
-    // Query once before taking the terminal: an error has to be visible on the normal screen.
+    let query = ClusterQuery::new(asker.dialler().clone(), &servers);
+    let mut replicas = Replicas { asker: &asker, query, before: None };
+    watch(args.count, ui, || replicas.next())
+}
+
+/// Shows one view after the other.
+fn watch<V: View>(count: Option<u64>, ui: &Ui, mut next: impl FnMut() -> Result<V>) -> Result<Exit> {
+    // The first one comes before the terminal is taken: an error has to be visible on the normal screen.
     let mut began = Instant::now();
-    let mut now = asker.wait(query.round(PATIENCE)).somebody()?;
+    let mut view = next()?;
     let mut output = Output::new(ui)?;
     let (stop, stopped) = mpsc::channel();
     let screen = match &output {
@@ -239,17 +304,13 @@ pub(crate) fn run(args: &Top, ui: &Ui) -> Result<Exit> {
         screen.iter().for_each(Screen::leave);
         let _ = stop.send(());
     })?;
-    let mut before: Option<(Found, Instant)> = None;
     for n in 1.. {
-        let passed = before.as_ref().map_or(Duration::ZERO, |(_, at)| began.duration_since(*at));
-        let figures = Rounds { before: before.as_ref().map(|(found, _)| found), now: &now, passed }.figures();
-        output.draw(&figures, ui)?;
-        if args.count == Some(n) || stopped.recv_timeout(INTERVAL.saturating_sub(began.elapsed())).is_ok() {
+        output.draw(&view, ui)?;
+        if count == Some(n) || stopped.recv_timeout(INTERVAL.saturating_sub(began.elapsed())).is_ok() {
             break;
         }
-        before = Some((now, began));
         began = Instant::now();
-        now = asker.wait(query.round(PATIENCE));
+        view = next()?;
     }
     output.end()?;
     Ok(Exit::Ok)
