@@ -4,13 +4,14 @@
 mod served;
 
 use chiplog::{BatchBuilder, ErrorKind, Index, LogNumber, LogOption, Logs, LogsOptions, Options, Start};
-use chiplog_net::client::{Client, ClientOptions, ProducerOptions};
+use chiplog_net::client::{Client, ClientOptions, ProducerOptions, ReadFrom};
 use chiplog_net::follower::{Follower, FollowerOptions};
 use chiplog_net::wire::proto::v1::admin_client::AdminClient;
 use chiplog_net::wire::proto::v1::*;
 use chiplog_net::wire::status::from_status;
 use served::client::{quick, read_to_end};
 use served::{One, PATIENCE};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tonic::transport::Channel;
@@ -252,6 +253,62 @@ async fn client_creates_lists_seals_and_deletes_logs() {
     let plain = One::new();
     let client = Client::connect([plain.address()], quick()).await.unwrap();
     assert_eq!(client.create_log("x").await.unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+/// Each log had connections of its own: one for calls, one for each producer and each reader. Thousands of logs used up what a server
+/// allows one address.
+#[tokio::test]
+async fn many_logs_share_few_connections() {
+    const LOGS: u64 = 40;
+    let mut named = Named::new().await;
+    for n in 0..LOGS {
+        named.create(&n.to_string()).await.unwrap();
+    }
+    let server = &named.one.server;
+    let before = server.connections.load(Ordering::Relaxed);
+    let client = Client::connect([named.one.address()], Named::options("")).await.unwrap();
+    let mut open = Vec::new();
+    for n in 0..LOGS {
+        let log = client.of_log(n.to_string()).await.unwrap();
+        let producer = log.producer(ProducerOptions::default()).await.unwrap();
+        assert_eq!(producer.append(b"a").await.unwrap().await.unwrap(), Index(1));
+        let mut reader = log.reader(Start::First, ReadFrom::Any);
+        assert_eq!(reader.next_record().await.unwrap().unwrap().data, "a");
+        open.push((producer, reader));
+    }
+    let made = server.connections.load(Ordering::Relaxed) - before;
+    assert_eq!(made, 5, "four for streams, and one for calls");
+    // An append stream that shares its connection ends when it is idle: the next record needs a call.
+    let (producer, reader) = &mut open[0];
+    let mut appended = 1;
+    let begun = Instant::now();
+    loop {
+        tokio::time::sleep(Duration::from_millis(1_200)).await;
+        let calls = server.calls.load(Ordering::Relaxed);
+        producer.append(b"b").await.unwrap().await.unwrap();
+        appended += 1;
+        if server.calls.load(Ordering::Relaxed) > calls {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "the stream of an idle producer stays open");
+    }
+    for index in 2..=appended {
+        assert_eq!(reader.next_record().await.unwrap().unwrap().index, Index(index));
+    }
+    assert_eq!(server.connections.load(Ordering::Relaxed) - before, made);
+}
+
+/// A program with one log keeps its stream: its next record takes one round trip.
+#[tokio::test]
+async fn stream_that_shares_no_connection_stays_open() {
+    let one = One::new();
+    let client = Client::connect([one.address()], quick()).await.unwrap();
+    let producer = client.producer(ProducerOptions::default()).await.unwrap();
+    producer.append(b"a").await.unwrap().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let calls = one.server.calls.load(Ordering::Relaxed);
+    producer.append(b"b").await.unwrap().await.unwrap();
+    assert_eq!(one.server.calls.load(Ordering::Relaxed), calls);
 }
 
 /// A copy in the program's process has the records of all logs of a group, or of a single one.

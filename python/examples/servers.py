@@ -71,6 +71,7 @@ class Servers:
             f"log.segment_bytes={self.segment}",
             "cluster.election_timeout_millis=500",
             "cluster.heartbeat_millis=100",
+            "groups=1",
         ]
         command = [self.program, "serve", "--node", str(node), "--data", str(self.dir / f"server-{node}")]
         for setting in settings:

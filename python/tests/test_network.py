@@ -57,6 +57,35 @@ def test_a_session_continues_in_another_producer(client: chiplog.Client) -> None
     assert client.info().last == begin + 2
 
 
+def test_named_logs_share_a_clients_connections(client: chiplog.Client) -> None:
+    for name in ("shared/1", "shared/2"):
+        assert client.create_log(name).name == name
+    with pytest.raises(chiplog.AlreadyExistsError):
+        client.create_log("shared/1")
+    one = client.of_log("shared/1")
+    with one.producer() as producer:
+        assert producer.append(b"of one") == 1
+
+    async def append_to_another() -> int:
+        two = await client.of_log_async("shared/2")
+        async with await two.producer_async() as producer:
+            return await producer.append_async(b"of two")
+
+    assert asyncio.run(append_to_another()) == 1
+    assert [r.copy() for r in one.read(1)] == [b"of one"]
+    one.close()
+    assert [r.copy() for r in client.of_log("shared/2").read(1)] == [b"of two"]
+    with pytest.raises(chiplog.NotFoundError):
+        client.of_log("shared/3")
+    client.seal_log("shared/1")
+    assert [(log.name, log.last_index, log.sealed) for log in client.list_logs("shared/")] == [
+        ("shared/1", 1, True),
+        ("shared/2", 1, False),
+    ]
+    client.delete_log("shared/1")
+    assert [log.name for log in client.list_logs("shared/")] == ["shared/2"]
+
+
 def test_a_watch_reports_changes(client: chiplog.Client) -> None:
     watch = client.watch(interval=0.01)
     before = next(watch)

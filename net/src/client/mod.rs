@@ -36,6 +36,7 @@ use crate::wire::proto::v1::log_client::LogClient;
 use crate::wire::proto::v1::{CloseSessionRequest, DiscardRequest, InfoRequest, OpenSessionRequest};
 use crate::wire::status::{from_status, leader_of};
 use chiplog::{Error, ErrorKind, Index, Result, SessionId, Start, options};
+use cluster::connections::Connections;
 use cluster::discovery::Servers;
 use cluster::leader_watchdog::LeaderWatchdog;
 use retry::backoff::Backoff;
@@ -76,6 +77,9 @@ options! {
         pub keep_alive: Duration,
         /// Bytes that a server may send ahead on a stream, default 4 MiB.
         pub window_bytes: u32,
+        /// The most connections to one server for streams, default 4, at least 1: producers and readers of all logs share
+        /// them, see [`Client::of_log`]. Calls have one more.
+        pub connections_max: usize,
         /// TLS settings; default: no TLS.
         pub tls: Option<ClientTls>,
         /// The token that is sent with every call, if servers require one; default: none.
@@ -97,6 +101,7 @@ impl Default for ClientOptions {
             backoff_max: Duration::from_secs(1),
             keep_alive: Duration::from_secs(5),
             window_bytes: 4 << 20,
+            connections_max: 4,
             tls: None,
             token: None,
             token_in_plain_text: false,
@@ -155,10 +160,16 @@ impl Client {
         options: ClientOptions,
     ) -> Result<Self> {
         let seeds: Vec<String> = servers.into_iter().map(Into::into).collect();
-        Self::connect_to(seeds, options).await
+        let connections = Connections::new(options.clone());
+        Self::connect_over(connections, seeds, options).await
     }
 
-    async fn connect_to(seeds: Vec<String>, options: ClientOptions) -> Result<Self> {
+    /// As [`Self::connect`], over connections that other logs share.
+    async fn connect_over(
+        connections: Arc<Connections>,
+        seeds: Vec<String>,
+        options: ClientOptions,
+    ) -> Result<Self> {
         if seeds.is_empty() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
@@ -169,7 +180,11 @@ impl Client {
             check_host_port(seed).map_err(|e| Error::new(ErrorKind::InvalidArgument, e.to_string()))?;
         }
         options.tls.as_ref().map_or(Ok(()), ClientTls::check)?;
-        let servers = Servers::new(seeds, options.clone());
+        if options.connections_max == 0 {
+            let what = "connections_max is 0; streams need at least 1 connection to a server";
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
+        let servers = Servers::new(seeds, options.clone(), connections);
         let client = Self { inner: Arc::new(Inner { options, servers, system: OnceCell::new() }) };
         client.servers().found(client.deadline()).await?;
         Ok(client)

@@ -14,13 +14,17 @@ const SYSTEM_LOG: &str = "_system";
 const PAGE: u32 = 1000;
 
 impl Client {
-    /// Another log of the same servers, with the same options; empty: the log "default".
+    /// Another log of the same servers, with the same options; empty: the log "default". All such clients share their
+    /// connections: a server has at most `options.connections_max` and one more, however many logs there are. A producer
+    /// that shares a connection ends its append stream when it was idle for a second, and opens another one for its next
+    /// record, which takes a round trip more.
     ///
     /// # Errors
     /// As [`Client::connect`].
     pub async fn of_log(&self, name: impl Into<String>) -> Result<Self> {
         let options = ClientOptions { log: name.into(), ..self.options().clone() };
-        Self::connect_to(self.servers().all().into_iter().collect(), options).await
+        let servers = self.servers();
+        Self::connect_over(servers.connections().clone(), servers.all().into_iter().collect(), options).await
     }
 
     /// Creates a named log, and returns once it can be appended to. [`Client::of_log`] then connects to it. A name is 1 to

@@ -144,7 +144,7 @@ impl Sources {
     /// can be used: the last reason.
     pub(super) async fn choose(&mut self, copy: Option<ExistingCopy>) -> Result<String> {
         self.failed.retain(|_, since| since.elapsed() < AVOID);
-        let servers = Servers::new(self.seeds.clone(), self.options.clone());
+        let servers = Servers::alone(self.seeds.clone(), self.options.clone());
         let mut asked: BTreeSet<String> = self.usable().into_iter().cloned().collect();
         let mut answers = JoinSet::new();
         servers.ask_each(asked.iter().cloned(), &mut answers);
@@ -281,7 +281,7 @@ impl Sources {
         others.sort_by_key(|(last, _)| *last);
         let options = self.options.clone();
         async move {
-            let servers = Servers::new(Vec::new(), options.clone());
+            let servers = Servers::alone(Vec::new(), options.clone());
             for (_, address) in others {
                 let Ok(mut client) = servers.client(&address) else { continue };
                 let request = InfoRequest { log: options.log.clone(), allow_stale: true };
@@ -303,7 +303,7 @@ impl Sources {
     /// # Errors
     /// `InvalidArgument`: an invalid address or certificate.
     pub(super) fn channel(&self, server: &str) -> Result<Shown> {
-        Servers::new(Vec::new(), self.options.clone()).channel(server)
+        Servers::alone(Vec::new(), self.options.clone()).separate_channel(server)
     }
 
     /// A server's error, with its address.

@@ -11,6 +11,7 @@ use chiplog_net::service::admin::{AdminService, Found};
 use chiplog_net::service::follow::Follow;
 use chiplog_net::service::log::{LogService, NativeOptions};
 use chiplog_net::wire::address::Address;
+use futures_util::StreamExt as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,6 +30,8 @@ pub(crate) struct Server {
     pub(crate) host: Arc<LogSlot>,
     /// The number of received calls.
     pub(crate) calls: Arc<AtomicU64>,
+    /// The number of accepted connections.
+    pub(crate) connections: Arc<AtomicU64>,
     /// Rejects every call, like a full server.
     pub(crate) refuses: Arc<AtomicBool>,
     runtime: Option<Runtime>,
@@ -80,7 +83,7 @@ impl Server {
         let found: Found =
             Box::new(|_| Err(Error::new(ErrorKind::Unsupported, "a test server has its log already")));
         let admin = AdminService::new(host.clone(), NodeId(1), own, "0", found);
-        let calls = Arc::<AtomicU64>::default();
+        let (calls, connections) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
         let refuses = Arc::<AtomicBool>::default();
         let (counted, is_full) = (calls.clone(), refuses.clone());
         let count = move |request| {
@@ -97,8 +100,11 @@ impl Server {
             .add_service(Follow::new(host.clone()).into_service())
             .add_service(admin);
         drop(entered);
-        runtime.spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-        Self { address, host, calls, refuses, runtime: Some(runtime) }
+        let accepted = connections.clone();
+        let incoming =
+            TcpListenerStream::new(listener).inspect(move |_| _ = accepted.fetch_add(1, Ordering::Relaxed));
+        runtime.spawn(server.serve_with_incoming(incoming));
+        Self { address, host, calls, connections, refuses, runtime: Some(runtime) }
     }
 }
 

@@ -262,9 +262,34 @@ impl Client {
         self.start(py, async move { client.discard(Index(first)).await }, none)
     }
 
+    /// Connects to another log of the same servers, with the same options. Returns a `Client`.
+    ///
+    /// `name`: the log's name, "": the log "default". Such clients share their connections: a server has at most
+    /// `ClientOptions.connections_max` and one more, however many logs there are. A producer that shares a connection
+    /// ends its stream when it was idle for a second, and opens another one for its next record. Blocks, without the
+    /// GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `NotFoundError`: no log of that name; `TimeoutError`, `UnavailableError`, `UnauthenticatedError`,
+    /// `PermissionDeniedError`, `ClosedError`.
+    fn of_log(&self, py: Python<'_>, name: &str) -> PyResult<Self> {
+        let client = self.wait(py, self.client()?.of_log(name))?;
+        Self::around(client, self.runtime.clone())
+    }
+
+    /// Connects to another log of the same servers. When awaited, gives the `Client`.
+    ///
+    /// `name` is that of `of_log`, and so is what it raises. Does not block. `RuntimeError`: no event loop runs on this
+    /// thread.
+    fn of_log_async(&self, py: Python<'_>, name: String) -> PyResult<Py<PyAny>> {
+        let (client, runtime) = (self.client()?.clone(), self.runtime.clone());
+        self.start(py, async move { client.of_log(name).await }, move |py, client| {
+            Ok(Py::new(py, Self::around(client, runtime)?)?.into_any())
+        })
+    }
+
     /// Creates a named log on the servers. Returns `NamedLog` once it can be appended to.
     ///
-    /// `Client(servers, ClientOptions(log=name))` then connects to it. `name` is 1 to 249 of the characters
+    /// `of_log(name)` then connects to it. `name` is 1 to 249 of the characters
     /// `A-Z a-z 0-9 . _ -`, does not begin with `_`, and can end with `/` and a partition's number. `beside`: a log in
     /// whose group it is created. Blocks, without the GIL; Ctrl-C ends the wait.
     ///

@@ -81,7 +81,7 @@ impl ServedObjects {
             check_host_port(server).map_err(|e| invalid(e.to_string()))?;
         }
         options.tls.as_ref().map_or(Ok(()), ClientTls::check)?;
-        let servers = Servers::new(servers, options.clone());
+        let servers = Servers::alone(servers, options.clone());
         let shared = Shared { servers, options, preferred: Mutex::default() };
         Ok(Self { shared: Arc::new(shared), runtime: Runtime::start()? })
     }

@@ -1,4 +1,4 @@
-//! Servers: which servers exist, which of them leads, and the connections to them.
+//! Servers: which servers of a log exist, and which of them leads.
 //!
 //! Asks servers about themselves: first the given ones, later also those that these name. If two name different
 //! leaders, the one with the higher term is right: a leader that was cut off considers itself the leader for a while.
@@ -10,11 +10,11 @@
 //!   server with another log rejects it.
 //! - The lock is not held across an await.
 
+use super::connections::{Connection, Connections, separate};
 use super::logs::meant_log;
 use super::wait_notice::WaitNotice;
 use crate::client::credentials::token::{Bearer, LogMark, Shown};
 use crate::client::retry::backoff::Backoff;
-use crate::client::retry::deadline::FAR;
 use crate::client::{ClientOptions, ReadFrom};
 use crate::wire::connect_error::TlsMismatch;
 use crate::wire::proto::v1::log_client::LogClient;
@@ -25,17 +25,14 @@ use chiplog::limits::BATCH_BYTES_MAX;
 use chiplog::{Error, ErrorKind, NodeId, Result};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::Endpoint;
+use tonic::transport::Channel;
 
 /// One reply and its frame.
 pub(crate) const MESSAGE_BYTES_MAX: usize = BATCH_BYTES_MAX + (2 << 20);
-
-/// The default of HTTP/2 is 16 KiB, and each frame costs a system call.
-const FRAME_BYTES: u32 = 256 << 10;
 
 /// The service on a connection.
 pub(crate) type Stub = LogClient<Shown>;
@@ -65,6 +62,7 @@ pub(crate) struct Servers {
     seeds: Vec<String>,
     /// The same id as [`Known::log_id`], for connections.
     log: LogMark,
+    connections: Arc<Connections>,
     known: Mutex<Known>,
     asking: tokio::sync::Mutex<()>,
     /// See [`WaitNotice`].
@@ -90,8 +88,8 @@ struct Known {
     /// A server that was the leader, and did not answer as one.
     doubted: Option<String>,
     limits: Option<Limits>,
-    /// For calls. Streams have their own connections, so that none waits for another.
-    channels: HashMap<String, Shown>,
+    /// For calls.
+    connections: HashMap<String, (Shown, Arc<Connection>)>,
 }
 
 impl Known {
@@ -192,9 +190,15 @@ fn leave_usurpers(answers: &mut Vec<Answer>, name: &str) {
 }
 
 impl Servers {
-    pub(crate) fn new(seeds: Vec<String>, options: ClientOptions) -> Self {
+    pub(crate) fn new(seeds: Vec<String>, options: ClientOptions, connections: Arc<Connections>) -> Self {
         let (log, known, asking, noticed) = Default::default();
-        Self { options, seeds, log, known, asking, noticed }
+        Self { options, seeds, log, connections, known, asking, noticed }
+    }
+
+    /// As [`Self::new`], with connections of its own.
+    pub(crate) fn alone(seeds: Vec<String>, options: ClientOptions) -> Self {
+        let connections = Connections::new(options.clone());
+        Self::new(seeds, options, connections)
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -279,7 +283,10 @@ impl Servers {
     /// The server did not act as the leader, or did not answer.
     pub(crate) fn doubt(&self, leader: &str) {
         self.depose(leader);
-        self.known().channels.remove(leader);
+        let failed = self.known().connections.remove(leader);
+        if let Some((_, failed)) = failed {
+            self.connections.retire(&failed);
+        }
     }
 
     /// The server answered that it does not lead.
@@ -617,55 +624,55 @@ impl Servers {
     /// Returns the connection for calls to a server.
     ///
     /// # Errors
-    /// `InvalidArgument`: the address is invalid.
+    /// `InvalidArgument`: the address is invalid, or the token must not be sent there.
     pub(crate) fn call_channel(&self, address: &str) -> Result<Shown> {
-        if let Some(channel) = self.known().channels.get(address).cloned() {
-            return Ok(channel);
+        if let Some((channel, _)) = self.known().connections.get(address) {
+            return Ok(channel.clone());
         }
-        let channel = self.channel(address)?;
+        let connection = self.connections.for_calls(address)?;
+        let channel = self.shown(address, connection.channel.clone())?;
         let mut known = self.known();
         // The set of servers changes: connections to servers that are no longer listed are dropped.
         let named: BTreeSet<_> = known.servers.iter().map(|s| s.address.clone()).collect();
-        known.channels.retain(|a, _| named.contains(a) || self.seeds.contains(a));
-        known.channels.insert(address.to_owned(), channel.clone());
+        known.connections.retain(|a, _| named.contains(a) || self.seeds.contains(a));
+        known.connections.insert(address.to_owned(), (channel.clone(), connection));
         Ok(channel)
     }
 
-    /// Returns a separate connection for a stream.
+    /// Returns the log's service for one stream to a server, and the connection, which its user holds as long as the stream.
     ///
     /// # Errors
-    /// `InvalidArgument`: the address is invalid.
-    pub(crate) fn stream_client(&self, address: &str) -> Result<Stub> {
-        let client = LogClient::new(self.channel(address)?);
-        Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX))
+    /// As [`Self::call_channel`].
+    pub(crate) fn stream_client(&self, address: &str) -> Result<(Stub, Arc<Connection>)> {
+        let connection = self.connections.for_stream(address)?;
+        let client = LogClient::new(self.shown(address, connection.channel.clone())?)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        Ok((client, connection))
     }
 
-    /// Returns a separate connection, which is opened at its first use.
-    ///
-    /// # Errors
-    /// `InvalidArgument`: the address is invalid.
-    pub(crate) fn channel(&self, address: &str) -> Result<Shown> {
-        let bearer = Bearer::new(&self.options, address)?.meaning(self.log.clone());
-        Ok(InterceptedService::new(self.endpoint(address)?.connect_lazy(), bearer))
-    }
-
-    fn endpoint(&self, address: &str) -> Result<Endpoint> {
-        let options = &self.options;
-        let scheme = if options.tls.is_some() { "https" } else { "http" };
-        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}")).map_err(|e| {
-            Error::new(ErrorKind::InvalidArgument, format!("{address:?} is not a valid address: {e}"))
-        })?;
-        if let Some(tls) = &options.tls {
-            endpoint = tls.apply(endpoint)?;
+    /// A stream ended with this error: if its connection can be the reason, it gets no new streams.
+    pub(crate) fn stream_failed(&self, connection: &Arc<Connection>, error: &Error) {
+        if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) {
+            self.connections.retire(connection);
         }
-        Ok(endpoint
-            .connect_timeout(options.connect_timeout.min(FAR))
-            .tcp_nodelay(true)
-            .max_frame_size(FRAME_BYTES)
-            .initial_stream_window_size(options.window_bytes)
-            .initial_connection_window_size(options.window_bytes.saturating_mul(2))
-            .http2_keep_alive_interval(options.keep_alive.min(FAR))
-            .keep_alive_timeout(options.keep_alive.min(FAR))
-            .keep_alive_while_idle(true))
+    }
+
+    /// Returns a connection that nobody else uses, which is opened at its first use.
+    ///
+    /// # Errors
+    /// As [`Self::call_channel`].
+    pub(crate) fn separate_channel(&self, address: &str) -> Result<Shown> {
+        self.shown(address, separate(&self.options, address)?)
+    }
+
+    fn shown(&self, address: &str, channel: Channel) -> Result<Shown> {
+        let bearer = Bearer::new(&self.options, address)?.meaning(self.log.clone());
+        Ok(InterceptedService::new(channel, bearer))
+    }
+
+    /// The connections, which another log of the same servers shares.
+    pub(crate) fn connections(&self) -> &Arc<Connections> {
+        &self.connections
     }
 }

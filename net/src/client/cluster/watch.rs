@@ -305,7 +305,7 @@ mod tests {
     /// commit.
     #[tokio::test]
     async fn watch_never_goes_back() {
-        let servers = Servers::new(vec!["127.0.0.1:1".to_owned()], ClientOptions::default());
+        let servers = Servers::alone(vec!["127.0.0.1:1".to_owned()], ClientOptions::default());
         let client = Client {
             inner: Arc::new(Inner { options: ClientOptions::default(), servers, system: OnceCell::new() }),
         };

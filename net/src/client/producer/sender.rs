@@ -1,6 +1,6 @@
 //! Sender task: numbers batches, keeps a window of them in flight to the leader, settles them in order.
 //!
-//! There is one append stream at a time. Any error ends it. The next stream, perhaps to another server, starts with all
+//! There is one append stream at a time, while there is something to append. Any error ends it. The next stream, perhaps to another server, starts with all
 //! unacknowledged batches, in order and with the same bytes: the log recognizes those that it has already.
 //!
 //! Invariants:
@@ -15,6 +15,7 @@
 use super::accumulator::{Accumulator, Take, Waiting};
 use super::close_report::Unacknowledged;
 use super::options::ProducerOptions;
+use crate::client::cluster::connections::{Connection, is_shared};
 use crate::client::cluster::discovery::Stub;
 use crate::client::cluster::leader_watchdog::LeaderWatchdog;
 use crate::client::retry::backoff::Backoff;
@@ -35,6 +36,10 @@ use tonic::Status;
 
 /// The time limit of closing the session, which is optional: a session also expires.
 const CLOSE_SESSION: Duration = Duration::from_secs(2);
+/// How long a stream that shares its connection stays open without an append.
+const IDLE: Duration = Duration::from_secs(1);
+/// How long the end of a stream may take.
+const END_STREAM: Duration = Duration::from_millis(100);
 
 pub(crate) struct SenderTask {
     client: Client,
@@ -59,7 +64,7 @@ pub(crate) struct SenderTask {
     search: Backoff,
     /// The server of the last stream, and its connection while that works.
     server: Option<String>,
-    connection: Option<Stub>,
+    connection: Option<(Stub, Arc<Connection>)>,
     /// A server that has shown, since the last acknowledgement, that it knows everything committed before.
     proven: Option<String>,
     left: Vec<Unacknowledged>,
@@ -192,7 +197,7 @@ impl SenderTask {
         }
     }
 
-    /// Appends on one stream until it breaks, or everything is settled and the producer closed.
+    /// Appends on one stream until it breaks, or everything is settled and the producer closed, or idle for long.
     async fn stream(&mut self) -> Result<(), Broken> {
         let mut client = self.prepare().await?;
         let window = self.window();
@@ -213,11 +218,18 @@ impl SenderTask {
             if self.unacked.is_empty() && self.accumulator.is_done() {
                 return Ok(());
             }
+            let idle_at = self.idle_at();
+            if idle_at.is_some_and(|idle_at| idle_at <= Instant::now()) {
+                drop(requests);
+                let _ = timeout(END_STREAM, answers.message()).await; // else HTTP/2 cancels the stream
+                return Ok(());
+            }
             let silent_at = after(self.progress, self.options.request_timeout);
             let mut wake = linger.map_or(self.due(), |linger| linger.min(self.due()));
             if self.under_way > 0 {
                 wake = wake.min(silent_at);
             }
+            wake = idle_at.map_or(wake, |idle_at| idle_at.min(wake));
             tokio::select! {
                 biased;
                 answer = answers.message() => match answer? {
@@ -258,13 +270,20 @@ impl SenderTask {
         if self.server.as_ref() != Some(&leader) {
             self.connection = None;
         }
-        let client = match self.connection.take() {
-            Some(client) => client,
+        let opened = match self.connection.take() {
+            Some(opened) => opened,
             None => self.client.servers().stream_client(&leader)?,
         };
         self.server = Some(leader);
-        self.connection = Some(client.clone());
-        Ok(client)
+        Ok(self.connection.insert(opened).0.clone())
+    }
+
+    /// When to end a stream without appends, so that the number of streams follows the producers that append. None: it has some, or
+    /// is alone on its connection.
+    fn idle_at(&self) -> Option<Instant> {
+        let shares = || self.connection.as_ref().is_some_and(|(_, connection)| is_shared(connection));
+        let is_idle = self.unacked.is_empty() && shares() && self.accumulator.oldest().is_none();
+        is_idle.then(|| after(self.progress, IDLE))
     }
 
     fn window(&self) -> usize {
@@ -360,7 +379,9 @@ impl SenderTask {
         let under_way = std::mem::take(&mut self.under_way);
         self.careful |= broken.refused;
         if !broken.refused {
-            self.connection = None;
+            if let Some((_, connection)) = self.connection.take() {
+                self.client.servers().stream_failed(&connection, &broken.error);
+            }
         } else if self.stamp.session.is_some() && self.front_is_clear() {
             return; // batches behind it would leave a gap
         }
