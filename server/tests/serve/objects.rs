@@ -321,6 +321,47 @@ fn store_that_is_down_stops_no_append_and_a_wrong_location_is_an_error_at_start(
     }
 }
 
+/// The status was `ok` while the directory of the store was not mounted, and the log stored nothing: only the server's log said so.
+#[test]
+fn store_that_is_not_there_shows_in_the_status() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, aside) = (dir.path().join("store"), dir.path().join("aside"));
+    let arguments = arguments(&store);
+    let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    arguments.extend(["--set", "groups=1"]);
+    let mut servers = founded_with(vec![Server::new(1, dir.path())], &arguments);
+    append(&servers, 1, 2_000);
+    let client = servers[0].client.clone();
+    let is_stored = |server: &Server| (value(server, "chiplog_stored_objects_total") > 2.0).then_some(());
+    wait("objects are stored", || is_stored(&servers[0]));
+    assert_eq!(value(&servers[0], "chiplog_store_failing"), 0.0);
+    assert_eq!(servers[0].stop(), Some(0));
+
+    fs::rename(&store, &aside).unwrap();
+    fs::create_dir(&store).unwrap();
+    servers[0].start(&arguments);
+    let told = wait("the status says so", || {
+        let told = run(&["status", &client, "--json"]);
+        (told.json()["replicas"][0]["state"] == "store_fails").then_some(told)
+    });
+    let replica = &told.json()["replicas"][0];
+    let why = replica["why"].as_str().unwrap();
+    assert!(told.code == 5 && why.contains("have failed since 20"), "{}", told.out);
+    assert!(why.contains("root is not in the object store any more"), "{why}");
+    assert!(replica["store_failure"].is_string() && replica["store_failing_since"].is_string(), "{replica}");
+    assert_eq!(value(&servers[0], "chiplog_store_failing"), 1.0);
+    assert_eq!(servers[0].stop(), Some(0));
+
+    // Another bucket: another log's objects would be found there, and none of this one.
+    fs::remove_dir_all(&store).unwrap();
+    fs::rename(&aside, &store).unwrap();
+    servers[0].start(&arguments);
+    append(&servers, 2_001, 4_000);
+    wait("objects are stored again", || is_stored(&servers[0]));
+    wait("all is well", || (run(&["status", &client]).code == 0).then_some(()));
+    assert_eq!(value(&servers[0], "chiplog_store_failing"), 0.0);
+}
+
 /// A backup of servers in the store itself: nothing is copied, and it has the records that no disk has.
 #[test]
 fn backup_in_the_store_has_every_confirmed_record() {

@@ -30,7 +30,8 @@ States:
   ok
   draining       it is shutting down
   other_version  its version differs from the leader's
-  store_fails    its requests to the object store fail
+  store_fails    its requests to the object store fail, or the store is not the one with the log's
+                 objects: another bucket, a directory that is not mounted
   no_store       it has no object_store, and the log has objects in one
   lagging        it lacks more than --lag-max entries
   no_leader      it knows no leader
@@ -46,8 +47,8 @@ States:
   damaged        blocks are damaged and not repaired
   wiped          its directory is empty, or another one than before
   other_log      a server of another log is at its address
-  If several apply to a replica, the last one in this order is shown. Before a replica is reported
-  as lagging, cut_off or no_leader, it is checked again for up to 2 s.
+  If several apply to a replica, the last one in this order, the worst, is shown. Before a replica
+  is reported as lagging, cut_off or no_leader, it is checked again for up to 2 s.
 
 States of a group of named logs, which is shown if the servers have any:
   ok
