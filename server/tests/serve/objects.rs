@@ -2,7 +2,7 @@
 //! an outage of the store does.
 
 use crate::follow::Copy;
-use crate::harness::{PATIENCE, Ran, Server, fed, founded_with, leader, made, run, runtime, wait};
+use crate::harness::{PATIENCE, Ran, Server, fed, founded_with, leader, made, run, runtime, started, wait};
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
 use chiplog_net::wire::proto::logspec::{ReadRequest, read_reply};
 use std::fs;
@@ -360,6 +360,46 @@ fn store_that_is_not_there_shows_in_the_status() {
     wait("objects are stored again", || is_stored(&servers[0]));
     wait("all is well", || (run(&["status", &client]).code == 0).then_some(()));
     assert_eq!(value(&servers[0], "chiplog_store_failing"), 0.0);
+}
+
+/// Nothing showed that the object store of a copy failed, except for readers that got no answer.
+#[test]
+fn failing_store_of_a_copy_is_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, aside) = (dir.path().join("store"), dir.path().join("aside"));
+    let location = format!("file://{}", store.display());
+    let arguments = arguments(&store);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut servers = founded_with(vec![Server::new(1, dir.path())], &arguments);
+    append(&servers, 1, 5_000);
+    wait("objects are stored", || (value(&servers[0], "chiplog_stored_index") > 3_000.0).then_some(()));
+    let client = servers[0].client.clone();
+    let listen = ["--object-store", &location, "--cluster", &client, "--listen", "127.0.0.1:0"];
+    let copy = Copy::start(&dir.path().join("copy"), &listen);
+    let at = copy.event("opened")["listen"].as_str().unwrap().to_owned();
+    let info = || run(&["info", &at, "--stale", "--json"]).json();
+    wait("it has the last record", || (info()["last"] == 5_000).then_some(()));
+    assert!(info()["store_failure"].is_null() && info()["store_failing_since"].is_null());
+    assert_eq!(servers[0].stop(), Some(0));
+
+    fs::rename(&store, &aside).unwrap();
+    fs::write(&store, "no directory").unwrap();
+    let mut reader = started(&["read", &at, "--stale", "--count"]);
+    let failing = copy.event("store_fails");
+    assert!(failing["why"].is_string() && failing["since"].as_str().unwrap().starts_with("20"), "{failing}");
+    let told = info();
+    assert!(told["store_failure"].is_string() && told["store_failing_since"].is_string(), "{told}");
+    let words = run(&["info", &at, "--stale"]).ok().out;
+    assert!(words.contains("object store its requests have failed since 20"), "{words}");
+    reader.kill().unwrap();
+    reader.wait().unwrap();
+
+    fs::remove_file(&store).unwrap();
+    fs::rename(&aside, &store).unwrap();
+    assert!(run(&["read", &at, "--stale"]).ok().out == lines(1, 5_000));
+    copy.event("store_works");
+    assert_eq!(copy.events("store_fails"), 1, "it is said once");
+    assert!(info()["store_failure"].is_null());
 }
 
 /// A backup of servers in the store itself: nothing is copied, and it has the records that no disk has.
