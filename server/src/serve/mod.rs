@@ -126,7 +126,7 @@ impl Server {
         check_places(&config)?;
         let vault = match config.object_store.as_str() {
             "" => None,
-            location => Some(config.objects.open(location)?),
+            location => Some(config.objects.open_for_server(location, &config.data)?),
         };
         let host = LogSlot::new();
         let vault = vault.map(|store| -> Arc<dyn Vault> {

@@ -220,6 +220,10 @@ fn wrong_places_are_refused() {
     assert!(!missing.exists(), "a command that reads makes nothing");
     run(&["tier", "list", "relative"]).fails(2);
     run(&["tier", "verify", &empty, "--log-id", "7"]).fails(2);
+    let missing = dir.path().join("no where");
+    let ran = run(&["tier", "list", &format!("file://{}/no%20where", dir.path().display())]).fails(4);
+    assert!(ran.err.contains("there is no directory") && ran.err.contains("mount it"), "{}", ran.err);
+    assert!(!missing.exists(), "it was made if its name has a space");
     run(&["tier", "list", &empty, "--credentials", "/nowhere/keys"]).fails(4);
 }
 
