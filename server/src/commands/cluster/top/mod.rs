@@ -16,6 +16,7 @@ use crate::connect::cluster::{Asker, Connect};
 use crate::connect::cluster_status::{ClusterQuery, Found, role_name};
 use crate::connect::groups::groups;
 use crate::connect::target::Servers;
+use chiplog::Timestamp;
 use chiplog_net::wire::proto::v1::StatusResponse;
 use clap::Args;
 use figures::{Figures, Replica};
@@ -40,8 +41,8 @@ Columns:
   accepted
 
 JSON fields, one object per line:
-  time (ms), log_id, leader (its node; null: none), appends_per_second, records_per_second,
-  named_logs (their number; null: the servers keep none),
+  time, timestamp (the same in ms since 1970), log_id, leader (its node; null: none),
+  appends_per_second, records_per_second, named_logs (their number; null: the servers keep none),
   replicas, for each:
     node, role (as in `chiplog status`), voter, client, zone, term, first, last, lag,
     records_per_second, written_bytes_per_second, bytes_used, bytes_capacity, disk_bytes,
@@ -99,7 +100,7 @@ impl Rounds<'_> {
     }
 
     fn figures(&self) -> Figures {
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+        let timestamp = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
         let leader = self.now.leader();
         let last = |found: &Found| found.answers.iter().map(|(_, s)| s.last).max();
         let grown = self.before.and_then(|before| last(self.now)?.checked_sub(last(before)?));
@@ -123,7 +124,8 @@ impl Rounds<'_> {
         replicas.sort_by_key(|r| r.node.unwrap_or(u64::MAX));
         let groups = groups(self.now);
         Figures {
-            time,
+            time: format::time(Timestamp(timestamp)),
+            timestamp,
             log_id: self.now.log_id(),
             leader: leader.map(|l| l.node),
             appends_per_second: leader.and_then(|l| self.rate(l, |s| s.appends)),
