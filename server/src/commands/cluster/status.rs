@@ -54,10 +54,11 @@ States of a group of named logs, which is shown if the servers have any:
   ok
   other_voters  its voters are not those of the default log, or those on which it is placed
   missing       a server that is to run it does not, or it is one of the `groups` that the servers
-                are configured with, and is not made yet
+                are configured with, or the system log, and is not made yet
   no_leader     no server that answers knows its leader
   short         the disk or the segments of a replica have no room for what the leader sends
-  full          its leader refuses appends for lack of room
+  full          its leader refuses appends for lack of room; of the system log, named logs can be
+                neither created nor deleted
   poisoned      a replica takes no appends until its server is started again
 
 Exit status of this command:
