@@ -89,6 +89,7 @@ pub mod internal {
     pub use crate::api::logs::directories::{DirectoryFault, GroupDirectories};
     pub use crate::disk::mmap::ForkGuard;
     pub use crate::record::crc::Crc;
+    pub use crate::replica::node::publish::StoreFailure;
     pub use crate::replica::open::{is_own_file, is_segment_file};
     pub use crate::store::objects::names::{
         begin_name, begin_text, branch_name, object_name, root_name, root_text,

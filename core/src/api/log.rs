@@ -32,6 +32,7 @@ use crate::read::reader::Reader;
 use crate::read::records::OwnedRecord;
 use crate::read::view::{LogView, Start};
 use crate::record::batch::{Batch, BatchBuilder, Stamp};
+use crate::replica::node::publish::StoreFailure;
 use crate::replica::node::runtime::Runtime;
 use crate::replica::node::shared::Shared;
 use crate::replica::open::disk_at;
@@ -604,6 +605,14 @@ impl Log {
     /// ```
     pub fn shortage_cause(&self) -> Option<Error> {
         self.inner.published.shortage()
+    }
+
+    /// Why this replica cannot store objects in its object store, and since when: requests fail, or the store is not the one that has the
+    /// log's objects, such as another bucket, or a directory that is not mounted. Of a named log: its group. `None`: its last attempt
+    /// succeeded, or was made long ago.
+    #[doc(hidden)]
+    pub fn store_failure(&self) -> Option<StoreFailure> {
+        self.inner.published.store_failure(self.inner.options.clock.now())
     }
 
     /// The log's directory.

@@ -544,10 +544,17 @@ fn object_store_that_is_another_one_gets_no_object() {
     let log = open();
     eventually("it tries to store", || log.metrics().object_failures > 0);
     assert!(vault.list("").unwrap().is_empty());
+    eventually("it says why", || log.store_failure().is_some());
+    let failure = log.store_failure().unwrap();
+    assert!(failure.error.to_string().contains("root is not in the object store"), "{}", failure.error);
+    let since = failure.since;
+    eventually("it tries again", || log.store_failure().is_some_and(|failure| failure.last > since));
+    assert!(log.store_failure().is_some_and(|failure| failure.since == since));
     read_all(&log, last.get() - 500);
     let root = format!("chiplog objects\nformat 1\nlog {id:032x}\n");
     vault.create(&format!("{id:032x}/root"), root.into()).unwrap();
     eventually("it stores again", || !objects_in(&vault).is_empty());
+    assert!(log.store_failure().is_none());
 }
 
 /// A discard after the newest object is in no object: what it has removed there is not missed.

@@ -33,6 +33,8 @@ use crate::client::own_thread;
 use crate::client::own_thread::{AtWork, For};
 #[cfg(feature = "server")]
 use crate::served::log_slot::LogSlot;
+#[cfg(feature = "server")]
+use crate::served::watched_vault::WatchedVault;
 use crate::wire::address::check_host_port;
 use crate::wire::ids::to_hex;
 use crate::wire::protocol::{FEATURE_FOLLOW, FEATURE_FOLLOW_LOG, FEATURE_FOLLOW_PLACES};
@@ -169,6 +171,10 @@ impl Follower {
             let objects = ServedObjects::new(seeds.clone(), options.client())?;
             options.files.vault = Some(Arc::new(objects));
         }
+        #[cfg(feature = "server")]
+        let host = LogSlot::new();
+        #[cfg(feature = "server")]
+        let options = watched(options, &host);
         let dir = dir.as_ref().to_path_buf();
         let there = match FollowerLog::open(&dir, options.files.clone()) {
             Ok(followed) => Some(followed),
@@ -181,8 +187,6 @@ impl Follower {
             _ => FEATURE_FOLLOW,
         };
         let sources = Sources::new(seeds, options.zone.clone(), options.client(), needs);
-        #[cfg(feature = "server")]
-        let host = LogSlot::new();
         #[cfg(feature = "server")]
         host.call(&options.log);
         #[cfg(feature = "server")]
@@ -426,6 +430,15 @@ impl Shared {
         }
         Ok(())
     }
+}
+
+/// The options, with a note at the host of how each request to the object store ends.
+#[cfg(feature = "server")]
+fn watched(mut options: FollowerOptions, host: &LogSlot) -> FollowerOptions {
+    let vault = options.files.vault.take();
+    options.files.vault =
+        vault.map(|store| Arc::new(WatchedVault::new(store, host.store_health().clone())) as _);
+    options
 }
 
 /// Whether this is the name of a named log, and not of the default log or of a group.

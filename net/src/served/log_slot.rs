@@ -6,7 +6,7 @@ use crate::served::caller::Caller;
 use crate::served::elsewhere::{AskElsewhere, Elsewhere, GroupView, servers_of};
 use crate::served::gauges::Gauges;
 use crate::served::room::Room;
-use crate::served::store_health::StoreHealth;
+use crate::served::store_health::{StoreFailure, StoreHealth};
 use crate::wire::address::Address;
 use crate::wire::ids::{from_hex, to_hex};
 use crate::wire::status::{LOG_ID, to_status, without_replica};
@@ -233,6 +233,28 @@ impl LogSlot {
     /// Whether the object store of this server works. Its owner notes how each request ends.
     pub fn store_health(&self) -> &Arc<StoreHealth> {
         &self.store_health
+    }
+
+    /// Why this server cannot use its object store, and since when: the requests that fail, or else the log or the group that has failed
+    /// longest to store something. A store that is there and is not the one with the logs' objects answers all requests.
+    pub fn store_failure(&self) -> Option<StoreFailure> {
+        self.store_health.failure().or_else(|| {
+            let default = self.opened().map(|log| (None, log.clone()));
+            let named = self.named().map(|logs| {
+                let system = std::iter::once((0, logs.system().clone()));
+                system.chain(logs.groups()).map(|(number, group)| (Some(number), group)).collect::<Vec<_>>()
+            });
+            let all = default.into_iter().chain(named.into_iter().flatten());
+            let failing = all.filter_map(|(group, log)| Some((group, log.store_failure()?)));
+            let (group, failure) = failing.min_by_key(|(_, failure)| failure.since)?;
+            let error = failure.error;
+            let why = match group {
+                None => error.to_string(),
+                Some(0) => format!("of the system log: {error}"),
+                Some(number) => format!("of group {number}: {error}"),
+            };
+            Some(StoreFailure { since: failure.since, why })
+        })
     }
 
     /// Rejects new calls from now on. Running streams should watch [`Self::drained`] and end properly.

@@ -9,3 +9,4 @@ pub mod refusals;
 pub(crate) mod room;
 pub(crate) mod scope;
 pub mod store_health;
+pub mod watched_vault;

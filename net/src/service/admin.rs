@@ -143,7 +143,7 @@ impl AdminService {
                 self.host.named().map(|logs| groups::statuses(&self.host, logs)).unwrap_or_default();
             response.groups_wanted = self.host.groups_wanted();
         }
-        if let Some(failure) = self.host.store_health().failure() {
+        if let Some(failure) = self.host.store_failure() {
             response.store_failure = failure.why;
             response.store_failing_since_nanos = failure.since.get().saturating_mul(1_000_000);
         }

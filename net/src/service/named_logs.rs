@@ -145,8 +145,19 @@ impl NamedLogs {
             call(&running)
         });
         let done = done.await.map_err(|_| Status::internal("the call panicked"))?;
-        done.map_err(|e| status_of(&of(&logs), &e))
+        done.map_err(|e| {
+            if is_of_catalogue(&e) {
+                self.host.refused(logs.system(), &e);
+            }
+            status_of(&of(&logs), &e)
+        })
     }
+}
+
+/// Whether the catalogue has no room for a record. A group that may have no more logs is `Full` as well.
+fn is_of_catalogue(error: &Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<Error>());
+    error.kind() == ErrorKind::Full && source.is_some_and(|source| source.kind() == ErrorKind::Full)
 }
 
 /// Waits until the leader of a group that does not run here finds a deleted log gone.

@@ -97,12 +97,12 @@ pub(crate) fn groups(found: &Found) -> Vec<Group> {
     reported.into_iter().filter_map(|(number, answers)| group(found, number, &answers)).collect()
 }
 
-/// The groups that the leader of the system log is to make, and has not made.
+/// The groups that the leader of the system log is to make, and has not made; or the system log, if no server has it.
 fn unmade(found: &Found, groups: &[Group]) -> Vec<Group> {
-    let Some(node) = groups.iter().find(|group| group.number == SYSTEM).and_then(|system| system.leader)
-    else {
-        return Vec::new();
+    let Some(system) = groups.iter().find(|group| group.number == SYSTEM) else {
+        return unmade_system(found).into_iter().collect();
     };
+    let Some(node) = system.leader else { return Vec::new() };
     let answer = found.answers.iter().find(|(_, status)| status.node == node);
     let wanted = answer.map_or(0, |(_, status)| status.groups_wanted);
     let why = format!(
@@ -117,6 +117,30 @@ fn unmade(found: &Found, groups: &[Group]) -> Vec<Group> {
             ..Group::default()
         })
         .collect()
+}
+
+/// The system log that servers with `groups` are to have, and that none reports.
+fn unmade_system(found: &Found) -> Option<Group> {
+    let wanting = found.answers.iter().map(|(_, status)| status).filter(|status| status.groups_wanted > 0);
+    let nodes: Vec<u64> = wanting.map(|status| status.node).collect();
+    let wants = match &nodes[..] {
+        [] => return None,
+        [node] => format!("node {node} is configured with `groups`"),
+        all => format!("nodes {} are configured with `groups`", numbers(all)),
+    };
+    let makes = match found.leader() {
+        Some(leader) if leader.groups_wanted == 0 => format!(
+            "node {}, which leads the default log and would make it, is not: set `groups` there as well",
+            leader.node
+        ),
+        Some(leader) => format!(
+            "node {} makes it, which leads the default log: the log of that server says what fails",
+            leader.node
+        ),
+        None => "the leader of the default log makes it, and there is none".to_owned(),
+    };
+    let why = format!("there is no system log, so no named logs: {wants}, and {makes}");
+    Some(Group { number: SYSTEM, state: GroupState::Missing, why: Some(why), ..Group::default() })
 }
 
 /// None: there are no answers.
@@ -135,7 +159,7 @@ fn group(found: &Found, number: u32, all: &Answers<'_>) -> Option<Group> {
     let missing = missing(found, &answers, &wanted);
     let states = [
         poisoned(&answers),
-        full(&answers),
+        full(number, &answers),
         short(&answers),
         (leader == 0).then(|| (GroupState::NoLeader, "no server that answers knows its leader".into())),
         is_missing(&missing),
@@ -162,10 +186,13 @@ fn poisoned(answers: &Answers<'_>) -> Option<(GroupState, String)> {
     Some((GroupState::Poisoned, format!("node {node} takes no more appends to it: {}", group.poison)))
 }
 
-fn full(answers: &Answers<'_>) -> Option<(GroupState, String)> {
+fn full(number: u32, answers: &Answers<'_>) -> Option<(GroupState, String)> {
     let (node, group) = answers.iter().find(|(_, group)| !group.full.is_empty())?;
-    let what =
-        format!("node {node}, which leads it, refuses appends: {}; `chiplog discard` makes room", group.full);
+    let advice = match number {
+        SYSTEM => "so that no named log can be created or deleted; free space on its disk",
+        _ => "`chiplog discard` makes room",
+    };
+    let what = format!("node {node}, which leads it, refuses appends: {}; {advice}", group.full);
     Some((GroupState::Full, what))
 }
 
@@ -343,6 +370,32 @@ mod tests {
         assert!(group.why.is_some_and(|why| why.contains("placed on 1, 2")));
         well.answers.drain(..2);
         assert_eq!((one(&well).state, one(&well).leader), (GroupState::NoLeader, None));
+    }
+
+    /// `groups` was set, no server had a system log, and the status was `ok`.
+    #[test]
+    fn system_log_that_no_server_has_is_missing() {
+        let bare = |wanted: [u32; 2]| {
+            let status = |node: u64| StatusResponse {
+                node,
+                log_id: "1f".into(),
+                role: if node == 1 { Role::Leader } else { Role::Follower }.into(),
+                leader_node: 1,
+                groups_wanted: wanted[node as usize - 1],
+                ..StatusResponse::default()
+            };
+            let answers = (1..=2).map(|node| (format!("a:{node}"), status(node))).collect();
+            with_unmade(&Found { answers, ..Found::default() })
+        };
+        assert!(bare([0, 0]).is_empty(), "it is not wanted");
+        for (wanted, words) in [
+            ([2, 2], "nodes 1, 2 are configured with `groups`, and node 1 makes it"),
+            ([0, 2], "node 2 is configured with `groups`, and node 1, which leads the default log and would"),
+        ] {
+            let all = bare(wanted);
+            assert_eq!((all.len(), all[0].number, all[0].state), (1, SYSTEM, GroupState::Missing));
+            assert!(all[0].why.as_ref().is_some_and(|why| why.contains(words)), "{all:?}");
+        }
     }
 
     /// The disk had no room for group 2, and the status did not mention it.

@@ -9,7 +9,8 @@ use crate::connect::groups::{Group, GroupState};
 use chiplog::Timestamp;
 use chiplog_net::wire::proto::v1::{Member, Role, StatusResponse};
 
-/// The state of a replica. If several apply, the last one in this order is reported.
+/// The state of a replica. If several apply, the last one in this order is reported: what an operator has to look at first, whether or not
+/// it can pass by itself. A store that fails fills disks and stops appends of the class `object`; another version alone does no harm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum State {
     /// Nothing is wrong.
@@ -19,7 +20,7 @@ pub(crate) enum State {
     Draining,
     /// Its version differs from the leader's.
     OtherVersion,
-    /// Its requests to the object store fail.
+    /// Its requests to the object store fail, or the store is not the one with its objects.
     StoreFails,
     /// It has no object store, and the log has objects in one.
     NoStore,

@@ -6,7 +6,7 @@ use crate::common::locks;
 use crate::common::locks::Holder;
 use crate::connect::directory::{check_no_backup, is_log};
 use chiplog::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
-use chiplog::{Codec, ErrorKind, Log, Options, ReadOnlyLog, Timestamp};
+use chiplog::{Codec, ErrorKind, Log, LogOption, Options, ReadOnlyLog, Timestamp};
 use clap::{Args, ValueEnum};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -102,9 +102,31 @@ impl WriteOptions {
     }
 }
 
+/// The most batches of a session that a log can remember.
+const REMEMBERED_MAX: u16 = 1024;
+
 /// Opens a log for writing. If another process has it open, the failure names that process if possible. A backup is
 /// refused.
 pub(crate) fn open(dir: &Path, options: Options) -> Result<Log> {
+    let options = remembering(dir, options);
+    open_with(dir, options)
+}
+
+/// The same options, for a log that remembers of its sessions all that it remembers now: the program to which it belongs can have larger
+/// limits, and a command opens no sessions.
+fn remembering(dir: &Path, options: Options) -> Options {
+    let Ok(log) = ReadOnlyLog::open(dir) else { return options };
+    let set = log.log_options().get(LogOption::SessionsMax).and_then(|max| u32::try_from(max).ok());
+    let with = |max: u32, window: u16| options.clone().sessions_max(max).session_window(window);
+    // What is remembered has to fit into the openings of the next files beside what is set for the log. The number of sessions limits
+    // only new ones.
+    let fits = |window: &u16| with(set.unwrap_or(1), *window).check().is_ok();
+    let window = (options.session_window..=REMEMBERED_MAX).rev().find(fits);
+    window.map_or_else(|| options.clone(), |window| with(1, window))
+}
+
+/// As [`open`], with exactly these options.
+pub(crate) fn open_with(dir: &Path, options: Options) -> Result<Log> {
     check_no_backup(dir)?;
     let known = is_log(dir);
     Log::open(dir, options).map_err(|error| match error.kind() {
@@ -158,20 +180,75 @@ fn locked(dir: &Path, holder: &Holder) -> Failure {
 /// Opens an existing log for writing, with its own segment size unless one is given: limits are checked against the size
 /// it was made with, and new files get the same size.
 pub(crate) fn open_as_it_is(dir: &Path, segment_bytes: Option<u32>) -> Result<Log> {
-    let options = segment_bytes
-        .or_else(|| segment_bytes_of(dir))
-        .map_or_else(Options::default, Options::with_segment_bytes);
-    open(dir, options.create(false))
+    open(dir, options_of(dir, segment_bytes))
 }
 
-/// The size of a log's newest segment file. None: no file can be a segment.
+/// As [`open_as_it_is`], to set limits of sessions: they are checked against the defaults for this segment size, as those of the program
+/// to which the log belongs are not known.
+pub(crate) fn open_for_sessions(dir: &Path) -> Result<Log> {
+    open_with(dir, options_of(dir, None))
+}
+
+fn options_of(dir: &Path, segment_bytes: Option<u32>) -> Options {
+    let segment_bytes = segment_bytes.or_else(|| segment_bytes_of(dir));
+    segment_bytes.map_or_else(Options::default, Options::with_segment_bytes).create(false)
+}
+
+/// The size of a log's largest segment file: a command can have made smaller ones on a full disk. None: no file can be a segment.
 fn segment_bytes_of(dir: &Path) -> Option<u32> {
     let files = std::fs::read_dir(dir).ok()?.flatten();
     let is_segment = |name: &str| name.strip_suffix(".seg").is_some_and(|n| n.parse::<u64>().is_ok());
     let segments = files.filter_map(|file| {
-        let name = file.file_name().into_string().ok().filter(|name| is_segment(name))?;
+        file.file_name().into_string().ok().filter(|name| is_segment(name))?;
         let bytes = u32::try_from(file.metadata().ok()?.len()).ok()?;
-        (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&bytes).then_some((name, bytes))
+        (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&bytes).then_some(bytes)
     });
-    segments.max().map(|(_, bytes)| bytes)
+    segments.max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `chiplog discard` of a log with small files remembered 16 batches of each session, of 128.
+    #[test]
+    fn command_makes_the_log_forget_no_batches_of_a_session() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = Options::with_segment_bytes(256 << 10).sessions_max(8).session_window(128);
+        assert_eq!(Options::with_segment_bytes(256 << 10).session_window, 16);
+        let log = Log::open(dir.path(), own.clone()).unwrap();
+        let mut session = log.open_session().unwrap();
+        let id = session.id();
+        let tickets: Vec<_> = (0..100).map(|_| session.submit(b"x").unwrap()).collect();
+        let all: Vec<_> = tickets.into_iter().map(|ticket| ticket.wait().unwrap()).collect();
+        log.close().unwrap();
+        let log = open_as_it_is(dir.path(), None).unwrap();
+        assert!(log.session_window() >= 128, "{}", log.session_window());
+        // The next file begins with what is remembered.
+        for _ in 0..4 {
+            log.append(&vec![0; 100_000]).unwrap();
+        }
+        log.discard(chiplog::Index(101)).unwrap();
+        log.close().unwrap();
+        let log = Log::open(dir.path(), own).unwrap();
+        let again = log.resume_session(id, chiplog::Sequence(2)).append(b"x").unwrap();
+        assert_eq!(again, all[1]);
+        log.close().unwrap();
+    }
+
+    /// New files got the size of one that `discard --segment-bytes` had made on a full disk.
+    #[test]
+    fn size_of_new_files_is_that_of_the_largest() {
+        let dir = tempfile::tempdir().unwrap();
+        Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap().close().unwrap();
+        let small = open_as_it_is(dir.path(), Some(SEGMENT_BYTES_MIN)).unwrap();
+        for _ in 0..40 {
+            small.append(&vec![0; 40_000]).unwrap();
+        }
+        small.close().unwrap();
+        assert_eq!(segment_bytes_of(dir.path()), Some(1 << 20));
+        let log = open_as_it_is(dir.path(), None).unwrap();
+        assert_eq!(log.options().segment_bytes, 1 << 20);
+        log.close().unwrap();
+    }
 }

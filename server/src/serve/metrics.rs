@@ -87,6 +87,8 @@ impl Collector for Figures {
         if let Some(logs) = self.host.named() {
             of_groups(&mut page, logs)?;
         }
+        let help = "1 if this server cannot use its object store";
+        page.gauge("store_failing", help, u64::from(self.host.store_failure().is_some()))?;
         let help = "1 if this server leads the catalogue, and the object store does not have the list of the cluster's logs";
         page.gauge("unstored_list", help, u64::from(self.has_unstored_list.load(Ordering::Relaxed)))?;
         let copies = self.host.copies();

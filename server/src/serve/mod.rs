@@ -32,7 +32,6 @@ mod ready;
 mod reload;
 mod services;
 pub(crate) mod size;
-mod watched_vault;
 
 pub(crate) use config::Config;
 pub(crate) use opener::{First, awaits_its_leader};
@@ -52,6 +51,7 @@ use chiplog_net::listener::stream_budget::CallBudgetLayer;
 use chiplog_net::peer::{PeerOptions, PeerTls, PeerTransport};
 use chiplog_net::served::gauges;
 use chiplog_net::served::log_slot::LogSlot;
+use chiplog_net::served::watched_vault::WatchedVault;
 use chiplog_net::service::admin::{AdminService, Founding};
 use chiplog_net::wire::address::Address;
 use data::check_data;
@@ -69,7 +69,6 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
-use watched_vault::WatchedVault;
 
 /// A running server.
 pub(crate) struct Server {
@@ -127,11 +126,11 @@ impl Server {
         check_places(&config)?;
         let vault = match config.object_store.as_str() {
             "" => None,
-            location => Some(config.objects.open(location)?),
+            location => Some(config.objects.open_for_server(location, &config.data)?),
         };
         let host = LogSlot::new();
         let vault = vault.map(|store| -> Arc<dyn Vault> {
-            Arc::new(WatchedVault { store, health: host.store_health().clone() })
+            Arc::new(WatchedVault::new(store, host.store_health().clone()))
         });
         let tls = &config.tls;
         let (client, client_at) = bind("listen.client", &config.listen.client)?;

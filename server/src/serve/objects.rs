@@ -8,10 +8,10 @@ use super::size::{Size, narrow};
 use crate::common::failure::{Failure, Result};
 use crate::common::secret;
 use chiplog::vault::Vault;
-use chiplog::{Log, LogOption, Options};
-use chiplog_tier::{ObjectVault, VaultOptions};
+use chiplog::{ErrorKind, Log, LogOption, Options};
+use chiplog_tier::{ObjectVault, VaultOptions, local_directory};
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -149,6 +149,33 @@ impl Objects {
         }
     }
 
+    /// Opens the object store of a server as [`Self::open`]. Of a directory of this machine the last part alone is made: one that is not
+    /// mounted would else be made below the place where it belongs, and the disk of the system would fill up with objects. `data`: the
+    /// server's own directory, which it makes as well.
+    ///
+    /// # Errors
+    /// As [`Self::open`]. `NotFound`: the directory above is missing.
+    pub(super) fn open_for_server(&self, location: &str, data: &Path) -> Result<Arc<dyn Vault>> {
+        let missing = local_directory(location).filter(|path| !path.exists());
+        if let Some(path) = &missing {
+            let above = path.parent().unwrap_or(path);
+            let is_own = path::absolute(data).is_ok_and(|data| path.starts_with(data));
+            if !above.is_dir() && !is_own {
+                let what = format!(
+                    "object_store: there is no directory {} to make {} in: mount it or make it; a server makes the last part alone",
+                    above.display(),
+                    path.display()
+                );
+                return Err(Failure::new(ErrorKind::NotFound, what));
+            }
+        }
+        let vault = self.open(location)?;
+        if let Some(path) = missing {
+            tracing::warn!(path = %path.display(), "made the directory of the object store, which was missing");
+        }
+        Ok(vault)
+    }
+
     /// Opens the object store at a location. It makes no request: a store that is down is no error.
     ///
     /// # Errors
@@ -196,7 +223,6 @@ pub(super) fn warn_without_store(log: &Log, has_store: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use chiplog::ErrorKind;
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
@@ -217,6 +243,26 @@ mod tests {
         let plain = Objects { allow_http: false, ..objects };
         let error = open(&plain, "s3://bucket/prefix");
         assert!(error.to_string().starts_with("object_store: "), "{error}");
+    }
+
+    /// `/mnt/objects/log` was made on the system's disk while `/mnt/objects` was not there.
+    #[test]
+    fn server_makes_the_last_part_of_a_directory_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |path: &str| format!("file://{}/a%20b/{path}", dir.path().display());
+        let objects = Objects::default();
+        let error = objects.open_for_server(&at("store"), &dir.path().join("data")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(
+            error.to_string().contains("a b to make ") && error.to_string().contains("mount it"),
+            "{error}"
+        );
+        assert!(!dir.path().join("a b").exists());
+        fs::create_dir(dir.path().join("a b")).unwrap();
+        objects.open_for_server(&at("store"), &dir.path().join("data")).unwrap();
+        assert!(dir.path().join("a b/store").is_dir());
+        objects.open_for_server(&at("data/objects"), &dir.path().join("a b/data")).unwrap();
+        objects.open_for_server(&at("store"), &dir.path().join("data")).unwrap();
     }
 
     #[test]

@@ -343,6 +343,8 @@ fn info_shows_positions_and_sizes() {
         &info,
         &[
             "leader",
+            "store_failure",
+            "store_failing_since",
             "directory",
             "log_id",
             "first",

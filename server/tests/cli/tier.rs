@@ -112,6 +112,8 @@ fn sound_objects_are_listed_and_verified() {
     let listed = run(&["tier", "list", &stored.location(), "--json"]).ok().json();
     let fields = [
         "log_id",
+        "role",
+        "cluster",
         "objects",
         "first",
         "last",
@@ -218,6 +220,10 @@ fn wrong_places_are_refused() {
     let ran = run(&["tier", "list", missing.to_str().unwrap()]).fails(4);
     assert!(ran.err.contains("there is no directory"), "{}", ran.err);
     assert!(!missing.exists(), "a command that reads makes nothing");
+    let missing = dir.path().join("no where");
+    let ran = run(&["tier", "list", &format!("file://{}/no%20where", dir.path().display())]).fails(4);
+    assert!(ran.err.contains("there is no directory") && ran.err.contains("mount it"), "{}", ran.err);
+    assert!(!missing.exists(), "it was made if its name has a space");
     run(&["tier", "list", "relative"]).fails(2);
     run(&["tier", "verify", &empty, "--log-id", "7"]).fails(2);
     run(&["tier", "list", &empty, "--credentials", "/nowhere/keys"]).fails(4);
@@ -273,8 +279,10 @@ fn fetched_objects_are_restored() {
 /// Objects under a pin are listed, checked and fetched, and go with it.
 #[test]
 fn pins_are_made_listed_fetched_and_removed() {
-    const FIELDS: [&str; 13] = [
+    const FIELDS: [&str; 15] = [
         "log_id",
+        "role",
+        "cluster",
         "name",
         "first_object",
         "last_object",
@@ -348,6 +356,8 @@ fn unneeded_objects_are_listed_and_deleted() {
         &told,
         &[
             "log_id",
+            "role",
+            "cluster",
             "root",
             "objects",
             "bytes",
@@ -406,6 +416,8 @@ fn unneeded_objects_are_listed_and_deleted() {
         &told,
         &[
             "log_id",
+            "role",
+            "cluster",
             "begin",
             "begin_age_seconds",
             "needed_objects",

@@ -55,6 +55,73 @@ fn fetched(location: &str, dir: &Path, records: u64) -> String {
     })
 }
 
+/// Bare ids were shown, and the default log could be removed before the logs to which its list alone leads.
+#[test]
+fn logs_of_a_cluster_are_shown_by_their_roles_and_removed_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let arguments = arguments(&store);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut servers = founded_with(vec![Server::new(1, dir.path())], &arguments);
+    let (client, location) = (servers[0].client.clone(), store.to_str().unwrap());
+    run(&["logs", "create", &client, "orders"]).ok();
+    fed(&["append", &client], &lines("default", 1, 100)).ok();
+    fed(&["append", &format!("{client}/orders")], &lines("orders", 1, 100)).ok();
+    let rows = |args: &[&str]| -> Vec<serde_json::Value> {
+        let ran = run(&[&["tier"], args, &["--json"]].concat()).ok();
+        ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let ids = wait("all logs are there", || {
+        let logs = rows(&["list", location]);
+        let id =
+            |role: &str| Some(logs.iter().find(|log| log["role"] == role)?["log_id"].as_str()?.to_owned());
+        Some(["default", "system", "group-1", "group-2"].map(id))
+            .filter(|ids| ids.iter().all(Option::is_some))
+    });
+    let [default, system, first, second] = ids.map(Option::unwrap);
+    for command in ["list", "status", "gc"] {
+        let logs = rows(&[command, location]);
+        assert_eq!(logs.len(), 4, "{logs:?}");
+        assert!(logs.iter().all(|log| log["cluster"] == default[..]), "{logs:?}");
+        let group = logs.iter().find(|log| log["log_id"] == first[..]).unwrap();
+        assert_eq!(group["role"], "group-1", "{logs:?}");
+    }
+    for command in ["status", "gc"] {
+        let one = rows(&[command, location, "--log-id", &system]);
+        assert!(one.len() == 1 && one[0]["role"] == "system" && one[0]["cluster"] == default[..], "{one:?}");
+        let words = run(&["tier", command, location]).ok().out;
+        assert!(words.contains(&format!("log {default} (default log of a cluster):")), "{words}");
+        assert!(
+            words.contains(&format!("log {second} (group-2 of the cluster of log {default}):")),
+            "{words}"
+        );
+    }
+    let table = run(&["tier", "list", location]).ok().out;
+    let has = |row: &str| row.starts_with(&system) && row.split_whitespace().nth(1) == Some("system");
+    assert!(table.lines().any(has), "{table}");
+    let pins = rows(&["backup", &client, location, "nightly"]);
+    assert!(pins.iter().any(|pin| pin["role"] == "default" && pin["cluster"] == default[..]), "{pins:?}");
+    let mut listed = rows(&["pins", location]);
+    listed.sort_by_key(|listed| pins.iter().position(|pin| pin == listed));
+    assert_eq!(listed, pins);
+    let table = run(&["tier", "pins", location]).ok().out;
+    assert!(table.lines().any(|row| row.split_whitespace().nth(1) == Some("default")), "{table}");
+    run(&["tier", "unpin", location, "nightly"]).ok();
+    assert_eq!(servers[0].stop(), Some(0));
+
+    let all = |id: &str| run(&["tier", "gc", location, "--log-id", id, "--all", "--delete"]);
+    let refused = all(&default);
+    assert_eq!(refused.code, 5, "{}", refused.err);
+    for (id, role) in [(&system, "system"), (&first, "group-1"), (&second, "group-2")] {
+        assert!(refused.err.contains(&format!("{id} ({role})")), "{}", refused.err);
+        assert_eq!(rows(&["list", location]).iter().filter(|log| log["log_id"] == id[..]).count(), 1);
+    }
+    for id in [&first, &second, &system, &default] {
+        all(id).ok();
+    }
+    assert!(rows(&["list", location]).is_empty());
+}
+
 #[test]
 fn named_logs_come_back_from_the_object_store_alone() {
     let dir = tempfile::tempdir().unwrap();

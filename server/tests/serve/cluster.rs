@@ -136,8 +136,20 @@ fn top_shows_rates_and_positions() {
     let first = next();
     assert_eq!(
         keys(&first),
-        ["time", "log_id", "leader", "appends_per_second", "records_per_second", "named_logs", "replicas"]
+        [
+            "time",
+            "timestamp",
+            "log_id",
+            "leader",
+            "appends_per_second",
+            "records_per_second",
+            "named_logs",
+            "replicas"
+        ]
     );
+    // The time was a number, which is text in all other commands.
+    let time: jiff::Timestamp = first["time"].as_str().unwrap().parse().unwrap();
+    assert_eq!(first["timestamp"], time.as_millisecond(), "{first}");
     let names = [
         "node",
         "role",

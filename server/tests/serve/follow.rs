@@ -43,6 +43,11 @@ impl Copy {
         wait(name, || of(&self.told.lock().unwrap()))
     }
 
+    /// How many events of this name there were.
+    pub(crate) fn events(&self, name: &str) -> usize {
+        self.told.lock().unwrap().iter().filter(|told| told["event"] == name).count()
+    }
+
     #[track_caller]
     fn has(&self, last: u64) {
         wait("the copy has the record", || {

@@ -175,6 +175,60 @@ fn group_with_a_full_disk_is_full() {
     drop(disk);
 }
 
+/// No named log could be created any more, and `status` said ok.
+#[test]
+fn system_log_with_a_full_disk_is_full() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    let Some(disk) = Tmpfs::mount(&server.data, DISK) else { return };
+    let groups = dir.path().join("groups");
+    std::fs::create_dir(&groups).unwrap();
+    let directories = format!("group_directories=[{:?}]", groups.display().to_string());
+    let with = ["--set", "groups=1", "--set", &directories];
+    server.start(&[&["--init"], &with[..]].concat());
+    wait("the group is made", || {
+        let shown = run(&["status", &server.client, "--json"]);
+        (shown.code == 0 && shown.json()["groups"].as_array()?.len() == 2).then_some(())
+    });
+    assert_eq!(server.stop(), Some(0));
+    // It has one file, and no room for another one.
+    let system = server.data.join("named/system");
+    for number in 2..=3 {
+        std::fs::remove_file(system.join(format!("{number:020}.seg"))).unwrap();
+    }
+    let ballast = Ballast::fill(disk.path());
+    server.start(&with);
+    let names: Vec<String> = (0..60).map(|n| format!("{}-{n}", "x".repeat(180))).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let refused = (0..100).find_map(|_| {
+        let created = run(&[&["logs", "create", &server.client], &names[..]].concat());
+        if created.code != 0 {
+            return Some(created);
+        }
+        let deleted = run(&[&["logs", "delete", &server.client], &names[..], &["--yes"]].concat());
+        (deleted.code != 0).then_some(deleted)
+    });
+    let refused = refused.expect("the disk is full");
+    assert_eq!(refused.code, 5, "{}", refused.err);
+    assert!(refused.err.contains("the catalogue of the named logs has no room"), "{}", refused.err);
+    let shown = run(&["status", &server.client, "--json"]);
+    let (code, shown) = (shown.code, shown.json());
+    assert_eq!((code, &shown["groups"][0]["state"]), (1, &"full".into()), "{shown}");
+    assert_eq!(
+        (&shown["groups"][0]["number"], &shown["groups"][1]["state"]),
+        (&0.into(), &"ok".into()),
+        "{shown}"
+    );
+    let why = shown["groups"][0]["why"].as_str().unwrap();
+    assert!(why.contains("no space left") && why.ends_with("free space on its disk"), "{shown}");
+    drop(ballast);
+    wait("there is room again", || (run(&["status", &server.client]).code == 0).then_some(()));
+    // The log finds out a moment later.
+    wait("a log is created", || (run(&["logs", "create", &server.client, "orders"]).code == 0).then_some(()));
+    drop(server);
+    drop(disk);
+}
+
 /// The server warned twice a second for ever, and `status` did not mention the group.
 #[test]
 fn group_without_room_is_missing_until_there_is_some() {

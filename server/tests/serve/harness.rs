@@ -408,9 +408,18 @@ pub(crate) fn founded_with(mut servers: Vec<Server>, more: &[&str]) -> Vec<Serve
 /// answer then says that the command may be repeated.
 #[track_caller]
 pub(crate) fn made(args: &[&str]) -> Ran {
+    made_after(args, None)
+}
+
+/// The same for a change that is refused with these words until the cluster is ready for it.
+#[track_caller]
+pub(crate) fn made_after(args: &[&str], refusal: Option<&str>) -> Ran {
     let mut is_repeated = false;
     wait("the change is made", || {
         let ran = run(args);
+        if ran.code == 2 && refusal.is_some_and(|words| ran.err.contains(words)) {
+            return None;
+        }
         // The one before was made after all.
         let was_made = is_repeated && ran.code == 2 && ran.err.contains("is not a member");
         if ran.code == 5 && ran.err.contains("run the same command again") {

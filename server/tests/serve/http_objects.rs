@@ -114,7 +114,12 @@ fn backup_is_made_through_a_server_without_credentials_of_the_store() {
     });
     // The list of a server has what the logs know to be stored.
     let (all, through) = wait("the lists agree", || {
-        let (before, through) = (of_store(), listed(secured.run("read", &["tier", "list", &url, "--json"])));
+        let mut before = of_store();
+        let through = listed(secured.run("read", &["tier", "list", &url, "--json"]));
+        for log in &mut before {
+            (log["role"].is_string() && log["cluster"].is_string()).then_some(())?;
+            (log["role"], log["cluster"]) = (Value::Null, Value::Null); // a server does not tell
+        }
         (before == through).then_some((before, through))
     });
     assert!(through.iter().any(|log| log["objects"].as_u64() >= Some(8)) && all.len() >= 2, "{through:?}");

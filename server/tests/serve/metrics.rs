@@ -86,6 +86,7 @@ fn page_lists_the_metrics_of_a_server() {
             "damaged_places",
             "damaged_objects",
             "unstored_list",
+            "store_failing",
             "queue_appends",
             "copies",
             "answers_waiting",

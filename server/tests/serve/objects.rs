@@ -2,7 +2,7 @@
 //! an outage of the store does.
 
 use crate::follow::Copy;
-use crate::harness::{PATIENCE, Ran, Server, fed, founded_with, leader, made, run, runtime, wait};
+use crate::harness::{PATIENCE, Ran, Server, fed, founded_with, leader, made, run, runtime, started, wait};
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
 use chiplog_net::wire::proto::logspec::{ReadRequest, read_reply};
 use std::fs;
@@ -319,6 +319,87 @@ fn store_that_is_down_stops_no_append_and_a_wrong_location_is_an_error_at_start(
         let said = server.said();
         assert!(said.contains(named), "{said}");
     }
+}
+
+/// The status was `ok` while the directory of the store was not mounted, and the log stored nothing: only the server's log said so.
+#[test]
+fn store_that_is_not_there_shows_in_the_status() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, aside) = (dir.path().join("store"), dir.path().join("aside"));
+    let arguments = arguments(&store);
+    let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    arguments.extend(["--set", "groups=1"]);
+    let mut servers = founded_with(vec![Server::new(1, dir.path())], &arguments);
+    append(&servers, 1, 2_000);
+    let client = servers[0].client.clone();
+    let is_stored = |server: &Server| (value(server, "chiplog_stored_objects_total") > 2.0).then_some(());
+    wait("objects are stored", || is_stored(&servers[0]));
+    assert_eq!(value(&servers[0], "chiplog_store_failing"), 0.0);
+    assert_eq!(servers[0].stop(), Some(0));
+
+    fs::rename(&store, &aside).unwrap();
+    fs::create_dir(&store).unwrap();
+    servers[0].start(&arguments);
+    let told = wait("the status says so", || {
+        let told = run(&["status", &client, "--json"]);
+        (told.json()["replicas"][0]["state"] == "store_fails").then_some(told)
+    });
+    let replica = &told.json()["replicas"][0];
+    let why = replica["why"].as_str().unwrap();
+    assert!(told.code == 5 && why.contains("have failed since 20"), "{}", told.out);
+    assert!(why.contains("root is not in the object store any more"), "{why}");
+    assert!(replica["store_failure"].is_string() && replica["store_failing_since"].is_string(), "{replica}");
+    assert_eq!(value(&servers[0], "chiplog_store_failing"), 1.0);
+    assert_eq!(servers[0].stop(), Some(0));
+
+    // Another bucket: another log's objects would be found there, and none of this one.
+    fs::remove_dir_all(&store).unwrap();
+    fs::rename(&aside, &store).unwrap();
+    servers[0].start(&arguments);
+    append(&servers, 2_001, 4_000);
+    wait("objects are stored again", || is_stored(&servers[0]));
+    wait("all is well", || (run(&["status", &client]).code == 0).then_some(()));
+    assert_eq!(value(&servers[0], "chiplog_store_failing"), 0.0);
+}
+
+/// Nothing showed that the object store of a copy failed, except for readers that got no answer.
+#[test]
+fn failing_store_of_a_copy_is_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, aside) = (dir.path().join("store"), dir.path().join("aside"));
+    let location = format!("file://{}", store.display());
+    let arguments = arguments(&store);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut servers = founded_with(vec![Server::new(1, dir.path())], &arguments);
+    append(&servers, 1, 5_000);
+    wait("objects are stored", || (value(&servers[0], "chiplog_stored_index") > 3_000.0).then_some(()));
+    let client = servers[0].client.clone();
+    let listen = ["--object-store", &location, "--cluster", &client, "--listen", "127.0.0.1:0"];
+    let copy = Copy::start(&dir.path().join("copy"), &listen);
+    let at = copy.event("opened")["listen"].as_str().unwrap().to_owned();
+    let info = || run(&["info", &at, "--stale", "--json"]).json();
+    wait("it has the last record", || (info()["last"] == 5_000).then_some(()));
+    assert!(info()["store_failure"].is_null() && info()["store_failing_since"].is_null());
+    assert_eq!(servers[0].stop(), Some(0));
+
+    fs::rename(&store, &aside).unwrap();
+    fs::write(&store, "no directory").unwrap();
+    let mut reader = started(&["read", &at, "--stale", "--count"]);
+    let failing = copy.event("store_fails");
+    assert!(failing["why"].is_string() && failing["since"].as_str().unwrap().starts_with("20"), "{failing}");
+    let told = info();
+    assert!(told["store_failure"].is_string() && told["store_failing_since"].is_string(), "{told}");
+    let words = run(&["info", &at, "--stale"]).ok().out;
+    assert!(words.contains("object store its requests have failed since 20"), "{words}");
+    reader.kill().unwrap();
+    reader.wait().unwrap();
+
+    fs::remove_file(&store).unwrap();
+    fs::rename(&aside, &store).unwrap();
+    assert!(run(&["read", &at, "--stale"]).ok().out == lines(1, 5_000));
+    copy.event("store_works");
+    assert_eq!(copy.events("store_fails"), 1, "it is said once");
+    assert!(info()["store_failure"].is_null());
 }
 
 /// A backup of servers in the store itself: nothing is copied, and it has the records that no disk has.

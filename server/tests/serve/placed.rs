@@ -1,6 +1,8 @@
 //! Groups of named logs that run on some of the servers only.
 
-use crate::harness::{Server, ended, fed, founded_with, leader, made, run, started, status, wait};
+use crate::harness::{
+    Server, ended, fed, founded_with, leader, made, made_after, run, started, status, wait,
+};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -139,11 +141,7 @@ fn groups_run_on_three_of_all_servers() {
     // The server that leads the default log leaves: it is emptied first.
     let leader = leader(&servers.iter().collect::<Vec<_>>());
     let another = servers.iter().zip(1..).find(|(_, node)| *node != leader).unwrap().0.client.clone();
-    wait("the server may leave", || {
-        let removed = run(&["member", "remove", &leader.to_string(), "--cluster", &another]);
-        assert!(removed.code == 0 || removed.err.contains("wait until"), "{}", removed.err);
-        (removed.code == 0).then_some(())
-    });
+    made_after(&["member", "remove", &leader.to_string(), "--cluster", &another], Some("wait until"));
     servers[leader as usize - 1].kill();
     let of = settled(&servers, 3);
     assert!(of.values().all(|voters| !voters.contains(&leader)), "{of:?}");

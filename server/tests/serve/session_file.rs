@@ -1,6 +1,6 @@
 //! `append --session-file`: a command that is killed and run again appends each record once.
 
-use crate::harness::{Ran, ended, fed, one, run, started, three, wait};
+use crate::harness::{Ran, Server, ended, fed, one, run, started, three, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::Write;
@@ -52,6 +52,39 @@ fn killed_command_continues_where_it_stopped() {
     assert_eq!(run(&["read", at, "--last", "4"]).ok().out, lines(5000, 5003));
     let words = fed(&["append", at, "--session-file", file.to_str().unwrap()], &lines(1, 5003)).ok();
     assert!(words.out.contains("5,003 records of the input were in the log before"), "{}", words.out);
+}
+
+/// The help says that status 5 means that no other record is in the log; the command ended with 6.
+#[test]
+fn full_log_leaves_nothing_in_doubt() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    server.start(&["--init", "--set", "log.capacity_bytes=2MiB"]);
+    let at = server.client.as_str();
+    let file = dir.path().join("session");
+    let args = ["append", at, "--batch", "10", "--session-file", file.to_str().unwrap()];
+    let line = |n: u64| format!("{n} {}\n", "x".repeat(1000));
+    let all: String = (1..=3_000).map(line).collect();
+    // The second run knows that what the first one had sent was refused.
+    let before = [(); 2].map(|()| {
+        let ran = fed(&args, &all);
+        assert_eq!(ran.code, 5, "{}", ran.err);
+        assert!(
+            ran.err.contains("the log is full") && ran.err.contains("run the same command again"),
+            "{}",
+            ran.err
+        );
+        assert!(!ran.err.contains("may be in the log"), "{}", ran.err);
+        count(at)
+    });
+    assert!(before[0] > 1_000 && before[0] == before[1], "{before:?}");
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.ends_with("\nrefused\n") && text.contains("\nagain\n"), "{text}");
+    run(&["discard", at, &(before[0] + 1).to_string()]).ok();
+    let ran = fed(&args, &all).ok();
+    assert!(ran.out.contains(&format!("index {} to 3000", before[0] + 1)), "{}", ran.out);
+    let rest: String = (before[0] + 1..=3_000).map(line).collect();
+    assert!(run(&["read", at]).ok().out == rest, "each line once, in order");
 }
 
 /// Records sent when the client died may or may not be in the log. Batches of the last run are cut in the

@@ -9,7 +9,7 @@ use crate::api::catalogue::{CatalogueEntry, CatalogueRecord, check_name};
 use crate::api::log::Log;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::pause;
-use crate::types::{LogId, LogNumber};
+use crate::types::{Index, LogId, LogNumber};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -78,6 +78,17 @@ impl Logs {
         self.add_entry(name, Some(other)).map(|entry| entry.id)
     }
 
+    /// Appends to the catalogue. If that has no room, the cause is the source of the error: it is another one if a group has no room.
+    fn append_record(&self, record: &CatalogueRecord) -> Result<Index> {
+        self.inner.system.append(&record.encode()[..]).map_err(|error| match error.kind() {
+            ErrorKind::Full => {
+                let what = format!("the catalogue of the named logs has no room: {error}");
+                Error::with_source(ErrorKind::Full, what, &error)
+            }
+            _ => error,
+        })
+    }
+
     fn add_entry(&self, name: &str, beside: Option<&str>) -> Result<CatalogueEntry> {
         check_new_name(name)?;
         self.may_wait()?;
@@ -99,8 +110,7 @@ impl Logs {
             self.note_group(group, &here)?; // a group is in the catalogue before its logs
         }
         let id = system.random_id()?;
-        let index =
-            system.append(&CatalogueRecord::Create { name: name.to_owned(), id, group }.encode()[..])?;
+        let index = self.append_record(&CatalogueRecord::Create { name: name.to_owned(), id, group })?;
         let created = {
             let catalogue = self.catalogue()?;
             debug_assert!(catalogue.next() > index, "an acknowledged record can be read");
@@ -270,7 +280,7 @@ impl Logs {
         self.check_leads()?;
         let entry = self.entry_confirmed(name, id)?;
         let CatalogueEntry { number, id, .. } = entry;
-        self.inner.system.append(&CatalogueRecord::Delete { number, id }.encode()[..])?;
+        self.append_record(&CatalogueRecord::Delete { number, id })?;
         self.keep_system_short();
         Ok(entry)
     }

@@ -22,7 +22,7 @@ pub(crate) mod driver;
 mod end_times;
 mod holes;
 mod log_retention;
-mod publish;
+pub(crate) mod publish;
 mod repair_thread;
 mod retention;
 pub(crate) mod runtime;
@@ -141,7 +141,7 @@ impl Node {
         let RecoveredLog { identity: me, store, sequencer, cluster, is_new, .. } = opened;
         let (of_store, of_cluster) = (options.clone(), cluster.clone());
         let scrubber = Scrubber::new(&store, queue.clone(), of_store, of_cluster, now);
-        let tiering = Tiering::new(&store, me.log, &options, queue.clone(), seed);
+        let tiering = Tiering::new(&store, me.log, &options, queue.clone(), published.clone(), seed);
         let sorting =
             Sorting::new(view.runs.clone(), &store, me.log, &options, sequencer.logs().is_shared())?;
         store.allocator.set_file_hook({

@@ -11,9 +11,13 @@ use crate::error::{Error, Result};
 use crate::metrics::Counters;
 use crate::options::log_options::{LogOption, LogOptions};
 use crate::sync::clock::Moment;
-use crate::types::{EntryIndex, Index, LogNumber, NodeId, Term};
+use crate::types::{EntryIndex, Index, LogNumber, NodeId, Term, Timestamp};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// How long a failure to use the object store counts that was not repeated: a replica that stores objects tries again after a minute at most.
+const STORE_FAILURE_AGE: Duration = Duration::from_secs(150);
 
 /// The state that a node shares with handles.
 #[derive(Default)]
@@ -40,6 +44,34 @@ pub(crate) struct Published {
     held: Mutex<Option<Error>>,
     /// The reason why this replica cannot accept every entry that the log may hold: no room, or conflicting options.
     shortage: Mutex<Option<Error>>,
+    /// Why this replica cannot store something, by what it is.
+    store_failures: Mutex<[Option<StoreFailure>; 3]>,
+}
+
+/// What a replica keeps in its object store.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kept {
+    Objects,
+    Slices,
+    Payloads,
+}
+
+/// Attempts of a replica to store something in its object store that fail.
+#[derive(Clone, Debug)]
+pub struct StoreFailure {
+    /// When the first of them failed, by [`Options::clock`](crate::Options::clock).
+    pub since: Timestamp,
+    /// When the last one failed.
+    pub last: Timestamp,
+    /// The error of the last one.
+    pub error: Error,
+}
+
+impl StoreFailure {
+    /// Whether it says anything about the object store at this time.
+    fn counts(&self, now: Timestamp) -> bool {
+        Duration::from_millis(now.0.saturating_sub(self.last.0)) < STORE_FAILURE_AGE
+    }
 }
 
 impl Published {
@@ -73,6 +105,26 @@ impl Published {
     /// The reason why this replica cannot accept every entry that the log may hold: no room, or conflicting options.
     pub(crate) fn shortage(&self) -> Option<Error> {
         self.shortage.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What of this replica has failed longest to go to the object store. None: the last attempts succeeded, or were made long before
+    /// `now`.
+    pub(crate) fn store_failure(&self, now: Timestamp) -> Option<StoreFailure> {
+        let failures = self.store_failures.lock().unwrap_or_else(PoisonError::into_inner);
+        failures.iter().flatten().filter(|failure| failure.counts(now)).min_by_key(|f| f.since).cloned()
+    }
+
+    /// An attempt to store something has failed.
+    pub(super) fn store_fails(&self, what: Kept, error: &Error, now: Timestamp) {
+        let mut failures = self.store_failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let failure = &mut failures[what as usize];
+        let since = failure.as_ref().filter(|failure| failure.counts(now)).map_or(now, |before| before.since);
+        *failure = Some(StoreFailure { since, last: now, error: error.clone() });
+    }
+
+    /// An attempt to store something has succeeded.
+    pub(super) fn store_works(&self, what: Kept) {
+        self.store_failures.lock().unwrap_or_else(PoisonError::into_inner)[what as usize] = None;
     }
 
     fn show_shortage(&self, why: Option<&Error>) {

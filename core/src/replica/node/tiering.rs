@@ -43,9 +43,10 @@ mod storing;
 mod unreadable;
 
 use super::Node;
+use super::publish::{Kept, Published};
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::Options;
 use crate::options::log_options::LogOption;
+use crate::options::{Clock, Options};
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
 use crate::replica::queue::proposals::{Command, ObjectCommand, ProposalQueue};
 use crate::replica::raft::body_bytes_of;
@@ -100,6 +101,8 @@ pub(super) struct Tiering {
     log: LogId,
     path: PathBuf,
     queue: Arc<ProposalQueue>,
+    published: Arc<Published>,
+    clock: Arc<dyn Clock>,
     /// Without threads jobs run at once.
     unaided: bool,
     /// Where jobs go; the thread starts with the first one.
@@ -206,6 +209,7 @@ impl Tiering {
         log: LogId,
         options: &Options,
         queue: Arc<ProposalQueue>,
+        published: Arc<Published>,
         seed: u64,
     ) -> Self {
         let unaided = store.allocator.is_unaided();
@@ -221,6 +225,8 @@ impl Tiering {
             log,
             path: store.disk.path().to_path_buf(),
             queue,
+            published,
+            clock: options.clock.clone(),
             unaided,
             worker: None,
             is_busy: false,
@@ -292,6 +298,7 @@ impl Tiering {
             tracing::warn!(path = %self.path.display(), %error, "{what}; it is tried again");
         }
         self.failed = failed;
+        self.published.store_fails(Kept::Objects, error, self.clock.now());
         self.yields = true;
         self.waited = (self.waited * 2).clamp(RETRY_MIN, RETRY_MAX);
         self.again = now.plus(self.waited);
@@ -301,6 +308,7 @@ impl Tiering {
         if self.failed.take().is_some() {
             tracing::info!(path = %self.path.display(), "{what} works again");
         }
+        self.published.store_works(Kept::Objects);
         self.waited = Duration::ZERO;
     }
 }

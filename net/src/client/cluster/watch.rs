@@ -11,7 +11,7 @@ use crate::client::retry::deadline::{after, within};
 use crate::client::{Client, ErrorClass};
 use crate::wire::proto::v1::{InfoResponse, WatchRequest, WatchResponse};
 use crate::wire::status::{from_status, leader_of};
-use chiplog::{Error, ErrorKind, Index, LogId, NodeId, Result};
+use chiplog::{Error, ErrorKind, Index, LogId, NodeId, Result, Timestamp};
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -44,6 +44,10 @@ pub struct RemoteInfo {
     pub leader: Option<NodeId>,
     /// The leader's address for clients, if it is known.
     pub leader_address: Option<String>,
+    /// Of a copy that reads objects: why its requests to the object store fail now. Not in what [`Watch`] returns.
+    pub store_failure: Option<String>,
+    /// Since when.
+    pub store_failing_since: Option<Timestamp>,
 }
 
 impl From<InfoResponse> for RemoteInfo {
@@ -57,6 +61,9 @@ impl From<InfoResponse> for RemoteInfo {
             node: NodeId(reported.node),
             leader: (reported.leader_node > 0).then_some(NodeId(reported.leader_node)),
             leader_address: (!reported.leader.is_empty()).then_some(reported.leader),
+            store_failing_since: (!reported.store_failure.is_empty())
+                .then_some(Timestamp(reported.store_failing_since_nanos / 1_000_000)),
+            store_failure: (!reported.store_failure.is_empty()).then_some(reported.store_failure),
         }
     }
 }

@@ -74,8 +74,10 @@ pub(crate) struct SenderTask {
 struct Sent {
     batch: Batch,
     waiting: Waiting,
-    /// A stream that has ended may have appended it.
+    /// A stream that has ended may have appended it, or another process of the session.
     in_doubt: bool,
+    /// A stream of this producer that has ended may have appended it.
+    unanswered: bool,
 }
 
 /// The session and numbers that batches get.
@@ -311,7 +313,7 @@ impl SenderTask {
                                 let waiting = sealed.waiting;
                                 // Another process may have sent it before.
                                 let in_doubt = self.options.session.is_some();
-                                self.unacked.push_back(Sent { batch, waiting, in_doubt });
+                                self.unacked.push_back(Sent { batch, waiting, in_doubt, unanswered: false });
                             }
                             Err(error) => {
                                 // Its number stays unused.
@@ -378,6 +380,10 @@ impl SenderTask {
     fn stream_ended(&mut self, broken: &Broken) {
         let under_way = std::mem::take(&mut self.under_way);
         self.careful |= broken.refused;
+        let leaves_gap = broken.refused && self.unacked.front().is_some_and(|sent| !sent.unanswered);
+        if !leaves_gap {
+            self.unacked.iter_mut().take(under_way).for_each(|sent| sent.unanswered = true);
+        }
         if !broken.refused {
             if let Some((_, connection)) = self.connection.take() {
                 self.client.servers().stream_failed(&connection, &broken.error);
@@ -495,7 +501,12 @@ impl SenderTask {
         let in_doubt = Error::new(ErrorKind::Timeout, format!("{what}; the append may be in the log"));
         if self.options.session.is_some() {
             let oldest = self.unacked.front().map(|s| s.waiting.since).or_else(|| self.accumulator.oldest());
-            return oldest.is_some_and(is_due).then_some(in_doubt);
+            let is_clear = kind == ErrorKind::Full && self.unacked.iter().all(|sent| !sent.unanswered);
+            let what = format!(
+                "{what}; the append is not in the log, unless another process of the session has sent it"
+            );
+            let error = if is_clear { Error::new(kind, what) } else { in_doubt };
+            return oldest.is_some_and(is_due).then_some(error);
         }
         let mut gap = false;
         while let Some(front) = self.unacked.front()

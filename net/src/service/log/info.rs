@@ -50,7 +50,18 @@ pub(super) fn info(log: &Log) -> InfoResponse {
         node: replica.node.get(),
         leader_node: replica.leader.map_or(0, |n| n.get()),
         leader: leader(replica).map(|(_, address)| address.client).unwrap_or_default(),
+        ..InfoResponse::default()
     }
+}
+
+/// The same once; of a copy also whether its object store works. A server's status has that of a server.
+pub(super) fn info_of(host: &LogSlot, log: &Log) -> InfoResponse {
+    let mut response = info(log);
+    if let Some(failure) = host.store_failure().filter(|_| log.status().follows) {
+        response.store_failure = failure.why;
+        response.store_failing_since_nanos = failure.since.get().saturating_mul(1_000_000);
+    }
+    response
 }
 
 fn leader(replica: &ReplicaStatus) -> Option<(&Member, Address)> {

@@ -221,7 +221,7 @@ impl Service for LogService {
             let timeout = self.options.barrier_timeout;
             self.answer(&log, |log| log.submit_barrier(timeout)).await?;
         }
-        Ok(Response::new(info::info(&log)))
+        Ok(Response::new(info::info_of(&self.host, &log)))
     }
 
     async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {

@@ -246,6 +246,7 @@ impl Answerer {
         if self.over {
             return None;
         }
+        let mut is_probe = false;
         let failure = match self.pending_replies.recv().await? {
             PendingReply::Appended { sequence, count, tickets, _room } => {
                 self.settled = sequence;
@@ -263,7 +264,10 @@ impl Answerer {
             }
             PendingReply::Probe { sequence, .. } => match self.probe() {
                 Ok(()) => return Some(Ok(ok(sequence, Vec::new()))),
-                Err(error) => Failure::Refused(error),
+                Err(error) => {
+                    is_probe = true;
+                    Failure::Refused(error)
+                }
             },
             PendingReply::Failed(failure) => failure,
             PendingReply::Wrong(status) => {
@@ -273,15 +277,18 @@ impl Answerer {
         };
         self.over = true;
         self.pending_replies.close(); // the taker ends; the log finishes what it submitted
-        Some(self.answer_to(failure).await)
+        Some(self.answer_to(failure, is_probe).await)
     }
 
-    async fn answer_to(&mut self, failure: Failure) -> Result<AppendReply, Status> {
+    /// `is_probe`: the request had no records. Its refusal says nothing new: the server's status keeps the reason of the one before.
+    async fn answer_to(&mut self, failure: Failure, is_probe: bool) -> Result<AppendReply, Status> {
         let error = match failure {
             Failure::Unknown(error) => return Err(status_of(&self.log, &error)),
             Failure::Refused(error) => error,
         };
-        self.service.host.refused(&self.log, &error);
+        if !is_probe {
+            self.service.host.refused(&self.log, &error);
+        }
         if self.may_be_in_the_log_behind().await {
             let what = format!(
                 "outcome unknown: a later request of the stream may be in the log; this one is not: {error}"
@@ -453,6 +460,34 @@ mod tests {
         ] {
             let reply = answer_with_behind(behind, 1).await.unwrap();
             assert_eq!(reply.reply, Some(Reply::Full(true)));
+        }
+    }
+
+    /// The server's status said "the disk was full less than a second ago", and not what was full.
+    #[tokio::test]
+    async fn probe_keeps_the_reason_of_the_refusal() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap();
+        let host = crate::served::log_slot::LogSlot::new();
+        host.open(log.clone());
+        let service = LogspecService::new(host.clone(), crate::service::logspec::Limits::default());
+        let own = host.opened().unwrap().clone();
+        let full = || PendingReply::Failed(Failure::Refused(Error::new(ErrorKind::Full, "no space left")));
+        let probe = || PendingReply::Probe { sequence: 1, _held: memory_budget::Held::default() };
+        for request in [full(), probe()] {
+            if matches!(request, PendingReply::Probe { .. }) {
+                service.fullness.disk_is_full(&log);
+            }
+            let (line, pending_replies) = mpsc::channel(1);
+            line.send(request).await.unwrap();
+            let taker = tokio::spawn(async move { drop(line) });
+            let (service, log) = (service.clone(), ServedLog { log: log.clone(), port: None });
+            let submitted = Arc::default();
+            let mut answerer =
+                Answerer { service, log, pending_replies, taker, submitted, settled: 0, over: false };
+            let reply = answerer.next().await.unwrap().unwrap();
+            assert_eq!(reply.reply, Some(Reply::Full(true)));
+            assert_eq!(host.fullness(&own).as_deref(), Some("no space left"));
         }
     }
 

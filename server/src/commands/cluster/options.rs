@@ -307,7 +307,12 @@ fn local(args: &Options, dir: &Path, changes: &[(LogOption, Option<u64>)], ui: &
     if changes.is_empty() {
         return Ok(open_log::view(dir)?.log_options());
     }
-    let log = open_log::open_as_it_is(dir, None)?;
+    let limits_sessions =
+        |(option, _): &(LogOption, _)| matches!(option, LogOption::SessionsMax | LogOption::SessionWindow);
+    let log = match changes.iter().any(limits_sessions) {
+        true => open_log::open_for_sessions(dir)?,
+        false => open_log::open_as_it_is(dir, None)?,
+    };
     let status = log.status();
     let records = status.last_index.next().get().saturating_sub(status.first_index.get());
     let times = [status.first_index, status.last_index]

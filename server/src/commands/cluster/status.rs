@@ -30,7 +30,8 @@ States:
   ok
   draining       it is shutting down
   other_version  its version differs from the leader's
-  store_fails    its requests to the object store fail
+  store_fails    its requests to the object store fail, or the store is not the one with the log's
+                 objects: another bucket, a directory that is not mounted
   no_store       it has no object_store, and the log has objects in one
   lagging        it lacks more than --lag-max entries
   no_leader      it knows no leader
@@ -46,17 +47,18 @@ States:
   damaged        blocks are damaged and not repaired
   wiped          its directory is empty, or another one than before
   other_log      a server of another log is at its address
-  If several apply to a replica, the last one in this order is shown. Before a replica is reported
-  as lagging, cut_off or no_leader, it is checked again for up to 2 s.
+  If several apply to a replica, the last one in this order, the worst, is shown. Before a replica
+  is reported as lagging, cut_off or no_leader, it is checked again for up to 2 s.
 
 States of a group of named logs, which is shown if the servers have any:
   ok
   other_voters  its voters are not those of the default log, or those on which it is placed
   missing       a server that is to run it does not, or it is one of the `groups` that the servers
-                are configured with, and is not made yet
+                are configured with, or the system log, and is not made yet
   no_leader     no server that answers knows its leader
   short         the disk or the segments of a replica have no room for what the leader sends
-  full          its leader refuses appends for lack of room
+  full          its leader refuses appends for lack of room; of the system log, named logs can be
+                neither created nor deleted
   poisoned      a replica takes no appends until its server is started again
 
 Exit status of this command:

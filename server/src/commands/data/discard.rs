@@ -48,7 +48,7 @@ pub(crate) struct Discard {
     fast_forward: bool,
 
     /// For a directory: the size of new segment files, such as 1MiB; smaller ones let a log be opened on a disk that is
-    /// nearly full. Existing files keep their size. Default: that of the newest file.
+    /// nearly full. Existing files keep their size. Default: that of the largest file.
     #[arg(long, value_name = "SIZE", value_parser = open_log::segment_bytes)]
     segment_bytes: Option<u32>,
 

@@ -43,7 +43,12 @@ JSON fields:
   bytes_on_disk   size of the directory's files, prepared segments included; null for servers
   replica         {\"node\" (null: not a member), \"members\" (their number), \"copy\" (whether it is a
                   copy, as of `chiplog follow`)}; null: a log without a cluster, or servers
-  leader          {\"node\", \"address\"}; null for a directory";
+  leader          {\"node\", \"address\"}; null for a directory
+  store_failure   of a served copy (`chiplog follow --listen`), why its requests to the object store
+                  fail now; null: they do not, or it is no such copy (`chiplog status`
+                  has it of servers)
+  store_failing_since
+                  since when, as text";
 
 /// Show a log's positions, size and state.
 ///
@@ -94,6 +99,8 @@ struct Shown {
     bytes_on_disk: Option<u64>,
     replica: Option<Replica>,
     leader: Option<Leader>,
+    store_failure: Option<String>,
+    store_failing_since: Option<String>,
 }
 
 /// Records that are in an object store alone.
@@ -166,6 +173,9 @@ impl Shown {
         }
         if let Some(replica) = &self.replica {
             line("replica", replica.words());
+        }
+        if let (Some(why), Some(since)) = (&self.store_failure, &self.store_failing_since) {
+            line("object store", format!("its requests have failed since {since}: {why}"));
         }
         if self.unproven > 0 {
             line("unproven", unproven(self.unproven));
@@ -267,6 +277,8 @@ fn local(dir: &Path) -> Result<Shown> {
             copy: status.follows,
         }),
         leader: None,
+        store_failure: None,
+        store_failing_since: None,
     })
 }
 
@@ -301,6 +313,8 @@ fn remote(servers: &Servers, connect: &Connect, stale: bool, ui: &Ui) -> Result<
         whole_objects: None,
         bytes_on_disk: None,
         replica: None,
+        store_failing_since: info.store_failing_since.map(format::time),
+        store_failure: info.store_failure,
         leader: Some(Leader { node: info.leader.map(chiplog::NodeId::get), address: info.leader_address }),
     })
 }

@@ -5,9 +5,9 @@ use crate::connect::cluster::Connect;
 use crate::serve::objects::Objects;
 use chiplog::ErrorKind;
 use chiplog::vault::Vault;
-use chiplog_tier::ServerVault;
+use chiplog_tier::{ServerVault, local_directory};
 use clap::Args;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Whether a location is a server.
@@ -99,11 +99,11 @@ impl StoreAccess {
                  `fetch` alone: give the location that the servers have as object_store",
             ));
         }
-        let path = location.strip_prefix("file://").unwrap_or(location);
-        // A server makes the directory; a command that only reads does not.
-        if path.starts_with('/') && !path.contains('%') && !Path::new(path).is_dir() {
+        // A server makes the directory; a command does not.
+        if let Some(path) = local_directory(location).filter(|path| !path.is_dir()) {
             let what = format!(
-                "there is no directory {path}: give the location that the servers have as object_store"
+                "there is no directory {}: mount it, or give the location that the servers have as object_store",
+                path.display()
             );
             return Err(Failure::new(ErrorKind::NotFound, what));
         }

@@ -18,6 +18,7 @@ use crate::serve::Config;
 use crate::serve::follower::CopyServer;
 use chiplog::{ErrorKind, FollowerLog, Index, Options, Start, Timestamp};
 use chiplog_net::follower::{Follower, FollowerEvent, FollowerOptions};
+use chiplog_net::served::store_health::StoreFailure;
 use chiplog_net::wire::ids::to_hex;
 use clap::Args;
 use serde_json::{Value, json};
@@ -28,6 +29,9 @@ use std::time::{Duration, Instant};
 
 /// How long an event that may end the follower is not printed, because then the error is.
 const MAY_END: Duration = Duration::from_secs(1);
+
+/// How often to look whether the object store works.
+const STORE_LOOK: Duration = Duration::from_secs(1);
 
 /// How long to wait for servers, for a new copy, before reporting why none answers.
 const FIRST_PATIENCE: Duration = Duration::from_secs(2);
@@ -64,14 +68,15 @@ const SERVERS: &str = "servers";
 /// After a restart it continues where it stopped; --object-store has to be given at each start.
 ///
 /// Records that were discarded before they arrived are missing in the copy; the command reports them. If the
-/// copy is full or no server answers, it retries forever. It ends if its files fail (status 1) or the servers have
+/// copy is full or no server answers, it retries forever. If requests to the object store begin to fail, it says so once, and once they
+/// work again; `chiplog info` of a copy with --listen shows it, too. It ends if its files fail (status 1) or the servers have
 /// another log (status 2).
 ///
 /// A new copy needs a server at the start: it waits up to 30 s for one (status 5), but ends at once if a
 /// server refuses the token.
 ///
 /// Events are printed on standard output, one line each. With --json each is an object whose "event" is
-/// opened, connected, switched, jumped, discarded, failed or missed. Ctrl-C and SIGTERM end the command in
+/// opened, connected, switched, jumped, discarded, failed, missed, store_fails or store_works. Ctrl-C and SIGTERM end the command in
 /// order (status 0).
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
@@ -315,18 +320,47 @@ fn passes(error: &chiplog::Error) -> bool {
     matches!(error.kind(), Unavailable | Timeout | NotLeader | Busy)
 }
 
+/// Whether the requests of a copy to its object store fail, as far as that was printed.
+#[derive(Default)]
+struct StoreWatch {
+    is_failing: bool,
+}
+
+impl StoreWatch {
+    /// The event, if this has changed.
+    fn look(&mut self, failure: Option<StoreFailure>) -> Option<Value> {
+        let changed = self.is_failing != failure.is_some();
+        self.is_failing = failure.is_some();
+        changed.then(|| match failure {
+            Some(StoreFailure { since, why, .. }) => {
+                json!({ "event": "store_fails", "since": format::time(since), "why": why })
+            }
+            None => json!({ "event": "store_works" }),
+        })
+    }
+}
+
 /// Prints events until the follower is closed or ends by itself.
 fn print_events(follower: &Follower, ui: &Ui) -> Result<()> {
     let print = |event: &FollowerEvent| value(event).map_or(Ok(()), |shown| print_event(ui, &shown));
     let mut held: Option<FollowerEvent> = None;
+    let has_store = follower.log().options().vault.is_some();
+    let mut store = has_store.then(StoreWatch::default);
     loop {
-        let patience = if held.is_some() { MAY_END } else { Duration::MAX };
+        let patience = match (&held, &store) {
+            (Some(_), _) => MAY_END,
+            (None, Some(_)) => STORE_LOOK,
+            (None, None) => Duration::MAX,
+        };
         let next = follower.next_event(patience);
         if let Ok(FollowerEvent::Stopped { error }) = next {
             return Err(stopped(error)); // which says what is held
         }
         if let Some(failed) = held.take() {
             print(&failed)?;
+        }
+        if let Some(changed) = store.as_mut().and_then(|store| store.look(follower.host().store_failure())) {
+            print_event(ui, &changed)?;
         }
         match next {
             Ok(event) if !ui.json && may_end(&event) => held = Some(event),
@@ -414,6 +448,12 @@ fn words(event: &Value) -> String {
             let why = event["error"]["message"].as_str().unwrap_or_default();
             format!("trying again, and other servers if there are any: {why}")
         }
+        "store_fails" => format!(
+            "requests to the object store have failed since {}, and records that are in it alone cannot be read; they are repeated: {}",
+            text("since"),
+            text("why")
+        ),
+        "store_works" => "the object store works again".to_owned(),
         _ => format!("{} events were missed", number("events")),
     }
 }
@@ -422,6 +462,7 @@ fn words(event: &Value) -> String {
 mod tests {
     use super::*;
     use chiplog::Error;
+    use chiplog_net::served::store_health::{StoreHealth, StoreRequest};
 
     /// "records 1 to 0" was printed for a log without records.
     #[test]
@@ -432,6 +473,25 @@ mod tests {
         assert_eq!(opened(1, 0), "log ab, no records here yet, the next one is 1");
         assert_eq!(opened(5, 4), "log ab, no records here yet, the next one is 5");
         assert_eq!(opened(5, 5), "log ab, records 5 to 5 so far");
+    }
+
+    /// The failure is printed once, and so is its end.
+    #[test]
+    fn failing_store_is_printed_once() {
+        let health = StoreHealth::default();
+        let mut watch = StoreWatch::default();
+        assert!(watch.look(health.failure()).is_none());
+        let fails =
+            || health.note::<()>(StoreRequest::Read, &Err(Error::new(ErrorKind::Unavailable, "no answer")));
+        fails();
+        let said = words(&watch.look(health.failure()).unwrap());
+        assert!(said.starts_with("requests to the object store have failed since 2"), "{said}");
+        assert!(said.ends_with("no answer"), "{said}");
+        fails();
+        assert!(watch.look(health.failure()).is_none());
+        health.note(StoreRequest::Read, &Ok(1));
+        assert_eq!(words(&watch.look(health.failure()).unwrap()), "the object store works again");
+        assert!(watch.look(health.failure()).is_none());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! lost, so the leader asks again, and a replica ignores a request whose job it runs.
 
 use super::super::Node;
+use super::super::publish::Kept;
 use super::jobs::Job;
 use super::storing::Claim;
 use crate::error::Result;
@@ -178,8 +179,12 @@ impl Node {
     ) {
         let Some((to, _)) = request else { return };
         match &result {
-            Ok(object) => self.published.counters.stored_object(object.bytes.into()),
+            Ok(object) => {
+                self.published.counters.stored_object(object.bytes.into());
+                self.published.store_works(Kept::Objects);
+            }
             Err(error) => {
+                self.published.store_fails(Kept::Objects, error, self.options.clock.now());
                 let path = self.tiering.path.display();
                 tracing::warn!(%path, number, %error, "an object cannot be stored; another replica does it");
             }

@@ -26,6 +26,7 @@
 //! Must not know: the network, which object store it is.
 
 use super::super::Node;
+use super::super::publish::Kept;
 use super::awaited_logs::AwaitedLogs;
 use super::commits::Commits;
 use super::payload_jobs::{Begun, PUTS_AT_A_TIME, Put, PutDone, PutThreads};
@@ -536,6 +537,7 @@ impl Node {
         let result = match done.result {
             Ok(()) => {
                 gate.is_checked = true;
+                self.published.store_works(Kept::Payloads);
                 if gate.failed.take().is_some() {
                     tracing::info!(path = %path.display(), "payload slices are stored again");
                 }
@@ -543,6 +545,7 @@ impl Node {
             }
             Err(error) => {
                 counters.payload_failures.fetch_add(1, Ordering::Relaxed);
+                self.published.store_fails(Kept::Payloads, &error, self.options.clock.now());
                 if gate.failed.as_ref().map(Error::kind) != Some(error.kind()) {
                     tracing::warn!(path = %path.display(), %error, "a payload slice cannot be stored; it is tried again");
                 }

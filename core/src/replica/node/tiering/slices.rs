@@ -29,6 +29,7 @@
 //! Must not know: the network, which object store it is.
 
 use super::super::Node;
+use super::super::publish::Kept;
 use super::object_access::ObjectMaker;
 use super::placement::Sliced;
 use super::slice_jobs::{FoundSlices, SliceBegin, SliceChain, SliceDone, SliceJob, StoredSlices, Storing};
@@ -390,7 +391,10 @@ impl Node {
         };
         if let Some(error) = failed {
             self.published.counters.slice_failures.fetch_add(1, Ordering::Relaxed);
+            self.published.store_fails(Kept::Slices, &error, self.options.clock.now());
             self.tiering.slices.has_failed(&self.tiering.path, &error, now);
+        } else {
+            self.published.store_works(Kept::Slices);
         }
         self.show_slices();
     }

@@ -2,14 +2,13 @@
 //!
 //! A rate is the growth of a log's counters between two lists.
 
-use super::View;
+use super::{View, now};
 use crate::commands::cluster::logs::{Cluster, Shown};
 use crate::common::failure::Result;
 use crate::common::format;
-use chiplog::Timestamp;
 use serde::Serialize;
 use std::collections::HashMap;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 /// The lists of a cluster's logs.
 pub(super) struct Lists {
@@ -33,7 +32,9 @@ struct Counters {
 /// One moment.
 #[derive(Default, Serialize)]
 pub(super) struct Busiest {
-    time: u64,
+    time: String,
+    /// The same in milliseconds since 1970.
+    timestamp: u64,
     /// The number of all named logs.
     named_logs: u64,
     bytes_per_second: Option<f64>,
@@ -70,9 +71,7 @@ impl Lists {
         match self.cluster.list("", true) {
             Ok(logs) => Ok(self.before.compare(&logs, Instant::now(), self.rows)),
             Err(failure) if self.before.0.is_none() => Err(failure),
-            Err(failure) => {
-                Ok(Busiest { time: time(), error: Some(failure.to_string()), ..Busiest::default() })
-            }
+            Err(failure) => Ok(Busiest { error: Some(failure.to_string()), ..Busiest::now() }),
         }
     }
 }
@@ -117,25 +116,28 @@ impl Before {
         busy.sort_by(|a, b| rate(b).total_cmp(&rate(a)).then(b.bytes_appended.cmp(&a.bytes_appended)));
         busy.truncate(rows);
         Busiest {
-            time: time(),
             named_logs: logs.len() as u64,
             bytes_per_second,
             records_per_second,
             active,
             logs: busy,
-            error: None,
+            ..Busiest::now()
         }
     }
 }
 
-fn time() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+impl Busiest {
+    /// Nothing but the time.
+    fn now() -> Self {
+        let now = now();
+        Self { time: format::time(now), timestamp: now.get(), ..Self::default() }
+    }
 }
 
 impl View for Busiest {
     fn words(&self) -> String {
         if let Some(error) = &self.error {
-            return format!("{}  {error}\n", format::time(Timestamp(self.time)));
+            return format!("{}  {error}\n", self.time);
         }
         let head = ["NAME", "GROUP", "RECORDS/S", "BYTES/S", "FIRST", "LAST", "APPENDED"];
         let row = |log: &Busy| {
@@ -155,7 +157,7 @@ impl View for Busiest {
             self.active.map_or_else(String::new, |active| format!(", {} appended to", format::count(active)));
         format!(
             "{}  {}{active}; {} records/s, {}/s\n{}",
-            format::time(Timestamp(self.time)),
+            self.time,
             format::many(self.named_logs, "named log", "named logs"),
             records(self.records_per_second),
             bytes(self.bytes_per_second),

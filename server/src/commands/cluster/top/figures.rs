@@ -3,13 +3,14 @@
 use super::View;
 use crate::commands::cluster::replicas::{complaints, number, or_dash, title};
 use crate::common::format;
-use chiplog::Timestamp;
 use serde::Serialize;
 use std::time::Duration;
 
 #[derive(Default, Serialize)]
 pub(super) struct Figures {
-    pub(super) time: u64,
+    pub(super) time: String,
+    /// The same in milliseconds since 1970.
+    pub(super) timestamp: u64,
     pub(super) log_id: Option<String>,
     pub(super) leader: Option<u64>,
     pub(super) appends_per_second: Option<f64>,
@@ -97,7 +98,7 @@ impl Figures {
     }
 
     fn at(&self) -> String {
-        format::time(Timestamp(self.time))
+        self.time.clone()
     }
 
     fn rates(&self) -> String {

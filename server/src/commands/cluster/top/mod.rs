@@ -19,6 +19,7 @@ use crate::connect::cluster_status::{ClusterQuery, Found, role_name};
 use crate::connect::groups::groups;
 use crate::connect::target::Servers;
 use busiest::Lists;
+use chiplog::Timestamp;
 use chiplog_net::wire::proto::v1::StatusResponse;
 use clap::Args;
 use figures::{Figures, Replica};
@@ -48,14 +49,14 @@ Columns:
   accepted
 
 JSON fields, one object per line:
-  time (ms), log_id, leader (its node; null: none), appends_per_second, records_per_second,
-  named_logs (their number; null: the servers keep none),
+  time, timestamp (the same in ms since 1970), log_id, leader (its node; null: none),
+  appends_per_second, records_per_second, named_logs (their number; null: the servers keep none),
   replicas, for each:
     node, role (as in `chiplog status`), voter, client, zone, term, first, last, lag,
     records_per_second, written_bytes_per_second, bytes_used, bytes_capacity, disk_bytes,
     disk_free_bytes, sync_median_micros, sync_p99_micros, damaged, repaired, poison, error
-  with --logs: time, named_logs (their number), bytes_per_second, records_per_second, active (how many
-  were appended to since the line before), logs, for each:
+  with --logs: time, timestamp, named_logs (their number), bytes_per_second, records_per_second, active
+  (how many were appended to since the line before), logs, for each:
     name, group, bytes_per_second, records_per_second, first, last, bytes_appended, known (false: the
     leader of its group does not answer; then its figures are unknown, and shown as ?); error (why there is
     no list; null: there is one)
@@ -105,6 +106,10 @@ trait View: Serialize {
     fn narrow_words(&self, width: usize) -> String;
 }
 
+fn now() -> Timestamp {
+    Timestamp(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64)
+}
+
 /// Rounds of questions to the replicas.
 struct Replicas<'a> {
     asker: &'a Asker,
@@ -152,7 +157,7 @@ impl Rounds<'_> {
     }
 
     fn figures(&self) -> Figures {
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+        let now = now();
         let leader = self.now.leader();
         let last = |found: &Found| found.answers.iter().map(|(_, s)| s.last).max();
         let grown = self.before.and_then(|before| last(self.now)?.checked_sub(last(before)?));
@@ -176,7 +181,8 @@ impl Rounds<'_> {
         replicas.sort_by_key(|r| r.node.unwrap_or(u64::MAX));
         let groups = groups(self.now);
         Figures {
-            time,
+            time: format::time(now),
+            timestamp: now.get(),
             log_id: self.now.log_id(),
             leader: leader.map(|l| l.node),
             appends_per_second: leader.and_then(|l| self.rate(l, |s| s.appends)),

@@ -6,6 +6,8 @@
 //! cut 1 1000 5c1f…                         batch 1 ends at record 1000 of the input; checksum of the input up to there
 //! cut 2 1400 09ab…
 //! acked 1                                  batch 1 is in the log
+//! refused                                  the log is full: the open batches, here batch 2, are not in it
+//! again                                    they are sent again
 //! session 57 31f0…                         a new session: every batch of the one before is in the log
 //! ```
 //!
@@ -46,6 +48,8 @@ struct State {
     acked: Option<Cut>,
     /// The batches cut after it.
     open: VecDeque<Cut>,
+    /// The servers refused these, and they were not sent since.
+    is_refused: bool,
     /// The records, and their checksum, up to the last batch of any session that is in the log.
     done: (u64, u64),
 }
@@ -95,6 +99,7 @@ impl State {
     }
 
     fn line(&mut self, line: &str) -> Option<()> {
+        self.is_refused = line == "refused";
         let hex = |text: &str| u64::from_str_radix(text, 16).ok();
         match line.split(' ').collect::<Vec<_>>()[..] {
             ["session", id, log] if self.open.is_empty() => {
@@ -119,6 +124,7 @@ impl State {
                 }
                 (self.acked, self.done) = (Some(cut), (cut.records, cut.sum));
             }
+            ["refused" | "again"] if self.session.is_some() => {}
             _ => return None,
         }
         Some(())
@@ -211,6 +217,23 @@ impl Journal {
         self.state.open.iter().copied().collect()
     }
 
+    /// Records that the servers refused all open batches: none of them is in the log.
+    pub(super) fn refused(&mut self) -> Result<()> {
+        self.write("refused\n")?;
+        self.state.is_refused = true;
+        self.sync()
+    }
+
+    /// Before the open batches are sent again. Returns how many of them may be in the log.
+    pub(super) fn send_again(&mut self) -> Result<usize> {
+        if !std::mem::take(&mut self.state.is_refused) {
+            return Ok(self.state.open.len());
+        }
+        self.write("again\n")?;
+        self.sync()?;
+        Ok(0)
+    }
+
     /// Whether the input so far equals the input when this batch was cut.
     pub(super) fn is_as_before(cut: &Cut, sum: &Sum) -> bool {
         (cut.records, cut.sum) == (sum.records, sum.value())
@@ -292,6 +315,32 @@ mod tests {
         drop(journal);
         let journal = Journal::open(&path).unwrap();
         assert_eq!((journal.done(), journal.session(LOG).unwrap()), (4, Some((SessionId(43), 1))));
+    }
+
+    #[test]
+    fn refused_batches_are_in_doubt_once_they_are_sent_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("session");
+        let mut journal = Journal::open(&path).unwrap();
+        journal.begin(SessionId(42), LOG).unwrap();
+        journal.cut(&sum(&["a"])).unwrap();
+        journal.cut(&sum(&["a", "b"])).unwrap();
+        let reopened = |journal: Journal| {
+            drop(journal);
+            Journal::open(&path).unwrap()
+        };
+        journal = reopened(journal);
+        assert_eq!(journal.send_again().unwrap(), 2);
+        journal.refused().unwrap();
+        journal = reopened(journal);
+        assert_eq!((journal.open_cuts().len(), journal.send_again().unwrap()), (2, 0));
+        journal = reopened(journal);
+        assert_eq!(journal.send_again().unwrap(), 2, "the process that sent them again was killed");
+        journal.refused().unwrap();
+        assert_eq!(journal.send_again().unwrap(), 0);
+        journal.acked().unwrap();
+        journal = reopened(journal);
+        assert_eq!((journal.done(), journal.send_again().unwrap()), (1, 1));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use chiplog_net::client::{Producer, ProducerOptions};
 use crossbeam_channel::Receiver;
 use indicatif::ProgressBar;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::remote::{LAST_WORDS, begin, flush};
@@ -25,6 +26,29 @@ pub(super) struct Resuming {
     journal: Arc<Mutex<Journal>>,
     /// The state of the only worker.
     place: Mutex<Option<Place>>,
+    doubt: Arc<Doubt>,
+}
+
+/// What may be in the log although it was not confirmed.
+#[derive(Default)]
+struct Doubt {
+    /// Batches of earlier runs without an answer.
+    earlier: AtomicUsize,
+    /// The servers refused what this run has sent, because the log is full.
+    is_full: AtomicBool,
+}
+
+impl Doubt {
+    /// A batch of an earlier run has an answer.
+    fn has_answer(&self) {
+        // It may be one that an earlier run knew to be refused.
+        let _ = self.earlier.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+    }
+
+    /// Whether a batch that was not confirmed may be in the log.
+    fn is_left(&self) -> bool {
+        !self.is_full.load(Relaxed) || self.earlier.load(Relaxed) > 0
+    }
 }
 
 /// The worker's position in the input.
@@ -70,8 +94,9 @@ impl Resuming {
             plan.cuts.push_back(cut.records - from);
             from = cut.records;
         }
+        let doubt = Arc::new(Doubt { earlier: journal.send_again()?.into(), ..Doubt::default() });
         let place = Mutex::new(Some(Place { sum, again }));
-        Ok(Self { remote, options, journal: Arc::new(Mutex::new(journal)), place })
+        Ok(Self { remote, options, journal: Arc::new(Mutex::new(journal)), place, doubt })
     }
 
     /// Sends a batch as the next one of the session. False: the run was stopped meanwhile.
@@ -85,7 +110,9 @@ impl Resuming {
     ) -> Result<bool> {
         let records = batch.records()?;
         records.iter().for_each(|record| place.sum.add(record));
-        match place.again.pop_front() {
+        let again = place.again.pop_front();
+        let is_earlier = again.is_some();
+        match again {
             Some(cut) if Journal::is_as_before(&cut, &place.sum) => {}
             Some(cut) => return Err(other_input(cut.records)),
             None => lock(&self.journal).cut(&place.sum)?,
@@ -94,6 +121,7 @@ impl Resuming {
         let count = records.len() as u32;
         loop {
             let (to, bar, journal) = (shared.clone(), bar.clone(), self.journal.clone());
+            let doubt = self.doubt.clone();
             let settled = move |result: chiplog::Result<_>| {
                 to.settle();
                 let there = match result {
@@ -104,12 +132,18 @@ impl Resuming {
                     // In the log since an earlier run; its index is no longer known.
                     Err(error) if error.kind() == ErrorKind::SequenceForgotten => true,
                     Err(error) => {
-                        to.doubt();
+                        doubt.is_full.fetch_or(cause(&error) == ErrorKind::Full, Relaxed);
+                        if doubt.is_left() {
+                            to.doubt();
+                        }
                         to.fail(doubtful(error));
                         false
                     }
                 };
                 if there {
+                    if is_earlier {
+                        doubt.has_answer();
+                    }
                     bar.inc(bytes + u64::from(count)); // one newline each
                     if let Err(failed) = lock(&journal).acked() {
                         to.fail(failed);
@@ -126,6 +160,7 @@ impl Resuming {
                 }
                 Err(error) => {
                     shared.untake();
+                    self.doubt.is_full.fetch_or(cause(&error) == ErrorKind::Full, Relaxed);
                     return Err(doubtful(error));
                 }
                 Ok(()) => return Ok(true),
@@ -164,8 +199,14 @@ impl Sink for Resuming {
             return;
         }
         let closed = self.remote.wait(producer.close(LAST_WORDS));
-        if !closed.left.is_empty() {
-            shared.doubt();
+        match closed.left.is_empty() {
+            true => {}
+            false if self.doubt.is_left() => shared.doubt(),
+            false => {
+                if let Err(failed) = lock(&self.journal).refused() {
+                    shared.fail(failed);
+                }
+            }
         }
     }
 }
@@ -178,10 +219,26 @@ pub(super) fn other_input(records: u64) -> Failure {
     Failure::usage(what)
 }
 
-/// The error of a batch that may or may not be in the log, with advice.
+/// What ended the producer.
+fn source(error: &chiplog::Error) -> &chiplog::Error {
+    let source = std::error::Error::source(error).and_then(|e| e.downcast_ref::<chiplog::Error>());
+    source.unwrap_or(error)
+}
+
+fn cause(error: &chiplog::Error) -> ErrorKind {
+    source(error).kind()
+}
+
+/// The error of a batch that was not confirmed, with advice.
 fn doubtful(error: chiplog::Error) -> Failure {
-    let source = std::error::Error::source(&error).and_then(|e| e.downcast_ref::<chiplog::Error>());
-    let advice = match source.unwrap_or(&error).kind() {
+    let advice = match cause(&error) {
+        ErrorKind::Full => {
+            let what = format!(
+                "{}; make room by `chiplog discard`, then run the same command again: it continues where this one stopped",
+                source(&error)
+            );
+            return Failure::new(ErrorKind::Full, what);
+        }
         ErrorKind::SessionExpired => {
             "; what was sent and not confirmed may or may not be in the log: look at the end of the log, then append the rest of the input with a new session file"
         }

@@ -3,6 +3,7 @@
 //! Invariant: what is not known to be unneeded stays.
 
 use super::half_written::HalfWritten;
+use super::named::{Place, Places, others};
 use super::objects::logs;
 use super::payloads::Payloads;
 use crate::common::exit::Exit;
@@ -31,6 +32,8 @@ pub(super) struct Wanted {
 #[derive(Serialize)]
 struct Shown {
     log_id: String,
+    #[serde(flatten)]
+    place: Place,
     begin: u64,
     begin_age_seconds: Option<u64>,
     needed_objects: u64,
@@ -52,7 +55,7 @@ struct Shown {
 
 impl Shown {
     fn words(&self, wanted: &Wanted) -> String {
-        let mut out = format!("log {}:\n", self.log_id);
+        let mut out = format!("log {}{}:\n", self.log_id, self.place.words());
         let objects =
             |count, bytes| format!("{}, {}", format::many(count, "object", "objects"), format::bytes(bytes));
         if wanted.all {
@@ -112,14 +115,21 @@ pub(super) fn run(vault: &dyn Vault, half_written: &HalfWritten, wanted: &Wanted
     if found.is_empty() {
         ui.note("no log has objects there");
     }
+    let places = Places::of_one(vault, wanted.log, &found)?;
     for log in found.into_keys().map(LogId) {
-        let shown = collect(vault, half_written, log, wanted)?;
+        let shown = collect(vault, half_written, log, wanted, places.get(log))?;
         ui.result(&shown, |shown| shown.words(wanted))?;
     }
     Ok(Exit::Ok)
 }
 
-fn collect(vault: &dyn Vault, half_written: &HalfWritten, log: LogId, wanted: &Wanted) -> Result<Shown> {
+fn collect(
+    vault: &dyn Vault,
+    half_written: &HalfWritten,
+    log: LogId,
+    wanted: &Wanted,
+    place: Place,
+) -> Result<Shown> {
     let there = Inventory::take(vault, log)?;
     let now = Options::default().clock.now();
     let age = there.begin_made.map(|made: Timestamp| now.0.saturating_sub(made.0) / 1000);
@@ -143,6 +153,17 @@ fn collect(vault: &dyn Vault, half_written: &HalfWritten, log: LogId, wanted: &W
         );
         return Err(Failure::new(ErrorKind::Busy, what));
     }
+    let others = if wanted.all { others(vault, log)? } else { Vec::new() };
+    if !others.is_empty() {
+        let shown = |(role, id): &(String, LogId)| format!("{} ({role})", to_hex(id.get()));
+        let what = format!(
+            "log {} is the default log of a cluster, and its list alone says which logs the others are: remove those first, each with \
+             `chiplog tier gc --log-id ID --all --delete`, and this one at last: {}",
+            to_hex(log.get()),
+            others.iter().map(shown).collect::<Vec<_>>().join(", ")
+        );
+        return Err(Failure::new(ErrorKind::Busy, what));
+    }
     let mut deleted_payloads = 0;
     if wanted.delete && !wanted.all && there.unneeded_payloads.objects > 0 {
         deleted_payloads = there.delete_unneeded_payloads(vault)?;
@@ -157,6 +178,7 @@ fn collect(vault: &dyn Vault, half_written: &HalfWritten, log: LogId, wanted: &W
     }
     Ok(Shown {
         log_id: to_hex(log.get()),
+        place,
         begin: there.begin,
         begin_age_seconds: age,
         needed_objects: there.needed.objects,

@@ -1,10 +1,12 @@
 //! `chiplog tier list`: the logs that have objects.
 
+use super::named::{Place, Places};
 use super::objects::{Listed, Part, logs};
 use crate::common::exit::Exit;
 use crate::common::failure::Result;
 use crate::common::format;
 use crate::common::output::{Ui, print};
+use chiplog::LogId;
 use chiplog::vault::Vault;
 use chiplog_net::wire::ids::to_hex;
 use serde::Serialize;
@@ -13,6 +15,8 @@ use serde::Serialize;
 #[derive(Serialize)]
 struct Shown {
     log_id: String,
+    #[serde(flatten)]
+    place: Place,
     objects: u64,
     first: Option<u64>,
     last: Option<u64>,
@@ -25,9 +29,10 @@ struct Shown {
 }
 
 impl Shown {
-    fn new(log: u128, listed: &Listed) -> Self {
+    fn new(log: u128, listed: &Listed, places: &Places) -> Self {
         Self {
             log_id: to_hex(log),
+            place: places.get(LogId(log)),
             objects: listed.objects.len() as u64,
             first: listed.first(),
             last: listed.last(),
@@ -40,10 +45,11 @@ impl Shown {
         }
     }
 
-    fn row(&self) -> [String; 7] {
+    fn row(&self) -> [String; 8] {
         let or_none = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |n| n.to_string());
         [
             self.log_id.clone(),
+            self.place.cell(),
             format::count(self.objects),
             or_none(self.first),
             or_none(self.last),
@@ -55,11 +61,12 @@ impl Shown {
 }
 
 /// The heads of the columns; the help explains them.
-const COLUMNS: [&str; 7] = ["LOG", "OBJECTS", "FIRST", "LAST", "BYTES", "SLICES", "BYTES"];
+const COLUMNS: [&str; 8] = ["LOG", "ROLE", "OBJECTS", "FIRST", "LAST", "BYTES", "SLICES", "BYTES"];
 
 pub(super) fn run(vault: &dyn Vault, ui: &Ui) -> Result<Exit> {
     let found = logs(vault, None)?;
-    let logs: Vec<Shown> = found.iter().map(|(log, listed)| Shown::new(*log, listed)).collect();
+    let places = Places::of(vault, &found);
+    let logs: Vec<Shown> = found.iter().map(|(log, listed)| Shown::new(*log, listed, &places)).collect();
     if ui.json {
         logs.iter().try_for_each(|log| ui.json(log))?;
         return Ok(Exit::Ok);

@@ -72,13 +72,17 @@ Examples:
 
 Columns:
   LOG          the log's id, as `chiplog status` shows it
+  ROLE         of a log of a cluster with named logs: default, system (the catalogue), group-1 and
+               so on; - else, through a server, and if the cluster's list of logs is not there or
+               cannot be read
   OBJECTS      how many objects it has there
   FIRST, LAST  the numbers of its oldest and of its newest object; - if there is none
   BYTES        the size of all of them: in B, KiB (1,024 B), MiB and so on
   SLICES, BYTES  how many slices it has, with the newest records, and their size
 
 JSON fields, one object per line:
-  log_id, objects, first, last (numbers of objects; null: there is none), bytes, missing (how many
+  log_id, role (as above; null: -), cluster (the id of its cluster's default log; null without
+  role), objects, first, last (numbers of objects; null: there is none), bytes, missing (how many
   objects are not there that have to be: those whose records are discarded can be deleted), slices,
   slice_bytes
   branch_of  of a branch, which objects it reads from other logs: each {\"log_id\",
@@ -165,7 +169,8 @@ enum Action {
     /// Parts of incomplete uploads are in no list of a bucket: give it a rule that aborts them.
     ///
     /// --all is everything of one log, for a cluster that is gone. It is refused while the log has pins, or is the default
-    /// log of a backup of a cluster; the list of the cluster's logs (named) goes with it. Records that no
+    /// log of a backup of a cluster, or of a cluster whose other logs are there: remove those first. The list of the cluster's logs
+    /// (named) goes with the default log. Records that no
     /// server has on its disk are lost with it: with payload_slices that are all.
     #[command(after_long_help = GC_EXAMPLES)]
     Gc {
@@ -387,8 +392,8 @@ Examples:
   chiplog tier status s3://bucket/chiplog --cluster log1:7411 --json | jq .server.unstored_records
 
 JSON fields, one object per line:
-  log_id, objects, bytes, first_object, last_object (numbers; null: there is none), root (whether
-  the object `root` is there)
+  log_id, role, cluster (both as in `chiplog tier list`), objects, bytes, first_object, last_object
+  (numbers; null: there is none), root (whether the object `root` is there)
   first, last       the indexes of the records that these objects make a log of; null: none
   missing           how many objects are not there that have to be
   begin             all records of objects below this number are discarded
@@ -412,7 +417,8 @@ Examples:
       A cluster is gone for good: remove all that it had.
 
 JSON fields, one object per line:
-  log_id, begin (all records of objects below this number are discarded)
+  log_id, role, cluster (both as in `chiplog tier list`)
+  begin              all records of objects below this number are discarded
   begin_age_seconds  how long ago the store was told so; null: never, or it does not say
   needed_objects, needed_bytes      the log is made of them
   pins, pinned_objects, pinned_bytes      of discarded records, under pins of these names
@@ -476,6 +482,7 @@ Examples:
 
 Columns:
   LOG      the log's id
+  ROLE     its place in a cluster, as in `chiplog tier list`
   NAME     the pin's name
   OBJECTS  the numbers of the first and the last object that it keeps
   RECORDS  the indexes of the first and the last record in these objects
@@ -485,7 +492,8 @@ Columns:
            another log is missing; branch: a branch reads these objects; log: of this log alone
 
 JSON fields, one object per line:
-  log_id, name, first_object, last_object, first, last (indexes of records), made_time
+  log_id, role, cluster (both as in `chiplog tier list`), name, first_object, last_object, first,
+  last (indexes of records), made_time
   made_timestamp  ms since 1970
   missing         how many of these objects are not there: they are lost, or the command that made
                   the pin was interrupted

@@ -1,20 +1,122 @@
-//! The way from a default log to the named logs of its cluster: the list of the cluster's logs, and the sets of pins that are
+//! The way from a default log to the named logs of its cluster, and back: the list of the cluster's logs, and the sets of pins that are
 //! backups of all of them.
 //!
 //! Must not know: how anything is shown.
 
-use super::objects::Listed;
+use super::objects::{Listed, logs};
 use chiplog::backup::{ClusterLogs, ClusterPins, Pin};
 use chiplog::internal::root_name;
 use chiplog::vault::Vault;
 use chiplog::{Error, ErrorKind, LogId, Result};
 use chiplog_net::wire::ids::to_hex;
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// How long a new group may take until its servers begin to store it, and how often to look.
 const ROOTS_WITHIN: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(250);
+
+/// The place of a log in its cluster, as it is shown. Both `None`: it is a log on its own, or the object store does not say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Place {
+    /// `default`, `system` for the catalogue, `group-1` and so on.
+    role: Option<String>,
+    /// The id of the cluster's default log.
+    cluster: Option<String>,
+}
+
+impl Place {
+    fn new(role: &str, cluster: LogId) -> Self {
+        Self { role: Some(role.to_owned()), cluster: Some(to_hex(cluster.get())) }
+    }
+
+    /// The place that a list gives to a log.
+    pub(super) fn in_list(list: &ClusterLogs, log: LogId) -> Self {
+        let role = list.parts().into_iter().find(|(_, id)| *id == log);
+        role.map_or_else(Self::default, |(role, _)| Self::new(&role, list.log_id))
+    }
+
+    /// For a column.
+    pub(super) fn cell(&self) -> String {
+        self.role.clone().unwrap_or_else(|| "-".to_owned())
+    }
+
+    /// Behind the id of the log.
+    pub(super) fn words(&self) -> String {
+        match (self.role.as_deref(), &self.cluster) {
+            (Some("default"), _) => " (default log of a cluster)".to_owned(),
+            (Some(role), Some(cluster)) => format!(" ({role} of the cluster of log {cluster})"),
+            _ => String::new(),
+        }
+    }
+}
+
+/// The places of logs, by their ids.
+#[derive(Debug, Default)]
+pub(super) struct Places(BTreeMap<u128, Place>);
+
+impl Places {
+    /// The places of the logs that were found. A list that cannot be read gives its default log alone a place: `verify` reports it.
+    pub(super) fn of(vault: &dyn Vault, found: &BTreeMap<u128, Listed>) -> Self {
+        let mut places = BTreeMap::new();
+        for log in found.iter().filter(|(_, listed)| listed.has_list).map(|(log, _)| LogId(*log)) {
+            let list = ClusterLogs::find(vault, log).ok().flatten();
+            for (role, id) in list.iter().flat_map(ClusterLogs::parts) {
+                places.insert(id.get(), Place::new(&role, log));
+            }
+            places.entry(log.get()).or_insert_with(|| Place::new("default", log));
+        }
+        Self(places)
+    }
+
+    /// The same if only one log was to be found: its place is known from the list of another one. A user who may not read others gets
+    /// none.
+    ///
+    /// # Errors
+    /// Those of the object store.
+    pub(super) fn of_one(
+        vault: &dyn Vault,
+        only: Option<LogId>,
+        found: &BTreeMap<u128, Listed>,
+    ) -> Result<Self> {
+        if only.is_none() || found.values().any(|listed| listed.has_list) {
+            return Ok(Self::of(vault, found));
+        }
+        match logs(vault, None) {
+            Ok(all) => Ok(Self::of(vault, &all)),
+            Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::Unauthenticated) => {
+                Ok(Self::default())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn get(&self, log: LogId) -> Place {
+        self.0.get(&log.get()).cloned().unwrap_or_default()
+    }
+}
+
+/// The other logs of the cluster with this default log that have something in the object store.
+///
+/// # Errors
+/// Those of the object store.
+pub(super) fn others(vault: &dyn Vault, log: LogId) -> Result<Vec<(String, LogId)>> {
+    let list = match ClusterLogs::find(vault, log) {
+        // It names no logs to anybody.
+        Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => None,
+        list => list?,
+    };
+    let mut others = list.map(|list| list.parts()).unwrap_or_default();
+    others.retain(|(_, id)| *id != log);
+    let mut there = Vec::new();
+    for (role, id) in others {
+        if !logs(vault, Some(id))?.is_empty() {
+            there.push((role, id));
+        }
+    }
+    Ok(there)
+}
 
 /// The faults of these of a log. With any of them, a fetch or a backup of the cluster is refused.
 ///

@@ -1,6 +1,6 @@
 //! `chiplog tier pin`, `unpin` and `pins`: what keeps objects of a log from deletion.
 
-use super::named::{self, Found, set_of, sets};
+use super::named::{self, Found, Place, Places, set_of, sets};
 use super::objects::{logs, sole_log};
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
@@ -16,6 +16,8 @@ use serde::Serialize;
 #[derive(Serialize)]
 struct Shown {
     log_id: String,
+    #[serde(flatten)]
+    place: Place,
     name: String,
     first_object: u64,
     last_object: u64,
@@ -32,9 +34,17 @@ struct Shown {
 
 impl Shown {
     /// `set`: the backup of a cluster of which the pin is a part; `broken`: why it is no backup any more.
-    fn new(log: LogId, pin: &Pin, missing: u64, set: Option<&ClusterPins>, broken: Option<&str>) -> Self {
+    fn new(
+        log: LogId,
+        place: Place,
+        pin: &Pin,
+        missing: u64,
+        set: Option<&ClusterPins>,
+        broken: Option<&str>,
+    ) -> Self {
         Self {
             log_id: to_hex(log.get()),
+            place,
             name: pin.name.clone(),
             first_object: pin.first_object,
             last_object: pin.last_object,
@@ -52,12 +62,18 @@ impl Shown {
 
     fn words(&self) -> String {
         format!(
-            "pinned {}: records {} to {} of log {}, in objects {} to {}",
-            self.name, self.first, self.last, self.log_id, self.first_object, self.last_object
+            "pinned {}: records {} to {} of log {}{}, in objects {} to {}",
+            self.name,
+            self.first,
+            self.last,
+            self.log_id,
+            self.place.words(),
+            self.first_object,
+            self.last_object
         )
     }
 
-    fn row(&self) -> [String; 6] {
+    fn row(&self) -> [String; 7] {
         let backup = match (&self.set, &self.branch) {
             (Some(_), _) if self.broken.is_some() => "broken",
             (Some(_), _) => "cluster",
@@ -66,6 +82,7 @@ impl Shown {
         };
         [
             self.log_id.clone(),
+            self.place.cell(),
             self.name.clone(),
             format!("{} to {}", self.first_object, self.last_object),
             format!("{} to {}", self.first, self.last),
@@ -81,7 +98,7 @@ fn empty_of(set: &ClusterPins) -> Vec<String> {
 }
 
 /// The heads of the columns; the help explains them.
-const COLUMNS: [&str; 6] = ["LOG", "NAME", "OBJECTS", "RECORDS", "MADE", "BACKUP"];
+const COLUMNS: [&str; 7] = ["LOG", "ROLE", "NAME", "OBJECTS", "RECORDS", "MADE", "BACKUP"];
 
 /// A pin that was removed.
 #[derive(Serialize)]
@@ -108,7 +125,8 @@ pub(super) fn pin(
         Some(list) => pin_all(vault, &list, name, None, &[], ui),
         None => {
             let pin = Pin::make(vault, log, name, upto_record)?;
-            ui.result(&Shown::new(log, &pin, 0, None, None), Shown::words)?;
+            let place = Places::of_one(vault, Some(log), &logs(vault, Some(log))?)?.get(log);
+            ui.result(&Shown::new(log, place, &pin, 0, None, None), Shown::words)?;
             Ok(Exit::Ok)
         }
     }
@@ -148,8 +166,10 @@ pub(super) fn pin_all(
         );
         return Err(Failure::new(ErrorKind::Corrupt, what));
     }
-    made.iter()
-        .try_for_each(|(log, pin)| ui.result(&Shown::new(*log, pin, 0, Some(&set), None), Shown::words))?;
+    made.iter().try_for_each(|(log, pin)| {
+        let place = Place::in_list(&set.logs, *log);
+        ui.result(&Shown::new(*log, place, pin, 0, Some(&set), None), Shown::words)
+    })?;
     for part in empty_of(&set) {
         ui.note(&format!("nothing of {part} is stored: it has no pin, and comes back empty"));
     }
@@ -168,7 +188,7 @@ pub(super) fn unpin(vault: &dyn Vault, name: &str, log: Option<LogId>, force: bo
 
 /// The logs whose pins are shown, and the sets of which these can be parts. For one log, sets of others that this user may not read are
 /// left out.
-fn logs_and_sets(vault: &dyn Vault, only: Option<LogId>) -> Result<(Vec<LogId>, Vec<Found>)> {
+fn logs_and_sets(vault: &dyn Vault, only: Option<LogId>) -> Result<(Vec<LogId>, Vec<Found>, Places)> {
     let is_refused =
         |error: &Error| matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unauthenticated);
     let all = match logs(vault, None) {
@@ -183,17 +203,18 @@ fn logs_and_sets(vault: &dyn Vault, only: Option<LogId>) -> Result<(Vec<LogId>, 
         }
     }
     let is_shown = |log: &LogId| only.is_none_or(|only| only == *log);
-    Ok((all.into_keys().map(LogId).filter(is_shown).collect(), found))
+    let places = Places::of(vault, &all);
+    Ok((all.into_keys().map(LogId).filter(is_shown).collect(), found, places))
 }
 
 pub(super) fn list(vault: &dyn Vault, only: Option<LogId>, ui: &Ui) -> Result<Exit> {
     let mut shown = Vec::new();
-    let (all, found) = logs_and_sets(vault, only)?;
+    let (all, found, places) = logs_and_sets(vault, only)?;
     for log in all {
         for pin in Pin::list(vault, log)? {
             let of = set_of(&found, log, &pin);
             let (set, broken) = of.map_or((None, None), |of| (of.set.as_ref(), of.fault.as_deref()));
-            shown.push(Shown::new(log, &pin, pin.missing(vault, log)?, set, broken));
+            shown.push(Shown::new(log, places.get(log), &pin, pin.missing(vault, log)?, set, broken));
         }
     }
     found.iter().filter_map(|found| found.fault.as_ref()).for_each(|why| ui.warn(why));
@@ -239,7 +260,7 @@ mod tests {
             });
         };
         let found =
-            |only| logs_and_sets(&vault, only).map(|(logs, _)| logs).map_err(|failure| failure.kind());
+            |only| logs_and_sets(&vault, only).map(|(logs, ..)| logs).map_err(|failure| failure.kind());
         for prefixes in [&[""][..], &["00000000000000000000000000000008/set/"], &[]] {
             refuse(prefixes);
             assert_eq!(found(Some(LogId(7))), Ok(vec![LogId(7)]), "{prefixes:?}");

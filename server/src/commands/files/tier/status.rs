@@ -1,5 +1,6 @@
 //! `chiplog tier status`: what logs have in an object store, and what servers have not stored yet.
 
+use super::named::{Place, Places};
 use super::objects::{Listed, Part, logs};
 use super::payloads::{Payloads, tail_words};
 use crate::common::exit::Exit;
@@ -20,6 +21,8 @@ use std::fmt::Write as _;
 #[derive(Serialize)]
 struct Shown {
     log_id: String,
+    #[serde(flatten)]
+    place: Place,
     root: bool,
     objects: u64,
     bytes: u64,
@@ -110,9 +113,16 @@ struct Server {
 }
 
 impl Shown {
-    fn new(there: &Inventory, listed: &Listed, records: Option<(u64, u64)>, behind: Behind) -> Self {
+    fn new(
+        there: &Inventory,
+        listed: &Listed,
+        records: Option<(u64, u64)>,
+        behind: Behind,
+        place: Place,
+    ) -> Self {
         Self {
             log_id: to_hex(there.log_id.get()),
+            place,
             root: there.has_root,
             objects: there.needed.objects + there.pinned.objects + there.unneeded.objects,
             bytes: there.needed.bytes + there.pinned.bytes + there.unneeded.bytes,
@@ -136,7 +146,7 @@ impl Shown {
     }
 
     fn words(&self) -> String {
-        let mut out = format!("log {}:\n", self.log_id);
+        let mut out = format!("log {}{}:\n", self.log_id, self.place.words());
         let objects =
             |count, bytes| format!("{}, {}", format::many(count, "object", "objects"), format::bytes(bytes));
         let numbers = match (self.first_object, self.last_object) {
@@ -217,7 +227,9 @@ pub(super) fn run(
         None => None,
     };
     let mut shown = Vec::new();
-    for (log, listed) in logs(vault, only)? {
+    let found = logs(vault, only)?;
+    let places = Places::of_one(vault, only, &found)?;
+    for (log, listed) in found {
         let there = Inventory::take(vault, LogId(log))?;
         let records = match there.records(vault) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
@@ -228,7 +240,7 @@ pub(super) fn run(
         };
         let behind = Behind::read(vault, &there)?;
         let records = records.map(|(first, last)| (first.get(), last.get()));
-        shown.push(Shown::new(&there, &listed, records, behind));
+        shown.push(Shown::new(&there, &listed, records, behind, places.get(LogId(log))));
     }
     if let Some((address, status)) = leader {
         let log = shown.iter_mut().find(|log| log.log_id == status.log_id);

@@ -1,21 +1,38 @@
 //! WatchedVault: an object store whose requests are noted, so that the server's status shows that the store fails.
 
-use axum::body::Bytes;
+use crate::served::store_health::StoreHealth;
+use crate::served::store_health::StoreRequest::{self, Read, Write};
+use bytes::Bytes;
 use chiplog::Result;
 use chiplog::Timestamp;
 use chiplog::vault::{ObjectInfo, Vault};
-use chiplog_net::served::store_health::StoreHealth;
-use chiplog_net::served::store_health::StoreRequest::{self, Read, Write};
 use std::ops::Range;
 use std::sync::Arc;
 
+/// An object store whose requests are noted.
+///
+/// ```
+/// use chiplog::vault::{MemoryVault, Vault};
+/// use chiplog_net::served::{store_health::StoreHealth, watched_vault::WatchedVault};
+/// use std::sync::Arc;
+/// let health: Arc<StoreHealth> = Arc::default();
+/// let store = WatchedVault::new(Arc::new(MemoryVault::default()), health.clone());
+/// store.list("")?;
+/// assert!(health.failure().is_none());
+/// # Ok::<(), chiplog::Error>(())
+/// ```
 #[derive(Debug)]
-pub(super) struct WatchedVault {
-    pub(super) store: Arc<dyn Vault>,
-    pub(super) health: Arc<StoreHealth>,
+pub struct WatchedVault {
+    store: Arc<dyn Vault>,
+    health: Arc<StoreHealth>,
 }
 
 impl WatchedVault {
+    /// The same store; `health` notes how its requests end.
+    pub fn new(store: Arc<dyn Vault>, health: Arc<StoreHealth>) -> Self {
+        Self { store, health }
+    }
+
     fn noted<T>(&self, request: StoreRequest, result: Result<T>) -> Result<T> {
         self.health.note(request, &result);
         result
