@@ -37,13 +37,13 @@ impl Log {
         self.view.logs.len()
     }
 
-    /// The most named logs that this group can hold now. Never blocks.
+    /// The most named logs that this group can hold now, beside the options of logs and the objects that it has. Never blocks.
     pub fn named_logs_max(&self) -> usize {
         let set = self.group_options();
         let sessions_max = set.get(LogOption::SessionsMax).and_then(|max| u32::try_from(max).ok());
         let Options { segment_bytes, sessions_max: own, .. } = self.inner.options;
         let room = logs_room(segment_bytes, sessions_max.unwrap_or(own), self.session_window());
-        room.saturating_sub(self.view.logs.options_bytes()) / LOG_BYTES
+        room.saturating_sub(self.view.logs.options_bytes() + self.view.logs.objects_bytes()) / LOG_BYTES
     }
 
     /// Whether this replica leads.

@@ -155,6 +155,7 @@ impl Node {
     pub(super) fn publish_logs(&mut self) {
         let sequencer = &mut self.replica.sequencer;
         let changed = sequencer.take_changed_logs(&self.logs);
+        self.logs.show_objects(sequencer.objects().encoded_bytes());
         let logs = if planted!(82) { sequencer.logs() } else { &sequencer.committed().logs };
         if changed.states.is_empty() && logs.opened() == self.logs.opened() {
             return;
