@@ -27,8 +27,8 @@ pub(crate) struct Published {
     log_options: Mutex<LogOptions>,
     /// The largest record that the log's options allow; 0: the log does not set it.
     record_bytes_max: AtomicU32,
-    /// At a follower: the first record that a discard of the log has left since it was opened; 0 before. The follower can keep
-    /// less.
+    /// At a follower: the first record that the log is known to have left by a discard; 0: it is not known, as after a restart until the
+    /// source says so. The follower can keep less.
     pub(crate) discarded: AtomicU64,
     /// At a follower.
     pub(crate) end_times: EndTimes,
