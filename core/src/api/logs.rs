@@ -571,6 +571,15 @@ fn meant(name: &str, entry: CatalogueEntry, id: Option<LogId>) -> Result<Catalog
     Err(Error::new(ErrorKind::NotFound, what))
 }
 
+/// Has a log that is not open in a group, and was deleted, never be opened there. A group with a full table does so, too.
+fn pass_over_in(group: &Log, log: LogNumber) -> Result<()> {
+    match group.command(Command::PassOver { log }) {
+        // A later log was opened meanwhile.
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        passed => passed.map(drop),
+    }
+}
+
 fn drop_in(group: &Log, log: LogNumber) -> Result<()> {
     group.command(Command::Log(LogCommand::Drop { log })).map(drop)
 }

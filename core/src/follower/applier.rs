@@ -193,7 +193,7 @@ impl Applier {
             self.sequencer.commit_to(header.raft_index);
             let discarded = self.sequencer.committed().first;
             if discarded > first {
-                self.published.discarded.store(discarded.0, Ordering::Release);
+                self.published.discarded.fetch_max(discarded.0, Ordering::Release);
                 self.mark();
             }
             self.published.counters.records.fetch_add(header.record_count.into(), Ordering::Relaxed);
@@ -202,8 +202,18 @@ impl Applier {
         if spoilt {
             self.learn_again()?;
         }
+        self.learn_discards(kept);
         self.publish();
         Ok(outcome)
+    }
+
+    /// Of a copy of one log: the source knows that the log has discarded the records below `kept`. After a restart the files here do not say
+    /// what was discarded, and what this copy alone keeps no longer.
+    fn learn_discards(&self, kept: Index) {
+        let committed = self.sequencer.committed();
+        if committed.membership.is_of_one_log() {
+            self.published.discarded.fetch_max(kept.min(committed.first).0, Ordering::Release);
+        }
     }
 
     /// Adds an entry with these batches, in the term with which the log was concluded, as a leader does: retries within sessions, and
@@ -300,6 +310,7 @@ impl Applier {
         let (end, base) = (self.sequencer.end(), state.base());
         if base == end || planted!(63) {
             self.learn_objects(state);
+            self.learn_discards(state.kept);
             return Ok(Ok(None));
         }
         if state.tells_of_objects() {
@@ -334,6 +345,7 @@ impl Applier {
         self.publish_logs();
         self.show_objects();
         self.carry_out()?;
+        self.learn_discards(state.kept);
         self.publish();
         self.queue.recount(self.writer.store.segments.bytes_from(base.next));
         let has_lost = self.options.vault.is_none() || first > next;

@@ -258,7 +258,8 @@ impl FollowMessage {
 
     /// The first record that the source's log had not discarded when this was made. A follower need not keep the
     /// records before it, although the entry with the discard may still be to come. `None` if the source is a
-    /// follower itself, which can keep fewer records than its own source.
+    /// follower itself, which can keep fewer records than its own source; one that is a copy of one log says what it
+    /// knows to be discarded.
     pub fn kept(&self) -> Option<Index> {
         let kept = match self {
             Self::State(state) => state.kept,

@@ -300,9 +300,9 @@ impl RecordFeed {
         Some(Until::Change { next: behind.next, first: begin.max(behind.first) })
     }
 
-    /// The first record that the log has not discarded; 0 if this copy of it can begin later.
+    /// The first record that the log has not discarded, as far as is known here; 0 if nothing is.
     fn kept(&self) -> Index {
-        if self.me == Owner::Follower { Index(0) } else { self.view.positions.first() }
+        self.discarded()
     }
 
     // ---- what comes next ----

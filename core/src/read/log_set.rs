@@ -14,7 +14,7 @@ use crate::read::positions::Positions;
 use crate::store::format::logs::LogState;
 use crate::types::{Index, LogNumber};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The logs of a group.
@@ -26,6 +26,8 @@ pub(crate) struct LogSet {
     reserved: AtomicBool,
     /// The log holds the catalogue of named logs: all its records are needed.
     catalogue: AtomicBool,
+    /// The bytes of the group's objects at the start of a segment, which share the room of its logs there.
+    objects_bytes: AtomicUsize,
     inner: Mutex<Inner>,
 }
 
@@ -133,6 +135,15 @@ impl LogSet {
     /// The bytes that the options of all logs take at the start of a segment.
     pub(crate) fn options_bytes(&self) -> usize {
         self.lock().options.values().map(LogOptions::encoded_bytes).sum()
+    }
+
+    /// Notes the bytes that the group's objects take there.
+    pub(crate) fn show_objects(&self, bytes: usize) {
+        self.objects_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn objects_bytes(&self) -> usize {
+        self.objects_bytes.load(Ordering::Relaxed)
     }
 
     /// Wakes the waiters of logs that have changed since the last call. Runs hooks of the program.

@@ -119,6 +119,7 @@ pub(super) async fn ask_view(
     let mut view = GroupView::default();
     (view.leads, view.term) = (answer.leads, answer.term);
     view.logs_max = usize::try_from(answer.logs_max).unwrap_or(usize::MAX);
+    view.slow_disk = answer.slow_disk;
     view.logs = answer.logs.into_iter().map(from_wire).collect::<chiplog::Result<_>>()?;
     view.gone = answer.gone.into_iter().map(LogNumber).collect();
     view.leader = Some(NodeId(answer.leader_node)).filter(|node| !node.is_none());
@@ -236,6 +237,7 @@ pub(super) async fn answer_view(
         logs: view.logs.into_iter().map(to_wire).collect(),
         gone: view.gone.into_iter().map(LogNumber::get).collect(),
         logs_max: view.logs_max as u64,
+        slow_disk: view.slow_disk,
     })
 }
 

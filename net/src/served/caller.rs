@@ -21,6 +21,9 @@ use http::Extensions;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tonic::Status;
 
+/// Tells the holders of different tokens apart.
+pub(crate) type Identity = [u8; 32];
+
 /// The caller of one call. Cheap to clone: all clones are the same call. The default is one without a token where none are
 /// configured: it may reach everything.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +34,7 @@ pub(crate) struct Caller {
 #[derive(Debug)]
 struct Call {
     method: &'static str,
+    identity: Identity,
     /// The call is about the servers and the leader of a log. Every client needs to find those of the default log and of
     /// the system log: their leaders know the others, and create logs.
     finds_leaders: bool,
@@ -51,12 +55,13 @@ impl Caller {
     /// A call by a token that reaches these logs with this method.
     pub(crate) fn new(
         method: &'static str,
+        identity: Identity,
         scope: Scope,
         finds_leaders: bool,
         refusals: Arc<Refusals>,
     ) -> Self {
         let reach = Mutex::new(Reach { scope, claimed: Vec::new(), is_answer: false });
-        Self { call: Some(Arc::new(Call { method, finds_leaders, refusals, reach })) }
+        Self { call: Some(Arc::new(Call { method, identity, finds_leaders, refusals, reach })) }
     }
 
     /// The caller of a request.
@@ -67,6 +72,16 @@ impl Caller {
     /// Whether the caller had to prove that it may call.
     pub(crate) fn is_proven(&self) -> bool {
         self.call.is_some()
+    }
+
+    /// The token of the call, for comparison with others. None: no tokens are configured.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        self.call.as_ref().map(|call| call.identity)
+    }
+
+    /// Counts that the call was refused because others of its token have the token's share.
+    pub(crate) fn refused_its_share(&self) {
+        self.call.iter().for_each(|call| _ = call.refusals.count(Refusal::CallsOfToken));
     }
 
     /// Notes that the call reaches a log. Empty: the default log.
@@ -166,7 +181,7 @@ mod tests {
 
     fn caller(finds_leaders: bool) -> (Caller, Arc<Refusals>) {
         let refusals = Arc::<Refusals>::default();
-        (Caller::new("/a/B", scope("a"), finds_leaders, refusals.clone()), refusals)
+        (Caller::new("/a/B", [1; 32], scope("a"), finds_leaders, refusals.clone()), refusals)
     }
 
     #[test]

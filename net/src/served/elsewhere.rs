@@ -33,6 +33,8 @@ pub struct GroupView {
     pub gone: Vec<LogNumber>,
     /// The most named logs that the group can hold now.
     pub logs_max: usize,
+    /// The replica of the server that answers gave up leadership lately because its disk was slow.
+    pub slow_disk: bool,
 }
 
 impl GroupView {
@@ -46,6 +48,7 @@ impl GroupView {
             voters: status.voters(),
             members: status.members.iter().map(|m| m.node).collect(),
             logs_max: replica.named_logs_max(),
+            slow_disk: replica.has_slow_disk(),
             ..Self::default()
         }
     }

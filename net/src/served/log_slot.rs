@@ -2,6 +2,7 @@
 
 pub use crate::served::log_names::{DEFAULT_LOG, GROUP, SYSTEM_LOG};
 
+use crate::served::call_places::CallPlaces;
 use crate::served::caller::Caller;
 use crate::served::elsewhere::{AskElsewhere, Elsewhere, GroupView, servers_of};
 use crate::served::gauges::Gauges;
@@ -13,10 +14,10 @@ use crate::wire::status::{LOG_ID, to_status, without_replica};
 use chiplog::{Error, ErrorKind, Log, LogId, LogNumber, Logs, NodeId};
 use http::HeaderMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
@@ -24,6 +25,8 @@ use tonic::metadata::MetadataMap;
 pub(crate) const FIND_TIMEOUT: Duration = Duration::from_secs(5);
 /// The limit of calls that wait for that at a time.
 const FINDING_MAX: usize = 64;
+/// The percentage of the places of such calls that one token may have, unless it is set.
+const SHARE_PERCENT: u8 = 25;
 
 /// The log that a server serves, once there is one. `Send + Sync`, shared by all services.
 ///
@@ -50,7 +53,9 @@ pub struct LogSlot {
     /// The number of groups of named logs that this server is configured with.
     groups_wanted: AtomicU32,
     /// Calls that look for a named log.
-    finding: Arc<Semaphore>,
+    finding: Arc<CallPlaces>,
+    /// The percentage of the places of blocking calls that one token may have.
+    share_percent: AtomicU8,
     draining: watch::Sender<bool>,
     /// On a follower: whether the server that feeds it is itself up to date.
     fed: AtomicBool,
@@ -121,7 +126,8 @@ impl LogSlot {
             had_named: AtomicBool::default(),
             expects_named: AtomicBool::default(),
             groups_wanted: AtomicU32::default(),
-            finding: Arc::new(Semaphore::new(FINDING_MAX)),
+            finding: CallPlaces::new(FINDING_MAX),
+            share_percent: AtomicU8::new(SHARE_PERCENT),
             draining: watch::Sender::default(),
             fed: AtomicBool::default(),
             copies: AtomicU64::default(),
@@ -177,6 +183,15 @@ impl LogSlot {
     /// calls for them fail as UNAVAILABLE.
     pub fn expect_named(&self) {
         self.expects_named.store(true, Ordering::Relaxed);
+    }
+
+    /// Sets the percentage of the places of blocking calls that one token may have.
+    pub(crate) fn set_share_percent(&self, percent: u8) {
+        self.share_percent.store(percent.clamp(1, 100), Ordering::Relaxed);
+    }
+
+    pub(crate) fn share_percent(&self) -> u8 {
+        self.share_percent.load(Ordering::Relaxed)
     }
 
     /// Sets the number of groups of named logs that this server is configured with, for its status.
@@ -347,7 +362,7 @@ impl LogSlot {
     /// PERMISSION_DENIED: the caller may not reach it. NOT_FOUND: there is no such log, or the call means one that was
     /// deleted and whose name another log has now. FAILED_PRECONDITION, `Diverged`: the default log has another id than the
     /// call means. UNAVAILABLE before there is a log, without a majority, and while the server is shutting down.
-    /// RESOURCE_EXHAUSTED, `Busy`: many calls wait already.
+    /// RESOURCE_EXHAUSTED, `Busy`: many calls wait already, or the share of the caller's token.
     pub(crate) async fn find(
         &self,
         caller: &Caller,
@@ -366,24 +381,23 @@ impl LogSlot {
                 None => None,
             };
         let (finding_in, wanted) = (logs.clone(), name.clone());
-        let found = self.ask_majority(move || finding_in.find(&wanted, id, FIND_TIMEOUT)).await?;
+        let found = self.ask_majority(caller, move || finding_in.find(&wanted, id, FIND_TIMEOUT)).await?;
         found.map_err(|e| self.found_elsewhere(|| logs.group_of(&name), &e))
     }
 
     /// Runs a look-up that waits for a majority on a thread that may block.
     ///
     /// # Errors
-    /// RESOURCE_EXHAUSTED, `Busy`: many calls wait already.
+    /// RESOURCE_EXHAUSTED, `Busy`: many calls wait already, or the share of the caller's token.
     async fn ask_majority<T: Send + 'static>(
         &self,
+        caller: &Caller,
         look_up: impl FnOnce() -> chiplog::Result<T> + Send + 'static,
     ) -> Result<chiplog::Result<T>, Status> {
-        let Ok(permit) = self.finding.clone().try_acquire_owned() else {
-            let what = format!("{FINDING_MAX} calls already wait until they know their log; try again later");
-            return Err(to_status(&Error::new(ErrorKind::Busy, what), None));
-        };
+        let place = self.finding.take(caller, self.share_percent(), "wait until they know their log");
+        let place = place.map_err(|error| to_status(&error, None))?;
         let looking_up = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
+            let _place = place;
             look_up()
         });
         looking_up
@@ -409,7 +423,7 @@ impl LogSlot {
         let mut group = logs.group(number);
         if group.is_err() && logs.group_id(number).is_ok_and(|id| id.is_none()) {
             let asked = logs.clone();
-            let confirmed = self.ask_majority(move || asked.system().barrier(FIND_TIMEOUT)).await?;
+            let confirmed = self.ask_majority(caller, move || asked.system().barrier(FIND_TIMEOUT)).await?;
             confirmed.map_err(|error| to_status(&error, None))?;
             group = logs.group(number);
         }

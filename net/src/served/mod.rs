@@ -1,5 +1,6 @@
 //! The log that a process serves, the logs of it that a caller may reach, and its open connections and streams.
 
+pub(crate) mod call_places;
 pub(crate) mod caller;
 pub mod elsewhere;
 pub mod gauges;

@@ -20,6 +20,8 @@ pub enum Refusal {
     ConnectionsOfAddress,
     /// A call: the limit of its token's connections was reached.
     ConnectionsOfToken,
+    /// A call: its token has its share of the calls that wait for a log, or are about named logs.
+    CallsOfToken,
     /// A connection whose handshake failed or took too long.
     Handshake,
     /// A connection without a call for too long.
@@ -42,10 +44,11 @@ pub enum Refusal {
 
 impl Refusal {
     /// All reasons.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Connections,
         Self::ConnectionsOfAddress,
         Self::ConnectionsOfToken,
+        Self::CallsOfToken,
         Self::Handshake,
         Self::Idle,
         Self::SlowReader,
@@ -63,6 +66,7 @@ impl Refusal {
             Self::Connections => "connections",
             Self::ConnectionsOfAddress => "connections_per_address",
             Self::ConnectionsOfToken => "connections_per_token",
+            Self::CallsOfToken => "calls_per_token",
             Self::Handshake => "handshake",
             Self::Idle => "idle",
             Self::SlowReader => "slow_reader",

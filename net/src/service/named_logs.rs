@@ -1,6 +1,7 @@
 //! Named logs: the calls that create, delete, seal and list them. They block on the log, so each runs on a blocking thread,
 //! a limited number at a time.
 
+use crate::served::call_places::CallPlaces;
 use crate::served::caller::Caller;
 use crate::served::log_slot::{DEFAULT_LOG, FIND_TIMEOUT, LogSlot, status_of};
 use crate::wire::ids;
@@ -13,10 +14,9 @@ use chiplog::{Error, ErrorKind, Log, LogId, LogNumber, Logs};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
 use tonic::Status;
 
-/// The limit of calls that run at a time; more are rejected as `Busy`.
+/// The limit of calls that run at a time; more are rejected as `Busy`. One token has a share of them.
 const CALLS_MAX: usize = 64;
 /// The logs in one answer, if the caller sets no limit.
 const LIMIT: u32 = 1000;
@@ -29,12 +29,12 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct NamedLogs {
     host: Arc<LogSlot>,
-    calls: Arc<Semaphore>,
+    calls: Arc<CallPlaces>,
 }
 
 impl NamedLogs {
     pub(super) fn new(host: Arc<LogSlot>) -> Self {
-        Self { host, calls: Arc::new(Semaphore::new(CALLS_MAX)) }
+        Self { host, calls: CallPlaces::new(CALLS_MAX) }
     }
 
     pub(super) async fn create(&self, caller: &Caller, request: CreateLogRequest) -> Result<LogInfo, Status> {
@@ -48,7 +48,7 @@ impl NamedLogs {
             return Err(to_status(&Error::new(ErrorKind::AlreadyExists, what), None));
         }
         let host = self.host.clone();
-        self.run(system, move |logs| {
+        self.run(caller, system, move |logs| {
             let id = match &*beside {
                 "" => logs.register(&name)?,
                 other => logs.register_beside(&name, other)?,
@@ -70,7 +70,7 @@ impl NamedLogs {
         let DeleteLogRequest { name, log_id } = request;
         caller.claim(&name)?;
         let (id, host) = (parsed(&log_id)?, self.host.clone());
-        self.run(system, move |logs| {
+        self.run(caller, system, move |logs| {
             let deleted = match logs.unregister(&name, id) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     let is_dropped = |id: &LogId| logs.being_dropped(*id).is_ok_and(|place| place.is_some());
@@ -93,7 +93,7 @@ impl NamedLogs {
         let id = parsed(&log_id)?;
         let meant = (!log_id.is_empty()).then_some(log_id.as_bytes());
         let log = self.host.find(caller, &name, meant).await?;
-        self.run(move |_| log, move |logs| logs.seal_log(&name, id)).await
+        self.run(caller, move |_| log, move |logs| logs.seal_log(&name, id)).await
     }
 
     pub(super) async fn list(
@@ -113,7 +113,7 @@ impl NamedLogs {
             describe_elsewhere(&host, &mut page);
             Ok(page)
         };
-        let mut logs = self.run(system, list).await?;
+        let mut logs = self.run(caller, system, list).await?;
         let more = logs.len() > limit;
         logs.truncate(limit);
         Ok(ListLogsResponse { logs: logs.into_iter().map(to_wire).collect(), more })
@@ -122,6 +122,7 @@ impl NamedLogs {
     /// Runs a call. `of`: the log whose leader has to do it.
     async fn run<T: Send + 'static>(
         &self,
+        caller: &Caller,
         of: impl FnOnce(&Logs) -> Log,
         call: impl FnOnce(&Logs) -> chiplog::Result<T> + Send + 'static,
     ) -> Result<T, Status> {
@@ -134,14 +135,11 @@ impl NamedLogs {
             let what = "this server keeps no named logs: if it has just started or joined, try again; otherwise restart all servers of the cluster with `groups`";
             to_status(&Error::new(ErrorKind::Unsupported, what), None)
         })?;
-        let busy = |_| {
-            let what = format!("{CALLS_MAX} calls about named logs run already; try again later");
-            to_status(&Error::new(ErrorKind::Busy, what), None)
-        };
-        let permit = self.calls.clone().try_acquire_owned().map_err(busy)?;
+        let place = self.calls.take(caller, self.host.share_percent(), "wait for named logs");
+        let place = place.map_err(|error| to_status(&error, None))?;
         let running = logs.clone();
         let done = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
+            let _place = place;
             call(&running)
         });
         let done = done.await.map_err(|_| Status::internal("the call panicked"))?;

@@ -15,7 +15,9 @@ use chiplog_net::wire::proto::v1::follow_client::FollowClient;
 use chiplog_net::wire::proto::v1::follow_request::Start as Copy;
 use chiplog_net::wire::proto::v1::log_client::LogClient as NativeClient;
 use chiplog_net::wire::proto::v1::read_request::Start as From;
-use chiplog_net::wire::proto::v1::{AppendRequest as NativeAppend, FollowRequest, ReadRequest, WatchRequest};
+use chiplog_net::wire::proto::v1::{
+    AppendRequest as NativeAppend, FollowRequest, OpenSessionRequest, ReadRequest, WatchRequest,
+};
 use chiplog_net::wire::status::from_status;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -208,4 +210,54 @@ async fn connections_of_a_token_are_bounded() {
         assert!(begun.elapsed() < PATIENCE);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// Keeps the log from answering anything, until the returned sender is used or dropped.
+fn stalled(log: &chiplog::Log) -> std::sync::mpsc::Sender<()> {
+    loop {
+        let (release, gate) = std::sync::mpsc::channel();
+        let (tell, told) = std::sync::mpsc::channel();
+        let here = std::thread::current().id();
+        // On the log's own thread, unless the answer existed before the callback.
+        log.submit(b"x").unwrap().on_complete(move |_| {
+            let elsewhere = std::thread::current().id() != here;
+            tell.send(elsewhere).unwrap();
+            if elsewhere {
+                let _ = gate.recv();
+            }
+        });
+        if told.recv().unwrap() {
+            return release;
+        }
+    }
+}
+
+/// Calls with one token used up all places of calls that wait for the log, and nobody else could open a session.
+#[tokio::test]
+async fn calls_of_one_token_that_wait_leave_places_for_others() {
+    let server = served().await;
+    let release = stalled(&server.log);
+    let channel = server.plain().await;
+    let open = |token: &'static str| {
+        let mut client = NativeClient::new(channel.clone());
+        async move { client.open_session(shown(token, OpenSessionRequest::default())).await }
+    };
+    // Of 256 places a token has a quarter.
+    let mut calls = tokio::task::JoinSet::new();
+    (0..65).for_each(|_| _ = calls.spawn(open("append")));
+    let refused = tokio::time::timeout(PATIENCE, calls.join_next()).await.expect("one is refused");
+    let refused = refused.unwrap().unwrap().unwrap_err();
+    let error = from_status(&refused);
+    assert_eq!((error.kind(), error.retry_after()), (ErrorKind::Busy, Some(Duration::from_millis(100))));
+    assert!(refused.message().contains("64 calls with this token already wait for the log"), "{refused}");
+    server.refused(Refusal::CallsOfToken, 1).await;
+    let other = tokio::spawn(open("admin"));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!other.is_finished(), "it waits for the log, too");
+    release.send(()).unwrap();
+    other.await.unwrap().unwrap();
+    while let Some(answered) = calls.join_next().await {
+        answered.unwrap().unwrap();
+    }
+    assert_eq!(server.refusals.read(Refusal::CallsOfToken), 1);
 }

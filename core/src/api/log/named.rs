@@ -13,6 +13,7 @@ use crate::store::format::mixed::{RUN_BYTES, RUNS_MAX, TABLE_FIXED_BYTES};
 use crate::sync::completion::Ticket;
 use crate::types::{LogId, LogNumber};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Log {
     /// The handle of a log of a shared group, from the group's.
@@ -37,13 +38,20 @@ impl Log {
         self.view.logs.len()
     }
 
-    /// The most named logs that this group can hold now. Never blocks.
+    /// The most named logs that this group can hold now, beside the options of logs and the objects that it has. Never blocks.
     pub fn named_logs_max(&self) -> usize {
         let set = self.group_options();
         let sessions_max = set.get(LogOption::SessionsMax).and_then(|max| u32::try_from(max).ok());
         let Options { segment_bytes, sessions_max: own, .. } = self.inner.options;
         let room = logs_room(segment_bytes, sessions_max.unwrap_or(own), self.session_window());
-        room.saturating_sub(self.view.logs.options_bytes()) / LOG_BYTES
+        room.saturating_sub(self.view.logs.options_bytes() + self.view.logs.objects_bytes()) / LOG_BYTES
+    }
+
+    /// Whether this replica gave leadership to another one within the last ten minutes because its disk was slow: see
+    /// [`ClusterOptions::slow_disk_sync`](crate::cluster::ClusterOptions::slow_disk_sync). A program that spreads leaders over servers does
+    /// not give it back until then. Never blocks.
+    pub fn has_slow_disk(&self) -> bool {
+        self.inner.published.has_slow_disk.load(Ordering::Relaxed)
     }
 
     /// Whether this replica leads.

@@ -4,7 +4,7 @@
 //! - a name decides only once a majority has confirmed it: a new leader can lack the newest records of the catalogue;
 //! - creations beside each other get no more places than a group has.
 
-use super::{CONFIRM_TIMEOUT, LOOK_INTERVAL, LogInfo, Logs, drop_in, info, meant, open_in};
+use super::{CONFIRM_TIMEOUT, LOOK_INTERVAL, LogInfo, Logs, drop_in, info, meant, pass_over_in};
 use crate::api::catalogue::{CatalogueEntry, CatalogueRecord, check_name};
 use crate::api::log::Log;
 use crate::error::{Error, ErrorKind, Result};
@@ -295,11 +295,11 @@ impl Logs {
         }
         for (number, group, log) in deleted {
             let is_there = group.logs().get(log).is_some();
-            // One that was never opened is opened first: from then on it cannot be opened any more.
+            // One that was never opened, behind older ones that are: from then on it cannot be opened any more.
             if (is_there || log > group.logs().opened()) && group.replica_leads() {
                 let older = LogNumber(log.0.saturating_sub(1));
-                let open = || self.open_up_to(&group, number, older).and_then(|()| open_in(&group, log));
-                let dropped = if is_there { Ok(()) } else { open() }.and_then(|()| drop_in(&group, log));
+                let pass = || self.open_up_to(&group, number, older).and_then(|()| pass_over_in(&group, log));
+                let dropped = if is_there { drop_in(&group, log) } else { pass() };
                 if let Err(error) = dropped {
                     tracing::warn!(group = number, %log, %error, "a deleted log could not be dropped; it is tried again");
                 }

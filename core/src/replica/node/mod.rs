@@ -420,6 +420,7 @@ impl Node {
     fn mind_the_disk(&mut self, now: Moment) {
         if self.replica.is_leader() && self.slow_disk.is_reason_to_transfer(now) {
             self.replica.transfer_from_slow_disk();
+            self.published.has_slow_disk.store(true, Ordering::Relaxed);
         }
     }
 

@@ -31,13 +31,15 @@ pub(crate) struct Published {
     log_options: Mutex<LogOptions>,
     /// The largest record that the log's options allow; 0: the log does not set it.
     record_bytes_max: AtomicU32,
-    /// At a follower: the first record that a discard of the log has left since it was opened; 0 before. The follower can keep
-    /// less.
+    /// At a follower: the first record that the log is known to have left by a discard; 0: it is not known, as after a restart until the
+    /// source says so. The follower can keep less.
     pub(crate) discarded: AtomicU64,
     /// At a follower.
     pub(crate) end_times: EndTimes,
     /// Records up to this one are to be in objects soon, as the program has asked for; 0: it has not.
     pub(crate) cut_upto: AtomicU64,
+    /// Whether this replica has transferred leadership lately because its disk was slow.
+    pub(crate) has_slow_disk: AtomicBool,
     /// Whether this is a copy of one log of a shared group, which numbers its entries by itself.
     pub(crate) of_one_log: AtomicBool,
     /// The reason why nothing can be read now: the log is being repaired.
@@ -207,6 +209,7 @@ impl Node {
     pub(super) fn publish_logs(&mut self) {
         let sequencer = &mut self.replica.sequencer;
         let changed = sequencer.take_changed_logs(&self.logs);
+        self.logs.show_objects(sequencer.objects().encoded_bytes());
         let logs = if planted!(82) { sequencer.logs() } else { &sequencer.committed().logs };
         if changed.states.is_empty() && logs.opened() == self.logs.opened() {
             return;
@@ -266,6 +269,7 @@ impl Node {
         }
         self.queue.set_leads(self.replica.is_leader());
         let published = &self.published;
+        published.has_slow_disk.store(self.slow_disk.has_transferred_lately(now), Ordering::Relaxed);
         let sequencer = &self.replica.sequencer;
         published.sessions.store(sequencer.sessions().len() as u32, Ordering::Relaxed);
         published.last_timestamp.store(sequencer.last_timestamp().0, Ordering::Relaxed);

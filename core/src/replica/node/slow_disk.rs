@@ -14,6 +14,8 @@ const SYNCS: usize = 7;
 /// The shortest time between two transfers of leadership by this replica: the initial and the maximum one.
 const DELAY_MIN: Duration = Duration::from_secs(10);
 const DELAY_MAX: Duration = Duration::from_secs(640);
+/// How long this replica should not be chosen to lead again.
+const AVOIDED_FOR: Duration = Duration::from_secs(600);
 
 /// The durations of the disk's last syncs.
 #[derive(Debug)]
@@ -35,6 +37,11 @@ impl SlowDisk {
     pub(crate) fn synced(&mut self, took: Duration) {
         self.recent[self.next] = took;
         self.next = (self.next + 1) % SYNCS;
+    }
+
+    /// Whether this replica has transferred leadership lately, so that it is better not to give it back.
+    pub(crate) fn has_transferred_lately(&self, now: Moment) -> bool {
+        self.transferred_at.is_some_and(|at| now < at.plus(AVOIDED_FOR))
     }
 
     /// Whether the leader should transfer leadership now. If so, assumes that it does.
@@ -86,5 +93,18 @@ mod tests {
         let later = 3830 + 3 * DELAY_MAX.as_secs();
         assert!(slow_disk.is_reason_to_transfer(after(later)));
         assert!(slow_disk.is_reason_to_transfer(after(later + 10)));
+    }
+
+    /// Leadership was given back after 10 s, so that leaders were spread evenly.
+    #[test]
+    fn leader_that_transferred_is_avoided_for_a_while() {
+        let mut slow_disk = SlowDisk::new(Some(Duration::from_millis(500)));
+        assert!(!slow_disk.has_transferred_lately(after(0)));
+        (0..SYNCS).for_each(|_| slow_disk.synced(SLOW));
+        assert!(!slow_disk.has_transferred_lately(after(1)), "it did not lead");
+        assert!(slow_disk.is_reason_to_transfer(after(1)));
+        (0..SYNCS).for_each(|_| slow_disk.synced(FAST));
+        assert!(slow_disk.has_transferred_lately(after(600)));
+        assert!(!slow_disk.has_transferred_lately(after(601)));
     }
 }

@@ -39,6 +39,7 @@ pub(crate) fn body_bytes_of(command: &Command) -> usize {
         Command::OpenSession { .. } => COMMAND_BODY_BYTES + block_bytes(COMMAND_BODY_BYTES),
         Command::Discard { .. } => COMMAND_BODY_BYTES + word,
         Command::Log(LogCommand::Drop { .. } | LogCommand::Discard { .. }) => COMMAND_BODY_BYTES + word,
+        Command::PassOver { .. } => COMMAND_BODY_BYTES + block_bytes(COMMAND_BODY_BYTES) + word,
         Command::SetOptions(_) | Command::Log(LogCommand::SetOptions { .. }) => OPTIONS_BODY_BYTES + word,
         Command::Object(_) => CUT_COMMAND_BYTES + word,
         Command::CloseSession { .. } | Command::Log(_) => COMMAND_BODY_BYTES,
@@ -113,6 +114,7 @@ impl Replica {
             Command::Log(LogCommand::SetOptions { log, options }) => {
                 may_make_room(options, &self.options_of(*log))
             }
+            Command::PassOver { .. } => Purpose::Metadata,
             // Without them no file here can be removed for those in the object store.
             Command::Object(_) => Purpose::Metadata,
             Command::OpenSession { .. } | Command::CloseSession { .. } | Command::Log(_) => Purpose::Data,
@@ -140,6 +142,32 @@ impl Replica {
             self.command(Command::CloseSession { id }, None, now, plan)?;
             self.lockstep(now, plan)?;
         }
+        let command = match command {
+            Command::PassOver { log } => {
+                let room = match self.refusal() {
+                    Some(refusal) => Err(refusal),
+                    None => plan.make_room(
+                        body_bytes_of(&command),
+                        self.purpose_of(&command),
+                        &mut self.sequencer,
+                    ),
+                };
+                match room.map(|_| self.sequencer.command(command, time)) {
+                    Ok(Decision::Write(block, _)) => {
+                        self.order(block)?;
+                        self.process(now, plan)?;
+                        self.lockstep(now, plan)?;
+                    }
+                    Ok(Decision::Done(_)) => {} // it is open
+                    Ok(Decision::Refused(error)) | Err(error) => {
+                        completer.into_iter().for_each(|c| c.answer(Outcome::Failed(error.clone())));
+                        return Ok(());
+                    }
+                }
+                Command::Log(LogCommand::Drop { log })
+            }
+            command => command,
+        };
         let room = match command {
             Command::Discard { .. } | Command::SetOptions(_) | Command::Log(_) | Command::Object(_) => {
                 body_bytes_of(&command)

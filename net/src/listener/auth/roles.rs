@@ -150,7 +150,7 @@ impl Access {
             return Err(self.denied(format!("{path} is not allowed for any role")));
         };
         let scope = self.scope(tokens, &token, method, (role, reach))?;
-        let caller = Caller::new(method, scope, reach == Reach::Leaders, self.refusals.clone());
+        let caller = Caller::new(method, token, scope, reach == Reach::Leaders, self.refusals.clone());
         Ok(Way::Token(self.open.begin(Pass { token, method, needs: (role, reach), caller })))
     }
 

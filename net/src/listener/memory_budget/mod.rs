@@ -153,6 +153,7 @@ pub fn unpackings() -> usize {
 pub struct Budget {
     accounts: Arc<Accounts>,
     wait: Duration,
+    share_percent: u8,
     refusals: Arc<Refusals>,
 }
 
@@ -170,7 +171,8 @@ pub(crate) fn pieces(bytes: usize) -> usize {
 impl Budget {
     /// Creates a budget with these limits; rejections are counted.
     pub fn new(limits: BudgetLimits, refusals: Arc<Refusals>) -> Self {
-        Self { accounts: Accounts::new(limits.caps()), wait: limits.wait, refusals }
+        let share_percent = limits.share_percent.clamp(1, 100);
+        Self { accounts: Accounts::new(limits.caps()), wait: limits.wait, share_percent, refusals }
     }
 
     /// Bytes held by messages that are not in the log's queue.
@@ -196,6 +198,11 @@ impl Budget {
     /// How long a message waits for room.
     pub(crate) fn wait(&self) -> Duration {
         self.wait.min(FAR)
+    }
+
+    /// The percentage of all that one address may use, and one token.
+    pub(crate) fn share_percent(&self) -> u8 {
+        self.share_percent
     }
 
     pub(crate) fn refusals(&self) -> &Refusals {

@@ -21,6 +21,7 @@ mod zero_copy;
 
 use crate::listener::auth::tokens::Payer;
 use crate::listener::memory_budget::{Budget, Ledger};
+use crate::served::call_places::{CallPlace, CallPlaces};
 use crate::served::caller::Caller;
 use crate::served::gauges::{Counted, Open};
 use crate::served::log_slot::{DEFAULT_LOG, LogSlot, meant, status_of};
@@ -31,13 +32,12 @@ use crate::wire::proto::v1::{
     ServerInfoResponse, WatchRequest,
 };
 use append::AppendStream;
-use chiplog::{Error, ErrorKind, Index, Log, NodeId, Sequence, SessionId, Ticket, options};
+use chiplog::{Index, Log, NodeId, Sequence, SessionId, Ticket, options};
 use info::WatchStream;
 use read::{ReadStream, Replies};
 pub use service::NativeServer;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Code, Request, Response, Status, Streaming};
 
 options! {
@@ -66,7 +66,8 @@ options! {
         pub reply_bytes: usize,
         /// How long a linearizable `Info` waits for a majority, default 5 s.
         pub barrier_timeout: Duration,
-        /// The limit of calls that wait for the log at a time, default 256; more are rejected as `Busy`.
+        /// The limit of calls that wait for the log at a time, default 256; more are rejected as `Busy`. One token may have the share of them
+        /// that `budget` gives it of other things.
         pub calls_max: usize,
     }
 }
@@ -102,7 +103,7 @@ impl Default for NativeOptions {
 pub struct LogService {
     host: Arc<LogSlot>,
     options: NativeOptions,
-    calls: Arc<Semaphore>,
+    calls: Arc<CallPlaces>,
 }
 
 impl LogService {
@@ -113,7 +114,8 @@ impl LogService {
 
     /// Creates the service with these limits.
     pub fn with(host: Arc<LogSlot>, options: NativeOptions) -> Self {
-        let calls = Arc::new(Semaphore::new(options.calls_max));
+        let calls = CallPlaces::new(options.calls_max);
+        host.set_share_percent(options.budget.share_percent());
         Self { host, options, calls }
     }
 
@@ -137,13 +139,14 @@ impl LogService {
     /// Runs a blocking call on a blocking thread, if there are not too many.
     async fn waiting<T: Send + 'static>(
         &self,
+        caller: &Caller,
         log: Log,
         work: impl FnOnce(&Log) -> chiplog::Result<T> + Send + 'static,
     ) -> Result<T, Status> {
-        let permit = self.permit()?;
+        let place = self.place(caller)?;
         let of = log.clone();
         let done = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
+            let _place = place;
             work(&log)
         });
         match done.await {
@@ -157,10 +160,11 @@ impl LogService {
     /// Waits for the log's answer without blocking a thread.
     async fn answer(
         &self,
+        caller: &Caller,
         log: &Log,
         ask: impl FnOnce(&Log) -> chiplog::Result<Ticket<Index>>,
     ) -> Result<Index, Status> {
-        let _permit = self.permit()?;
+        let _place = self.place(caller)?;
         let answer = match ask(log) {
             Ok(answer) => answer.await,
             Err(error) => Err(error),
@@ -168,19 +172,21 @@ impl LogService {
         answer.map_err(|e| status_of(log, &e))
     }
 
-    /// The log that a request names, and the request.
-    async fn named<R>(&self, request: Request<R>, name: impl Fn(&R) -> &String) -> Result<(Log, R), Status> {
+    /// The log that a request names, the caller, and the request.
+    async fn named<R>(
+        &self,
+        request: Request<R>,
+        name: impl Fn(&R) -> &String,
+    ) -> Result<(Log, Caller, R), Status> {
         let (metadata, extensions, request) = request.into_parts();
         let caller = Caller::of(&extensions);
         let log = self.host.find(&caller, name(&request), meant(&metadata).as_deref()).await?;
-        Ok((log, request))
+        Ok((log, caller, request))
     }
 
-    fn permit(&self) -> Result<OwnedSemaphorePermit, Status> {
-        self.calls.clone().try_acquire_owned().map_err(|_| {
-            let what = format!("{} calls already wait for the log; try again later", self.options.calls_max);
-            self.host.status_of(&Error::new(ErrorKind::Busy, what))
-        })
+    fn place(&self, caller: &Caller) -> Result<CallPlace, Status> {
+        let place = self.calls.take(caller, self.host.share_percent(), "wait for the log");
+        place.map_err(|error| self.host.status_of(&error))
     }
 }
 
@@ -210,22 +216,24 @@ impl Service for LogService {
     }
 
     async fn discard(&self, request: Request<DiscardRequest>) -> Result<Response<DiscardResponse>, Status> {
-        let (log, DiscardRequest { first, .. }) = self.named(request, |request| &request.log).await?;
-        self.answer(&log, |log| log.submit_discard(Index(first))).await?;
+        let (log, caller, DiscardRequest { first, .. }) = self.named(request, |request| &request.log).await?;
+        self.answer(&caller, &log, |log| log.submit_discard(Index(first))).await?;
         Ok(Response::new(DiscardResponse {}))
     }
 
     async fn info(&self, request: Request<InfoRequest>) -> Result<Response<InfoResponse>, Status> {
-        let (log, InfoRequest { allow_stale, .. }) = self.named(request, |request| &request.log).await?;
+        let (log, caller, InfoRequest { allow_stale, .. }) =
+            self.named(request, |request| &request.log).await?;
         if !allow_stale {
             let timeout = self.options.barrier_timeout;
-            self.answer(&log, |log| log.submit_barrier(timeout)).await?;
+            self.answer(&caller, &log, |log| log.submit_barrier(timeout)).await?;
         }
         Ok(Response::new(info::info_of(&self.host, &log)))
     }
 
     async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let (log, WatchRequest { interval_millis, .. }) = self.named(request, |request| &request.log).await?;
+        let (log, _, WatchRequest { interval_millis, .. }) =
+            self.named(request, |request| &request.log).await?;
         let stream = info::watch(self.host.clone(), log, interval_millis);
         Ok(Response::new(Counted::new(stream, self.host.gauges(), Open::Watches)))
     }
@@ -234,8 +242,8 @@ impl Service for LogService {
         &self,
         request: Request<OpenSessionRequest>,
     ) -> Result<Response<OpenSessionResponse>, Status> {
-        let (log, _) = self.named(request, |request| &request.log).await?;
-        let session = self.waiting(log, |log| Ok(log.open_session()?.id())).await?;
+        let (log, caller, _) = self.named(request, |request| &request.log).await?;
+        let session = self.waiting(&caller, log, |log| Ok(log.open_session()?.id())).await?;
         Ok(Response::new(OpenSessionResponse { session: session.get() }))
     }
 
@@ -243,9 +251,10 @@ impl Service for LogService {
         &self,
         request: Request<CloseSessionRequest>,
     ) -> Result<Response<CloseSessionResponse>, Status> {
-        let (log, CloseSessionRequest { session, .. }) = self.named(request, |request| &request.log).await?;
+        let (log, caller, CloseSessionRequest { session, .. }) =
+            self.named(request, |request| &request.log).await?;
         let session = SessionId(session);
-        self.waiting(log, move |log| log.resume_session(session, Sequence(1)).close()).await?;
+        self.waiting(&caller, log, move |log| log.resume_session(session, Sequence(1)).close()).await?;
         Ok(Response::new(CloseSessionResponse {}))
     }
 

@@ -7,7 +7,7 @@
 //! - No replica is made meanwhile: both happen under one lock. So one that is made later is made for a later decision, in a
 //!   directory of its own.
 
-use super::{Groups, HOST_TIMEOUT, NAMED, label};
+use super::{Groups, HOST_TIMEOUT, NAMED, SYSTEM, label};
 use chiplog::cluster::{Member, Role};
 use chiplog::{Error, ErrorKind, Log, LogId, LogNumber, Logs, NodeId};
 use chiplog_net::peer::GroupOn;
@@ -54,7 +54,9 @@ impl Groups {
         id: LogId,
         of: &[LogNumber],
     ) -> chiplog::Result<GroupView> {
-        let replica = logs.groups().remove(&group).ok_or_else(|| {
+        let running =
+            if group == SYSTEM { Some(logs.system().clone()) } else { logs.groups().remove(&group) };
+        let replica = running.ok_or_else(|| {
             Error::new(ErrorKind::Unavailable, format!("group {group} does not run on this server"))
         })?;
         if replica.log_id() != id {
@@ -67,7 +69,9 @@ impl Groups {
         }
         let mut view = GroupView::of(&replica);
         view.leads &= is_confirmed; // no majority has confirmed one that was elected since
-        (view.logs, view.gone) = logs.in_group(group, of)?;
+        if group != SYSTEM {
+            (view.logs, view.gone) = logs.in_group(group, of)?;
+        }
         Ok(view)
     }
 
@@ -100,6 +104,13 @@ impl Groups {
             }
         }
         Err(last)
+    }
+
+    /// Whether a member of a group gave up leadership lately because its disk was slow. One that does not answer is not known to have.
+    pub(super) fn has_slow_disk(&self, group: u32, replica: &Log, node: NodeId) -> bool {
+        let members = replica.status().replica.members;
+        let Some(member) = members.iter().find(|member| member.node == node) else { return false };
+        self.ask_view(member, group, replica.log_id(), &[]).is_ok_and(|view| view.slow_disk)
     }
 
     fn ask_view(

@@ -220,7 +220,8 @@ impl Groups {
         answer
     }
 
-    /// Transfers the leadership of a group to the voter whose turn it is, once that has been able to lead for a while.
+    /// Transfers the leadership of a group to the voter whose turn it is, once that has been able to lead for a while. One that gave it up
+    /// because its disk was slow does not get it back for some time.
     pub(super) fn even_leaders(&self, group: u32, replica: &Log) {
         let status = replica.status().replica;
         let voters: Vec<NodeId> = status.voters();
@@ -240,6 +241,10 @@ impl Groups {
             return;
         }
         self.inner.steady.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
+        if self.has_slow_disk(group, replica, next) {
+            tracing::debug!(group = %label(group), node = %next, "a server with a slow disk does not lead a group, although it is its turn");
+            return;
+        }
         match replica.transfer_leader(next, HOST_TIMEOUT) {
             Ok(()) => {
                 tracing::info!(group = %label(group), to = %next, "another server leads a group of named logs: they are spread evenly")

@@ -15,6 +15,8 @@
 //! - references are proposed in the order of their slices, by the leader that stored them and in the term in which it did. So in the log
 //!   they are in the order of term and sequence, and an entry's references are of the entry's own term (P2);
 //! - appends whose slice is not stored, or whose leader was deposed before it proposed them, are surely not in the log;
+//! - appends to several logs that belong together go there only if each of these logs takes them: a log that is made of the object store
+//!   takes what it finds there, and would take one without the other (P8);
 //! - a slice is put only once an entry of its term is committed: so the term is durable, and no later process puts other bytes under its
 //!   name (P4);
 //! - before the first put and the first deletion of a term the object store has no slice of it, and none of a later one (P5). Otherwise
@@ -72,6 +74,8 @@ pub(in crate::replica::node) struct PayloadGate {
     slices: VecDeque<Slice>,
     /// The weight of all that waits.
     weight: Weight,
+    /// How many of the commands that wait end a log.
+    ending: usize,
     /// The term and the number of the next slice.
     next: PayloadId,
     /// Whether something else than payload was taken from the queue since the last batches that go to a slice.
@@ -139,6 +143,10 @@ impl Held {
             Self::Other(Proposal::Command(..)) => (0, 1),
         };
         Weight { bytes: bytes + appends * HELD_BYTES_EACH, appends }
+    }
+
+    fn ends_log(&self) -> bool {
+        matches!(self, Self::Other(item) if ends_log(item))
     }
 }
 
@@ -229,6 +237,7 @@ impl PayloadGate {
             held: VecDeque::new(),
             slices: VecDeque::new(),
             weight: Weight::default(),
+            ending: 0,
             next: PayloadId::default(),
             breaks: false,
             threads: PutThreads::new(),
@@ -275,6 +284,7 @@ impl PayloadGate {
         let more = held.weight();
         self.weight.bytes += more.bytes;
         self.weight.appends += more.appends;
+        self.ending += usize::from(held.ends_log());
         self.held.push_back(held);
     }
 
@@ -283,6 +293,7 @@ impl PayloadGate {
         let less = held.weight();
         self.weight.bytes -= less.bytes;
         self.weight.appends -= less.appends;
+        self.ending -= usize::from(held.ends_log());
         Some(held)
     }
 
@@ -338,7 +349,7 @@ impl PayloadGate {
             }
         }
         self.slices.clear();
-        self.weight = Weight::default();
+        (self.weight, self.ending) = (Weight::default(), 0);
     }
 
     /// Takes a proposal from the queue. `refers`: its bytes go to the object store, if it is a block of a shared group, or of none.
@@ -500,6 +511,7 @@ impl Node {
                 self.items.push_back(item);
                 continue;
             }
+            let refers = refers.filter(|_| !self.may_refuse_together(&item) || planted!(181));
             elsewhere += self.tiering.payloads.take(item, refers, slice_bytes, term, now);
         }
         self.queue.goes_elsewhere(elsewhere);
@@ -513,6 +525,18 @@ impl Node {
         }
         self.release();
         Ok(())
+    }
+
+    /// Whether a log can refuse one of the appends of a block that belong together. Otherwise none will: what ends a log is in the queue, and
+    /// keeps its place there.
+    fn may_refuse_together(&self, item: &Proposal) -> bool {
+        let Proposal::Data(gathered) = item else { return false };
+        if !gathered.has_together() {
+            return false;
+        }
+        let logs = self.replica.sequencer.logs();
+        let is_ending = self.tiering.payloads.ending > 0 || self.items.iter().any(ends_log);
+        is_ending || gathered.with_logs().any(|(log, _)| logs.check_append(log).is_err())
     }
 
     /// Tells whether the object store has to have something of this log.
@@ -731,6 +755,11 @@ impl Node {
     pub(super) fn payloads_begin_due(&self) -> Option<Moment> {
         self.wants_payloads().then_some(self.tiering.payloads.asked_until)
     }
+}
+
+/// Whether it is a command after which a log takes no appends.
+fn ends_log(item: &Proposal) -> bool {
+    matches!(item, Proposal::Command(_, Command::Log(LogCommand::Seal { .. } | LogCommand::Drop { .. }), _))
 }
 
 /// The bytes by which a block of batches is larger than references to them.

@@ -160,6 +160,11 @@ impl BlockBuilder {
         self.together.push(self.batches.len() - count..self.batches.len());
     }
 
+    /// Whether some of its batches are appended together.
+    pub(crate) fn has_together(&self) -> bool {
+        !self.together.is_empty()
+    }
+
     /// The batches that are appended together with batch `n`, if that is the first of them.
     pub(crate) fn together_from(&self, n: usize) -> Option<Range<usize>> {
         let found = self.together.binary_search_by_key(&n, |range| range.start).ok();

@@ -76,6 +76,9 @@ pub(crate) enum Command {
     SetOptions(LogOptions),
     /// Changes a log of a shared group.
     Log(LogCommand),
+    /// Opens a log of a shared group that was deleted before it was open, and drops it at once: none of its number can be opened any more.
+    /// Two entries.
+    PassOver { log: LogNumber },
     /// Changes the objects of the log.
     Object(ObjectCommand),
 }
@@ -118,6 +121,7 @@ impl Command {
             self,
             Self::Discard { .. }
                 | Self::SetOptions(_)
+                | Self::PassOver { .. }
                 | Self::Log(
                     LogCommand::Drop { .. } | LogCommand::Discard { .. } | LogCommand::SetOptions { .. }
                 )
@@ -131,7 +135,7 @@ impl Command {
             matches!(command, LogCommand::Open { .. } | LogCommand::Seal { .. } | LogCommand::Drop { .. })
         };
         match self {
-            Self::OpenSession { .. } | Self::CloseSession { .. } => true,
+            Self::OpenSession { .. } | Self::CloseSession { .. } | Self::PassOver { .. } => true,
             Self::Log(command) => of_log(command),
             Self::Discard { .. } | Self::SetOptions(_) | Self::Object(_) => false,
         }

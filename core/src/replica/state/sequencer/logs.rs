@@ -10,12 +10,20 @@ use crate::store::format::geometry::{LOG_BYTES, LOGS_HEADER_BYTES, logs_room};
 use crate::types::{Index, LogNumber};
 
 impl Sequencer {
+    /// The decision on opening a log that is dropped at once, if it is not written.
+    pub(super) fn decide_to_pass_over(&self, log: LogNumber) -> Option<Decision> {
+        match self.logs.get(log) {
+            Some(_) => Some(Decision::Done(Index(0))),
+            None => self.check_open_log(log, LOG_BYTES).err().map(Decision::Refused),
+        }
+    }
+
     /// The decision on a command to a log of a shared group that changes nothing, or is refused. None: it is written.
     pub(super) fn decide_log(&self, command: LogCommand) -> Option<Decision> {
         let (log, state) = (command.log(), self.logs.get(command.log()));
         Some(match (command, state) {
             (LogCommand::Open { .. }, Some(_)) => Decision::Done(Index(0)),
-            (LogCommand::Open { .. }, None) => Decision::Refused(self.check_open_log(log).err()?),
+            (LogCommand::Open { .. }, None) => Decision::Refused(self.check_open_log(log, 0).err()?),
             (LogCommand::Drop { .. }, None) => Decision::Done(Index(0)),
             (LogCommand::Seal { .. }, Some(state)) if state.sealed => Decision::Done(state.next),
             (LogCommand::SetOptions { options, .. }, Some(_)) if options == self.logs.options(log) => {
@@ -29,12 +37,12 @@ impl Sequencer {
         })
     }
 
-    /// Whether one more log may be opened.
+    /// Whether one more log may be opened. `more`: the bytes of openings that it may use beyond those for logs.
     ///
     /// # Errors
     /// `InvalidArgument`: the group holds records of its own. `NotFound`: this log, or one that was created later, was
     /// open before. `Full`: the openings of its segments have no room for more logs.
-    fn check_open_log(&self, log: LogNumber) -> Result<()> {
+    fn check_open_log(&self, log: LogNumber, more: usize) -> Result<()> {
         if log.is_none() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
@@ -48,7 +56,7 @@ impl Sequencer {
         if log <= self.logs.opened() {
             return Err(unknown(log)); // it was dropped: its number must not get other records
         }
-        if self.logs_bytes() + LOG_BYTES > self.logs_room(&self.options_at_end()) {
+        if self.logs_bytes() + LOG_BYTES > self.logs_room(&self.options_at_end()) + more {
             return Err(self.no_room_for_logs("more"));
         }
         Ok(())

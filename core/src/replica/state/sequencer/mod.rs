@@ -36,7 +36,7 @@ use crate::options::log_options::{LogOption, LogOptions};
 use crate::read::log_set::LogSet;
 use crate::record::batch::Malformed;
 use crate::replica::queue::proposals::{Command, LogCommand, ObjectCommand};
-use crate::replica::state::command::encode_command;
+use crate::replica::state::command::{encode_command, opens};
 use crate::replica::state::log_table::LogTable;
 use crate::replica::state::object_table::ObjectTable;
 use crate::replica::state::session_table::Sessions;
@@ -537,7 +537,8 @@ impl Sequencer {
     }
 
     /// At the leader: decides a command, and makes its block if the command changes anything.
-    pub(crate) fn command(&mut self, command: Command, now: Timestamp) -> Decision {
+    /// Of the two blocks with which a log is passed over, the first one.
+    pub(crate) fn command(&mut self, mut command: Command, now: Timestamp) -> Decision {
         let timestamp = now.max(self.last_timestamp);
         match command {
             Command::Discard { first } if first <= self.first_at_end() => {
@@ -562,6 +563,12 @@ impl Sequencer {
                     return decision;
                 }
             }
+            Command::PassOver { log } => {
+                if let Some(decision) = self.decide_to_pass_over(log) {
+                    return decision;
+                }
+                command = opens(log);
+            }
             Command::Object(command) => {
                 if let Some(decision) = self.decide_object(command) {
                     return decision;
@@ -580,9 +587,11 @@ impl Sequencer {
             Command::OpenSession { .. } => Index(block.header.raft_index.0),
             Command::Discard { first } => first,
             Command::Log(LogCommand::Discard { first, .. }) => first,
-            Command::CloseSession { .. } | Command::SetOptions(_) | Command::Log(_) | Command::Object(_) => {
-                Index(0)
-            }
+            Command::CloseSession { .. }
+            | Command::SetOptions(_)
+            | Command::Log(_)
+            | Command::PassOver { .. }
+            | Command::Object(_) => Index(0),
         };
         Decision::Write(block, result)
     }
@@ -600,7 +609,7 @@ impl Sequencer {
                 effect = Some(Effect::Discard(first));
             }
             Command::CloseSession { id } => self.sessions.close(id),
-            Command::OpenSession { .. } => {}
+            Command::OpenSession { .. } | Command::PassOver { .. } => {}
             Command::SetOptions(options) => {
                 let (max, window) = limits_of_sessions(&options, self.own_limits);
                 self.sessions.limit(max, window);

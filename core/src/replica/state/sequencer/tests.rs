@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use super::*;
+use crate::error::ErrorKind;
 use crate::record::batch::Stamp;
 use crate::replica::queue::proposals::{Proposal, ProposalQueue, QueueLimits, WaitLimit};
 use crate::replica::state::command::{COMMAND_BYTES, SET_OPTIONS_BYTES, parse_command};
@@ -319,6 +320,40 @@ fn logs_that_are_missing_in_an_opening_are_shown_as_dropped() {
     let changed = restarted.take_changed_logs(&shown);
     assert!((1..=3).all(|n| changed.states.contains(&LogNumber(n))), "{changed:?}");
     assert_eq!(restarted.committed().logs.get(LogNumber(2)), None);
+}
+
+/// In a group whose openings are full, with objects too, a log that was deleted before it was open is passed over all the same.
+#[test]
+fn full_group_passes_over_a_deleted_log() {
+    let mut leader = replica(1, FULL_AT).0;
+    let open = |n: u32| LogCommand::Open { log: LogNumber(n), start: Index(1) };
+    decide(&mut leader, open(1)).unwrap();
+    let at = |raft: u64| Base { raft: EntryIndex(raft), term: Term(1), next: Index(1) };
+    for number in 0.. {
+        let (begin, end) = (at(number), at(number + 1));
+        let cut = ObjectCommand::Cut { number, begin, end, timestamp: Timestamp(5), first: Index(1) };
+        match leader.command(Command::Object(cut), Timestamp(5)) {
+            Decision::Write(..) => {}
+            refused => {
+                assert!(
+                    matches!(&refused, Decision::Refused(error) if error.kind() == ErrorKind::Full),
+                    "{refused:?}"
+                );
+                break;
+            }
+        }
+    }
+    let full = leader.command(Command::Log(open(2)), Timestamp(5));
+    assert!(matches!(&full, Decision::Refused(error) if error.kind() == ErrorKind::Full), "{full:?}");
+    for n in [2, 3] {
+        let passed = leader.command(Command::PassOver { log: LogNumber(n) }, Timestamp(5));
+        assert!(matches!(passed, Decision::Write(..)), "{passed:?}");
+        decide(&mut leader, LogCommand::Drop { log: LogNumber(n) }).unwrap();
+        assert_eq!((leader.logs().opened(), leader.logs().len()), (LogNumber(n), 1));
+    }
+    // Its number cannot be opened any more.
+    let again = leader.command(Command::PassOver { log: LogNumber(2) }, Timestamp(5));
+    assert!(matches!(&again, Decision::Refused(error) if error.kind() == ErrorKind::NotFound), "{again:?}");
 }
 
 /// A replica jumped over entries before the log had objects: until their discard comes, it begins each log later than others do.

@@ -73,7 +73,8 @@ use one_replica::{
 use opening_search::unreadable_object_hides_no_other;
 use payloads::{
     nothing_goes_to_a_store_that_is_not_mounted, payload_that_waits_is_refused_in_time,
-    payload_waits_for_the_store_after_a_restart, what_waits_behind_a_payload_slice_is_bounded,
+    payload_waits_for_the_store_after_a_restart, refused_appends_leave_no_half_in_the_store,
+    what_waits_behind_a_payload_slice_is_bounded,
 };
 use pin_order::pin_holds_in_any_order_with_a_deletion;
 use std::time::Duration;
@@ -106,6 +107,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("payload_waits_for_the_store_after_a_restart", payload_waits_for_the_store_after_a_restart),
     ("payload_that_waits_is_refused_in_time", payload_that_waits_is_refused_in_time),
     ("what_waits_behind_a_payload_slice_is_bounded", what_waits_behind_a_payload_slice_is_bounded),
+    ("refused_appends_leave_no_half_in_the_store", refused_appends_leave_no_half_in_the_store),
     ("copy_keeps_files_that_are_not_stored", copy_keeps_files_that_are_not_stored),
     ("whole_object_outlives_a_crash", whole_object_outlives_a_crash),
     ("damaged_object_is_not_kept", damaged_object_is_not_kept),

@@ -1,12 +1,14 @@
 //! Scenarios with payload slices: of the object store's directory, which is not mounted for a while, and of what waits behind a slice.
 
 use super::{Check, ELECTION_TIMEOUT, OWN, Stage};
+use crate::record::batch::{Batch, BatchBuilder};
+use crate::replica::queue::proposals::LogCommand;
 use crate::sync::completion::Ticket;
-use crate::testing::sim::history::LARGE;
+use crate::testing::sim::history::{LARGE, record_of};
 use crate::testing::sim::machine::Request;
 use crate::testing::sim::plan::Plan;
 use crate::testing::sim::vault::SimVault;
-use crate::types::NodeId;
+use crate::types::{Index, LogNumber, NodeId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -182,5 +184,113 @@ pub(super) fn what_waits_behind_a_payload_slice_is_bounded() -> Check {
         waiting if waiting > MOST => Err(format!("{waiting} appends wait for a payload slice")),
         waiting if waiting < 1_000 => Err(format!("only {waiting} appends are taken")),
         _ => Ok(()),
+    }
+}
+
+/// Appends to two logs of a group belong together, and one of the logs was sealed or dropped before. They are refused, and the object store
+/// has neither behind the log's last entry: a log that is made of it would take the one, and not the other.
+pub(super) fn refused_appends_leave_no_half_in_the_store() -> Check {
+    let kept = LogNumber(1);
+    let mut stage = Stage::with(1, 0, Plan { objects: true, is_bare_group: true, ..Plan::calm(SEED) })?;
+    let Some((vault, log)) = stage.world.vault.clone().zip(stage.world.log) else {
+        return Err("there is no object store".to_owned());
+    };
+    let leader = stage.leader()?;
+    stage.obeys(LogCommand::Open { log: kept, start: Index(1) })?;
+    let (mut last, mut together) = (1, 0);
+    for waits in [true, false] {
+        for seals in [true, false] {
+            last += 1;
+            let ended = LogNumber(last);
+            stage.obeys(LogCommand::Open { log: ended, start: Index(1) })?;
+            stage.appends_to_all(&[kept, ended])?;
+            let newest = || vault.names_of(log).into_iter().filter(|name| name.contains("/p/")).max();
+            let before = newest();
+            // The references to this payload are behind the command.
+            let end = if seals { LogCommand::Seal { log: ended } } else { LogCommand::Drop { log: ended } };
+            let first = stage.world.hand(leader, Request::Log(end))?;
+            if waits {
+                stage.is_answered(&first)?;
+            }
+            let batch = stage.batch_for(kept)?;
+            let second = stage.world.hand(leader, Request::Append(kept, batch))?;
+            if waits {
+                stage.is_answered(&second)?;
+                stage.advance(ELECTION_TIMEOUT)?;
+            }
+            let pair = [(kept, stage.batch_for(kept)?), (ended, stage.batch_for(ended)?)];
+            let tickets = stage.hand_together(leader, &pair)?;
+            for ticket in tickets.iter().chain([&first, &second]) {
+                stage.is_answered(ticket)?;
+            }
+            if let Some(taken) = tickets.iter().filter_map(Ticket::poll).find(Result::is_ok) {
+                return Err(format!("an append beside one that is refused was taken: {taken:?}"));
+            }
+            stage.advance(Duration::from_secs(5))?; // all entries are in slices
+            // Otherwise all of them are in one block, which stays whole.
+            together += usize::from(waits && newest() > before);
+            let (_, left) = vault.tail(log).map_err(|error| error.to_string())?;
+            if !left.is_empty() {
+                return Err(format!("of refused appends the object store has {left:?}"));
+            }
+        }
+    }
+    if together == 2 { Ok(()) } else { Err("no payload is stored".to_owned()) }
+}
+
+impl Stage {
+    fn obeys(&mut self, command: LogCommand) -> Check {
+        let leader = self.leader()?;
+        match self.submit(leader, Request::Log(command))? {
+            None => Ok(()),
+            Some(error) => Err(format!("{command:?} fails: {error:?}")),
+        }
+    }
+
+    /// A batch with payload for a named log.
+    fn batch_for(&mut self, log: LogNumber) -> Check<Batch> {
+        self.records += 1;
+        let record = self.records | LARGE;
+        self.world.oracle.contents.proposed(log, &[record]);
+        let mut builder = BatchBuilder::new();
+        let built = builder.push(&record_of(record)).and_then(BatchBuilder::build);
+        built.map_err(|error| error.to_string())
+    }
+
+    /// Submits batches that belong together.
+    fn hand_together(&mut self, node: NodeId, batches: &[(LogNumber, Batch)]) -> Check<Vec<Ticket>> {
+        let Some(machine) = self.world.machine(node) else {
+            return Err("the leader does not run".to_owned());
+        };
+        let tickets = machine.submit_together(batches).map_err(|error| error.to_string())?;
+        self.world.wake_all(node);
+        Ok(tickets)
+    }
+
+    /// Appends to all of these logs together, until payload goes to the object store.
+    fn appends_to_all(&mut self, logs: &[LogNumber]) -> Check {
+        let leader = self.leader()?;
+        let log = self.world.log;
+        for _ in 0..100 {
+            let batches: Vec<_> =
+                logs.iter().map(|log| Ok((*log, self.batch_for(*log)?))).collect::<Check<_>>()?;
+            let newest = |stage: &Self| {
+                let names = stage.world.vault.as_ref().zip(log).map(|(vault, log)| vault.names_of(log));
+                names.unwrap_or_default().into_iter().filter(|name| name.contains("/p/")).max()
+            };
+            let before = newest(self);
+            let tickets = self.hand_together(leader, &batches)?;
+            for ticket in &tickets {
+                self.is_answered(ticket)?;
+                if let Some(Err(error)) = ticket.poll() {
+                    return Err(format!("an append fails: {error}"));
+                }
+            }
+            if newest(self) > before {
+                return Ok(());
+            }
+            self.advance(ELECTION_TIMEOUT)?;
+        }
+        Err("no payload slice of appends that belong together is stored".to_owned())
     }
 }

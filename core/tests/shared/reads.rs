@@ -1,0 +1,187 @@
+//! Reads: each log has its own records, indexes and times, also after restarts and beside damage.
+
+use crate::support::{group, numbered, open, options, records};
+use chiplog::{ErrorKind, Index, Logs, LogsOptions, ReadMode, Start};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+#[test]
+fn logs_count_their_own_records_and_survive_restarts() {
+    let dir = tempfile::tempdir().unwrap();
+    let names: Vec<String> = (0..20).map(|n| format!("log-{n}")).collect();
+    let mut model: BTreeMap<String, Vec<(u64, Vec<u8>)>> = BTreeMap::new();
+    for round in 0..4u64 {
+        let logs = open(dir.path());
+        for (n, name) in (0..).zip(&names) {
+            let log = if round == 0 { logs.create(name).unwrap() } else { logs.get(name).unwrap() };
+            let known = model.entry(name.clone()).or_default();
+            assert_eq!(records(&log), *known, "{name} after {round} restarts");
+            for _ in 0..30 {
+                let record = numbered(n, known.len() as u64 + 1);
+                let index = log.append(&record[..]).unwrap();
+                known.push((index.get(), record));
+                assert_eq!(index.get(), known.len() as u64, "dense");
+            }
+            assert_eq!(records(&log), *known, "{name}");
+        }
+        logs.close().unwrap();
+    }
+    let logs = open(dir.path());
+    assert!(logs.groups().values().any(|group| group.status().segments > 1), "no segment was ever full");
+    let listed: Vec<String> = logs.list().unwrap().into_iter().map(|info| info.name).collect();
+    let mut sorted = names;
+    sorted.sort();
+    assert_eq!(listed, sorted);
+}
+
+#[test]
+fn reader_waits_at_the_tail_of_its_log_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
+    let (a, b) = (logs.create("a").unwrap(), logs.create("b").unwrap());
+    let reader = a.reader(Start::Next).unwrap();
+    b.append(b"other").unwrap();
+    assert!(!reader.wait(Some(Duration::from_millis(20))).unwrap());
+    let waits = std::thread::spawn(move || {
+        let mut reader = reader;
+        assert!(reader.wait(None).unwrap());
+        reader.next_record().unwrap().unwrap().data.to_vec()
+    });
+    a.append(b"mine").unwrap();
+    assert_eq!(waits.join().unwrap(), b"mine");
+}
+
+#[test]
+fn old_records_are_read_without_a_mapping_from_times_and_indexes() {
+    let dir = tempfile::tempdir().unwrap();
+    let group = group().read_mode(ReadMode::Read);
+    let logs = Logs::open(dir.path(), options().groups(1).options(group)).unwrap();
+    let (a, b) = (logs.create("a").unwrap(), logs.create("b").unwrap());
+    let mut middle = None;
+    for n in 1..=1500u64 {
+        drop(a.submit(&numbered(0, n)[..]).unwrap());
+        if n % 50 == 0 {
+            b.append(&numbered(1, n)[..]).unwrap();
+        }
+        if n == 700 {
+            std::thread::sleep(Duration::from_millis(5));
+            let index = b.append(b"middle").unwrap();
+            middle = Some(b.read(index).unwrap().timestamp);
+        }
+    }
+    a.append(b"end").unwrap();
+    for index in [1, 2, 700, 1499, 1501] {
+        assert_eq!(a.read(Index(index)).unwrap().index, Index(index));
+    }
+    let mut reader = b.reader(Start::Timestamp(middle.unwrap())).unwrap();
+    assert_eq!(reader.next_record().unwrap().unwrap().data, b"middle");
+    let mut backwards = a.reader(Start::First).unwrap();
+    backwards.seek(Index(1000)).unwrap();
+    assert_eq!(backwards.next_record().unwrap().unwrap().data, numbered(0, 1000));
+    backwards.seek(Index(3)).unwrap();
+    assert_eq!(backwards.next_record().unwrap().unwrap().data, numbered(0, 3));
+}
+
+/// It got `Corrupt`: no block contains the record.
+#[test]
+fn reader_of_a_deleted_log_is_told_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
+    let (a, b) = (logs.create("a").unwrap(), logs.create("b").unwrap());
+    for n in 0..2000u64 {
+        drop(a.submit(&numbered(0, n)[..]).unwrap());
+    }
+    a.append(b"end").unwrap();
+    let mut reader = a.reader(Start::First).unwrap();
+    reader.next_record().unwrap().unwrap();
+    logs.delete("a").unwrap();
+    for n in 0..2000u64 {
+        drop(b.submit(&numbered(1, n)[..]).unwrap());
+    }
+    b.append(b"end").unwrap();
+    let ends = loop {
+        match reader.next_record() {
+            Ok(Some(record)) => assert!(record.data.starts_with(b"log 0 ") || record.data == b"end"),
+            Ok(None) => break None,
+            Err(error) => break Some(error.kind()),
+        }
+    };
+    assert_eq!(ends, Some(ErrorKind::NotFound), "a reader at the end waits for ever");
+    for index in [1, 900, 2001] {
+        match a.read(Index(index)) {
+            Ok(record) => assert_eq!(record.index.get(), index),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "{error}"),
+        }
+    }
+}
+
+/// It was the number of records in the whole group.
+#[test]
+fn barrier_of_a_named_log_returns_its_own_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
+    let (a, b) = (logs.create("a").unwrap(), logs.create("b").unwrap());
+    for _ in 0..5 {
+        b.append(b"x").unwrap();
+    }
+    a.append(b"x").unwrap();
+    assert_eq!(a.barrier(Duration::from_secs(20)).unwrap(), Index(1));
+    assert_eq!(b.barrier(Duration::from_secs(20)).unwrap(), Index(5));
+}
+
+/// Damage in a block's header hid all records behind it in the segment, of every log, and some before it. A search by
+/// time passed over it.
+#[test]
+fn damage_in_a_block_leaves_the_others_readable() {
+    let dir = tempfile::tempdir().unwrap();
+    // Copies would have the records, too.
+    let options = || LogsOptions::default().groups(1).options(group().sorted_copies(false));
+    let logs = Logs::open(dir.path(), options()).unwrap();
+    let (a, b) = (logs.create("a").unwrap(), logs.create("b").unwrap());
+    for n in 1..=1200u64 {
+        let (log, of) = if n % 2 == 0 { (&a, 0) } else { (&b, 1) };
+        log.append(&numbered(of, n)[..]).unwrap();
+    }
+    assert!(logs.groups()[&1].status().segments > 2);
+    logs.close().unwrap();
+    let file = dir.path().join("group-1/00000000000000000001.seg");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let blocks: Vec<usize> = (4096..bytes.len() - 64)
+        .step_by(64)
+        .filter(|at| &bytes[*at..at + 4] == b"CLB1" && bytes[at + 60] == 8)
+        .collect();
+    for (at, what) in [(20, "header"), (64 + 20, "table"), (64 + 60, "batch")] {
+        let damaged = blocks[40] + at;
+        bytes[damaged] ^= 1;
+        std::fs::write(&file, &bytes).unwrap();
+        bytes[damaged] ^= 1;
+        let logs = Logs::open(dir.path(), options()).unwrap();
+        let mut lost = Vec::new();
+        for (name, of) in [("a", 0u64), ("b", 1)] {
+            let log = logs.get(name).unwrap();
+            assert_eq!(log.last_index(), Index(600));
+            for index in 1..=600u64 {
+                let n = if of == 0 { 2 * index } else { 2 * index - 1 };
+                match log.read(Index(index)) {
+                    Ok(record) => assert_eq!(record.data, numbered(of, n), "{what}"),
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");
+                        assert!(error.location().is_some(), "{what}: {error}");
+                        lost.push(n);
+                    }
+                }
+            }
+        }
+        lost.sort_unstable();
+        // One block a record; behind a damaged header, blocks up to the next one in the index are not found.
+        assert!(lost.contains(&41), "{what}: {lost:?}");
+        assert!(lost.len() == 1 || (what == "header" && lost.len() < blocks.len() - 60), "{what}: {lost:?}");
+        assert!(lost.iter().all(|n| *n >= 41), "{what}: {lost:?}");
+        let from_time = logs.get("b").unwrap().reader(Start::Timestamp(chiplog::Timestamp(1)));
+        match from_time {
+            Ok(reader) => assert_eq!(reader.position(), Index(1), "{what}"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}"),
+        }
+        logs.close().unwrap();
+    }
+}
