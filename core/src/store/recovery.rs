@@ -101,8 +101,14 @@ pub(crate) fn survey(disk: &dyn Disk, identity: Identity, learner: &mut dyn Lear
 }
 
 /// Finds the last segment that has begun; those above it are leftovers.
+///
+/// Invariant: no file above it ever had a durable opening. A segment takes a higher number than all that began before it, and its opening
+/// is durable before files are removed because of it. So a file that was removed, and is there again after a crash, is below the last
+/// segment. The removals of several files can become durable in any order: of the files between two numbers, any can be missing. A file
+/// above whose blocks show that its opening was durable is therefore the last segment, or an earlier one, with a damaged opening.
 fn last_begun(files: &mut Files<'_>, leftovers: &mut Vec<Leftover>) -> Result<(u64, SegmentFile)> {
     let mut above: Option<(u64, SegmentFile, Malformed)> = None;
+    let mut damaged: Option<Error> = None;
     while let Some(number) = files.names.last_key_value().map(|(n, _)| *n) {
         let Some(opened) = files.open(number)? else {
             // The copy would contradict its original once that grows.
@@ -114,10 +120,15 @@ fn last_begun(files: &mut Files<'_>, leftovers: &mut Vec<Leftover>) -> Result<(u
             Begun::Damaged(why) => return Err(opened.corrupt(SEGMENT_HEADER_BYTES, why)),
             Begun::No(why) => {
                 leftovers.push(files.leave(number)?);
+                // Of several, the lowest is reported: those above it can be repaired only after it.
+                damaged = had_begun(&opened, why)?.or(damaged);
                 above = Some((number, opened, why));
             }
             Begun::Yes(_) => {
                 check_successor(number, &opened, above)?;
+                if let Some(damaged) = damaged {
+                    return Err(damaged);
+                }
                 warn_of_gap(files.disk, number, leftovers);
                 return Ok((number, opened));
             }
@@ -129,6 +140,15 @@ fn last_begun(files: &mut Files<'_>, leftovers: &mut Vec<Leftover>) -> Result<(u
         0,
         "no segment contains the log's beginning: its files are missing or damaged",
     ))
+}
+
+/// The damage to the opening of a segment, if a later block shows that the opening was durable.
+fn had_begun(opened: &SegmentFile, why: Malformed) -> Result<Option<Error>> {
+    let at = SEGMENT_HEADER_BYTES;
+    let proven_later = opened.scanner().later(at)?.durable_upto > at;
+    let row = decide(Break { clean: false, proven_later, successor: false, reached: false });
+    let is_damaged = row.verdict == Verdict::Corrupt;
+    Ok(is_damaged.then(|| opened.corrupt(at, format!("{why}; {}", row.why))))
 }
 
 /// Warns of a gap in the numbers of prepared files. They follow the last segment without a gap, except after a crash
@@ -151,35 +171,24 @@ fn first_missing(last: u64, leftovers: &[Leftover]) -> Option<u64> {
     (last + 1..).zip(prepared).find(|(expected, number)| expected != number).map(|(expected, _)| expected)
 }
 
-/// Checks that the last segment that has begun is really the last one.
+/// Checks that the last segment that has begun is not one whose successor is missing or damaged.
 fn check_successor(
     number: u64,
     last: &SegmentFile,
     above: Option<(u64, SegmentFile, Malformed)>,
 ) -> Result<()> {
-    let next = above.filter(|(n, ..)| *n == number + 1);
-    if last.footer.is_some() {
-        let what = format!(
-            "segment {number} is sealed, so segment {} had begun: it is missing or damaged",
-            number + 1
-        );
-        return Err(match next {
-            Some((_, opened, why)) => opened.corrupt(SEGMENT_HEADER_BYTES, format!("{why}; {what}")),
-            None => {
-                let path = last.path.with_file_name(file_name(number + 1));
-                Error::corrupt(&path, 0, format!("the file is missing; {what}"))
-            }
-        });
+    if last.footer.is_none() {
+        return Ok(());
     }
-    let Some((_, opened, why)) = next else { return Ok(()) };
-    let later = opened.scanner().later(SEGMENT_HEADER_BYTES)?;
-    let at = SEGMENT_HEADER_BYTES;
-    let found =
-        Break { clean: false, proven_later: later.durable_upto > at, successor: false, reached: false };
-    match decide(found) {
-        row if row.verdict == Verdict::Corrupt => Err(opened.corrupt(at, format!("{why}; {}", row.why))),
-        _ => Ok(()),
-    }
+    let what =
+        format!("segment {number} is sealed, so segment {} had begun: it is missing or damaged", number + 1);
+    Err(match above.filter(|(n, ..)| *n == number + 1) {
+        Some((_, opened, why)) => opened.corrupt(SEGMENT_HEADER_BYTES, format!("{why}; {what}")),
+        None => {
+            let path = last.path.with_file_name(file_name(number + 1));
+            Error::corrupt(&path, 0, format!("the file is missing; {what}"))
+        }
+    })
 }
 
 /// Reads the last segment and decides where it ends.
