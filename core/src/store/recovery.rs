@@ -279,22 +279,31 @@ fn walk_back(
         }
         survey.segments.push_front(segment);
     }
-    keep_for_object(files, survey, learner);
-    keep_for_suspect(files, survey, learner);
+    // A discard that is not committed can be truncated.
+    let is_committed = survey.segments.back().is_some_and(|last| last.base.raft <= survey.walk.commit);
+    keep_for_object(files, survey, learner, is_committed);
+    keep_for_suspect(files, survey, learner, is_committed);
     Ok(())
 }
 
 /// Adds the segments before those that the log needs, as far as they follow each other, which hold an object that is not stored
 /// yet. A discard leaves them, and nothing but this object needs them. If one cannot be read now, they stay on the disk: a later start can
 /// need them. Damaged ones go: the object is made by another replica.
-fn keep_for_object(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Learn) {
-    let Some(begin) = learner.kept_for_object().filter(|_| !planted!(98)) else { return };
+fn keep_for_object(
+    files: &mut Files<'_>,
+    survey: &mut Survey,
+    learner: &dyn Learn,
+    is_first_committed: bool,
+) {
+    let kept = learner.kept_for_object(is_first_committed);
+    let Some(begin) = kept.filter(|_| !planted!(98)) else { return };
     while let Some(next) = survey.segments.front().cloned().filter(|next| next.base.raft > begin) {
         match segment_before(files, &next) {
             Ok(Some(found)) => keep(survey, found),
             Err(error) if error.kind() == ErrorKind::Io => {
                 tracing::warn!(%error, "this file stays, with those before it: an object is to be made of them, and cannot be now");
-                files.names.clear();
+                put_aside(files, survey);
+                survey.put_aside.are_unstored = true;
                 return;
             }
             Ok(None) | Err(_) => return,
@@ -307,11 +316,14 @@ fn keep_for_object(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Lea
 /// lacks nothing. Without such a segment a crash has left some of the files that were to go, and nothing needs them. The log opens without
 /// these files: those that cannot be read stay on the disk with all before them, and so do those that have all of the object and nothing to
 /// begin with. A later start can need them.
-fn keep_for_suspect(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Learn) {
+fn keep_for_suspect(
+    files: &mut Files<'_>,
+    survey: &mut Survey,
+    learner: &dyn Learn,
+    is_first_committed: bool,
+) {
     let Some(KeptForSuspects { from: begin, last, first }) = learner.kept_for_suspects() else { return };
-    // A discard that is not committed can be truncated.
-    let is_committed = survey.segments.back().is_some_and(|last| last.base.raft <= survey.walk.commit);
-    let first = if is_committed { first } else { Index(1) };
+    let first = if is_first_committed { first } else { Index(1) };
     let mut kept = Vec::new();
     let mut front = survey.segments.front().cloned();
     let (mut ends_well, mut stay) = (true, false);
@@ -336,15 +348,23 @@ fn keep_for_suspect(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Le
         files.names.insert(found.segment.number, file_name(found.segment.number));
     }
     if stay {
-        let begins = |number: &u64| {
-            let base = files.open(*number).ok().flatten()?.begins().ok()?.base().ok()?;
-            Some(base.raft)
-        };
-        let from =
-            files.names.keys().map(|number| begins(number).unwrap_or_default()).min().unwrap_or_default();
-        survey.put_aside = PutAside { names: std::mem::take(&mut files.names).into_values().collect(), from };
+        put_aside(files, survey);
     }
     kept.into_iter().for_each(|(found, _)| keep(survey, found));
+}
+
+/// Puts all files aside that are left.
+fn put_aside(files: &mut Files<'_>, survey: &mut Survey) {
+    let begins = |number: &u64| {
+        let base = files.open(*number).ok().flatten()?.begins().ok()?.base().ok()?;
+        Some(base.raft)
+    };
+    let Some(from) = files.names.keys().map(|number| begins(number).unwrap_or_default()).min() else {
+        return;
+    };
+    let aside = &mut survey.put_aside;
+    aside.from = if aside.names.is_empty() { from } else { aside.from.min(from) };
+    aside.names.extend(std::mem::take(&mut files.names).into_values());
 }
 
 /// Puts a segment before all others. All its entries are committed.
