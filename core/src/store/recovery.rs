@@ -101,8 +101,14 @@ pub(crate) fn survey(disk: &dyn Disk, identity: Identity, learner: &mut dyn Lear
 }
 
 /// Finds the last segment that has begun; those above it are leftovers.
+///
+/// Invariant: no file above it ever had a durable opening. A segment takes a higher number than all that began before it, and its opening
+/// is durable before files are removed because of it. So a file that was removed, and is there again after a crash, is below the last
+/// segment. The removals of several files can become durable in any order: of the files between two numbers, any can be missing. A file
+/// above whose blocks show that its opening was durable is therefore the last segment, or an earlier one, with a damaged opening.
 fn last_begun(files: &mut Files<'_>, leftovers: &mut Vec<Leftover>) -> Result<(u64, SegmentFile)> {
     let mut above: Option<(u64, SegmentFile, Malformed)> = None;
+    let mut damaged: Option<Error> = None;
     while let Some(number) = files.names.last_key_value().map(|(n, _)| *n) {
         let Some(opened) = files.open(number)? else {
             // The copy would contradict its original once that grows.
@@ -114,10 +120,15 @@ fn last_begun(files: &mut Files<'_>, leftovers: &mut Vec<Leftover>) -> Result<(u
             Begun::Damaged(why) => return Err(opened.corrupt(SEGMENT_HEADER_BYTES, why)),
             Begun::No(why) => {
                 leftovers.push(files.leave(number)?);
+                // Of several, the lowest is reported: those above it can be repaired only after it.
+                damaged = had_begun(&opened, why)?.or(damaged);
                 above = Some((number, opened, why));
             }
             Begun::Yes(_) => {
                 check_successor(number, &opened, above)?;
+                if let Some(damaged) = damaged {
+                    return Err(damaged);
+                }
                 warn_of_gap(files.disk, number, leftovers);
                 return Ok((number, opened));
             }
@@ -129,6 +140,15 @@ fn last_begun(files: &mut Files<'_>, leftovers: &mut Vec<Leftover>) -> Result<(u
         0,
         "no segment contains the log's beginning: its files are missing or damaged",
     ))
+}
+
+/// The damage to the opening of a segment, if a later block shows that the opening was durable.
+fn had_begun(opened: &SegmentFile, why: Malformed) -> Result<Option<Error>> {
+    let at = SEGMENT_HEADER_BYTES;
+    let proven_later = opened.scanner().later(at)?.durable_upto > at;
+    let row = decide(Break { clean: false, proven_later, successor: false, reached: false });
+    let is_damaged = row.verdict == Verdict::Corrupt;
+    Ok(is_damaged.then(|| opened.corrupt(at, format!("{why}; {}", row.why))))
 }
 
 /// Warns of a gap in the numbers of prepared files. They follow the last segment without a gap, except after a crash
@@ -151,35 +171,24 @@ fn first_missing(last: u64, leftovers: &[Leftover]) -> Option<u64> {
     (last + 1..).zip(prepared).find(|(expected, number)| expected != number).map(|(expected, _)| expected)
 }
 
-/// Checks that the last segment that has begun is really the last one.
+/// Checks that the last segment that has begun is not one whose successor is missing or damaged.
 fn check_successor(
     number: u64,
     last: &SegmentFile,
     above: Option<(u64, SegmentFile, Malformed)>,
 ) -> Result<()> {
-    let next = above.filter(|(n, ..)| *n == number + 1);
-    if last.footer.is_some() {
-        let what = format!(
-            "segment {number} is sealed, so segment {} had begun: it is missing or damaged",
-            number + 1
-        );
-        return Err(match next {
-            Some((_, opened, why)) => opened.corrupt(SEGMENT_HEADER_BYTES, format!("{why}; {what}")),
-            None => {
-                let path = last.path.with_file_name(file_name(number + 1));
-                Error::corrupt(&path, 0, format!("the file is missing; {what}"))
-            }
-        });
+    if last.footer.is_none() {
+        return Ok(());
     }
-    let Some((_, opened, why)) = next else { return Ok(()) };
-    let later = opened.scanner().later(SEGMENT_HEADER_BYTES)?;
-    let at = SEGMENT_HEADER_BYTES;
-    let found =
-        Break { clean: false, proven_later: later.durable_upto > at, successor: false, reached: false };
-    match decide(found) {
-        row if row.verdict == Verdict::Corrupt => Err(opened.corrupt(at, format!("{why}; {}", row.why))),
-        _ => Ok(()),
-    }
+    let what =
+        format!("segment {number} is sealed, so segment {} had begun: it is missing or damaged", number + 1);
+    Err(match above.filter(|(n, ..)| *n == number + 1) {
+        Some((_, opened, why)) => opened.corrupt(SEGMENT_HEADER_BYTES, format!("{why}; {what}")),
+        None => {
+            let path = last.path.with_file_name(file_name(number + 1));
+            Error::corrupt(&path, 0, format!("the file is missing; {what}"))
+        }
+    })
 }
 
 /// Reads the last segment and decides where it ends.
@@ -270,22 +279,31 @@ fn walk_back(
         }
         survey.segments.push_front(segment);
     }
-    keep_for_object(files, survey, learner);
-    keep_for_suspect(files, survey, learner);
+    // A discard that is not committed can be truncated.
+    let is_committed = survey.segments.back().is_some_and(|last| last.base.raft <= survey.walk.commit);
+    keep_for_object(files, survey, learner, is_committed);
+    keep_for_suspect(files, survey, learner, is_committed);
     Ok(())
 }
 
 /// Adds the segments before those that the log needs, as far as they follow each other, which hold an object that is not stored
 /// yet. A discard leaves them, and nothing but this object needs them. If one cannot be read now, they stay on the disk: a later start can
 /// need them. Damaged ones go: the object is made by another replica.
-fn keep_for_object(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Learn) {
-    let Some(begin) = learner.kept_for_object().filter(|_| !planted!(98)) else { return };
+fn keep_for_object(
+    files: &mut Files<'_>,
+    survey: &mut Survey,
+    learner: &dyn Learn,
+    is_first_committed: bool,
+) {
+    let kept = learner.kept_for_object(is_first_committed);
+    let Some(begin) = kept.filter(|_| !planted!(98)) else { return };
     while let Some(next) = survey.segments.front().cloned().filter(|next| next.base.raft > begin) {
         match segment_before(files, &next) {
             Ok(Some(found)) => keep(survey, found),
             Err(error) if error.kind() == ErrorKind::Io => {
                 tracing::warn!(%error, "this file stays, with those before it: an object is to be made of them, and cannot be now");
-                files.names.clear();
+                put_aside(files, survey);
+                survey.put_aside.are_unstored = true;
                 return;
             }
             Ok(None) | Err(_) => return,
@@ -298,11 +316,14 @@ fn keep_for_object(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Lea
 /// lacks nothing. Without such a segment a crash has left some of the files that were to go, and nothing needs them. The log opens without
 /// these files: those that cannot be read stay on the disk with all before them, and so do those that have all of the object and nothing to
 /// begin with. A later start can need them.
-fn keep_for_suspect(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Learn) {
+fn keep_for_suspect(
+    files: &mut Files<'_>,
+    survey: &mut Survey,
+    learner: &dyn Learn,
+    is_first_committed: bool,
+) {
     let Some(KeptForSuspects { from: begin, last, first }) = learner.kept_for_suspects() else { return };
-    // A discard that is not committed can be truncated.
-    let is_committed = survey.segments.back().is_some_and(|last| last.base.raft <= survey.walk.commit);
-    let first = if is_committed { first } else { Index(1) };
+    let first = if is_first_committed { first } else { Index(1) };
     let mut kept = Vec::new();
     let mut front = survey.segments.front().cloned();
     let (mut ends_well, mut stay) = (true, false);
@@ -327,15 +348,23 @@ fn keep_for_suspect(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Le
         files.names.insert(found.segment.number, file_name(found.segment.number));
     }
     if stay {
-        let begins = |number: &u64| {
-            let base = files.open(*number).ok().flatten()?.begins().ok()?.base().ok()?;
-            Some(base.raft)
-        };
-        let from =
-            files.names.keys().map(|number| begins(number).unwrap_or_default()).min().unwrap_or_default();
-        survey.put_aside = PutAside { names: std::mem::take(&mut files.names).into_values().collect(), from };
+        put_aside(files, survey);
     }
     kept.into_iter().for_each(|(found, _)| keep(survey, found));
+}
+
+/// Puts all files aside that are left.
+fn put_aside(files: &mut Files<'_>, survey: &mut Survey) {
+    let begins = |number: &u64| {
+        let base = files.open(*number).ok().flatten()?.begins().ok()?.base().ok()?;
+        Some(base.raft)
+    };
+    let Some(from) = files.names.keys().map(|number| begins(number).unwrap_or_default()).min() else {
+        return;
+    };
+    let aside = &mut survey.put_aside;
+    aside.from = if aside.names.is_empty() { from } else { aside.from.min(from) };
+    aside.names.extend(std::mem::take(&mut files.names).into_values());
 }
 
 /// Puts a segment before all others. All its entries are committed.

@@ -4,6 +4,13 @@
 //! It asks one peer at a time. If the peer does not answer in time, the next one is asked; if it answers, it is asked
 //! again.
 //!
+//! It holds all entries of the gap in memory until the last one has arrived. They take no more than the gap in the file, so no more than a
+//! segment. One case is different: an opening is lost, and the segment before it is not the one that was there, but one of before a jump.
+//! Then these are all entries from the end of that segment to the first sound block, of which the last ones have room. They are bounded by
+//! what other replicas keep: the first entry that all of them have discarded, or have in the object store alone, ends the repair. A jump is
+//! made because of such an entry, so there are many only if another replica keeps more than the leader did. They cannot be dropped as they
+//! arrive, because not before the last one it is known which of them have room, and whether the opening follows from them.
+//!
 //! Must not know: files, raft.
 
 use crate::replica::wire::repair_message::Fetch;

@@ -29,8 +29,9 @@ pub(crate) trait Learn {
     fn learn(&mut self, header: &BlockHeader, body: &[u8]) -> Result<Base, Malformed>;
     /// The log's first index according to the learned blocks that are known to be committed.
     fn first(&self) -> Index;
-    /// The last entry before an object that has yet to be stored: its files are kept as long as they are there.
-    fn kept_for_object(&self) -> Option<EntryIndex> {
+    /// The last entry before an object that has yet to be stored: its files are kept as long as they are there. Unless the log's first
+    /// record is known to be committed, no record counts as discarded.
+    fn kept_for_object(&self, _is_first_committed: bool) -> Option<EntryIndex> {
         None
     }
     /// The same of those that may have to be stored again.

@@ -31,6 +31,8 @@ pub(crate) struct PutAside {
     pub(crate) names: Vec<String>,
     /// The last entry before all of them; 0 if it is not known.
     pub(crate) from: EntryIndex,
+    /// Whether an object that is not stored yet needs them. They stay until a later start then.
+    pub(crate) are_unstored: bool,
 }
 
 /// An opened segment file with its header checked.

@@ -412,17 +412,15 @@ impl Segments {
     /// Bytes of blocks from record `first` on, which count against capacity. Exact to one stride of the index.
     pub(crate) fn bytes_from(&self, first: Index) -> u64 {
         let list = self.snapshot();
-        let whole: usize = list.iter().map(|s| s.data_end() - SEGMENT_HEADER_BYTES).sum();
-        let gone = list.first().map_or(0, |oldest| {
-            if oldest.end().next <= first {
-                return oldest.data_end() - SEGMENT_HEADER_BYTES;
-            }
-            if oldest.base.next >= first {
-                return 0;
-            }
-            let offset = self.open(oldest).and_then(|data| data.seek(|e| e.first <= first));
-            offset.map_or(0, |o| o - SEGMENT_HEADER_BYTES)
+        let bytes_of = |segment: &Segment| segment.data_end() - SEGMENT_HEADER_BYTES;
+        let whole: usize = list.iter().map(|segment| bytes_of(segment)).sum();
+        // Files before the record can stay: an object is to be made of them.
+        let below = list.iter().take_while(|segment| segment.end().next <= first).count();
+        let gone: usize = list[..below].iter().map(|segment| bytes_of(segment)).sum();
+        let part = list.get(below).filter(|segment| segment.base.next < first).map_or(0, |segment| {
+            let offset = self.open(segment).and_then(|data| data.seek(|e| e.first <= first));
+            offset.map_or(0, |offset| offset - SEGMENT_HEADER_BYTES)
         });
-        (whole - gone) as u64
+        (whole - gone - part) as u64
     }
 }

@@ -196,3 +196,20 @@ fn roll_without_a_file_changes_nothing() {
     rig.sync();
     rig.check();
 }
+
+/// Files of discarded records can stay, because an object is to be made of them. Only the oldest one was left out: the others took capacity.
+#[test]
+fn bytes_from_a_record_leave_out_all_files_before_it() {
+    let rig = log_of(100);
+    let list = rig.store.segments.snapshot();
+    assert!(list.len() > 3);
+    let bytes_of = |segments: &[Arc<Segment>]| -> u64 {
+        segments.iter().map(|s| (s.data_end() - SEGMENT_HEADER_BYTES) as u64).sum()
+    };
+    for n in 0..list.len() {
+        assert_eq!(rig.store.segments.bytes_from(list[n].base.next), bytes_of(&list[n..]), "{n}");
+    }
+    let inside = rig.store.segments.bytes_from(Index(list[3].base.next.0 - 1));
+    assert!(bytes_of(&list[3..]) < inside && inside < bytes_of(&list[2..]));
+    assert_eq!(rig.store.segments.bytes_from(rig.end().next), 0);
+}

@@ -93,3 +93,44 @@ fn unproven_end_is_synced_before_anything_else_happens() {
     drop(repair(&disk, &mut found).unwrap());
     assert_eq!(disk.calls(Some(Call::Sync)), before + 1);
 }
+
+/// Two jumps removed a run of files, and the removals became durable in another order: the first file is there again, the next one is not.
+/// The opening of the last one was damaged. It counted as a file that was never begun, because the number below it was missing: the log
+/// opened as it was before the jumps.
+#[test]
+fn damaged_opening_behind_missing_numbers_is_an_error() {
+    let mut rig = log_of(1);
+    let old = rig.disk.visible();
+    let number = rig.store.segments.newest().unwrap().number;
+    for raft in [1000, 2000] {
+        rig.roll(Base { raft: EntryIndex(raft), term: Term(1), next: Index(raft) });
+        rig.sync();
+        for _ in 0..3 {
+            rig.data(2000);
+            rig.sync();
+        }
+    }
+    rig.store.allocator.help();
+    let last = rig.store.segments.newest().unwrap().number;
+    assert!(last >= number + 2);
+    let begins = |disk: &SimDisk| reopen(disk).map(|(_, learnt)| learnt.base.raft);
+    let mut image = rig.disk.visible();
+    for number in number..last {
+        image.remove(&file_name(number));
+    }
+    image.insert(&file_name(number), &old.file(&file_name(number)).unwrap());
+    assert_eq!(begins(&SimDisk::new(image.clone())).unwrap(), EntryIndex(2000), "the old file is dead");
+    let opening = Damage::FlipBit { bit: (SEGMENT_HEADER_BYTES as u64 + 20) * 8 };
+    assert!(image.damage(&file_name(last), &opening));
+    let error = begins(&SimDisk::new(image.clone())).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    let (path, at) = error.location().unwrap();
+    assert_eq!((path.file_name().unwrap().to_str().unwrap(), at), (&*file_name(last), 4096), "{error}");
+    // A file that was begun and never synced has nothing that proves it.
+    let file = image.file(&file_name(last)).unwrap();
+    let torn = SimDisk::new(image);
+    let rest = vec![0; file.len() - SEGMENT_HEADER_BYTES - BLOCK_HEADER_BYTES];
+    let from = (SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES) as u64;
+    torn.open(&file_name(last), true).unwrap().write_at(from, &[IoSlice::new(&rest)]).unwrap();
+    assert_eq!(begins(&torn).unwrap(), EntryIndex(0));
+}

@@ -302,6 +302,11 @@ bugs! {
     177 "a slice of a state that cannot be read ends each look for slices" by "unreadable_state_stops_nothing",
     178 "one block alone says where the files begin" by "where_files_begin_is_said_twice",
     179 "a restart removes files although one block alone says that they go" by "where_files_begin_is_said_twice",
+    168 "an opening behind a jump is made again although entries before it can count"
+        by "opening_behind_a_jump_is_made_again_if_nothing_before_it_counts",
+    169 "an opening behind a jump is made again although the log has objects"
+        by "opening_behind_a_jump_is_made_again_if_nothing_before_it_counts",
+    181 "a repair trusts a hard state behind a torn write" by "hard_state_behind_a_torn_write_counts_for_nothing",
     180 "files go before the block that says so is proven" by "where_files_begin_is_said_twice",
     181 "appends that belong together go to the object store although a log refuses one of them"
         by "refused_appends_leave_no_half_in_the_store",

@@ -369,9 +369,12 @@ impl Node {
         self.has_all_behind(begin) || !put_aside.names.is_empty() && put_aside.from <= begin.raft
     }
 
-    /// Removes the files that recovery put aside for suspects, once there are none.
+    /// Removes the files that recovery put aside for suspects, once there are none. Those that an object needs which is not stored yet
+    /// stay.
     pub(super) fn remove_put_aside(&mut self, now: Moment) {
-        if self.writer.store.put_aside.names.is_empty()
+        let put_aside = &self.writer.store.put_aside;
+        if put_aside.names.is_empty()
+            || put_aside.are_unstored
             || self.may_have_last_copy()
             || !self.knows_suspects(now)
         {
@@ -427,12 +430,12 @@ impl Node {
         let is_unlisted =
             self.options.object_scrub.is_some() && self.tiering.vault.is_some() && !scrub.memory.is_listed;
         held.extend((scrub.memory.is_lost || is_unlisted).then(|| objects.number()));
-        // No replica of this log makes objects of its ancestors.
-        let own_from = objects.lineage(self.tiering.log).own_from();
-        held.retain(|number| *number >= own_from);
         if held.is_empty() {
             return None;
         }
+        // No replica of this log makes objects of its ancestors.
+        let own_from = objects.lineage(self.tiering.log).own_from();
+        held.retain(|number| *number >= own_from);
         let older = held.iter().filter_map(|number| self.held_of_run(*number)).min_by_key(|begin| begin.raft);
         let mut held = objects.stored().filter(|at| held.contains(&at.number));
         older.or_else(|| held.find(|at| self.may_have_all_behind(at.begin)).map(|at| at.begin))

@@ -6,6 +6,7 @@ use super::*;
 use crate::cluster::membership::{Change, Member};
 use crate::cluster::memory_transport::MemoryNetwork;
 use crate::cluster::options::{Bootstrap, ClusterOptions};
+use crate::disk::Disk as _;
 use crate::disk::sim::{Damage, Fault, Landed, SimDisk, Trouble};
 use crate::options::Options;
 use crate::replica::node::Node;
@@ -216,10 +217,15 @@ fn older_report_of_the_voters_changes_nothing() {
 
 /// Damages entry 5 and the hard state after it. Returns the answer that holds entry 5.
 fn lose_state_behind_fifth(disk: &SimDisk) -> Bytes {
+    lose_state_behind_fifth_with(disk, None)
+}
+
+/// The same, and the block at another offset.
+fn lose_state_behind_fifth_with(disk: &SimDisk, other: Option<usize>) -> Bytes {
     let lost = place_of(disk, 5)..place_of(disk, 6);
     let (_, fifth) = *blocks(disk).iter().find(|(at, _)| *at == lost.start).unwrap();
     assert!(blocks(disk).iter().any(|(at, h)| lost.contains(at) && h.kind == Kind::HardState));
-    hurt(disk, |at, _| lost.contains(&at));
+    hurt(disk, |at, _| lost.contains(&at) || Some(at) == other);
     encode_blocks(HeadKind::Blocks, std::iter::once(&fifth))
 }
 
@@ -373,6 +379,91 @@ fn damage_before_a_torn_write_is_repaired() {
     let answer = encode_blocks(HeadKind::Blocks, std::iter::once(&header));
     let opened = turned(&mut repairing, Moment::START, &[(LEADER, answer)]).unwrap().unwrap();
     assert_eq!(opened.sequencer.end().raft, EntryIndex(7));
+}
+
+/// A configuration entry that can be applied. A record that the one before is committed is written before it, in a hard state.
+fn promotion_at(index: u64) -> Entry {
+    let change = raft_message::conf_change(&[Change::Promote(THIRD)], &voters(&[LEADER, ME, THIRD]));
+    Entry { data: protobuf::Message::write_to_bytes(&change).unwrap().into(), ..change_at(index, 1) }
+}
+
+/// A replica of term 1, with entry 5, a hard state and entry 6, and then what these messages append.
+fn with_state_behind_fifth(then: &[Message]) -> SimDisk {
+    disk_of(3, |node| {
+        step(node, &Message { commit: 4, ..append(4, vec![entry_at(5)]) });
+        step(node, &Message { commit: 4, ..append(5, vec![promotion_at(6)]) });
+        then.iter().for_each(|message| step(node, message));
+    })
+}
+
+/// The offset of the last hard state.
+fn last_state(disk: &SimDisk) -> usize {
+    blocks(disk).into_iter().rfind(|(_, h)| h.kind == Kind::HardState).unwrap().0
+}
+
+/// The power failed during a write: its first block was torn, and a hard state behind that was sound. Before it another hard state was
+/// damaged. The one behind the torn block counted as following it, and was cut off with that: the replica had forgotten its vote.
+#[test]
+fn hard_state_behind_a_torn_write_is_not_trusted() {
+    for is_torn in [false, true] {
+        let last = append(6, vec![entry_at(7), promotion_at(8)]);
+        let disk = with_state_behind_fifth(&[Message { commit: 6, ..last }]);
+        let seventh = place_of(&disk, 7);
+        assert!(last_state(&disk) > seventh);
+        assert!(blocks(&disk).iter().all(|(_, h)| h.durable_upto as usize <= seventh), "it is proven");
+        let fifth = lose_state_behind_fifth_with(&disk, is_torn.then_some(seventh));
+        let mut repairing = opened(&disk);
+        let heartbeat = raft(LEADER, MessageType::MsgHeartbeat, 5);
+        let is_open = turned(&mut repairing, Moment::START, &[(LEADER, fifth), heartbeat.clone()]).unwrap();
+        assert_eq!(is_open.is_none(), is_torn);
+        if is_torn {
+            let HardState { term, vote, .. } =
+                led(&mut repairing, Moment::START, &heartbeat).sequencer.hard_state();
+            assert_eq!((term.0, NodeId(vote)), (5, LEADER));
+        }
+    }
+}
+
+/// A hard state and a later entry were damaged. Nothing proved the hard state at the end of the log, which follows proven blocks without a gap.
+/// It did not count: the repair waited until it had heard a leader.
+#[test]
+fn hard_state_at_the_end_counts_although_two_places_are_damaged() {
+    let disk = with_state_behind_fifth(&[
+        append(6, vec![entry_at(7)]),
+        append(7, vec![entry_at(8)]),
+        Message { commit: 8, ..append(8, vec![promotion_at(9)]) },
+    ]);
+    let (seventh, state) = (place_of(&disk, 7), last_state(&disk));
+    let (_, header) = *blocks(&disk).iter().find(|(at, _)| *at == seventh).unwrap();
+    let proven = blocks(&disk).iter().map(|(_, h)| h.durable_upto as usize).max().unwrap();
+    assert!(seventh < proven && proven <= state);
+    let fifth = lose_state_behind_fifth_with(&disk, Some(seventh));
+    let mut repairing = opened(&disk);
+    let seventh = encode_blocks(HeadKind::Blocks, std::iter::once(&header));
+    assert!(turned(&mut repairing, Moment::START, &[(LEADER, fifth)]).unwrap().is_none());
+    assert_eq!(repairing.missing(), Some(EntryIndex(7)));
+    assert!(turned(&mut repairing, Moment::START, &[(LEADER, seventh)]).unwrap().is_some());
+}
+
+/// A write went to a wrong place, and left the segment's opening behind the lost hard state. It holds an older vote.
+#[test]
+fn opening_out_of_place_is_no_hard_state() {
+    let entries: Vec<_> = (7..=24).map(entry_at).collect();
+    let disk = with_state_behind_fifth(&[
+        append(6, entries),
+        append(24, vec![entry_at(25)]),
+        append(25, vec![entry_at(26)]),
+    ]);
+    let (eighth, last) = (place_of(&disk, 8), place_of(&disk, 24));
+    let file = disk.visible().file(&file_name(1)).unwrap();
+    let stride = blocks(&disk)[0].1.stride();
+    assert!(eighth + stride < last);
+    let opening = std::io::IoSlice::new(&file[SEGMENT_HEADER_BYTES..SEGMENT_HEADER_BYTES + stride]);
+    let fifth = lose_state_behind_fifth_with(&disk, None);
+    disk.open(&file_name(1), true).unwrap().write_at(eighth as u64, &[opening]).unwrap();
+    let mut repairing = opened(&disk);
+    assert!(turned(&mut repairing, Moment::START, &[(LEADER, fifth)]).unwrap().is_none());
+    assert_eq!(repairing.missing(), None, "the hard state is missing");
 }
 
 #[test]

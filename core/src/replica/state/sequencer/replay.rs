@@ -348,7 +348,7 @@ impl Learn for Replayed<'_> {
         self.sequencer.committed().local_first
     }
 
-    fn kept_for_object(&self) -> Option<EntryIndex> {
+    fn kept_for_object(&self, is_first_committed: bool) -> Option<EntryIndex> {
         let objects = self.sequencer.objects();
         if objects.group().is_some() {
             return None; // positions in the objects of a group are not those of this copy, and all are stored
@@ -356,10 +356,10 @@ impl Learn for Replayed<'_> {
         if let Some((_, begin, _)) = objects.next_to_store() {
             return Some(begin.raft);
         }
-        // The next one begins there, unless all before is discarded. Files without records can follow, in no object yet. A discard
-        // that is not known to be committed can be truncated.
+        // The next one begins there, unless all before is discarded. Files without records can follow, in no object yet. The opening of
+        // the segment can have a discard that is not known to be committed, and can be truncated.
         let (_, end) = objects.end()?;
-        (end.next > self.sequencer.committed().first).then_some(end.raft)
+        (end.next > self.sequencer.committed().first || !is_first_committed).then_some(end.raft)
     }
 
     fn commit_to(&mut self, raft: EntryIndex) {
@@ -411,8 +411,8 @@ impl Learn for Opened<'_> {
         self.replayed.first()
     }
 
-    fn kept_for_object(&self) -> Option<EntryIndex> {
-        self.replayed.kept_for_object()
+    fn kept_for_object(&self, is_first_committed: bool) -> Option<EntryIndex> {
+        self.replayed.kept_for_object(is_first_committed)
     }
 
     fn kept_for_suspects(&self) -> Option<KeptForSuspects> {
@@ -430,5 +430,52 @@ impl Learn for Opened<'_> {
 
     fn fresh_learner(&self) -> Box<dyn Learn + '_> {
         self.replayed.fresh_learner()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+    use crate::cluster::membership::Member;
+    use crate::replica::queue::proposals::ObjectCommand;
+    use crate::types::{DirectoryId, NodeId, Term};
+
+    /// A segment began behind a discard that can be truncated. Files without records that follow the last object went because of it.
+    #[test]
+    fn discard_that_can_be_truncated_lets_no_file_go() {
+        let options = Options::with_segment_bytes(64 << 10);
+        let base = |raft, next| Base { raft: EntryIndex(raft), term: Term(1), next: Index(next) };
+        let (begin, end) = (base(0, 1), base(20, 50));
+        let mut objects = ObjectTable::default();
+        let cut = ObjectCommand::Cut { number: 0, begin, end, timestamp: Timestamp(1), first: Index(1) };
+        let object =
+            objects::StoredObject { bytes: 1 << 16, data_end: 8192, index_count: 1, index_crc: 2, crc: 3 };
+        for command in [cut, ObjectCommand::Stored { number: 0, object }] {
+            objects.apply(command, Index(1)).unwrap();
+        }
+        let voter = |n| Member::voter(NodeId(n), DirectoryId(u128::from(n)), "");
+        for (commit, is_committed, kept) in [(30, false, Some(20)), (40, true, None)] {
+            let opening = Opening {
+                base_raft: EntryIndex(40),
+                base_term: Term(1),
+                log_first: Index(60),
+                hard_state: HardState { term: Term(1), vote: 0, commit: EntryIndex(commit) },
+                configuration: Membership::of([voter(1), voter(2)]).encode(),
+                sessions: Sessions::new(16, 16).encode(),
+                objects: objects.encode(Index(60)),
+                ..Opening::default()
+            };
+            let body = opening.encode();
+            let position = (EntryIndex(40), Term(1));
+            let header =
+                BlockHeader::without_records(Kind::Opening, position, Index(60), Timestamp(1), &body);
+            let sequencer = Sequencer::new(Owner::Node(NodeId(2)), Membership::default(), &options);
+            let mut replayed = Replayed { sequencer, options: &options };
+            replayed.learn(&header, &body).unwrap();
+            assert_eq!(replayed.commit() >= EntryIndex(40), is_committed);
+            assert_eq!(replayed.kept_for_object(is_committed), kept.map(EntryIndex), "{commit}");
+        }
     }
 }

@@ -248,25 +248,29 @@ impl Probe {
         Ok((follows || self.scanner.later(behind)?.durable_upto <= behind).then_some(header))
     }
 
-    /// Whether a sound hard state block follows `at` that recovery keeps: a later block proves it, or no block is damaged before it. One
-    /// behind a torn write is cut off with that.
+    /// Whether a sound hard state block follows `at` that recovery keeps. It keeps all blocks that a later one proves, because it refuses the
+    /// log until damage before them is repaired. From where the last proven one ends it keeps those that follow without a gap: one behind a
+    /// torn write is cut off with that. An opening does not count: it can only be out of place, and is older than all that follows.
+    ///
+    /// Invariant: a block that recovery does not keep never counts. Its vote would be forgotten, and could be cast again.
     ///
     /// # Errors
     /// `Io`.
     pub(crate) fn state_follows(&mut self, at: usize) -> Result<bool> {
         let proven = self.scanner.later(at)?.durable_upto;
-        let (mut from, mut unbroken) = (at, at);
-        while let Some((found, header)) = self.scanner.seek(from, self.scanner.limit())? {
-            if let Ok((block, body)) = self.scanner.block(found)? {
-                let is_kept = found < proven || found == unbroken;
-                if is_kept && state_of(&block, body).is_some() {
-                    return Ok(true);
-                }
-                if found == unbroken {
-                    unbroken = found + header.stride();
-                }
-            }
+        let (mut from, mut kept_to) = (at, at.max(proven));
+        while let Some((found, _)) = self.scanner.seek(from, self.scanner.limit())? {
             from = found + BLOCK_HEADER_BYTES;
+            let Ok((header, body)) = self.scanner.block(found)? else { continue };
+            if found >= proven && found != kept_to && !planted!(181) {
+                continue;
+            }
+            if header.kind == Kind::HardState && state_of(&header, body).is_some() {
+                return Ok(true);
+            }
+            // The body of a sound block can hold copies of others.
+            from = found + header.stride();
+            kept_to = kept_to.max(from);
         }
         Ok(false)
     }

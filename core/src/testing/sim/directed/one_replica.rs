@@ -7,13 +7,17 @@ use crate::cluster::options::Bootstrap;
 use crate::cluster::transport::Envelope;
 use crate::disk::sim::{Damage, SimDisk};
 use crate::error::Error;
+use crate::replica::queue::proposals::{Command, ObjectCommand};
 use crate::replica::raft::snapshot_of;
+use crate::replica::state::command::encode_command;
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;
 use crate::replica::wire::repair_message::{Fetch, encode_blocks, parse_blocks};
-use crate::store::format::block::Kind;
+use crate::store::format::block::{BlockHeader, Kind};
+use crate::store::segment::Base;
 use crate::sync::clock::Moment;
 use crate::testing::sim::harm;
+use crate::testing::sim::harm::{Block, Segment};
 use crate::testing::sim::machine::{Machine, Request};
 use crate::testing::sim::oracle::Check;
 use crate::testing::sim::patient;
@@ -21,7 +25,7 @@ use crate::testing::sim::patient::Started;
 use crate::testing::sim::plan::OBJECT_SCRUB;
 use crate::testing::sim::setup::{SetClock, Setup};
 use crate::testing::sim::threads::Then;
-use crate::types::{DirectoryId, EntryIndex, LogId, NodeId, Term};
+use crate::types::{DirectoryId, EntryIndex, Index, LogId, NodeId, Term, Timestamp};
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
@@ -146,6 +150,14 @@ fn change_at(index: u64, term: u64) -> Entry {
     change
 }
 
+/// The same with the membership of three voters, which can be applied.
+fn promotion_at(index: u64, term: u64) -> Entry {
+    let others = [(LEADER, DIRECTORY), (THIRD, DIRECTORY_OF_THIRD)].map(|(n, at)| Member::voter(n, at, ""));
+    let membership = Membership::of(others.into_iter().chain([Member::voter(ME, DirectoryId(0), "")]));
+    let change = raft_message::conf_change(&[Change::Promote(THIRD)], &membership);
+    Entry { data: change.write_to_bytes().unwrap_or_default().into(), ..change_at(index, term) }
+}
+
 /// The barrier was answered for an index before the jump, and waits until this replica has reached it. The state
 /// right after the jump was never a state of the log.
 pub(super) fn barrier_is_retried_after_a_jump() -> Check {
@@ -229,60 +241,179 @@ pub(super) fn only_committed_entries_are_sent_as_committed() -> Check {
 /// damaged, and only a leader of term 1 is heard during the repair. The vote of term 9, which the disk still holds,
 /// binds the replica.
 pub(super) fn vote_on_the_disk_is_not_cast_again() -> Check {
+    let (disk, fifth) = voted_in_nine(of_nine((6, 9), vec![Entry { term: 9, ..entry(7) }]))?;
+    lose(&disk, |b| b.header.raft_index == EntryIndex(5))?;
+    keeps_its_vote(&disk, &fifth)
+}
+
+/// The same, and the power failed during the last write: its first block is torn, and a hard state behind that is sound. It is cut off with
+/// the torn block, so it says nothing of the vote that was damaged.
+pub(super) fn hard_state_behind_a_torn_write_counts_for_nothing() -> Check {
+    let last = of_nine((6, 9), vec![Entry { term: 9, ..entry(7) }, promotion_at(8, 9)]);
+    let (disk, fifth) = voted_in_nine(Message { commit: 6, ..last })?;
+    let segment = newest(&disk)?;
+    let is_torn = |b: &&Block| b.header.raft_index == EntryIndex(7) && b.header.kind.is_entry();
+    let Some(torn) = segment.blocks.iter().find(is_torn).map(|b| b.at) else {
+        return Err("entry 7 does not exist".to_owned());
+    };
+    let behind: Vec<_> = segment.blocks.iter().filter(|b| b.at > torn).collect();
+    if !behind.iter().any(|b| b.header.kind == Kind::HardState)
+        || behind.iter().any(|b| b.header.durable_upto as usize > torn)
+    {
+        return Err("entry 7 is proven, or no hard state follows it".to_owned());
+    }
+    lose(&disk, |b| b.header.raft_index == EntryIndex(5) || b.at == torn)?;
+    keeps_its_vote(&disk, &fifth)
+}
+
+/// A message of the leader of term 9, with entries that follow this one.
+fn of_nine((after, term): (u64, u64), entries: Vec<Entry>) -> Message {
+    Message { term: 9, log_term: term, commit: 4, ..append(after, entries) }
+}
+
+/// The disk of a replica that has voted in term 9, and then got entries 5 and 6 and this message; and entry 5, which a hard state follows.
+fn voted_in_nine(last: Message) -> Check<(SimDisk, BlockHeader)> {
     let disk = SimDisk::default();
     let mut follower = Follower::on(&disk)?;
     follower.votes_beside(&[Member::voter(THIRD, DIRECTORY_OF_THIRD, "")])?;
     let mut candidacy = Message { term: 9, index: 9, log_term: 1, ..message(MessageType::MsgRequestVote) };
     candidacy.context = Bytes::from_static(b"CampaignTransfer");
     follower.deliver_from_third(candidacy)?;
-    let of_nine =
-        |(after, term), entry| Message { term: 9, log_term: term, commit: 4, ..append(after, vec![entry]) };
-    follower.deliver_from_third(of_nine((4, 1), entry(5)))?;
-    follower.deliver_from_third(of_nine((5, 1), change_at(6, 9)))?;
-    follower.deliver_from_third(of_nine((6, 9), Entry { term: 9, ..entry(7) }))?;
+    follower.deliver_from_third(of_nine((4, 1), vec![entry(5)]))?;
+    follower.deliver_from_third(of_nine((5, 1), vec![promotion_at(6, 9)]))?;
+    follower.deliver_from_third(last)?;
     let fifth = follower.0.entry(EntryIndex(5)).ok().flatten();
     let Some(fifth) = fifth else { return Err("entry 5 does not exist".to_owned()) };
     drop(follower);
-
     let disk = disk.kill();
-    let Some(segment) = harm::begun(&disk.visible()).next() else {
-        return Err("nothing was written".to_owned());
-    };
-    let lost: Vec<_> = segment.blocks.iter().filter(|b| b.header.raft_index == EntryIndex(5)).collect();
-    if !lost.iter().any(|b| b.header.kind == Kind::HardState) {
-        return Err("there is no hard state after entry 5".to_owned());
+    let of_fifth = |b: &Block| b.header.raft_index == EntryIndex(5) && b.header.kind == Kind::HardState;
+    match newest(&disk)?.blocks.iter().any(of_fifth) {
+        true => Ok((disk, fifth)),
+        false => Err("there is no hard state after entry 5".to_owned()),
     }
-    for block in lost {
+}
+
+fn newest(disk: &SimDisk) -> Check<Segment> {
+    harm::begun(&disk.visible()).next().ok_or_else(|| "nothing was written".to_owned())
+}
+
+/// Damages blocks of the newest segment.
+fn lose(disk: &SimDisk, is_lost: impl Fn(&Block) -> bool) -> Check {
+    let segment = newest(disk)?;
+    for block in segment.blocks.iter().filter(|b| is_lost(b)) {
         disk.damage(&segment.name, &Damage::FlipBit { bit: (block.at as u64 + 20) * 8 });
     }
-    let fails = |e: Error| format!("the repair fails: {e}");
-    let started = patient::start(&disk, &setup(Bootstrap::Existing), Moment::START).map_err(fails)?;
-    let Started::Patient(mut patient) = started else {
-        return Err("the log opens without a repair".to_owned());
+    Ok(())
+}
+
+/// Repairs the log with this entry, while a leader of term 1 is heard. The replica has to remember its vote of term 9.
+fn keeps_its_vote(disk: &SimDisk, fifth: &BlockHeader) -> Check {
+    let answer = envelope(LEADER, DIRECTORY, encode_blocks(HeadKind::Blocks, std::iter::once(fifth)));
+    let Some((machine, has_listened)) = repaired(disk, answer)? else {
+        return Err("the log is not repaired".to_owned());
     };
-    let beat = raft_message::encode_message(&message(MessageType::MsgHeartbeat)).map_err(str::to_owned)?;
-    for head in [encode_blocks(HeadKind::Blocks, std::iter::once(&fifth)), beat.clone()] {
-        patient.deliver(envelope(LEADER, DIRECTORY, head));
-    }
-    if patient.step(Moment::START).map_err(fails)?.is_some() {
+    if !has_listened {
         return Err("the replica continues before it has listened".to_owned());
     }
-    // A leader's messages arrive without a pause for two election time-outs.
-    let (mut later, mut opened) = (Moment::START.plus(LONG), None);
-    for n in 0..=4 {
-        if opened.is_some() {
-            return Err("the replica continues before it has listened".to_owned());
-        }
-        later = Moment::START.plus(LONG).plus(ELECTION_TIMEOUT / 2 * n);
-        patient.deliver(envelope(LEADER, DIRECTORY, beat.clone()));
-        opened = patient.step(later).map_err(fails)?;
-    }
-    let Some(opened) = opened else { return Err("the log is not repaired".to_owned()) };
-    let summary = patient.recover(opened, later).map_err(fails)?.summary();
+    let summary = machine.summary();
     if (summary.term, NodeId(summary.vote)) != (Term(9), THIRD) {
         return Err(format!(
             "the replica voted for node {THIRD} in term 9 and has forgotten it: {summary:?}"
         ));
     }
     Ok(())
+}
+
+/// Lets a replica repair its log with this answer, while a leader of term 1 is heard, and whether it has listened for as long as one that has
+/// lost its vote. None: the log is not repaired.
+fn repaired(disk: &SimDisk, answer: Envelope) -> Check<Option<(Machine, bool)>> {
+    let fails = |error: Error| format!("the repair fails: {error}");
+    let started = patient::start(disk, &setup(Bootstrap::Existing), Moment::START).map_err(fails)?;
+    let Started::Patient(mut patient) = started else {
+        return Err("the log opens without a repair".to_owned());
+    };
+    let beat = raft_message::encode_message(&message(MessageType::MsgHeartbeat)).map_err(str::to_owned)?;
+    patient.deliver(answer);
+    // A leader's messages arrive without a pause for two election time-outs.
+    let times = (0..=4).map(|n| Moment::START.plus(LONG).plus(ELECTION_TIMEOUT / 2 * n));
+    for (n, now) in std::iter::once(Moment::START).chain(times).enumerate() {
+        patient.deliver(envelope(LEADER, DIRECTORY, beat.clone()));
+        if let Some(opened) = patient.step(now).map_err(fails)? {
+            let machine = patient.recover(opened, now).map_err(fails)?;
+            return Ok(Some((machine, n == 5)));
+        }
+    }
+    Ok(None)
+}
+
+/// A replica has jumped, and its file of before the jump is there again. The opening behind the jump is damaged, with some entries. It is
+/// made again only where nothing before it counts: otherwise it would hide what may have been acknowledged, or objects.
+pub(super) fn opening_behind_a_jump_is_made_again_if_nothing_before_it_counts() -> Check {
+    for (records_commit, has_objects) in [(true, false), (false, false), (true, true)] {
+        let disk = jumped(records_commit)?;
+        let is_made = repaired(&disk, entries_between(has_objects))?.is_some();
+        if is_made != (records_commit && !has_objects) {
+            return Err(format!(
+                "an opening behind a jump is made again: {is_made}; all before it is recorded as committed: {records_commit}; \
+                 it has objects: {has_objects}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The record and the entry behind which the log goes on after the jump, and the last damaged entry.
+const NEXT: Index = Index(100);
+const JUMP: u64 = 50;
+const LAST_DAMAGED: u64 = 54;
+
+/// The disk of that replica.
+fn jumped(records_commit: bool) -> Check<SimDisk> {
+    let disk = SimDisk::default();
+    let mut follower = Follower::on(&disk)?;
+    follower.votes_beside(&[Member::voter(THIRD, DIRECTORY_OF_THIRD, "")])?;
+    let before = disk.visible();
+    follower.deliver(&snapshot_of(LEADER, DIRECTORY, ME), DIRECTORY)?;
+    for index in JUMP + 1..=JUMP + 8 {
+        // Of two changes, the second is written behind a record that the first is committed.
+        let is_change = records_commit && index > LAST_DAMAGED && index % 2 == 0;
+        let next = if is_change { promotion_at(index, 1) } else { entry(index) };
+        follower.deliver(&append(index - 1, vec![next]), DIRECTORY)?;
+    }
+    drop(follower);
+    let disk = disk.kill();
+    let begins = newest(&disk)?.blocks.first().map(|b| (b.header.kind, b.header.raft_index));
+    if begins != Some((Kind::Opening, EntryIndex(JUMP))) {
+        return Err(format!("the replica has not jumped: {begins:?}"));
+    }
+    lose(&disk, |b| b.header.raft_index <= EntryIndex(LAST_DAMAGED))?;
+    // The removal of the old file was not durable.
+    let mut image = disk.visible();
+    let old = newest(&SimDisk::new(before.clone()))?.name;
+    image.insert(&old, &before.file(&old).unwrap_or_default());
+    Ok(SimDisk::new(image))
+}
+
+/// The entries from the end of the old file to the last damaged one, of a replica that has them yet. One of them discards all records
+/// before the jump; one can cut an object.
+fn entries_between(has_objects: bool) -> Envelope {
+    let at = |raft, next| Base { raft: EntryIndex(raft), term: Term(1), next };
+    let (begin, end) = (at(4, Index(1)), at(9, Index(1)));
+    let cut = ObjectCommand::Cut { number: 0, begin, end, timestamp: Timestamp(1), first: Index(1) };
+    let blocks = (4..=LAST_DAMAGED).map(|raft| {
+        let command = match raft {
+            20 => Some(Command::Discard { first: NEXT }),
+            10 if has_objects => Some(Command::Object(cut)),
+            _ => None,
+        };
+        let body = command.map(encode_command).unwrap_or_default();
+        let kind = if command.is_some() { Kind::Command } else { Kind::NoOp };
+        let next = if raft > 20 { NEXT } else { Index(1) };
+        let position = (EntryIndex(raft), Term(1));
+        (BlockHeader::without_records(kind, position, next, Timestamp(1), &body), Bytes::from(body))
+    });
+    let (headers, mut bodies): (Vec<_>, Vec<_>) = blocks.unzip();
+    bodies.retain(|body| !body.is_empty());
+    let head = encode_blocks(HeadKind::Blocks, headers.iter());
+    Envelope { bodies, ..envelope(LEADER, DIRECTORY, head) }
 }

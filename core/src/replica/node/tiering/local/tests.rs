@@ -517,3 +517,47 @@ fn files_beside_one_that_was_put_aside_stay() {
     node.remove_put_aside(Moment::START);
     assert!(node.writer.store.put_aside.names.is_empty() && SegmentFile::open(&disk, 5).is_err());
 }
+
+/// A file of an object that was not stored yet could not be read at a restart. It stayed, with those before it, but counted as gone: files
+/// of an object that may be lost were thought to be nowhere.
+#[test]
+fn files_of_an_unstored_object_that_cannot_be_read_are_put_aside() {
+    let disk = SimDisk::default();
+    let mut node = node_on(&disk, options());
+    let base = |node: &Node, n: usize| node.writer.store.segments.snapshot()[n].base;
+    fill_segments(&mut node, 3);
+    let (begin, middle) = (base(&node, 0), base(&node, 2));
+    store_object(&mut node, 0, begin, middle);
+    fill_segments(&mut node, 7);
+    let end = base(&node, 6);
+    let cut = ObjectCommand::Cut {
+        number: 1,
+        begin: middle,
+        end,
+        timestamp: Timestamp(u64::MAX >> 1),
+        first: Index(1),
+    };
+    node.replica.command(Command::Object(cut), None, Moment::START, &mut node.writer.plan).unwrap();
+    step(&mut node, Moment::START, Work::default());
+    release_here(&disk, &mut node, end);
+    node.say_here(Moment::START).unwrap();
+    sync(&mut node);
+    disk.limit_space(None);
+    suspects::replace(&disk, node.tiering.log, &[0].into()).unwrap();
+    drop(node);
+    let disk = SimDisk::new(disk.visible());
+    let eio = Fault { call: Some(Call::Read), nth: 1, lasting: true, trouble: Trouble::Eio(Landed::Nothing) };
+    assert!(disk.plan_on(&file_name(5), eio));
+    let mut node = node_on(&disk, options());
+    assert_eq!(node.writer.store.segments.snapshot()[0].number, 6);
+    assert_eq!(node.writer.store.put_aside.names.len(), 5);
+    disk.heal();
+    node.tiering.vault = Some(Arc::new(MemoryVault::default()));
+    node.end_listing(Ok([].into()), Moment::START);
+    assert!(node.held_by_scrub().is_some());
+    // Another replica has made the suspect. The other object is not stored yet.
+    node.tiering.scrub.suspects.clear();
+    node.remove_put_aside(Moment::START);
+    assert!((1..=5).all(|number| SegmentFile::open(&disk, number).is_ok()));
+    assert_eq!(node.writer.store.put_aside.names.len(), 5);
+}
