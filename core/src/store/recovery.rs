@@ -240,6 +240,7 @@ fn walk_back(
 ) -> Result<()> {
     let commit = survey.walk.commit;
     let mut first = survey.walk.first_at(commit);
+    let mut suspects = learner.kept_for_suspects();
     while let Some(next) =
         survey.segments.front().cloned().filter(|s| first.is_none_or(|first| s.base.next > first))
     {
@@ -261,8 +262,10 @@ fn walk_back(
             }
         };
         if first.is_none() && segment.base.raft <= commit {
-            let (then, at) = as_of(&opened, commit, learner)?;
+            let (then, at, of_then) = as_of(&opened, commit, learner)?;
             segment.publish(at);
+            // What is not committed may have discarded an object.
+            suspects = KeptForSuspects::both(suspects, of_then);
             survey.walk.proven = then;
             first = Some(then.first);
         } else if segment.end().raft <= commit {
@@ -271,7 +274,7 @@ fn walk_back(
         survey.segments.push_front(segment);
     }
     keep_for_object(files, survey, learner);
-    keep_for_suspect(files, survey, learner);
+    keep_for_suspect(files, survey, suspects);
     Ok(())
 }
 
@@ -298,8 +301,8 @@ fn keep_for_object(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Lea
 /// lacks nothing. Without such a segment a crash has left some of the files that were to go, and nothing needs them. The log opens without
 /// these files: those that cannot be read stay on the disk with all before them, and so do those that have all of the object and nothing to
 /// begin with. A later start can need them.
-fn keep_for_suspect(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Learn) {
-    let Some(KeptForSuspects { from: begin, last, first }) = learner.kept_for_suspects() else { return };
+fn keep_for_suspect(files: &mut Files<'_>, survey: &mut Survey, suspects: Option<KeptForSuspects>) {
+    let Some(KeptForSuspects { from: begin, last, first }) = suspects else { return };
     // A discard that is not committed can be truncated.
     let is_committed = survey.segments.back().is_some_and(|last| last.base.raft <= survey.walk.commit);
     let first = if is_committed { first } else { Index(1) };
@@ -327,12 +330,10 @@ fn keep_for_suspect(files: &mut Files<'_>, survey: &mut Survey, learner: &dyn Le
         files.names.insert(found.segment.number, file_name(found.segment.number));
     }
     if stay {
-        let begins = |number: &u64| {
-            let base = files.open(*number).ok().flatten()?.begins().ok()?.base().ok()?;
-            Some(base.raft)
-        };
-        let from =
-            files.names.keys().map(|number| begins(number).unwrap_or_default()).min().unwrap_or_default();
+        // Of those without entries of the log the lowest number need not begin first. One that cannot be read can begin anywhere.
+        let begins = |number: &u64| files.open(*number).ok().flatten()?.may_begin_at();
+        let from: Option<Vec<_>> = files.names.keys().map(begins).collect();
+        let from = from.and_then(|from| from.into_iter().min()).unwrap_or_default();
         survey.put_aside = PutAside { names: std::mem::take(&mut files.names).into_values().collect(), from };
     }
     kept.into_iter().for_each(|(found, _)| keep(survey, found));
@@ -425,8 +426,12 @@ fn missing(files: &Files<'_>, next: &Segment) -> Error {
     Error::corrupt(&files.disk.path().join(file_name(number)), 0, what)
 }
 
-/// The log's state after entry `index`, which is in this segment, and the offset at which its blocks end.
-fn as_of(opened: &SegmentFile, index: EntryIndex, learner: &dyn Learn) -> Result<(Proven, usize)> {
+/// The log's state after entry `index`, which is in this segment, the offset at which its blocks end, and what is kept for suspects then.
+fn as_of(
+    opened: &SegmentFile,
+    index: EntryIndex,
+    learner: &dyn Learn,
+) -> Result<(Proven, usize, Option<KeptForSuspects>)> {
     let mut scanner = opened.scanner();
     let mut walk = Walk::new(opened);
     let mut learner = learner.fresh_learner();
@@ -438,7 +443,8 @@ fn as_of(opened: &SegmentFile, index: EntryIndex, learner: &dyn Learn) -> Result
         return Err(opened.corrupt(walk.at, what));
     }
     past.learner.commit_to(index);
-    Ok((Proven { end: walk.end, first: past.learner.first() }, walk.at))
+    let proven = Proven { end: walk.end, first: past.learner.first() };
+    Ok((proven, walk.at, past.learner.kept_for_suspects()))
 }
 
 /// Learns only entries up to `to`.
