@@ -29,7 +29,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::follower::entry_feed::{PASSED_SEGMENTS_MAX, begins};
 use crate::follower::message::{FollowEntries, FollowEntry, FollowFrom, FollowMessage};
 use crate::follower::stored_part::{StoredPart, time_before_files};
-use crate::read::log_set::unknown;
+use crate::read::log_set::deleted;
 use crate::read::positions::Until;
 use crate::read::reader::{NextBatch, Reader};
 use crate::read::records::StoredBatch;
@@ -314,7 +314,7 @@ impl RecordFeed {
     fn extent(&self) -> Result<Extent> {
         let log = self.view.log;
         if !log.is_none() {
-            let state = self.view.logs.get(log).ok_or_else(|| unknown(log))?;
+            let state = self.view.logs.get(log).ok_or_else(|| deleted(log))?;
             return Ok(Extent { first: state.first, next: state.next, time: Some(state.last_timestamp) });
         }
         let (first, last) = self.view.positions.range();

@@ -153,7 +153,7 @@ impl LogSet {
             (std::mem::take(&mut inner.moved), std::mem::take(&mut inner.dropped))
         };
         moved.iter().for_each(|positions| positions.wake());
-        dropped.iter().for_each(|(log, positions)| positions.close(unknown(*log)));
+        dropped.iter().for_each(|(log, positions)| positions.close(deleted(*log)));
     }
 
     /// The positions of a log, for a handle or a reader of it.
@@ -235,8 +235,16 @@ fn move_to(positions: &Positions, state: &LogState) {
     positions.commit_to(last);
 }
 
-/// The error of a log that the group does not have.
+/// The error of a log that the group, as far as it is known here, does not have.
 pub(crate) fn unknown(log: LogNumber) -> Error {
+    let what = format!(
+        "there is no log {log} in this group: it was deleted, or it was never created, or it is not known here yet"
+    );
+    Error::new(ErrorKind::NotFound, what)
+}
+
+/// The error of a log that the group had.
+pub(crate) fn deleted(log: LogNumber) -> Error {
     let what = format!("the log does not exist any more: it was deleted (it was log {log} of its group)");
     Error::new(ErrorKind::NotFound, what)
 }
@@ -271,7 +279,10 @@ mod tests {
     fn positions_of_a_log_move_wake_and_end_with_it() {
         let set = LogSet::default();
         assert!(!set.is_shared());
-        assert_eq!(set.positions(LogNumber(3)).err().unwrap().kind(), ErrorKind::NotFound);
+        // A copy may learn of it later.
+        let unknown = set.positions(LogNumber(3)).err().unwrap();
+        assert_eq!(unknown.kind(), ErrorKind::NotFound);
+        assert!(unknown.to_string().contains("not known here yet"), "{unknown}");
         set.show(LogNumber(4), [(LogNumber(3), Some(&state(1, 5)))].into_iter());
         let positions = set.positions(LogNumber(3)).unwrap();
         assert_eq!(positions.range(), (Index(1), Index(4)));
@@ -293,6 +304,7 @@ mod tests {
         set.wake();
         let gone = positions.wait(Index(6), Some(Duration::ZERO)).unwrap_err();
         assert_eq!(gone.kind(), ErrorKind::NotFound);
+        assert!(gone.to_string().contains("it was deleted (it was log 3"), "{gone}");
         set.close(&Error::new(ErrorKind::Closed, "closed"));
         let other = set.positions(LogNumber(4)).unwrap();
         assert_eq!(other.wait(Index(1), None).unwrap_err().kind(), ErrorKind::Closed);

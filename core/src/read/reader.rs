@@ -9,7 +9,7 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::read::canceller::Canceller;
 use crate::read::finder::{Block, Finder};
-use crate::read::log_set::unknown;
+use crate::read::log_set::deleted;
 use crate::read::patience::Waiting;
 use crate::read::positions::{Cancel, HookOwner, or_wake};
 use crate::read::records::{OwnedRecord, Record, RecordBatch, StoredBatch, undecodable};
@@ -380,7 +380,7 @@ impl Reader {
         }
         // Records that were committed before can still be read while their files are there.
         if self.view.positions.is_closed() && self.view.is_dropped() {
-            return Err(unknown(self.view.log));
+            return Err(deleted(self.view.log));
         }
         // The next record will not be in a sorted copy, whose file would be kept.
         if self.cursor.as_mut().is_some_and(Finder::close_copy) {
@@ -421,7 +421,7 @@ impl Reader {
             }
         }
         if read.is_err() && self.view.is_dropped() {
-            return Err(unknown(self.view.log));
+            return Err(deleted(self.view.log));
         }
         read.map_err(|error| self.view.met(&error, self.next))
     }

@@ -500,7 +500,9 @@ fn recover(
     let unlearnt = || Sequencer::new(me, Membership::default(), options);
     // If the list is damaged, the scrub of objects says so, and finds out which they are.
     let suspects = suspects::read(&*disk, identity.log).ok();
-    let mut opened = Opened { replayed: Replayed { sequencer: unlearnt(), options }, suspects };
+    let lists = !identity.follows && options.vault.is_some() && options.object_scrub.is_some();
+    let lists = lists.then_some(identity.log);
+    let mut opened = Opened { replayed: Replayed { sequencer: unlearnt(), options }, suspects, lists };
     let mut survey = survey(&*disk, identity, &mut opened)?;
     let mut sequencer = opened.replayed.sequencer;
     if !identity.follows {

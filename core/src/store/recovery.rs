@@ -249,6 +249,7 @@ fn walk_back(
 ) -> Result<()> {
     let commit = survey.walk.commit;
     let mut first = survey.walk.first_at(commit);
+    let mut suspects = learner.kept_for_suspects();
     while let Some(next) =
         survey.segments.front().cloned().filter(|s| first.is_none_or(|first| s.base.next > first))
     {
@@ -270,8 +271,10 @@ fn walk_back(
             }
         };
         if first.is_none() && segment.base.raft <= commit {
-            let (then, at) = as_of(&opened, commit, learner)?;
+            let (then, at, of_then) = as_of(&opened, commit, learner)?;
             segment.publish(at);
+            // What is not committed may have discarded an object.
+            suspects = KeptForSuspects::both(suspects, of_then);
             survey.walk.proven = then;
             first = Some(then.first);
         } else if segment.end().raft <= commit {
@@ -282,7 +285,7 @@ fn walk_back(
     // A discard that is not committed can be truncated.
     let is_committed = survey.segments.back().is_some_and(|last| last.base.raft <= survey.walk.commit);
     keep_for_object(files, survey, learner, is_committed);
-    keep_for_suspect(files, survey, learner, is_committed);
+    keep_for_suspect(files, survey, suspects, is_committed);
     Ok(())
 }
 
@@ -319,10 +322,10 @@ fn keep_for_object(
 fn keep_for_suspect(
     files: &mut Files<'_>,
     survey: &mut Survey,
-    learner: &dyn Learn,
+    suspects: Option<KeptForSuspects>,
     is_first_committed: bool,
 ) {
-    let Some(KeptForSuspects { from: begin, last, first }) = learner.kept_for_suspects() else { return };
+    let Some(KeptForSuspects { from: begin, last, first }) = suspects else { return };
     let first = if is_first_committed { first } else { Index(1) };
     let mut kept = Vec::new();
     let mut front = survey.segments.front().cloned();
@@ -355,10 +358,8 @@ fn keep_for_suspect(
 
 /// Puts all files aside that are left.
 fn put_aside(files: &mut Files<'_>, survey: &mut Survey) {
-    let begins = |number: &u64| {
-        let base = files.open(*number).ok().flatten()?.begins().ok()?.base().ok()?;
-        Some(base.raft)
-    };
+    // Of those without entries of the log the lowest number need not begin first. One that cannot be read can begin anywhere.
+    let begins = |number: &u64| files.open(*number).ok().flatten()?.may_begin_at();
     let Some(from) = files.names.keys().map(|number| begins(number).unwrap_or_default()).min() else {
         return;
     };
@@ -454,8 +455,12 @@ fn missing(files: &Files<'_>, next: &Segment) -> Error {
     Error::corrupt(&files.disk.path().join(file_name(number)), 0, what)
 }
 
-/// The log's state after entry `index`, which is in this segment, and the offset at which its blocks end.
-fn as_of(opened: &SegmentFile, index: EntryIndex, learner: &dyn Learn) -> Result<(Proven, usize)> {
+/// The log's state after entry `index`, which is in this segment, the offset at which its blocks end, and what is kept for suspects then.
+fn as_of(
+    opened: &SegmentFile,
+    index: EntryIndex,
+    learner: &dyn Learn,
+) -> Result<(Proven, usize, Option<KeptForSuspects>)> {
     let mut scanner = opened.scanner();
     let mut walk = Walk::new(opened);
     let mut learner = learner.fresh_learner();
@@ -467,7 +472,8 @@ fn as_of(opened: &SegmentFile, index: EntryIndex, learner: &dyn Learn) -> Result
         return Err(opened.corrupt(walk.at, what));
     }
     past.learner.commit_to(index);
-    Ok((Proven { end: walk.end, first: past.learner.first() }, walk.at))
+    let proven = Proven { end: walk.end, first: past.learner.first() };
+    Ok((proven, walk.at, past.learner.kept_for_suspects()))
 }
 
 /// Learns only entries up to `to`.

@@ -25,6 +25,7 @@ mod whole;
 pub(crate) use self::whole::{KeptObject, is_object_file};
 
 use self::whole::Kept;
+use super::deletion::newest_begin;
 use super::fetch::{Chunks, Fetchers};
 use super::names::{not_there, object_name, root_name};
 use crate::disk::{Disk, DiskFile, Map};
@@ -189,16 +190,19 @@ impl ObjectCache {
         has_fetched()
     }
 
-    /// As [`Self::has_fetched`], and tries the object at once if nothing was returned yet, or the root of its log. Its bytes need not be
-    /// known.
+    /// As [`Self::has_fetched`], and tries the object at once if nothing was returned yet. Its bytes need not be known. If it was discarded
+    /// and deleted meanwhile, the root of its log is as good: it is in no other place. An older copy of the place has it, too, so the
+    /// store has to say that all objects up to this one are discarded.
     ///
     /// # Errors
     /// Those of the object store.
     pub(crate) fn try_object(&self, owner: LogId, number: u64) -> Result<()> {
         if self.fetched.load(Ordering::Relaxed) == 0 {
             let got = match self.vault.get(&object_name(owner, number), 0..1) {
-                // It may have been discarded and deleted meanwhile. The root of its log stays, and is in no other place.
                 Err(error) if error.kind() == ErrorKind::NotFound => {
+                    if newest_begin(&*self.vault, owner)?.is_none_or(|begin| begin <= number) {
+                        return Err(error);
+                    }
                     self.vault.get(&root_name(owner), 0..1).map_err(|_| error)?
                 }
                 got => got?,
@@ -591,6 +595,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::deletion::say_begin;
     use super::super::names::root_text;
     use super::*;
     use crate::disk::sim::SimDisk;
@@ -599,6 +604,26 @@ mod tests {
 
     const LOG: LogId = LogId(7);
     const BYTES: usize = 1000;
+
+    /// The root of a log was enough, and an older copy of the store has it, too: a copy of the log gave up files whose records that store
+    /// does not have.
+    #[test]
+    fn root_of_a_log_is_enough_only_if_the_object_is_discarded() {
+        let vault = Arc::new(MemoryVault::default());
+        vault.put(&root_name(LOG), &[root_text(LOG).into()]).unwrap();
+        let disk = Arc::new(SimDisk::default());
+        let tried = |number| {
+            let cache = ObjectCache::new(vault.clone(), disk.clone(), false, 64 << 20, false);
+            cache.try_object(LOG, number).map_err(|error| error.kind())
+        };
+        assert_eq!(tried(3), Err(ErrorKind::NotFound));
+        say_begin(&*vault, LOG, 3).unwrap();
+        assert_eq!((tried(2), tried(3)), (Ok(()), Err(ErrorKind::NotFound)));
+        vault.put(&object_name(LOG, 3), &[vec![1; BYTES].into()]).unwrap();
+        assert_eq!(tried(3), Ok(()));
+        vault.delete(&root_name(LOG)).unwrap();
+        assert_eq!(tried(2), Err(ErrorKind::NotFound));
+    }
 
     /// The object store is silent for long, and fails: threads that waited for a chunk began to fetch it one after the other.
     #[test]

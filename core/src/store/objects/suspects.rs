@@ -6,7 +6,8 @@
 //! | magic | crc32c | version | log id | count | zeros | number, 8 bytes each, ascending
 //! ```
 //!
-//! The file is replaced as a whole: a crash leaves the old one or the new one. No file: no object is suspected.
+//! The file is replaced as a whole: a crash leaves the old one or the new one. No file: no object is suspected. An empty file, as any
+//! damaged one: it is not known which are.
 //!
 //! Must not know: who examines objects.
 
@@ -65,6 +66,20 @@ pub(crate) fn replace(disk: &dyn Disk, log: LogId, numbers: &BTreeSet<u64>) -> R
         let file = disk.create(UNFINISHED)?;
         file.write_at(0, &[IoSlice::new(&encode(log, numbers))])?;
         file.sync()?;
+        disk.rename(UNFINISHED, FILE)?;
+        disk.sync_dir()
+    };
+    write().map_err(|e| Error::io("write", &disk.path().join(FILE), e))
+}
+
+/// Leaves an empty file, which needs almost no room: it is damaged, so after a restart any object can be a suspect.
+///
+/// # Errors
+/// `Io`: the old file or the empty one is there.
+pub(crate) fn forget(disk: &dyn Disk) -> Result<()> {
+    let write = || {
+        remove(disk, UNFINISHED)?;
+        disk.create(UNFINISHED)?.sync()?;
         disk.rename(UNFINISHED, FILE)?;
         disk.sync_dir()
     };

@@ -23,6 +23,15 @@ pub(crate) struct KeptForSuspects {
     pub(crate) first: Index,
 }
 
+impl KeptForSuspects {
+    /// What is kept for either.
+    pub(crate) fn both(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        let Some((a, b)) = one.zip(other) else { return one.or(other) };
+        let (from, last, first) = (a.from.min(b.from), a.last.max(b.last), a.first.min(b.first));
+        Some(Self { from, last, first })
+    }
+}
+
 /// Learns the blocks of the last segment, in order, and interprets them.
 pub(crate) trait Learn {
     /// Learns the next block. Returns the position after it, or the reason why it cannot follow.

@@ -92,9 +92,18 @@ impl SegmentFile {
     /// Whether its first block's header is sound. Costs one small read. If not, the segment has not begun, or is
     /// damaged.
     pub(crate) fn may_have_begun(&self) -> bool {
+        self.first_header().is_some()
+    }
+
+    /// The last entry before it, if its first block's header is that of an opening. As cheap, and as little certain.
+    pub(crate) fn may_begin_at(&self) -> Option<EntryIndex> {
+        self.first_header().filter(|header| header.kind == Kind::Opening).map(|header| header.raft_index)
+    }
+
+    fn first_header(&self) -> Option<BlockHeader> {
         let mut head = [0; BLOCK_HEADER_BYTES];
-        let read = self.file.read_at(SEGMENT_HEADER_BYTES as u64, &mut head);
-        read.is_ok() && BlockHeader::parse(&head, self.header.id).is_ok()
+        self.file.read_at(SEGMENT_HEADER_BYTES as u64, &mut head).ok()?;
+        BlockHeader::parse(&head, self.header.id).ok()
     }
 
     /// Whether it has begun: whether it has an opening block.

@@ -308,7 +308,7 @@ bugs! {
         by "opening_behind_a_jump_is_made_again_if_nothing_before_it_counts",
     181 "a repair trusts a hard state behind a torn write" by "hard_state_behind_a_torn_write_counts_for_nothing",
     180 "files go before the block that says so is proven" by "where_files_begin_is_said_twice",
-    181 "appends that belong together go to the object store although a log refuses one of them"
+    182 "appends that belong together go to the object store although a log refuses one of them"
         by "refused_appends_leave_no_half_in_the_store",
 }
 

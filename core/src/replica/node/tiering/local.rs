@@ -10,7 +10,8 @@
 //!
 //! Invariants:
 //! - every record of a removed file is in an object that is durably known here to be stored;
-//! - an object that is suspected to be lost or damaged keeps the files that have all of it: they may be the last copy. So nothing goes
+//! - an object that is suspected to be lost or damaged keeps the files that have all of it: they may be the last copy. A part of it, which
+//!   makes no object, keeps none, and is reported. So nothing goes
 //!   before a replica that has started knows the suspects (see `object_scrub`). A restart keeps what a suspect on the disk needs, whatever
 //!   says that it may go, and no object becomes a suspect by an examination that begins once that is said;
 //! - the opening that says so is durable before the first file goes, and so is that the entries before it are committed:
@@ -28,6 +29,7 @@ use super::super::Node;
 use crate::error::Result;
 use crate::replica::writer::plan::Room;
 use crate::store::allocator::Purpose;
+use crate::store::format::objects::StoredAt;
 use crate::store::format::segment::KEPT_STATE_BYTES;
 use crate::store::objects::names::object_name;
 use crate::store::read::run_directory::has_objects;
@@ -90,6 +92,7 @@ impl Node {
                 && self.knows_suspects(now)
             {
                 self.replica.sequencer.keep_from(first);
+                self.report_part(first);
                 let decided_in = self.writer.plan.segment();
                 self.tiering.released.going = Some(Going { first, decided_in, is_said_here: false });
                 return self.say_here(now);
@@ -339,6 +342,29 @@ impl Node {
                 %path, name,
                 "files beyond the limits of this replica stay for this object, which is lost, damaged or cannot be read: they may be its last \
                  copy. If it cannot be stored again, the disk fills up"
+            );
+        }
+    }
+
+    /// Reports that files go which have a part of an object that is lost or damaged: perhaps nothing else has these records. No object can be
+    /// made of a part. Files that stayed for it would fill the disk, and nothing but a discard would let them go.
+    fn report_part(&self, first: Index) {
+        let objects = &self.replica.sequencer.committed().objects;
+        let suspects = self.tiering.scrub.known_suspects();
+        let here = self.writer.archive.first().raft;
+        let is_part = |at: &StoredAt| {
+            let (begin, end) = (at.begin, at.state.end);
+            suspects.contains(&at.number)
+                && here < end.raft
+                && begin.next < first
+                && !self.may_have_all_behind(begin)
+        };
+        let (log, path) = (self.tiering.log, self.tiering.path.display());
+        if let Some(number) = objects.stored().find(is_part).map(|at| at.number) {
+            let name = object_name(objects.lineage(log).owner(number), number);
+            tracing::warn!(
+                %path, name, %first,
+                "this object is lost, damaged or cannot be read, and files go that have a part of it: this replica cannot make it again"
             );
         }
     }

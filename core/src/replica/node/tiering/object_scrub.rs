@@ -16,7 +16,11 @@
 //! Invariants:
 //! - one object that cannot be examined delays no other one: each has its own time, and suspects and the pass take turns;
 //! - files that have all of a suspect stay (see `local`), also after a restart: suspects are in a file of their own, which is written
-//!   when they change. Until all objects were listed since the start, no file goes. If that file is damaged, all are suspects then;
+//!   when they change. Where it cannot be written, what is there is made unreadable. If that file is damaged, all objects that files have
+//!   are suspects once all were listed. Until all objects were listed since the start, no file goes by this replica's own limits;
+//! - a discard removes no file of a suspect of which it leaves records. Until all objects were listed, the object that it cuts in two
+//!   counts as one, also at a restart (see `sequencer/replay.rs`, `Opened`): no file says so;
+//! - files that recovery put aside for suspects stay until there are none, and all objects were listed;
 //! - storing goes first: nothing is examined while there is something to store, to claim or to delete here, and an examination
 //!   gives way to it, up to [`GIVES_WAY_MAX`] times. Then it does not: in a busy log there is always something, and files wait;
 //! - a suspect is in the set of suspects, or under examination, until it was found to be sound: also if the job cannot be started;
@@ -364,7 +368,7 @@ impl Node {
     }
 
     /// The same, also of entries in files that recovery could not read: a later start can.
-    fn may_have_all_behind(&self, begin: Base) -> bool {
+    pub(super) fn may_have_all_behind(&self, begin: Base) -> bool {
         let put_aside = &self.writer.store.put_aside;
         self.has_all_behind(begin) || !put_aside.names.is_empty() && put_aside.from <= begin.raft
     }
@@ -426,19 +430,35 @@ impl Node {
         let objects = &self.replica.sequencer.committed().objects;
         let mut held = scrub.known_suspects();
         held.extend(scrub.examining.iter().map(|examining| examining.number));
-        // Until all objects were listed any can be one: a discard cuts this one in two. No other file goes before.
-        let is_unlisted =
-            self.options.object_scrub.is_some() && self.tiering.vault.is_some() && !scrub.memory.is_listed;
-        held.extend((scrub.memory.is_lost || is_unlisted).then(|| objects.number()));
-        if held.is_empty() {
-            return None;
-        }
         // No replica of this log makes objects of its ancestors.
         let own_from = objects.lineage(self.tiering.log).own_from();
         held.retain(|number| *number >= own_from);
-        let older = held.iter().filter_map(|number| self.held_of_run(*number)).min_by_key(|begin| begin.raft);
-        let mut held = objects.stored().filter(|at| held.contains(&at.number));
-        older.or_else(|| held.find(|at| self.may_have_all_behind(at.begin)).map(|at| at.begin))
+        // Until all objects were listed any can be one: a discard cuts the oldest one in two. No other file goes before.
+        let is_unlisted =
+            self.options.object_scrub.is_some() && self.tiering.vault.is_some() && !scrub.memory.is_listed;
+        let oldest = (scrub.memory.is_lost || is_unlisted).then(|| self.held_of_oldest(own_from)).flatten();
+        let older = held.iter().filter_map(|number| self.held_of_run(*number));
+        let rows = objects.stored().filter(|at| held.contains(&at.number)).map(|at| at.begin);
+        let row = rows.filter(|begin| self.may_have_all_behind(*begin)).take(1);
+        older.chain(row).chain(oldest).min_by_key(|begin| begin.raft)
+    }
+
+    /// Where the oldest object begins that has records which are not discarded, if it may have to be made again from the files here. In a
+    /// run its row says which one that is. Until the row was read it can be any object of the run, and this begins where the run does, or
+    /// the files here.
+    fn held_of_oldest(&self, own_from: u64) -> Option<Base> {
+        let objects = &self.replica.sequencer.committed().objects;
+        let run = objects.runs().next();
+        let oldest = match &run {
+            Some(_) => self.first_of_run().map(|(at, _)| at),
+            None => objects.stored().next(),
+        };
+        match (oldest, run) {
+            (Some(at), _) if at.number < own_from => None,
+            (Some(at), _) => Some(at.begin).filter(|begin| self.may_have_all_behind(*begin)),
+            (None, Some(run)) if run.rows.below > own_from => self.held_of_any(&run),
+            (None, _) => None,
+        }
     }
 
     /// Where an object begins that may have to be made again from the files here, and whose row is not in the log's table. Until its row was
@@ -448,6 +468,11 @@ impl Node {
         if let Some(begin) = self.tiering.scrub.begins.get(&number) {
             return Some(*begin).filter(|begin| self.may_have_all_behind(*begin));
         }
+        self.held_of_any(&run)
+    }
+
+    /// Where that is which the files here have of a run. It can be all of an object.
+    fn held_of_any(&self, run: &RowsRun) -> Option<Base> {
         let first = self.writer.archive.first();
         (first.raft < run.rows.end.raft).then_some(if first.raft < run.begin.raft {
             run.begin
@@ -516,8 +541,17 @@ impl Node {
             Ok(()) => (scrub.memory.saved, scrub.memory.is_changed) = (Some(known), false),
             Err(error) => {
                 let path = self.tiering.path.display();
-                tracing::warn!(%path, %error, "a restart would forget which objects are lost or damaged; it is tried again");
-                scrub.memory.save_at = now.plus(SCRUB_AGAIN);
+                // The disk may be full. Without a list a restart takes all objects for suspects.
+                let is_forgotten = match &scrub.memory.saved {
+                    Some(saved) if known.is_subset(saved) => false,
+                    _ => suspects::forget(&*store.disk).is_err(),
+                };
+                let what = match is_forgotten {
+                    true => "a restart would forget which objects are lost or damaged; it is tried again",
+                    false => "which objects are lost or damaged could not be written down; it is tried again",
+                };
+                tracing::warn!(%path, %error, "{what}");
+                (scrub.memory.saved, scrub.memory.save_at) = (None, now.plus(SCRUB_AGAIN));
             }
         }
     }

@@ -138,7 +138,7 @@ impl Node {
     }
 
     /// The first object of the oldest run that has records which are not discarded, and the sizes of those before it.
-    fn first_of_run(&self) -> Option<(StoredAt, u64)> {
+    pub(super) fn first_of_run(&self) -> Option<(StoredAt, u64)> {
         let committed = self.replica.sequencer.committed();
         let run = committed.objects.runs().next()?;
         let (_, objects) =

@@ -37,7 +37,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::options::log_options::LogOption;
 use crate::random::SplitMix;
-use crate::record::reference::{PAYLOAD_HEADER_BYTES, PayloadId, REFERENCE_BYTES, Reference};
+use crate::record::reference::{PAYLOAD_HEADER_BYTES, PayloadId, Reference};
 use crate::replica::node::fail;
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
 use crate::replica::queue::proposals::{BlockBuilder, Command, LogCommand, Proposal, StoredAt};
@@ -115,8 +115,8 @@ pub(in crate::replica::node) struct PayloadGate {
     /// The answer to it, and the last refusal that was reported.
     asked: Option<Ticket>,
     refused: Option<String>,
-    /// The queue knows that this leader says how many bytes go to the object store.
-    tells: bool,
+    /// The blocks of which the queue knows that this leader puts their payload into the object store.
+    tells: Option<Mixed>,
     /// Bytes by which blocks that were released are smaller than their appends.
     referred: u64,
     /// Slices were deleted as far as this entry, and when they are looked for again.
@@ -261,7 +261,7 @@ impl PayloadGate {
             asked_until: Moment::default(),
             asked: None,
             refused: None,
-            tells: false,
+            tells: None,
             referred: 0,
             swept: None,
             sweep_at: Moment::default(),
@@ -362,15 +362,14 @@ impl PayloadGate {
         term: Term,
         now: Moment,
     ) -> usize {
-        let mut gathered = match item {
-            // Where references would take more room than what they stand for, it stays: a block only becomes smaller.
-            Proposal::Data(gathered)
-                if refers == Some(Mixed(gathered.is_mixed()))
-                    && gathered.batches.len() * REFERENCE_BYTES < gathered.payload_bytes() =>
-            {
-                gathered
-            }
-            other => {
+        // Where references would take more room than what they stand for, it stays: a block only becomes smaller.
+        let more = match (&item, refers) {
+            (Proposal::Data(gathered), Some(Mixed(of_mixed))) => gathered.beyond_references(of_mixed),
+            _ => None,
+        };
+        let (mut gathered, more) = match (item, more) {
+            (Proposal::Data(gathered), Some(more)) => (gathered, more),
+            (other, _) => {
                 self.breaks = true;
                 self.hold(Held::Other(other));
                 return 0;
@@ -397,7 +396,6 @@ impl PayloadGate {
         slice.pieces.extend(gathered.take_payload());
         slice.add(&gathered);
         let slice = slice.id;
-        let more = beyond_references(&gathered);
         self.hold(Held::Block { slice, offset, breaks, gathered });
         more
     }
@@ -490,9 +488,9 @@ impl Node {
         {
             self.tiering.payloads.placement.begin(term, first);
         }
-        if self.tiering.payloads.tells != refers.is_some() {
-            self.tiering.payloads.tells = refers.is_some();
-            self.queue.tells_elsewhere(refers.is_some());
+        if self.tiering.payloads.tells != refers {
+            self.tiering.payloads.tells = refers;
+            self.queue.tells_elsewhere(refers.map(|Mixed(of_mixed)| of_mixed));
         }
         let gate = &self.tiering.payloads;
         if refers.is_none() && gate.is_empty() && gate.under_way == 0 && gate.outdated == 0 {
@@ -511,7 +509,7 @@ impl Node {
                 self.items.push_back(item);
                 continue;
             }
-            let refers = refers.filter(|_| !self.may_refuse_together(&item) || planted!(181));
+            let refers = refers.filter(|_| !self.may_refuse_together(&item) || planted!(182));
             elsewhere += self.tiering.payloads.take(item, refers, slice_bytes, term, now);
         }
         self.queue.goes_elsewhere(elsewhere);
@@ -685,7 +683,7 @@ impl Node {
             if !gate.held.iter().any(is_left) {
                 gate.slices.retain(|slice| slice.id != id);
             }
-            let more = beyond_references(&gathered);
+            let more = gathered.beyond_references(gathered.is_mixed()).unwrap_or(0);
             self.queue.went_elsewhere(more);
             match failure {
                 Some(error) => {
@@ -760,11 +758,6 @@ impl Node {
 /// Whether it is a command after which a log takes no appends.
 fn ends_log(item: &Proposal) -> bool {
     matches!(item, Proposal::Command(_, Command::Log(LogCommand::Seal { .. } | LogCommand::Drop { .. }), _))
-}
-
-/// The bytes by which a block of batches is larger than references to them.
-fn beyond_references(gathered: &BlockBuilder) -> usize {
-    gathered.payload_bytes().saturating_sub(gathered.batches.len() * REFERENCE_BYTES)
 }
 
 /// The error of appends whose slice could not be stored.

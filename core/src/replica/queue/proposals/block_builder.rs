@@ -2,7 +2,7 @@
 //! buffer of its own.
 
 use crate::record::batch::BatchHeader;
-use crate::record::reference::PayloadId;
+use crate::record::reference::{PayloadId, REFERENCE_BYTES};
 use crate::store::format::mixed::{RUN_BYTES, RUNS_MAX, TABLE_FIXED_BYTES};
 use crate::sync::completer::Completer;
 use crate::sync::completion::Ticket;
@@ -139,6 +139,14 @@ impl BlockBuilder {
     /// The bytes of all batches.
     pub(crate) fn payload_bytes(&self) -> usize {
         self.bytes - self.table_bytes()
+    }
+
+    /// The bytes by which it becomes smaller with references to its batches, if they go to the object store from blocks of logs of a shared
+    /// group, or from the others. None: it stays whole, because it is of the other kind, or references would not make it smaller.
+    pub(crate) fn beyond_references(&self, of_mixed: bool) -> Option<usize> {
+        let references = self.batches.len() * REFERENCE_BYTES;
+        let more = self.payload_bytes().checked_sub(references).filter(|more| *more > 0)?;
+        (self.is_mixed() == of_mixed).then_some(more)
     }
 
     /// Whether batches of `runs` runs, with this many bytes and records in all, can be added to this mixed block.

@@ -227,9 +227,10 @@ struct Inner {
     taken: usize,
     /// Of these, bytes that do not come into blocks, because they go to an object store.
     elsewhere: usize,
-    /// Of these, bytes of which the writer says in a moment how many go there, if it says so of any.
+    /// Of these, bytes of which the writer says in a moment that they go there, too.
     untold: usize,
-    tells_elsewhere: bool,
+    /// It says so of blocks of logs of a shared group, or of the others. None: of no block.
+    tells_elsewhere: Option<bool>,
     /// No awake thread will look at the queue: the next event has to wake one.
     unattended: bool,
     /// Whether the writer takes appends now.
@@ -252,8 +253,8 @@ impl Inner {
     /// Moves what the writer takes now to `items`: everything, or of a shared group as much as is one turn.
     fn take_items(&mut self, items: &mut VecDeque<Proposal>, block_bytes: usize) {
         if self.turns.is_empty() {
-            self.untold = std::mem::take(&mut self.bytes);
-            self.taken += self.untold;
+            self.taken += std::mem::take(&mut self.bytes);
+            self.untold = self.items.iter().map(|item| self.goes_elsewhere(item)).sum();
             (self.appends, self.commands) = (0, 0);
             self.front += self.items.len() as u64;
             *items = std::mem::take(&mut self.items);
@@ -261,9 +262,13 @@ impl Inner {
         }
         let most = self.turns.turn_bytes(self.front, block_bytes);
         let mut taken = 0;
+        self.untold = 0;
         while let Some(item) = self.items.front() {
-            match item {
+            self.untold += match item {
                 Proposal::Data(block) if taken > 0 && taken + block.bytes > most => break,
+                item => self.goes_elsewhere(item),
+            };
+            match item {
                 Proposal::Data(block) => {
                     taken += block.bytes;
                     self.appends -= block.batches.len();
@@ -279,13 +284,19 @@ impl Inner {
         }
         self.bytes -= taken;
         self.taken += taken;
-        self.untold = taken;
     }
 
-    /// Bytes that were taken and will be in blocks, as far as this is known.
+    /// The bytes of a proposal of which the writer will say that they go to an object store.
+    fn goes_elsewhere(&self, item: &Proposal) -> usize {
+        match (item, self.tells_elsewhere) {
+            (Proposal::Data(block), Some(is_mixed)) => block.beyond_references(is_mixed).unwrap_or(0),
+            _ => 0,
+        }
+    }
+
+    /// Bytes that were taken and will be in blocks.
     fn comes_into_blocks(&self) -> usize {
-        let untold = if self.tells_elsewhere { self.untold } else { 0 };
-        self.taken.saturating_sub(self.elsewhere + untold)
+        self.taken.saturating_sub(self.elsewhere + self.untold)
     }
 
     /// Whether the queue holds nothing that the writer takes now.
@@ -468,10 +479,12 @@ impl ProposalQueue {
         self.used.fetch_add(stored, Ordering::Relaxed);
     }
 
-    /// Whether the writer says of all bytes that it takes how many go to an object store. Until it has said so they do not count towards
-    /// the capacity: an append would be refused as if they came into the log.
-    pub(crate) fn tells_elsewhere(&self, tells: bool) {
-        self.lock().tells_elsewhere = tells;
+    /// The writer says of the bytes that it takes how many go to an object store: of blocks of logs of a shared group, or of the others; None:
+    /// of no block. Until it has said so, those do not count towards the capacity of which it will say so: an append would be refused
+    /// as if they came into the log. All others count.
+    pub(crate) fn tells_elsewhere(&self, of_mixed: Option<bool>) {
+        let mut inner = self.lock();
+        (inner.tells_elsewhere, inner.untold) = (of_mixed, 0);
     }
 
     /// Of the bytes that were taken, this many more go to an object store: they do not count towards the capacity.

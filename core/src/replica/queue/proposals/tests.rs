@@ -76,26 +76,49 @@ fn full_queue_returns_busy_and_full_log_returns_full() {
     assert_eq!(full.unwrap_err().kind(), ErrorKind::Full);
 }
 
-/// An append was refused as full while the writer passed on what it had taken: most of that goes to the object store.
+/// An append was refused as full while the writer passed on what it had taken: most of that goes to the object store. What stays whole did not
+/// count then, and the log grew beyond its capacity.
 #[test]
-fn bytes_that_go_elsewhere_count_for_no_moment() {
-    let push = |q: &ProposalQueue, bytes| {
-        let pushed = q.push_record(LogNumber::OWN, &vec![0; bytes], Stamp::default(), WaitLimit::None);
+fn bytes_count_as_the_writer_will_say_while_it_has_not_said_so() {
+    let push = |q: &ProposalQueue, log, bytes| {
+        let pushed = q.push_record(LogNumber(log), &vec![0; bytes], Stamp::default(), WaitLimit::None);
         pushed.map(drop).map_err(|error| error.kind())
     };
-    for (tells, elsewhere, second, third) in [
-        (false, 0, Err(ErrorKind::Full), Ok(())),
-        (true, 600, Ok(()), Ok(())),
-        (true, 0, Ok(()), Err(ErrorKind::Full)),
+    // One large batch, and many that are smaller than references to them.
+    let (large, small) = ((1, 600), (10, 16));
+    let full = Err(ErrorKind::Full);
+    for (tells, log, (count, bytes), second) in [
+        (None, 0, large, full),
+        (Some(false), 0, large, Ok(())),
+        (Some(false), 0, small, full),
+        // Blocks of a group that stay while those of one log go, and the other way round.
+        (Some(false), 1, large, full),
+        (Some(true), 1, large, Ok(())),
+        (Some(true), 0, large, full),
     ] {
         let q = queue(Some(1000));
         q.tells_elsewhere(tells);
-        assert_eq!(push(&q, 600), Ok(()));
-        take(&q);
-        assert_eq!(push(&q, 500), second);
-        q.goes_elsewhere(elsewhere);
-        assert_eq!(push(&q, 300), third);
+        for _ in 0..count {
+            assert_eq!(push(&q, log, bytes), Ok(()));
+        }
+        let items = take(&q);
+        assert_eq!(push(&q, log, 500), second, "{tells:?} {log} {count} {bytes}");
+        let is_mixed = tells.unwrap_or_default();
+        let elsewhere = items.iter().map(|item| match (item, tells) {
+            (Proposal::Data(block), Some(_)) => block.beyond_references(is_mixed).unwrap_or(0),
+            _ => 0,
+        });
+        q.goes_elsewhere(elsewhere.sum());
+        // It is the same once that was said.
+        let third = if second.is_ok() { Ok(()) } else { push(&q, log, 500) };
+        assert_eq!(third, second, "{tells:?} {log} {count} {bytes}");
     }
+    let q = queue(Some(1000));
+    q.tells_elsewhere(Some(false));
+    assert_eq!(push(&q, 0, 600), Ok(()));
+    take(&q);
+    q.tells_elsewhere(None);
+    assert_eq!(push(&q, 0, 500), full, "it does not lead any more");
 }
 
 /// Before, a replica that did not lead counted what it refused, and was busy for its callers, and as the next leader.

@@ -20,7 +20,7 @@ use crate::store::format::objects;
 use crate::store::format::segment::{HardState, Opening};
 use crate::store::read::chain::{KeptForSuspects, Learn};
 use crate::store::segment::Base;
-use crate::types::{EntryIndex, Index, LogNumber, SessionId, Timestamp};
+use crate::types::{EntryIndex, Index, LogId, LogNumber, SessionId, Timestamp};
 use bytes::Bytes;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -371,17 +371,28 @@ impl Learn for Replayed<'_> {
     }
 
     fn fresh_learner(&self) -> Box<dyn Learn + '_> {
+        Box::new(self.fresh())
+    }
+}
+
+impl Replayed<'_> {
+    fn fresh(&self) -> Self {
         let sequencer = Sequencer::new(self.sequencer.me, Membership::default(), self.options);
-        Box::new(Replayed { sequencer, options: self.options })
+        Self { sequencer, options: self.options }
     }
 }
 
 /// The same at a replica that opens its log: files stay that have an object which is suspected to be lost or damaged. Even if a block
 /// says that they are not needed, they may be its last copy.
+///
+/// Invariant: what a replica holds while it has not listed its objects, a restart holds, too. It holds the files of the object that a
+/// discard has cut in two, because any object can be lost then. That is in no file, as nobody knows yet whether it is a suspect.
 pub(crate) struct Opened<'a> {
     pub(crate) replayed: Replayed<'a>,
     /// The numbers of the suspects. None: they are not known, and any object can be one.
     pub(crate) suspects: Option<BTreeSet<u64>>,
+    /// The log, if its objects are listed once it is open.
+    pub(crate) lists: Option<LogId>,
 }
 
 impl Opened<'_> {
@@ -398,7 +409,22 @@ impl Opened<'_> {
                 |number: &u64| objects.run_of(*number).map(|run| (run.begin.raft, run.rows.end.raft));
             rows.chain(suspects.iter().filter_map(of_run))
         });
-        begins.reduce(|(first, last), (from, to)| (first.min(from), last.max(to)))
+        begins
+            .chain(self.cut_by_discard())
+            .reduce(|(first, last), (from, to)| (first.min(from), last.max(to)))
+    }
+
+    /// The same of the object that a discard has cut in two, if it can be lost. Files before the log's first record have the rest of it.
+    fn cut_by_discard(&self) -> Option<(EntryIndex, EntryIndex)> {
+        let committed = self.replayed.sequencer.committed();
+        let objects = &committed.objects;
+        let own_from = objects.lineage(self.lists?).own_from();
+        // Without the rows of a run it can be any object of the run.
+        let (below, begin, last) = match objects.runs().next() {
+            Some(run) => (run.rows.below, run.begin, run.rows.end.raft),
+            None => objects.stored().next().map(|at| (at.number + 1, at.begin, at.begin.raft))?,
+        };
+        (below > own_from && begin.next < committed.first).then_some((begin.raft, last))
     }
 }
 
@@ -429,7 +455,11 @@ impl Learn for Opened<'_> {
     }
 
     fn fresh_learner(&self) -> Box<dyn Learn + '_> {
-        self.replayed.fresh_learner()
+        Box::new(Opened {
+            replayed: self.replayed.fresh(),
+            suspects: self.suspects.clone(),
+            lists: self.lists,
+        })
     }
 }
 

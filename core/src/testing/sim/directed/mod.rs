@@ -635,8 +635,8 @@ mod tests {
         assert_eq!(segment_before_a_gap_in_the_numbers_is_repaired(), Ok(()));
     }
 
-    /// A replica that was removed ran on, with files that begin before an entry which a damaged replica lacked, and which all members had
-    /// discarded. The check took the entry to be there, although the removed replica had never got it, and is not asked.
+    /// A replica that was removed ran on, and had an entry which a damaged replica lacked, and which all members had discarded. The check took
+    /// the entry to be there, although the removed replica is not asked.
     #[test]
     fn replica_that_was_removed_does_not_count_as_having_an_entry() {
         let mut stage = Stage::new(3, 0).unwrap();

@@ -4,6 +4,7 @@
 
 use super::super::super::Node;
 use super::super::examination::Verdict;
+use super::super::jobs::JobDone;
 use super::super::object_scrub::ObjectScrub;
 use super::Going;
 use crate::cluster::memory_transport::MemoryNetwork;
@@ -11,9 +12,11 @@ use crate::cluster::options::{Bootstrap, ClusterOptions};
 
 use crate::disk::sim::{Call, Damage, Fault, Landed, SimDisk, Trouble};
 use crate::disk::{Disk as _, SECTOR_BYTES};
+use crate::error::{Error, ErrorKind};
 use crate::inspect::{Event, Inspector};
 use crate::options::Options;
 use crate::record::batch::Stamp;
+use crate::record::crc::crc32c;
 use crate::replica::node::MARKER_DELAY;
 use crate::replica::node::driver::DrivenNode as _;
 use crate::replica::open::open;
@@ -30,10 +33,11 @@ use crate::store::recovery::gap::{Look, Place, Probe};
 use crate::store::segment::{Base, Segment, file_name};
 use crate::sync::clock::Moment;
 use crate::types::{EntryIndex, Index, LogNumber, NodeId, SegmentId, Term, Timestamp};
-use crate::vault::MemoryVault;
+use crate::vault::{HookedVault, MemoryVault};
 use bytes::Bytes;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 fn options() -> Options {
     let cluster = ClusterOptions::new(NodeId(2), Bootstrap::Init, MemoryNetwork::new().transport());
@@ -443,8 +447,7 @@ fn discard_keeps_the_files_of_a_lost_object_that_is_left_in_part() {
         let disk = SimDisk::default();
         let mut node = node_on(&disk, options());
         fill_segments(&mut node, 5);
-        let bases: Vec<Base> =
-            node.writer.store.segments.snapshot().iter().map(|segment| segment.base).collect();
+        let bases = bases(&node);
         store_object(&mut node, 0, bases[0], bases[2]);
         store_object(&mut node, 1, bases[2], bases[4]);
         if is_lost {
@@ -453,13 +456,7 @@ fn discard_keeps_the_files_of_a_lost_object_that_is_left_in_part() {
         } else {
             node.suspect_object(1, Moment::START);
         }
-        let discard = Command::Discard { first: bases[3].next };
-        node.replica.command(discard, None, Moment::START, &mut node.writer.plan).unwrap();
-        step(&mut node, Moment::START, Work::default());
-        assert!(node.keep_commit(node.replica.sequencer.committed().raft));
-        step(&mut node, Moment::START, Work::default());
-        step(&mut node, Moment::START, Work::default());
-        assert_eq!(node.droppable, bases[3].next);
+        discard(&mut node, bases[3].next);
         assert_eq!(node.writer.store.segments.snapshot()[0].base, bases[2]);
         assert!(node.tiering.holds_discarded);
         // A restart keeps them, too, and so does its first look at the objects.
@@ -475,6 +472,118 @@ fn discard_keeps_the_files_of_a_lost_object_that_is_left_in_part() {
         node.drop_discarded(node.known_commit());
         assert_eq!(node.writer.store.segments.snapshot()[0].base, bases[3]);
         assert!(!node.tiering.holds_discarded);
+    }
+}
+
+/// Options with an object store that does not answer.
+fn without_answer() -> Options {
+    let vault = HookedVault::new(Arc::new(MemoryVault::default()));
+    vault.set(|_, _| Err(Error::new(ErrorKind::Unavailable, "no answer")));
+    Options { vault: Some(Arc::new(vault)), ..options() }
+}
+
+/// Discards the records before this one, durably.
+fn discard(node: &mut Node, first: Index) {
+    let discard = Command::Discard { first };
+    node.replica.command(discard, None, Moment::START, &mut node.writer.plan).unwrap();
+    step(node, Moment::START, Work::default());
+    assert!(node.keep_commit(node.replica.sequencer.committed().raft));
+    step(node, Moment::START, Work::default());
+    step(node, Moment::START, Work::default());
+    assert_eq!(node.droppable, first);
+}
+
+fn bases(node: &Node) -> Vec<Base> {
+    node.writer.store.segments.snapshot().iter().map(|segment| segment.base).collect()
+}
+
+/// A discard cut a lost object in two while the store could not be listed, and its files stayed. The next restart removed them, on every
+/// replica: the object was in no list of suspects yet.
+#[test]
+fn every_restart_keeps_the_files_of_a_cut_object_until_objects_are_listed() {
+    let disk = SimDisk::default();
+    let mut node = node_on(&disk, without_answer());
+    fill_segments(&mut node, 5);
+    let at = bases(&node);
+    store_object(&mut node, 0, at[0], at[2]);
+    store_object(&mut node, 1, at[2], at[4]);
+    node.drop_discarded(node.known_commit());
+    assert!(!node.tiering.holds_discarded, "nothing would go");
+    discard(&mut node, at[3].next);
+    let mut restarted = disk.clone();
+    for _ in 0..3 {
+        assert_eq!(bases(&node)[0], at[2]);
+        assert!(node.tiering.holds_discarded);
+        restarted = SimDisk::new(restarted.visible());
+        node = node_on(&restarted, without_answer());
+        node.publish_objects(Moment::START);
+    }
+    node.end_listing(Ok([].into()), Moment::START);
+    node.drop_discarded(node.known_commit());
+    assert_eq!(bases(&node)[0], at[3]);
+    // Without an object store nobody would list them.
+    let restarted = open(Arc::new(SimDisk::new(disk.visible())), &options()).unwrap();
+    assert_eq!(restarted.segments.snapshot()[0].base, at[3]);
+}
+
+/// The same of an object in a run of older rows: which one was cut is known once the rows were read. All files of the run stayed also then.
+#[test]
+fn files_of_a_run_go_once_its_rows_say_which_object_is_cut() {
+    let disk = SimDisk::default();
+    let mut node = node_on(&disk, without_answer());
+    fill_segments(&mut node, 9);
+    let at = bases(&node);
+    for number in 0..4 {
+        let n = 2 * number as usize;
+        store_object(&mut node, number, at[n], at[n + 2]);
+    }
+    let objects = &node.replica.sequencer.committed().objects;
+    let (rows, run) = (objects.first_rows(2).unwrap(), objects.stored().take(2).collect::<Vec<_>>());
+    let moved = ObjectCommand::MoveRows { below: 2, holder: 3, offset: 5000, crc: crc32c(&rows) };
+    node.replica.command(Command::Object(moved), None, Moment::START, &mut node.writer.plan).unwrap();
+    step(&mut node, Moment::START, Work::default());
+    discard(&mut node, at[3].next);
+    assert_eq!(bases(&node)[0], at[0]);
+    // So does a restart.
+    let restarted = node_on(&SimDisk::new(disk.visible()), without_answer());
+    assert_eq!(bases(&restarted)[0], at[0]);
+    node.end_rows_job(JobDone::FetchedRun(2, Ok((run, true))), Moment::START).unwrap();
+    node.drop_discarded(node.known_commit());
+    assert_eq!(bases(&node)[0], at[2]);
+    let restarted = node_on(&SimDisk::new(disk.visible()), without_answer());
+    assert_eq!(bases(&restarted)[0], at[2]);
+    node.end_listing(Ok([].into()), Moment::START);
+    node.drop_discarded(node.known_commit());
+    assert_eq!(bases(&node)[0], at[3]);
+}
+
+/// The disk was full, the list of suspects could not be written, and a restart removed the last copy of one.
+#[test]
+fn suspects_that_cannot_be_written_down_are_not_forgotten() {
+    let (disk, mut node, _) = almost_released();
+    node.say_here(Moment::START).unwrap();
+    sync(&mut node);
+    let eio =
+        Fault { call: Some(Call::Write), nth: 1, lasting: true, trouble: Trouble::Eio(Landed::Nothing) };
+    for is_full in [true, false] {
+        if !is_full {
+            disk.limit_space(None);
+            disk.plan(eio);
+        }
+        node.suspect_object(0, Moment::START);
+        node.save_suspects(Moment::START);
+        let restarted = SimDisk::new(disk.visible());
+        assert!(suspects::read(&restarted, node.tiering.log).is_err(), "{is_full}");
+        let opened = open(Arc::new(restarted), &options()).unwrap();
+        assert_eq!(opened.segments.len(), 5, "{is_full}");
+        disk.heal();
+        disk.limit_space(None);
+        // It is written as soon as it can be, also if it is the same list again.
+        let later = Moment::START.plus(Duration::from_secs(60));
+        node.save_suspects(later);
+        assert_eq!(suspects::read(&disk, node.tiering.log).unwrap(), [0].into());
+        node.tiering.scrub = ObjectScrub::default();
+        suspects::replace(&disk, node.tiering.log, &[].into()).unwrap();
     }
 }
 
