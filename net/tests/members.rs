@@ -48,7 +48,7 @@ impl Networks {
         let networks = [self.0[1].clone(), self.0[2].clone()];
         let options = LogsOptions::default().groups(1).options(small()).cluster(move |group| {
             let n = group as usize;
-            cluster(node, bootstraps[n].clone(), &networks[n])
+            cluster(node, bootstraps[n], &networks[n])
         });
         Logs::open(dir.join("named"), options).unwrap()
     }
