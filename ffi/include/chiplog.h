@@ -297,6 +297,26 @@
 #define CHIPLOG_CODEC_ZSTD 2
 
 /**
+ * It is not known how durable the records are: a server of an earlier version acknowledged them. Also of a command.
+ */
+#define CHIPLOG_DURABILITY_UNKNOWN 0
+
+/**
+ * The records are on stable storage at a majority of the voters. Of a log on its own: on its disk.
+ */
+#define CHIPLOG_DURABILITY_MAJORITY 1
+
+/**
+ * The same. Soon after, within about the leader's slice_interval_ms, they are in the object store, too.
+ */
+#define CHIPLOG_DURABILITY_MAJORITY_SLICES 2
+
+/**
+ * The records are in the object store, and a reference to them is on stable storage at a majority of the voters.
+ */
+#define CHIPLOG_DURABILITY_OBJECT 3
+
+/**
  * Read from any replica: acknowledged records become visible after a moment.
  */
 #define CHIPLOG_READ_FROM_ANY 0
@@ -629,6 +649,14 @@ typedef struct {
    * The number of records: at least 1. Their indexes are consecutive.
    */
   uint64_t count;
+  /**
+   * How durable the records were when they were acknowledged: CHIPLOG_DURABILITY_...
+   */
+  uint32_t durability;
+  /**
+   * Not used; 0.
+   */
+  uint32_t reserved;
 } chiplog_appended_t;
 
 /**
@@ -1612,6 +1640,12 @@ chiplog_status_t chiplog_trace(chiplog_trace_fn callback,
                                chiplog_error_t **error);
 
 /**
+ * Returns the name of a durability, CHIPLOG_DURABILITY_...: "majority", "majority+slices" or "object"; else "unknown".
+ * Ownership: the text is valid for ever. Any thread. Never blocks.
+ */
+const char *chiplog_durability_name(uint32_t durability);
+
+/**
  * Fills options with their defaults. `size`: sizeof(chiplog_log_options_t).
  * Ownership: the caller owns `options`, which has `size` bytes. Does nothing if it is NULL. Any thread. Never blocks.
  */
@@ -1657,7 +1691,8 @@ chiplog_status_t chiplog_log_close(chiplog_log_t *log,
 const char *chiplog_log_path(const chiplog_log_t *log);
 
 /**
- * Appends one record and blocks until it is durable. `*index` (may be NULL) is its index.
+ * Appends one record and blocks until it is durable. `*index` (may be NULL) is its index. To learn how durable
+ * it is, wait for a ticket of chiplog_log_submit instead.
  * Ownership: all borrowed. Any thread, many at once: they share writes and syncs. Blocks.
  * Errors: TOO_LARGE, FULL, BUSY, CLOSED, FORKED: the record is not in the log; POISONED: the outcome is unknown.
  */
@@ -2065,7 +2100,7 @@ void chiplog_batch_close(chiplog_batch_t *batch);
 
 /**
  * Blocks until the append is durable or has failed, for up to `timeout_ms`; CHIPLOG_FOREVER means no limit. The
- * result can be read again. `*placed` (may be NULL) is the position.
+ * result can be read again. `*placed` (may be NULL) is the position, and says how durable the records are.
  * Ownership: borrowed. Any thread, many at once. Blocks.
  * Errors: TIMEOUT: the append is still in flight and MAY STILL BECOME DURABLE: wait for this ticket again. Other
  * errors: see the function that returned the ticket, and for a producer's ticket chiplog_producer_submit.
@@ -2782,7 +2817,7 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_producer_try_send(chiplog_producer_t *
                                            chiplog_error_t **error);
 
 /**
- * As chiplog_producer_send, and calls `callback` once, on the client's thread, with the record's index or with an
+ * As chiplog_producer_send, and calls `callback` once, on the client's thread, with the record's position, or with an
  * error. SEQUENCE_FORGOTTEN means that the record IS IN THE LOG; TIMEOUT and CLOSED mean that it may be.
  * Ownership: `data` borrowed for the call, `context` until the callback was called. Any thread, many at once.
  * Errors: as chiplog_producer_send; `callback` is not called then.
@@ -2795,7 +2830,8 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_producer_send_with(chiplog_producer_t 
                                             chiplog_error_t **error);
 
 /**
- * Appends a record and blocks until it is in the log. `*index` (may be NULL) is its index.
+ * Appends a record and blocks until it is in the log. `*index` (may be NULL) is its index. To learn how
+ * durable it is, wait for a ticket of chiplog_producer_submit instead.
  * Ownership: borrowed. Any thread, many at once. Blocks.
  * Errors: those of chiplog_producer_send, and of the delivery: SEQUENCE_FORGOTTEN: the record IS IN THE LOG;
  * TIMEOUT, CLOSED: it may be; FULL, BUSY, TOO_MANY_SESSIONS: it is not.
@@ -2829,7 +2865,7 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_producer_try_submit(chiplog_producer_t
 
 /**
  * Buffers `count` records as a batch of their own, each copied from the caller's memory. Either all of them are in
- * the log, at consecutive indexes, or none. Calls `callback` once with the index of the first, as
+ * the log, at consecutive indexes, or none. Calls `callback` once with their position, as
  * chiplog_producer_send_with does.
  * Ownership: records borrowed for the call, `context` until the callback was called. Any thread, many at once. Waits
  * for space. Errors: as chiplog_producer_send_with; INVALID_ARGUMENT: no records.

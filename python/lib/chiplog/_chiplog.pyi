@@ -38,6 +38,7 @@ def logging_changed() -> None: ...
 _T = TypeVar("_T")
 _Dir: TypeAlias = str | PathLike[str]
 _Codec: TypeAlias = Literal["none", "lz4", "zstd"]
+_Durability: TypeAlias = Literal["majority", "majority+slices", "object"]
 _From: TypeAlias = int | Start | None
 # Within class Logs, `list` is its method.
 _NamedLogs: TypeAlias = list[NamedLog]
@@ -255,6 +256,13 @@ class Ticket:
         """Returns whether it has an outcome, success or failure. `wait` returns which.
 
         Does not block."""
+    @property
+    def durability(self) -> _Durability | None:
+        """How durable the append was when it was acknowledged: "majority", "majority+slices" or "object". None: it has
+        no outcome yet, it has failed, it is a command, or the server is of an earlier version and does not tell.
+
+        "majority": on stable storage at a majority of the voters. "majority+slices": the same, and soon after in the
+        object store, too. "object": in the object store, and a reference to it at a majority. Does not block."""
     def add_done_callback(self, fn: Callable[[Ticket], object]) -> None:
         """Calls `fn(ticket)` once it has an outcome, success or failure. Returns None.
 

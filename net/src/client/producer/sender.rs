@@ -20,11 +20,12 @@ use crate::client::cluster::leader_watchdog::LeaderWatchdog;
 use crate::client::retry::backoff::Backoff;
 use crate::client::retry::deadline::{after, within};
 use crate::client::{Client, ErrorClass};
+use crate::wire::durability;
 use crate::wire::proto::v1::append_response::Result as Outcome;
 use crate::wire::proto::v1::{AppendRequest, AppendResponse, InfoRequest, Refused};
 use crate::wire::status::{from_status, leader_of, reported};
 use bytes::Bytes;
-use chiplog::{Batch, BatchBuilder, Codec, Error, ErrorKind, Index, Result, Sequence, SessionId};
+use chiplog::{Appended, Batch, BatchBuilder, Codec, Error, ErrorKind, Index, Result, Sequence, SessionId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -322,7 +323,8 @@ impl SenderTask {
         };
         let result = match answer.result {
             Some(Outcome::Appended(at)) if at.count == front.batch.count() && at.first > 0 => {
-                Ok(Index(at.first))
+                let durability = durability::from_wire(at.durability);
+                Ok(Appended { durability, ..Appended::new(Index(at.first), at.count) })
             }
             Some(Outcome::Refused(refused)) => {
                 let mut broken = Broken::from(refused);
@@ -349,7 +351,7 @@ impl SenderTask {
         Ok(())
     }
 
-    fn settle_front(&mut self, result: &Result<Index>) {
+    fn settle_front(&mut self, result: &Result<Appended>) {
         if let Some(sent) = self.unacked.pop_front() {
             self.accumulator.settle(sent.waiting, result);
         }
