@@ -1051,7 +1051,7 @@ typedef struct {
    */
   size_t size;
   /**
-   * Its number, which no other log of this directory ever had.
+   * Its number, which no other log of this directory, or of these servers, ever had.
    */
   uint32_t number;
   /**
@@ -1079,9 +1079,14 @@ typedef struct {
    */
   uint8_t sealed;
   /**
+   * 1: its group does not run on the server that answered, which knows none of the values from first_index to sealed.
+   * chiplog_client_info of a client of the log returns them. Else 0.
+   */
+  uint8_t elsewhere;
+  /**
    * Not used; must be 0.
    */
-  uint8_t reserved[7];
+  uint8_t reserved[6];
   /**
    * Its permanent id: 32 hexadecimal digits and a NUL.
    */
@@ -3039,6 +3044,38 @@ chiplog_status_t chiplog_follower_close(chiplog_follower_t *follower,
                                         chiplog_error_t **error);
 
 /**
+ * Returns an option of the log, as its leader knows it. `*is_set` is 1 and `*value` its value; or `*is_set` and `*value`
+ * are 0: the option is not set, and the leader's own applies. `name` is as in chiplog_log_option_t. `value` and `is_set`
+ * may be NULL.
+ * Ownership: all borrowed for the call. Any thread. Blocks for up to the client's timeout_ms.
+ * Errors: as chiplog_client_info; INVALID_ARGUMENT: an unknown name; UNSUPPORTED: the log has an option that this library
+ * does not know; PERMISSION_DENIED.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_client_log_option(const chiplog_client_t *client,
+                                           const char *name,
+                                           uint64_t *value,
+                                           uint8_t *is_set,
+                                           chiplog_error_t **error);
+
+/**
+ * Sets or unsets options of the log: all changes at once, or none. Options that are not named do not change. Waits until
+ * the change is committed: from then on each leader uses it. A limit of retention below what the log holds discards records
+ * at once, for good. `timeout_ms`, 1 to 600,000: how long the leader waits for members that have not yet confirmed that
+ * they support options of the log. A named log has three options of its own, see chiplog_log_option_t; the others are set
+ * by a client of its group, whose option `log` is "_group-1" and so on.
+ * Ownership: all borrowed for the call. Any thread. Blocks for up to `timeout_ms` and 5 s, or for the client's timeout_ms if
+ * that is longer.
+ * Errors: INVALID_ARGUMENT: an option, its value or its bounds; UNSUPPORTED: a member runs an earlier version; NOT_FOUND:
+ * the log was deleted; PERMISSION_DENIED; as chiplog_client_info. After TIMEOUT and UNAVAILABLE the change may or may not
+ * take effect. Repeating the call does no harm.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_client_set_log_options(const chiplog_client_t *client,
+                                                const chiplog_log_option_t *changes,
+                                                size_t count,
+                                                uint64_t timeout_ms,
+                                                chiplog_error_t **error);
+
+/**
  * Creates a named log, and returns once it can be appended to. A client whose options have its name in `log` then
  * connects to it. A name is 1 to 249 of the characters `A-Z a-z 0-9 . _ -`, does not begin with `_`, and can end with
  * `/` and a partition's number. `beside`: the name of a log in whose group it is created; NULL: the group with the fewest
@@ -3069,6 +3106,20 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_client_delete_log(const chiplog_client
 CHIPLOG_MUST_USE chiplog_status_t chiplog_client_seal_log(const chiplog_client_t *client,
                                          const char *name,
                                          chiplog_error_t **error);
+
+/**
+ * Calls `callback` on this thread with each named log of the servers whose name begins with `prefix`, by name; NULL: all.
+ * The state is as the leader of the catalogue knows it. The list is complete before the first call. The callback may call
+ * any function.
+ * Ownership: all borrowed for the call. Any thread. Blocks for up to the client's timeout_ms for each 1,000 logs, and
+ * while the callback runs.
+ * Errors: as chiplog_client_create_log; `callback` is not called then.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_client_list_logs(const chiplog_client_t *client,
+                                          const char *prefix,
+                                          chiplog_log_info_fn callback,
+                                          void *context,
+                                          chiplog_error_t **error);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -92,6 +92,40 @@ async fn refusal_by_a_quota_says_how_long_to_wait() {
 }
 
 #[tokio::test]
+async fn client_sets_options_of_a_log_and_of_its_group() {
+    let mut named = Named::new().await;
+    named.create("orders").await.unwrap();
+    let orders = named.client("orders").await;
+    assert!(orders.log_options().await.unwrap().is_empty());
+    let (age, rate) = (LogOption::RetentionAge, LogOption::AppendBytesPerSecond);
+    orders.set_log_options(&[(age, Some(60_000)), (rate, Some(u64::MAX))], PATIENCE).await.unwrap();
+    let options = orders.log_options().await.unwrap();
+    assert_eq!(options.iter().collect::<Vec<_>>(), [(age, 60_000), (rate, u64::MAX)]);
+    assert_eq!(named.logs.get("orders").unwrap().log_options(), options);
+    orders.set_log_options(&[(age, None)], PATIENCE).await.unwrap();
+    assert_eq!(orders.log_options().await.unwrap().get(age), None);
+    for wrong in [
+        vec![],
+        vec![(age, Some(0))],
+        vec![(age, None), (age, Some(7))],
+        vec![(LogOption::SessionsMax, Some(7))],
+    ] {
+        let refused = orders.set_log_options(&wrong, PATIENCE).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{wrong:?}: {refused}");
+    }
+    let group = named.client("_group-1").await;
+    group.set_log_options(&[(LogOption::SessionsMax, Some(7))], Duration::ZERO).await.unwrap();
+    assert_eq!(group.log_options().await.unwrap().get(LogOption::SessionsMax), Some(7));
+    let default = named.client("").await;
+    assert!(default.log_options().await.unwrap().is_empty());
+    default.set_log_options(&[(LogOption::RetentionBytes, Some(1 << 30))], PATIENCE).await.unwrap();
+    assert_eq!(named.one.log.log_options().get(LogOption::RetentionBytes), Some(1 << 30));
+    named.delete("orders").await;
+    let gone = orders.set_log_options(&[(age, Some(60_000))], PATIENCE).await.unwrap_err();
+    assert_eq!(gone.kind(), ErrorKind::NotFound, "{gone}");
+}
+
+#[tokio::test]
 async fn each_log_has_its_own_records_sessions_and_discards() {
     let mut named = Named::new().await;
     let (orders, users) = (named.create("orders").await.unwrap(), named.create("users/7").await.unwrap());

@@ -16,7 +16,9 @@ use super::{ClientOptions, Closed, ProducerOptions, ReadFrom, ReaderOptions, Rem
 use crate::client::own_thread;
 use crate::client::own_thread::{AtWork, For};
 use chiplog::internal::ForkGuard;
-use chiplog::{Appended, Durability, Error, ErrorKind, Index, LogInfo, Result, SessionId, Start};
+use chiplog::{
+    Appended, Durability, Error, ErrorKind, Index, LogInfo, LogOption, LogOptions, Result, SessionId, Start,
+};
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
@@ -224,6 +226,22 @@ impl Client {
     /// Those of the async method.
     pub fn list_logs(&self, prefix: &str) -> Result<Vec<LogInfo>> {
         self.runtime.wait(self.client.list_logs(prefix))
+    }
+
+    /// See [`super::Client::log_options`].
+    ///
+    /// # Errors
+    /// Those of the async method.
+    pub fn log_options(&self) -> Result<LogOptions> {
+        self.runtime.wait(self.client.log_options())
+    }
+
+    /// See [`super::Client::set_log_options`].
+    ///
+    /// # Errors
+    /// Those of the async method.
+    pub fn set_log_options(&self, changes: &[(LogOption, Option<u64>)], timeout: Duration) -> Result<()> {
+        self.runtime.wait(self.client.set_log_options(changes, timeout))
     }
 
     /// See [`super::Client::open_session`].

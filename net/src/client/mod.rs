@@ -16,6 +16,7 @@ pub(crate) mod own_thread;
 pub(crate) mod retry;
 
 pub mod blocking;
+mod log_options;
 mod named_logs;
 mod producer;
 mod reader;
@@ -288,12 +289,22 @@ impl Client {
 
     /// The same over a connection to the leader.
     async fn call_leader<Q: Clone, A>(&self, request: Q, call: impl Fn(Shown, Q) -> Call<A>) -> Result<A> {
-        let deadline = self.deadline();
+        self.call_leader_for(self.options().attempt_timeout, request, call).await
+    }
+
+    /// The same, for a call of which one attempt may take `attempt`, even if that is longer than the client's time limits.
+    async fn call_leader_for<Q: Clone, A>(
+        &self,
+        attempt: Duration,
+        request: Q,
+        call: impl Fn(Shown, Q) -> Call<A>,
+    ) -> Result<A> {
+        let deadline = retry::deadline::within(self.options().timeout.max(attempt));
         let (min, max) = (self.options().backoff_min, self.options().backoff_max);
         let (mut backoff, mut search) = (Backoff::new(min, max), Backoff::searching(min, max));
         loop {
             let leader = self.servers().leader(deadline).await?;
-            let until = deadline.min(retry::deadline::within(self.options().attempt_timeout));
+            let until = deadline.min(retry::deadline::within(attempt));
             let channel = self.servers().call_channel(&leader)?;
             let (asked, mut watchdog) = (Some(leader.clone()), LeaderWatchdog::default());
             let answered = tokio::select! {
