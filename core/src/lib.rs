@@ -71,7 +71,7 @@ pub use read::view::Start;
 pub use record::batch::{Batch, BatchBuilder};
 pub use record::compression::Codec;
 pub use store::segment::ReadMode;
-pub use sync::completion::{Appended, Ticket, TicketValue};
+pub use sync::completion::{Appended, Durability, Ticket, TicketValue};
 pub use sync::event_fd::Signal;
 #[cfg(feature = "testing")]
 #[doc(hidden)]

@@ -223,8 +223,11 @@ fn resend(run: &Run, log: &Log, bounds: &Bounds) -> Result<(), Wrong> {
         for (batch, appended) in &sent[bounds.acknowledged[thread]..bounds.submitted[thread]] {
             let got = log.append(batch)?;
             let there = appended.last() <= last;
-            let wanted = if there { *appended } else { Appended { first: next, count: batch.count() } };
-            ensure!(got == wanted, "thread {thread} got {got:?}, not {wanted:?}");
+            let wanted = if there { *appended } else { Appended::new(next, batch.count()) };
+            ensure!(
+                (got.first, got.count) == (wanted.first, wanted.count),
+                "thread {thread} got {got:?}, not {wanted:?}"
+            );
             next = next.max(got.last().next());
         }
     }

@@ -4,8 +4,7 @@
 
 use chiplog::follower::FollowFrom;
 use chiplog::{
-    Appended, BatchBuilder, Codec, ErrorKind, Index, Log, Options, ReadMode, ReadOnlyLog, Sequence, Start,
-    Timestamp,
+    BatchBuilder, Codec, ErrorKind, Index, Log, Options, ReadMode, ReadOnlyLog, Sequence, Start, Timestamp,
 };
 use std::time::{Duration, Instant};
 
@@ -144,7 +143,7 @@ fn batches_of_every_codec_and_of_large_size_are_read() {
             b.push(&record(i)).unwrap();
         }
         let at = log.append(&b.build().unwrap()).unwrap();
-        assert_eq!(at, Appended { first: Index(next), count: 1000 });
+        assert_eq!((at.first, at.count), (Index(next), 1000));
         next += 1000;
     }
     let big = vec![7; 16 << 20];

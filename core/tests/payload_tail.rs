@@ -9,7 +9,7 @@ use chiplog::backup::{Backup, RestoreOptions};
 use chiplog::cluster::Role;
 use chiplog::transport::MemoryNetwork;
 use chiplog::vault::{MemoryVault, ObjectInfo, Vault};
-use chiplog::{Error, ErrorKind, Index, Log, LogId, LogOption, NodeId, Options, Sequence, Start};
+use chiplog::{Durability, Error, ErrorKind, Index, Log, LogId, LogOption, NodeId, Options, Sequence, Start};
 use object_class::{Cluster, eventually, is_on};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -450,19 +450,26 @@ fn append_waits_for_slices_for_a_while() {
     assert_eq!(log.metrics().unstored_confirmations, 0);
     vault.refuse(Some("/s/"));
     let begun = Instant::now();
-    assert_eq!(log.append(b"small").unwrap(), Index(2));
+    let small = log.submit(b"small").unwrap();
+    assert_eq!((small.durability(), small.wait().unwrap()), (None, Index(2)));
+    assert_eq!(small.durability(), Some(Durability::MajoritySlices));
     assert_eq!(log.metrics().unstored_confirmations, 1);
     assert!(begun.elapsed() >= Duration::from_secs(9), "{:?}", begun.elapsed());
     assert!(log.is_in_store(Index(1)) && !log.is_in_store(Index(2)));
     vault.refuse(None);
     eventually("it is in a slice", || log.is_in_store(Index(2)));
-    assert_eq!(log.append(b"small").unwrap(), Index(3));
+    assert_eq!(small.durability(), Some(Durability::MajoritySlices), "as it was acknowledged");
+    let small = log.submit(b"small").unwrap();
+    assert_eq!(small.wait().unwrap(), Index(3));
+    assert_eq!(small.durability(), Some(Durability::Object));
     assert!(log.is_in_store(Index(3)));
     assert_eq!(log.metrics().unstored_confirmations, 1);
     // Without slices of entries none is in the store, whatever the log's option says; without the class none has to be.
     log.close().unwrap();
     let log = open(dir.path(), options(&vault).payload_slices(false).slice_interval(None));
-    assert_eq!(log.append(b"small").unwrap(), Index(4));
+    let small = log.submit(b"small").unwrap();
+    assert_eq!(small.wait().unwrap(), Index(4));
+    assert_eq!(small.durability(), Some(Durability::Majority));
     assert_eq!(log.metrics().unstored_confirmations, 1);
     log.set_log_options(&[(LogOption::PayloadSlices, Some(0))], Duration::from_secs(20)).unwrap();
     assert_eq!(log.append(b"small").unwrap(), Index(5));
@@ -487,6 +494,7 @@ fn all_that_was_acknowledged_comes_back_at_each_moment() {
             n += 1;
             assert_eq!(ticket.wait().unwrap(), Index(n));
             assert!(log.is_in_store(Index(n)));
+            assert_eq!(ticket.durability(), Some(Durability::Object));
             vault.acknowledge(n);
         }
         if round == 30 {

@@ -9,8 +9,8 @@ use chiplog::inspect::{Content, Event, Inspector};
 use chiplog::transport::MemoryNetwork;
 use chiplog::vault::{HookedVault, MemoryVault, Vault};
 use chiplog::{
-    Appended, Batch, BatchBuilder, Codec, Error, ErrorKind, FollowerLog, Index, Log, LogId, LogNumber,
-    LogOption, Logs, LogsOptions, NodeId, Options, Sequence, Start,
+    Appended, Batch, BatchBuilder, Codec, Durability, Error, ErrorKind, FollowerLog, Index, Log, LogId,
+    LogNumber, LogOption, Logs, LogsOptions, NodeId, Options, Sequence, Start,
 };
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -204,7 +204,9 @@ fn log_says_whether_its_appends_are_in_the_store() {
     for n in 1..=30 {
         for log in 1..=3 {
             let handle = log_of(&logs, log);
-            assert_eq!(handle.append(&record(log, n)).unwrap(), Index(n));
+            let ticket = handle.submit(&record(log, n)).unwrap();
+            assert_eq!(ticket.wait().unwrap(), Index(n));
+            assert_eq!(ticket.durability(), Some(Durability::Object), "log {log}, {n}");
             assert!(handle.is_in_store(Index(n)) && !handle.is_in_store(Index(n + 1)), "log {log}, {n}");
         }
     }

@@ -297,6 +297,26 @@
 #define CHIPLOG_CODEC_ZSTD 2
 
 /**
+ * It is not known how durable the records are: a server of an earlier version acknowledged them. Also of a command.
+ */
+#define CHIPLOG_DURABILITY_UNKNOWN 0
+
+/**
+ * The records are on stable storage at a majority of the voters. Of a log on its own: on its disk.
+ */
+#define CHIPLOG_DURABILITY_MAJORITY 1
+
+/**
+ * The same. Soon after, within about the leader's slice_interval_ms, they are in the object store, too.
+ */
+#define CHIPLOG_DURABILITY_MAJORITY_SLICES 2
+
+/**
+ * The records are in the object store, and a reference to them is on stable storage at a majority of the voters.
+ */
+#define CHIPLOG_DURABILITY_OBJECT 3
+
+/**
  * Read from any replica: acknowledged records become visible after a moment.
  */
 #define CHIPLOG_READ_FROM_ANY 0
@@ -629,6 +649,14 @@ typedef struct {
    * The number of records: at least 1. Their indexes are consecutive.
    */
   uint64_t count;
+  /**
+   * How durable the records were when they were acknowledged: CHIPLOG_DURABILITY_...
+   */
+  uint32_t durability;
+  /**
+   * Not used; 0.
+   */
+  uint32_t reserved;
 } chiplog_appended_t;
 
 /**
@@ -1023,7 +1051,7 @@ typedef struct {
    */
   size_t size;
   /**
-   * Its number, which no other log of this directory ever had.
+   * Its number, which no other log of this directory, or of these servers, ever had.
    */
   uint32_t number;
   /**
@@ -1051,9 +1079,14 @@ typedef struct {
    */
   uint8_t sealed;
   /**
+   * 1: its group does not run on the server that answered, which knows none of the values from first_index to sealed.
+   * chiplog_client_info of a client of the log returns them. Else 0.
+   */
+  uint8_t elsewhere;
+  /**
    * Not used; must be 0.
    */
-  uint8_t reserved[7];
+  uint8_t reserved[6];
   /**
    * Its permanent id: 32 hexadecimal digits and a NUL.
    */
@@ -1612,6 +1645,12 @@ chiplog_status_t chiplog_trace(chiplog_trace_fn callback,
                                chiplog_error_t **error);
 
 /**
+ * Returns the name of a durability, CHIPLOG_DURABILITY_...: "majority", "majority+slices" or "object"; else "unknown".
+ * Ownership: the text is valid for ever. Any thread. Never blocks.
+ */
+const char *chiplog_durability_name(uint32_t durability);
+
+/**
  * Fills options with their defaults. `size`: sizeof(chiplog_log_options_t).
  * Ownership: the caller owns `options`, which has `size` bytes. Does nothing if it is NULL. Any thread. Never blocks.
  */
@@ -1657,7 +1696,8 @@ chiplog_status_t chiplog_log_close(chiplog_log_t *log,
 const char *chiplog_log_path(const chiplog_log_t *log);
 
 /**
- * Appends one record and blocks until it is durable. `*index` (may be NULL) is its index.
+ * Appends one record and blocks until it is durable. `*index` (may be NULL) is its index. To learn how durable
+ * it is, wait for a ticket of chiplog_log_submit instead.
  * Ownership: all borrowed. Any thread, many at once: they share writes and syncs. Blocks.
  * Errors: TOO_LARGE, FULL, BUSY, CLOSED, FORKED: the record is not in the log; POISONED: the outcome is unknown.
  */
@@ -2065,7 +2105,7 @@ void chiplog_batch_close(chiplog_batch_t *batch);
 
 /**
  * Blocks until the append is durable or has failed, for up to `timeout_ms`; CHIPLOG_FOREVER means no limit. The
- * result can be read again. `*placed` (may be NULL) is the position.
+ * result can be read again. `*placed` (may be NULL) is the position, and says how durable the records are.
  * Ownership: borrowed. Any thread, many at once. Blocks.
  * Errors: TIMEOUT: the append is still in flight and MAY STILL BECOME DURABLE: wait for this ticket again. Other
  * errors: see the function that returned the ticket, and for a producer's ticket chiplog_producer_submit.
@@ -2782,7 +2822,7 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_producer_try_send(chiplog_producer_t *
                                            chiplog_error_t **error);
 
 /**
- * As chiplog_producer_send, and calls `callback` once, on the client's thread, with the record's index or with an
+ * As chiplog_producer_send, and calls `callback` once, on the client's thread, with the record's position, or with an
  * error. SEQUENCE_FORGOTTEN means that the record IS IN THE LOG; TIMEOUT and CLOSED mean that it may be.
  * Ownership: `data` borrowed for the call, `context` until the callback was called. Any thread, many at once.
  * Errors: as chiplog_producer_send; `callback` is not called then.
@@ -2795,7 +2835,8 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_producer_send_with(chiplog_producer_t 
                                             chiplog_error_t **error);
 
 /**
- * Appends a record and blocks until it is in the log. `*index` (may be NULL) is its index.
+ * Appends a record and blocks until it is in the log. `*index` (may be NULL) is its index. To learn how
+ * durable it is, wait for a ticket of chiplog_producer_submit instead.
  * Ownership: borrowed. Any thread, many at once. Blocks.
  * Errors: those of chiplog_producer_send, and of the delivery: SEQUENCE_FORGOTTEN: the record IS IN THE LOG;
  * TIMEOUT, CLOSED: it may be; FULL, BUSY, TOO_MANY_SESSIONS: it is not.
@@ -2829,7 +2870,7 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_producer_try_submit(chiplog_producer_t
 
 /**
  * Buffers `count` records as a batch of their own, each copied from the caller's memory. Either all of them are in
- * the log, at consecutive indexes, or none. Calls `callback` once with the index of the first, as
+ * the log, at consecutive indexes, or none. Calls `callback` once with their position, as
  * chiplog_producer_send_with does.
  * Ownership: records borrowed for the call, `context` until the callback was called. Any thread, many at once. Waits
  * for space. Errors: as chiplog_producer_send_with; INVALID_ARGUMENT: no records.
@@ -3003,6 +3044,38 @@ chiplog_status_t chiplog_follower_close(chiplog_follower_t *follower,
                                         chiplog_error_t **error);
 
 /**
+ * Returns an option of the log, as its leader knows it. `*is_set` is 1 and `*value` its value; or `*is_set` and `*value`
+ * are 0: the option is not set, and the leader's own applies. `name` is as in chiplog_log_option_t. `value` and `is_set`
+ * may be NULL.
+ * Ownership: all borrowed for the call. Any thread. Blocks for up to the client's timeout_ms.
+ * Errors: as chiplog_client_info; INVALID_ARGUMENT: an unknown name; UNSUPPORTED: the log has an option that this library
+ * does not know; PERMISSION_DENIED.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_client_log_option(const chiplog_client_t *client,
+                                           const char *name,
+                                           uint64_t *value,
+                                           uint8_t *is_set,
+                                           chiplog_error_t **error);
+
+/**
+ * Sets or unsets options of the log: all changes at once, or none. Options that are not named do not change. Waits until
+ * the change is committed: from then on each leader uses it. A limit of retention below what the log holds discards records
+ * at once, for good. `timeout_ms`, 1 to 600,000: how long the leader waits for members that have not yet confirmed that
+ * they support options of the log. A named log has three options of its own, see chiplog_log_option_t; the others are set
+ * by a client of its group, whose option `log` is "_group-1" and so on.
+ * Ownership: all borrowed for the call. Any thread. Blocks for up to `timeout_ms` and 5 s, or for the client's timeout_ms if
+ * that is longer.
+ * Errors: INVALID_ARGUMENT: an option, its value or its bounds; UNSUPPORTED: a member runs an earlier version; NOT_FOUND:
+ * the log was deleted; PERMISSION_DENIED; as chiplog_client_info. After TIMEOUT and UNAVAILABLE the change may or may not
+ * take effect. Repeating the call does no harm.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_client_set_log_options(const chiplog_client_t *client,
+                                                const chiplog_log_option_t *changes,
+                                                size_t count,
+                                                uint64_t timeout_ms,
+                                                chiplog_error_t **error);
+
+/**
  * Creates a named log, and returns once it can be appended to. A client whose options have its name in `log` then
  * connects to it. A name is 1 to 249 of the characters `A-Z a-z 0-9 . _ -`, does not begin with `_`, and can end with
  * `/` and a partition's number. `beside`: the name of a log in whose group it is created; NULL: the group with the fewest
@@ -3033,6 +3106,20 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_client_delete_log(const chiplog_client
 CHIPLOG_MUST_USE chiplog_status_t chiplog_client_seal_log(const chiplog_client_t *client,
                                          const char *name,
                                          chiplog_error_t **error);
+
+/**
+ * Calls `callback` on this thread with each named log of the servers whose name begins with `prefix`, by name; NULL: all.
+ * The state is as the leader of the catalogue knows it. The list is complete before the first call. The callback may call
+ * any function.
+ * Ownership: all borrowed for the call. Any thread. Blocks for up to the client's timeout_ms for each 1,000 logs, and
+ * while the callback runs.
+ * Errors: as chiplog_client_create_log; `callback` is not called then.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_client_list_logs(const chiplog_client_t *client,
+                                          const char *prefix,
+                                          chiplog_log_info_fn callback,
+                                          void *context,
+                                          chiplog_error_t **error);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -80,6 +80,16 @@ fn a_cluster_from_c() {
     run(Command::new(program).arg(dir.path()).arg(&server.address));
 }
 
+#[test]
+fn logs_of_servers_from_c() {
+    let installed = Installed::get();
+    let program = installed.build("servers_logs.c", C99, &[]);
+    for durability in ["majority", "majority+slices", "object"] {
+        let (dir, server) = (tempfile::tempdir().unwrap(), Server::start_of_class(durability));
+        run(Command::new(&program).arg(dir.path()).arg(&server.address).arg(durability));
+    }
+}
+
 /// Only a batch that was found undecodable is skipped, also over the network.
 #[test]
 fn c_skips_an_undecodable_batch_of_a_server() {

@@ -74,6 +74,7 @@ const VALUES: &[&str] = &[
     "ClusterPart",
     "Codec",
     "DirectoryId",
+    "Durability",
     "Error",
     "ErrorKind",
     "FollowMessage",

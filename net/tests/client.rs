@@ -3,7 +3,7 @@
 
 mod served;
 
-use chiplog::{Codec, ErrorKind, Index, Options, Start};
+use chiplog::{Appended, Codec, Durability, ErrorKind, Index, Options, Start};
 use chiplog_net::client::{Client, ClientOptions, ProducerOptions, ReadFrom, ReaderOptions, blocking};
 use chiplog_net::follower::{Follower, FollowerOptions};
 use chiplog_net::service::log::NativeOptions;
@@ -32,7 +32,7 @@ async fn records_are_in_order_at_their_reported_index() {
                 0 => deliveries.push((i, producer.append(&record).await.unwrap())),
                 1 => {
                     let sender = sender.clone();
-                    let tell = move |result: chiplog::Result<Index>| sender.send((i, result)).unwrap();
+                    let tell = move |result: chiplog::Result<Appended>| sender.send((i, result)).unwrap();
                     producer.send_with(&record, tell).await.unwrap();
                 }
                 _ => producer.send(&record).await.unwrap(),
@@ -46,7 +46,8 @@ async fn records_are_in_order_at_their_reported_index() {
         }
         for n in 0..1000 {
             let (i, result) = told.recv_timeout(PATIENCE).unwrap();
-            assert_eq!((i, result.unwrap()), (100 * n + 1, Index(i + 1)));
+            let appended = result.unwrap();
+            assert_eq!((i, appended.first, appended.count), (100 * n + 1, Index(i + 1), 1));
         }
         let all = read_to_end(&client, Start::First).await;
         assert_eq!(all.len(), 100_000);
@@ -490,7 +491,7 @@ fn threads_use_the_blocking_client() {
     assert_eq!(nothing.kind(), ErrorKind::Timeout);
     let (sender, told) = mpsc::channel();
     producer.send_with(b"x", move |result| sender.send(result).unwrap()).unwrap();
-    assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap(), Index(20_002));
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap().first, Index(20_002));
     assert!(producer.close(PATIENCE).all_acknowledged());
     client.discard(Index(20_000)).unwrap();
     assert_eq!(client.info().unwrap().first, Index(20_000));
@@ -588,7 +589,8 @@ fn threads_wait_for_deliveries_and_callbacks_cannot() {
         })
         .unwrap();
     let (result, refused, taken) = told.recv_timeout(PATIENCE).unwrap();
-    assert_eq!(result.unwrap(), Index(3));
+    let told = Appended { durability: Some(Durability::Majority), ..Appended::new(Index(3), 2) };
+    assert_eq!(result.unwrap(), told);
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument);
     taken.unwrap();
     producer.flush(PATIENCE).unwrap();
@@ -645,7 +647,7 @@ async fn panicking_callback_does_not_affect_others() {
     producer.send_with(b"b", move |result| sender.send(result).unwrap()).await.unwrap();
     let delivery = producer.append(b"c").await.unwrap();
     producer.flush(PATIENCE).await.unwrap();
-    assert_eq!(told.try_recv().unwrap().unwrap(), Index(2), "before the flush returns");
+    assert_eq!(told.try_recv().unwrap().unwrap().first, Index(2), "before the flush returns");
     assert_eq!(delivery.await.unwrap(), Index(3));
     assert_eq!(producer.append(b"d").await.unwrap().await.unwrap(), Index(4));
     assert!(producer.close(PATIENCE).await.all_acknowledged());
@@ -687,14 +689,14 @@ fn last_handle_may_be_dropped_in_a_callback() {
     let producer = client.producer(producing(|o| o.linger = Duration::from_millis(50))).unwrap();
     let (sender, told) = mpsc::channel();
     let last = producer.clone();
-    let callback = move |result: chiplog::Result<Index>| {
+    let callback = move |result: chiplog::Result<Appended>| {
         let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(last)));
         sender.send((result, dropped.is_ok())).unwrap();
     };
     producer.send_with(b"x", callback).unwrap();
     drop((client, producer));
     let (result, dropped) = told.recv_timeout(PATIENCE).unwrap();
-    assert!(dropped && result.unwrap() == Index(1));
+    assert!(dropped && result.unwrap().first == Index(1));
 }
 
 /// A record that `append` rejects as too large was accepted within a batch: `record_bytes_max` was checked for single

@@ -20,7 +20,7 @@ async fn send(producer: &Producer, records: &[&str]) -> chiplog::Result<Index> {
     let (sender, told) = mpsc::channel();
     producer.send_batch(records, move |result| sender.send(result).unwrap()).await?;
     let told = tokio::task::spawn_blocking(move || told.recv_timeout(PATIENCE).unwrap());
-    told.await.unwrap()
+    told.await.unwrap().map(|appended| appended.first)
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 
 mod served;
 
-use chiplog::{Batch, BatchBuilder, ErrorKind, Index, Sequence, Start};
+use chiplog::{Batch, BatchBuilder, Durability, ErrorKind, Index, Sequence, Start};
 use chiplog_net::client::{Client, ClientOptions, Producer, ProducerOptions, ReadFrom, ReaderOptions};
 use chiplog_net::wire::proto::v1::append_response::Result as Outcome;
 use chiplog_net::wire::proto::v1::log_server::{Log, LogServer};
@@ -200,6 +200,24 @@ impl Log for Rogue {
     ) -> Result<Response<ServerInfoResponse>, Status> {
         let n = self.server_infos.fetch_add(1, Ordering::Relaxed);
         Ok(Response::new((self.on_server_info)(n)))
+    }
+}
+
+/// A server of an earlier version does not tell how durable a record is, and one of a later version may tell what this client
+/// does not know.
+#[tokio::test]
+async fn durability_that_is_not_told_is_absent() {
+    for (told, durability) in [(0, None), (4, None), (2, Some(Durability::MajoritySlices))] {
+        let mut rogue = Rogue::new();
+        rogue.on_append = Box::new(move |_, n, batch| {
+            let (first, count) = (1 + n as u64, batch.count());
+            Some(Outcome::Appended(Appended { first, count, durability: told }))
+        });
+        let client = Client::connect(rogue.serve().await, quick()).await.unwrap();
+        let producer = client.producer(ProducerOptions::default()).await.unwrap();
+        let mut delivery = producer.append(b"x").await.unwrap();
+        assert_eq!((&mut delivery).await.unwrap(), Index(1));
+        assert_eq!(delivery.durability(), durability, "{told}");
     }
 }
 

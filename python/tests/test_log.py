@@ -1,5 +1,6 @@
 """A log of this process: appended records are read back."""
 
+import dataclasses
 import errno
 import gc
 import pickle
@@ -168,6 +169,30 @@ def test_the_options_in_force_are_readable(tmp_path: Path) -> None:
     assert told.batch_bytes_max is not None and told.batch_bytes_max < 1 << 20, "it was lowered with the segment size"
     with chiplog.Log(tmp_path, told) as log:
         assert log.options == told
+
+
+def test_a_ticket_says_how_durable_its_append_is(tmp_path: Path) -> None:
+    with chiplog.Log(tmp_path / "log", SMALL) as log:
+        ticket = log.submit(b"record")
+        ticket.wait(timeout=PATIENCE)
+        assert ticket.durability == "majority"
+        command = log.submit_discard(1)
+        command.wait(timeout=PATIENCE)
+        assert command.durability is None
+    stored = chiplog.Options(segment_bytes=1 << 18, object_store=f"file://{tmp_path / 'store'}", slice_interval=0.01)
+    with chiplog.Log(tmp_path / "sliced", stored) as log:
+        ticket = log.submit_batch([b"one", b"two"])
+        ticket.wait(timeout=PATIENCE)
+        assert ticket.durability == "majority+slices"
+    stored = dataclasses.replace(stored, payload_slices=True)
+    with chiplog.Log(tmp_path / "referred", stored) as log:
+        end = time.monotonic() + PATIENCE
+        while log.log_options().get("payload_slices") != 1:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        ticket = log.submit(bytes(2000))
+        ticket.wait(timeout=PATIENCE)
+        assert ticket.durability == "object"
 
 
 def test_older_records_are_in_an_object_store(tmp_path: Path) -> None:

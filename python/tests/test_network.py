@@ -35,6 +35,31 @@ def test_produced_records_are_read(client: chiplog.Client) -> None:
     assert client.info(stale=True).log_id == info.log_id and client.batch_bytes_max > 1 << 20
 
 
+def test_an_acknowledgement_says_how_durable_the_record_is(client: chiplog.Client) -> None:
+    with client.producer(chiplog.ProducerOptions(linger=0.5)) as producer:
+        ticket = producer.submit(b"one")
+        assert ticket.durability is None
+        ticket.wait(timeout=PATIENCE)
+        assert ticket.durability == "majority"
+        batch = producer.submit_batch([b"two", b"three"])
+        batch.wait()
+        assert batch.durability == "majority"
+
+
+def test_options_of_the_servers_log(client: chiplog.Client) -> None:
+    assert client.log_options() == {}
+    client.set_log_options({"sessions_max": 100, "retention_bytes": 2**64 - 1})
+    assert client.log_options() == {"sessions_max": 100, "retention_bytes": 2**64 - 1}
+    client.set_log_options({"sessions_max": None, "retention_bytes": None}, timeout=PATIENCE)
+    assert client.log_options() == {}
+    refused: list[dict[str, int | None]] = [{}, {"none": 1}, {"retention_age": 0}]
+    for wrong in refused:
+        with pytest.raises(chiplog.InvalidArgumentError):
+            client.set_log_options(wrong)
+    with pytest.raises(TypeError):
+        client.set_log_options({"sessions_max": "many"})  # type: ignore[dict-item]
+
+
 def test_a_closed_producer_returns_the_records_left(client: chiplog.Client) -> None:
     producer = client.producer()
     producer.append(b"x")

@@ -2,7 +2,7 @@
 //! unanswered records to the next one; each is in the log once.
 
 use crate::text::Text;
-use chiplog::Index;
+use chiplog::{Appended, Index};
 use chiplog_net::client::ProducerOptions;
 use chiplog_net::client::blocking::Client;
 use std::error::Error;
@@ -81,12 +81,12 @@ impl Promises {
         (place > 0).then_some(Index(place))
     }
 
-    fn note(&self, number: u64, confirmed: chiplog::Result<Index>) {
-        let Ok(index) = confirmed else {
+    fn note(&self, number: u64, confirmed: chiplog::Result<Appended>) {
+        let Ok(appended) = confirmed else {
             // `produce` gets the reason from the flush.
             return self.failed.store(true, Ordering::Relaxed);
         };
-        self.places[number as usize].store(index.get(), Ordering::Release);
+        self.places[number as usize].store(appended.first.get(), Ordering::Release);
         self.confirmed.fetch_add(1, Ordering::Release);
         let now = self.began.elapsed().as_micros() as u64;
         let before = self.last_confirmed.fetch_max(now, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 use crate::abi::error;
 use crate::abi::error::{chiplog_error_t, chiplog_status_t, invalid};
 use crate::support::handle_table;
-use chiplog::{Appended, Result, Start, Timestamp};
+use chiplog::{Appended, Durability, Result, Start, Timestamp};
 use std::ffi::{c_char, c_void};
 use std::ptr;
 use std::time::Duration;
@@ -26,6 +26,15 @@ pub const CHIPLOG_CODEC_LZ4: u32 = 1;
 /// Batches are compressed with zstd.
 pub const CHIPLOG_CODEC_ZSTD: u32 = 2;
 
+/// It is not known how durable the records are: a server of an earlier version acknowledged them. Also of a command.
+pub const CHIPLOG_DURABILITY_UNKNOWN: u32 = 0;
+/// The records are on stable storage at a majority of the voters. Of a log on its own: on its disk.
+pub const CHIPLOG_DURABILITY_MAJORITY: u32 = 1;
+/// The same. Soon after, within about the leader's slice_interval_ms, they are in the object store, too.
+pub const CHIPLOG_DURABILITY_MAJORITY_SLICES: u32 = 2;
+/// The records are in the object store, and a reference to them is on stable storage at a majority of the voters.
+pub const CHIPLOG_DURABILITY_OBJECT: u32 = 3;
+
 /// Bytes of the caller's, laid out as a struct iovec: one record, or a piece of one. `data` may be NULL if `length`
 /// is 0.
 #[repr(C)]
@@ -45,6 +54,10 @@ pub struct chiplog_appended_t {
     pub first: u64,
     /// The number of records: at least 1. Their indexes are consecutive.
     pub count: u64,
+    /// How durable the records were when they were acknowledged: CHIPLOG_DURABILITY_...
+    pub durability: u32,
+    /// Not used; 0.
+    pub reserved: u32,
 }
 
 /// A record that was read. Its bytes are borrowed: see the function that returned it.
@@ -129,12 +142,44 @@ pub(crate) fn codec(code: u32) -> Result<chiplog::Codec> {
 }
 
 pub(crate) fn appended(appended: Appended) -> chiplog_appended_t {
-    chiplog_appended_t { first: appended.first.get(), count: appended.count.into() }
+    chiplog_appended_t {
+        first: appended.first.get(),
+        count: appended.count.into(),
+        durability: durability(appended.durability),
+        reserved: 0,
+    }
+}
+
+fn durability(durability: Option<Durability>) -> u32 {
+    match durability {
+        Some(Durability::Majority) => CHIPLOG_DURABILITY_MAJORITY,
+        Some(Durability::MajoritySlices) => CHIPLOG_DURABILITY_MAJORITY_SLICES,
+        Some(Durability::Object) => CHIPLOG_DURABILITY_OBJECT,
+        _ => CHIPLOG_DURABILITY_UNKNOWN,
+    }
+}
+
+/// Returns the name of a durability, CHIPLOG_DURABILITY_...: "majority", "majority+slices" or "object"; else "unknown".
+/// Ownership: the text is valid for ever. Any thread. Never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn chiplog_durability_name(durability: u32) -> *const c_char {
+    let name = match durability {
+        CHIPLOG_DURABILITY_MAJORITY => c"majority",
+        CHIPLOG_DURABILITY_MAJORITY_SLICES => c"majority+slices",
+        CHIPLOG_DURABILITY_OBJECT => c"object",
+        _ => c"unknown",
+    };
+    name.as_ptr()
 }
 
 /// The position of one record, or an answer.
-pub(crate) fn one(index: chiplog::Index) -> chiplog_appended_t {
-    chiplog_appended_t { first: index.get(), count: 1 }
+pub(crate) fn one(appended: Appended) -> chiplog_appended_t {
+    chiplog_appended_t { count: 1, ..self::appended(appended) }
+}
+
+/// The position of a command that has none.
+pub(crate) fn nothing() -> chiplog_appended_t {
+    chiplog_appended_t { count: 1, ..Default::default() }
 }
 
 /// Checks the caller's callback, and returns what calls it with an outcome.
@@ -175,6 +220,17 @@ pub(crate) fn fixed<const N: usize>(text: &str) -> [c_char; N] {
 mod tests {
     use super::*;
     use crate::abi::error::said;
+    use std::ffi::CStr;
+
+    #[test]
+    fn durability_has_the_name_of_rust() {
+        for known in [Durability::Majority, Durability::MajoritySlices, Durability::Object] {
+            // SAFETY: the function returns a C string that is valid for ever.
+            let name = unsafe { CStr::from_ptr(chiplog_durability_name(durability(Some(known)))) };
+            assert_eq!(name.to_str().unwrap(), known.name());
+        }
+        assert_eq!(durability(None), CHIPLOG_DURABILITY_UNKNOWN);
+    }
 
     /// A value was silently ignored where it means nothing.
     #[test]

@@ -5,9 +5,7 @@ use crate::abi::error::{chiplog_error_t, chiplog_status_t, invalid};
 use crate::abi::growing;
 use crate::abi::growing::{Growing, growing};
 use crate::abi::pointers::{bytes, put, slices};
-use crate::abi::values::{
-    chiplog_appended_t, chiplog_outcome_fn, chiplog_slice_t, codec, duration, millis, one, outcome,
-};
+use crate::abi::values::{appended, chiplog_outcome_fn, chiplog_slice_t, codec, duration, millis, outcome};
 use crate::handles::ticket::chiplog_ticket_t;
 use crate::support::handle_table;
 use crate::support::handle_table::{Opaque, get, handle, query};
@@ -154,7 +152,7 @@ pub unsafe extern "C" fn chiplog_producer_try_send(
     entry(error, || get(producer)?.try_send(bytes(data, length)?))
 }
 
-/// As chiplog_producer_send, and calls `callback` once, on the client's thread, with the record's index or with an
+/// As chiplog_producer_send, and calls `callback` once, on the client's thread, with the record's position, or with an
 /// error. SEQUENCE_FORGOTTEN means that the record IS IN THE LOG; TIMEOUT and CLOSED mean that it may be.
 /// Ownership: `data` borrowed for the call, `context` until the callback was called. Any thread, many at once.
 /// Errors: as chiplog_producer_send; `callback` is not called then.
@@ -169,11 +167,12 @@ pub unsafe extern "C" fn chiplog_producer_send_with(
 ) -> chiplog_status_t {
     entry(error, || {
         let callback = outcome(callback, context)?;
-        get(producer)?.send_with(bytes(data, length)?, |result| callback(result.map(one)))
+        get(producer)?.send_with(bytes(data, length)?, |result| callback(result.map(appended)))
     })
 }
 
-/// Appends a record and blocks until it is in the log. `*index` (may be NULL) is its index.
+/// Appends a record and blocks until it is in the log. `*index` (may be NULL) is its index. To learn how
+/// durable it is, wait for a ticket of chiplog_producer_submit instead.
 /// Ownership: borrowed. Any thread, many at once. Blocks.
 /// Errors: those of chiplog_producer_send, and of the delivery: SEQUENCE_FORGOTTEN: the record IS IN THE LOG;
 /// TIMEOUT, CLOSED: it may be; FULL, BUSY, TOO_MANY_SESSIONS: it is not.
@@ -219,7 +218,7 @@ pub unsafe extern "C" fn chiplog_producer_try_submit(
 }
 
 /// Buffers `count` records as a batch of their own, each copied from the caller's memory. Either all of them are in
-/// the log, at consecutive indexes, or none. Calls `callback` once with the index of the first, as
+/// the log, at consecutive indexes, or none. Calls `callback` once with their position, as
 /// chiplog_producer_send_with does.
 /// Ownership: records borrowed for the call, `context` until the callback was called. Any thread, many at once. Waits
 /// for space. Errors: as chiplog_producer_send_with; INVALID_ARGUMENT: no records.
@@ -235,9 +234,7 @@ pub unsafe extern "C" fn chiplog_producer_send_batch(
     entry(error, || {
         let callback = outcome(callback, context)?;
         let (producer, records) = (get(producer)?, slices(records, count, "records")?);
-        producer.send_batch(&records, move |result| {
-            callback(result.map(|first| chiplog_appended_t { count: count as u64, ..one(first) }));
-        })
+        producer.send_batch(&records, move |result| callback(result.map(appended)))
     })
 }
 

@@ -3,10 +3,10 @@
 use crate::abi::entry::{entry, entry_value};
 use crate::abi::error::{chiplog_error_t, chiplog_status_t, invalid};
 use crate::abi::pointers::put;
-use crate::abi::values::{appended, chiplog_appended_t, chiplog_outcome_fn, one, outcome, timeout};
+use crate::abi::values::{appended, chiplog_appended_t, chiplog_outcome_fn, nothing, one, outcome, timeout};
 use crate::support::handle_table::{Opaque, get, handle, release};
 use crate::support::threads::without_sigpipe;
-use chiplog::{Error, ErrorKind, Index, Result, Ticket};
+use chiplog::{Appended, Error, ErrorKind, Index, Result, Ticket};
 use chiplog_net::client::blocking::Delivery;
 use std::ffi::c_void;
 use std::sync::{PoisonError, RwLock};
@@ -14,7 +14,8 @@ use std::sync::{PoisonError, RwLock};
 /// The operation behind a ticket.
 pub(crate) enum What {
     Append(Ticket),
-    Index(Ticket<Index>),
+    /// Of one record, or of a command with an answer.
+    One(Ticket),
     Done(Ticket<()>),
     Delivery(Delivery),
 }
@@ -45,7 +46,7 @@ impl From<Ticket> for Asked {
 
 impl From<Ticket<Index>> for Asked {
     fn from(ticket: Ticket<Index>) -> Self {
-        What::Index(ticket).into()
+        What::One(ticket.into()).into()
     }
 }
 
@@ -94,18 +95,18 @@ fn taken() -> Error {
     Error::new(ErrorKind::Closed, "the ticket was given to a callback")
 }
 
-/// The position of a command that has none.
-fn nothing((): ()) -> chiplog_appended_t {
-    one(Index(0))
+/// The position of a producer's record that is in the log.
+fn acknowledged(delivery: &Delivery, index: Index) -> chiplog_appended_t {
+    one(Appended { durability: delivery.durability(), ..Appended::new(index, 1) })
 }
 
 impl What {
     fn poll(&self) -> Option<Result<chiplog_appended_t>> {
         match self {
             Self::Append(ticket) => Some(ticket.poll()?.map(appended)),
-            Self::Index(ticket) => Some(ticket.poll()?.map(one)),
-            Self::Done(ticket) => Some(ticket.poll()?.map(nothing)),
-            Self::Delivery(delivery) => Some(delivery.poll()?.map(one)),
+            Self::One(ticket) => Some(ticket.poll()?.map(one)),
+            Self::Done(ticket) => Some(ticket.poll()?.map(|()| nothing())),
+            Self::Delivery(delivery) => Some(delivery.poll()?.map(|index| acknowledged(delivery, index))),
         }
     }
 
@@ -113,20 +114,23 @@ impl What {
         match (self, timeout(timeout_ms)) {
             (Self::Append(ticket), None) => ticket.wait().map(appended),
             (Self::Append(ticket), Some(limit)) => ticket.wait_timeout(limit).map(appended),
-            (Self::Index(ticket), None) => ticket.wait().map(one),
-            (Self::Index(ticket), Some(limit)) => ticket.wait_timeout(limit).map(one),
-            (Self::Done(ticket), None) => ticket.wait().map(nothing),
-            (Self::Done(ticket), Some(limit)) => ticket.wait_timeout(limit).map(nothing),
-            (Self::Delivery(delivery), limit) => without_sigpipe(|| match limit {
-                None => delivery.wait().map(one),
-                Some(limit) => delivery.wait_timeout(limit).map(one),
+            (Self::One(ticket), None) => ticket.wait().map(one),
+            (Self::One(ticket), Some(limit)) => ticket.wait_timeout(limit).map(one),
+            (Self::Done(ticket), None) => ticket.wait().map(|()| nothing()),
+            (Self::Done(ticket), Some(limit)) => ticket.wait_timeout(limit).map(|()| nothing()),
+            (Self::Delivery(delivery), limit) => without_sigpipe(|| {
+                let index = match limit {
+                    None => delivery.wait(),
+                    Some(limit) => delivery.wait_timeout(limit),
+                };
+                index.map(|index| acknowledged(delivery, index))
             }),
         }
     }
 }
 
 /// Blocks until the append is durable or has failed, for up to `timeout_ms`; CHIPLOG_FOREVER means no limit. The
-/// result can be read again. `*placed` (may be NULL) is the position.
+/// result can be read again. `*placed` (may be NULL) is the position, and says how durable the records are.
 /// Ownership: borrowed. Any thread, many at once. Blocks.
 /// Errors: TIMEOUT: the append is still in flight and MAY STILL BECOME DURABLE: wait for this ticket again. Other
 /// errors: see the function that returned the ticket, and for a producer's ticket chiplog_producer_submit.
@@ -180,8 +184,8 @@ pub unsafe extern "C" fn chiplog_ticket_on_complete(
         release(ticket);
         match what {
             Some(What::Append(ticket)) => ticket.on_complete(|result| callback(result.map(appended))),
-            Some(What::Index(ticket)) => ticket.on_complete(|result| callback(result.map(one))),
-            Some(What::Done(ticket)) => ticket.on_complete(|result| callback(result.map(nothing))),
+            Some(What::One(ticket)) => ticket.on_complete(|result| callback(result.map(one))),
+            Some(What::Done(ticket)) => ticket.on_complete(|result| callback(result.map(|()| nothing()))),
             _ => return Err(taken()),
         }
         Ok(())

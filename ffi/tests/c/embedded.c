@@ -19,7 +19,7 @@ static void append_and_read(void) {
     append(log, "one", 1);
     append(log, "", 2);
     chiplog_slice_t records[3] = {{"two", 3}, {NULL, 0}, {"three", 5}};
-    chiplog_appended_t placed = {0, 0};
+    chiplog_appended_t placed = {0, 0, 0, 0};
     FINE(chiplog_log_append_records(log, records, 3, &placed, &error));
     CHECK(placed.first == 3 && placed.count == 3);
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_append_records(log, records, 0, NULL, &error));

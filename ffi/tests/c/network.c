@@ -14,6 +14,7 @@ static void outcome(void *context, chiplog_status_t status, const chiplog_append
     chiplog_producer_t *producer = context;
     CHECK(status == wanted && (placed != NULL) == (status == CHIPLOG_OK) && (error == NULL) == (status == CHIPLOG_OK));
     if (error != NULL) return;
+    CHECK(strcmp(chiplog_durability_name(placed->durability), "majority") == 0);
     /* On the client's thread a call that would wait returns an error. */
     chiplog_remote_info_t info;
     info.size = sizeof info;
@@ -76,7 +77,7 @@ int main(int argc, char **argv) {
     FINE(chiplog_producer_try_submit(producer, "five", 4, &tickets[1], &error));
     chiplog_appended_t placed;
     FINE(chiplog_ticket_wait(tickets[1], LONG_MS, &placed, &error));
-    CHECK(placed.first == 5 && placed.count == 1);
+    CHECK(placed.first == 5 && placed.count == 1 && placed.durability == CHIPLOG_DURABILITY_MAJORITY);
     FINE(chiplog_ticket_wait(tickets[0], CHIPLOG_FOREVER, &placed, &error));
     uint8_t done = 0;
     FINE(chiplog_ticket_poll(tickets[0], &done, &placed, &error));

@@ -24,7 +24,7 @@ static void outcome(void *context, chiplog_status_t status, const chiplog_append
     pthread_mutex_unlock(&told->lock);
 }
 
-static void notify(void *context) { outcome(context, CHIPLOG_OK, &(chiplog_appended_t){0, 0}, NULL); }
+static void notify(void *context) { outcome(context, CHIPLOG_OK, &(chiplog_appended_t){0, 0, 0, 0}, NULL); }
 
 static void await(struct told *told, int calls) {
     pthread_mutex_lock(&told->lock);
@@ -34,7 +34,7 @@ static void await(struct told *told, int calls) {
 
 static void tickets_and_batches(void) {
     chiplog_log_t *log = small("tickets");
-    struct told told = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 99, {0, 0}};
+    struct told told = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 99, {0, 0, 0, 0}};
     chiplog_ticket_t *tickets[3];
     FINE(chiplog_log_submit(log, "a", 1, &tickets[0], &error));
     FINE(chiplog_log_try_submit(log, "b", 1, &tickets[1], &error));
@@ -42,16 +42,16 @@ static void tickets_and_batches(void) {
     FINE(chiplog_log_submit_records(log, records, 2, &tickets[2], &error));
     chiplog_appended_t placed;
     FINE(chiplog_ticket_wait(tickets[2], CHIPLOG_FOREVER, &placed, &error));
-    CHECK(placed.first == 3 && placed.count == 2);
+    CHECK(placed.first == 3 && placed.count == 2 && placed.durability == CHIPLOG_DURABILITY_MAJORITY);
     FINE(chiplog_ticket_wait(tickets[0], LONG_MS, &placed, &error));
     FINE(chiplog_ticket_wait(tickets[0], LONG_MS, NULL, NULL));
     CHECK(placed.first == 1);
     uint8_t done = 9;
     FINE(chiplog_ticket_poll(tickets[2], &done, &placed, &error));
-    CHECK(done == 1 && placed.first == 3);
+    CHECK(done == 1 && placed.first == 3 && placed.durability == CHIPLOG_DURABILITY_MAJORITY);
     FINE(chiplog_ticket_on_complete(tickets[1], outcome, &told, &error));
     await(&told, 1);
-    CHECK(told.status == CHIPLOG_OK && told.placed.first == 2);
+    CHECK(told.status == CHIPLOG_OK && told.placed.first == 2 && told.placed.durability == CHIPLOG_DURABILITY_MAJORITY);
     GIVES(CHIPLOG_CLOSED, chiplog_ticket_wait(tickets[1], 0, &placed, &error));
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_ticket_on_complete(tickets[0], NULL, NULL, &error));
     chiplog_ticket_close(tickets[0]);
@@ -60,7 +60,7 @@ static void tickets_and_batches(void) {
     FINE(chiplog_log_submit_barrier(log, LONG_MS, &tickets[0], &error));
     FINE(chiplog_ticket_on_complete(tickets[0], outcome, &told, &error));
     await(&told, 2);
-    CHECK(told.placed.first == 4);
+    CHECK(told.placed.first == 4 && told.placed.durability == CHIPLOG_DURABILITY_UNKNOWN); /* a command */
 
     chiplog_builder_t *builder = NULL;
     chiplog_batch_t *batch = NULL, *same = NULL;
@@ -122,7 +122,7 @@ static void an_event_loop(void) {
         CHECK(poll(&fd, 1, 0) == 0);
     }
     /* The end of the log is reported, too. */
-    struct told told = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 99, {0, 0}};
+    struct told told = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 99, {0, 0, 0, 0}};
     chiplog_reader_t *second = NULL;
     FINE(chiplog_log_reader(log, CHIPLOG_START_NEXT, 0, &second, &error));
     FINE(chiplog_reader_on_more(second, notify, &told, &error));

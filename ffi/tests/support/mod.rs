@@ -2,10 +2,14 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(unreachable_pub, reason = "as above")]
 
+use chiplog::vault::MemoryVault;
+use chiplog::{LogOption, Logs, LogsOptions, NodeId, Options};
 use chiplog_net::listener;
 use chiplog_net::listener::Settings;
 use chiplog_net::listener::auth::roles::{Access, AccessLayer, Role, Tokens, digest_of};
 use chiplog_net::listener::tls::{Identity, ServerTls};
+use chiplog_net::service::admin::{AdminService, Found};
+use chiplog_net::wire::address::Address;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
@@ -131,7 +135,23 @@ pub struct Server {
 
 impl Server {
     pub fn start() -> Self {
-        Self::start_with(Settings::default(), None)
+        Self::start_with(Settings::default(), None, Options::with_segment_bytes(1 << 20))
+    }
+
+    /// A server whose default log acknowledges records when they are this durable.
+    pub fn start_of_class(durability: &str) -> Self {
+        let mut options = Options::with_segment_bytes(1 << 20);
+        if durability != "majority" {
+            options.vault = Some(Arc::new(MemoryVault::default()));
+            options.slice_interval = Some(Duration::from_millis(10));
+            options.payload_slices = durability == "object";
+        }
+        let refers = options.payload_slices;
+        let server = Self::start_with(Settings::default(), None, options);
+        while refers && server.log.log_options().get(LogOption::PayloadSlices) != Some(1) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        server
     }
 
     /// A server that requires a certificate and a token. `dir` receives the files that a client needs. The tokens
@@ -158,22 +178,29 @@ impl Server {
         }
         let line = |role: Role| format!("{role}:{}\n", digest_of(role.name()));
         let tokens: String = Role::ALL.into_iter().map(line).collect();
-        Self::start_with(settings, Some(tokens.parse().unwrap()))
+        let options = Options::with_segment_bytes(1 << 20);
+        Self::start_with(settings, Some(tokens.parse().unwrap()), options)
     }
 
-    fn start_with(settings: Settings, tokens: Option<Tokens>) -> Self {
+    fn start_with(settings: Settings, tokens: Option<Tokens>, options: Options) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let host = chiplog_net::served::log_slot::LogSlot::new();
-        let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap();
+        let log = chiplog::Log::open(dir.path().join("log"), options).unwrap();
         host.open(log.clone());
+        let of_named = LogsOptions::default().options(Options::with_segment_bytes(1 << 20));
+        host.open_named(Logs::open(dir.path().join("logs"), of_named).unwrap());
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap().to_string();
+        let own = Address::new(address.as_str(), address.as_str(), "").unwrap();
+        let found: Found = Box::new(|_| unreachable!("the server has its log already"));
+        let admin = AdminService::new(host.clone(), NodeId(1), own, "0", found);
         let access = Arc::new(Access::new(tokens, settings.refusals.clone()));
         let server = listener::server_with(&settings.limits)
             .layer(AccessLayer::new(access))
             .add_service(chiplog_net::service::follow::Follow::new(host.clone()).into_service())
+            .add_service(admin)
             .add_service(chiplog_net::service::log::LogService::new(host).into_service());
         runtime.spawn(async move {
             server.serve_with_incoming(listener::incoming_with(listener, settings)).await

@@ -16,7 +16,9 @@ use super::{ClientOptions, Closed, ProducerOptions, ReadFrom, ReaderOptions, Rem
 use crate::client::own_thread;
 use crate::client::own_thread::{AtWork, For};
 use chiplog::internal::ForkGuard;
-use chiplog::{Error, ErrorKind, Index, LogInfo, Result, SessionId, Start};
+use chiplog::{
+    Appended, Durability, Error, ErrorKind, Index, LogInfo, LogOption, LogOptions, Result, SessionId, Start,
+};
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
@@ -226,6 +228,22 @@ impl Client {
         self.runtime.wait(self.client.list_logs(prefix))
     }
 
+    /// See [`super::Client::log_options`].
+    ///
+    /// # Errors
+    /// Those of the async method.
+    pub fn log_options(&self) -> Result<LogOptions> {
+        self.runtime.wait(self.client.log_options())
+    }
+
+    /// See [`super::Client::set_log_options`].
+    ///
+    /// # Errors
+    /// Those of the async method.
+    pub fn set_log_options(&self, changes: &[(LogOption, Option<u64>)], timeout: Duration) -> Result<()> {
+        self.runtime.wait(self.client.set_log_options(changes, timeout))
+    }
+
     /// See [`super::Client::open_session`].
     ///
     /// # Errors
@@ -289,7 +307,7 @@ impl Producer {
     pub fn send_with(
         &self,
         record: &[u8],
-        callback: impl FnOnce(Result<Index>) + Send + 'static,
+        callback: impl FnOnce(Result<Appended>) + Send + 'static,
     ) -> Result<()> {
         self.runtime.wait(self.producer.send_with(record, callback))
     }
@@ -334,7 +352,7 @@ impl Producer {
     pub fn send_batch(
         &self,
         records: &[impl AsRef<[u8]>],
-        callback: impl FnOnce(Result<Index>) + Send + 'static,
+        callback: impl FnOnce(Result<Appended>) + Send + 'static,
     ) -> Result<()> {
         self.runtime.wait(self.producer.send_batch(records, callback))
     }
@@ -436,6 +454,25 @@ impl Delivery {
     /// Returns the result, if there is one yet. Never blocks.
     pub fn poll(&self) -> Option<Result<Index>> {
         self.delivery.try_result()
+    }
+
+    /// See [`super::Delivery::durability`]: never blocks.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    /// # let (_dir, address) = runtime.block_on(serve())?;
+    /// # let client = chiplog_net::client::blocking::Client::connect([address], Default::default())?;
+    /// let producer = client.producer(Default::default())?;
+    /// let delivery = producer.submit(b"record")?;
+    /// let index = delivery.wait()?;
+    /// println!("{index}: {}", delivery.durability().map_or("not told", |durability| durability.name()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn durability(&self) -> Option<Durability> {
+        self.delivery.durability()
     }
 
     /// Whether there is a result. Does not take it: a failed record still counts as unreported. Never blocks.

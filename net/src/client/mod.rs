@@ -16,6 +16,7 @@ pub(crate) mod own_thread;
 pub(crate) mod retry;
 
 pub mod blocking;
+mod log_options;
 mod named_logs;
 mod producer;
 mod reader;
@@ -77,9 +78,6 @@ options! {
         pub keep_alive: Duration,
         /// Bytes that a server may send ahead on a stream, default 4 MiB.
         pub window_bytes: u32,
-        /// The most connections to one server for streams, default 4, at least 1: producers and readers of all logs share
-        /// them, see [`Client::of_log`]. Calls have one more.
-        pub connections_max: usize,
         /// TLS settings; default: no TLS.
         pub tls: Option<ClientTls>,
         /// The token that is sent with every call, if servers require one; default: none.
@@ -101,7 +99,6 @@ impl Default for ClientOptions {
             backoff_max: Duration::from_secs(1),
             keep_alive: Duration::from_secs(5),
             window_bytes: 4 << 20,
-            connections_max: 4,
             tls: None,
             token: None,
             token_in_plain_text: false,
@@ -180,10 +177,6 @@ impl Client {
             check_host_port(seed).map_err(|e| Error::new(ErrorKind::InvalidArgument, e.to_string()))?;
         }
         options.tls.as_ref().map_or(Ok(()), ClientTls::check)?;
-        if options.connections_max == 0 {
-            let what = "connections_max is 0; streams need at least 1 connection to a server";
-            return Err(Error::new(ErrorKind::InvalidArgument, what));
-        }
         let servers = Servers::new(seeds, options.clone(), connections);
         let client = Self { inner: Arc::new(Inner { options, servers, system: OnceCell::new() }) };
         client.servers().found(client.deadline()).await?;
@@ -303,13 +296,24 @@ impl Client {
 
     /// The same over a connection to the leader.
     async fn call_leader<Q: Clone, A>(&self, request: Q, call: impl Fn(Shown, Q) -> Call<A>) -> Result<A> {
-        let deadline = self.deadline();
+        self.call_leader_for(self.options().attempt_timeout, request, call).await
+    }
+
+    /// The same, for a call of which one attempt may take `attempt`, even if that is longer than the client's time limits.
+    async fn call_leader_for<Q: Clone, A>(
+        &self,
+        attempt: Duration,
+        request: Q,
+        call: impl Fn(Shown, Q) -> Call<A>,
+    ) -> Result<A> {
+        let deadline = retry::deadline::within(self.options().timeout.max(attempt));
         let (min, max) = (self.options().backoff_min, self.options().backoff_max);
         let (mut backoff, mut search) = (Backoff::new(min, max), Backoff::searching(min, max));
         loop {
             let leader = self.servers().leader(deadline).await?;
-            let until = deadline.min(retry::deadline::within(self.options().attempt_timeout));
-            let channel = self.servers().call_channel(&leader)?;
+            let until = deadline.min(retry::deadline::within(attempt));
+            let connection = self.servers().connections().for_calls(&leader)?;
+            let channel = self.servers().shown(&leader, connection.channel.clone())?;
             let (asked, mut watchdog) = (Some(leader.clone()), LeaderWatchdog::default());
             let answered = tokio::select! {
                 answered = timeout_at(until, call(channel, request.clone())) => answered.ok(),
@@ -321,6 +325,7 @@ impl Client {
                 Some(Err(status)) => (from_status(&status), leader_of(&status)),
                 // A silent server: the connection is dead, or the leader was cut off.
                 None => {
+                    self.servers().connections().retire(&connection);
                     (Error::new(ErrorKind::Unavailable, format!("{leader} did not answer in time")), None)
                 }
             };
@@ -329,7 +334,7 @@ impl Client {
                 ErrorClass::Retriable => {}
                 ErrorClass::RefreshMetadata => {
                     wait = &mut search;
-                    self.servers().doubt(&leader);
+                    self.servers().depose(&leader);
                     if let Some(hint) = hint {
                         self.servers().suggest(&hint);
                     }

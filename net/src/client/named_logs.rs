@@ -14,10 +14,10 @@ const SYSTEM_LOG: &str = "_system";
 const PAGE: u32 = 1000;
 
 impl Client {
-    /// Another log of the same servers, with the same options; empty: the log "default". All such clients share their
-    /// connections: a server has at most `options.connections_max` and one more, however many logs there are. A producer
-    /// that shares a connection ends its append stream when it was idle for a second, and opens another one for its next
-    /// record, which takes a round trip more.
+    /// Another log of the same servers, with the same options; empty: the log "default". All such clients share one
+    /// connection to each server for calls, and those for append streams, of which a connection has at most 15. A reader
+    /// and a watch have one of their own. A producer that shares a connection ends its append stream when it was idle for
+    /// a second, and opens another one for its next record, which takes a round trip more.
     ///
     /// # Errors
     /// As [`Client::connect`].

@@ -14,7 +14,7 @@ use super::producer::delivery::Delivery;
 use super::producer::options::ProducerOptions;
 use super::producer::sender::SenderTask;
 use super::retry::deadline::within;
-use chiplog::{Error, ErrorKind, Index, Result};
+use chiplog::{Appended, Error, ErrorKind, Result};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -118,7 +118,8 @@ impl Producer {
         delivery.ok_or_else(|| Error::new(ErrorKind::Closed, "the producer returned no delivery"))
     }
 
-    /// As [`send`](Self::send), and calls `callback` once with the record's index or an error. The callback runs on the
+    /// As [`send`](Self::send), and calls `callback` once with the record's place in the log, and how durable it is there,
+    /// or with an error. The callback runs on the
     /// producer's task and should only pass the result on. The error `SequenceForgotten` means that the record **is in
     /// the log**; see [`Delivery`]. A panic in the callback is caught and logged.
     ///
@@ -127,7 +128,7 @@ impl Producer {
     pub async fn send_with(
         &self,
         record: &[u8],
-        callback: impl FnOnce(Result<Index>) + Send + 'static,
+        callback: impl FnOnce(Result<Appended>) + Send + 'static,
     ) -> Result<()> {
         let callback: Callback = Box::new(callback);
         self.accumulator()
@@ -137,7 +138,7 @@ impl Producer {
     }
 
     /// Buffers records that are sent as one batch: either all of them are in the log, at consecutive indexes, or none
-    /// is. Waits for room for up to `options.block_max`. `callback` is called once with the index of the first record,
+    /// is. Waits for room for up to `options.block_max`. `callback` is called once with their place,
     /// as with [`send_with`](Self::send_with).
     ///
     /// # Errors
@@ -146,7 +147,7 @@ impl Producer {
     pub async fn send_batch(
         &self,
         records: &[impl AsRef<[u8]>],
-        callback: impl FnOnce(Result<Index>) + Send + 'static,
+        callback: impl FnOnce(Result<Appended>) + Send + 'static,
     ) -> Result<()> {
         let report = Report::Callback(Box::new(callback));
         self.accumulator().push_batch_wait(records, report, self.handle.block_max).await.map(drop)

@@ -9,7 +9,6 @@
 
 pub(crate) mod tasks;
 
-use super::cluster::connections::Connection;
 use super::cluster::discovery::Avoid;
 use super::retry::backoff::Backoff;
 use super::retry::deadline::{after, within};
@@ -22,7 +21,6 @@ use chiplog::{
     Error, ErrorKind, Index, OwnedRecord, RecordBatch, Result, Start, StoredBatch, Timestamp, options,
 };
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 use tasks::{Opened, Wanted};
 use tokio::task::JoinSet;
@@ -158,7 +156,6 @@ enum Place {
 struct Open {
     server: String,
     stream: Streaming<ReadResponse>,
-    connection: Arc<Connection>,
     /// When the last message arrived.
     received_at: Instant,
     /// Set when nothing arrived in time: when to leave the server, unless a message is found to have arrived meanwhile.
@@ -395,12 +392,11 @@ impl RemoteReader {
 
     fn opened(&mut self, Opened { server, stream }: Opened) -> Result<Step> {
         let error = match (server, stream) {
-            (Some(server), Ok((stream, connection))) => {
+            (Some(server), Ok(stream)) => {
                 let now = Instant::now();
                 self.stream = Some(Open {
                     server,
                     stream,
-                    connection,
                     received_at: now,
                     silent_at: None,
                     begun: false,
@@ -414,7 +410,7 @@ impl RemoteReader {
             (Some(server), Err(error)) => {
                 let error = self.of_copy(&server, error);
                 if ErrorClass::of(error.kind()) == ErrorClass::RefreshMetadata {
-                    self.client.servers().doubt(&server);
+                    self.client.servers().depose(&server);
                 }
                 self.avoid.insert(server);
                 error
@@ -580,12 +576,11 @@ impl RemoteReader {
     fn leave(&mut self, mut error: Error) -> Option<Error> {
         let now = Instant::now();
         let mut since = self.job_since;
-        if let Some(Open { server, connection, .. }) = self.stream.take() {
+        if let Some(Open { server, .. }) = self.stream.take() {
             since = now;
-            self.client.servers().stream_failed(&connection, &error);
             error = self.of_copy(&server, error);
             if ErrorClass::of(error.kind()) == ErrorClass::RefreshMetadata {
-                self.client.servers().doubt(&server);
+                self.client.servers().depose(&server);
             }
             tracing::debug!(server, %error, "leaving a server");
             self.avoid.insert(server);

@@ -3,6 +3,7 @@
 pub mod address;
 pub mod connect_error;
 pub mod dates;
+pub(crate) mod durability;
 pub mod ids;
 pub(crate) mod log_info;
 #[cfg(feature = "server")]

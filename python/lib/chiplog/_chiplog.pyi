@@ -38,6 +38,7 @@ def logging_changed() -> None: ...
 _T = TypeVar("_T")
 _Dir: TypeAlias = str | PathLike[str]
 _Codec: TypeAlias = Literal["none", "lz4", "zstd"]
+_Durability: TypeAlias = Literal["majority", "majority+slices", "object"]
 _From: TypeAlias = int | Start | None
 # Within class Logs, `list` is its method.
 _NamedLogs: TypeAlias = list[NamedLog]
@@ -255,6 +256,13 @@ class Ticket:
         """Returns whether it has an outcome, success or failure. `wait` returns which.
 
         Does not block."""
+    @property
+    def durability(self) -> _Durability | None:
+        """How durable the append was when it was acknowledged: "majority", "majority+slices" or "object". None: it has
+        no outcome yet, it has failed, it is a command, or the server is of an earlier version and does not tell.
+
+        "majority": on stable storage at a majority of the voters. "majority+slices": the same, and soon after in the
+        object store, too. "object": in the object store, and a reference to it at a majority. Does not block."""
     def add_done_callback(self, fn: Callable[[Ticket], object]) -> None:
         """Calls `fn(ticket)` once it has an outcome, success or failure. Returns None.
 
@@ -920,10 +928,9 @@ class Client:
     def of_log(self, name: str) -> Client:
         """Connects to another log of the same servers, with the same options. Returns a `Client`.
 
-        `name`: the log's name, "": the log "default". Such clients share their connections: a server has at most
-        `ClientOptions.connections_max` and one more, however many logs there are. A producer that shares a connection
-        ends its stream when it was idle for a second, and opens another one for its next record. Blocks, without the
-        GIL; Ctrl-C ends the wait.
+        `name`: the log's name, "": the log "default". Such clients share one connection to each server for calls, and
+        those for appends. A reader has one of its own. A producer that shares a connection ends its stream when it was
+        idle for a second, and opens another one for its next record. Blocks, without the GIL; Ctrl-C ends the wait.
 
         Raises `NotFoundError`: no log of that name; `TimeoutError`, `UnavailableError`, `UnauthenticatedError`,
         `PermissionDeniedError`, `ClosedError`."""
@@ -958,6 +965,28 @@ class Client:
         """Returns a list of `NamedLog`, by name: the named logs of the servers whose names begin with `prefix`.
 
         Blocks, without the GIL; Ctrl-C ends the wait. Raises what `create_log` does."""
+    def log_options(self) -> dict[str, int]:
+        """Returns the options that are set for the log, a dict of names and values, as its leader knows them.
+
+        Names and units: see `Log.set_log_options`. For an option that is not in it the leader's own applies. Blocks,
+        without the GIL; Ctrl-C ends the wait.
+
+        Raises `UnsupportedError`: the log has an option that this version does not know; otherwise what `info` does."""
+    def set_log_options(self, changes: Mapping[str, int | None], timeout: float = 10.0) -> None:
+        """Sets options of the log, all changes at once or none, and waits until that is committed. Returns None.
+
+        `changes`: a mapping of names to values, as for `Log.set_log_options`; a value of None unsets the option.
+        Options that are not named do not change. A limit of retention below what the log holds discards records at
+        once, for good. A named log has `retention_bytes`, `retention_age` and `append_bytes_per_second` of its own;
+        the others are set by a client of its group: `ClientOptions(log="_group-1")` and so on. `timeout`: seconds,
+        from 0, up to 600: how long the leader waits for members that have not yet confirmed that they support
+        options of the log. Blocks for up to 5 seconds more, or for `ClientOptions.timeout` if that is longer, without
+        the GIL; Ctrl-C ends the wait.
+
+        Raises `InvalidArgumentError`, `TypeError`: an option or its value; `UnsupportedError`: a member runs an
+        earlier version; `NotFoundError`: the log was deleted; `UnauthenticatedError`, `PermissionDeniedError`: the
+        token, which needs the role `admin`; `FullError`, `BusyError`; `ClosedError`: nothing was changed.
+        `TimeoutError`, `UnavailableError`: the change may or may not take effect. Repeating the call does no harm."""
     def open_session(self) -> int:
         """Opens a session, for a producer that continues in it after a restart. Returns its id.
 

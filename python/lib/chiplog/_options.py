@@ -235,12 +235,6 @@ class ClientOptions:
         "time again.",
     )
     window_bytes: int | None = option(_WINDOW, "4,194,304 (4 MiB)", "Bytes that a server may send ahead on a stream.")
-    connections_max: int | None = option(
-        "from 1",
-        "4",
-        "The most connections to one server for streams, which producers and readers of all logs share, see "
-        "`Client.of_log`. Calls have one more.",
-    )
     tls: Tls | None = option(
         "a chiplog.Tls",
         "None: without TLS",

@@ -165,6 +165,12 @@ class NamedLog:
     bytes_appended: int = field(metadata=doc("Bytes of all batches that were ever appended to it."))
     last_timestamp: int = field(metadata=doc("When it was last appended to, in milliseconds since 1970; 0: never."))
     sealed: bool = field(metadata=doc("True: it takes no more appends."))
+    elsewhere: bool = field(
+        metadata=doc(
+            "True: its group does not run on the server that answered, which then knows none of the values from "
+            "`first_index` to `sealed`; `info` of a client of the log returns its indexes."
+        )
+    )
 
 
 @documented

@@ -191,6 +191,7 @@ pub(crate) fn named_log<'py>(py: Python<'py>, log: &LogInfo) -> Value<'py> {
         bytes_appended = log.bytes_appended,
         last_timestamp = log.last_timestamp.get(),
         sealed = log.sealed,
+        elsewhere = log.elsewhere,
     );
     make(py, "NamedLog", &fields)
 }

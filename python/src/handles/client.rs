@@ -17,7 +17,7 @@ use chiplog::{Error, ErrorKind, Index, Result, Start};
 use chiplog_net::client;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString};
+use pyo3::types::{PyDict, PyList, PyMapping, PyString};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -264,10 +264,9 @@ impl Client {
 
     /// Connects to another log of the same servers, with the same options. Returns a `Client`.
     ///
-    /// `name`: the log's name, "": the log "default". Such clients share their connections: a server has at most
-    /// `ClientOptions.connections_max` and one more, however many logs there are. A producer that shares a connection
-    /// ends its stream when it was idle for a second, and opens another one for its next record. Blocks, without the
-    /// GIL; Ctrl-C ends the wait.
+    /// `name`: the log's name, "": the log "default". Such clients share one connection to each server for calls, and
+    /// those for appends. A reader has one of its own. A producer that shares a connection ends its stream when it was
+    /// idle for a second, and opens another one for its next record. Blocks, without the GIL; Ctrl-C ends the wait.
     ///
     /// Raises `NotFoundError`: no log of that name; `TimeoutError`, `UnavailableError`, `UnauthenticatedError`,
     /// `PermissionDeniedError`, `ClosedError`.
@@ -336,6 +335,37 @@ impl Client {
     fn list_logs<'py>(&self, py: Python<'py>, prefix: &str) -> PyResult<Bound<'py, PyList>> {
         let logs = self.wait(py, self.client()?.list_logs(prefix))?;
         values::named_logs(py, &logs)
+    }
+
+    /// Returns the options that are set for the log, a dict of names and values, as its leader knows them.
+    ///
+    /// Names and units: see `Log.set_log_options`. For an option that is not in it the leader's own applies. Blocks,
+    /// without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `UnsupportedError`: the log has an option that this version does not know; otherwise what `info` does.
+    fn log_options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let options = self.wait(py, self.client()?.log_options())?;
+        values::log_options(py, &options)
+    }
+
+    /// Sets options of the log, all changes at once or none, and waits until that is committed. Returns None.
+    ///
+    /// `changes`: a mapping of names to values, as for `Log.set_log_options`; a value of None unsets the option.
+    /// Options that are not named do not change. A limit of retention below what the log holds discards records at
+    /// once, for good. A named log has `retention_bytes`, `retention_age` and `append_bytes_per_second` of its own;
+    /// the others are set by a client of its group: `ClientOptions(log="_group-1")` and so on. `timeout`: seconds,
+    /// from 0, up to 600: how long the leader waits for members that have not yet confirmed that they support
+    /// options of the log. Blocks for up to 5 seconds more, or for `ClientOptions.timeout` if that is longer, without
+    /// the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `InvalidArgumentError`, `TypeError`: an option or its value; `UnsupportedError`: a member runs an
+    /// earlier version; `NotFoundError`: the log was deleted; `UnauthenticatedError`, `PermissionDeniedError`: the
+    /// token, which needs the role `admin`; `FullError`, `BusyError`; `ClosedError`: nothing was changed.
+    /// `TimeoutError`, `UnavailableError`: the change may or may not take effect. Repeating the call does no harm.
+    #[pyo3(signature = (changes, timeout=10.0))]
+    fn set_log_options(&self, py: Python<'_>, changes: &Bound<'_, PyMapping>, timeout: f64) -> PyResult<()> {
+        let (changes, timeout) = (options::log_options(changes)?, wait::timeout(timeout)?);
+        self.wait(py, self.client()?.set_log_options(&changes, timeout))
     }
 
     /// Opens a session, for a producer that continues in it after a restart. Returns its id.

@@ -204,7 +204,7 @@ fn tls(from: &Bound<'_, PyAny>) -> PyResult<Option<ClientTls>> {
 pub(crate) fn client(given: Given<'_, '_>) -> PyResult<ClientOptions> {
     let mut to = ClientOptions::default();
     let Some(from) = of_class(given, "options", "ClientOptions")? else { return Ok(to) };
-    take!(from => to; log, window_bytes, connections_max, token_in_plain_text);
+    take!(from => to; log, window_bytes, token_in_plain_text);
     take_times!(from => to; timeout, attempt_timeout, connect_timeout, probe_timeout, backoff_min, backoff_max,
         keep_alive);
     to.tls = tls(from)?;

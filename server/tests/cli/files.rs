@@ -20,11 +20,13 @@ fn lines_are_appended_and_read() {
             "batches",
             "first",
             "last",
+            "durability",
             "seconds",
             "records_per_second",
             "bytes_per_second",
         ],
     );
+    assert_eq!(summary["durability"], "majority");
     assert_eq!((&summary["records"], &summary["first"], &summary["last"]), (&5.into(), &1.into(), &5.into()));
     assert_eq!(place.run("read", &[]).ok().text(), format!("{input}\n"));
     let more = run_with(&["append", &place.log()], b"six\n").ok();
@@ -32,7 +34,8 @@ fn lines_are_appended_and_read() {
     assert_eq!(more.err, "");
     let nothing = run_with(&["append", &place.log()], b"").ok();
     assert!(nothing.text().contains("nothing to append"), "{}", nothing.text());
-    assert_eq!(place.append(b"").ok().json()["first"], Value::Null);
+    let nothing = place.append(b"").ok().json();
+    assert_eq!((&nothing["first"], nothing.get("durability")), (&Value::Null, None));
     assert_eq!(run_with(&["append", &place.log(), "-q"], b"seven").ok().text(), "");
     assert_eq!(place.run("read", &["--count"]).ok().text(), "7\n");
 }

@@ -10,7 +10,7 @@
 //! - All replicas hold the same records, to the same end.
 
 use crate::harness::{PATIENCE, Server, entries, status, wait};
-use chiplog::ErrorKind;
+use chiplog::{Appended, ErrorKind};
 use chiplog_net::client::blocking::Client;
 use chiplog_net::client::{ClientOptions, ProducerOptions};
 use std::collections::{BTreeMap, BTreeSet};
@@ -215,7 +215,9 @@ fn append(servers: Vec<String>, load: Load, stop: &AtomicBool, notes: &Arc<Mutex
     while !stop.load(Ordering::Relaxed) {
         number += 1;
         let notes = notes.clone();
-        let settled = move |outcome| notes.lock().unwrap().settled(number, outcome);
+        let settled = move |outcome: chiplog::Result<Appended>| {
+            notes.lock().unwrap().settled(number, outcome.map(|appended| appended.first));
+        };
         producer.send_with(&record(number, load.record_bytes_max), settled).unwrap();
         std::thread::sleep(load.pause);
     }

@@ -162,7 +162,8 @@ impl Node {
         let upto = committed.min(self.writer.written().end.raft);
         let members = self.replica.sequencer.committed().changed;
         let answerable = self.answerable(upto, now);
-        let due = self.replica.commit_to(upto, answerable);
+        let durability = self.durability();
+        let due = self.replica.commit_to(upto, answerable, durability);
         let committed = self.replica.sequencer.committed();
         let (raft, next, first) = (committed.raft, committed.next, committed.first);
         let members_changed = committed.changed != members;

@@ -19,7 +19,7 @@ use crate::store::segment::Base;
 use crate::store::{NewBlock, block_bytes};
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
-use crate::sync::completion::Outcome;
+use crate::sync::completion::{Durability, Outcome};
 use crate::types::{EntryIndex, LogNumber, Timestamp};
 use bytes::Bytes;
 use raft::eraftpb::{Entry, Message, MessageType};
@@ -301,11 +301,13 @@ impl Replica {
     }
 
     /// Entries up to `raft` are committed and written: applies them. Returns the answers of their callers, to be given
-    /// after the positions have moved, as far as appends and commands up to `answerable` may be answered.
+    /// after the positions have moved, as far as appends and commands up to `answerable` may be answered. `durability`:
+    /// that of an append whose entry this is.
     pub(crate) fn commit_to(
         &mut self,
         raft: EntryIndex,
         answerable: EntryIndex,
+        durability: impl Fn(EntryIndex) -> Durability,
     ) -> Vec<(Completer, Outcome)> {
         let before = self.sequencer.committed().raft;
         self.sequencer.commit_to(raft);
@@ -314,7 +316,7 @@ impl Replica {
         let upto = committed.raft.min(answerable);
         while let Some(w) = self.waiting.pop_front_if(|w| w.raft <= upto || planted!(9)) {
             self.waiting_appends -= w.appends;
-            due.push((w.completer, w.outcome));
+            due.push((w.completer.durable(durability(w.raft)), w.outcome));
         }
         let new = |raft: EntryIndex| self.waiting.partition_point(|w| w.raft <= raft);
         for n in (new(before)..new(committed.raft)).rev() {

@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 ///
 /// ```
 /// use chiplog::{Appended, Index};
-/// let appended = Appended { first: Index(5), count: 3 };
+/// let appended = Appended::new(Index(5), 3);
 /// assert_eq!(appended.last(), Index(7));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,12 +47,55 @@ pub struct Appended {
     pub first: Index,
     /// The number of records: at least 1. Their indexes are consecutive.
     pub count: u32,
+    /// How durable they were when the append was acknowledged. `None`: a server of an earlier version did not tell.
+    pub durability: Option<Durability>,
 }
 
 impl Appended {
+    /// These records, with a durability that is not known.
+    pub const fn new(first: Index, count: u32) -> Self {
+        Self { first, count, durability: None }
+    }
+
     /// Index of the last record.
     pub const fn last(self) -> Index {
         self.first.plus(self.count as u64).previous()
+    }
+}
+
+/// How durable an append is when it is acknowledged: the place that has its records by then. Ordered: a later one is
+/// at least as durable. Of a log on its own the majority is its own disk.
+///
+/// ```
+/// use chiplog::Durability;
+/// assert_eq!(Durability::MajoritySlices.to_string(), "majority+slices");
+/// assert!(Durability::Majority < Durability::Object);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Durability {
+    /// On stable storage at a majority of the voters.
+    Majority,
+    /// The same. Soon after, within about the leader's `slice_interval`, it is in the object store, too.
+    MajoritySlices,
+    /// In the object store, and a reference to it is on stable storage at a majority of the voters.
+    Object,
+}
+
+impl Durability {
+    /// Its name: `majority`, `majority+slices` or `object`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Majority => "majority",
+            Self::MajoritySlices => "majority+slices",
+            Self::Object => "object",
+        }
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -79,9 +122,12 @@ pub(crate) struct Completion {
     /// Moves: to `WAITED` by a caller before it sleeps, to `DONE` by `complete`.
     state: Futex,
     /// Set once, before `state` becomes `DONE`; read only after `DONE` was seen.
-    outcome: sync::Once<Outcome>,
+    outcome: sync::Once<Answered>,
     hooks: sync::Mutex<Hooks>,
 }
+
+/// An outcome, and how durable the appends of the block are with it.
+type Answered = (Outcome, Option<Durability>);
 
 /// The hooks to run, in addition to the threads to wake.
 #[derive(Default)]
@@ -117,8 +163,8 @@ impl Completion {
     /// is logged and does not affect the others.
     ///
     /// Panics if called twice: a published outcome must not change.
-    pub(crate) fn complete(&self, outcome: Outcome) {
-        assert!(self.outcome.set(outcome), "a block is completed once");
+    pub(crate) fn complete(&self, outcome: Outcome, durability: Option<Durability>) {
+        assert!(self.outcome.set((outcome, durability)), "a block is completed once");
         // Release: a thread that reads DONE with Acquire sees the outcome that was stored above.
         //
         // No wake-up is lost, because this swap and the waiter's PENDING -> WAITED exchange are both read-modify-writes
@@ -147,14 +193,17 @@ impl Completion {
         if self.state.load(Ordering::Acquire) != DONE {
             return None;
         }
-        let Some(outcome) = self.outcome.get() else { unreachable!("the outcome is stored before DONE") };
-        Some(match outcome {
-            Outcome::Placed { first } => {
-                Ok(Appended { first: first.plus(place.offset.into()), count: place.count })
-            }
+        let Some((outcome, durability)) = self.outcome.get() else {
+            unreachable!("the outcome is stored before DONE")
+        };
+        let placed = match outcome {
+            Outcome::Placed { first } => Ok(Appended::new(first.plus(place.offset.into()), place.count)),
             Outcome::Each(results) => results[place.ordinal as usize].clone(),
             Outcome::Failed(error) => Err(error.clone()),
-        })
+        };
+        // An answer to a request has no records.
+        let durability = durability.filter(|_| place.count > 0);
+        Some(placed.map(|appended| Appended { durability, ..appended }))
     }
 
     /// Sleeps until there is a result; None if `deadline` passed first.
@@ -348,6 +397,22 @@ impl<T: TicketValue> Ticket<T> {
     /// The result's errors are those of [`wait`](Self::wait).
     pub fn poll(&self) -> Option<Result<T>> {
         Some(self.seat.result()?.map(T::of))
+    }
+
+    /// How durable the append was when it was acknowledged. `None`: it has no result yet, it has failed, or the ticket
+    /// is of a request. Never blocks. An [`Appended`] says the same.
+    ///
+    /// ```
+    /// use chiplog::{Durability, Log, Options};
+    /// let dir = tempfile::tempdir()?;
+    /// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20))?;
+    /// let ticket = log.submit(b"record")?;
+    /// ticket.wait()?;
+    /// assert_eq!(ticket.durability(), Some(Durability::Majority)); // of one voter, without an object store
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn durability(&self) -> Option<Durability> {
+        self.seat.result()?.ok()?.durability
     }
 
     /// Calls `callback` with the result, exactly once: at once on this thread if the result is known already, otherwise

@@ -14,7 +14,7 @@ fn ticket(completion: &Arc<Completion>, n: u32) -> Ticket {
 }
 
 fn check(result: Result<Appended>, n: u64) {
-    assert_eq!(result.unwrap(), Appended { first: Index(100 + n), count: 1 });
+    assert_eq!(result.unwrap(), Appended::new(Index(100 + n), 1));
 }
 
 /// A task's waker: the executor sleeps on it.
@@ -41,7 +41,7 @@ fn loom_wait_and_complete() {
         let completion = Completion::new();
         let ticket = ticket(&completion, 0);
         let waiter = thread::spawn(move || check(ticket.wait(), 0));
-        completion.complete(PLACED);
+        completion.complete(PLACED, None);
         waiter.join().unwrap();
     });
 }
@@ -54,7 +54,7 @@ fn loom_two_waiters_and_complete() {
             let ticket = ticket(&completion, n);
             thread::spawn(move || check(ticket.wait(), n.into()))
         });
-        completion.complete(PLACED);
+        completion.complete(PLACED, None);
         for waiter in waiters {
             waiter.join().unwrap();
         }
@@ -66,7 +66,7 @@ fn loom_poll_and_complete() {
     loom::model(|| {
         let completion = Completion::new();
         let ticket = ticket(&completion, 0);
-        let writer = thread::spawn(move || completion.complete(PLACED));
+        let writer = thread::spawn(move || completion.complete(PLACED, None));
         // Both are correct; a result without a visible outcome would be wrong.
         if let Some(result) = ticket.poll() {
             check(result, 0);
@@ -90,7 +90,7 @@ fn loom_on_complete_and_complete() {
                 });
             })
         });
-        completion.complete(PLACED);
+        completion.complete(PLACED, None);
         for registrar in registrars {
             registrar.join().unwrap();
         }
@@ -103,7 +103,7 @@ fn loom_future_and_complete() {
     loom::model(|| {
         let completion = Completion::new();
         let mut ticket = ticket(&completion, 0);
-        let writer = thread::spawn(move || completion.complete(PLACED));
+        let writer = thread::spawn(move || completion.complete(PLACED, None));
         let (task, waker) = task();
         let result = loop {
             match poll_with(&mut ticket, &waker) {
@@ -122,7 +122,7 @@ fn loom_future_polled_again_by_another_task() {
     loom::model(|| {
         let completion = Completion::new();
         let mut ticket = ticket(&completion, 0);
-        let writer = thread::spawn(move || completion.complete(PLACED));
+        let writer = thread::spawn(move || completion.complete(PLACED, None));
         let ((_, first), (newest, second)) = (task(), task());
         if poll_with(&mut ticket, &first).is_pending() {
             while poll_with(&mut ticket, &second).is_pending() {
@@ -140,7 +140,7 @@ fn loom_dropping_a_ticket_does_not_affect_others() {
     loom::model(|| {
         let completion = Completion::new();
         let [mut dropped, mut awaited] = [0, 1].map(|n| ticket(&completion, n));
-        let writer = thread::spawn(move || completion.complete(PLACED));
+        let writer = thread::spawn(move || completion.complete(PLACED, None));
         let ((_, other), (task, waker)) = (task(), task());
         let _ = poll_with(&mut dropped, &other);
         let first = poll_with(&mut awaited, &waker);

@@ -13,7 +13,7 @@ fn ticket(completion: &Arc<Completion>, n: u32) -> Ticket {
 }
 
 fn at(first: u64, count: u32) -> Appended {
-    Appended { first: Index(first), count }
+    Appended::new(Index(first), count)
 }
 
 /// A waker that counts.
@@ -35,21 +35,39 @@ fn each_ticket_gets_its_own_result() {
     let completion = Completion::new();
     let tickets = [(0, 0, 2), (1, 2, 1), (2, 3, 7)].map(|(o, f, c)| Ticket::new(completion.clone(), o, f, c));
     assert!(tickets.iter().all(|t| t.poll().is_none()));
-    completion.complete(PLACED);
+    completion.complete(PLACED, None);
     let got = tickets.map(|t| t.wait().unwrap());
     assert_eq!(got, [at(100, 2), at(102, 1), at(103, 7)]);
 
     let completion = Completion::new();
     let tickets = [0, 1].map(|n| ticket(&completion, n));
     let refused = Error::new(ErrorKind::SequenceGap, "gap");
-    completion.complete(Outcome::Each(vec![Err(refused), Ok(at(7, 1))]));
+    completion.complete(Outcome::Each(vec![Err(refused), Ok(at(7, 1))]), None);
     assert_eq!(tickets[0].wait().unwrap_err().kind(), ErrorKind::SequenceGap);
     assert_eq!(tickets[1].wait().unwrap(), at(7, 1));
 
     let completion = Completion::new();
     let ticket = ticket(&completion, 0);
-    completion.complete(Outcome::Failed(Error::new(ErrorKind::Poisoned, "sync failed")));
+    completion.complete(Outcome::Failed(Error::new(ErrorKind::Poisoned, "sync failed")), None);
     assert_eq!(ticket.poll().unwrap().unwrap_err().kind(), ErrorKind::Poisoned);
+}
+
+#[test]
+fn acknowledged_append_says_how_durable_it_is() {
+    let completion = Completion::new();
+    let tickets = [(0, 0, 2), (1, 2, 0)].map(|(o, f, c)| Ticket::new(completion.clone(), o, f, c));
+    assert_eq!(tickets[0].durability(), None);
+    completion.complete(PLACED, Some(Durability::Object));
+    assert_eq!(tickets[0].durability(), Some(Durability::Object));
+    assert_eq!(tickets[0].wait().unwrap().durability, Some(Durability::Object));
+    assert_eq!(tickets[1].durability(), None, "an answer to a request");
+
+    let completion = Completion::new();
+    let tickets = [0, 1].map(|n| ticket(&completion, n));
+    let refused = Error::new(ErrorKind::SequenceGap, "gap");
+    completion.complete(Outcome::Each(vec![Err(refused), Ok(at(7, 1))]), Some(Durability::Majority));
+    assert_eq!(tickets[0].durability(), None);
+    assert_eq!(tickets[1].durability(), Some(Durability::Majority), "a retry, too");
 }
 
 #[test]
@@ -61,7 +79,7 @@ fn timed_out_ticket_can_be_waited_for_again() {
         assert_eq!(error.kind(), ErrorKind::Timeout);
         assert!(error.to_string().contains("may still become durable"), "{error}");
     }
-    completion.complete(PLACED);
+    completion.complete(PLACED, None);
     assert_eq!(ticket.wait_timeout(Duration::ZERO).unwrap(), at(100, 1));
     assert_eq!(ticket.wait_timeout(Duration::MAX).unwrap(), at(100, 1));
 }
@@ -70,8 +88,8 @@ fn timed_out_ticket_can_be_waited_for_again() {
 #[should_panic(expected = "completed once")]
 fn completing_twice_panics() {
     let completion = Completion::new();
-    completion.complete(PLACED);
-    completion.complete(PLACED);
+    completion.complete(PLACED, None);
+    completion.complete(PLACED, None);
 }
 
 #[test]
@@ -88,14 +106,14 @@ fn panicking_hook_stops_no_other_hook() {
     assert!(Pin::new(&mut awaited).poll(&mut Context::from_waker(&Arc::new(Bad).into())).is_pending());
     ticket(&completion, 1).on_complete(|_| panic!("callback"));
     ticket(&completion, 2).on_complete(move |r| sender.send(r).unwrap());
-    completion.complete(PLACED);
+    completion.complete(PLACED, None);
     assert_eq!(receiver.try_recv().unwrap().unwrap(), at(102, 1));
 }
 
 #[test]
 fn callback_on_a_settled_ticket_runs_at_once() {
     let completion = Completion::new();
-    completion.complete(PLACED);
+    completion.complete(PLACED, None);
     let (sender, receiver) = mpsc::channel();
     ticket(&completion, 0).on_complete(move |r| sender.send((thread::current().id(), r)).unwrap());
     let (thread, result) = receiver.try_recv().unwrap();
@@ -111,7 +129,7 @@ fn callback_may_use_its_own_completion() {
         // Would hang if the lock were held.
         other.on_complete(move |r| sender.send(r).unwrap());
     });
-    completion.complete(PLACED);
+    completion.complete(PLACED, None);
     assert_eq!(receiver.try_recv().unwrap().unwrap(), at(101, 1));
 }
 
@@ -130,7 +148,7 @@ fn polling_again_replaces_only_the_ticket_s_own_waker() {
     assert_eq!(Arc::strong_count(&old), 1, "the old waker is dropped");
     drop(b);
     assert_eq!(Arc::strong_count(&of_b), 1, "and so is a dropped ticket's");
-    completion.complete(PLACED);
+    completion.complete(PLACED, None);
     let counts = [&old, &new, &of_b, &of_c].map(|c| c.0.load(Ordering::SeqCst));
     assert_eq!(counts, [0, 1, 0, 1]);
     assert!(matches!(poll_with(&mut a, &new), Poll::Ready(Ok(r)) if r == at(100, 1)));
@@ -180,7 +198,7 @@ fn any_executor_can_run_a_ticket() {
     }
     let completion = Completion::new();
     let tickets = [0, 1].map(|n| ticket(&completion, n));
-    let writer = thread::spawn(move || completion.complete(PLACED));
+    let writer = thread::spawn(move || completion.complete(PLACED, None));
     let both = Box::pin(async move {
         let [a, b] = tickets;
         (a.await.unwrap(), b.await.unwrap())
@@ -228,7 +246,7 @@ fn no_waiter_stays_asleep() {
                     thread::yield_now();
                 }
             }
-            completion.complete(Outcome::Placed { first: Index(b as u64 * 1000) });
+            completion.complete(Outcome::Placed { first: Index(b as u64 * 1000) }, None);
         }
     });
     assert_eq!(u64::from(waits.into_inner()), u64::from(THREADS) * BLOCKS);

@@ -55,9 +55,6 @@ pub struct chiplog_client_options_t {
     pub token_in_plain_text: u8,
     /// Not used; must be 0.
     pub reserved: [u8; 3],
-    /// The most connections to one server for streams, default 4, at least 1: see chiplog_client_of_log. Calls have one
-    /// more.
-    pub connections_max: usize,
 }
 
 growing!(chiplog_client_options_t);
@@ -73,7 +70,6 @@ fn defaults() -> chiplog_client_options_t {
         backoff_max_ms: millis(d.backoff_max),
         keep_alive_ms: millis(d.keep_alive),
         window_bytes: d.window_bytes,
-        connections_max: d.connections_max,
         ..Growing::zeros()
     }
 }
@@ -103,7 +99,6 @@ pub(super) unsafe fn read(given: *const chiplog_client_options_t) -> Result<Clie
     options.backoff_max = duration(given.backoff_max_ms);
     options.keep_alive = duration(given.keep_alive_ms);
     options.window_bytes = given.window_bytes;
-    options.connections_max = given.connections_max;
     options.token_in_plain_text = given.token_in_plain_text == 1;
     Ok(options)
 }

@@ -44,7 +44,7 @@ unsafe fn option(name: *const c_char) -> Result<LogOption> {
 
 /// # Safety
 /// `changes` is NULL or points to `count` changes, whose names are C strings or NULL.
-unsafe fn changes(
+pub(crate) unsafe fn changes(
     changes: *const chiplog_log_option_t,
     count: usize,
 ) -> Result<Vec<(LogOption, Option<u64>)>> {
@@ -70,7 +70,12 @@ unsafe fn changes(
 ///
 /// # Safety
 /// Each pointer is NULL or valid.
-unsafe fn show(options: &LogOptions, name: *const c_char, value: *mut u64, is_set: *mut u8) -> Result<()> {
+pub(crate) unsafe fn show(
+    options: &LogOptions,
+    name: *const c_char,
+    value: *mut u64,
+    is_set: *mut u8,
+) -> Result<()> {
     let set = options.get(option(name)?);
     put(value, set.unwrap_or(0));
     put(is_set, set.is_some().into());

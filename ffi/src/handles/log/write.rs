@@ -23,7 +23,8 @@ unsafe fn batch_of(records: *const chiplog_slice_t, count: usize) -> Result<Batc
     builder.build()
 }
 
-/// Appends one record and blocks until it is durable. `*index` (may be NULL) is its index.
+/// Appends one record and blocks until it is durable. `*index` (may be NULL) is its index. To learn how durable
+/// it is, wait for a ticket of chiplog_log_submit instead.
 /// Ownership: all borrowed. Any thread, many at once: they share writes and syncs. Blocks.
 /// Errors: TOO_LARGE, FULL, BUSY, CLOSED, FORKED: the record is not in the log; POISONED: the outcome is unknown.
 #[unsafe(no_mangle)]

@@ -13,7 +13,7 @@ pub struct chiplog_log_info_t {
     /// sizeof(chiplog_log_info_t) as the caller was compiled with it. Set it first. In chiplog_log_info_fn: as the
     /// library was compiled with it.
     pub size: usize,
-    /// Its number, which no other log of this directory ever had.
+    /// Its number, which no other log of this directory, or of these servers, ever had.
     pub number: u32,
     /// The group that holds it, from 1.
     pub group: u32,
@@ -27,8 +27,11 @@ pub struct chiplog_log_info_t {
     pub last_timestamp_ms: u64,
     /// Whether it takes no more appends: 1 or 0.
     pub sealed: u8,
+    /// 1: its group does not run on the server that answered, which knows none of the values from first_index to sealed.
+    /// chiplog_client_info of a client of the log returns them. Else 0.
+    pub elsewhere: u8,
     /// Not used; must be 0.
-    pub reserved: [u8; 7],
+    pub reserved: [u8; 6],
     /// Its permanent id: 32 hexadecimal digits and a NUL.
     pub log_id: [c_char; 40],
     /// Its name, up to 260 bytes and a NUL.
@@ -41,7 +44,7 @@ growing!(chiplog_log_info_t);
 pub type chiplog_log_info_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, info: *const chiplog_log_info_t)>;
 
-pub(super) fn shown(info: &LogInfo) -> chiplog_log_info_t {
+pub(crate) fn shown(info: &LogInfo) -> chiplog_log_info_t {
     chiplog_log_info_t {
         number: info.number.get(),
         group: info.group,
@@ -50,6 +53,7 @@ pub(super) fn shown(info: &LogInfo) -> chiplog_log_info_t {
         bytes_appended: info.bytes_appended,
         last_timestamp_ms: info.last_timestamp.get(),
         sealed: info.sealed.into(),
+        elsewhere: info.elsewhere.into(),
         log_id: fixed(&to_hex(info.log_id.get())),
         name: fixed(&info.name),
         ..Growing::zeros()

@@ -1,16 +1,17 @@
-//! Connections: those of a client to its servers, shared by all its logs, producers and readers.
+//! Connections: those of a client to its servers that all its logs share.
 //!
 //! ```text
-//! calls of all logs ────────> one connection to each server
-//! streams of all logs ──────> up to `connections_max` more; a stream joins the one with the fewest users
+//! calls of all logs ─────────────> one connection to each server
+//! append streams of all logs ────> a few, each with at most 15 streams
+//! a reader, a watch ─────────────> one of its own
 //! ```
 //!
 //! Invariants:
-//! - The number of connections to a server does not grow with the logs, producers and readers of a client.
-//! - A call waits behind no stream.
-//! - A reader that stops reading holds up no other stream: each has a window of its own, and the connection's window
-//!   is as large as HTTP/2 allows.
-//! - A connection that failed gets no new user. It is closed when its last user has left.
+//! - The number of connections for calls and appends follows the streams that are open, not the logs and producers.
+//! - Streams that wait hold up no other stream: a server allows a connection the windows of 16 streams.
+//! - A call waits behind no stream, and nothing but itself waits for a reader that stands still: a server ends the
+//!   connection of a reader that does so for long.
+//! - A connection on which nothing answers gets no new user. It is closed when its last user has left.
 //!
 //! Must not know: logs, which server leads.
 
@@ -19,12 +20,18 @@ use crate::client::retry::deadline::FAR;
 use chiplog::{Error, ErrorKind, Result};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
 
 /// The default of HTTP/2 is 16 KiB, and each frame costs a system call.
 const FRAME_BYTES: u32 = 256 << 10;
-/// The largest window that HTTP/2 has.
-const WINDOW_BYTES_MAX: u32 = (1 << 31) - 1;
+/// So many streams have a connection each, so that they use several processors.
+const SPREAD: usize = 4;
+/// The most append streams of a connection: one less than a server allows windows.
+const STREAMS_MAX: usize = 15;
+/// A connection for calls that was not used for this long is closed when another one is made.
+const UNUSED: Duration = Duration::from_secs(600);
 
 /// A connection to a server. Its users hold it; the last one that drops it closes it.
 #[derive(Debug)]
@@ -46,10 +53,12 @@ pub(crate) struct Connections {
     open: Mutex<Open>,
 }
 
-/// Those that have users, by the address of the server.
+/// By the address of the server.
 #[derive(Debug, Default)]
 struct Open {
-    calls: HashMap<String, Weak<Connection>>,
+    /// With the time of the last use.
+    calls: HashMap<String, (Arc<Connection>, Instant)>,
+    /// Those that have users.
     streams: HashMap<String, Vec<Weak<Connection>>>,
 }
 
@@ -67,29 +76,31 @@ impl Connections {
     /// # Errors
     /// `InvalidArgument`: the address is invalid.
     pub(crate) fn for_calls(&self, address: &str) -> Result<Arc<Connection>> {
-        let mut open = self.open();
-        if let Some(connection) = open.calls.get(address).and_then(Weak::upgrade) {
-            return Ok(connection);
+        let (mut open, now) = (self.open(), Instant::now());
+        if let Some((connection, used)) = open.calls.get_mut(address) {
+            *used = now;
+            return Ok(connection.clone());
         }
         let connection = self.make(address)?;
-        open.calls.retain(|_, connection| connection.strong_count() > 0);
-        open.calls.insert(address.to_owned(), Arc::downgrade(&connection));
+        open.calls.retain(|_, (_, used)| now.duration_since(*used) < UNUSED);
+        open.calls.insert(address.to_owned(), (connection.clone(), now));
         Ok(connection)
     }
 
-    /// A connection for one stream to a server: a new one, or the one with the fewest users.
+    /// A connection for one append stream to a server: the one with the fewest, or a new one.
     ///
     /// # Errors
     /// `InvalidArgument`: the address is invalid.
-    pub(crate) fn for_stream(&self, address: &str) -> Result<Arc<Connection>> {
+    pub(crate) fn for_appends(&self, address: &str) -> Result<Arc<Connection>> {
         let mut open = self.open();
         open.streams.retain(|_, connections| {
             connections.retain(|connection| connection.strong_count() > 0);
             !connections.is_empty()
         });
         let used = open.streams.entry(address.to_owned()).or_default();
-        if used.len() >= self.options.connections_max
-            && let Some(connection) = used.iter().min_by_key(|c| c.strong_count()).and_then(Weak::upgrade)
+        let least = used.iter().min_by_key(|connection| connection.strong_count());
+        if used.len() >= SPREAD
+            && let Some(connection) = least.filter(|c| c.strong_count() < STREAMS_MAX).and_then(Weak::upgrade)
         {
             return Ok(connection);
         }
@@ -98,21 +109,20 @@ impl Connections {
         Ok(connection)
     }
 
-    /// Gives a connection that failed no new users.
-    pub(crate) fn retire(&self, failed: &Arc<Connection>) {
+    /// Gives a connection on which nothing answers no new users.
+    pub(crate) fn retire(&self, silent: &Arc<Connection>) {
         let mut open = self.open();
-        let is_other = |connection: &Weak<Connection>| connection.as_ptr() != Arc::as_ptr(failed);
-        if open.calls.get(&failed.address).is_some_and(|connection| !is_other(connection)) {
-            open.calls.remove(&failed.address);
+        if open.calls.get(&silent.address).is_some_and(|(connection, _)| Arc::ptr_eq(connection, silent)) {
+            open.calls.remove(&silent.address);
         }
-        if let Some(used) = open.streams.get_mut(&failed.address) {
-            used.retain(is_other);
+        if let Some(used) = open.streams.get_mut(&silent.address) {
+            used.retain(|connection| connection.as_ptr() != Arc::as_ptr(silent));
         }
     }
 
     fn make(&self, address: &str) -> Result<Arc<Connection>> {
-        let endpoint = endpoint(&self.options, address)?.initial_connection_window_size(WINDOW_BYTES_MAX);
-        Ok(Arc::new(Connection { channel: endpoint.connect_lazy(), address: address.to_owned() }))
+        let channel = separate(&self.options, address)?;
+        Ok(Arc::new(Connection { channel, address: address.to_owned() }))
     }
 }
 
@@ -146,46 +156,55 @@ fn endpoint(options: &ClientOptions, address: &str) -> Result<Endpoint> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     const SERVER: &str = "127.0.0.1:1";
 
     #[tokio::test]
-    async fn streams_share_few_connections_evenly() {
-        let connections = Connections::new(ClientOptions::default().connections_max(3));
-        let streams: Vec<_> = (0..9).map(|_| connections.for_stream(SERVER).unwrap()).collect();
-        let mut users: Vec<_> =
-            streams.iter().map(|stream| (Arc::as_ptr(stream), Arc::strong_count(stream))).collect();
-        users.sort_unstable();
-        users.dedup();
-        assert_eq!(users.iter().map(|(_, count)| *count).collect::<Vec<_>>(), [3, 3, 3]);
-        assert!(!Arc::ptr_eq(&streams[0], &connections.for_stream("127.0.0.1:2").unwrap()));
+    async fn append_streams_share_few_connections_evenly() {
+        let connections = Connections::new(ClientOptions::default());
+        let mut streams: Vec<_> = (0..60).map(|_| connections.for_appends(SERVER).unwrap()).collect();
+        let users = |streams: &[Arc<Connection>]| {
+            let counted = streams.iter().map(|stream| (Arc::as_ptr(stream), Arc::strong_count(stream)));
+            counted.collect::<BTreeMap<_, _>>().into_values().collect::<Vec<_>>()
+        };
+        assert_eq!(users(&streams[..4]).len(), 4, "the first ones have a connection each");
+        assert_eq!(users(&streams), [15, 15, 15, 15]);
+        streams.push(connections.for_appends(SERVER).unwrap());
+        assert_eq!(users(&streams).into_iter().filter(|users| *users == 1).count(), 1);
+        assert!(!Arc::ptr_eq(&streams[0], &connections.for_appends("127.0.0.1:2").unwrap()));
         let call = connections.for_calls(SERVER).unwrap();
         assert!(Arc::ptr_eq(&call, &connections.for_calls(SERVER).unwrap()));
         assert!(streams.iter().all(|stream| !Arc::ptr_eq(stream, &call)), "a call waits behind no stream");
     }
 
     #[tokio::test]
-    async fn connection_that_failed_gets_no_new_user() {
-        let connections = Connections::new(ClientOptions::default().connections_max(1));
-        let failed = connections.for_stream(SERVER).unwrap();
-        let same = connections.for_stream(SERVER).unwrap();
-        assert!(Arc::ptr_eq(&failed, &same) && is_shared(&failed));
-        connections.retire(&failed);
-        let next = connections.for_stream(SERVER).unwrap();
-        assert!(!Arc::ptr_eq(&failed, &next));
-        // The others that meet the same failure leave the new one in its place.
-        connections.retire(&same);
-        assert!(Arc::ptr_eq(&next, &connections.for_stream(SERVER).unwrap()));
+    async fn silent_connection_gets_no_new_user() {
+        let connections = Connections::new(ClientOptions::default());
+        let streams: Vec<_> = (0..8).map(|_| connections.for_appends(SERVER).unwrap()).collect();
+        let silent = streams[0].clone();
+        let same = streams[1..].iter().find(|stream| Arc::ptr_eq(stream, &silent)).unwrap();
+        assert!(is_shared(&silent));
+        connections.retire(&silent);
+        let next = connections.for_appends(SERVER).unwrap();
+        assert!(streams.iter().all(|stream| !Arc::ptr_eq(stream, &next)));
+        // Others that meet the same silence leave the new one in its place.
+        connections.retire(same);
+        assert!(Arc::ptr_eq(&next, &connections.for_appends(SERVER).unwrap()));
         let call = connections.for_calls(SERVER).unwrap();
         connections.retire(&call);
         assert!(!Arc::ptr_eq(&call, &connections.for_calls(SERVER).unwrap()));
     }
 
-    #[tokio::test]
-    async fn connection_without_users_is_closed() {
+    #[tokio::test(start_paused = true)]
+    async fn connection_without_use_is_closed() {
         let connections = Connections::new(ClientOptions::default());
-        drop(connections.for_stream(SERVER).unwrap());
-        drop(connections.for_stream("127.0.0.1:2").unwrap());
+        drop(connections.for_appends(SERVER).unwrap());
+        drop(connections.for_appends("127.0.0.1:2").unwrap());
         assert_eq!(connections.open().streams.len(), 1, "the entry of the first server has gone");
+        drop(connections.for_calls(SERVER).unwrap());
+        tokio::time::advance(UNUSED).await;
+        drop(connections.for_calls("127.0.0.1:2").unwrap());
+        assert_eq!(connections.open().calls.len(), 1);
     }
 }

@@ -88,8 +88,6 @@ struct Known {
     /// A server that was the leader, and did not answer as one.
     doubted: Option<String>,
     limits: Option<Limits>,
-    /// For calls.
-    connections: HashMap<String, (Shown, Arc<Connection>)>,
 }
 
 impl Known {
@@ -189,6 +187,12 @@ fn leave_usurpers(answers: &mut Vec<Answer>, name: &str) {
     });
 }
 
+fn of_large_messages(channel: Shown) -> Stub {
+    LogClient::new(channel)
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX)
+}
+
 impl Servers {
     pub(crate) fn new(seeds: Vec<String>, options: ClientOptions, connections: Arc<Connections>) -> Self {
         let (log, known, asking, noticed) = Default::default();
@@ -281,15 +285,6 @@ impl Servers {
     }
 
     /// The server did not act as the leader, or did not answer.
-    pub(crate) fn doubt(&self, leader: &str) {
-        self.depose(leader);
-        let failed = self.known().connections.remove(leader);
-        if let Some((_, failed)) = failed {
-            self.connections.retire(&failed);
-        }
-    }
-
-    /// The server answered that it does not lead.
     pub(crate) fn depose(&self, leader: &str) {
         let mut known = self.known();
         if known.leader.as_deref() == Some(leader) {
@@ -626,36 +621,26 @@ impl Servers {
     /// # Errors
     /// `InvalidArgument`: the address is invalid, or the token must not be sent there.
     pub(crate) fn call_channel(&self, address: &str) -> Result<Shown> {
-        if let Some((channel, _)) = self.known().connections.get(address) {
-            return Ok(channel.clone());
-        }
-        let connection = self.connections.for_calls(address)?;
-        let channel = self.shown(address, connection.channel.clone())?;
-        let mut known = self.known();
-        // The set of servers changes: connections to servers that are no longer listed are dropped.
-        let named: BTreeSet<_> = known.servers.iter().map(|s| s.address.clone()).collect();
-        known.connections.retain(|a, _| named.contains(a) || self.seeds.contains(a));
-        known.connections.insert(address.to_owned(), (channel.clone(), connection));
-        Ok(channel)
+        self.shown(address, self.connections.for_calls(address)?.channel.clone())
     }
 
-    /// Returns the log's service for one stream to a server, and the connection, which its user holds as long as the stream.
+    /// Returns the log's service for one append stream to a server, and the connection, which the stream's user holds as
+    /// long as it is open.
     ///
     /// # Errors
     /// As [`Self::call_channel`].
-    pub(crate) fn stream_client(&self, address: &str) -> Result<(Stub, Arc<Connection>)> {
-        let connection = self.connections.for_stream(address)?;
-        let client = LogClient::new(self.shown(address, connection.channel.clone())?)
-            .max_decoding_message_size(MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        Ok((client, connection))
+    pub(crate) fn append_client(&self, address: &str) -> Result<(Stub, Arc<Connection>)> {
+        let connection = self.connections.for_appends(address)?;
+        let channel = self.shown(address, connection.channel.clone())?;
+        Ok((of_large_messages(channel), connection))
     }
 
-    /// A stream ended with this error: if its connection can be the reason, it gets no new streams.
-    pub(crate) fn stream_failed(&self, connection: &Arc<Connection>, error: &Error) {
-        if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) {
-            self.connections.retire(connection);
-        }
+    /// Returns the log's service on a connection that nobody else uses.
+    ///
+    /// # Errors
+    /// As [`Self::call_channel`].
+    pub(crate) fn separate_client(&self, address: &str) -> Result<Stub> {
+        self.separate_channel(address).map(of_large_messages)
     }
 
     /// Returns a connection that nobody else uses, which is opened at its first use.
@@ -666,7 +651,8 @@ impl Servers {
         self.shown(address, separate(&self.options, address)?)
     }
 
-    fn shown(&self, address: &str, channel: Channel) -> Result<Shown> {
+    /// The connection with what each call on it carries.
+    pub(crate) fn shown(&self, address: &str, channel: Channel) -> Result<Shown> {
         let bearer = Bearer::new(&self.options, address)?.meaning(self.log.clone());
         Ok(InterceptedService::new(channel, bearer))
     }

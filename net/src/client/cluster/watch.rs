@@ -162,7 +162,7 @@ impl Watch {
             self.stream = None;
             let servers = self.client.servers();
             if let Some(server) = server {
-                servers.doubt(&server);
+                servers.depose(&server);
                 self.avoid.insert(server);
             }
             if let Some(hint) = hint {
@@ -267,10 +267,11 @@ async fn open(
     sleep_until(not_before).await;
     let failed = |error, server, hint| Opened::Failed(Broken { error, server, hint });
     let found = client.servers().leader_or_any(&avoid, deadline).await;
-    let (server, mut stub) = match found.and_then(|server| Ok((client.servers().client(&server)?, server))) {
-        Ok((stub, server)) => (server, stub),
-        Err(error) => return failed(error, None, None),
-    };
+    let (server, mut stub) =
+        match found.and_then(|server| Ok((client.servers().separate_client(&server)?, server))) {
+            Ok((stub, server)) => (server, stub),
+            Err(error) => return failed(error, None, None),
+        };
     let interval_millis = interval.as_millis().min(u32::MAX.into()) as u32;
     let request = WatchRequest { log: client.log_name(), interval_millis };
     let until = deadline.min(within(client.options().attempt_timeout));

@@ -18,11 +18,11 @@
 //! Must not know: the network.
 
 use super::close_report::{Closed, Unacknowledged};
-use super::delivery::{BatchResult, Delivery};
+use super::delivery::{BatchResult, Delivery, part};
 use super::unreported::{Cause, Unreported};
 use crate::client::retry::deadline::{after, within};
 use chiplog::limits::BATCH_HEADER_BYTES;
-use chiplog::{BatchBuilder, Error, ErrorKind, Index, Result};
+use chiplog::{Appended, BatchBuilder, Error, ErrorKind, Result};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -37,7 +37,7 @@ const RECORD_OVERHEAD_BYTES: usize = 4;
 /// The approximate size of a callback.
 const CALLBACK_BYTES: usize = 64;
 
-pub(crate) type Callback = Box<dyn FnOnce(Result<Index>) + Send>;
+pub(crate) type Callback = Box<dyn FnOnce(Result<Appended>) + Send>;
 
 /// How a record's result is reported.
 pub(crate) enum Report {
@@ -76,7 +76,8 @@ pub(crate) struct Waiting {
 #[derive(Default)]
 struct Reports {
     outcome: Option<Arc<BatchResult>>,
-    callbacks: Vec<(u32, Callback)>,
+    /// Each with the offset of its first record in the batch, and their number.
+    callbacks: Vec<(u32, u32, Callback)>,
     /// Records without a callback or a delivery.
     silent: u32,
 }
@@ -90,7 +91,7 @@ impl Reports {
                 let outcome = self.outcome.get_or_insert_default().clone();
                 return Some(Delivery::new(outcome, offset, records));
             }
-            Report::Callback(callback) => self.callbacks.push((offset, callback)),
+            Report::Callback(callback) => self.callbacks.push((offset, records, callback)),
         }
         None
     }
@@ -108,16 +109,16 @@ impl Reports {
         }
     }
 
-    fn report(mut self, result: &Result<Index>) {
+    fn report(mut self, result: &Result<Appended>) {
         self.report_all(result);
     }
 
-    fn report_all(&mut self, result: &Result<Index>) {
+    fn report_all(&mut self, result: &Result<Appended>) {
         if let Some(outcome) = self.outcome.take() {
             outcome.set(result.clone());
         }
-        for (offset, callback) in std::mem::take(&mut self.callbacks) {
-            let result = result.clone().map(|first| first.plus(offset.into()));
+        for (offset, records, callback) in std::mem::take(&mut self.callbacks) {
+            let result = result.clone().map(|batch| part(batch, offset, records));
             // A callback that panics does not keep others from running.
             if catch_unwind(AssertUnwindSafe(|| callback(result))).is_err() {
                 tracing::error!("a callback of a producer panicked");
@@ -272,8 +273,8 @@ impl Accumulator {
         Ok(delivery)
     }
 
-    /// Adds records as one batch, if there is room: all of them or none. Never blocks. The result is the index of the
-    /// first record.
+    /// Adds records as one batch, if there is room: all of them or none. Never blocks. The result is their
+    /// place.
     ///
     /// # Errors
     /// As [`Self::push`]; `TooLarge`: the batch is larger than the servers accept.
@@ -398,8 +399,8 @@ impl Accumulator {
         state.ready.front().map(|g| g.waiting.since).or(state.open.since)
     }
 
-    /// Settles a batch that was taken. `result`: the index of its first record.
-    pub(crate) fn settle(&self, waiting: Waiting, result: &Result<Index>) {
+    /// Settles a batch that was taken. `result`: its place.
+    pub(crate) fn settle(&self, waiting: Waiting, result: &Result<Appended>) {
         self.report(waiting, result, Cause::Failed);
     }
 
@@ -408,7 +409,7 @@ impl Accumulator {
         self.report(waiting, &Err(error), Cause::Left);
     }
 
-    fn report(&self, waiting: Waiting, result: &Result<Index>, cause: Cause) {
+    fn report(&self, waiting: Waiting, result: &Result<Appended>, cause: Cause) {
         let Waiting { number, cost, records, reports, .. } = waiting;
         let records = u64::from(records);
         // Counted before the result is reported, and in one step: each record counts once at any time, and not at all
@@ -617,6 +618,7 @@ pub(crate) const FRAME_BYTES: usize = BATCH_HEADER_BYTES + RECORD_OVERHEAD_BYTES
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 mod tests {
     use super::*;
+    use chiplog::Index;
     use futures_util::FutureExt;
 
     fn accumulator(linger: Duration) -> Arc<Accumulator> {
@@ -672,12 +674,12 @@ mod tests {
         assert!(matches!(accumulator.take(Instant::now()), Take::Batch(_)));
     }
 
-    fn settle(accumulator: &Accumulator, result: &Result<Index>) {
+    fn settle(accumulator: &Accumulator, result: &Result<Appended>) {
         let Take::Batch(sealed) = accumulator.take(Instant::now()) else { panic!("no batch is ready") };
         accumulator.settle(sealed.waiting, result);
     }
 
-    fn failure() -> Result<Index> {
+    fn failure() -> Result<Appended> {
         Err(Error::new(ErrorKind::Timeout, "planted"))
     }
 
@@ -720,7 +722,7 @@ mod tests {
         let accumulator = accumulator(Duration::ZERO);
         let [kept, dropped, after] = deliveries(&accumulator);
         drop(dropped);
-        settle(&accumulator, &Ok(Index(7)));
+        settle(&accumulator, &Ok(Appended::new(Index(7), 2)));
         drop(after);
         let [forgotten] = deliveries(&accumulator);
         settle(&accumulator, &Err(Error::new(ErrorKind::SequenceForgotten, "planted")));

@@ -7,12 +7,17 @@
 //!   is not reported counts as unreported, also while it is held.
 
 use super::unreported::{Cause, Held, Unreported};
-use chiplog::{Error, Index, Result};
+use chiplog::{Appended, Durability, Error, Index, Result};
 use slab::Slab;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
+
+/// Some records of a batch.
+pub(crate) fn part(batch: Appended, offset: u32, count: u32) -> Appended {
+    Appended { first: batch.first.plus(offset.into()), count, ..batch }
+}
 
 /// The result of one batch.
 #[derive(Debug, Default)]
@@ -20,8 +25,8 @@ pub(crate) struct BatchResult(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The index of the batch's first record.
-    result: Option<Result<Index>>,
+    /// The batch's place.
+    result: Option<Result<Appended>>,
     /// The waker of each delivery that was polled and is not dropped.
     wakers: Slab<Waker>,
     /// For each record, or batch, with a delivery: the number of its deliveries that are not dropped, and the number of
@@ -77,7 +82,7 @@ impl BatchResult {
     }
 
     /// Sets the batch's result, unless it is set, and wakes the waiting tasks.
-    pub(crate) fn set(&self, result: Result<Index>) {
+    pub(crate) fn set(&self, result: Result<Appended>) {
         let wakers = {
             let mut state = self.state();
             state.result.get_or_insert(result);
@@ -137,7 +142,31 @@ impl Delivery {
         let over = state.reported(self.nth);
         drop(state);
         log(over);
-        Some(result.map(|first| first.plus(self.offset.into())))
+        Some(result.map(|batch| part(batch, self.offset, 1).first))
+    }
+
+    /// How durable the record was when it was acknowledged. `None`: it has no result yet, it has failed, or the server is
+    /// of an earlier version and does not tell. Never blocks, and takes no result.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (_dir, address) = serve().await?;
+    /// # let client = chiplog_net::client::Client::connect([address], Default::default()).await?;
+    /// use chiplog::Durability;
+    /// let producer = client.producer(Default::default()).await?;
+    /// let mut delivery = producer.append(b"record").await?;
+    /// (&mut delivery).await?;
+    /// assert_eq!(delivery.durability(), Some(Durability::Majority)); // the servers have no object store
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn durability(&self) -> Option<Durability> {
+        match &self.outcome.state().result {
+            Some(Ok(batch)) => batch.durability,
+            _ => None,
+        }
     }
 
     /// Ready once there is a result. Does not take it: a failed record still counts as unreported.
@@ -150,7 +179,7 @@ impl Delivery {
     fn poll_with<T>(
         &mut self,
         context: &mut Context<'_>,
-        found: impl FnOnce(&mut State, Result<Index>) -> T,
+        found: impl FnOnce(&mut State, Result<Appended>) -> T,
     ) -> Poll<T> {
         let waker = context.waker().clone();
         let mut state = self.outcome.state();
@@ -186,7 +215,7 @@ impl Future for Delivery {
         let (nth, offset) = (self.nth, self.offset);
         let (result, over) = ready!(self.poll_with(context, |state, result| (result, state.reported(nth))));
         log(over);
-        Poll::Ready(result.map(|first| first.plus(offset.into())))
+        Poll::Ready(result.map(|batch| part(batch, offset, 1).first))
     }
 }
 

@@ -21,11 +21,12 @@ use crate::client::cluster::leader_watchdog::LeaderWatchdog;
 use crate::client::retry::backoff::Backoff;
 use crate::client::retry::deadline::{after, within};
 use crate::client::{Client, ErrorClass};
+use crate::wire::durability;
 use crate::wire::proto::v1::append_response::Result as Outcome;
 use crate::wire::proto::v1::{AppendRequest, AppendResponse, InfoRequest, Refused};
 use crate::wire::status::{from_status, leader_of, reported};
 use bytes::Bytes;
-use chiplog::{Batch, BatchBuilder, Codec, Error, ErrorKind, Index, Result, Sequence, SessionId};
+use chiplog::{Appended, Batch, BatchBuilder, Codec, Error, ErrorKind, Index, Result, Sequence, SessionId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,17 +110,19 @@ struct Broken {
     leader: Option<String>,
     /// The server rejected the oldest batch: this attempt did not append it.
     refused: bool,
+    /// The server did not answer in time.
+    silent: bool,
 }
 
 impl From<Error> for Broken {
     fn from(error: Error) -> Self {
-        Self { error, leader: None, refused: false }
+        Self { error, leader: None, refused: false, silent: false }
     }
 }
 
 impl From<Status> for Broken {
     fn from(status: Status) -> Self {
-        Self { error: from_status(&status), leader: leader_of(&status), refused: false }
+        Self { error: from_status(&status), leader: leader_of(&status), refused: false, silent: false }
     }
 }
 
@@ -134,6 +137,7 @@ impl From<Refused> for Broken {
             ),
             leader: Some(refused.leader).filter(|l| !l.is_empty()),
             refused: kind.is_some() && !refused.outcome_unknown,
+            silent: false,
         }
     }
 }
@@ -206,12 +210,11 @@ impl SenderTask {
         let (requests, receiver) = mpsc::channel(window + 1);
         let in_time = within(self.options.request_timeout).min(self.due());
         let opening = timeout_at(in_time, client.append(ReceiverStream::new(receiver)));
-        let silent = |_| Error::new(ErrorKind::Unavailable, "the server did not answer in time");
         self.progress = Instant::now();
         let mut watchdog = LeaderWatchdog::default();
         let opened = tokio::select! {
-            opened = opening => opened.map_err(silent)??,
-            () = watchdog.is_deposition(&self.client, &self.server, self.progress) => return Err(deposed()),
+            opened = opening => opened.map_err(|_| silent(NO_ANSWER))??,
+            () = watchdog.is_deposition(&self.client, &self.server, self.progress) => return Err(silent(DEPOSED)),
         };
         let mut answers = opened.into_inner();
         self.progress = Instant::now();
@@ -224,6 +227,7 @@ impl SenderTask {
             if idle_at.is_some_and(|idle_at| idle_at <= Instant::now()) {
                 drop(requests);
                 let _ = timeout(END_STREAM, answers.message()).await; // else HTTP/2 cancels the stream
+                self.connection = None;
                 return Ok(());
             }
             let silent_at = after(self.progress, self.options.request_timeout);
@@ -240,12 +244,12 @@ impl SenderTask {
                 },
                 () = self.accumulator.work.notified() => {}
                 () = watchdog.is_deposition(&self.client, &self.server, self.progress), if self.under_way > 0 => {
-                    return Err(deposed());
+                    return Err(silent(DEPOSED));
                 }
                 () = sleep_until(wake) => {
                     let now = Instant::now();
                     if self.under_way > 0 && now >= silent_at {
-                        return Err(Error::new(ErrorKind::Unavailable, "the server did not answer in time").into());
+                        return Err(silent(NO_ANSWER));
                     }
                     if now >= self.due() {
                         return Err(Error::new(ErrorKind::Timeout, "not acknowledged in time").into());
@@ -274,7 +278,7 @@ impl SenderTask {
         }
         let opened = match self.connection.take() {
             Some(opened) => opened,
-            None => self.client.servers().stream_client(&leader)?,
+            None => self.client.servers().append_client(&leader)?,
         };
         self.server = Some(leader);
         Ok(self.connection.insert(opened).0.clone())
@@ -343,7 +347,8 @@ impl SenderTask {
         };
         let result = match answer.result {
             Some(Outcome::Appended(at)) if at.count == front.batch.count() && at.first > 0 => {
-                Ok(Index(at.first))
+                let durability = durability::from_wire(at.durability);
+                Ok(Appended { durability, ..Appended::new(Index(at.first), at.count) })
             }
             Some(Outcome::Refused(refused)) => {
                 let mut broken = Broken::from(refused);
@@ -370,7 +375,7 @@ impl SenderTask {
         Ok(())
     }
 
-    fn settle_front(&mut self, result: &Result<Index>) {
+    fn settle_front(&mut self, result: &Result<Appended>) {
         if let Some(sent) = self.unacked.pop_front() {
             self.accumulator.settle(sent.waiting, result);
         }
@@ -385,8 +390,9 @@ impl SenderTask {
             self.unacked.iter_mut().take(under_way).for_each(|sent| sent.unanswered = true);
         }
         if !broken.refused {
-            if let Some((_, connection)) = self.connection.take() {
-                self.client.servers().stream_failed(&connection, &broken.error);
+            // One that was closed is opened again by whoever uses it next. Of one that may be dead nobody knows.
+            if let Some((_, connection)) = self.connection.take().filter(|_| broken.silent) {
+                self.client.servers().connections().retire(&connection);
             }
         } else if self.stamp.session.is_some() && self.front_is_clear() {
             return; // batches behind it would leave a gap
@@ -402,7 +408,7 @@ impl SenderTask {
     }
 
     /// Prepares for another stream. False: there is none.
-    async fn recover(&mut self, Broken { error, leader, refused }: Broken) -> bool {
+    async fn recover(&mut self, Broken { error, leader, refused, .. }: Broken) -> bool {
         let clear = refused && self.front_is_clear();
         match error.kind() {
             // None of them is in the log: they get numbers of a new session.
@@ -449,7 +455,7 @@ impl SenderTask {
 
     fn doubt_server(&self) {
         if let Some(server) = &self.server {
-            self.client.servers().doubt(server);
+            self.client.servers().depose(server);
         }
     }
 
@@ -575,9 +581,12 @@ impl Drop for SenderTask {
     }
 }
 
-/// The error for a leader that does not answer any more.
-fn deposed() -> Broken {
-    Error::new(ErrorKind::Unavailable, "the server does not answer, and another server leads").into()
+const NO_ANSWER: &str = "the server did not answer in time";
+const DEPOSED: &str = "the server does not answer, and another server leads";
+
+/// The reason to leave a server that does not answer.
+fn silent(what: &str) -> Broken {
+    Broken { silent: true, ..Error::new(ErrorKind::Unavailable, what).into() }
 }
 
 fn request(client: &Client, batch: &Batch) -> AppendRequest {

@@ -1,14 +1,12 @@
 //! Background jobs: a reader's slow work runs in tasks of its own. A job continues while no call waits for the reader,
 //! and the next call does not start it again. Each job has its own deadline.
 
-use crate::client::cluster::connections::Connection;
 use crate::client::cluster::discovery::Avoid;
 use crate::client::retry::deadline::within;
 use crate::client::{Client, ReadFrom};
 use crate::wire::proto::v1::{InfoRequest, ReadRequest, ReadResponse};
 use crate::wire::status::{from_status, with_message};
 use chiplog::{Error, ErrorKind, Index, Result};
-use std::sync::Arc;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tonic::{Status, Streaming};
 
@@ -27,7 +25,7 @@ pub(crate) struct Wanted {
 pub(crate) struct Opened {
     /// None: no server was found.
     pub(crate) server: Option<String>,
-    pub(crate) stream: Result<(Streaming<ReadResponse>, Arc<Connection>)>,
+    pub(crate) stream: Result<Streaming<ReadResponse>>,
 }
 
 /// Opens a stream.
@@ -47,25 +45,18 @@ async fn open_at(
     server: &str,
     request: ReadRequest,
     deadline: Instant,
-) -> Result<(Streaming<ReadResponse>, Arc<Connection>)> {
+) -> Result<Streaming<ReadResponse>> {
     // Other servers named it: if this server cannot be used, the others still can.
     let useless = |e| Error::new(ErrorKind::Unavailable, format!("{server}: {e}"));
-    let (mut stub, connection) = client.servers().stream_client(server).map_err(useless)?;
+    let mut stub = client.servers().separate_client(server).map_err(useless)?;
     let until = deadline.min(within(client.options().attempt_timeout));
     let failed = |status: Status| {
         let error = from_status(&status);
         with_message(&error, format!("{server}: {error}"))
     };
-    let opened = match timeout_at(until, stub.read(request)).await {
+    match timeout_at(until, stub.read(request)).await {
         Ok(stream) => stream.map(|stream| stream.into_inner()).map_err(failed),
         Err(_) => Err(Error::new(ErrorKind::Unavailable, format!("{server} did not answer in time"))),
-    };
-    match opened {
-        Ok(stream) => Ok((stream, connection)),
-        Err(error) => {
-            client.servers().stream_failed(&connection, &error);
-            Err(error)
-        }
     }
 }
 

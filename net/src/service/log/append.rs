@@ -18,10 +18,11 @@ use crate::served::caller::Caller;
 use crate::served::log_slot::{LogSlot, another_leader};
 use crate::service::blocking_work::run_paced;
 use crate::service::submit::submit_when_allowed;
+use crate::wire::durability;
 use crate::wire::proto::v1::append_response::Result as Outcome;
 use crate::wire::proto::v1::{AppendRequest, AppendResponse, Appended, Durability, Refused};
 use crate::wire::status::{leaves_unknown, millis, to_status};
-use chiplog::{Batch, Codec, Error, ErrorKind, Index, Log, Ticket};
+use chiplog::{Batch, Codec, Error, ErrorKind, Log, Ticket};
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -245,17 +246,6 @@ impl AppendStream {
         }
     }
 
-    /// How durable the records up to this one are, which is acknowledged now.
-    fn durability(&self, last: Index) -> Durability {
-        let has_slices = |log: &Log| log.options().vault.is_some() && log.options().slice_interval.is_some();
-        match self.log.as_ref().filter(|log| has_slices(log)) {
-            // One that has waited too long for the object store is acknowledged without.
-            Some(log) if log.payload_slices() == Some(true) && log.is_in_store(last) => Durability::Object,
-            Some(_) => Durability::MajoritySlices,
-            None => Durability::Majority,
-        }
-    }
-
     fn submit(&mut self, batch: Batch, held: Held) {
         let Some(log) = &self.log else { return };
         let (bytes, options) = (batch.as_bytes().len(), log.options());
@@ -336,10 +326,7 @@ impl AppendStream {
         }
         Poll::Ready(match (front, settled) {
             (Some(Pending::Answered { response, .. }), _) => Some(response),
-            (_, Some(Ok(at))) => {
-                let last = Index((at.first.get() + u64::from(at.count)).saturating_sub(1));
-                Some(appended(at.first.get(), at.count, self.durability(last)))
-            }
+            (_, Some(Ok(at))) => Some(appended(at.first.get(), at.count, durability::to_wire(at.durability))),
             (_, Some(Err(error))) => Some(self.refused(&error, true)),
             (_, None) => None,
         })

@@ -385,7 +385,7 @@ mod tests {
     #[test]
     fn unknown_outcome_of_one_batch_makes_the_request_unknown() {
         use ErrorKind::{Closed, Full, Io, NotLeader, Poisoned, Timeout, Unavailable};
-        let taken = || Ok(Appended { first: 7.into(), count: 2 });
+        let taken = || Ok(Appended::new(7.into(), 2));
         for unknown in [Unavailable, Poisoned, Closed, Timeout, Io] {
             for outcomes in [
                 vec![failed(NotLeader), failed(unknown)],

@@ -8,7 +8,7 @@ use crate::runtime::asyncio_bridge::drive_result;
 use crate::runtime::fork::Own;
 use crate::runtime::wait;
 use crate::runtime::wait::Limit;
-use chiplog::{Error, ErrorKind, Index, Result};
+use chiplog::{Durability, Error, ErrorKind, Index, Result};
 use chiplog_net::client::Delivery;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
@@ -130,6 +130,21 @@ impl Ticket {
             // Polled once: before a caller waits, there is no other way to know.
             Way::Answer(answer) => answer.clone().now_or_never().is_some(),
         })
+    }
+
+    /// How durable the append was when it was acknowledged: "majority", "majority+slices" or "object". None: it has
+    /// no outcome yet, it has failed, it is a command, or the server is of an earlier version and does not tell.
+    ///
+    /// "majority": on stable storage at a majority of the voters. "majority+slices": the same, and soon after in the
+    /// object store, too. "object": in the object store, and a reference to it at a majority. Does not block.
+    #[getter]
+    fn durability(&self) -> PyResult<Option<&'static str>> {
+        let durability = match self.way()? {
+            Way::Local(ticket) => ticket.durability(),
+            Way::Remote(delivery, _) => delivery.durability(),
+            Way::Answer(_) => None,
+        };
+        Ok(durability.map(Durability::name))
     }
 
     /// Calls `fn(ticket)` once it has an outcome, success or failure. Returns None.

@@ -71,7 +71,7 @@ pub(crate) fn write(shared: &Shared, writer: u64, rate: f64) -> Result<u64> {
                 number += 1;
                 let (judge, this) = (shared.judge.clone(), number);
                 producer.send_with(&record(writer, number), move |done| match done {
-                    Ok(index) => judge.acknowledged(writer, this, index),
+                    Ok(appended) => judge.acknowledged(writer, this, appended.first),
                     Err(error) => judge.fail(format!("record {this} of writer {writer}: {error}")),
                 })?;
             }

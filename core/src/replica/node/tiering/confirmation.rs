@@ -17,6 +17,7 @@ use crate::options::log_options::LogOption;
 use crate::replica::queue::proposals::{BlockBuilder, StoredAt};
 use crate::replica::raft::Proposed;
 use crate::sync::clock::Moment;
+use crate::sync::completion::Durability;
 use crate::types::{EntryIndex, Index, LogNumber};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -140,6 +141,17 @@ impl Node {
             return all;
         }
         entry
+    }
+
+    /// How durable an append is that is answered now, by its last entry.
+    pub(in crate::replica::node) fn durability(&self) -> impl Fn(EntryIndex) -> Durability + use<> {
+        let stored = match self.refers() {
+            true => EntryIndex(self.published.counters.in_store_upto.load(Ordering::Acquire)),
+            false => EntryIndex(0),
+        };
+        let has_slices = self.tiering.vault.is_some() && self.options.slice_interval.is_some();
+        let otherwise = if has_slices { Durability::MajoritySlices } else { Durability::Majority };
+        move |entry| if entry <= stored { Durability::Object } else { otherwise }
     }
 
     /// Counts the appends that are confirmed now although the object store alone is not known to have them. Without the class none has to

@@ -3,7 +3,7 @@
 use super::*;
 use crate::error::Error;
 use crate::replica::queue::proposals::{Command, LogCommand};
-use crate::sync::completion::Ticket;
+use crate::sync::completion::{Durability, Ticket};
 
 const HEARTBEAT: Duration = Duration::from_millis(100);
 
@@ -397,7 +397,7 @@ fn opening_that_changes_nothing_is_answered_at_once() {
     let first = order(&mut node, open);
     let none_is_stored = EntryIndex(0);
     let committed = node.replica.sequencer.end().raft;
-    for (completer, outcome) in node.replica.commit_to(committed, none_is_stored) {
+    for (completer, outcome) in node.replica.commit_to(committed, none_is_stored, |_| Durability::Majority) {
         completer.answer(outcome);
     }
     assert!(first.poll().unwrap().is_ok());

@@ -37,7 +37,7 @@ impl Sequencer {
             .batches
             .iter()
             .map(|e| {
-                let here = Appended { first: next, count: e.count };
+                let here = Appended::new(next, e.count);
                 let placed = self.place(LogNumber::OWN, &e.stamp, next, e.count, timestamp);
                 let fresh = matches!(placed, Ok(None));
                 if fresh {
@@ -151,6 +151,6 @@ impl Sequencer {
         let run = Run { log, batches: 1, first, records: batch.count, bytes: length, digest: 0 };
         let appended = self.logs.append(&run, at);
         debug_assert_eq!(appended, Ok(()), "the log was checked above");
-        Ok((Appended { first, count: batch.count }, true))
+        Ok((Appended::new(first, batch.count), true))
     }
 }

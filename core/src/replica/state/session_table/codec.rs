@@ -122,7 +122,7 @@ fn decode_batches(bytes: &[u8]) -> Result<VecDeque<Appended>, Malformed> {
     for batch in bytes.chunks_exact(REMEMBERED_BYTES) {
         let (first, count) = (u64_at(batch, 0), u32_at(batch, 8));
         next = end_of(next, first, count).ok_or("session remembers an impossible batch")?;
-        batches.push_back(Appended { first: Index(first), count });
+        batches.push_back(Appended::new(Index(first), count));
     }
     Ok(batches)
 }

@@ -269,7 +269,7 @@ impl Sessions {
             }
             session.last = stamp.sequence;
             session.active = at;
-            session.remembered.push_back(Appended { first, count });
+            session.remembered.push_back(Appended::new(first, count));
             // The client still waits for this batch and the `inflight` ones before it.
             session.keep_newest(self.window.min(usize::from(stamp.inflight) + 1));
             self.remembered = self.remembered - before + session.remembered.len();

@@ -12,7 +12,7 @@ fn stamp(session: u64, sequence: u64, inflight: u16) -> Stamp {
 }
 
 fn at(first: u64, count: u32) -> Appended {
-    Appended { first: Index(first), count }
+    Appended::new(Index(first), count)
 }
 
 fn kind<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {

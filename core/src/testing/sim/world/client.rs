@@ -571,6 +571,7 @@ impl World {
             format!("node {node}: acknowledges {count} records from {first} of log {log}")
         });
         self.oracle.acknowledged(node, log, appended, records)?;
+        self.judge_durability(node, log, appended).map_err(|why| format!("node {node}: {why}"))?;
         let Some(leader) = self.hosts.get(&node) else { return Ok(()) };
         self.oracle.is_durable(log, appended.last(), leader, &self.hosts, &self.plan)
     }

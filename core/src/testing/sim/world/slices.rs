@@ -4,10 +4,11 @@
 use super::{Check, World};
 use crate::error::ErrorKind;
 use crate::store::format::block::BlockHeader;
+use crate::sync::completion::{Appended, Durability};
 use crate::testing::sim::excuse;
 use crate::testing::sim::machine::Machine;
 use crate::testing::sim::vault::SimVault;
-use crate::types::{EntryIndex, Index, NodeId};
+use crate::types::{EntryIndex, Index, LogNumber, NodeId};
 
 /// The checks' knowledge of slices.
 #[derive(Debug, Default)]
@@ -59,6 +60,16 @@ impl World {
                 "the object store has entries up to {reach:?}, and a replica said that it has those up to {said}"
             )),
         }
+    }
+
+    /// Checks what an acknowledgement says of the object store: it has these records, if they are durable there.
+    pub(super) fn judge_durability(&self, node: NodeId, log: LogNumber, appended: Appended) -> Check {
+        if appended.durability != Some(Durability::Object) {
+            return Ok(());
+        }
+        let machine = self.hosts.get(&node).and_then(|host| host.machine.as_ref());
+        let said = machine.map_or(EntryIndex(0), Machine::in_store_upto);
+        self.oracle.is_stored_of(log, appended.last(), said.max(self.slices.said_whole))
     }
 
     /// Checks slices that begin with the state of the log, after a step of the node that has put them: they have all records that a log of

@@ -25,8 +25,8 @@ use crate::connect::open_log;
 use crate::connect::open_log::{CodecName, WriteOptions};
 use crate::connect::remote::Remote;
 use crate::connect::target::Target;
-use chiplog::ErrorKind;
 use chiplog::limits::BATCH_RECORDS_MAX;
+use chiplog::{Durability, ErrorKind};
 use clap::Args;
 use input::{Framing, Input};
 use journal::{Journal, Sum};
@@ -57,7 +57,8 @@ Examples:
       The same, with each record once even if this machine fails: the command continues where it
       stopped.
   chiplog append ./log --lines data.csv --json | jq .last
-      The index of the last record, for a script.";
+      The index of the last record, for a script. `durability` says where the records are: majority,
+      majority+slices or object.";
 
 /// Append records: one a line, or length-prefixed; report where they went.
 ///
@@ -134,6 +135,10 @@ struct Summary {
     /// None if nothing was appended.
     first: Option<u64>,
     last: Option<u64>,
+    /// How durable all records were when they were confirmed: `majority`, `majority+slices` or `object`; the weakest. None:
+    /// nothing was appended, or servers of an earlier version do not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    durability: Option<&'static str>,
     seconds: f64,
     records_per_second: f64,
     bytes_per_second: f64,
@@ -155,6 +160,7 @@ impl Summary {
             batches: tally.batches(),
             first: ranges.first().map(|r| r.0),
             last: ranges.last().map(|r| r.1),
+            durability: tally.durability().map(Durability::name),
             seconds: time.as_secs_f64(),
             records_per_second: format::rate(tally.records(), time),
             bytes_per_second: format::rate(tally.bytes(), time),

@@ -10,7 +10,7 @@ use super::input::Input;
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::signals;
-use chiplog::{Appended, Batch, BatchBuilder, Codec, ErrorKind, Log, Ticket};
+use chiplog::{Appended, Batch, BatchBuilder, Codec, Durability, ErrorKind, Log, Ticket};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use indicatif::ProgressBar;
 use std::collections::{BTreeMap, VecDeque};
@@ -39,6 +39,8 @@ const BATCH_BYTES_TARGET: usize = 1 << 20;
 pub(super) struct Tally {
     batches: AtomicU64,
     bytes: AtomicU64,
+    /// The weakest durability of an acknowledgement, if there was one. None within: a server did not tell.
+    durability: Mutex<Option<Option<Durability>>>,
     /// The durable indexes, as few ranges (first to last) as possible.
     ranges: Mutex<BTreeMap<u64, u64>>,
 }
@@ -48,6 +50,9 @@ impl Tally {
     pub(super) fn add(&self, appended: Appended, bytes: u64, batch_ends: bool) {
         self.batches.fetch_add(batch_ends.into(), Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
+        let mut weakest = lock(&self.durability);
+        *weakest = Some(weakest.map_or(appended.durability, |before| before.min(appended.durability)));
+        drop(weakest);
         let (mut first, mut last) = (appended.first.get(), appended.last().get());
         let mut ranges = lock(&self.ranges);
         if let Some((before, end)) = ranges.range(..first).next_back().map(|(a, b)| (*a, *b))
@@ -64,6 +69,11 @@ impl Tally {
 
     pub(super) fn ranges(&self) -> Vec<(u64, u64)> {
         lock(&self.ranges).iter().map(|(a, b)| (*a, *b)).collect()
+    }
+
+    /// How durable all of them were when they were acknowledged. None: there are none, or a server did not tell.
+    pub(super) fn durability(&self) -> Option<Durability> {
+        lock(&self.durability).flatten()
     }
 
     pub(super) fn records(&self) -> u64 {
@@ -246,6 +256,7 @@ pub(super) fn run(
     let tally = Tally {
         batches: AtomicU64::new(shared.tally.batches()),
         bytes: AtomicU64::new(shared.tally.bytes()),
+        durability: Mutex::new(*lock(&shared.tally.durability)),
         ranges: Mutex::new(std::mem::take(&mut *lock(&shared.tally.ranges))),
     };
     Ok((tally, shared.ended()))
@@ -357,11 +368,26 @@ mod tests {
     fn ranges_merge_in_any_order() {
         let tally = Tally::default();
         for (first, count) in [(1, 2), (5, 2), (9, 1), (3, 2), (7, 2)] {
-            tally.add(Appended { first: Index(first), count }, 10, true);
+            tally.add(Appended::new(Index(first), count), 10, true);
         }
         assert_eq!(tally.ranges(), [(1, 9)]);
-        tally.add(Appended { first: Index(20), count: 1 }, 10, true);
+        tally.add(Appended::new(Index(20), 1), 10, true);
         assert_eq!(tally.ranges(), [(1, 9), (20, 20)]);
         assert_eq!((tally.records(), tally.bytes(), tally.batches()), (10, 60, 6));
+    }
+
+    #[test]
+    fn weakest_durability_is_that_of_all() {
+        let tally = Tally::default();
+        assert_eq!(tally.durability(), None);
+        let add = |n: u64, durability| {
+            tally.add(Appended { durability, ..Appended::new(Index(n), 1) }, 10, true);
+            tally.durability()
+        };
+        assert_eq!(add(1, Some(Durability::Object)), Some(Durability::Object));
+        assert_eq!(add(2, Some(Durability::MajoritySlices)), Some(Durability::MajoritySlices));
+        assert_eq!(add(3, Some(Durability::Object)), Some(Durability::MajoritySlices));
+        assert_eq!(add(4, None), None, "an earlier server acknowledged one");
+        assert_eq!(add(5, Some(Durability::Object)), None);
     }
 }

@@ -5,7 +5,7 @@ use super::pump::{Shared, Sink, Work};
 use super::stall;
 use super::stall::{DELIVERY, FULL_MAX, STOP_CHECK};
 use crate::connect::remote::{Remote, failure};
-use chiplog::{Appended, Batch, ErrorKind};
+use chiplog::{Batch, ErrorKind};
 use chiplog_net::client::{Producer, ProducerOptions};
 use crossbeam_channel::Receiver;
 use indicatif::ProgressBar;
@@ -91,8 +91,8 @@ async fn send(
             let settled = move |result: chiplog::Result<_>| {
                 to.settle();
                 match result {
-                    Ok(first) => {
-                        to.tally.add(Appended { first, count: 1 }, bytes, last);
+                    Ok(appended) => {
+                        to.tally.add(appended, bytes, last);
                         bar.inc(bytes + 1); // one newline
                     }
                     Err(error) => {

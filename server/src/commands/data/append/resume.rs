@@ -9,7 +9,7 @@ use super::stall;
 use super::stall::{DELIVERY, FULL_MAX, STOP_CHECK};
 use crate::common::failure::{Failure, Result};
 use crate::connect::remote::{Remote, failure};
-use chiplog::{Appended, Batch, ErrorKind, Sequence};
+use chiplog::{Batch, ErrorKind, Sequence};
 use chiplog_net::client::{Producer, ProducerOptions};
 use crossbeam_channel::Receiver;
 use indicatif::ProgressBar;
@@ -125,8 +125,8 @@ impl Resuming {
             let settled = move |result: chiplog::Result<_>| {
                 to.settle();
                 let there = match result {
-                    Ok(first) => {
-                        to.tally.add(Appended { first, count }, bytes, true);
+                    Ok(appended) => {
+                        to.tally.add(appended, bytes, true);
                         true
                     }
                     // In the log since an earlier run; its index is no longer known.

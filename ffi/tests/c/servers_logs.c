@@ -1,0 +1,77 @@
+/* Logs of servers from C: created, listed, their options, and how durable their records are. argv[2]: a server without
+ * named logs of any test before. */
+#include "check.h"
+
+static void one(void *context, const chiplog_log_info_t *info) {
+    char *names = context;
+    CHECK(strlen(info->log_id) == 32 && info->group >= 1 && info->elsewhere == 0);
+    strcat(strcat(names, info->name), info->sealed ? "! " : " ");
+}
+
+static chiplog_client_t *connect_to(const char *server, const char *log) {
+    const char *servers[1] = {server};
+    chiplog_client_options_t options;
+    chiplog_client_options_init(&options, sizeof options);
+    options.log = log;
+    chiplog_client_t *client = NULL;
+    FINE(chiplog_client_connect(servers, 1, &options, &client, &error));
+    return client;
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc > 2);
+    chiplog_client_t *client = connect_to(argv[2], "");
+    FINE(chiplog_client_create_log(client, "users", NULL, &error));
+    FINE(chiplog_client_create_log(client, "orders", "users", &error));
+    FINE(chiplog_client_create_log(client, "other", NULL, &error));
+    FINE(chiplog_client_seal_log(client, "users", &error));
+    char names[1000] = "";
+    FINE(chiplog_client_list_logs(client, NULL, one, names, &error));
+    CHECK(strcmp(names, "orders other users! ") == 0);
+    FINE(chiplog_client_list_logs(client, "o", one, names, &error));
+    CHECK(strcmp(names, "orders other users! orders other ") == 0);
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_client_list_logs(client, NULL, NULL, NULL, &error));
+
+    /* Options of a named log: its own ones. */
+    chiplog_client_t *orders = connect_to(argv[2], "orders");
+    uint64_t value = 9;
+    uint8_t is_set = 9;
+    FINE(chiplog_client_log_option(orders, "retention_age", &value, &is_set, &error));
+    CHECK(value == 0 && is_set == 0);
+    chiplog_log_option_t changes[2] = {{"retention_age", 60000, 1, {0}}, {"retention_bytes", UINT64_MAX, 1, {0}}};
+    FINE(chiplog_client_set_log_options(orders, changes, 2, LONG_MS, &error));
+    FINE(chiplog_client_log_option(orders, "retention_age", &value, &is_set, &error));
+    CHECK(value == 60000 && is_set == 1);
+    FINE(chiplog_client_log_option(orders, "retention_bytes", &value, NULL, &error));
+    CHECK(value == UINT64_MAX);
+    changes[0].is_set = 0;
+    FINE(chiplog_client_set_log_options(orders, changes, 1, LONG_MS, &error));
+    FINE(chiplog_client_log_option(orders, "retention_age", NULL, &is_set, &error));
+    CHECK(is_set == 0);
+    chiplog_log_option_t of_its_group = {"sessions_max", 7, 1, {0}}, too_small = {"retention_bytes", 1, 1, {0}};
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_client_set_log_options(orders, &of_its_group, 1, LONG_MS, &error));
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_client_set_log_options(orders, &too_small, 1, LONG_MS, &error));
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_client_set_log_options(orders, NULL, 0, LONG_MS, &error));
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_client_log_option(orders, "none", &value, &is_set, &error));
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_client_log_option(NULL, "retention_age", &value, &is_set, &error));
+
+    /* How durable records are: argv[3] is the name of the class of the default log. */
+    CHECK(argc > 3);
+    chiplog_producer_t *producer = NULL;
+    FINE(chiplog_client_producer(client, NULL, &producer, &error));
+    chiplog_ticket_t *ticket = NULL;
+    chiplog_appended_t placed;
+    FINE(chiplog_producer_submit(producer, "record", 6, &ticket, &error));
+    FINE(chiplog_ticket_wait(ticket, LONG_MS, &placed, &error));
+    CHECK(strcmp(chiplog_durability_name(placed.durability), argv[3]) == 0);
+    chiplog_ticket_close(ticket);
+    CHECK(chiplog_producer_close(producer) == 0);
+    CHECK(strcmp(chiplog_durability_name(CHIPLOG_DURABILITY_UNKNOWN), "unknown") == 0);
+
+    FINE(chiplog_client_delete_log(client, "orders", &error));
+    GIVES(CHIPLOG_NOT_FOUND, chiplog_client_set_log_options(orders, changes, 1, LONG_MS, &error));
+    chiplog_client_close(orders);
+    chiplog_client_close(client);
+    puts("all is well");
+    return 0;
+}
