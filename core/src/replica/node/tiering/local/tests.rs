@@ -550,8 +550,6 @@ fn files_of_a_run_go_once_its_rows_say_which_object_is_cut() {
     node.end_rows_job(JobDone::FetchedRun(2, Ok((run, true))), Moment::START).unwrap();
     node.drop_discarded(node.known_commit());
     assert_eq!(bases(&node)[0], at[2]);
-    let restarted = node_on(&SimDisk::new(disk.visible()), without_answer());
-    assert_eq!(bases(&restarted)[0], at[2]);
     node.end_listing(Ok([].into()), Moment::START);
     node.drop_discarded(node.known_commit());
     assert_eq!(bases(&node)[0], at[3]);
