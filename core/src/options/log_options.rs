@@ -70,7 +70,7 @@ pub enum LogOption {
     /// references.
     PayloadSlices = 11,
     /// How many objects, at least, the log's own state has rows of: 2 to 65,536. The rows of older ones are in objects alone. No field of
-    /// [`Options`]: the leader sets it to 1,024 once the log has twice as many objects. It cannot be unset.
+    /// [`Options`]: it has an effect once a caller sets it. It cannot be unset.
     ObjectRows = 12,
 }
 
