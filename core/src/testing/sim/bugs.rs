@@ -303,6 +303,7 @@ bugs! {
     178 "one block alone says where the files begin" by "where_files_begin_is_said_twice",
     179 "a restart removes files although one block alone says that they go" by "where_files_begin_is_said_twice",
     180 "files go before the block that says so is proven" by "where_files_begin_is_said_twice",
+    190 "a payload slice is referred to twice",
 }
 
 #[cfg(test)]
