@@ -1,9 +1,13 @@
-//! Bytes of format versions 1 to 4, kept for ever: every later version has to read them, and encode the same.
+//! Bytes of format versions 1 to 4, kept for ever: every later version has to read them, and encode the same. Those of version 5, of
+//! shared groups with objects and of payload are in `golden_objects.rs`.
 //!
 //! The files in `golden/` were made once; those of blocks, header and footer by a program that shares no code with
 //! this crate. **Never make them again**: if one of these tests fails, the format has changed.
 #![cfg(feature = "testing")] // opens the decoders
 #![allow(clippy::unwrap_used, reason = "a test")]
+
+#[path = "support/golden_files.rs"]
+mod golden_files;
 
 use chiplog::backup::{Backup, Branch, BranchOptions, RestoreOptions, RestoreTo};
 use chiplog::vault::{MemoryVault, Vault};
@@ -11,21 +15,13 @@ use chiplog::{
     Batch, BatchBuilder, Clock, Codec, ErrorKind, Index, Log, LogId, LogNumber, LogOption, LogOptions, Logs,
     LogsOptions, Options, ReadOnlyLog, Reader, Sequence, SessionId, Start, Timestamp, fuzzing,
 };
+use golden_files::{copy_of, golden, path};
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The salt of the golden blocks.
 const SEGMENT: u64 = 5;
-
-fn path(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
-}
-
-fn golden(name: &str) -> Vec<u8> {
-    fs::read(path(name)).unwrap()
-}
 
 /// The records in the three golden batches.
 fn records() -> Vec<Vec<u8>> {
@@ -524,15 +520,6 @@ fn options() -> Options {
 /// A writable copy of the golden log.
 fn golden_log() -> tempfile::TempDir {
     copy_of("log")
-}
-
-fn copy_of(log: &str) -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    for entry in fs::read_dir(path(log)).unwrap() {
-        let entry = entry.unwrap();
-        fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
-    }
-    dir
 }
 
 fn check_records(mut reader: Reader) {

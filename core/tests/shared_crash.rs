@@ -356,6 +356,20 @@ fn bounds(history: &History) -> Vec<RangeInclusive<usize>> {
     bounds
 }
 
+/// Whether each state of a disk is in the middle of the sort of a segment: the copy has begun, and does not have its name yet.
+fn sorting(history: &History) -> Vec<bool> {
+    let mut under_way = HashSet::new();
+    let is_sorting = |op: &Op| {
+        match op {
+            Op::Create { name } if name.ends_with(".run.tmp") => _ = under_way.insert(name.clone()),
+            Op::Rename { from: name, .. } | Op::Remove { name } => _ = under_way.remove(name),
+            _ => {}
+        }
+        !under_way.is_empty()
+    };
+    std::iter::once(false).chain(history.ops.iter().map(is_sorting)).collect()
+}
+
 fn open_group(disk: &SimDisk) -> Judged<Log> {
     Log::open_on(Arc::new(disk.clone()), options()).map_err(|e| format!("the group does not open: {e:?}"))
 }
@@ -401,7 +415,7 @@ fn shows(group: &Log, snapshot: &Snapshot) -> bool {
 fn every_power_cut_leaves_each_log_its_acknowledged_records() {
     let wanted = number("CHIPLOG_SHARED_STATES", 10_000) as usize;
     let first = number("CHIPLOG_SEED", 1);
-    let (seen, tried) = (Mutex::new(HashSet::new()), AtomicUsize::new(0));
+    let (seen, tried, sorts) = (Mutex::new(HashSet::new()), AtomicUsize::new(0), AtomicUsize::new(0));
     let (mut rolls, mut removals, mut seed) = (0, 0, first);
     while seen.lock().unwrap().len() < wanted {
         let (system, disk) = (SimDisk::default(), SimDisk::default());
@@ -417,7 +431,7 @@ fn every_power_cut_leaves_each_log_its_acknowledged_records() {
             }
         }
         let states: Vec<_> = history.states().collect();
-        let bounds = bounds(&history);
+        let (bounds, sorting) = (bounds(&history), sorting(&history));
         // Every point of a long script would leave no time for another one: each is left out by chance.
         let share = (states.len() / 300).max(1);
         let mut rng = Rng::new(seed);
@@ -433,6 +447,7 @@ fn every_power_cut_leaves_each_log_its_acknowledged_records() {
                         continue;
                     }
                     tried.fetch_add(1, Ordering::Relaxed);
+                    sorts.fetch_add(sorting[*point].into(), Ordering::Relaxed);
                     if let Err(what) = recover(&image, &trace, legal, (*point as u64) << 16 | n as u64) {
                         let text = format!("seed {seed}, operation {point}, crash {n}: {what}");
                         wrong.lock().unwrap().get_or_insert(text);
@@ -456,12 +471,16 @@ fn every_power_cut_leaves_each_log_its_acknowledged_records() {
         }
         seed += 1;
     }
+    let sorts = sorts.into_inner();
     println!(
-        "{} recoveries, {} scripts, {rolls} rolls, {removals} removals",
+        "{} recoveries, {sorts} in the middle of a sort, {} scripts, {rolls} rolls, {removals} removals",
         tried.into_inner(),
         seed - first
     );
-    assert!(wanted < 10_000 || (rolls > 10 && removals > 2), "{rolls} rolls, {removals} removals");
+    assert!(
+        wanted < 10_000 || (rolls > 10 && removals > 2 && sorts > 0),
+        "{rolls} rolls, {removals} removals, {sorts} states in the middle of a sort"
+    );
 }
 
 /// All states of the disks of the system log and of the group.

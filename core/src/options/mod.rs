@@ -334,12 +334,12 @@ impl Options {
     /// room for that number beside `sessions_max` sessions. Options that are set for a log take 16 bytes each of the 56 that
     /// a log takes there.
     pub fn logs_max(&self) -> usize {
-        logs_room(self.segment_bytes, self.sessions_max, self.session_window) / LOG_BYTES
+        (logs_room(self.segment_bytes, self.sessions_max, self.session_window) / LOG_BYTES).saturating_sub(1)
     }
 
-    /// The most objects that a log with these options can have: the openings of its segments have room for that number beside
-    /// `sessions_max` sessions. Once it has as many, it stores no more until some are discarded; larger `object_bytes` make
-    /// fewer.
+    /// The most objects of which the state of a log with these options can have rows: the openings of its segments have room for that
+    /// number beside `sessions_max` sessions. A group of named logs with as many stores no more until some are discarded; larger
+    /// `object_bytes` make fewer. In a log on its own older rows leave the state before that: [`LogOption::ObjectRows`].
     pub fn objects_max(&self) -> usize {
         objects_max(self.segment_bytes, self.sessions_max, self.session_window)
     }

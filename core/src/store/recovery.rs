@@ -273,7 +273,7 @@ fn walk_back(
         if first.is_none() && segment.base.raft <= commit {
             let (then, at, of_then) = as_of(&opened, commit, learner)?;
             segment.publish(at);
-            // What is not committed may have discarded an object.
+            // Entries that are not committed may have discarded an object.
             suspects = KeptForSuspects::both(suspects, of_then);
             survey.walk.proven = then;
             first = Some(then.first);

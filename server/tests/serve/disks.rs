@@ -1,6 +1,6 @@
 //! Groups of named logs in several directories, as on several disks: restarts, a changed list, a disk that is not mounted.
 
-use crate::harness::{Server, fed, run, wait};
+use crate::harness::{Server, clients, fed, leader_of, made, run, status, vote_in_groups, wait};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -127,4 +127,93 @@ fn wrong_directories_are_refused_at_the_start() {
         assert!(said.contains("group_directories") && said.contains(what), "{what}: {said}");
     }
     assert!(!missing.exists());
+}
+
+/// The two disks of a server, as directories that exist.
+fn two_disks(server: &Server) -> [PathBuf; 2] {
+    let disks = ["disk-1", "disk-2"].map(|name| server.data.with_extension(name));
+    disks.iter().for_each(|disk| fs::create_dir_all(disk).unwrap());
+    disks
+}
+
+fn start_with_two(server: &mut Server) {
+    let [one, two] = two_disks(server);
+    start(server, 2, &[&one, &two]);
+}
+
+fn lines(log: &str, from: u64, to: u64) -> String {
+    (from..=to).map(|n| format!("{log} {n}\n")).collect()
+}
+
+/// One of three servers loses the disk of one group: it goes on with the other group, and the two others with both. A new server
+/// takes its place, and then another one may fail.
+#[test]
+fn lost_disk_of_one_of_three_servers_costs_no_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers: Vec<_> = (1..=3).map(|node| Server::new(node, dir.path())).collect();
+    servers.iter_mut().for_each(start_with_two);
+    run(&["member", "init", &servers[0].client]).ok();
+    for server in &servers[1..] {
+        made(&["member", "add", &server.client, "--cluster", &servers[0].client, "--promote"]);
+    }
+    vote_in_groups(&servers, 2);
+    let all = clients(&servers.iter().collect::<Vec<_>>());
+    run(&["logs", "create", &all, "orders", "users"]).ok();
+    for log in ["orders", "users"] {
+        fed(&["append", &format!("{all}/{log}")], &lines(log, 1, 200)).ok();
+    }
+    for server in &servers {
+        let [one, two] = two_disks(server);
+        assert_eq!((groups_in(&one).len(), groups_in(&two).len()), (1, 1), "node {}", server.node);
+    }
+
+    // The disk with the group of `users` dies at the server that leads that group.
+    let node = leader_of(&servers.iter().collect::<Vec<_>>(), "users");
+    let lost = servers.iter().position(|server| server.node == node).unwrap();
+    let listed = run(&["logs", "list", &all, "--json"]).ok().out;
+    let of_users = listed.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let group = of_users.into_iter().find(|log| log["name"] == "users").unwrap()["group"].as_u64().unwrap();
+    let name = format!("group-{group}");
+    let disks = two_disks(&servers[lost]);
+    let dead = disks.iter().find(|disk| groups_in(disk) == [name.clone()]).unwrap();
+    servers[lost].kill();
+    fs::remove_dir_all(dead).unwrap();
+    start_with_two(&mut servers[lost]);
+    for log in ["orders", "users"] {
+        fed(&["append", &format!("{all}/{log}")], &lines(log, 201, 230)).ok();
+        assert_eq!(run(&["read", &format!("{all}/{log}")]).ok().out, lines(log, 1, 230));
+    }
+    let runs = |group: u64| {
+        let shown = run(&["status", &format!("{all}/_group-{group}"), "--json"]).json();
+        let replicas = shown["replicas"].as_array().unwrap().clone();
+        replicas.into_iter().find(|replica| replica["node"] == node).unwrap()["last"].as_u64()
+    };
+    wait("it goes on with the other group", || (runs(3 - group) == Some(230)).then_some(()));
+    assert_eq!(groups_in(dead), Vec::<String>::new(), "nothing is made in place of the lost one");
+    let said = servers[lost].said();
+    let reported = said.lines().find(|line| line.contains("mount the right one"));
+    let reported = reported.unwrap_or_else(|| panic!("{said}"));
+    assert!(reported.contains(&format!("with group {group}")), "{reported}");
+    assert_eq!(status(&servers.iter().collect::<Vec<_>>())["ok"], false);
+
+    // It is replaced as a whole. Then the two that are left of the first ones are not a majority any more without the new one.
+    servers[lost].kill();
+    let gone = servers.remove(lost).node;
+    let mut new = Server::new(4, dir.path());
+    start_with_two(&mut new);
+    let there = clients(&servers.iter().collect::<Vec<_>>());
+    made(&["member", "add", &new.client, "--cluster", &there, "--promote"]);
+    wait("the lost one is removed", || {
+        let removed = run(&["member", "remove", &gone.to_string(), "--cluster", &there]);
+        println!("{}", removed.err);
+        (removed.code == 0).then_some(())
+    });
+    servers.push(new);
+    vote_in_groups(&servers, 2);
+    servers[0].kill();
+    let left = clients(&servers.iter().collect::<Vec<_>>());
+    for log in ["orders", "users"] {
+        fed(&["append", &format!("{left}/{log}")], &lines(log, 231, 300)).ok();
+        assert_eq!(run(&["read", &format!("{left}/{log}")]).ok().out, lines(log, 1, 300));
+    }
 }

@@ -239,6 +239,31 @@ pub(crate) fn leader(servers: &[&Server]) -> u64 {
     wait("somebody leads", || status(servers)["leader"].as_u64())
 }
 
+/// The node that leads the group of a named log.
+pub(crate) fn leader_of(servers: &[&Server], log: &str) -> u64 {
+    let target = format!("{}/{log}", clients(servers));
+    wait("the group has a leader", || run(&["status", &target, "--json"]).json()["leader"].as_u64())
+}
+
+/// The addresses of the servers that run.
+pub(crate) fn clients(servers: &[&Server]) -> String {
+    let running = servers.iter().filter(|server| server.is_running());
+    running.map(|server| server.client.as_str()).collect::<Vec<_>>().join(",")
+}
+
+/// Waits until these servers vote in each of so many groups of named logs, and all is well.
+#[track_caller]
+pub(crate) fn vote_in_groups(servers: &[Server], groups: usize) {
+    let mut nodes: Vec<u64> = servers.iter().map(|server| server.node).collect();
+    nodes.sort_unstable();
+    wait("the groups have the servers as voters", || {
+        let shown = status(&servers.iter().collect::<Vec<_>>());
+        let found = shown["groups"].as_array()?;
+        let vote = |group: &Value| group["voters"] == serde_json::json!(nodes);
+        (shown["ok"] == true && found.len() == groups + 1 && found.iter().all(vote)).then_some(())
+    });
+}
+
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }

@@ -1,8 +1,8 @@
 //! Named logs of servers, on the command line.
 
 use crate::harness::{
-    Server, chiplog, ended, fed, founded_with, interrupt, keys, made, made_after, port, run, runtime,
-    started, status, wait,
+    Server, chiplog, ended, fed, founded_with, interrupt, keys, leader_of, made, made_after, port, run,
+    runtime, started, status, wait,
 };
 use chiplog_net::service::logspec::AppendRequest;
 use chiplog_net::wire::proto::logspec::append_reply::Reply;
@@ -405,12 +405,6 @@ fn servers_without_groups_say_so() {
 }
 
 /// The node that leads a log's group.
-fn leader(servers: &[&Server], log: &str) -> u64 {
-    let all: Vec<_> = servers.iter().map(|server| server.client.as_str()).collect();
-    let target = format!("{}/{log}", all.join(","));
-    wait("the group has a leader", || run(&["status", &target, "--json"]).json()["leader"].as_u64())
-}
-
 /// Records are appended to a named log while the leader of its group is killed: each is read once.
 #[test]
 fn killed_leader_of_a_group_loses_no_record() {
@@ -437,7 +431,7 @@ fn killed_leader_of_a_group_loses_no_record() {
         |n: u64| run(&["info", &target, "--json"]).json()["last"].as_u64().is_some_and(|last| last >= n);
     feed(1, 2000);
     wait("appends are acknowledged", || holds(1000).then_some(()));
-    let killed = leader(&servers.iter().collect::<Vec<_>>(), "log-1");
+    let killed = leader_of(&servers.iter().collect::<Vec<_>>(), "log-1");
     feed(2001, 4000);
     servers[killed as usize - 1].kill();
     feed(4001, 6000);

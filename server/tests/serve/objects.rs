@@ -2,7 +2,10 @@
 //! an outage of the store does.
 
 use crate::follow::Copy;
-use crate::harness::{PATIENCE, Ran, Server, fed, founded_with, leader, made, run, runtime, started, wait};
+use crate::harness::{
+    PATIENCE, Ran, Server, clients, fed, founded_with, leader, leader_of, made, run, runtime, started,
+    vote_in_groups, wait,
+};
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
 use chiplog_net::wire::proto::logspec::{ReadRequest, read_reply};
 use std::fs;
@@ -175,7 +178,7 @@ fn older_records_of_named_logs_are_read_from_the_object_store() {
     assert!(value(&server, "chiplog_group_unstored_bytes{group=\"1\"}") < 4e6);
     assert_eq!(value(&server, "chiplog_group_damaged_objects{group=\"1\"}"), 0.0);
     let location = store.to_str().unwrap();
-    copies_of_one_log_read_objects(&server, &logs[1], location, dir.path(), last);
+    copies_of_one_log_read_objects(&[&server], names[1], location, dir.path(), last);
     let listed = run(&["tier", "list", location]).ok().out;
     assert_eq!(listed.lines().count(), 4, "a head, the default log, the catalogue and the group: {listed}");
     let verified = run(&["tier", "verify", location, "--json"]).ok().json();
@@ -202,6 +205,73 @@ fn older_records_of_named_logs_are_read_from_the_object_store() {
     run(&["verify", again.to_str().unwrap()]).ok();
 }
 
+/// Three servers store the objects of named logs, also after one was killed. Copies read them, and a backup in the store has all logs.
+#[test]
+fn named_logs_of_three_servers_are_copied_and_backed_up_from_the_object_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let mut arguments = arguments(&store);
+    arguments.extend(["--set", "groups=1"].map(str::to_owned));
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut servers = founded_with((1..=3).map(|n| Server::new(n, dir.path())).collect(), &arguments);
+    vote_in_groups(&servers, 1);
+    let all = clients(&servers.iter().collect::<Vec<_>>());
+    let names = ["orders", "payments", "visits"];
+    run(&[&["logs", "create", &all][..], &names].concat()).ok();
+    let append = |from: u64, to: u64| {
+        names.iter().for_each(|name| _ = fed(&["append", &format!("{all}/{name}")], &lines(from, to)).ok());
+    };
+    let group = |server: &Server| server.data.join("named/group-1");
+    let mut last = 2000;
+    append(1, last);
+    let killed = leader_of(&servers.iter().collect::<Vec<_>>(), "orders") as usize - 1;
+    servers[killed].kill();
+    append(last + 1, last + 1000);
+    servers[killed].start(&arguments);
+    last += 1000;
+    wait("objects are stored, and files go at each server", || {
+        append(last + 1, last + 100);
+        last += 100;
+        let are_gone = |server: &Server| {
+            let first = group(server).join("00000000000000000001.seg");
+            !first.exists() && segments_in(&group(server)) <= 8
+        };
+        servers.iter().all(are_gone).then_some(())
+    });
+    for server in &servers {
+        for name in names {
+            let log = format!("{}/{name}", server.client);
+            wait("the server has the last record", || {
+                (run(&["info", &log, "--stale", "--json"]).json()["last"].as_u64()? == last).then_some(())
+            });
+            let read = run(&["read", &log, "--stale"]).ok().out;
+            assert!(read == lines(1, last), "node {}: {} bytes of {name}", server.node, read.len());
+        }
+    }
+    let (location, running) = (store.to_str().unwrap(), servers.iter().collect::<Vec<_>>());
+    copies_of_one_log_read_objects(&running, names[1], location, dir.path(), last);
+
+    // The backup has every record, also those that were in no object; what comes later is not in it.
+    run(&["tier", "backup", &all, location, "nightly"]).ok();
+    let pins = run(&["tier", "pins", location, "--json"]).ok().out;
+    assert_eq!(pins.lines().count(), 2, "the catalogue and the group: {pins}");
+    append(last + 1, last + 50);
+    servers.iter_mut().for_each(Server::kill);
+    let (backup, again) = (dir.path().join("backup"), dir.path().join("again/node1"));
+    let (backup, again) = (backup.to_str().unwrap(), again.to_str().unwrap());
+    run(&["tier", "fetch", location, backup, "--pin", "nightly"]).ok();
+    let restored = run(&["restore", backup, again, "--json"]).ok().json();
+    assert_eq!(restored["named_logs"], 3, "{restored}");
+    let mut restored = Server::new(1, &dir.path().join("again"));
+    restored.start(&["--set", "groups=1"]);
+    for name in names {
+        let log = format!("{}/{name}", restored.client);
+        wait("it has the records of the backup", || {
+            (run(&["read", &log]).out == lines(1, last)).then_some(())
+        });
+    }
+}
+
 /// A copy begins at once and has the whole log, and its own disk has little of it.
 fn copy_reads_objects(servers: &[Server], location: &str, dir: &Path, last: u64) {
     let cluster = servers.iter().map(|s| s.client.as_str()).collect::<Vec<_>>().join(",");
@@ -221,13 +291,15 @@ fn copy_reads_objects(servers: &[Server], location: &str, dir: &Path, last: u64)
     }
 }
 
-/// A copy of one named log begins at once as well, and its server sends little of what is stored.
-fn copies_of_one_log_read_objects(server: &Server, log: &str, location: &str, dir: &Path, last: u64) {
-    let name = log.rsplit('/').next().unwrap();
+/// A copy of one named log begins at once as well, and the servers send little of what is stored.
+fn copies_of_one_log_read_objects(servers: &[&Server], name: &str, location: &str, dir: &Path, last: u64) {
+    let log = format!("{}/{name}", clients(servers));
+    let total = |series: &str| servers.iter().map(|server| value(server, series)).sum::<f64>();
     for (n, store) in ["servers", location].into_iter().enumerate() {
         let place = dir.join(format!("copy-{n}"));
-        let before = value(server, "chiplog_copies_bytes_total");
-        let arguments = [log, "--object-store", store, "--local-bytes", "2MiB", "--listen", "127.0.0.1:0"];
+        let before = total("chiplog_copies_bytes_total");
+        let arguments =
+            [log.as_str(), "--object-store", store, "--local-bytes", "2MiB", "--listen", "127.0.0.1:0"];
         for _ in 0..2 {
             let mut copy = Copy::start(&place, &arguments);
             let listen = copy.event("opened")["listen"].as_str().unwrap().to_owned();
@@ -241,10 +313,10 @@ fn copies_of_one_log_read_objects(server: &Server, log: &str, location: &str, di
             assert!(segments_in(&place) <= 8, "{} files", segments_in(&place));
             copy.kill();
         }
-        let sent = value(server, "chiplog_copies_bytes_total") - before;
+        let sent = total("chiplog_copies_bytes_total") - before;
         assert!(sent < 2e6, "{sent} bytes were sent to the copy with {store}");
     }
-    assert!(value(server, "chiplog_copies_objects_bytes_total") > 1e6);
+    assert!(total("chiplog_copies_objects_bytes_total") > 1e6);
 }
 
 fn copy_options_are_checked(servers: &[Server], location: &str) {

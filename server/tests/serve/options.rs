@@ -1,6 +1,8 @@
 //! `chiplog options`: the options that are set in the log and hold whichever server leads.
 
-use crate::harness::{Server, fed, founded, run, wait};
+use crate::harness::{
+    Server, clients, ended, fed, founded, founded_with, leader_of, run, started, vote_in_groups, wait,
+};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -186,4 +188,73 @@ fn options_of_a_named_log_are_its_own() {
     let files = server.data.join("named/group-1");
     let dumped = run(&["dump", files.to_str().unwrap_or_default(), "--json"]).ok().out;
     assert!(dumped.contains("set_log_options"), "{dumped}");
+}
+
+/// Options and the quota of a named log are set while one server leads its group, and hold when another one leads.
+#[test]
+fn options_of_a_named_log_hold_after_a_change_of_leader() {
+    let dir = tempfile::tempdir().unwrap();
+    let groups = ["--set", "groups=1"];
+    let mut servers = founded_with((1..=3).map(|node| Server::new(node, dir.path())).collect(), &groups);
+    vote_in_groups(&servers, 1);
+    let all = clients(&servers.iter().collect::<Vec<_>>());
+    run(&["logs", "create", &all, "orders", "users", "visits"]).ok();
+    let quota = ["--set", "append_bytes_per_second=1000", "--set", "retention_seconds=7d"];
+    let of_orders = set_of(&format!("{all}/orders"), &quota);
+    assert_eq!(of_orders, json!({ "append_bytes_per_second": 1000, "retention_seconds": 604_800 }));
+    let of_visits = set_of(&format!("{all}/visits"), &["--set", "retention_bytes=2MiB"]);
+    assert_eq!(of_visits, json!({ "retention_bytes": 2 << 20 }));
+    let before = leader_of(&servers.iter().collect::<Vec<_>>(), "orders");
+    let killed = before as usize - 1;
+    servers[killed].kill();
+    let left = clients(&servers.iter().collect::<Vec<_>>());
+    let at = |log: &str| format!("{left}/{log}");
+    wait("another server leads the group", || {
+        let shown = run(&["status", &at("orders"), "--json"]).json();
+        (shown["leader"].as_u64()? != before).then_some(())
+    });
+    assert_eq!(set_of(&at("orders"), &[]), of_orders);
+    assert_eq!(set_of(&at("users"), &[]), json!({}));
+
+    // This append takes ten seconds' worth. The next one waits for that, and an append to another log does not.
+    fed(&["append", &at("orders")], &format!("{}\n", "x".repeat(10_000))).ok();
+    let begun = Instant::now();
+    let mut late = started(&["append", &at("orders")]);
+    std::io::Write::write_all(&mut late.stdin.take().unwrap(), b"late\n").unwrap();
+    fed(&["append", &at("users")], "one\n").ok();
+    if begun.elapsed() < Duration::from_secs(4) {
+        let info = run(&["info", &at("orders"), "--json"]).ok().json();
+        assert_eq!(info["last"], 1, "it waits: {info}");
+    }
+    ended(late).ok();
+    assert!(begun.elapsed() > Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert_eq!(run(&["info", &at("orders"), "--json"]).ok().json()["last"], 2);
+
+    // The leader of now discards by the option that was set at the one before.
+    let line = "x".repeat(9_999) + "\n";
+    wait("retention of the log discards", || {
+        fed(&["append", &at("visits")], &line.repeat(100)).ok();
+        (run(&["info", &at("visits"), "--json"]).ok().json()["first"].as_u64()? > 1).then_some(())
+    });
+    assert_eq!(run(&["info", &at("orders"), "--json"]).ok().json()["first"], 1);
+
+    // It changes them once all members are there, and the server that was away leads with that.
+    servers[killed].start(&groups);
+    let change = ["--set", "append_bytes_per_second=none", "--set", "retention_seconds=8d", "--yes"];
+    let changed = set_of(&at("orders"), &change);
+    assert_eq!(changed, json!({ "append_bytes_per_second": "none", "retention_seconds": 691_200 }));
+    wait("the server that was away leads", || {
+        let target = format!("{all}/_group-1");
+        (run(&["transfer-leader", &before.to_string(), "--cluster", &target]).code == 0).then_some(())
+    });
+    for server in &servers {
+        wait("each server tells the options", || {
+            let shown = run(&["options", &format!("{}/orders", server.client), "--json"]);
+            (shown.code == 0 && shown.json()["options"] == changed).then_some(())
+        });
+    }
+    let begun = Instant::now();
+    let lines = format!("{}\n", "x".repeat(10_000)).repeat(6);
+    fed(&["append", &format!("{all}/orders")], &lines).ok();
+    assert!(begun.elapsed() < Duration::from_secs(30), "the quota was a minute: {:?}", begun.elapsed());
 }

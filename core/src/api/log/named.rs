@@ -44,7 +44,8 @@ impl Log {
         let sessions_max = set.get(LogOption::SessionsMax).and_then(|max| u32::try_from(max).ok());
         let Options { segment_bytes, sessions_max: own, .. } = self.inner.options;
         let room = logs_room(segment_bytes, sessions_max.unwrap_or(own), self.session_window());
-        room.saturating_sub(self.view.logs.options_bytes() + self.view.logs.objects_bytes()) / LOG_BYTES
+        let others = self.view.logs.options_bytes() + self.view.logs.objects_bytes();
+        (room.saturating_sub(others) / LOG_BYTES).saturating_sub(1)
     }
 
     /// Whether this replica gave leadership to another one within the last ten minutes because its disk was slow: see

@@ -50,7 +50,7 @@ pub(crate) struct Published {
     store_failures: Mutex<[Option<StoreFailure>; 3]>,
 }
 
-/// What a replica keeps in its object store.
+/// The things that a replica keeps in its object store.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kept {
     Objects,
@@ -109,7 +109,7 @@ impl Published {
         self.shortage.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What of this replica has failed longest to go to the object store. None: the last attempts succeeded, or were made long before
+    /// That which has failed longest to go to the object store from here. None: the last attempts succeeded, or were made long before
     /// `now`.
     pub(crate) fn store_failure(&self, now: Timestamp) -> Option<StoreFailure> {
         let failures = self.store_failures.lock().unwrap_or_else(PoisonError::into_inner);

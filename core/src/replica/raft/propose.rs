@@ -114,10 +114,12 @@ impl Replica {
             Command::Log(LogCommand::SetOptions { log, options }) => {
                 may_make_room(options, &self.options_of(*log))
             }
-            Command::PassOver { .. } => Purpose::Metadata,
             // Without them no file here can be removed for those in the object store.
             Command::Object(_) => Purpose::Metadata,
-            Command::OpenSession { .. } | Command::CloseSession { .. } | Command::Log(_) => Purpose::Data,
+            Command::OpenSession { .. }
+            | Command::CloseSession { .. }
+            | Command::PassOver { .. }
+            | Command::Log(_) => Purpose::Data,
         }
     }
 

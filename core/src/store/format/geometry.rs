@@ -106,11 +106,10 @@ pub(crate) const fn session_table_bytes_max(sessions_max: u32, window: u16) -> u
 }
 
 /// The room for the logs of a shared group and their options in an opening block, beside such a session table. Some bytes
-/// are kept for the other parts, and for a log that was deleted before it was open: it is opened, and dropped at once.
+/// are kept for the other parts.
 pub(crate) const fn logs_room(segment_bytes: u32, sessions_max: u32, window: u16) -> usize {
     let sessions = session_table_bytes_max(sessions_max, window);
-    opening_room(segment_bytes)
-        .saturating_sub(sessions + LOGS_HEADER_BYTES + LOG_BYTES + 4 * BLOCK_HEADER_BYTES)
+    opening_room(segment_bytes).saturating_sub(sessions + LOGS_HEADER_BYTES + 4 * BLOCK_HEADER_BYTES)
 }
 
 /// The most objects that an opening has room for, beside such a session table.

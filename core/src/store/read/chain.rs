@@ -24,7 +24,7 @@ pub(crate) struct KeptForSuspects {
 }
 
 impl KeptForSuspects {
-    /// What is kept for either.
+    /// The files that are kept for either.
     pub(crate) fn both(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         let Some((a, b)) = one.zip(other) else { return one.or(other) };
         let (from, last, first) = (a.from.min(b.from), a.last.max(b.last), a.first.min(b.first));

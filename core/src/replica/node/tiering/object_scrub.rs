@@ -471,7 +471,7 @@ impl Node {
         self.held_of_any(&run)
     }
 
-    /// Where that is which the files here have of a run. It can be all of an object.
+    /// Where a run begins, or the files here if they begin in it. None: they begin behind it.
     fn held_of_any(&self, run: &RowsRun) -> Option<Base> {
         let first = self.writer.archive.first();
         (first.raft < run.rows.end.raft).then_some(if first.raft < run.begin.raft {

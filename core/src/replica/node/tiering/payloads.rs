@@ -692,16 +692,23 @@ impl Node {
                     self.queue.account(rest, 0);
                 }
                 None => {
-                    let mut at = offset;
+                    let (mut at, mut again) = (offset, Vec::new());
                     gathered.refer(|batch| {
                         let (offset, length, crc) = (at, batch.length, batch.crc);
                         at += length;
-                        Reference { slice: id, offset, length, crc, slice_bytes }.encode(batch)
+                        let made = Reference { slice: id, offset, length, crc, slice_bytes }.encode(batch);
+                        if planted!(190) {
+                            again.push((LogNumber::OWN, made.0, Bytes::copy_from_slice(&made.1)));
+                        }
+                        made
                     });
                     gate.referred += more as u64;
                     let is_last = at == batches_end;
                     gathered.stored = Some(StoredAt { slice: id, begin: offset, end: at, is_last, breaks });
                     self.items.push_back(Proposal::Data(gathered));
+                    if !again.is_empty() {
+                        self.items.push_back(Proposal::Data(BlockBuilder::of(&again)));
+                    }
                 }
             }
         }
@@ -757,7 +764,14 @@ impl Node {
 
 /// Whether it is a command after which a log takes no appends.
 fn ends_log(item: &Proposal) -> bool {
-    matches!(item, Proposal::Command(_, Command::Log(LogCommand::Seal { .. } | LogCommand::Drop { .. }), _))
+    matches!(
+        item,
+        Proposal::Command(
+            _,
+            Command::Log(LogCommand::Seal { .. } | LogCommand::Drop { .. }) | Command::PassOver { .. },
+            _
+        )
+    )
 }
 
 /// The error of appends whose slice could not be stored.

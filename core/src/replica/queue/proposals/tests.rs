@@ -76,7 +76,7 @@ fn full_queue_returns_busy_and_full_log_returns_full() {
     assert_eq!(full.unwrap_err().kind(), ErrorKind::Full);
 }
 
-/// An append was refused as full while the writer passed on what it had taken: most of that goes to the object store. What stays whole did not
+/// An append was refused as full while the writer passed on what it had taken: most of that goes to the object store. The rest did not
 /// count then, and the log grew beyond its capacity.
 #[test]
 fn bytes_count_as_the_writer_will_say_while_it_has_not_said_so() {

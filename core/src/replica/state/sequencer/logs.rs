@@ -9,12 +9,16 @@ use crate::replica::queue::proposals::LogCommand;
 use crate::store::format::geometry::{LOG_BYTES, LOGS_HEADER_BYTES, logs_room};
 use crate::types::{Index, LogNumber};
 
+/// The bytes of an opening that are left for a log which was deleted before it was open: it is opened, and dropped at once. Groups that an
+/// earlier version has filled have less.
+const KEPT_BYTES: usize = LOG_BYTES;
+
 impl Sequencer {
     /// The decision on opening a log that is dropped at once, if it is not written.
     pub(super) fn decide_to_pass_over(&self, log: LogNumber) -> Option<Decision> {
         match self.logs.get(log) {
             Some(_) => Some(Decision::Done(Index(0))),
-            None => self.check_open_log(log, LOG_BYTES).err().map(Decision::Refused),
+            None => self.check_open_log(log, 0).err().map(Decision::Refused),
         }
     }
 
@@ -23,7 +27,7 @@ impl Sequencer {
         let (log, state) = (command.log(), self.logs.get(command.log()));
         Some(match (command, state) {
             (LogCommand::Open { .. }, Some(_)) => Decision::Done(Index(0)),
-            (LogCommand::Open { .. }, None) => Decision::Refused(self.check_open_log(log, 0).err()?),
+            (LogCommand::Open { .. }, None) => Decision::Refused(self.check_open_log(log, KEPT_BYTES).err()?),
             (LogCommand::Drop { .. }, None) => Decision::Done(Index(0)),
             (LogCommand::Seal { .. }, Some(state)) if state.sealed => Decision::Done(state.next),
             (LogCommand::SetOptions { options, .. }, Some(_)) if options == self.logs.options(log) => {
@@ -37,12 +41,12 @@ impl Sequencer {
         })
     }
 
-    /// Whether one more log may be opened. `more`: the bytes of openings that it may use beyond those for logs.
+    /// Whether one more log may be opened. `kept`: the bytes of openings that have to be left.
     ///
     /// # Errors
     /// `InvalidArgument`: the group holds records of its own. `NotFound`: this log, or one that was created later, was
     /// open before. `Full`: the openings of its segments have no room for more logs.
-    fn check_open_log(&self, log: LogNumber, more: usize) -> Result<()> {
+    fn check_open_log(&self, log: LogNumber, kept: usize) -> Result<()> {
         if log.is_none() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
@@ -56,7 +60,7 @@ impl Sequencer {
         if log <= self.logs.opened() {
             return Err(unknown(log)); // it was dropped: its number must not get other records
         }
-        if self.logs_bytes() + LOG_BYTES > self.logs_room(&self.options_at_end()) + more {
+        if self.logs_bytes() + LOG_BYTES + kept > self.logs_room(&self.options_at_end()) {
             return Err(self.no_room_for_logs("more"));
         }
         Ok(())
@@ -94,7 +98,7 @@ impl Sequencer {
         options.check_of_named_log()?;
         let bytes = self.logs_bytes() + options.encoded_bytes() - self.logs.options(log).encoded_bytes();
         if options.encoded_bytes() > self.logs.options(log).encoded_bytes()
-            && bytes > self.logs_room(&self.options_at_end())
+            && bytes + KEPT_BYTES > self.logs_room(&self.options_at_end())
         {
             return Err(self.no_room_for_logs("more options"));
         }

@@ -49,7 +49,9 @@ impl Sequencer {
         let (max, window) = limits_of_sessions(&self.options_at_end(), self.own_limits);
         let logs = self.logs.encoded_bytes() / OBJECT_BYTES
             + self.objects.bytes_beside_rows().div_ceil(OBJECT_BYTES);
-        objects_max(self.segment_bytes, max, window).saturating_sub(logs)
+        // A group leaves room for a log that is passed over.
+        let kept = usize::from(self.logs.is_shared());
+        objects_max(self.segment_bytes, max, window).saturating_sub(logs + kept)
     }
 
     /// # Errors

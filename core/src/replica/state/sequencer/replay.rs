@@ -353,8 +353,10 @@ impl Learn for Replayed<'_> {
         if objects.group().is_some() {
             return None; // positions in the objects of a group are not those of this copy, and all are stored
         }
-        if let Some((_, begin, _)) = objects.next_to_store() {
-            return Some(begin.raft);
+        // A discard that is not known to be committed can be truncated. Then what it discards of an object is needed again.
+        let next = [objects, &self.sequencer.committed().objects].map(|objects| objects.next_to_store());
+        if let Some(begin) = next.into_iter().flatten().map(|(_, begin, _)| begin.raft).min() {
+            return Some(begin);
         }
         // The next one begins there, unless all before is discarded. Files without records can follow, in no object yet. The opening of
         // the segment can have a discard that is not known to be committed, and can be truncated.
