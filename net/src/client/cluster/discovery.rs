@@ -503,22 +503,28 @@ impl Servers {
     /// Asks each of these servers about itself. Needs no leader.
     pub(crate) fn ask_each(&self, all: impl IntoIterator<Item = String>, asked: &mut JoinSet<Answer>) {
         for address in all {
-            let client = self.client(&address);
+            let connection = self.connections.for_calls(&address);
+            let shown = connection.and_then(|c| Ok((self.shown(&address, c.channel.clone())?, c)));
+            let connections = self.connections.clone();
             let timeout = self.options.probe_timeout;
             let about = ServerInfoRequest { log: self.options.log.clone() };
             asked.spawn(async move {
                 let mut hopeless = false;
-                let info = match client {
-                    Ok(mut client) => match tokio::time::timeout(timeout, client.server_info(about)).await {
-                        Ok(Ok(info)) => Ok(info.into_inner()),
-                        Ok(Err(status)) => {
-                            hopeless = TlsMismatch::of(&status).is_some() || is_stranger(&status);
-                            Err(from_first_status(&status))
+                let info = match shown {
+                    Ok((channel, connection)) => {
+                        let mut client = LogClient::new(channel);
+                        match tokio::time::timeout(timeout, client.server_info(about)).await {
+                            Ok(Ok(info)) => Ok(info.into_inner()),
+                            Ok(Err(status)) => {
+                                hopeless = TlsMismatch::of(&status).is_some() || is_stranger(&status);
+                                Err(from_first_status(&status))
+                            }
+                            Err(_) => {
+                                connections.retire(&connection); // it may be dead
+                                Err(Error::new(ErrorKind::Timeout, format!("no answer within {timeout:?}")))
+                            }
                         }
-                        Err(_) => {
-                            Err(Error::new(ErrorKind::Timeout, format!("no answer within {timeout:?}")))
-                        }
-                    },
+                    }
                     Err(error) => Err(error),
                 };
                 Answer { address, info, hopeless }

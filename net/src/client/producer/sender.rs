@@ -1,7 +1,8 @@
 //! Sender task: numbers batches, keeps a window of them in flight to the leader, settles them in order.
 //!
-//! There is one append stream at a time, while there is something to append. Any error ends it. The next stream, perhaps to another server, starts with all
-//! unacknowledged batches, in order and with the same bytes: the log recognizes those that it has already.
+//! There is one append stream at a time, while there is something to append. Any error ends it. The next stream, perhaps
+//! to another server, starts with all unacknowledged batches, in order and with the same bytes: the log recognizes those
+//! that it has already.
 //!
 //! Invariants:
 //! - `unacked` holds consecutive sequence numbers of one session, up to `next - 1`; the first `under_way` of them are
@@ -390,7 +391,7 @@ impl SenderTask {
             self.unacked.iter_mut().take(under_way).for_each(|sent| sent.unanswered = true);
         }
         if !broken.refused {
-            // One that was closed is opened again by whoever uses it next. Of one that may be dead nobody knows.
+            // A connection that was closed is opened again by its next user. One on which nothing answers may be dead.
             if let Some((_, connection)) = self.connection.take().filter(|_| broken.silent) {
                 self.client.servers().connections().retire(&connection);
             }

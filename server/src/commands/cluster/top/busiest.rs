@@ -18,9 +18,9 @@ pub(super) struct Lists {
     before: Before,
 }
 
-/// The counters of the list before, by the logs' ids, and when it was made. None: there was none.
+/// The counters of each log as they were known last, by the logs' ids, and when that was. None: there was no list yet.
 #[derive(Default)]
-struct Before(Option<(HashMap<String, Counters>, Instant)>);
+struct Before(Option<HashMap<String, (Counters, Instant)>>);
 
 /// The counters of a log.
 #[derive(Clone, Copy)]
@@ -79,16 +79,19 @@ impl Lists {
 impl Before {
     /// Compares a list with the one before, which it replaces.
     fn compare(&mut self, logs: &[Shown], now: Instant, rows: usize) -> Busiest {
-        let counters = |log: &Shown| Counters { bytes: log.bytes_appended, last: log.last };
-        let known = logs.iter().filter(|log| log.known).map(|log| (log.log_id.clone(), counters(log)));
-        let before = self.0.replace((known.collect(), now));
-        // A log that was not there before has grown from nothing; one whose leader did not answer has no rate.
+        let before = self.0.take();
+        let then = |log: &Shown| before.as_ref()?.get(&log.log_id).copied();
+        let counted = |log: &Shown| match log.known {
+            true => Some((Counters { bytes: log.bytes_appended, last: log.last }, now)),
+            false => then(log), // the leader of its group did not answer
+        };
+        self.0 = Some(logs.iter().filter_map(|log| Some((log.log_id.clone(), counted(log)?))).collect());
+        // A log that is new, or was not known before, has no rate yet.
         let grown = |log: &Shown| {
-            let (before, at) = before.as_ref()?;
-            let then = before.get(&log.log_id).copied().unwrap_or(Counters { bytes: 0, last: 0 });
-            let passed = now.duration_since(*at);
+            let (then, at) = then(log).filter(|_| log.known)?;
+            let passed = now.duration_since(at);
             let rate = |now: u64, then: u64| format::rate(now.saturating_sub(then), passed);
-            log.known.then(|| (rate(log.bytes_appended, then.bytes), rate(log.last, then.last)))
+            Some((rate(log.bytes_appended, then.bytes), rate(log.last, then.last)))
         };
         let mut busy: Vec<Busy> = logs
             .iter()
@@ -106,8 +109,9 @@ impl Before {
                 }
             })
             .collect();
-        let sum =
-            |figure: fn(&Busy) -> Option<f64>| before.as_ref().map(|_| busy.iter().filter_map(figure).sum());
+        let sum = |figure: fn(&Busy) -> Option<f64>| {
+            before.as_ref().map(|_| busy.iter().filter_map(figure).fold(0.0, |sum, rate| sum + rate))
+        };
         let (bytes_per_second, records_per_second) =
             (sum(|b| b.bytes_per_second), sum(|b| b.records_per_second));
         let is_active = |log: &&Busy| log.bytes_per_second.is_some_and(|rate| rate > 0.0);
@@ -205,13 +209,20 @@ mod tests {
             (first.logs[0].name.as_str(), first.logs[0].bytes_per_second, first.active),
             ("large", None, None)
         );
+        let seconds = |n| begun + Duration::from_secs(n);
         let now = [log("large", 9_000, 9), log("busy", 2_010, 21), log("new", 1_000, 2)];
-        let then = before.compare(&now, begun + Duration::from_secs(2), 2);
+        let then = before.compare(&now, seconds(2), 2);
         let seen: Vec<_> = then.logs.iter().map(|log| (log.name.as_str(), log.bytes_per_second)).collect();
-        assert_eq!(seen, [("busy", Some(1000.0)), ("new", Some(500.0))]);
-        assert_eq!((then.named_logs, then.active, then.records_per_second), (3, Some(2), Some(11.0)));
+        assert_eq!(seen, [("busy", Some(1000.0)), ("large", Some(0.0))]);
+        assert_eq!((then.named_logs, then.active, then.records_per_second), (3, Some(1), Some(10.0)));
         let words = then.words();
-        assert!(words.contains("3 named logs, 2 appended to") && words.lines().count() == 4, "{words}");
+        assert!(words.contains("3 named logs, 1 appended to") && words.lines().count() == 4, "{words}");
+        // The leader of a log's group does not answer for a while: its rate is over the time since it did.
+        let silent = Shown { known: false, ..log("busy", 0, 0) };
+        let view = before.compare(&[silent], seconds(4), 2);
+        assert_eq!((view.logs[0].bytes_per_second, view.bytes_per_second), (None, Some(0.0)));
+        let view = before.compare(&[log("busy", 6_010, 61)], seconds(6), 2);
+        assert_eq!(view.logs[0].bytes_per_second, Some(1000.0));
         assert!(then.narrow_words(30).lines().all(|line| line.chars().count() <= 30));
     }
 }
