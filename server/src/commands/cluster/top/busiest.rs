@@ -218,7 +218,8 @@ mod tests {
         let words = then.words();
         assert!(words.contains("3 named logs, 1 appended to") && words.lines().count() == 4, "{words}");
         // The leader of a log's group does not answer for a while: its rate is over the time since it did.
-        let silent = Shown { known: false, ..log("busy", 0, 0) };
+        let mut silent = log("busy", 0, 0);
+        silent.known = false;
         let view = before.compare(&[silent], seconds(4), 2);
         assert_eq!((view.logs[0].bytes_per_second, view.bytes_per_second), (None, Some(0.0)));
         let view = before.compare(&[log("busy", 6_010, 61)], seconds(6), 2);
