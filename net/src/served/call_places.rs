@@ -53,7 +53,8 @@ impl CallPlaces {
         let of = caller.identity();
         let mut taken = self.taken();
         if let Some(of) = of {
-            let share = (self.all * usize::from(share_percent) / 100).max(1);
+            let percent = usize::from(share_percent.clamp(1, 100));
+            let share = (self.all / 100 * percent + self.all % 100 * percent / 100).max(1);
             let own = taken.of.get(&of).copied().unwrap_or(0);
             if own >= share {
                 drop(taken);

@@ -7,8 +7,12 @@
 
 use chiplog::{Error, ErrorKind, Log};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often a rejection of a replica is recorded.
+const RECORD_EVERY: Duration = Duration::from_secs(1);
 
 /// The last rejection of each replica, by its directory. Shared by all services of a server.
 #[derive(Debug, Default)]
@@ -19,6 +23,7 @@ struct Refused {
     why: String,
     /// The values at that time.
     then: Values,
+    at: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -54,8 +59,15 @@ impl Room {
         if error.kind() != ErrorKind::Full {
             return;
         }
-        let refused = Refused { why: error.to_string(), then: Values::of(log) };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(log.path().to_owned(), refused);
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = Refused { why: error.to_string(), then: Values::of(log), at: Instant::now() };
+        last.insert(log.path().to_owned(), refused);
+    }
+
+    /// Whether a rejection of less than a second ago is recorded of the replica with this directory: another one says nothing more. Cheap.
+    pub(crate) fn has_just_refused(&self, path: &Path) -> bool {
+        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        last.get(path).is_some_and(|refused| refused.at.elapsed() < RECORD_EVERY)
     }
 
     /// Why the replica accepts no appends for lack of room. None: it does, as far as is known.
@@ -65,9 +77,10 @@ impl Room {
         {
             return Some(error.to_string());
         }
-        let now = Values::of(log);
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = last.get(log.path())?;
+        // Under the lock: no rejection is newer than these values.
+        let now = Values::of(log);
         if !refused.then.have_room(&now, log.options().segment_bytes.into()) {
             return Some(refused.why.clone());
         }
@@ -109,6 +122,21 @@ mod tests {
         assert_eq!(room.why_none(&log), None);
         room.refused(&log, &Error::new(ErrorKind::Busy, "later"));
         assert_eq!(room.why_none(&log), None);
+    }
+
+    /// Each rejection of an append asked the disk, and there can be thousands a second.
+    #[test]
+    fn rejection_is_recorded_once_a_second() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        let room = Room::default();
+        assert!(!room.has_just_refused(log.path()));
+        room.refused(&log, &Error::new(ErrorKind::Full, "no space left"));
+        assert!(room.has_just_refused(log.path()) && !room.has_just_refused(dir.path().parent().unwrap()));
+        let at = |room: &Room| room.0.lock().unwrap().get(log.path()).unwrap().at;
+        let before = at(&room).checked_sub(RECORD_EVERY).unwrap();
+        room.0.lock().unwrap().get_mut(log.path()).unwrap().at = before;
+        assert!(!room.has_just_refused(log.path()));
     }
 
     /// A rejection of long ago was shown again once the disk was as full as then.

@@ -1,7 +1,7 @@
 //! WatchedVault: an object store whose requests are noted, so that the server's status shows that the store fails.
 
 use crate::served::store_health::StoreHealth;
-use crate::served::store_health::StoreRequest::{self, Read, Write};
+use crate::served::store_health::StoreRequest::{self, Look, Read, Write};
 use bytes::Bytes;
 use chiplog::Result;
 use chiplog::Timestamp;
@@ -33,27 +33,34 @@ impl WatchedVault {
         Self { store, health }
     }
 
-    fn noted<T>(&self, request: StoreRequest, result: Result<T>) -> Result<T> {
-        self.health.note(request, &result);
+    fn noted<T>(
+        &self,
+        request: StoreRequest,
+        name: &str,
+        call: impl FnOnce(&dyn Vault) -> Result<T>,
+    ) -> Result<T> {
+        let begun = self.health.begin(request, name);
+        let result = call(&*self.store);
+        begun.end(&result);
         result
     }
 }
 
 impl Vault for WatchedVault {
     fn put(&self, name: &str, pieces: &[Bytes]) -> Result<()> {
-        self.noted(Write, self.store.put(name, pieces))
+        self.noted(Write, name, |store| store.put(name, pieces))
     }
 
     fn create(&self, name: &str, bytes: Bytes) -> Result<bool> {
-        self.noted(Write, self.store.create(name, bytes))
+        self.noted(Write, name, |store| store.create(name, bytes))
     }
 
     fn create_of(&self, name: &str, pieces: &[Bytes]) -> Result<bool> {
-        self.noted(Write, self.store.create_of(name, pieces))
+        self.noted(Write, name, |store| store.create_of(name, pieces))
     }
 
     fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
-        self.noted(Read, self.store.get(name, range))
+        self.noted(Read, name, |store| store.get(name, range))
     }
 
     fn get_pieces(
@@ -62,6 +69,7 @@ impl Vault for WatchedVault {
         range: Range<u64>,
         take: &mut dyn FnMut(Bytes) -> Result<()>,
     ) -> Result<()> {
+        let begun = self.health.begin(Read, name);
         let mut is_taken = true;
         let result = self.store.get_pieces(name, range, &mut |piece| {
             let taken = take(piece);
@@ -69,22 +77,26 @@ impl Vault for WatchedVault {
             taken
         });
         // An error of the one that takes the pieces says nothing about the store.
-        if is_taken { self.noted(Read, result) } else { result }
+        if is_taken {
+            begun.end(&result);
+        }
+        result
     }
 
     fn size(&self, name: &str) -> Result<Option<u64>> {
-        self.noted(Read, self.store.size(name))
+        self.noted(Look, name, |store| store.size(name))
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
-        self.noted(Read, self.store.list(prefix))
+        self.noted(Look, prefix, |store| store.list(prefix))
     }
 
     fn modified(&self, name: &str) -> Result<Option<Timestamp>> {
-        self.noted(Read, self.store.modified(name))
+        self.noted(Look, name, |store| store.modified(name))
     }
 
     fn delete(&self, name: &str) -> Result<()> {
-        self.noted(Write, self.store.delete(name))
+        // The store may forbid deletion alone: then records are stored and read nevertheless.
+        self.store.delete(name)
     }
 }

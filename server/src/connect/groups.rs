@@ -189,7 +189,9 @@ fn poisoned(answers: &Answers<'_>) -> Option<(GroupState, String)> {
 fn full(number: u32, answers: &Answers<'_>) -> Option<(GroupState, String)> {
     let (node, group) = answers.iter().find(|(_, group)| !group.full.is_empty())?;
     let advice = match number {
-        SYSTEM => "so that no named log can be created or deleted; free space on its disk",
+        SYSTEM => {
+            "so that no named log can be created or deleted; if its disk is full, free space on its disk"
+        }
         _ => "`chiplog discard` makes room",
     };
     let what = format!("node {node}, which leads it, refuses appends: {}; {advice}", group.full);

@@ -291,14 +291,20 @@ impl Tiering {
         done
     }
 
+    /// A request to the object store has failed.
     fn has_failed(&mut self, error: &Error, what: &'static str, now: Moment) {
+        self.published.store_fails(Kept::Objects, error, self.clock.now());
+        self.put_off(error, what, now);
+    }
+
+    /// The same if the error says nothing about the object store.
+    fn put_off(&mut self, error: &Error, what: &'static str, now: Moment) {
         // Each object that arrives damaged is told; what only lasts is told once.
         let failed = Some((error.kind(), what));
         if self.failed != failed || error.kind() == ErrorKind::Corrupt {
             tracing::warn!(path = %self.path.display(), %error, "{what}; it is tried again");
         }
         self.failed = failed;
-        self.published.store_fails(Kept::Objects, error, self.clock.now());
         self.yields = true;
         self.waited = (self.waited * 2).clamp(RETRY_MIN, RETRY_MAX);
         self.again = now.plus(self.waited);
@@ -371,7 +377,7 @@ impl Node {
             self.tiering.is_busy = false;
             self.tiering.delegation.end_job();
             self.put_off_scrub(is_listing, now);
-            self.tiering.has_failed(&error, "objects cannot be stored", now);
+            self.tiering.put_off(&error, "objects cannot be stored", now);
         }
         Ok(())
     }
@@ -550,7 +556,7 @@ impl Node {
         }
         if let Err(full) = self.replica.sequencer.check_room_for_object() {
             self.tiering.looked_upto = committed.raft;
-            self.tiering.has_failed(&full, "no more objects can be stored", now);
+            self.tiering.put_off(&full, "no more objects can be stored", now);
             return None;
         }
         let archive = self.writer.archive.clone();
@@ -679,7 +685,7 @@ impl Node {
                 });
             }
             JobDone::End(_, _, Err(error)) => {
-                self.tiering.has_failed(&error, "the end of an object cannot be found", now)
+                self.tiering.put_off(&error, "the end of an object cannot be found", now)
             }
             JobDone::Stored(number, result) => self.end_store(asked, number, result, now)?,
             JobDone::Checked(number, object, from, result) => {

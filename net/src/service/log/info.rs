@@ -57,7 +57,9 @@ pub(super) fn info(log: &Log) -> InfoResponse {
 /// The same once; of a copy also whether its object store works. A server's status has that of a server.
 pub(super) fn info_of(host: &LogSlot, log: &Log) -> InfoResponse {
     let mut response = info(log);
-    if let Some(failure) = host.store_failure().filter(|_| log.status().follows) {
+    if log.status().follows
+        && let Some(failure) = host.store_failure()
+    {
         response.store_failure = failure.why;
         response.store_failing_since_nanos = failure.since.get().saturating_mul(1_000_000);
     }

@@ -327,16 +327,19 @@ struct StoreWatch {
 }
 
 impl StoreWatch {
-    /// The event, if this has changed.
-    fn look(&mut self, failure: Option<StoreFailure>) -> Option<Value> {
-        let changed = self.is_failing != failure.is_some();
-        self.is_failing = failure.is_some();
-        changed.then(|| match failure {
-            Some(StoreFailure { since, why, .. }) => {
-                json!({ "event": "store_fails", "since": format::time(since), "why": why })
+    /// The event, if this has changed. `works`: requests have succeeded. Without a failure it may only be that none was made for long.
+    fn look(&mut self, failure: Option<StoreFailure>, works: bool) -> Option<Value> {
+        match failure {
+            Some(StoreFailure { since, why, .. }) if !self.is_failing => {
+                self.is_failing = true;
+                Some(json!({ "event": "store_fails", "since": format::time(since), "why": why }))
             }
-            None => json!({ "event": "store_works" }),
-        })
+            None if self.is_failing && works => {
+                self.is_failing = false;
+                Some(json!({ "event": "store_works" }))
+            }
+            _ => None,
+        }
     }
 }
 
@@ -359,7 +362,9 @@ fn print_events(follower: &Follower, ui: &Ui) -> Result<()> {
         if let Some(failed) = held.take() {
             print(&failed)?;
         }
-        if let Some(changed) = store.as_mut().and_then(|store| store.look(follower.host().store_failure())) {
+        let works = follower.host().store_health().works();
+        let failure = || follower.host().store_failure();
+        if let Some(changed) = store.as_mut().and_then(|store| store.look(failure(), works)) {
             print_event(ui, &changed)?;
         }
         match next {
@@ -480,18 +485,23 @@ mod tests {
     fn failing_store_is_printed_once() {
         let health = StoreHealth::default();
         let mut watch = StoreWatch::default();
-        assert!(watch.look(health.failure()).is_none());
-        let fails =
-            || health.note::<()>(StoreRequest::Read, &Err(Error::new(ErrorKind::Unavailable, "no answer")));
+        let look = |watch: &mut StoreWatch| watch.look(health.failure(), health.works());
+        assert!(look(&mut watch).is_none());
+        let failed = Err::<(), _>(Error::new(ErrorKind::Unavailable, "no answer"));
+        let fails = || health.begin(StoreRequest::Read, "a").end(&failed);
         fails();
-        let said = words(&watch.look(health.failure()).unwrap());
+        let said = words(&look(&mut watch).unwrap());
         assert!(said.starts_with("requests to the object store have failed since 2"), "{said}");
         assert!(said.ends_with("no answer"), "{said}");
         fails();
-        assert!(watch.look(health.failure()).is_none());
-        health.note(StoreRequest::Read, &Ok(1));
-        assert_eq!(words(&watch.look(health.failure()).unwrap()), "the object store works again");
-        assert!(watch.look(health.failure()).is_none());
+        assert!(look(&mut watch).is_none());
+        assert!(
+            watch.look(None, health.works()).is_none(),
+            "nothing has succeeded, only nothing was read for long"
+        );
+        health.begin(StoreRequest::Read, "a").end(&Ok(1));
+        assert_eq!(words(&look(&mut watch).unwrap()), "the object store works again");
+        assert!(look(&mut watch).is_none());
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Node {
             self.tiering.claimed = self.tiering.claimed.map(|claim| Claim { is_sound: false, ..claim });
             let what = format!("the log does not take the command that object {number} is stored");
             let error = Error::new(ErrorKind::InvalidArgument, what);
-            self.tiering.has_failed(&error, "an object does not count as stored", now);
+            self.tiering.put_off(&error, "an object does not count as stored", now);
             return Ok(());
         }
         if proposed == Proposed::Taken {

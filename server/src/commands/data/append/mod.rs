@@ -76,8 +76,8 @@ Examples:
 /// appends the input again from its beginning, unless it has a session file.
 ///
 /// With --session-file the command can be run again with the same input and the same file: after it was
-/// killed, after status 5 or 6, or when the input has grown. (Status 6 also if the log is full, and an earlier run was killed, or ended
-/// with status 6: what that has sent may be in the log.) It continues with the first record that is not
+/// killed, after status 5 or 6, or when the input has grown. If the log is full and an earlier run was killed or ended with
+/// status 6, the status is 6 again: what that run has sent may be in the log. The command continues with the first record that is not
 /// in the log, and each record is in the log once. The input is read from its beginning; a checksum verifies
 /// that it is the same. Each batch needs a sync of the file before it is sent, so large batches are faster.
 /// Unconfirmed records have to be sent again before their session expires: log.session_idle_max_seconds of

@@ -115,7 +115,7 @@ pub(super) fn run(vault: &dyn Vault, half_written: &HalfWritten, wanted: &Wanted
     if found.is_empty() {
         ui.note("no log has objects there");
     }
-    let places = Places::of_one(vault, wanted.log, &found)?;
+    let places = Places::of_one(vault, wanted.log, &found);
     for log in found.into_keys().map(LogId) {
         let shown = collect(vault, half_written, log, wanted, places.get(log))?;
         ui.result(&shown, |shown| shown.words(wanted))?;

@@ -31,6 +31,16 @@ impl Place {
         Self { role: Some(role.to_owned()), cluster: Some(to_hex(cluster.get())) }
     }
 
+    /// The place of a log, as far as the object store says. All objects are listed only if the log has no list and was `chosen`: without a
+    /// choice no log is taken that is in the list of another one.
+    pub(super) fn of(vault: &dyn Vault, log: LogId, chosen: bool) -> Self {
+        match ClusterLogs::find(vault, log) {
+            Ok(Some(list)) => Self::in_list(&list, log),
+            Ok(None) if chosen => Places::of_one(vault, Some(log), &BTreeMap::new()).get(log),
+            _ => Self::default(),
+        }
+    }
+
     /// The place that a list gives to a log.
     pub(super) fn in_list(list: &ClusterLogs, log: LogId) -> Self {
         let role = list.parts().into_iter().find(|(_, id)| *id == log);
@@ -70,26 +80,13 @@ impl Places {
         Self(places)
     }
 
-    /// The same if only one log was to be found: its place is known from the list of another one. A user who may not read others gets
-    /// none.
-    ///
-    /// # Errors
-    /// Those of the object store.
-    pub(super) fn of_one(
-        vault: &dyn Vault,
-        only: Option<LogId>,
-        found: &BTreeMap<u128, Listed>,
-    ) -> Result<Self> {
+    /// The same if only one log was to be found: its place is known from the list of another one, and all objects have to be listed to
+    /// find that. A place is only shown: if that fails, there is none.
+    pub(super) fn of_one(vault: &dyn Vault, only: Option<LogId>, found: &BTreeMap<u128, Listed>) -> Self {
         if only.is_none() || found.values().any(|listed| listed.has_list) {
-            return Ok(Self::of(vault, found));
+            return Self::of(vault, found);
         }
-        match logs(vault, None) {
-            Ok(all) => Ok(Self::of(vault, &all)),
-            Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::Unauthenticated) => {
-                Ok(Self::default())
-            }
-            Err(error) => Err(error),
-        }
+        logs(vault, None).map_or_else(|_| Self::default(), |all| Self::of(vault, &all))
     }
 
     pub(super) fn get(&self, log: LogId) -> Place {

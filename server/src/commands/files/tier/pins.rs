@@ -115,6 +115,7 @@ pub(super) fn pin(
     upto: Option<u64>,
     ui: &Ui,
 ) -> Result<Exit> {
+    let is_chosen = log.is_some();
     let log = sole_log(vault, log)?;
     let upto_record = upto.map(Index);
     let list = match upto {
@@ -124,8 +125,8 @@ pub(super) fn pin(
     match list {
         Some(list) => pin_all(vault, &list, name, None, &[], ui),
         None => {
+            let place = Place::of(vault, log, is_chosen);
             let pin = Pin::make(vault, log, name, upto_record)?;
-            let place = Places::of_one(vault, Some(log), &logs(vault, Some(log))?)?.get(log);
             ui.result(&Shown::new(log, place, &pin, 0, None, None), Shown::words)?;
             Ok(Exit::Ok)
         }
@@ -244,6 +245,24 @@ mod tests {
     use chiplog::internal::root_name;
     use chiplog::vault::{HookedVault, MemoryVault};
     use std::sync::Arc;
+
+    /// A pin was made, and the command failed, because the other logs could not be listed.
+    #[test]
+    fn place_of_a_log_is_shown_if_it_can_be_found() {
+        let memory = Arc::new(MemoryVault::default());
+        memory.put(&root_name(LogId(7)), &["x".into()]).unwrap();
+        let vault = HookedVault::new(memory);
+        vault.set(|call, name| match call {
+            "list" => Err(Error::new(ErrorKind::Unavailable, name)),
+            _ => Ok(()),
+        });
+        assert_eq!(Place::of(&vault, LogId(7), true), Place::default());
+        vault.set(|call, _| {
+            assert_ne!(call, "list", "no other log is the default log of its cluster");
+            Ok(())
+        });
+        assert_eq!(Place::of(&vault, LogId(7), false), Place::default());
+    }
 
     /// Credentials for one log's folder are enough to list its pins, and an error is not taken for no pins.
     #[test]

@@ -228,7 +228,7 @@ pub(super) fn run(
     };
     let mut shown = Vec::new();
     let found = logs(vault, only)?;
-    let places = Places::of_one(vault, only, &found)?;
+    let places = Places::of_one(vault, only, &found);
     for (log, listed) in found {
         let there = Inventory::take(vault, LogId(log))?;
         let records = match there.records(vault) {
