@@ -3076,10 +3076,23 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_client_set_log_options(const chiplog_c
                                                 chiplog_error_t **error);
 
 /**
- * Creates a named log, and returns once it can be appended to. A client whose options have its name in `log` then
- * connects to it. A name is 1 to 249 of the characters `A-Z a-z 0-9 . _ -`, does not begin with `_`, and can end with
- * `/` and a partition's number. `beside`: the name of a log in whose group it is created; NULL: the group with the fewest
- * logs.
+ * Connects to another log of the same servers, with the same options; "" is the log "default". Such clients share one
+ * thread, one connection to each server for calls, and those for appends. A reader has one of its own. A producer that
+ * shares a connection ends its stream when it was idle for a second, and opens another one for its next record, which
+ * takes a round trip more.
+ * Ownership: `client`, `name` borrowed for the call; the caller owns `*of_log` and must close it; the clients can be
+ * closed in any order. Any thread. Blocks for up to the client's timeout_ms.
+ * Errors: as chiplog_client_connect.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_client_of_log(const chiplog_client_t *client,
+                                       const char *name,
+                                       chiplog_client_t **of_log,
+                                       chiplog_error_t **error);
+
+/**
+ * Creates a named log, and returns once it can be appended to. chiplog_client_of_log then connects to it. A name is 1
+ * to 249 of the characters `A-Z a-z 0-9 . _ -`, does not begin with `_`, and can end with `/` and a partition's number.
+ * `beside`: the name of a log in whose group it is created; NULL: the group with the fewest logs.
  * Ownership: borrowed. Any thread. Blocks for up to the client's timeout_ms.
  * Errors: as chiplog_client_info; ALREADY_EXISTS, also if the answer to a first attempt was lost; INVALID_ARGUMENT (the
  * name); NOT_FOUND (`beside`); FULL; UNSUPPORTED: the servers keep no named logs; PERMISSION_DENIED.

@@ -33,7 +33,11 @@ int main(int argc, char **argv) {
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_client_list_logs(client, NULL, NULL, NULL, &error));
 
     /* Options of a named log: its own ones. */
-    chiplog_client_t *orders = connect_to(argv[2], "orders");
+    chiplog_client_t *orders = NULL;
+    GIVES(CHIPLOG_NOT_FOUND, chiplog_client_of_log(client, "none", &orders, &error));
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_client_of_log(client, NULL, &orders, &error));
+    CHECK(orders == NULL);
+    FINE(chiplog_client_of_log(client, "orders", &orders, &error));
     uint64_t value = 9;
     uint8_t is_set = 9;
     FINE(chiplog_client_log_option(orders, "retention_age", &value, &is_set, &error));
