@@ -401,6 +401,18 @@ fn last_state(disk: &SimDisk) -> usize {
     blocks(disk).into_iter().rfind(|(_, h)| h.kind == Kind::HardState).unwrap().0
 }
 
+/// Makes the block at this offset the first of a write that no block proves: those behind it say at most that all before it is durable.
+fn unprove(disk: &SimDisk, first: usize) {
+    let file = disk.visible().file(&file_name(1)).unwrap();
+    let id = SegmentHeader::parse(&file).unwrap().id;
+    let segment = disk.open(&file_name(1), true).unwrap();
+    for (at, header) in blocks(disk).into_iter().filter(|(at, _)| *at >= first) {
+        let durable_upto = header.durable_upto.min(first as u32);
+        let head = BlockHeader { durable_upto, ..header }.encode(id);
+        segment.write_at(at as u64, &[std::io::IoSlice::new(&head)]).unwrap();
+    }
+}
+
 /// The power failed during a write: its first block was torn, and a hard state behind that was sound. Before it another hard state was
 /// damaged. The one behind the torn block counted as following it, and was cut off with that: the replica had forgotten its vote.
 #[test]
@@ -409,6 +421,7 @@ fn hard_state_behind_a_torn_write_is_not_trusted() {
         let last = append(6, vec![entry_at(7), promotion_at(8)]);
         let disk = with_state_behind_fifth(&[Message { commit: 6, ..last }]);
         let seventh = place_of(&disk, 7);
+        unprove(&disk, seventh);
         assert!(last_state(&disk) > seventh);
         assert!(blocks(&disk).iter().all(|(_, h)| h.durable_upto as usize <= seventh), "it is proven");
         let fifth = lose_state_behind_fifth_with(&disk, is_torn.then_some(seventh));
@@ -431,18 +444,21 @@ fn hard_state_at_the_end_counts_although_two_places_are_damaged() {
     let disk = with_state_behind_fifth(&[
         append(6, vec![entry_at(7)]),
         append(7, vec![entry_at(8)]),
-        Message { commit: 8, ..append(8, vec![promotion_at(9)]) },
+        append(8, vec![entry_at(9)]),
+        Message { commit: 9, ..append(9, vec![promotion_at(10)]) },
     ]);
-    let (seventh, state) = (place_of(&disk, 7), last_state(&disk));
-    let (_, header) = *blocks(&disk).iter().find(|(at, _)| *at == seventh).unwrap();
-    let proven = blocks(&disk).iter().map(|(_, h)| h.durable_upto as usize).max().unwrap();
-    assert!(seventh < proven && proven <= state);
-    let fifth = lose_state_behind_fifth_with(&disk, Some(seventh));
+    let eighth = place_of(&disk, 8);
+    let (_, header) = *blocks(&disk).iter().find(|(at, _)| *at == eighth).unwrap();
+    let (state, _) =
+        blocks(&disk).into_iter().find(|(at, h)| *at > eighth && h.kind == Kind::HardState).unwrap();
+    unprove(&disk, state);
+    assert_eq!(blocks(&disk).iter().map(|(_, h)| h.durable_upto as usize).max(), Some(state));
+    let fifth = lose_state_behind_fifth_with(&disk, Some(eighth));
     let mut repairing = opened(&disk);
-    let seventh = encode_blocks(HeadKind::Blocks, std::iter::once(&header));
+    let eighth = encode_blocks(HeadKind::Blocks, std::iter::once(&header));
     assert!(turned(&mut repairing, Moment::START, &[(LEADER, fifth)]).unwrap().is_none());
-    assert_eq!(repairing.missing(), Some(EntryIndex(7)));
-    assert!(turned(&mut repairing, Moment::START, &[(LEADER, seventh)]).unwrap().is_some());
+    assert_eq!(repairing.missing(), Some(EntryIndex(8)));
+    assert!(turned(&mut repairing, Moment::START, &[(LEADER, eighth)]).unwrap().is_some());
 }
 
 /// A write went to a wrong place, and left the segment's opening behind the lost hard state. It holds an older vote.

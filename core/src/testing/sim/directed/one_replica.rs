@@ -5,6 +5,7 @@
 use crate::cluster::membership::{Change, Member, Membership};
 use crate::cluster::options::Bootstrap;
 use crate::cluster::transport::Envelope;
+use crate::disk::Disk as _;
 use crate::disk::sim::{Damage, SimDisk};
 use crate::error::Error;
 use crate::replica::queue::proposals::{Command, ObjectCommand};
@@ -14,6 +15,7 @@ use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;
 use crate::replica::wire::repair_message::{Fetch, encode_blocks, parse_blocks};
 use crate::store::format::block::{BlockHeader, Kind};
+use crate::store::format::segment::SegmentHeader;
 use crate::store::segment::Base;
 use crate::sync::clock::Moment;
 use crate::testing::sim::harm;
@@ -29,6 +31,7 @@ use crate::types::{DirectoryId, EntryIndex, Index, LogId, NodeId, Term, Timestam
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -256,6 +259,8 @@ pub(super) fn hard_state_behind_a_torn_write_counts_for_nothing() -> Check {
     let Some(torn) = segment.blocks.iter().find(is_torn).map(|b| b.at) else {
         return Err("entry 7 does not exist".to_owned());
     };
+    unprove(&disk, torn)?;
+    let segment = newest(&disk)?;
     let behind: Vec<_> = segment.blocks.iter().filter(|b| b.at > torn).collect();
     if !behind.iter().any(|b| b.header.kind == Kind::HardState)
         || behind.iter().any(|b| b.header.durable_upto as usize > torn)
@@ -295,6 +300,22 @@ fn voted_in_nine(last: Message) -> Check<(SimDisk, BlockHeader)> {
 
 fn newest(disk: &SimDisk) -> Check<Segment> {
     harm::begun(&disk.visible()).next().ok_or_else(|| "nothing was written".to_owned())
+}
+
+/// Makes the block at this offset of the newest segment the first of a write that no block proves: those behind it say at most that all
+/// before it is durable.
+fn unprove(disk: &SimDisk, first: usize) -> Check {
+    let segment = newest(disk)?;
+    let file = disk.visible().file(&segment.name).unwrap_or_default();
+    let id = SegmentHeader::parse(&file).map_err(|fault| format!("no segment: {fault:?}"))?.id;
+    let fails = |error: io::Error| format!("the segment is not rewritten: {error}");
+    let file = disk.open(&segment.name, true).map_err(fails)?;
+    for block in segment.blocks.iter().filter(|b| b.at >= first) {
+        let durable_upto = block.header.durable_upto.min(first as u32);
+        let head = BlockHeader { durable_upto, ..block.header }.encode(id);
+        file.write_at(block.at as u64, &[io::IoSlice::new(&head)]).map_err(fails)?;
+    }
+    Ok(())
 }
 
 /// Damages blocks of the newest segment.
