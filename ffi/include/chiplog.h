@@ -302,7 +302,8 @@
 #define CHIPLOG_DURABILITY_UNKNOWN 0
 
 /**
- * The records are on stable storage at a majority of the voters. Of a log on its own: on its disk.
+ * The records are on stable storage at a majority of the voters. Of a log on its own: on its disk. In a log that has or
+ * had the class "object", their payload can be in the object store alone: then a reference to it is there.
  */
 #define CHIPLOG_DURABILITY_MAJORITY 1
 

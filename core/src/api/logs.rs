@@ -50,10 +50,6 @@ use std::time::Duration;
 
 /// How long a majority may take to confirm that there is no log of a name.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most logs that are opened at once.
-const OPENINGS_MAX: usize = 256;
-/// Logs are opened one by one where a group has room for no more than this many others.
-const SPARE_LOGS: usize = 64;
 /// How often [`Logs::find`] looks whether a log has been opened in its group.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 /// How long opening waits until this replica can read the catalogue, and how often it looks.
@@ -304,11 +300,7 @@ impl Logs {
     /// be opened any more.
     fn open_up_to(&self, group: &Log, number: u32, upto: LogNumber) -> Result<()> {
         let missing = self.catalogue()?.missing(number, group.logs().opened(), upto);
-        if group.named_logs() + missing.len() + SPARE_LOGS <= group.named_logs_max() {
-            missing.chunks(OPENINGS_MAX).try_for_each(|logs| open_all_in(group, logs))?;
-        } else {
-            missing.iter().try_for_each(|log| open_in(group, *log))?;
-        }
+        missing.iter().try_for_each(|log| open_in(group, *log))?;
         // Another program can have deleted one meanwhile, and found nothing to drop.
         let mut deleted = self.catalogue()?.deleted_in(number);
         deleted.retain(|log| missing.contains(log) || *log == upto);
@@ -563,21 +555,11 @@ fn info(name: &str, entry: &CatalogueEntry, group: Option<&Log>) -> LogInfo {
 
 /// Opens a log in its group, if it is not there.
 fn open_in(group: &Log, log: LogNumber) -> Result<()> {
-    open_all_in(group, &[log])
-}
-
-/// The same of several logs, in this order: few writes and syncs carry them. There must be room for all of them: behind a later one, one
-/// that was refused could not be opened any more.
-fn open_all_in(group: &Log, logs: &[LogNumber]) -> Result<()> {
-    group.may_wait()?;
-    let open =
-        |log: &LogNumber| group.submit_command(Command::Log(LogCommand::Open { log: *log, start: Index(1) }));
-    let opening = logs.iter().map(open).collect::<Result<Vec<_>>>()?;
-    opening.into_iter().try_for_each(|opening| match opening.wait() {
+    match group.command(Command::Log(LogCommand::Open { log, start: Index(1) })) {
         // Another program has opened it, or a later one, meanwhile; or it was dropped.
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         opened => opened.map(drop),
-    })
+    }
 }
 
 /// Checks that an entry is that of the log with this id, if one is given.

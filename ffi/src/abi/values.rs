@@ -28,7 +28,8 @@ pub const CHIPLOG_CODEC_ZSTD: u32 = 2;
 
 /// It is not known how durable the records are: a server of an earlier version acknowledged them. Also of a command.
 pub const CHIPLOG_DURABILITY_UNKNOWN: u32 = 0;
-/// The records are on stable storage at a majority of the voters. Of a log on its own: on its disk.
+/// The records are on stable storage at a majority of the voters. Of a log on its own: on its disk. In a log that has or
+/// had the class "object", their payload can be in the object store alone: then a reference to it is there.
 pub const CHIPLOG_DURABILITY_MAJORITY: u32 = 1;
 /// The same. Soon after, within about the leader's slice_interval_ms, they are in the object store, too.
 pub const CHIPLOG_DURABILITY_MAJORITY_SLICES: u32 = 2;

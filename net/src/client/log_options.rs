@@ -33,12 +33,8 @@ impl Client {
     /// A named log has the options [`LogOption::OF_NAMED_LOGS`] of its own. The others are set for its group, with a client of
     /// the log `_group-1`, `_group-2` and so on. A token needs the role `admin`.
     ///
-    /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let (_dir, address) = serve().await?;
-    /// # let client = chiplog_net::client::Client::connect([address], Default::default()).await?;
+    /// ```no_run
+    /// # async fn set(client: chiplog_net::client::Client) -> chiplog::Result<()> {
     /// use chiplog::LogOption;
     /// use std::time::Duration;
     /// let week = 7 * 24 * 3600 * 1000; // milliseconds

@@ -502,7 +502,7 @@ impl LogSlot {
     /// Records that an append to a log was rejected; after `Full`, the server's status shows it.
     pub(crate) fn refused(&self, log: &Log, error: &Error) {
         if error.kind() == ErrorKind::Full
-            && !self.room.has_just_refused(log.path())
+            && !self.room.has_just_refused(log)
             && let Some(replica) = self.replica_of(log)
         {
             self.room.refused(&replica, error);

@@ -7,7 +7,7 @@
 
 use chiplog::{Error, ErrorKind, Log};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -64,10 +64,14 @@ impl Room {
         last.insert(log.path().to_owned(), refused);
     }
 
-    /// Whether a rejection of less than a second ago is recorded of the replica with this directory: another one says nothing more. Cheap.
-    pub(crate) fn has_just_refused(&self, path: &Path) -> bool {
+    /// Whether a rejection of less than a second ago is recorded of the log with this directory, and no append was accepted since:
+    /// another one says nothing more. Cheap.
+    pub(crate) fn has_just_refused(&self, log: &Log) -> bool {
         let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        last.get(path).is_some_and(|refused| refused.at.elapsed() < RECORD_EVERY)
+        let is_new = |refused: &Refused| {
+            refused.at.elapsed() < RECORD_EVERY && refused.then.appends == log.metrics().appends
+        };
+        last.get(log.path()).is_some_and(is_new)
     }
 
     /// Why the replica accepts no appends for lack of room. None: it does, as far as is known.
@@ -130,13 +134,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
         let room = Room::default();
-        assert!(!room.has_just_refused(log.path()));
-        room.refused(&log, &Error::new(ErrorKind::Full, "no space left"));
-        assert!(room.has_just_refused(log.path()) && !room.has_just_refused(dir.path().parent().unwrap()));
+        let full = Error::new(ErrorKind::Full, "no space left");
+        assert!(!room.has_just_refused(&log));
+        room.refused(&log, &full);
+        assert!(room.has_just_refused(&log));
+        log.append(b"x").unwrap();
+        assert!(!room.has_just_refused(&log), "there was room in between");
+        room.refused(&log, &full);
         let at = |room: &Room| room.0.lock().unwrap().get(log.path()).unwrap().at;
         let before = at(&room).checked_sub(RECORD_EVERY).unwrap();
         room.0.lock().unwrap().get_mut(log.path()).unwrap().at = before;
-        assert!(!room.has_just_refused(log.path()));
+        assert!(!room.has_just_refused(&log));
     }
 
     /// A rejection of long ago was shown again once the disk was as full as then.

@@ -262,7 +262,9 @@ class Ticket:
         no outcome yet, it has failed, it is a command, or the server is of an earlier version and does not tell.
 
         "majority": on stable storage at a majority of the voters. "majority+slices": the same, and soon after in the
-        object store, too. "object": in the object store, and a reference to it at a majority. Does not block."""
+        object store, too. "object": in the object store, and a reference to it at a majority. In a log that has or had
+        the class "object", the payload of the first two can be in the object store alone, and a reference at a majority.
+        Does not block."""
     def add_done_callback(self, fn: Callable[[Ticket], object]) -> None:
         """Calls `fn(ticket)` once it has an outcome, success or failure. Returns None.
 

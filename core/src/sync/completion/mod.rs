@@ -64,7 +64,9 @@ impl Appended {
 }
 
 /// How durable an append is when it is acknowledged: the place that has its records by then. Ordered: a later one is
-/// at least as durable. Of a log on its own the majority is its own disk.
+/// at least as durable. Of a log on its own the majority is its own disk. In a log that has or had the class `object`,
+/// the payload of an append of the first two classes can be in the object store alone: then the majority has a
+/// reference to it.
 ///
 /// ```
 /// use chiplog::Durability;

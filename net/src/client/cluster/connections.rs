@@ -38,10 +38,11 @@ const UNUSED: Duration = Duration::from_secs(600);
 pub(crate) struct Connection {
     pub(crate) channel: Channel,
     address: String,
+    made: Instant,
 }
 
 /// Whether others use a connection, too.
-pub(crate) fn is_shared(connection: &Arc<Connection>) -> bool {
+fn is_shared(connection: &Arc<Connection>) -> bool {
     Arc::strong_count(connection) > 1
 }
 
@@ -120,9 +121,23 @@ impl Connections {
         }
     }
 
+    /// The same of one on which a short request had no answer, unless it may still be connecting.
+    pub(crate) fn retire_made_before(&self, silent: &Arc<Connection>, asked: Instant) {
+        let connecting = self.options.connect_timeout;
+        if silent.made + connecting.min(FAR) <= asked {
+            self.retire(silent);
+        }
+    }
+
+    /// Whether a stream without appends is to end: others use its connection, or there are more connections than are wanted.
+    pub(crate) fn is_to_end(&self, connection: &Arc<Connection>) -> bool {
+        let many = || self.open().streams.get(&connection.address).is_some_and(|used| used.len() > SPREAD);
+        is_shared(connection) || many()
+    }
+
     fn make(&self, address: &str) -> Result<Arc<Connection>> {
         let channel = separate(&self.options, address)?;
-        Ok(Arc::new(Connection { channel, address: address.to_owned() }))
+        Ok(Arc::new(Connection { channel, address: address.to_owned(), made: Instant::now() }))
     }
 }
 
@@ -172,6 +187,7 @@ mod tests {
         assert_eq!(users(&streams), [15, 15, 15, 15]);
         streams.push(connections.for_appends(SERVER).unwrap());
         assert_eq!(users(&streams).into_iter().filter(|users| *users == 1).count(), 1);
+        assert!(connections.is_to_end(streams.last().unwrap()), "it is alone on a fifth connection");
         assert!(!Arc::ptr_eq(&streams[0], &connections.for_appends("127.0.0.1:2").unwrap()));
         let call = connections.for_calls(SERVER).unwrap();
         assert!(Arc::ptr_eq(&call, &connections.for_calls(SERVER).unwrap()));

@@ -512,7 +512,7 @@ impl Servers {
                 let mut hopeless = false;
                 let info = match shown {
                     Ok((channel, connection)) => {
-                        let mut client = LogClient::new(channel);
+                        let (mut client, asked) = (LogClient::new(channel), Instant::now());
                         match tokio::time::timeout(timeout, client.server_info(about)).await {
                             Ok(Ok(info)) => Ok(info.into_inner()),
                             Ok(Err(status)) => {
@@ -520,7 +520,7 @@ impl Servers {
                                 Err(from_first_status(&status))
                             }
                             Err(_) => {
-                                connections.retire(&connection); // it may be dead
+                                connections.retire_made_before(&connection, asked); // it may be dead
                                 Err(Error::new(ErrorKind::Timeout, format!("no answer within {timeout:?}")))
                             }
                         }

@@ -16,7 +16,7 @@
 use super::accumulator::{Accumulator, Take, Waiting};
 use super::close_report::Unacknowledged;
 use super::options::ProducerOptions;
-use crate::client::cluster::connections::{Connection, is_shared};
+use crate::client::cluster::connections::Connection;
 use crate::client::cluster::discovery::Stub;
 use crate::client::cluster::leader_watchdog::LeaderWatchdog;
 use crate::client::retry::backoff::Backoff;
@@ -286,11 +286,12 @@ impl SenderTask {
     }
 
     /// When to end a stream without appends, so that the number of streams follows the producers that append. None: it has some, or
-    /// is alone on its connection.
+    /// may stay open.
     fn idle_at(&self) -> Option<Instant> {
-        let shares = || self.connection.as_ref().is_some_and(|(_, connection)| is_shared(connection));
-        let is_idle = self.unacked.is_empty() && shares() && self.accumulator.oldest().is_none();
-        is_idle.then(|| after(self.progress, IDLE))
+        let (_, connection) = self.connection.as_ref().filter(|_| self.unacked.is_empty())?;
+        let ends =
+            self.client.servers().connections().is_to_end(connection) && self.accumulator.oldest().is_none();
+        ends.then(|| after(self.progress, IDLE))
     }
 
     fn window(&self) -> usize {

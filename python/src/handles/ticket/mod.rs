@@ -136,7 +136,9 @@ impl Ticket {
     /// no outcome yet, it has failed, it is a command, or the server is of an earlier version and does not tell.
     ///
     /// "majority": on stable storage at a majority of the voters. "majority+slices": the same, and soon after in the
-    /// object store, too. "object": in the object store, and a reference to it at a majority. Does not block.
+    /// object store, too. "object": in the object store, and a reference to it at a majority. In a log that has or had
+    /// the class "object", the payload of the first two can be in the object store alone, and a reference at a majority.
+    /// Does not block.
     #[getter]
     fn durability(&self) -> PyResult<Option<&'static str>> {
         let durability = match self.way()? {
