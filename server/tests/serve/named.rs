@@ -56,9 +56,19 @@ fn top_shows_the_logs_that_are_appended_to_most() {
     let mut views = BufReader::new(top.stdout.take().unwrap()).lines();
     let mut next = || -> Value { serde_json::from_str(&views.next().unwrap().unwrap()).unwrap() };
     let first = next();
-    let names = ["time", "named_logs", "bytes_per_second", "records_per_second", "active", "logs", "error"]
-        .as_slice();
-    assert_eq!(keys(&first), names);
+    assert_eq!(
+        keys(&first),
+        [
+            "time",
+            "timestamp",
+            "named_logs",
+            "bytes_per_second",
+            "records_per_second",
+            "active",
+            "logs",
+            "error"
+        ]
+    );
     assert_eq!(
         (&first["named_logs"], &first["active"], &first["logs"][0]["name"]),
         (&3.into(), &Value::Null, &"quiet".into())
