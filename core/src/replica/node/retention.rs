@@ -13,7 +13,6 @@ use crate::replica::writer::plan::Room;
 use crate::store::allocator::Purpose;
 use crate::store::format::segment::HARD_STATE_BYTES;
 use crate::store::read::run_directory::in_opening_if_here;
-use crate::store::segment::Segment;
 use crate::sync::clock::Moment;
 use crate::types::{EntryIndex, Index, Timestamp};
 use std::sync::Arc;
@@ -95,9 +94,7 @@ impl Node {
         let object = self.replica.sequencer.committed().objects.next_to_store();
         let needed = object.map_or(known, |(_, begin, _)| if planted!(98) { known } else { begin.raft });
         let held = self.held_by_scrub().map_or(needed, |begin| begin.raft);
-        let is_held = |next: &Arc<Segment>| next.base.next <= first && next.base.raft > held;
-        self.tiering.holds_discarded =
-            held < needed && self.writer.store.segments.snapshot().iter().skip(1).any(is_held);
+        self.tiering.holds_discarded = held < needed;
         if self.tiering.holds_discarded {
             self.knows_suspects(Moment::default()); // else all objects are listed at once
         }

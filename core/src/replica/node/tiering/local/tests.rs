@@ -507,8 +507,6 @@ fn every_restart_keeps_the_files_of_a_cut_object_until_objects_are_listed() {
     let at = bases(&node);
     store_object(&mut node, 0, at[0], at[2]);
     store_object(&mut node, 1, at[2], at[4]);
-    node.drop_discarded(node.known_commit());
-    assert!(!node.tiering.holds_discarded, "nothing would go");
     discard(&mut node, at[3].next);
     let mut restarted = disk.clone();
     for _ in 0..3 {
