@@ -66,7 +66,7 @@ pub(super) fn fill_behind_jump(
     }
     let Some((entry, base, opening, behind)) = found else { return Ok(None) };
     let sequencer = state_behind(damaged, gap, sequencer)?;
-    let has_objects = sequencer.objects().has_begun() && !planted!(169);
+    let has_objects = sequencer.objects().has_begun();
     if base.raft > gap.latest_beginning() || has_objects || !counts_no_more(sequencer.committed(), base) {
         return Ok(None);
     }
@@ -87,7 +87,7 @@ fn headers(blocks: &[BlockCopy]) -> impl Iterator<Item = &BlockHeader> {
 
 /// Whether all entries before a segment are committed, and all their records discarded.
 fn counts_no_more(committed: &Committed, base: Base) -> bool {
-    planted!(168) || base.raft <= committed.raft && base.next <= committed.first
+    base.raft <= committed.raft && base.next <= committed.first
 }
 
 /// The opening of a segment to which a replica jumps where another one has this state.

@@ -68,8 +68,7 @@ use object_faults::{
 use one_replica::{
     ELECTION_TIMEOUT, LONG, barrier_is_retried_after_a_jump, body_of_another_term_is_not_sent,
     hard_state_behind_a_torn_write_counts_for_nothing, message_from_another_directory_is_dropped,
-    only_committed_entries_are_sent_as_committed,
-    opening_behind_a_jump_is_made_again_if_nothing_before_it_counts, vote_on_the_disk_is_not_cast_again,
+    only_committed_entries_are_sent_as_committed, vote_on_the_disk_is_not_cast_again,
 };
 use opening_search::unreadable_object_hides_no_other;
 use payloads::{
@@ -147,10 +146,6 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ),
     ("vote_on_the_disk_is_not_cast_again", vote_on_the_disk_is_not_cast_again),
     ("hard_state_behind_a_torn_write_counts_for_nothing", hard_state_behind_a_torn_write_counts_for_nothing),
-    (
-        "opening_behind_a_jump_is_made_again_if_nothing_before_it_counts",
-        opening_behind_a_jump_is_made_again_if_nothing_before_it_counts,
-    ),
     ("holes_have_nothing_that_a_log_needs", holes_have_nothing_that_a_log_needs),
     ("unreadable_object_hides_no_other", unreadable_object_hides_no_other),
 ];

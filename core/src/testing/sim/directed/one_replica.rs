@@ -8,15 +8,12 @@ use crate::cluster::transport::Envelope;
 use crate::disk::Disk as _;
 use crate::disk::sim::{Damage, SimDisk};
 use crate::error::Error;
-use crate::replica::queue::proposals::{Command, ObjectCommand};
 use crate::replica::raft::snapshot_of;
-use crate::replica::state::command::encode_command;
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;
 use crate::replica::wire::repair_message::{Fetch, encode_blocks, parse_blocks};
 use crate::store::format::block::{BlockHeader, Kind};
 use crate::store::format::segment::SegmentHeader;
-use crate::store::segment::Base;
 use crate::sync::clock::Moment;
 use crate::testing::sim::harm;
 use crate::testing::sim::harm::{Block, Segment};
@@ -27,7 +24,7 @@ use crate::testing::sim::patient::Started;
 use crate::testing::sim::plan::OBJECT_SCRUB;
 use crate::testing::sim::setup::{SetClock, Setup};
 use crate::testing::sim::threads::Then;
-use crate::types::{DirectoryId, EntryIndex, Index, LogId, NodeId, Term, Timestamp};
+use crate::types::{DirectoryId, EntryIndex, LogId, NodeId, Term};
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
@@ -365,76 +362,4 @@ fn repaired(disk: &SimDisk, answer: Envelope) -> Check<Option<(Machine, bool)>> 
         }
     }
     Ok(None)
-}
-
-/// A replica has jumped, and its file of before the jump is there again. The opening behind the jump is damaged, with some entries. It is
-/// made again only where nothing before it counts: otherwise it would hide what may have been acknowledged, or objects.
-pub(super) fn opening_behind_a_jump_is_made_again_if_nothing_before_it_counts() -> Check {
-    for (records_commit, has_objects) in [(true, false), (false, false), (true, true)] {
-        let disk = jumped(records_commit)?;
-        let is_made = repaired(&disk, entries_between(has_objects))?.is_some();
-        if is_made != (records_commit && !has_objects) {
-            return Err(format!(
-                "an opening behind a jump is made again: {is_made}; all before it is recorded as committed: {records_commit}; \
-                 it has objects: {has_objects}"
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// The record and the entry behind which the log goes on after the jump, and the last damaged entry.
-const NEXT: Index = Index(100);
-const JUMP: u64 = 50;
-const LAST_DAMAGED: u64 = 54;
-
-/// The disk of that replica.
-fn jumped(records_commit: bool) -> Check<SimDisk> {
-    let disk = SimDisk::default();
-    let mut follower = Follower::on(&disk)?;
-    follower.votes_beside(&[Member::voter(THIRD, DIRECTORY_OF_THIRD, "")])?;
-    let before = disk.visible();
-    follower.deliver(&snapshot_of(LEADER, DIRECTORY, ME), DIRECTORY)?;
-    for index in JUMP + 1..=JUMP + 8 {
-        // Of two changes, the second is written behind a record that the first is committed.
-        let is_change = records_commit && index > LAST_DAMAGED && index % 2 == 0;
-        let next = if is_change { promotion_at(index, 1) } else { entry(index) };
-        follower.deliver(&append(index - 1, vec![next]), DIRECTORY)?;
-    }
-    drop(follower);
-    let disk = disk.kill();
-    let begins = newest(&disk)?.blocks.first().map(|b| (b.header.kind, b.header.raft_index));
-    if begins != Some((Kind::Opening, EntryIndex(JUMP))) {
-        return Err(format!("the replica has not jumped: {begins:?}"));
-    }
-    lose(&disk, |b| b.header.raft_index <= EntryIndex(LAST_DAMAGED))?;
-    // The removal of the old file was not durable.
-    let mut image = disk.visible();
-    let old = newest(&SimDisk::new(before.clone()))?.name;
-    image.insert(&old, &before.file(&old).unwrap_or_default());
-    Ok(SimDisk::new(image))
-}
-
-/// The entries from the end of the old file to the last damaged one, of a replica that has them yet. One of them discards all records
-/// before the jump; one can cut an object.
-fn entries_between(has_objects: bool) -> Envelope {
-    let at = |raft, next| Base { raft: EntryIndex(raft), term: Term(1), next };
-    let (begin, end) = (at(4, Index(1)), at(9, Index(1)));
-    let cut = ObjectCommand::Cut { number: 0, begin, end, timestamp: Timestamp(1), first: Index(1) };
-    let blocks = (4..=LAST_DAMAGED).map(|raft| {
-        let command = match raft {
-            20 => Some(Command::Discard { first: NEXT }),
-            10 if has_objects => Some(Command::Object(cut)),
-            _ => None,
-        };
-        let body = command.map(encode_command).unwrap_or_default();
-        let kind = if command.is_some() { Kind::Command } else { Kind::NoOp };
-        let next = if raft > 20 { NEXT } else { Index(1) };
-        let position = (EntryIndex(raft), Term(1));
-        (BlockHeader::without_records(kind, position, next, Timestamp(1), &body), Bytes::from(body))
-    });
-    let (headers, mut bodies): (Vec<_>, Vec<_>) = blocks.unzip();
-    bodies.retain(|body| !body.is_empty());
-    let head = encode_blocks(HeadKind::Blocks, headers.iter());
-    Envelope { bodies, ..envelope(LEADER, DIRECTORY, head) }
 }
