@@ -53,10 +53,10 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// What an object store has of a log, by the names below the log's own.
+/// The objects of a log in a store, by the names below the log's own.
 type Stored = BTreeMap<String, Vec<u8>>;
 
-/// What the object store of a golden log has.
+/// The objects in the store of a golden log.
 fn golden_store(name: &str) -> (LogId, Stored) {
     let mut found = Stored::new();
     for folder in ["", "o/", "p/", "s/"] {

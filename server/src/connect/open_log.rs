@@ -118,7 +118,7 @@ fn remembering(dir: &Path, options: Options) -> Options {
     let Ok(log) = ReadOnlyLog::open(dir) else { return options };
     let set = log.log_options().get(LogOption::SessionsMax).and_then(|max| u32::try_from(max).ok());
     let with = |max: u32, window: u16| options.clone().sessions_max(max).session_window(window);
-    // What is remembered has to fit into the openings of the next files beside what is set for the log. The number of sessions limits
+    // The remembered batches have to fit into the openings of the next files beside what is set for the log. The number of sessions limits
     // only new ones.
     let fits = |window: &u16| with(set.unwrap_or(1), *window).check().is_ok();
     let window = (options.session_window..=REMEMBERED_MAX).rev().find(fits);

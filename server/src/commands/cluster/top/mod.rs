@@ -98,7 +98,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// How long a server may take to answer before it is shown as unreachable.
 const PATIENCE: Duration = Duration::from_millis(900);
 
-/// What is shown of one moment.
+/// A view of one moment.
 trait View: Serialize {
     /// All of it as text.
     fn words(&self) -> String;

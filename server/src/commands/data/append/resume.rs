@@ -29,7 +29,7 @@ pub(super) struct Resuming {
     doubt: Arc<Doubt>,
 }
 
-/// What may be in the log although it was not confirmed.
+/// Records that may be in the log although they were not confirmed.
 #[derive(Default)]
 struct Doubt {
     /// Batches of earlier runs without an answer.
@@ -219,7 +219,7 @@ pub(super) fn other_input(records: u64) -> Failure {
     Failure::usage(what)
 }
 
-/// What ended the producer.
+/// The error that ended the producer.
 fn source(error: &chiplog::Error) -> &chiplog::Error {
     let source = std::error::Error::source(error).and_then(|e| e.downcast_ref::<chiplog::Error>());
     source.unwrap_or(error)
