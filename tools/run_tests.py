@@ -7,14 +7,17 @@ Half of the test programs mostly compute (simulations, crash points), the other 
 elections, time-outs). `cargo test` runs one program after the other and leaves a processor idle. This script builds the same
 programs and runs one of the first half and two of the other at a time. The documentation tests count as a program that waits,
 and so does `make PART` for each PART. It prints what each has printed once it has ended, and lists the slowest with the
-processor time of each. It runs all of them even if one fails; the output of the failed ones comes last.
+processor time of each. It runs all of them even if one fails; the output of the failed ones comes last. A program that has not
+ended after LIMIT seconds hangs: it is ended with all that it has started, and counts as failed.
 
 Exit status: 0 if all tests passed, 1 if one failed, cargo's own if the programs could not be built.
 CARGO names the cargo to use, MAKE the make, RUST_TEST_THREADS the threads of each program (3).
 """
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -25,6 +28,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 CARGO = os.environ.get("CARGO", "cargo")
 MAKE = os.environ.get("MAKE", "make")
+# Seconds. The longest program takes about 400 on two processors.
+LIMIT = 1500
 # Directories of the packages whose tests mostly compute.
 COMPUTE = {"core", "fuzz", "sim", "tools/model", "make sim-bugs"}
 # Programs that take longest start first, so that none of them runs alone at the end.
@@ -61,6 +66,14 @@ def build(arguments):
     return programs
 
 
+def end_session(leader):
+    """Kills all processes of the session that `leader` began."""
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            if os.getsid(int(entry.name)) == leader:
+                os.kill(int(entry.name), signal.SIGKILL)
+
+
 def rank(program):
     """Orders programs: the longest first, then as cargo does."""
     return LONGEST.index(program.name) if program.name in LONGEST else len(LONGEST)
@@ -74,8 +87,16 @@ class Lanes:
         compute = [p for p in programs if p.package in COMPUTE]
         self._lanes = [compute, [p for p in programs if p not in compute]]
         self._lock = threading.Lock()
+        self._running = {}
         self.times = []
         self.failed = []
+
+    def interrupt(self, *_):
+        """Ends what runs, and this script: the handler of SIGINT and SIGTERM, which reach no other session."""
+        for leader, program in dict(self._running).items():
+            print(f"interrupted: {program.shown}", flush=True)
+            end_session(leader)
+        os._exit(1)
 
     def work(self, lane):
         """Runs the programs of one kind, then those that are left of the other."""
@@ -95,14 +116,27 @@ class Lanes:
         # Without the CARGO_MANIFEST_DIR that cargo sets: a program that builds others would compile ring once more, and all
         # that depends on it.
         environment = os.environ | {"CARGO": CARGO}
+        # A session of its own, so that the limit ends what the program has started, too.
         process = subprocess.Popen(
-            program.command, cwd=program.home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            program.command,
+            cwd=program.home,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
+        self._running[process.pid] = program
+        limit = threading.Timer(LIMIT, end_session, [process.pid])
+        limit.start()
         printed = f"     Running {shown}\n{process.stdout.read().decode(errors='replace')}"
         _, status, used = os.wait4(process.pid, 0)
+        limit.cancel()
+        del self._running[process.pid]
         process.returncode = os.waitstatus_to_exitcode(status)
         process.stdout.close()
         took = time.monotonic() - begun
+        if took >= LIMIT:
+            printed += f"\n{shown} had not ended after {LIMIT} s\n"
         with self._lock:
             self.times.append((took, used.ru_utime + used.ru_stime, shown))
             if process.returncode:
@@ -128,6 +162,8 @@ def main():
     programs.append(Program("documentation", "documentation tests", "", ROOT, [CARGO, "test", *arguments, "--doc"]))
     programs += [Program(part, part, part, ROOT, [MAKE, "--no-print-directory", part.split()[1]]) for part in parts]
     lanes = Lanes(programs)
+    for interrupted in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(interrupted, lanes.interrupt)
     begun = time.monotonic()
     # Two of those that wait leave room for one that computes.
     threads = [threading.Thread(target=lanes.work, args=(lane,)) for lane in (0, 1, 1)]
