@@ -135,11 +135,12 @@ class Lanes:
         process.returncode = os.waitstatus_to_exitcode(status)
         process.stdout.close()
         took = time.monotonic() - begun
-        if took >= LIMIT:
+        hangs = took >= LIMIT
+        if hangs:
             printed += f"\n{shown} had not ended after {LIMIT} s\n"
         with self._lock:
             self.times.append((took, used.ru_utime + used.ru_stime, shown))
-            if process.returncode:
+            if process.returncode or hangs:
                 self.failed.append((shown, printed))
                 printed = f"     Running {shown}\nFAILED; what it has printed comes at the end\n\n"
             sys.stdout.write(printed)

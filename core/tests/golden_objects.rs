@@ -161,7 +161,7 @@ mod older_rows {
     use super::*;
 
     const SEGMENT: u32 = 128 << 10;
-    /// The first records are in objects of so many each.
+    /// The first records are in objects of this number each.
     const EACH: u64 = 20;
     const FIRST_OBJECTS: u64 = 9;
 

@@ -419,6 +419,36 @@ fn member_of_an_earlier_version_is_named_and_nothing_is_changed() {
     assert_eq!(refused.kind(), ErrorKind::NotLeader);
 }
 
+/// On a full disk beside a server that is down the retention could not be lowered.
+#[test]
+fn limit_is_changed_while_a_member_is_down() {
+    let mut cast = Cast::new(&[small(), small(), small()]);
+    cast.lead(1);
+    let patience = Duration::from_secs(1);
+    let change = |cast: &Cast, option, value| {
+        let log = cast.log(cast.leader());
+        log.set_log_options(&[(option, value)], patience).map_err(|error| error.kind())
+    };
+    let close = |cast: &mut Cast| cast.logs[2].take().unwrap().close().unwrap();
+    close(&mut cast);
+    let unknown = Err(ErrorKind::Unsupported);
+    assert_eq!(change(&cast, LogOption::RetentionBytes, Some(1 << 30)), unknown, "the log's first option");
+    let set_by_all = |cast: &mut Cast, option| {
+        let options = cast.options(3, Bootstrap::Existing, cast.network.transport(), small());
+        cast.logs[2] = Some(Log::open(cast.dirs[2].path(), options).unwrap());
+        set(cast.log(cast.leader()), option, 1 << 30);
+        close(cast);
+    };
+    set_by_all(&mut cast, LogOption::RetentionBytes);
+    assert_eq!(change(&cast, LogOption::RetentionBytes, Some(1 << 20)), Ok(()));
+    assert_eq!(change(&cast, LogOption::RetentionBytes, None), Ok(()), "the log has no option any more");
+    assert_eq!(change(&cast, LogOption::RetentionAge, Some(1 << 40)), unknown);
+    set_by_all(&mut cast, LogOption::RetentionAge);
+    assert_eq!(change(&cast, LogOption::SessionsMax, Some(8)), unknown, "its segments may lack room");
+    assert_eq!(change(&cast, LogOption::ObjectBytes, Some(1 << 20)), unknown, "of a newer version");
+    assert_eq!(change(&cast, LogOption::RetentionAge, Some(1 << 41)), Ok(()));
+}
+
 /// Every replica writes the entries of the leader: one whose segments are too small for a record would stop all
 /// commits.
 #[test]

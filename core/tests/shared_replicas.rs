@@ -9,6 +9,7 @@ use chiplog::{
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -503,6 +504,49 @@ fn logs_are_created_and_deleted_by_two_leaders_together() {
     second.settle().unwrap();
     first.await_dropped(id, PATIENCE).unwrap();
     assert_eq!(first.register("_x").unwrap_err().kind(), ErrorKind::InvalidArgument);
+}
+
+/// Leadership moves while logs are opened together: one that is refused in the middle could not be opened behind those after it.
+#[test]
+fn each_log_is_opened_although_leadership_moves() {
+    let trio = Trio::new();
+    trio.lead(1);
+    let servers = [1, 2, 3].map(|node| trio.at(node).clone());
+    let names: Vec<String> = (0..400).map(|n| format!("l-{n}")).collect();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for logs in &servers {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    logs.settle().unwrap();
+                    std::thread::sleep(Duration::from_millis(3));
+                }
+            });
+        }
+        scope.spawn(|| {
+            for node in (1..=3).cycle() {
+                for logs in servers.iter().filter(|logs| logs.groups()[&1].role() == Role::Leader) {
+                    let _ = logs.groups()[&1].transfer_leader(NodeId(node), Duration::from_secs(2));
+                }
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let registered = |name: &String| {
+            let register = |logs: &Logs| logs.register(name).map_err(|error| error.kind());
+            let mut answers = servers.iter().map(register);
+            answers.any(|answer| matches!(answer, Ok(_) | Err(ErrorKind::AlreadyExists)))
+        };
+        let end = Instant::now() + PATIENCE;
+        for name in &names {
+            while !registered(name) && Instant::now() < end {}
+        }
+        // The assertion comes once the threads end.
+        let found: Vec<_> = names.iter().map(|name| servers[1].find(name, None, PATIENCE / 10)).collect();
+        is_over.store(true, Ordering::Relaxed);
+        found.into_iter().for_each(|log| drop(log.unwrap()));
+    });
 }
 
 /// Two groups of one number: the first in the catalogue counts, and the other one is refused.

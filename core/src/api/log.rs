@@ -396,7 +396,7 @@ impl Log {
         self.check_fork()?;
         let log = match command {
             Command::Log(change) => change.log(),
-            Command::PassOver { log } => log,
+            Command::OpenAfter { log, .. } | Command::PassOver { log } => log,
             _ => self.view.log,
         };
         self.inner.queue.push_command(log, command).map(Ticket::returning)

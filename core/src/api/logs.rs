@@ -50,6 +50,8 @@ use std::time::Duration;
 
 /// How long a majority may take to confirm that there is no log of a name.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
+/// The most logs that are opened in a group at once.
+const OPENINGS_MAX: usize = 256;
 /// How often [`Logs::find`] looks whether a log has been opened in its group.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 /// How long opening waits until this replica can read the catalogue, and how often it looks.
@@ -299,8 +301,9 @@ impl Logs {
     /// Opens a log in its group, and before it all older ones that are missing there: after a newer one they could not
     /// be opened any more.
     fn open_up_to(&self, group: &Log, number: u32, upto: LogNumber) -> Result<()> {
-        let missing = self.catalogue()?.missing(number, group.logs().opened(), upto);
-        missing.iter().try_for_each(|log| open_in(group, *log))?;
+        let opened = group.logs().opened();
+        let missing = self.catalogue()?.missing(number, opened, upto);
+        missing.chunks(OPENINGS_MAX).try_fold(opened, |after, logs| open_in(group, after, logs))?;
         // Another program can have deleted one meanwhile, and found nothing to drop.
         let mut deleted = self.catalogue()?.deleted_in(number);
         deleted.retain(|log| missing.contains(log) || *log == upto);
@@ -354,7 +357,11 @@ impl Logs {
             let entry = meant(name, self.entry(name)?, id)?; // again each time: it can be deleted meanwhile
             let group = self.group(entry.group)?;
             if group.logs().get(entry.number).is_none() && group.replica_leads() {
-                self.open_up_to(&group, entry.group, entry.number)?;
+                match self.open_up_to(&group, entry.group, entry.number) {
+                    // The next leader opens it.
+                    Err(error) if matches!(error.kind(), ErrorKind::NotLeader | ErrorKind::Unavailable) => {}
+                    opened => opened?,
+                }
             }
             match group.of_log(entry.number, entry.id) {
                 Err(error) if error.kind() == ErrorKind::NotFound && pause::now() < deadline => {
@@ -553,13 +560,24 @@ fn info(name: &str, entry: &CatalogueEntry, group: Option<&Log>) -> LogInfo {
     }
 }
 
-/// Opens a log in its group, if it is not there.
-fn open_in(group: &Log, log: LogNumber) -> Result<()> {
-    match group.command(Command::Log(LogCommand::Open { log, start: Index(1) })) {
-        // Another program has opened it, or a later one, meanwhile; or it was dropped.
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        opened => opened.map(drop),
+/// Opens logs in their group that are not there, in this order, behind the log `after`: few writes and syncs carry them all. Returns
+/// the last one. After an error the first of them may be open, and the others are not.
+fn open_in(group: &Log, after: LogNumber, logs: &[LogNumber]) -> Result<LogNumber> {
+    group.may_wait()?;
+    let mut last = after;
+    let mut open = |log: LogNumber| {
+        let after = std::mem::replace(&mut last, log);
+        group.submit_command(Command::OpenAfter { log, after })
+    };
+    let opening = logs.iter().map(|log| open(*log)).collect::<Result<Vec<_>>>()?;
+    for ticket in opening {
+        match ticket.wait() {
+            // Another program has opened it, or a later one, meanwhile; or it was dropped.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            opened => drop(opened?),
+        }
     }
+    Ok(last)
 }
 
 /// Checks that an entry is that of the log with this id, if one is given.

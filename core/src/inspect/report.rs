@@ -437,7 +437,9 @@ impl Block<'_> {
                 Command::Log(LogCommand::Seal { log }) => Content::SealLog { log },
                 Command::Log(LogCommand::Drop { log }) => Content::DropLog { log },
                 Command::Log(LogCommand::Discard { log, first }) => Content::DiscardLog { log, first },
-                Command::PassOver { log } => Content::OpenLog { log, start: Index(1) },
+                Command::OpenAfter { log, .. } | Command::PassOver { log } => {
+                    Content::OpenLog { log, start: Index(1) }
+                }
                 Command::CloseSession { id } => Content::CloseSession { id },
                 Command::SetOptions(options) => Content::SetOptions(options),
                 Command::Object(ObjectCommand::Cut { number, begin, end, .. }) => Content::CutObject {

@@ -95,6 +95,11 @@ impl LogOption {
     pub const OF_NAMED_LOGS: [Self; 3] =
         [Self::RetentionBytes, Self::RetentionAge, Self::AppendBytesPerSecond];
 
+    /// Whether a higher value can need more room in a segment than a member's segments have.
+    pub(crate) fn takes_room(self) -> bool {
+        matches!(self, Self::RecordBytesMax | Self::SessionsMax | Self::SessionWindow)
+    }
+
     /// The option's name: that of the field of [`Options`].
     pub fn name(self) -> &'static str {
         match self {

@@ -15,8 +15,9 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The library, installed below this test's directory.
 pub struct Installed {
@@ -107,6 +108,7 @@ pub fn run(command: &mut Command) -> Said {
 pub fn run_with(command: &mut Command, mut heard: impl FnMut(&str)) -> Said {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.as_mut().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let _limited = limited(child.id());
     let mut stderr = child.stderr.take().unwrap();
     let err = std::thread::spawn(move || {
         let mut text = String::new();
@@ -123,6 +125,18 @@ pub fn run_with(command: &mut Command, mut heard: impl FnMut(&str)) -> Said {
     let err = err.join().unwrap().unwrap();
     assert!(status.success(), "{command:?}: {status}\n{out}{err}");
     Said { out, err }
+}
+
+/// Until the returned value is dropped, a process is killed once five minutes have passed.
+fn limited(process: u32) -> Sender<()> {
+    let (alive, ended) = channel();
+    std::thread::spawn(move || {
+        if ended.recv_timeout(Duration::from_secs(300)) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("process {process} hangs, and is killed");
+            let _ = Command::new("kill").args(["-KILL", &process.to_string()]).status();
+        }
+    });
+    alive
 }
 
 /// A log and its server, on their own threads.
@@ -148,7 +162,9 @@ impl Server {
         }
         let refers = options.payload_slices;
         let server = Self::start_with(Settings::default(), None, options);
+        let begun = Instant::now();
         while refers && server.log.log_options().get(LogOption::PayloadSlices) != Some(1) {
+            assert!(begun.elapsed() < Duration::from_secs(120), "{:?}", server.log.status());
             std::thread::sleep(Duration::from_millis(5));
         }
         server

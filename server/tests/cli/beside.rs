@@ -1,6 +1,7 @@
 //! Commands beside a process that appends, and signals.
 
 use crate::harness::{Place, Ran, command, finish, has_fields, is_error, numbered, run};
+use crate::limited::Limited;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -77,6 +78,7 @@ fn follower_sees_new_records_and_ends_on_ctrl_c() {
     let place = Place::empty();
     let mut appender = Appender::start(&place);
     let mut follower = command(&["read", &place.log(), "--follow"]).spawn().unwrap();
+    let _limited = Limited::new(&follower);
     let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "opening");
     for n in 0..20 {
@@ -100,6 +102,7 @@ fn follower_sees_new_records_and_ends_on_ctrl_c() {
 fn idle_follower_ends_with_its_pipe() {
     let place = Place::with(3);
     let mut follower = command(&["read", &place.log(), "-f"]).spawn().unwrap();
+    let _limited = Limited::new(&follower);
     let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
     assert!(lines.next().unwrap().is_ok());
     drop(lines);
@@ -110,6 +113,7 @@ fn idle_follower_ends_with_its_pipe() {
 fn follower_starts_before_the_end_and_stops_at_a_limit() {
     let place = Place::with(10);
     let mut follower = command(&["read", &place.log(), "-f", "--last", "1", "--limit", "3"]).spawn().unwrap();
+    let _limited = Limited::new(&follower);
     let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
     // Append only once it has begun: a follower that begins after the append counts back from the new end and
     // waits for more.

@@ -1,5 +1,6 @@
 //! Runs the built program and captures its output.
 
+use crate::limited::Limited;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -66,7 +67,9 @@ pub(crate) fn run_with(args: &[&str], input: &[u8]) -> Ran {
     let feeder = std::thread::spawn(move || {
         let _ = stdin.write_all(&input); // a command that fails early does not read it all
     });
+    let limited = Limited::new(&child);
     let output = child.wait_with_output().unwrap();
+    drop(limited);
     feeder.join().unwrap();
     let err = String::from_utf8(output.stderr).unwrap();
     Ran { code: output.status.code().unwrap_or(-1), out: output.stdout, err }

@@ -10,6 +10,8 @@ mod cost;
 mod files;
 mod harness;
 mod installed;
+#[path = "../support/limited.rs"]
+mod limited;
 mod named;
 mod new_log;
 mod targets;

@@ -1,6 +1,7 @@
 //! Commands about a whole cluster: verify, top, bench, member set-address; and a cluster without a majority.
 
 use crate::harness::{Server, ended, fed, interrupt, keys, leader, one, run, started, status, three, wait};
+use crate::limited::Limited;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -131,6 +132,7 @@ fn top_shows_rates_and_positions() {
     let servers = three(dir.path());
     let cluster = servers[0].client.clone();
     let mut top = started(&["top", &cluster, "--json"]);
+    let _limited = Limited::new(&top);
     let mut views = BufReader::new(top.stdout.take().unwrap()).lines();
     let mut next = || -> Value { serde_json::from_str(&views.next().unwrap().unwrap()).unwrap() };
     let first = next();

@@ -1,5 +1,6 @@
 //! Starts servers, queries them, appends to them.
 
+use crate::limited::Limited;
 use chiplog_net::service::logspec::AppendRequest;
 use chiplog_net::wire::proto::logspec::append_reply::Reply;
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
@@ -56,9 +57,9 @@ pub(crate) struct Ran {
 }
 
 pub(crate) fn run(args: &[&str]) -> Ran {
-    let output = chiplog().args(args).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    Ran { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
+    let mut command = chiplog();
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    ended(command.spawn().unwrap())
 }
 
 impl Ran {
@@ -128,6 +129,8 @@ impl Server {
         command
             .args(["serve", "-v", "--set", "log.segment_bytes=1MiB", "--set", "cluster.heartbeat_millis=50"])
             .args(["--set", "cluster.election_timeout_millis=500"])
+            // A busy machine's syncs are slow now and then, and the server would not lead for ten minutes.
+            .args(["--set", "cluster.slow_disk_sync_millis=0"])
             .args(self.namespace.as_ref().map(|_| "--insecure"))
             .env("CHIPLOG_NODE", self.node.to_string())
             .env("CHIPLOG_DATA", &self.data)
@@ -209,6 +212,7 @@ impl Server {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect(&self.http).unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
@@ -251,7 +255,7 @@ pub(crate) fn clients(servers: &[&Server]) -> String {
     running.map(|server| server.client.as_str()).collect::<Vec<_>>().join(",")
 }
 
-/// Waits until these servers vote in each of so many groups of named logs, and all is well.
+/// Waits until these servers vote in each of this number of groups of named logs, and all is well.
 #[track_caller]
 pub(crate) fn vote_in_groups(servers: &[Server], groups: usize) {
     let mut nodes: Vec<u64> = servers.iter().map(|server| server.node).collect();
@@ -381,10 +385,14 @@ pub(crate) fn entries(server: &Server, last: u64) -> BTreeMap<u64, Vec<u8>> {
 /// Runs the program with this input, which it need not read.
 pub(crate) fn fed(args: &[&str], input: &str) -> Ran {
     let mut child = started(args);
-    if let Err(error) = child.stdin.take().unwrap().write_all(input.as_bytes()) {
+    let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_owned());
+    // On a thread: the program can wait meanwhile until somebody reads what it prints.
+    let feeder = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
+    let ran = ended(child);
+    if let Err(error) = feeder.join().unwrap() {
         assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
     }
-    ended(child)
+    ran
 }
 
 pub(crate) fn started(args: &[&str]) -> Child {
@@ -393,6 +401,7 @@ pub(crate) fn started(args: &[&str]) -> Child {
 }
 
 pub(crate) fn ended(child: Child) -> Ran {
+    let _limited = Limited::new(&child);
     let output = child.wait_with_output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     Ran { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }

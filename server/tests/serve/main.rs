@@ -15,6 +15,8 @@ mod follow;
 mod full;
 mod harness;
 mod http_objects;
+#[path = "../support/limited.rs"]
+mod limited;
 mod logs;
 mod metrics;
 mod named;

@@ -4,6 +4,7 @@ use crate::harness::{
     Server, chiplog, ended, fed, founded_with, interrupt, keys, leader_of, made, made_after, port, run,
     runtime, started, status, wait,
 };
+use crate::limited::Limited;
 use chiplog_net::service::logspec::AppendRequest;
 use chiplog_net::wire::proto::logspec::append_reply::Reply;
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
@@ -53,6 +54,7 @@ fn top_shows_the_logs_that_are_appended_to_most() {
     run(&["logs", "create", &client, "busy", "quiet", "idle"]).ok();
     fed(&["append", &format!("{client}/quiet")], &lines(1, 2)).ok();
     let mut top = started(&["top", &client, "--logs", "--rows", "2", "--json"]);
+    let _limited = Limited::new(&top);
     let mut views = BufReader::new(top.stdout.take().unwrap()).lines();
     let mut next = || -> Value { serde_json::from_str(&views.next().unwrap().unwrap()).unwrap() };
     let first = next();

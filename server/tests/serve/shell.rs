@@ -3,6 +3,7 @@
 use crate::harness::{
     Ran, Server, chiplog, ended, fed, interrupt, keys, leader, one, run, started, three, wait,
 };
+use crate::limited::Limited;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::process::Child;
@@ -167,6 +168,7 @@ fn killed_leader_loses_no_record_and_no_follower() {
 
     let mut follow = started(&["read", &cluster, "--follow", "--limit", &lines.to_string()]);
     let mut append = started(&["append", &cluster, "--json", "--batch", "50"]);
+    let _limited = [Limited::new(&follow), Limited::new(&append)];
     let mut input = append.stdin.take().unwrap();
     let mut followed = BufReader::new(follow.stdout.take().unwrap()).lines();
     let expect = |n: u64| format!("{n} of a text that is long enough to fill a few batches");

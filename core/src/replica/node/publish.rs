@@ -109,7 +109,7 @@ impl Published {
         self.shortage.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// That which has failed longest to go to the object store from here. None: the last attempts succeeded, or were made long before
+    /// The failure of what has failed longest to go to the object store from here. None: the last attempts succeeded, or were made long before
     /// `now`.
     pub(crate) fn store_failure(&self, now: Timestamp) -> Option<StoreFailure> {
         let failures = self.store_failures.lock().unwrap_or_else(PoisonError::into_inner);

@@ -13,13 +13,16 @@
 //! too small for the records that an option allows could not write them, and commits would stop. So each change sends
 //! new requests: an answer is void once the node's program or options may have been replaced.
 //!
+//! A change for which the members need neither another version nor room does not wait for answers: all that count know what the log
+//! has already. So a limit can be changed while a member is down.
+//!
 //! A member that is added later is asked as well, once it is a member: before that its address is not known. It starts
 //! as a learner, which counts for no majority. It is not promoted until it has reported that it knows the log's options
 //! and has room for them. The program's log names learners that have not.
 //!
 //! Invariants:
 //! - the command holds all options as of the entry before it, including the unchanged ones;
-//! - members are asked only while a change waits, and learners only while the log has options.
+//! - members are asked only while a change waits that they may not know, and learners only while the log has options.
 
 use super::Replica;
 use crate::error::{Error, ErrorKind, Result};
@@ -119,7 +122,7 @@ impl Replica {
         self.set_options_once_known(now, plan)
     }
 
-    /// Proposes the waiting changes once every member is known to know the options, and refuses those that timed out.
+    /// Proposes the waiting changes that every member is known to know, and refuses those that timed out.
     pub(super) fn set_options_once_known(&mut self, now: Moment, plan: &mut Plan) -> Result<()> {
         if self.option_changes.pending.is_empty() {
             return Ok(());
@@ -133,9 +136,13 @@ impl Replica {
             }
             return Ok(());
         }
+        self.order_options(now, plan)?;
+        if self.option_changes.pending.iter().all(|change| self.needs_no_answers(change)) {
+            return Ok(()); // none is left, or one waits for a file
+        }
         self.request_versions(now);
         let waits_for = self.those_who_may_not_know();
-        let Some(node) = waits_for.first() else { return self.order_options(now, plan) };
+        let Some(node) = waits_for.first() else { return Ok(()) };
         let pending = &self.option_changes.pending;
         let unknown = match pending.iter().map(|change| change.version).max() {
             Some(version) if pending.iter().all(|change| change.only_asks) => {
@@ -175,14 +182,19 @@ impl Replica {
         self.option_changes.pending.iter().map(|p| p.until).min()
     }
 
-    /// Proposes the changes: all members have answered.
+    /// Proposes the changes that all members know.
     fn order_options(&mut self, now: Moment, plan: &mut Plan) -> Result<()> {
-        while !self.option_changes.pending.is_empty() {
+        loop {
             self.lockstep(now, plan)?;
             // This lockstep may have refused the changes: leadership may have been lost.
-            let Some(pending) = self.option_changes.pending.first() else { break };
+            let all_answered = self.those_who_may_not_know().is_empty();
+            let mut pending = self.option_changes.pending.iter();
+            let Some(at) = pending.position(|change| all_answered || self.needs_no_answers(change)) else {
+                break;
+            };
+            let pending = &self.option_changes.pending[at];
             if pending.only_asks {
-                let OptionChange { completer, .. } = self.option_changes.pending.remove(0);
+                let OptionChange { completer, .. } = self.option_changes.pending.remove(at);
                 completer.answer(Outcome::Placed { first: Index(0) });
                 continue;
             }
@@ -197,7 +209,7 @@ impl Replica {
                 self.give_up_options(now, ErrorKind::Timeout, NO_FILE);
                 return Ok(());
             }
-            let OptionChange { changes, completer, .. } = self.option_changes.pending.remove(0);
+            let OptionChange { changes, completer, .. } = self.option_changes.pending.remove(at);
             let changed: Vec<LogOption> = changes.iter().map(|(option, _)| *option).collect();
             let checked = match log.is_none() {
                 true if before.get(LogOption::ObjectBytes).is_some()
@@ -232,6 +244,17 @@ impl Replica {
         }
         self.rest_when_done();
         Ok(())
+    }
+
+    /// Whether every member that counts reads what this change writes, and has room for it, without being asked: the log has options of
+    /// that version already.
+    fn needs_no_answers(&self, change: &OptionChange) -> bool {
+        let committed = self.sequencer.committed();
+        let named = committed.logs.with_options().map(|(_, options)| options);
+        let known = named.chain([&committed.options]).filter(|options| !options.is_empty());
+        !change.only_asks
+            && known.map(LogOptions::version).max().is_some_and(|known| change.version <= known)
+            && !change.changes.iter().any(|(option, _)| option.takes_room())
     }
 
     /// The options that are set for a log after the last entry.

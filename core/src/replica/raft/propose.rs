@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::options::log_options::{LogOption, LogOptions};
 use crate::read::view::shared_group;
 use crate::replica::queue::proposals::{BlockBuilder, Command, LogCommand};
-use crate::replica::state::command::{CUT_COMMAND_BYTES, SET_OPTIONS_BYTES};
+use crate::replica::state::command::{CUT_COMMAND_BYTES, SET_OPTIONS_BYTES, opens};
 use crate::replica::state::sequencer::{Decision, SequencedBlock};
 use crate::replica::wire::raft_message;
 use crate::replica::writer::plan::Plan;
@@ -42,7 +42,7 @@ pub(crate) fn body_bytes_of(command: &Command) -> usize {
         Command::PassOver { .. } => COMMAND_BODY_BYTES + block_bytes(COMMAND_BODY_BYTES) + word,
         Command::SetOptions(_) | Command::Log(LogCommand::SetOptions { .. }) => OPTIONS_BODY_BYTES + word,
         Command::Object(_) => CUT_COMMAND_BYTES + word,
-        Command::CloseSession { .. } | Command::Log(_) => COMMAND_BODY_BYTES,
+        Command::CloseSession { .. } | Command::OpenAfter { .. } | Command::Log(_) => COMMAND_BODY_BYTES,
     }
 }
 
@@ -118,6 +118,7 @@ impl Replica {
             Command::Object(_) => Purpose::Metadata,
             Command::OpenSession { .. }
             | Command::CloseSession { .. }
+            | Command::OpenAfter { .. }
             | Command::PassOver { .. }
             | Command::Log(_) => Purpose::Data,
         }
@@ -145,6 +146,18 @@ impl Replica {
             self.lockstep(now, plan)?;
         }
         let command = match command {
+            // Of logs that are opened together one was refused, or was lost with the leadership of then. None behind it may be opened:
+            // it could not be opened any more.
+            Command::OpenAfter { after, .. }
+                if self.refusal().is_none() && self.sequencer.logs().opened() < after =>
+            {
+                let what =
+                    format!("log {after}, which comes before it, was not opened in the group; try again");
+                let refused = Error::new(ErrorKind::Unavailable, what);
+                completer.into_iter().for_each(|c| c.answer(Outcome::Failed(refused.clone())));
+                return Ok(());
+            }
+            Command::OpenAfter { log, .. } => opens(log),
             Command::PassOver { log } => {
                 let room = match self.refusal() {
                     Some(refusal) => Err(refusal),

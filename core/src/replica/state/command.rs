@@ -39,7 +39,7 @@ pub(crate) fn encode_command(command: Command) -> Vec<u8> {
         Command::OpenSession { log, idle_max_ms } => return long(2, idle_max_ms, log.0.into()),
         Command::CloseSession { id } => (3, id.0),
         Command::Log(LogCommand::Open { log, start }) => return long(4, log.0.into(), start.0),
-        Command::PassOver { log } => return encode_command(opens(log)),
+        Command::OpenAfter { log, .. } | Command::PassOver { log } => return encode_command(opens(log)),
         Command::Log(LogCommand::Seal { log }) => (5, log.0.into()),
         Command::Log(LogCommand::Drop { log }) => (6, log.0.into()),
         Command::Log(LogCommand::Discard { log, first }) => return long(7, log.0.into(), first.0),
@@ -69,7 +69,7 @@ pub(crate) fn encode_command(command: Command) -> Vec<u8> {
     [op, operand].map(u64::to_le_bytes).concat()
 }
 
-/// The first of the two commands with which a log is passed over.
+/// The command that opens a log: of the two with which one is passed over, the first.
 pub(crate) fn opens(log: LogNumber) -> Command {
     Command::Log(LogCommand::Open { log, start: Index(1) })
 }

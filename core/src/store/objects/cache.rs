@@ -192,7 +192,8 @@ impl ObjectCache {
 
     /// As [`Self::has_fetched`], and tries the object at once if nothing was returned yet. Its bytes need not be known. If it was discarded
     /// and deleted meanwhile, the root of its log is as good: it is in no other place. An older copy of the place has it, too, so the
-    /// store has to say that all objects up to this one are discarded.
+    /// store has to say that all objects up to this one are discarded; unless it cannot, being the objects as the log's own servers have
+    /// them.
     ///
     /// # Errors
     /// Those of the object store.
@@ -200,8 +201,13 @@ impl ObjectCache {
         if self.fetched.load(Ordering::Relaxed) == 0 {
             let got = match self.vault.get(&object_name(owner, number), 0..1) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    if newest_begin(&*self.vault, owner)?.is_none_or(|begin| begin <= number) {
-                        return Err(error);
+                    match newest_begin(&*self.vault, owner) {
+                        Err(unknown) if unknown.kind() == ErrorKind::Unsupported => {}
+                        begin => {
+                            if begin?.is_none_or(|begin| begin <= number) {
+                                return Err(error);
+                            }
+                        }
                     }
                     self.vault.get(&root_name(owner), 0..1).map_err(|_| error)?
                 }

@@ -26,7 +26,7 @@ use tonic::transport::{Channel, Endpoint};
 
 /// The default of HTTP/2 is 16 KiB, and each frame costs a system call.
 const FRAME_BYTES: u32 = 256 << 10;
-/// So many streams have a connection each, so that they use several processors.
+/// This number of streams have a connection each, so that they use several processors.
 const SPREAD: usize = 4;
 /// The most append streams of a connection: one less than a server allows windows.
 const STREAMS_MAX: usize = 15;
@@ -131,7 +131,12 @@ impl Connections {
 
     /// Whether a stream without appends is to end: others use its connection, or there are more connections than are wanted.
     pub(crate) fn is_to_end(&self, connection: &Arc<Connection>) -> bool {
-        let many = || self.open().streams.get(&connection.address).is_some_and(|used| used.len() > SPREAD);
+        let many = || {
+            self.open()
+                .streams
+                .get(&connection.address)
+                .is_some_and(|used| used.iter().filter(|c| c.strong_count() > 0).count() > SPREAD)
+        };
         is_shared(connection) || many()
     }
 

@@ -188,6 +188,9 @@ impl SenderTask {
 
     async fn send_until_done(&mut self) {
         loop {
+            if self.unacked.is_empty() {
+                self.connection = None; // no stream is open
+            }
             if self.unacked.is_empty() && !self.accumulator.wait_for_work().await {
                 if let Some(session) = self.stamp.session.or(self.retired) {
                     let _ = timeout(CLOSE_SESSION, self.client.close_session(session)).await;
@@ -209,12 +212,12 @@ impl SenderTask {
         let mut client = self.prepare().await?;
         let window = self.window();
         let (requests, receiver) = mpsc::channel(window + 1);
-        let in_time = within(self.options.request_timeout).min(self.due());
-        let opening = timeout_at(in_time, client.append(ReceiverStream::new(receiver)));
+        let (answer_due, due) = (within(self.options.request_timeout), self.due());
+        let opening = timeout_at(answer_due.min(due), client.append(ReceiverStream::new(receiver)));
         self.progress = Instant::now();
         let mut watchdog = LeaderWatchdog::default();
         let opened = tokio::select! {
-            opened = opening => opened.map_err(|_| silent(NO_ANSWER))??,
+            opened = opening => opened.map_err(|_| if answer_due <= due { silent(NO_ANSWER) } else { overdue() })??,
             () = watchdog.is_deposition(&self.client, &self.server, self.progress) => return Err(silent(DEPOSED)),
         };
         let mut answers = opened.into_inner();
@@ -253,7 +256,7 @@ impl SenderTask {
                         return Err(silent(NO_ANSWER));
                     }
                     if now >= self.due() {
-                        return Err(Error::new(ErrorKind::Timeout, "not acknowledged in time").into());
+                        return Err(overdue());
                     }
                 }
             }
@@ -589,6 +592,11 @@ const DEPOSED: &str = "the server does not answer, and another server leads";
 /// The reason to leave a server that does not answer.
 fn silent(what: &str) -> Broken {
     Broken { silent: true, ..Error::new(ErrorKind::Unavailable, what).into() }
+}
+
+/// The end of a stream whose oldest record was to be acknowledged by now.
+fn overdue() -> Broken {
+    Error::new(ErrorKind::Timeout, "not acknowledged in time").into()
 }
 
 fn request(client: &Client, batch: &Batch) -> AppendRequest {

@@ -55,8 +55,10 @@ Keys:
 /// Show or change the options that are set in the log itself.
 ///
 /// They are part of the log, so every replica has the same ones. A server whose file differs warns and obeys
-/// the log. A change is refused (status 7) while any member runs a version without support for options of a
-/// log. The first change makes the log's files unreadable for these versions.
+/// the log. The first change makes the log's files unreadable for versions without support for options of a
+/// log, and so do the first ones of some options. Such a change is refused (status 7) until all members have
+/// said that they support it, and so is one for which a member's segments may lack room: while a member is
+/// down, start it, or remove it from the cluster. Other changes need no more than a majority.
 ///
 /// A `retention_bytes` below what the log holds discards records at once, and so does a `retention_seconds`
 /// shorter than the age of the oldest record. On a terminal the command asks first; elsewhere it needs --yes

@@ -81,6 +81,7 @@ impl Node {
         let committed = sequencer.committed();
         !sequencer.logs().is_shared()
             && committed.options.get(LogOption::ObjectRows).is_none()
+            && sequencer.rows_max() >= 4 * RUN_MIN as usize // else it would move none
             && committed.objects.len() >= sequencer.rows_max() / 2
     }
 

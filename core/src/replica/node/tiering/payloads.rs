@@ -504,7 +504,10 @@ impl Node {
             // It overtakes what waits, as thousands of logs are opened one after the other. No append that waits is of its log. A deletion that
             // waits may have to make room for it in a full group: then it is refused as `Full`, and made again. Payload behind it begins with
             // a break.
-            if matches!(item, Proposal::Command(_, Command::Log(LogCommand::Open { .. }), _)) {
+            if matches!(
+                item,
+                Proposal::Command(_, Command::Log(LogCommand::Open { .. }) | Command::OpenAfter { .. }, _)
+            ) {
                 self.tiering.payloads.breaks = true;
                 self.items.push_back(item);
                 continue;

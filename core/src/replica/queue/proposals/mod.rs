@@ -76,6 +76,9 @@ pub(crate) enum Command {
     SetOptions(LogOptions),
     /// Changes a log of a shared group.
     Log(LogCommand),
+    /// Opens a log of a shared group, from record 1 on, if the log `after` was opened before it: logs that are opened together come in
+    /// order, or not at all. Written as [`LogCommand::Open`].
+    OpenAfter { log: LogNumber, after: LogNumber },
     /// Opens a log of a shared group that was deleted before it was open, and drops it at once: none of its number can be opened any more.
     /// Two entries.
     PassOver { log: LogNumber },
@@ -135,7 +138,10 @@ impl Command {
             matches!(command, LogCommand::Open { .. } | LogCommand::Seal { .. } | LogCommand::Drop { .. })
         };
         match self {
-            Self::OpenSession { .. } | Self::CloseSession { .. } | Self::PassOver { .. } => true,
+            Self::OpenSession { .. }
+            | Self::CloseSession { .. }
+            | Self::OpenAfter { .. }
+            | Self::PassOver { .. } => true,
             Self::Log(command) => of_log(command),
             Self::Discard { .. } | Self::SetOptions(_) | Self::Object(_) => false,
         }

@@ -4,6 +4,7 @@ use super::*;
 use crate::error::Error;
 use crate::replica::queue::proposals::{Command, LogCommand};
 use crate::sync::completion::{Durability, Ticket};
+use crate::types::LogNumber;
 
 const HEARTBEAT: Duration = Duration::from_millis(100);
 
@@ -392,7 +393,7 @@ fn order(node: &mut Node, command: Command) -> Ticket {
 #[test]
 fn opening_that_changes_nothing_is_answered_at_once() {
     let mut node = node_with(&SimDisk::default(), Bootstrap::Init);
-    let log = crate::types::LogNumber(1);
+    let log = LogNumber(1);
     let open = Command::Log(LogCommand::Open { log, start: Index(1) });
     let first = order(&mut node, open);
     let none_is_stored = EntryIndex(0);
@@ -401,18 +402,33 @@ fn opening_that_changes_nothing_is_answered_at_once() {
         completer.answer(outcome);
     }
     assert!(first.poll().unwrap().is_ok());
-    for command in [open, Command::Log(LogCommand::Drop { log: crate::types::LogNumber(2) })] {
+    for command in [open, Command::Log(LogCommand::Drop { log: LogNumber(2) })] {
         assert!(order(&mut node, command).poll().expect("it is answered").is_ok());
     }
     assert!(!node.replica.has_waiting());
+}
+
+/// Of logs that are opened together none is opened behind one that is not.
+#[test]
+fn log_is_opened_after_the_one_before_it_alone() {
+    let mut node = node_with(&SimDisk::default(), Bootstrap::Init);
+    let [none, one, two] = [0, 1, 2].map(LogNumber);
+    let refused = order(&mut node, Command::OpenAfter { log: two, after: one });
+    assert_eq!(refused.poll().unwrap().map(drop).unwrap_err().kind(), ErrorKind::Unavailable);
+    for (log, after) in [(one, none), (two, one)] {
+        assert!(
+            order(&mut node, Command::OpenAfter { log, after }).poll().is_none(),
+            "it waits for its commit"
+        );
+        assert_eq!(node.replica.sequencer.logs().opened(), log);
+    }
 }
 
 /// The append's leader was deposed, and no later leader decides its outcome.
 #[test]
 fn append_without_a_leader_fails_after_two_election_timeouts() {
     let mut node = leader_of(2);
-    let ticket =
-        order(&mut node, Command::OpenSession { log: crate::types::LogNumber::OWN, idle_max_ms: 60_000 });
+    let ticket = order(&mut node, Command::OpenSession { log: LogNumber::OWN, idle_max_ms: 60_000 });
     step(&mut node, &message(MessageType::MsgHeartbeat, 3));
     let timeout = node.replica.cluster.election_timeout * 2;
     node.replica
@@ -427,8 +443,7 @@ fn append_without_a_leader_fails_after_two_election_timeouts() {
 #[test]
 fn append_that_stays_in_the_log_is_answered_by_its_commit() {
     let mut node = leader_of(2);
-    let stays =
-        order(&mut node, Command::OpenSession { log: crate::types::LogNumber::OWN, idle_max_ms: 60_000 });
+    let stays = order(&mut node, Command::OpenSession { log: LogNumber::OWN, idle_max_ms: 60_000 });
     let is_cut_off = order(&mut node, Command::Discard { first: Index(100) });
     assert_eq!(node.replica.sequencer.end().raft, EntryIndex(6));
     let mut other = append(5, vec![Entry { index: 6, term: 3, ..Entry::default() }]);

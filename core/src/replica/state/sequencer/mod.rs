@@ -563,6 +563,8 @@ impl Sequencer {
                     return decision;
                 }
             }
+            // The caller has made an `Open` of it.
+            Command::OpenAfter { .. } => debug_assert!(false, "nobody has looked at the log before it"),
             Command::PassOver { log } => {
                 if let Some(decision) = self.decide_to_pass_over(log) {
                     return decision;
@@ -590,6 +592,7 @@ impl Sequencer {
             Command::CloseSession { .. }
             | Command::SetOptions(_)
             | Command::Log(_)
+            | Command::OpenAfter { .. }
             | Command::PassOver { .. }
             | Command::Object(_) => Index(0),
         };
@@ -609,7 +612,7 @@ impl Sequencer {
                 effect = Some(Effect::Discard(first));
             }
             Command::CloseSession { id } => self.sessions.close(id),
-            Command::OpenSession { .. } | Command::PassOver { .. } => {}
+            Command::OpenSession { .. } | Command::OpenAfter { .. } | Command::PassOver { .. } => {}
             Command::SetOptions(options) => {
                 let (max, window) = limits_of_sessions(&options, self.own_limits);
                 self.sessions.limit(max, window);
