@@ -506,9 +506,9 @@ fn logs_are_created_and_deleted_by_two_leaders_together() {
     assert_eq!(first.register("_x").unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
 
-/// Leadership moves while logs are opened together: one that is refused in the middle could not be opened behind those after it.
+/// A call that looked for a new log failed while leadership of its group was on the way to another server.
 #[test]
-fn each_log_is_opened_although_leadership_moves() {
+fn each_log_is_found_although_leadership_moves() {
     let trio = Trio::new();
     trio.lead(1);
     let servers = [1, 2, 3].map(|node| trio.at(node).clone());
