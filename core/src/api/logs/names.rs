@@ -52,8 +52,8 @@ impl Logs {
     fn create_in(&self, name: &str, beside: Option<&str>) -> Result<Log> {
         let entry = self.add_entry(name, beside)?;
         match self.open_entry(&entry) {
-            // It is created. The leader of its group opens it.
-            Err(error) if error.kind() == ErrorKind::NotLeader => {
+            // It is created. The leader of its group opens it, or the next one.
+            Err(error) if matches!(error.kind(), ErrorKind::NotLeader | ErrorKind::Unavailable) => {
                 self.find(name, Some(entry.id), CONFIRM_TIMEOUT).map_err(|error| half_created(name, &error))
             }
             opened => opened.map_err(|error| half_created(name, &error)),

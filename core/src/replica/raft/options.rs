@@ -22,6 +22,7 @@
 //!
 //! Invariants:
 //! - the command holds all options as of the entry before it, including the unchanged ones;
+//! - changes of one option take effect in the order of their requests;
 //! - members are asked only while a change waits that they may not know, and learners only while the log has options.
 
 use super::Replica;
@@ -85,6 +86,14 @@ pub(super) struct OptionChange {
     pub(super) completer: Completer,
 }
 
+impl OptionChanges {
+    /// The first change of this kind that no earlier one has to go before.
+    fn first_in_turn(&self, is_one: impl Fn(&OptionChange) -> bool) -> Option<usize> {
+        let waits = |at: usize| self.pending[..at].iter().any(|earlier| earlier.meets(&self.pending[at]));
+        (0..self.pending.len()).find(|at| is_one(&self.pending[*at]) && !waits(*at))
+    }
+}
+
 impl OptionChange {
     pub(super) fn new(
         log: LogNumber,
@@ -94,6 +103,20 @@ impl OptionChange {
     ) -> Self {
         let version = LogOptions::default().with(&changes).version();
         Self { log, changes, version, only_asks: false, until, completer }
+    }
+
+    /// Whether every member that counts reads what this change writes, and has room for it, without being asked. `known`: the version
+    /// that they are known to read.
+    fn needs_no_answers(&self, known: Option<u32>) -> bool {
+        !self.only_asks
+            && known.is_some_and(|known| self.version <= known)
+            && !self.changes.iter().any(|(option, _)| option.takes_room())
+    }
+
+    /// Whether it changes an option that this one changes, too.
+    fn meets(&self, other: &Self) -> bool {
+        let changes_too = |option| other.changes.iter().any(|(changed, _)| *changed == option);
+        self.log == other.log && self.changes.iter().any(|(option, _)| changes_too(*option))
     }
 
     /// The question whether all members read this version of the format.
@@ -130,14 +153,16 @@ impl Replica {
         if let Some(refusal) = self.refusal() {
             if self.is_leader() && matches!(self.is_held(), Some(None)) {
                 // The file that raft's ready waits for is being prepared.
-                self.give_up_options(now, ErrorKind::Timeout, NO_FILE);
+                self.give_up_options(now, ErrorKind::Timeout, NO_FILE, |_| true);
             } else {
                 self.refuse_options(&refusal);
             }
             return Ok(());
         }
-        self.order_options(now, plan)?;
-        if self.option_changes.pending.iter().all(|change| self.needs_no_answers(change)) {
+        let known = self.known_version();
+        let is_unknown = |change: &OptionChange| !change.needs_no_answers(known);
+        self.order_options(now, plan, known)?;
+        if !self.option_changes.pending.iter().any(is_unknown) {
             return Ok(()); // none is left, or one waits for a file
         }
         self.request_versions(now);
@@ -158,20 +183,30 @@ impl Replica {
                 "node {node} does not report that it knows {unknown}: it runs an older version; nothing was changed; upgrade all \
                  members to this version first"
             );
-            self.refuse_options(&Error::new(ErrorKind::Unsupported, what));
+            let refusal = Error::new(ErrorKind::Unsupported, what);
+            for change in self.option_changes.pending.extract_if(.., |change| is_unknown(change)) {
+                change.completer.answer(Outcome::Failed(refusal.clone()));
+            }
+            self.rest_when_done();
             return Ok(());
         }
         let what = format!(
             "node {node} did not answer, and may run a version that does not know {unknown}; nothing was changed; start it, or \
              remove it from the cluster"
         );
-        self.give_up_options(now, ErrorKind::Unsupported, &what);
+        self.give_up_options(now, ErrorKind::Unsupported, &what, is_unknown);
         Ok(())
     }
 
-    /// Refuses changes that timed out.
-    fn give_up_options(&mut self, now: Moment, kind: ErrorKind, why: &str) {
-        for late in self.option_changes.pending.extract_if(.., |p| p.until <= now) {
+    /// Refuses those of these changes that timed out.
+    fn give_up_options(
+        &mut self,
+        now: Moment,
+        kind: ErrorKind,
+        why: &str,
+        is_one: impl Fn(&OptionChange) -> bool,
+    ) {
+        for late in self.option_changes.pending.extract_if(.., |p| p.until <= now && is_one(p)) {
             late.completer.answer(Outcome::Failed(Error::new(kind, why)));
         }
         self.rest_when_done();
@@ -183,15 +218,13 @@ impl Replica {
     }
 
     /// Proposes the changes that all members know.
-    fn order_options(&mut self, now: Moment, plan: &mut Plan) -> Result<()> {
+    fn order_options(&mut self, now: Moment, plan: &mut Plan, known: Option<u32>) -> Result<()> {
         loop {
             self.lockstep(now, plan)?;
             // This lockstep may have refused the changes: leadership may have been lost.
             let all_answered = self.those_who_may_not_know().is_empty();
-            let mut pending = self.option_changes.pending.iter();
-            let Some(at) = pending.position(|change| all_answered || self.needs_no_answers(change)) else {
-                break;
-            };
+            let is_next = |change: &OptionChange| all_answered || change.needs_no_answers(known);
+            let Some(at) = self.option_changes.first_in_turn(is_next) else { break };
             let pending = &self.option_changes.pending[at];
             if pending.only_asks {
                 let OptionChange { completer, .. } = self.option_changes.pending.remove(at);
@@ -206,7 +239,7 @@ impl Replica {
             };
             if plan.awaits_file(body_bytes_of(&command), self.purpose_of(&command)) {
                 // The helper thread notifies the node when the file is ready.
-                self.give_up_options(now, ErrorKind::Timeout, NO_FILE);
+                self.give_up_options(now, ErrorKind::Timeout, NO_FILE, is_next);
                 return Ok(());
             }
             let OptionChange { changes, completer, .. } = self.option_changes.pending.remove(at);
@@ -246,15 +279,12 @@ impl Replica {
         Ok(())
     }
 
-    /// Whether every member that counts reads what this change writes, and has room for it, without being asked: the log has options of
-    /// that version already.
-    fn needs_no_answers(&self, change: &OptionChange) -> bool {
+    /// The newest version of the format that options of the log needed so far: every member that counts reads it. None: it has none.
+    fn known_version(&self) -> Option<u32> {
         let committed = self.sequencer.committed();
         let named = committed.logs.with_options().map(|(_, options)| options);
-        let known = named.chain([&committed.options]).filter(|options| !options.is_empty());
-        !change.only_asks
-            && known.map(LogOptions::version).max().is_some_and(|known| change.version <= known)
-            && !change.changes.iter().any(|(option, _)| option.takes_room())
+        let set = named.chain([&committed.options]).filter(|options| !options.is_empty());
+        set.map(LogOptions::version).max()
     }
 
     /// The options that are set for a log after the last entry.

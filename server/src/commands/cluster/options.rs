@@ -57,8 +57,9 @@ Keys:
 /// They are part of the log, so every replica has the same ones. A server whose file differs warns and obeys
 /// the log. The first change makes the log's files unreadable for versions without support for options of a
 /// log, and so do the first ones of some options. Such a change is refused (status 7) until all members have
-/// said that they support it, and so is one for which a member's segments may lack room: while a member is
-/// down, start it, or remove it from the cluster. Other changes need no more than a majority.
+/// said that they support it, and so is one of record_bytes_max, sessions_max or session_window, for which a
+/// member's segments may lack room: while a member is down, start it, or remove it from the cluster. Other
+/// changes need no more than a majority.
 ///
 /// A `retention_bytes` below what the log holds discards records at once, and so does a `retention_seconds`
 /// shorter than the age of the oldest record. On a terminal the command asks first; elsewhere it needs --yes

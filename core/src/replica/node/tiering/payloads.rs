@@ -501,7 +501,7 @@ impl Node {
         let (term, slice_bytes) = (self.replica.term(), self.options.slice_bytes);
         let mut elsewhere = 0;
         for item in taken {
-            // It overtakes what waits, as thousands of logs are opened one after the other. No append that waits is of its log. A deletion that
+            // It overtakes what waits, as thousands of logs are opened at once. No append that waits is of its log. A deletion that
             // waits may have to make room for it in a full group: then it is refused as `Full`, and made again. Payload behind it begins with
             // a break.
             if matches!(
