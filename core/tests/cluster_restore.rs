@@ -150,6 +150,12 @@ fn restored(vault: &MemoryVault, ids: &ClusterLogs, dir: &Path) -> RestoredClust
     let restored =
         opened.restore(dir.join("data"), None, &mut |done, total| (last, most) = (done, total)).unwrap();
     assert_eq!(last, most, "progress ends with the total");
+    // Up to a time behind all of it, it is the same.
+    let again = dir.join("again");
+    let late = opened.restore(&again, Some(Timestamp(u64::MAX)), &mut |_, _| {}).unwrap();
+    assert_eq!((late.named_logs, late.notes.len()), (restored.named_logs, restored.notes.len()), "{late:?}");
+    assert_eq!((late.default.last, late.later), (restored.default.last, Vec::new()));
+    std::fs::remove_dir_all(&again).unwrap();
     restored
 }
 

@@ -40,8 +40,8 @@ JSON fields:
   With --check also files, bytes and made (ms since 1970) of the backup.
   Of a cluster also named_logs (how many), and in notes a text for each named log that is not as it was.
   With --to-time also later: logs whose state at that time is discarded, and which are as of a later time
-  (each with name, timestamp in ms since 1970, time). With
-  --check only log_id, logs (how many), files, bytes, seconds, notes.";
+  (each with name, timestamp in ms since 1970, time).
+  With --check, of a cluster only log_id, logs (how many), files, bytes, seconds, notes.";
 
 /// Make a log of a backup, all of it or up to a record or a time; or verify the backup.
 ///
