@@ -20,6 +20,7 @@ mod branch;
 pub(crate) mod cluster;
 mod cluster_manifest;
 pub(crate) mod cluster_pins;
+mod cluster_restore;
 mod downloads;
 pub(crate) mod fetch;
 mod firsts;
@@ -38,8 +39,9 @@ pub(crate) mod still;
 
 pub use crate::store::objects::cluster_logs::ClusterLogs;
 pub use branch::{Branch, BranchOptions, BranchPart};
-pub use cluster::{ClusterBackup, ClusterPart, RestoredCluster};
+pub use cluster::{ClusterBackup, ClusterPart};
 pub use cluster_pins::ClusterPins;
+pub use cluster_restore::{LaterPart, RestoredCluster};
 pub use inventory::{Inventory, ObjectCount};
 pub use manifest::BackupInfo;
 pub use pin::{PIN_NAME_BYTES_MAX, PINS_MAX, Pin};

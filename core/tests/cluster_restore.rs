@@ -1,13 +1,16 @@
 //! A cluster with named logs comes back from an object store alone, whatever of each log was stored last.
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use chiplog::backup::{Backup, ClusterBackup, ClusterLogs, ClusterPins, Pin, RestoredCluster};
 use chiplog::vault::{HookedVault, MemoryVault, Vault};
-use chiplog::{Error, ErrorKind, Index, Log, LogId, LogOption, Logs, LogsOptions, Options, Sequence, Start};
+use chiplog::{
+    BatchBuilder, Error, ErrorKind, Index, Log, LogId, LogOption, Logs, LogsOptions, Options, Sequence,
+    Start, Timestamp,
+};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const SEGMENT: u32 = 128 << 10;
 
@@ -58,6 +61,8 @@ struct Cluster {
 
 /// The contents of the object store at a time, and the logs that there were.
 struct Stage {
+    /// All of this was written before, and everything else after it.
+    time: Timestamp,
     contents: Contents,
     said: BTreeMap<String, (Vec<String>, u64)>,
 }
@@ -100,6 +105,7 @@ impl Cluster {
             self.append(name, 1);
         }
         self.default.append(b"x").unwrap();
+        let time = between();
         let all: Vec<Log> = self.logs.groups().into_values().collect();
         for log in all.iter().chain([self.logs.system(), &self.default]) {
             eventually("all is stored", || {
@@ -107,8 +113,17 @@ impl Cluster {
                 metrics.sliced_index >= log.last_index().get() && metrics.unsliced_bytes == 0
             });
         }
-        Stage { contents: contents(&self.vault), said: self.said.clone() }
+        Stage { time, contents: contents(&self.vault), said: self.said.clone() }
     }
+}
+
+/// A time that is later than that of everything before this call, and earlier than that of everything after it.
+fn between() -> Timestamp {
+    const APART: Duration = Duration::from_millis(10);
+    std::thread::sleep(APART);
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    std::thread::sleep(APART);
+    Timestamp(u64::try_from(since.as_millis()).unwrap())
 }
 
 /// An object store with each log as of another time.
@@ -132,8 +147,15 @@ fn restored(vault: &MemoryVault, ids: &ClusterLogs, dir: &Path) -> RestoredClust
     assert_eq!(opened.parts(), backup.parts());
     opened.check(&mut |_, _| {}).unwrap();
     let (mut last, mut most) = (0, 0);
-    let restored = opened.restore(dir.join("data"), &mut |done, total| (last, most) = (done, total)).unwrap();
+    let restored =
+        opened.restore(dir.join("data"), None, &mut |done, total| (last, most) = (done, total)).unwrap();
     assert_eq!(last, most, "progress ends with the total");
+    // Up to a time behind all of it, it is the same.
+    let again = dir.join("again");
+    let late = opened.restore(&again, Some(Timestamp(u64::MAX)), &mut |_, _| {}).unwrap();
+    assert_eq!((late.named_logs, late.notes.len()), (restored.named_logs, restored.notes.len()), "{late:?}");
+    assert_eq!((late.default.last, late.later), (restored.default.last, Vec::new()));
+    std::fs::remove_dir_all(&again).unwrap();
     restored
 }
 
@@ -297,6 +319,196 @@ fn every_order_of_loss(stored_in: impl Fn(&Arc<MemoryVault>) -> Options) {
     }
 }
 
+/// All of it comes back as it was at each time: logs that were deleted later, records that were discarded later, and nothing that came
+/// later.
+#[test]
+fn cluster_comes_back_as_of_each_time() {
+    as_of_each_time(stored_in);
+}
+
+/// The same of what is in slices.
+#[test]
+fn cluster_in_slices_comes_back_as_of_each_time() {
+    as_of_each_time(sliced_in);
+}
+
+fn as_of_each_time(stored_in: impl Fn(&Arc<MemoryVault>) -> Options) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::with(dir.path(), stored_in);
+    let begun = between();
+    let (stages, _) = history(&mut cluster);
+    let ids = cluster.ids();
+    let vault = whole(&ids, stages.last().unwrap());
+    let backup = ClusterBackup::fetch(&*vault, &ids, &[], dir.path().join("backup"), &mut |_, _| {}).unwrap();
+    for (n, stage) in stages.iter().enumerate() {
+        let place = dir.path().join(format!("at-{n}"));
+        let told = backup.restore(place.join("data"), Some(stage.time), &mut |_, _| {}).unwrap();
+        assert_eq!((&told.notes, &told.later), (&Vec::new(), &Vec::new()), "stage {n}");
+        assert_eq!((told.default.first, told.default.last), (Index(1), Index(n as u64 + 1)), "stage {n}");
+        let open =
+            || Logs::open(place.join("data/named"), LogsOptions::default().options(options())).unwrap();
+        let logs = open();
+        let listed = logs.list().unwrap();
+        let names: Vec<&str> = listed.iter().map(|log| log.name.as_str()).collect();
+        let wanted: Vec<&str> = stage.said.keys().map(String::as_str).collect();
+        assert_eq!((names, told.named_logs), (wanted, stage.said.len() as u64), "stage {n}");
+        for log in &listed {
+            let (said, discarded) = &stage.said[&log.name];
+            let handle = logs.get(&log.name).unwrap();
+            assert_eq!(read(&handle), said[*discarded as usize..], "stage {n}: {}", log.name);
+            assert_eq!(handle.first_index(), Index(discarded + 1), "stage {n}: {}", log.name);
+            assert_eq!(log.sealed, log.name == "d" && n >= 3, "stage {n}: {}", log.name);
+            if !log.sealed {
+                assert_eq!(handle.append(b"more").unwrap(), log.last_index.next(), "stage {n}: {}", log.name);
+            }
+        }
+        assert_eq!(logs.create("new").unwrap().append(b"first").unwrap(), Index(1));
+        let before = logs.list().unwrap();
+        logs.close().unwrap();
+        drop(logs);
+        let logs = open();
+        assert_eq!(logs.list().unwrap(), before, "stage {n}: the same after a restart");
+        logs.close().unwrap();
+    }
+    let last = stages.last().unwrap().time;
+    let all = backup.restore(dir.path().join("all"), Some(last), &mut |_, _| {}).unwrap();
+    assert_eq!(all.named_logs, stages.last().unwrap().said.len() as u64);
+    for early in [Timestamp(0), begun] {
+        let refused = backup.restore(dir.path().join("never"), Some(early), &mut |_, _| {});
+        // The groups are in the catalogue before there is any log.
+        match refused {
+            Ok(told) => assert_eq!((early, told.named_logs), (begun, 0), "{told:?}"),
+            Err(error) => {
+                assert_eq!((early, error.kind()), (Timestamp(0), ErrorKind::OutOfRange), "{error}");
+                assert!(!dir.path().join("never").exists() && !dir.path().join("never.restoring").exists());
+            }
+        }
+    }
+}
+
+/// A catalogue that was shortened later does not say any more how it was: its oldest state is taken, and the result says so.
+#[test]
+fn catalogue_whose_state_is_discarded_comes_back_as_of_a_later_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::new(dir.path());
+    for name in ["last-1", "last-2", "kept", "gone"] {
+        cluster.create(name);
+    }
+    cluster.append("kept", 3);
+    cluster.append("gone", 3);
+    let early = cluster.stage();
+    cluster.logs.delete("gone").unwrap();
+    cluster.said.remove("gone");
+    cluster.create("between");
+    cluster.append("between", 2);
+    let mut n = 0;
+    while cluster.logs.system().first_index() == Index(1) {
+        n += 1;
+        assert!(n < 2000, "the catalogue is never shortened");
+        cluster.logs.create(&format!("short-{n}")).unwrap();
+        cluster.logs.delete(&format!("short-{n}")).unwrap();
+        cluster.logs.settle().unwrap();
+    }
+    cluster.append("kept", 2);
+    let middle = cluster.stage();
+    cluster.create("late");
+    cluster.append("late", 1);
+    let last = cluster.stage();
+    let ids = cluster.ids();
+    let backup =
+        ClusterBackup::fetch(&*whole(&ids, &last), &ids, &[], dir.path().join("backup"), &mut |_, _| {})
+            .unwrap();
+    let open = |name: &str| {
+        Logs::open(dir.path().join(name).join("named"), LogsOptions::default().options(options())).unwrap()
+    };
+    let names = |logs: &Logs| logs.list().unwrap().into_iter().map(|log| log.name).collect::<Vec<_>>();
+
+    let told = backup.restore(dir.path().join("early"), Some(early.time), &mut |_, _| {}).unwrap();
+    let [system] = &told.later[..] else { panic!("{:?}", told.later) };
+    assert_eq!(system.name, "system");
+    assert!(system.timestamp > early.time && system.timestamp <= middle.time, "{system:?}");
+    let logs = open("early");
+    // It was deleted after that time, and the catalogue has its name no more.
+    assert_eq!(names(&logs), ["kept", "last-1", "last-2", "recovered-4"], "{:?}", told.notes);
+    assert_eq!(read(&logs.get("recovered-4").unwrap()), early.said["gone"].0);
+    let said = |text: &str| told.notes.iter().any(|note| note.contains(text));
+    assert!(said("after that time are left out: between") && said("called recovered-4"), "{:?}", told.notes);
+    assert_eq!(read(&logs.get("kept").unwrap()), early.said["kept"].0);
+    logs.get("kept").unwrap().append(b"more").unwrap();
+    assert_eq!(logs.create("gone").unwrap().append(b"another").unwrap(), Index(1));
+    logs.close().unwrap();
+
+    let told = backup.restore(dir.path().join("middle"), Some(middle.time), &mut |_, _| {}).unwrap();
+    assert_eq!((&told.notes, &told.later), (&Vec::new(), &Vec::new()));
+    let logs = open("middle");
+    assert_eq!(names(&logs), ["between", "kept", "last-1", "last-2"]);
+    for name in ["between", "kept"] {
+        assert_eq!(read(&logs.get(name).unwrap()), middle.said[name].0);
+    }
+    logs.close().unwrap();
+}
+
+/// A default log whose records of that time are discarded has none, and no index is given twice.
+#[test]
+fn log_whose_records_are_discarded_comes_back_without_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::new(dir.path());
+    for name in ["last-1", "last-2"] {
+        cluster.create(name);
+    }
+    let early = cluster.stage();
+    cluster.default.discard(Index(2)).unwrap();
+    let last = cluster.stage();
+    let ids = cluster.ids();
+    let backup =
+        ClusterBackup::fetch(&*whole(&ids, &last), &ids, &[], dir.path().join("backup"), &mut |_, _| {})
+            .unwrap();
+    let told = backup.restore(dir.path().join("data"), Some(early.time), &mut |_, _| {}).unwrap();
+    assert_eq!((told.default.first, told.default.last, told.named_logs), (Index(2), Index(1), 2));
+    assert!(told.later.len() == 1 && told.later[0].name == "default", "{:?}", told.later);
+    assert!(told.later[0].timestamp > early.time);
+    let default = Log::open(dir.path().join("data"), options()).unwrap();
+    assert_eq!(default.append(b"more").unwrap(), Index(2));
+    default.close().unwrap();
+}
+
+/// Batches that were appended together are there together, wherever the time is.
+#[test]
+fn batches_that_were_appended_together_stay_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::new(dir.path());
+    for name in ["last-1", "last-2", "a"] {
+        cluster.create(name);
+    }
+    cluster.logs.create_beside("b", "a").unwrap();
+    let (a, b) = (cluster.logs.get("a").unwrap(), cluster.logs.get("b").unwrap());
+    let batch = |record: &[u8]| BatchBuilder::new().push(record).unwrap().build().unwrap();
+    between(); // both logs are older than each of these times
+    for n in 0..20u8 {
+        cluster.logs.append_together(&[(&a, &batch(&[n])), (&b, &batch(&[n]))]).unwrap();
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let mut reader = a.reader(Start::First).unwrap();
+    let mut times = Vec::new();
+    while let Some(record) = reader.next_record().unwrap() {
+        times.push(record.timestamp);
+    }
+    let last = cluster.stage();
+    let ids = cluster.ids();
+    let backup =
+        ClusterBackup::fetch(&*whole(&ids, &last), &ids, &[], dir.path().join("backup"), &mut |_, _| {})
+            .unwrap();
+    for time in times.iter().step_by(4).flat_map(|time| [*time, Timestamp(time.get() - 1)]) {
+        let place = dir.path().join(format!("at-{}", time.get()));
+        backup.restore(&place, Some(time), &mut |_, _| {}).unwrap();
+        let logs = Logs::open(place.join("named"), LogsOptions::default().options(options())).unwrap();
+        let ends = ["a", "b"].map(|name| logs.get(name).unwrap().last_index());
+        let wanted = Index(times.iter().filter(|other| **other <= time).count() as u64);
+        assert_eq!(ends, [wanted, wanted], "{time:?}");
+        logs.close().unwrap();
+    }
+}
+
 /// Nothing of some logs was ever stored.
 #[test]
 fn logs_of_which_nothing_is_stored_come_back_empty() {
@@ -422,7 +634,7 @@ fn failures_leave_nothing_behind() {
     let one = Backup::open(place("backup")).unwrap_err();
     assert!(one.to_string().contains("holds a backup of a cluster"), "{one}");
     std::fs::create_dir(place("data.restoring")).unwrap();
-    let left = backup.restore(place("data"), &mut |_, _| {}).unwrap_err();
+    let left = backup.restore(place("data"), None, &mut |_, _| {}).unwrap_err();
     assert!(left.to_string().contains("was interrupted"), "{left}");
     std::fs::remove_dir(place("data.restoring")).unwrap();
     // A file changes after the backup was opened: nothing is made.
@@ -432,7 +644,7 @@ fn failures_leave_nothing_behind() {
         let mut bad = right.clone();
         bad[6000] ^= 1;
         std::fs::write(&file, &bad).unwrap();
-        let error = backup.restore(place("data"), &mut |_, _| {}).unwrap_err();
+        let error = backup.restore(place("data"), None, &mut |_, _| {}).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{part}: {error}");
         assert!(!place("data").exists() && !place("data.restoring").exists());
         std::fs::write(&file, right).unwrap();
@@ -716,7 +928,7 @@ fn damaged_log_does_not_block_the_others() {
         };
         let left_out = format!("{name}: it was left out: {effect}");
         assert!(opened.notes()[0].starts_with(&left_out), "{:?}", opened.notes());
-        let told = opened.restore(place.join("data"), &mut |_, _| {}).unwrap();
+        let told = opened.restore(place.join("data"), None, &mut |_, _| {}).unwrap();
         assert!(told.notes.iter().any(|note| note.starts_with(&left_out)), "{:?}", told.notes);
         // Nothing is said of what the object store had: it was not looked at.
         assert!(!told.notes.iter().any(|note| note.contains("yet")), "{:?}", told.notes);
@@ -753,7 +965,7 @@ fn catalogue_is_fetched_after_the_groups_that_it_names() {
     let only = ClusterLogs::new(ids.log_id, ids.catalogue, BTreeMap::new());
     let backup = ClusterBackup::fetch(&vault, &only, &[], dir.path().join("backup"), &mut |_, _| {}).unwrap();
     assert!(backup.notes().is_empty(), "{:?}", backup.notes());
-    let told = backup.restore(dir.path().join("data"), &mut |_, _| {}).unwrap();
+    let told = backup.restore(dir.path().join("data"), None, &mut |_, _| {}).unwrap();
     assert!(told.notes.is_empty(), "{:?}", told.notes);
     assert_eq!(told.named_logs as usize, last.said.len());
 }

@@ -431,7 +431,7 @@ fn group_without_its_catalogue_comes_back_with_other_names() {
     let fetched = |name: &str| {
         let backup = ClusterBackup::fetch(&*vault, &of_cluster, &[], place(name), &mut |_, _| {}).unwrap();
         assert!(!backup.ends_early());
-        let restored = backup.restore(place(&format!("{name}-data")), &mut |_, _| {}).unwrap();
+        let restored = backup.restore(place(&format!("{name}-data")), None, &mut |_, _| {}).unwrap();
         let dir = place(&format!("{name}-data/named"));
         (open(&dir, Options::with_segment_bytes(1 << 20)), restored.notes)
     };

@@ -87,6 +87,7 @@ const VALUES: &[&str] = &[
     "FollowerStatus",
     "Index",
     "Jumped",
+    "LaterPart",
     "LogId",
     "LogInfo",
     "LogNumber",

@@ -1,4 +1,5 @@
-//! Cluster: a backup of all logs of a cluster of servers, made of an object store, and a server's data directory made of it.
+//! Cluster: a backup of all logs of a cluster of servers, made of an object store. `backup/cluster_restore.rs` makes a server's data
+//! directory of it.
 //!
 //! ```text
 //!  backup/chiplog.cluster   which logs there are; written last          data/                 the default log; written last
@@ -7,38 +8,32 @@
 //!  backup/named/group-1/                                                (in `data.restoring`, which is renamed at the end)
 //! ```
 //!
-//! Each log ends with what was stored of it, so the catalogue and the groups contradict each other.
-//! `api/catalogue/restored.rs` has what becomes of each named log. All logs get new ids, and so new places in the object store.
+//! Each log ends with what was stored of it, so the catalogue and the groups contradict each other. All logs that are made of it get
+//! new ids, and so new places in the object store.
 //!
 //! Invariants:
 //! - a directory with `chiplog.cluster` is a finished backup, and is used only if it has all that this file names;
 //! - groups are fetched before the catalogue, also those that it alone names: the catalogue then knows at least the logs that they had
-//!   when all of them were stored;
-//! - until the last step the data directory has another name; until the step before it, nothing opens it as a log.
+//!   when all of them were stored.
 //!
-//! Must not know: the network, which object store it is.
+//! Must not know: the network, which object store it is, how logs are made of it.
 
-use crate::api::catalogue::restored::RestoredGroup;
-use crate::api::catalogue::{Catalogue, CatalogueRecord};
-use crate::api::log::Log;
-use crate::api::logs::LogsOptions;
+use crate::api::catalogue::Catalogue;
 use crate::api::logs::snapshots::catalogue_of;
 use crate::backup::cluster_manifest::{CLUSTER_FORMAT, ClusterManifest, Has, ManifestLog};
 use crate::backup::cluster_pins::{ClusterPins, no_root};
 use crate::backup::fetch::{Found, find};
 use crate::backup::manifest::{BackupInfo, ManifestFault};
-use crate::backup::restore::{Restored, another_log, make_beside, places};
-use crate::backup::{Backup, Progress, list, unsound};
+use crate::backup::{Backup, list, unsound};
 use crate::disk::Disk;
-use crate::disk::linux::{make_directory, move_directory, remove_tree};
+use crate::disk::linux::{make_directory, remove_tree};
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::Options;
 use crate::replica::open::{disk_at, group_dir, system_dir};
 use crate::store::objects::cluster_logs::{CATALOGUE_PART, ClusterLogs, DEFAULT_PART, group_part};
 use crate::store::objects::deletion::newest_begin;
 use crate::store::objects::names::root_name;
 use crate::store::objects::pins;
-use crate::types::{Index, LogId, LogNumber, Timestamp};
+use crate::types::LogId;
 use crate::vault::Vault;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
@@ -49,13 +44,9 @@ const CLUSTER_FILE: &str = "chiplog.cluster";
 /// Its name while the backup is being made.
 const UNFINISHED_FILE: &str = "chiplog.cluster.tmp";
 /// The folder of the named logs, in a backup and in a server's data directory.
-const NAMED: &str = "named";
-/// The size of files of a log that had nothing. Later ones are of the size that its program wants.
-const EMPTY_SEGMENT_BYTES: u32 = 1 << 20;
+pub(super) const NAMED: &str = "named";
 /// Longer than any manifest.
 const MANIFEST_BYTES_MAX: u64 = 1 << 20;
-/// The first record of the new catalogue that counts. The one before it is discarded, so that reading begins with a snapshot.
-const CATALOGUE_FIRST: Index = Index(2);
 
 /// A finished backup of all logs of a cluster, in a directory.
 ///
@@ -69,10 +60,10 @@ const CATALOGUE_FIRST: Index = Index(2);
 #[derive(Clone, Debug)]
 pub struct ClusterBackup {
     dir: PathBuf,
-    manifest: ClusterManifest,
-    default: Option<Backup>,
-    catalogue: Option<Backup>,
-    groups: BTreeMap<u32, Option<Backup>>,
+    pub(super) manifest: ClusterManifest,
+    pub(super) default: Option<Backup>,
+    pub(super) catalogue: Option<Backup>,
+    pub(super) groups: BTreeMap<u32, Option<Backup>>,
 }
 
 /// A log in a [`ClusterBackup`].
@@ -93,24 +84,6 @@ pub struct ClusterPart {
     pub backup: Option<BackupInfo>,
     /// Whether it ends before entries that the object store has, or had: [`Backup::ends_early`], or nothing is left of it.
     pub ends_early: bool,
-}
-
-/// The result of [`ClusterBackup::restore`].
-///
-/// ```
-/// # fn show(restored: &chiplog::backup::RestoredCluster) {
-/// println!("log {}, and {} named logs", restored.default.log_id, restored.named_logs);
-/// # }
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RestoredCluster {
-    /// The default log.
-    pub default: Restored,
-    /// How many named logs there are.
-    pub named_logs: u64,
-    /// The changes, for people: what the backup does not have, and named logs that come back empty, or without their names.
-    pub notes: Vec<String>,
 }
 
 impl ClusterBackup {
@@ -365,7 +338,7 @@ impl ClusterBackup {
         self.backups().map(|backup| backup.info().bytes).sum()
     }
 
-    fn backups(&self) -> impl Iterator<Item = &Backup> {
+    pub(super) fn backups(&self) -> impl Iterator<Item = &Backup> {
         self.groups.values().chain([&self.catalogue, &self.default]).flatten()
     }
 
@@ -380,94 +353,6 @@ impl ClusterBackup {
             before += backup.info().bytes;
         }
         Ok(())
-    }
-
-    /// Makes a server's data directory in `dir`, which must be missing or empty: the default log, a catalogue and the groups, each
-    /// standalone and with a new id. Checks every file first. A server of node 1 makes a new cluster of it, which other servers join.
-    /// Writes to a directory beside `dir`, with `.restoring` appended to its name, and renames it when everything is complete and
-    /// durable. A crash leaves `dir` as it was, and the directory beside it has to be removed by hand.
-    ///
-    /// Named logs have their names, numbers, records, sessions and options, as far as those are stored. The result says which of them
-    /// are not as they were. Each named log has a new id.
-    ///
-    /// # Errors
-    /// As [`Backup::restore`]. After an error `dir` is as it was.
-    pub fn restore(
-        &self,
-        dir: impl AsRef<Path>,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<RestoredCluster> {
-        let (place, beside) = places(dir.as_ref())?;
-        let (total, mut before) = (self.bytes(), 0);
-        for backup in self.backups() {
-            backup.check_files(&mut |done, _| progress(before + done, 2 * total))?;
-            before += backup.info().bytes;
-        }
-        make_beside(&beside)?;
-        let made = self.restore_in(&beside, progress).and_then(|restored| {
-            let moved = move_directory(&beside, &place);
-            moved.map_err(|e| Error::io("rename the restored logs to", &place, e)).map(|()| restored)
-        });
-        made.inspect_err(|_| {
-            // The caller gets the first error. The next restore names what could not be removed.
-            let _ = remove_tree(&beside);
-        })
-    }
-
-    fn restore_in(&self, dir: &Path, progress: Progress<'_>) -> Result<RestoredCluster> {
-        let named = dir.join(NAMED);
-        make_directory(&named).map_err(|e| Error::io("make directory", &named, e))?;
-        let (total, mut before) = (self.bytes(), self.bytes());
-        let mut restore = |backup: &Backup, at: &Path| {
-            let bytes = backup.info().bytes;
-            let made = &mut |done: u64, _| progress(before + done.min(bytes), 2 * total);
-            let restored = backup.restore_into(&disk_at(at, true)?, made)?;
-            before += bytes;
-            Ok::<_, Error>(restored)
-        };
-        let known = self.catalogue.as_ref().map(read_catalogue).transpose()?.unwrap_or_default();
-        let mut groups = BTreeMap::new();
-        let nothing = None;
-        for number in known.all_groups().into_iter().chain(self.groups.keys().copied()) {
-            if groups.contains_key(&number) {
-                continue;
-            }
-            let at = group_dir(&named, number);
-            let group = match self.groups.get(&number).unwrap_or(&nothing) {
-                Some(backup) => {
-                    let logs = backup.still()?.logs;
-                    if !logs.is_shared() && backup.info().last > Index(0) {
-                        return Err(unsound(
-                            &backup.path(),
-                            "it holds one log on its own, and no named logs",
-                        ));
-                    }
-                    let id = restore(backup, &at)?.log_id;
-                    let has = logs.iter().map(|(log, _)| log).collect();
-                    RestoredGroup { id, opened: logs.opened(), logs: has }
-                }
-                None => RestoredGroup { id: make_empty(&at)?, opened: LogNumber(0), logs: [].into() },
-            };
-            groups.insert(number, group);
-        }
-        let disk = disk_at(dir, false)?;
-        let mut new_id = || another_log(&*disk);
-        let (catalogue, changes) = known.restored(&groups, CATALOGUE_FIRST, &mut new_id)?;
-        write_catalogue(&system_dir(&named), &catalogue)?;
-        let named_logs = catalogue.len() as u64;
-        let default = match &self.default {
-            Some(backup) => restore(backup, dir)?,
-            None => Restored {
-                log_id: make_empty(dir)?,
-                first: Index(1),
-                last: Index(0),
-                last_timestamp: Timestamp(0),
-                left_out: None,
-            },
-        };
-        let notes = self.manifest.notes.iter().cloned().chain(changes).collect();
-        progress(2 * total, 2 * total); // less was read: files end with zeros
-        Ok(RestoredCluster { default, named_logs, notes })
     }
 }
 
@@ -522,7 +407,7 @@ fn has_nothing(vault: &dyn Vault, log: LogId) -> Result<Option<Fetched>> {
 }
 
 /// The catalogue at the end of a backup of its log.
-fn read_catalogue(backup: &Backup) -> Result<Catalogue> {
+pub(super) fn read_catalogue(backup: &Backup) -> Result<Catalogue> {
     let still = backup.still()?;
     catalogue_of(&|start| still.reader(start), still.first)
 }
@@ -546,26 +431,6 @@ fn check_left_out(logs: &ClusterLogs, without: &[&str]) -> Result<()> {
 fn none_of_them(unknown: &str, names: &[&str]) -> Error {
     let what = format!("{unknown} is none of the cluster's logs: it has {}", names.join(", "));
     Error::new(ErrorKind::InvalidArgument, what)
-}
-
-/// Makes a log without records.
-fn make_empty(dir: &Path) -> Result<LogId> {
-    let log = Log::open(dir, Options::with_segment_bytes(EMPTY_SEGMENT_BYTES))?;
-    let id = log.log_id();
-    log.close().map(|()| id)
-}
-
-/// Makes a system log that begins with this catalogue.
-fn write_catalogue(dir: &Path, catalogue: &Catalogue) -> Result<()> {
-    let log = Log::open(dir, LogsOptions::default().of_group(0))?;
-    // It has no effect, and is there to be discarded.
-    let nothing = CatalogueRecord::Delete { number: LogNumber(0), id: LogId(0) };
-    log.append(&nothing.encode()[..])?;
-    for part in catalogue.snapshot(log.random_id()?) {
-        log.append(&part.encode()[..])?;
-    }
-    log.discard(CATALOGUE_FIRST)?;
-    log.close()
 }
 
 /// Begins a backup in `dest`.

@@ -28,6 +28,7 @@ use crate::disk::Disk;
 use crate::disk::linux::{RealDisk, check_vacant, make_directory, move_directory, remove_directory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::follower::message::{FollowEntries, FollowEntry, FollowMessage};
+use crate::follower::source::FollowSource;
 use crate::record::batch::Malformed;
 use crate::replica::open::check_name;
 use crate::replica::queue::proposals::Command;
@@ -145,7 +146,8 @@ impl Backup {
         make_beside(&beside)?;
         let disk = RealDisk::open(&beside, false).map_err(|e| Error::io("open directory", &beside, e))?;
         let disk: Arc<dyn Disk> = Arc::new(disk);
-        let made = self.fill(&disk, options, &mut |done, _| progress(total + done.min(total), 2 * total));
+        let made =
+            self.fill(&disk, options, false, &mut |done, _| progress(total + done.min(total), 2 * total));
         let moved = made.and_then(|restored| {
             let moved = move_directory(&beside, &place);
             moved.map_err(|e| Error::io("rename the restored log to", &place, e)).map(|()| restored)
@@ -168,12 +170,23 @@ impl Backup {
         if let Some(name) = list(&*disk)?.first() {
             return Err(not_empty(disk.path(), name));
         }
-        self.fill(&disk, options, &mut |_, _| {})
+        self.fill(&disk, options, false, &mut |_, _| {})
     }
 
-    /// Makes a log of the whole backup on `disk`, which has no log: it has a new id. The files of the backup have been checked.
-    pub(super) fn restore_into(&self, disk: &Arc<dyn Disk>, progress: Progress<'_>) -> Result<Restored> {
-        self.fill(disk, &RestoreOptions::default(), progress)
+    /// Makes a log of the backup on `disk`, which has no log: it has a new id, and no record if there is none up to that end. The files
+    /// of the backup have been checked.
+    pub(super) fn restore_into(
+        &self,
+        disk: &Arc<dyn Disk>,
+        to: RestoreTo,
+        progress: Progress<'_>,
+    ) -> Result<Restored> {
+        self.fill(disk, &RestoreOptions { to, ..RestoreOptions::default() }, true, progress)
+    }
+
+    /// The state with which the backup begins: nothing in it says how the log was before.
+    pub(super) fn oldest_state(&self) -> Result<FollowSnapshot> {
+        begin(&mut self.still()?.feed()?)
     }
 
     /// Checks the options against the manifest, before anything is read.
@@ -198,18 +211,17 @@ impl Backup {
         Ok(())
     }
 
-    /// Writes the log to `disk`. The files of the backup have been checked.
+    /// Writes the log to `disk`. The files of the backup have been checked. `may_be_empty`: no record up to a time is no error.
     fn fill(
         &self,
         disk: &Arc<dyn Disk>,
         options: &RestoreOptions,
+        may_be_empty: bool,
         progress: Progress<'_>,
     ) -> Result<Restored> {
         let still = self.still()?;
         let mut feed = still.feed()?;
-        let Some(FollowMessage::State(state)) = feed.next(PIECE_BYTES)? else {
-            return Err(unsound("it has no state at its beginning"));
-        };
+        let state = begin(&mut feed)?;
         let log = if options.keep_log_id { state.log } else { another_log(&**disk)? };
         let state = state_on_its_own(&state, log).map_err(unsound)?;
         let files = Self::copy_options(options.segment_bytes.unwrap_or(still.segment_bytes));
@@ -235,7 +247,7 @@ impl Backup {
         }
         let status = copy.log().status();
         if let RestoreTo::Timestamp(time) = options.to
-            && !cut.has_records
+            && !(cut.has_records || may_be_empty)
             && self.info().first <= self.info().last
         {
             let what = format!("the backup has no record of {} ms since 1970 or before", time.0);
@@ -255,6 +267,14 @@ impl Backup {
             last_timestamp: status.last_timestamp,
             left_out: cut.left_out,
         })
+    }
+}
+
+/// The state with which the feed of a backup begins.
+fn begin(feed: &mut FollowSource) -> Result<FollowSnapshot> {
+    match feed.next(PIECE_BYTES)? {
+        Some(FollowMessage::State(state)) => Ok(state),
+        _ => Err(unsound("it has no state at its beginning")),
     }
 }
 

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 fn lines(log: &str, from: u64, to: u64) -> String {
     (from..=to).map(|n| format!("{log} {n}\n")).collect()
@@ -261,6 +263,109 @@ fn named_logs_come_back_from_the_object_store_alone() {
     assert!(old.iter().all(|(path, bytes)| now.get(path) == Some(bytes)));
     let two = run(&["tier", "fetch", location, dir.path().join("which").to_str().unwrap()]);
     assert!(two.code == 2 && two.err.contains("2 logs are there"), "{}", two.err);
+}
+
+/// The time of this machine, whose clock the servers have. It is not that of anything before this call, or after it.
+fn between() -> u128 {
+    let apart = Duration::from_millis(30);
+    thread::sleep(apart);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+    thread::sleep(apart);
+    now
+}
+
+/// A server is lost, and what comes back are all logs as they were at a time: also one that was deleted later.
+#[test]
+fn named_logs_come_back_as_of_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let arguments = arguments(&store);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut servers = founded_with(vec![Server::new(1, dir.path())], &arguments);
+    let client = servers[0].client.clone();
+    let of = |name: &str| format!("{client}/{name}");
+    run(&["logs", "create", &client, "orders", "users", "empty"]).ok();
+    for name in ["orders", "users"] {
+        fed(&["append", &of(name)], &lines(name, 1, 200)).ok();
+    }
+    fed(&["append", &client], &lines("default", 1, 10)).ok();
+    let time = between().to_string();
+    fed(&["append", &of("orders")], &lines("orders", 201, 300)).ok();
+    fed(&["append", &client], &lines("default", 11, 20)).ok();
+    run(&["logs", "delete", &client, "users", "--yes"]).ok();
+    run(&["logs", "create", &client, "late"]).ok();
+    fed(&["append", &of("late")], &lines("late", 1, 50)).ok();
+    let backup = fetched(store.to_str().unwrap(), dir.path(), 550);
+    servers[0].kill();
+    fs::remove_dir_all(&servers[0].data).unwrap();
+
+    let mut first = Server::new(1, dir.path());
+    let data = first.data.to_str().unwrap().to_owned();
+    let refused = run(&["restore", &backup, &data, "--to-index", "7"]);
+    assert!(refused.code == 2 && refused.err.contains("--to-time"), "{} {}", refused.code, refused.err);
+    let refused = run(&["restore", &backup, &data, "--to-time", "1999-01-01"]);
+    assert!(refused.code == 4 && refused.err.contains("1999-01-01T"), "{} {}", refused.code, refused.err);
+    assert!(!first.data.exists());
+    let restored = run(&["restore", &backup, &data, "--to-time", &time, "--json"]).ok().json();
+    assert_eq!((&restored["named_logs"], &restored["last"]), (&3.into(), &10.into()), "{restored}");
+    let nothing = serde_json::json!([]);
+    assert_eq!((&restored["notes"], &restored["later"]), (&nothing, &nothing), "{restored}");
+
+    first.start(&arguments);
+    let client = first.client.clone();
+    for name in ["orders", "users"] {
+        let (log, wanted) = (format!("{client}/{name}"), lines(name, 1, 200));
+        wait("it has the records of that time", || (run(&["read", &log]).out == wanted).then_some(()));
+    }
+    assert_eq!(run(&["read", &client]).ok().out, lines("default", 1, 10));
+    let listed = run(&["logs", "list", &client]).ok().out;
+    assert!(listed.lines().count() == 4 && !listed.contains("late"), "{listed}");
+    fed(&["append", &format!("{client}/users")], "more\n").ok();
+}
+
+/// The catalogue was shortened after that time: the command takes its oldest state, and says so.
+#[test]
+fn catalogue_that_was_shortened_later_is_said_to_be_of_a_later_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let arguments = arguments(&store);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut servers = founded_with(vec![Server::new(1, dir.path())], &arguments);
+    let client = servers[0].client.clone();
+    run(&["logs", "create", &client, "orders", "gone"]).ok();
+    for name in ["orders", "gone"] {
+        fed(&["append", &format!("{client}/{name}")], &lines(name, 1, 100)).ok();
+    }
+    let time = between().to_string();
+    run(&["logs", "delete", &client, "gone", "--yes"]).ok();
+    let many: Vec<String> = (1..=300).map(|n| format!("many-{n}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    run(&[&["logs", "create", &client][..], &many].concat()).ok();
+    // The changes are as many as the logs that are left, twice: a snapshot is worth it.
+    run(&[&["logs", "delete", &client][..], &many[..150], &["--yes"]].concat()).ok();
+    fed(&["append", &format!("{client}/orders")], &lines("orders", 101, 200)).ok();
+    for name in &many[298..] {
+        fed(&["append", &format!("{client}/{name}")], "x\n").ok();
+    }
+    let data = dir.path().join("as-of").to_str().unwrap().to_owned();
+    let mut n = 0;
+    let restored = wait("the catalogue is shortened in the object store, too", || {
+        n += 1;
+        let _ = fs::remove_dir_all(&data);
+        let backup = fetched(store.to_str().unwrap(), &dir.path().join(format!("try-{n}")), 302);
+        let told = run(&["restore", &backup, &data, "--to-time", &time, "--json"]).ok();
+        let json = told.json();
+        let later = json["later"].as_array()?.iter().find(|part| part["name"] == "system")?.clone();
+        assert!(told.err.contains("system: its state at"), "it is said also with --json: {}", told.err);
+        assert!(later["timestamp"].as_u64().unwrap() > time.parse().unwrap(), "{later}");
+        Some(json)
+    });
+    assert_eq!(servers[0].stop(), Some(0));
+    assert_eq!(restored["named_logs"], 2, "{restored}");
+    let notes = restored["notes"].as_array().unwrap();
+    let says = |text: &str| notes.iter().any(|note| note.as_str().unwrap().contains(text));
+    assert!(says("its state at") && says("is called recovered-2: it was deleted later"), "{restored}");
+    assert!(says("created after that time are left out: many-"), "{restored}");
 }
 
 fn manifest_line(text: &str, name: &str) -> String {

@@ -9,6 +9,17 @@
 //! | it was deleted | it is there | is dropped by the group's leader, as after any deletion |
 //! | nothing: newer than all that it has | it is there | gets the name `recovered-NUMBER`: the catalogue's end with its name is lost |
 //!
+//! Up to a time, the catalogue and each group end there, each by the clocks of its own leaders. Then also the rest of them counts, which
+//! is not restored ([`CutAt`], [`RestoredGroup::opened_at_end`]):
+//!
+//! | the catalogue at that time says | the group says | the log |
+//! |---|---|---|
+//! | it exists | it opened it later | comes back empty: as it was |
+//! | it exists, and this catalogue is of a later time | it opened it after the time asked for | was created after that time: it is left out |
+//! | it exists | it had dropped it by then | is not there |
+//! | nothing, and the rest shows that it was created later | it is there | is dropped by the group's leader |
+//! | it was deleted, and this catalogue is of a later time | it is there | gets the name `recovered-NUMBER`: it was deleted later |
+//!
 //! Invariants: a new log gets a number that no group ever had; each log and each group has an id that none had before.
 //!
 //! Must not know: files, blocks, who writes the records.
@@ -17,6 +28,9 @@ use super::{Catalogue, CatalogueEntry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{Index, LogId, LogNumber};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// How many names a note has, of logs that have the same outcome.
+const NAMES_SHOWN: usize = 5;
 
 /// The state of a restored group.
 #[derive(Clone, Debug)]
@@ -27,6 +41,33 @@ pub(crate) struct RestoredGroup {
     pub(crate) opened: LogNumber,
     /// The logs that it has.
     pub(crate) logs: BTreeSet<LogNumber>,
+    /// The newest log that it had opened at the end of its backup, which can be behind where it was restored to.
+    pub(crate) opened_at_end: LogNumber,
+    /// Whether it is of a later moment than the time asked for, because its state at that time is discarded.
+    pub(crate) is_later: bool,
+}
+
+/// The end of a catalogue at a time, and the rest of it.
+#[derive(Debug)]
+pub(crate) struct CutAt {
+    /// The catalogue at the end of its backup.
+    pub(crate) newest: Catalogue,
+    /// Whether the backup of it goes on behind the time: a log that it does not know was created later.
+    pub(crate) goes_on: bool,
+    /// Whether the catalogue that is restored is of a later moment than the time, because its state at that time is discarded.
+    pub(crate) is_later: bool,
+}
+
+impl CutAt {
+    /// Whether a log that the catalogue does not know at the time was created after it.
+    fn is_newer(&self, number: LogNumber) -> bool {
+        number < self.newest.next_number || self.goes_on
+    }
+
+    /// The name of a log, or its number.
+    fn name(&self, number: LogNumber) -> String {
+        self.newest.by_number(number).map_or_else(|| number.to_string(), str::to_owned)
+    }
 }
 
 impl Catalogue {
@@ -37,13 +78,14 @@ impl Catalogue {
     }
 
     /// The catalogue that fits these groups, which are all that it has and perhaps more, as of before the record `next`; and what
-    /// is not as it was, for people. No group is placed.
+    /// is not as it was, for people. No group is placed. `cut`: all of them end at a time.
     ///
     /// # Errors
     /// `Corrupt`: a group has a log that is of another group. Those of `new_id`.
     pub(crate) fn restored(
         &self,
         groups: &BTreeMap<u32, RestoredGroup>,
+        cut: Option<&CutAt>,
         next: Index,
         new_id: &mut dyn FnMut() -> Result<LogId>,
     ) -> Result<(Self, Vec<String>)> {
@@ -51,48 +93,110 @@ impl Catalogue {
         let next_number = opened.fold(self.next_number, LogNumber::max);
         let mut made = Self { next, next_number, ..Self::default() };
         let mut notes = Vec::new();
+        self.keep_known(&mut made, groups, cut, new_id, &mut notes)?;
+        for (group, has) in groups {
+            made.groups.insert(*group, has.id);
+            self.keep_found(&mut made, (*group, has), cut, new_id, &mut notes)?;
+        }
+        Ok((made, notes))
+    }
+
+    /// Adds the logs that this catalogue knows.
+    fn keep_known(
+        &self,
+        made: &mut Self,
+        groups: &BTreeMap<u32, RestoredGroup>,
+        cut: Option<&CutAt>,
+        new_id: &mut dyn FnMut() -> Result<LogId>,
+        notes: &mut Vec<String>,
+    ) -> Result<()> {
+        let (mut newer, mut dropped) = (Vec::new(), Vec::new());
         for (number, name) in &self.by_number {
             let Some(CatalogueEntry { group, .. }) = self.names.get(name).copied() else { continue };
             let has = groups.get(&group);
-            if has.is_some_and(|has| *number <= has.opened && !has.logs.contains(number)) {
-                notes.push(format!("log {name} was deleted, which the catalogue did not know yet"));
+            let is_missing = has.is_none_or(|has| !has.logs.contains(number));
+            if let Some(has) = has.filter(|has| is_missing && *number <= has.opened) {
+                match cut {
+                    None => notes.push(format!("log {name} was deleted, which the catalogue did not know yet")),
+                    Some(_) if has.is_later => dropped.push(name.as_str()),
+                    Some(_) => notes.push(format!(
+                        "log {name} is not there: by the clock of its leader group-{group} had dropped it by then"
+                    )),
+                }
                 continue;
             }
-            if has.is_none_or(|has| !has.logs.contains(number)) {
+            // Its group opened it after the time.
+            let is_newer = is_missing && cut.is_some() && has.is_some_and(|has| *number <= has.opened_at_end);
+            if is_newer && cut.is_some_and(|cut| cut.is_later) {
+                newer.push(name.as_str());
+                continue;
+            }
+            if is_missing && !is_newer {
                 notes.push(format!(
                     "log {name} comes back empty: the backup has nothing of it in group-{group}"
                 ));
             }
             made.add(name.clone(), CatalogueEntry { number: *number, id: new_id()?, group });
         }
-        for (group, has) in groups {
-            made.groups.insert(*group, has.id);
-            for number in &has.logs {
-                let known = self.by_number.get(number).and_then(|name| self.names.get(name));
-                match known {
-                    Some(entry) if entry.group == *group => {}
-                    None if *number < self.next_number => {
-                        let id = new_id()?;
-                        made.deleted.insert((*group, *number), id);
-                        made.deleted_ids.insert(id, (*group, *number));
-                    }
-                    None if !made.by_number.contains_key(number) => {
-                        let name = made.unused_name(*number);
+        if !dropped.is_empty() {
+            let names = some_of(&dropped);
+            notes.push(format!(
+                "logs that the oldest states of their groups do not have are not there: {names}"
+            ));
+        }
+        if !newer.is_empty() {
+            notes.push(format!("logs that were created after that time are left out: {}", some_of(&newer)));
+        }
+        Ok(())
+    }
+
+    /// Adds the logs that a group has, and this catalogue does not know.
+    fn keep_found(
+        &self,
+        made: &mut Self,
+        (group, has): (u32, &RestoredGroup),
+        cut: Option<&CutAt>,
+        new_id: &mut dyn FnMut() -> Result<LogId>,
+        notes: &mut Vec<String>,
+    ) -> Result<()> {
+        // The group had it at the time, and the catalogue is of a later one.
+        let was_there = cut.is_some_and(|cut| cut.is_later) && !has.is_later;
+        for number in &has.logs {
+            let known = self.by_number.get(number).and_then(|name| self.names.get(name));
+            let was_known = *number < self.next_number;
+            let is_newer = !was_known && cut.is_some_and(|cut| cut.is_newer(*number));
+            match known {
+                Some(entry) if entry.group == group => {}
+                None if is_newer || (was_known && !was_there) => {
+                    if let Some(cut) = cut.filter(|_| is_newer && !has.is_later) {
+                        let name = cut.name(*number);
                         notes.push(format!(
-                            "log {number} of group {group} is called {name}: the backup does not have its name"
+                            "log {name} was created after that time by the clock of the catalogue's leader: records that group-{group} \
+                             had of it by then are left out"
                         ));
-                        made.add(name, CatalogueEntry { number: *number, id: new_id()?, group: *group });
                     }
-                    _ => {
-                        let what = format!(
-                            "group {group} has log {number}, which is of another group: they are not of one cluster"
-                        );
-                        return Err(Error::new(ErrorKind::Corrupt, what));
-                    }
+                    let id = new_id()?;
+                    made.deleted.insert((group, *number), id);
+                    made.deleted_ids.insert(id, (group, *number));
+                }
+                None if !made.by_number.contains_key(number) => {
+                    let name = made.unused_name(*number);
+                    let why = match was_known {
+                        true => "it was deleted later, and the catalogue does not have its name any more",
+                        false => "the backup does not have its name",
+                    };
+                    notes.push(format!("log {number} of group {group} is called {name}: {why}"));
+                    made.add(name, CatalogueEntry { number: *number, id: new_id()?, group });
+                }
+                _ => {
+                    let what = format!(
+                        "group {group} has log {number}, which is of another group: they are not of one cluster"
+                    );
+                    return Err(Error::new(ErrorKind::Corrupt, what));
                 }
             }
         }
-        Ok((made, notes))
+        Ok(())
     }
 
     fn add(&mut self, name: String, entry: CatalogueEntry) {
@@ -108,6 +212,15 @@ impl Catalogue {
             name.push('-');
         }
         name
+    }
+}
+
+/// The first of these names, and how many there are beyond them.
+fn some_of(names: &[&str]) -> String {
+    let shown = names.iter().take(NAMES_SHOWN).copied().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(NAMES_SHOWN) {
+        0 => shown,
+        others => format!("{shown}, and {others} more"),
     }
 }
 
@@ -133,16 +246,25 @@ mod tests {
 
     fn group(id: u128, opened: u32, logs: &[u32]) -> RestoredGroup {
         let logs = logs.iter().copied().map(LogNumber).collect();
-        RestoredGroup { id: LogId(id), opened: LogNumber(opened), logs }
+        let opened = LogNumber(opened);
+        RestoredGroup { id: LogId(id), opened, logs, opened_at_end: opened, is_later: false }
     }
 
     fn restored(old: &Catalogue, groups: &[(u32, RestoredGroup)]) -> Result<(Catalogue, Vec<String>)> {
+        cut(old, groups, None)
+    }
+
+    fn cut(
+        old: &Catalogue,
+        groups: &[(u32, RestoredGroup)],
+        cut: Option<&CutAt>,
+    ) -> Result<(Catalogue, Vec<String>)> {
         let mut ids = 1000;
         let mut new_id = || {
             ids += 1;
             Ok(LogId(ids))
         };
-        old.restored(&groups.iter().cloned().collect(), Index(2), &mut new_id)
+        old.restored(&groups.iter().cloned().collect(), cut, Index(2), &mut new_id)
     }
 
     /// As a reader of the snapshot gets it.
@@ -194,6 +316,65 @@ mod tests {
         assert_eq!((made.logs_in(1), made.logs_in(2), made.logs_in(3)), (2, 3, 1));
         assert_eq!(notes.len(), 5, "{notes:?}");
         assert_eq!(made.next(), Index(2));
+    }
+
+    /// The rest of the catalogue and of the groups tells what was created after the time from what is lost.
+    #[test]
+    fn every_state_at_a_time_has_its_outcome() {
+        let begin = [
+            create("kept", 1),
+            create("deleted", 1),
+            create("silent", 1),
+            create("dropped", 1),
+            delete(2, 7),
+        ];
+        let (then, newest) = (catalogue(&begin), catalogue(&[&begin[..], &[create("later", 1)]].concat()));
+        let at = |newest, goes_on, is_later| CutAt { newest, goes_on, is_later };
+        let names = |made: &Catalogue| made.names.keys().cloned().collect::<Vec<_>>();
+        let dropped = |made: &Catalogue| made.deleted.keys().map(|(_, log)| log.0).collect::<Vec<_>>();
+        // The group had 1 and 2, and opened 3 to 6 after the time.
+        let behind = RestoredGroup { opened_at_end: LogNumber(6), ..group(11, 2, &[1, 2]) };
+        let (made, notes) = cut(&then, &[(1, behind.clone())], Some(&at(newest, true, false))).unwrap();
+        assert_eq!(
+            (names(&made), dropped(&made)),
+            (vec!["dropped".into(), "kept".into(), "silent".into()], vec![2])
+        );
+        assert_eq!((notes, made.next_number()), (Vec::new(), LogNumber(5)));
+        // Its clock was behind: it has the later ones, and has dropped one.
+        let ahead = group(11, 6, &[1, 3, 5, 6]);
+        for (goes_on, lost) in [(true, None), (false, Some("recovered-6"))] {
+            let newest = catalogue(&[&begin[..], &[create("later", 1)]].concat());
+            let (made, notes) = cut(&then, &[(1, ahead.clone())], Some(&at(newest, goes_on, false))).unwrap();
+            let wanted: Vec<_> =
+                ["kept"].into_iter().chain(lost).chain(["silent"]).map(String::from).collect();
+            assert_eq!(names(&made), wanted, "{notes:?}");
+            assert!(dropped(&made).starts_with(&[5]) && made.next_number() == LogNumber(7));
+            assert_eq!(notes.len(), 3, "{notes:?}");
+            assert!(notes.iter().any(|note| note.contains("log later was created after")), "{notes:?}");
+        }
+        // The catalogue at the time is discarded: the groups show which logs are newer, if their ends are stored.
+        let all = catalogue(&[&begin[..], &[create("later", 1)]].concat());
+        let of = RestoredGroup { opened_at_end: LogNumber(5), ..group(11, 4, &[1, 3, 4]) };
+        let newest = catalogue(&[&begin[..], &[create("later", 1)]].concat());
+        let alive = RestoredGroup { opened_at_end: LogNumber(5), ..group(11, 4, &[1, 2, 3, 4]) };
+        let later = RestoredGroup { is_later: true, ..alive.clone() };
+        // One that was deleted in between was alive, if the group's own state is not later, too.
+        for (of, wanted) in [(alive, "recovered-2"), (later, "kept")] {
+            let newest = catalogue(&[&begin[..], &[create("later", 1)]].concat());
+            let (made, notes) = cut(&all, &[(1, of)], Some(&at(newest, true, true))).unwrap();
+            assert!(names(&made).contains(&wanted.into()), "{notes:?}");
+            assert_eq!(names(&made).len() + dropped(&made).len(), 4, "{notes:?}");
+        }
+        let (made, notes) = cut(&all, &[(1, of)], Some(&at(newest, true, true))).unwrap();
+        assert_eq!(
+            (names(&made), notes.len()),
+            (vec!["dropped".into(), "kept".into(), "silent".into()], 1),
+            "{notes:?}"
+        );
+        // Without the catalogue nothing says when a log was created.
+        let lost = at(Catalogue::default(), false, false);
+        let (made, _) = cut(&Catalogue::default(), &[(1, group(11, 3, &[1, 3]))], Some(&lost)).unwrap();
+        assert_eq!(names(&made), ["recovered-1", "recovered-3"]);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::replica::queue::inbox::AdminRequest;
 use crate::replica::queue::proposals::Command;
 use crate::sync::completion::Ticket;
 use crate::sync::pause;
-use crate::types::Index;
+use crate::types::{Index, Timestamp};
 use std::sync::{PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -199,6 +199,63 @@ pub(crate) fn catalogue_of(reader: &dyn Fn(Start) -> Result<Reader>, first: Inde
         catalogue.apply(parsed(&record)?);
     }
     Ok(catalogue)
+}
+
+/// The catalogue of a system log that does not change, as it was at a time: with everything that was written by then. If nothing that is
+/// left says how it was then, its oldest state, and the time of that. The log begins with record `first`; `begin` is the record and the
+/// time with which what is there begins, at `first` or a few records before it, in the same entry.
+///
+/// # Errors
+/// As [`catalogue_of`].
+pub(crate) fn catalogue_at(
+    reader: &dyn Fn(Start) -> Result<Reader>,
+    first: Index,
+    begin: (Index, Timestamp),
+    time: Timestamp,
+) -> Result<(Catalogue, Option<Timestamp>)> {
+    let mut catalogue = Catalogue::default();
+    if catalogue.next() < first {
+        let oldest = oldest_snapshot(reader, first)?;
+        let oldest =
+            oldest.ok_or_else(|| malformed(first, "the catalogue before it is in no whole snapshot"))?;
+        catalogue = oldest.catalogue().map_err(|why| malformed(first, why))?;
+        // The time of the last record that the snapshot knows. It may have been written later.
+        let of = match catalogue.next() {
+            next if next > first => time_of(reader, next.previous())?,
+            _ if begin.0 < first => time_of(reader, first)?,
+            _ => Some(begin.1),
+        };
+        if let Some(of) = of.filter(|of| *of > time) {
+            return Ok((catalogue, Some(of)));
+        }
+    }
+    let mut reader = reader(Start::Index(catalogue.next()))?;
+    while let Some(record) = reader.next_record()?.filter(|record| record.timestamp <= time) {
+        catalogue.apply(parsed(&record)?);
+    }
+    Ok((catalogue, None))
+}
+
+/// The oldest whole snapshot behind which all records are there, of those from `first` on.
+fn oldest_snapshot(reader: &dyn Fn(Start) -> Result<Reader>, first: Index) -> Result<Option<SnapshotParts>> {
+    let (mut parts, mut reader) = (SnapshotParts::default(), reader(Start::Index(first))?);
+    while let Some(record) = reader.next_record()? {
+        if let CatalogueRecord::Part(part) = parsed(&record)?
+            && parts.push(part)
+        {
+            let whole = std::mem::take(&mut parts);
+            if whole.next() >= Some(first) {
+                return Ok(Some(whole));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The time of a record. None: there is no such record.
+fn time_of(reader: &dyn Fn(Start) -> Result<Reader>, index: Index) -> Result<Option<Timestamp>> {
+    let mut reader = reader(Start::Index(index))?;
+    Ok(reader.next_record()?.map(|record| record.timestamp))
 }
 
 /// A record of the system log.

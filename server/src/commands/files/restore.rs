@@ -27,7 +27,7 @@ Examples:
       A log without a cluster, which `chiplog serve` of node 1 serves; other servers join it with
       `chiplog member add`.
   chiplog restore /backup/2026-11-23 ./before --to-time 2026-11-23T11:59:00Z
-      The log as it was at that time.
+      The log as it was at that time; of a cluster, the default log and all named logs.
   chiplog restore /backup/2026-11-23 ./before --to-index 41200
       The log as it was when record 41200 was its last.
 
@@ -38,8 +38,10 @@ JSON fields:
   notes  what `chiplog tier fetch` said of the backup, if it made it: what it does not have, and why
   left_out {\"first\", \"last\"}, only if --to-index is inside an append, which is left out then
   With --check also files, bytes and made (ms since 1970) of the backup.
-  Of a cluster also named_logs (how many), and in notes a text for each named log that is not as it was. With
-  --check only log_id, logs (how many), files, bytes, seconds, notes.";
+  Of a cluster also named_logs (how many), and in notes a text for each named log that is not as it was.
+  With --to-time also later: logs whose state at that time is discarded, and which are as of a later time
+  (each with name, timestamp in ms since 1970, time).
+  With --check, of a cluster only log_id, logs (how many), files, bytes, seconds, notes.";
 
 /// Make a log of a backup, all of it or up to a record or a time; or verify the backup.
 ///
@@ -51,9 +53,13 @@ JSON fields:
 /// new id, so that clients, copies and replicas of the old log do not mistake it for theirs. --keep-log-id
 /// keeps the id, if nothing is left of the old log.
 ///
-/// The backup of a cluster with named logs, which `chiplog tier fetch` makes, is restored whole: DIR is then a
-/// server's data directory, with the default log and all named logs. Each of them has a new id. Named logs that
-/// come back empty or without their names are listed.
+/// The backup of a cluster with named logs, which `chiplog tier fetch` makes, is restored with all of its logs, to
+/// its end or to a time: DIR is then a server's data directory, with the default log and all named logs. Each of
+/// them has a new id. Named logs that come back empty or without their names are listed. To a time, each group of
+/// named logs ends with what its own leaders had written by then: the clocks of different leaders differ, so the
+/// groups agree as well as these clocks do. Batches that were appended together are never separated. Logs that
+/// were created later are left out. Logs that were deleted later are there. If the catalogue's state at that time is
+/// discarded, its oldest state is taken, and the command says so: logs that were deleted in between lose their names.
 ///
 /// The members of the old cluster are not restored. `chiplog serve` of node 1 makes a new cluster of the log,
 /// which other servers join.
@@ -192,11 +198,7 @@ fn restore(backup: &Backup, dir: &Path, args: &Restore, started: Instant, ui: &U
     let restored = backup.restore(dir, &options, &mut |done, _| bar.set_position(done));
     let restored =
         restored.map_err(|error| match args.to_time.filter(|_| error.kind() == ErrorKind::OutOfRange) {
-            Some(time) => {
-                let what =
-                    format!("the backup has no record of {} or before; nothing was made", format::time(time));
-                Failure::new(ErrorKind::OutOfRange, what)
-            }
+            Some(time) => nothing_by(time),
             None => error.into(),
         })?;
     bar.finish_and_clear();
@@ -217,6 +219,12 @@ fn restore(backup: &Backup, dir: &Path, args: &Restore, started: Instant, ui: &U
     )?;
     left_out.iter().for_each(|what| ui.note(what));
     Ok(())
+}
+
+/// The error if there was nothing yet at a time.
+fn nothing_by(time: Timestamp) -> Failure {
+    let what = format!("the backup has no record of {} or before; nothing was made", format::time(time));
+    Failure::new(ErrorKind::OutOfRange, what)
 }
 
 fn check(backup: &Backup, started: Instant, ui: &Ui) -> Result<()> {

@@ -1,13 +1,15 @@
-//! `chiplog restore` of a backup of a cluster: a server's data directory with the default log and all named logs.
+//! `chiplog restore` of a backup of a cluster: a server's data directory with the default log and all named logs, as of its end or of a
+//! time.
 
-use super::{Restore, RestoreSummary};
+use super::{Restore, RestoreSummary, nothing_by};
 use crate::commands::files::backup::records;
 use crate::commands::files::tier::{ended, show_notes};
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::format;
 use crate::common::output::Ui;
-use chiplog::backup::ClusterBackup;
+use chiplog::backup::{ClusterBackup, LaterPart};
+use chiplog::{ErrorKind, Timestamp};
 use chiplog_net::wire::ids::to_hex;
 use serde::Serialize;
 use std::path::Path;
@@ -21,6 +23,39 @@ struct ClusterSummary {
     named_logs: u64,
     ends_early: bool,
     notes: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    later: Option<Vec<Later>>,
+}
+
+/// A log of which the state at the time asked for is discarded.
+#[derive(Serialize)]
+struct Later {
+    name: String,
+    timestamp: u64,
+    time: String,
+}
+
+impl Later {
+    fn new(part: &LaterPart) -> Self {
+        Self { name: part.name.clone(), timestamp: part.timestamp.get(), time: format::time(part.timestamp) }
+    }
+
+    /// Says what is not as it was at the time.
+    fn note(&self, asked: Timestamp) -> String {
+        let Self { name, time, .. } = self;
+        let effect = match name.as_str() {
+            "system" => {
+                "logs that were deleted in between have lost their names, and are called recovered-NUMBER; logs that were created in \
+                 between can be there, without records"
+            }
+            "default" => "the default log has no records",
+            _ => "the named logs in it have no records",
+        };
+        format!(
+            "{name}: its state at {} is discarded, and it is as of {time}, the oldest that is left: {effect}",
+            format::time(asked)
+        )
+    }
 }
 
 /// The backup as it is shown after a check.
@@ -36,12 +71,14 @@ struct CheckedCluster {
 }
 
 pub(super) fn run(args: &Restore, started: Instant, ui: &Ui) -> Result<Exit> {
-    let given = [
-        ("--to-index", args.to_index.is_some()),
-        ("--to-time", args.to_time.is_some()),
-        ("--keep-log-id", args.keep_log_id),
-        ("--segment-bytes", args.segment_bytes.is_some()),
-    ];
+    if args.to_index.is_some() {
+        let dir = args.backup.display();
+        return Err(Failure::usage(format!(
+            "{dir} is a backup of a cluster, and each log of it counts its records by itself: no index is one of all of them. Give \
+             --to-time, or restore the backup of one log, such as {dir}/default, to an index"
+        )));
+    }
+    let given = [("--keep-log-id", args.keep_log_id), ("--segment-bytes", args.segment_bytes.is_some())];
     if let Some((option, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
         let dir = args.backup.display();
         return Err(Failure::usage(format!(
@@ -51,7 +88,7 @@ pub(super) fn run(args: &Restore, started: Instant, ui: &Ui) -> Result<Exit> {
     let backup = ClusterBackup::open(&args.backup)?;
     match &args.dir {
         Some(dir) => {
-            restore(&backup, dir, started, ui)?;
+            restore(&backup, dir, args.to_time, started, ui)?;
             Ok(Exit::Ok)
         }
         None => {
@@ -61,17 +98,34 @@ pub(super) fn run(args: &Restore, started: Instant, ui: &Ui) -> Result<Exit> {
     }
 }
 
-fn restore(backup: &ClusterBackup, dir: &Path, started: Instant, ui: &Ui) -> Result<()> {
+fn restore(
+    backup: &ClusterBackup,
+    dir: &Path,
+    to: Option<Timestamp>,
+    started: Instant,
+    ui: &Ui,
+) -> Result<()> {
     let bar = ui.progress(Some(2 * backup.bytes()), "restoring");
-    let restored = backup.restore(dir, &mut |done, _| bar.set_position(done))?;
+    let restored = backup.restore(dir, to, &mut |done, _| bar.set_position(done));
+    let restored = restored.map_err(|error| match to.filter(|_| error.kind() == ErrorKind::OutOfRange) {
+        Some(time) => nothing_by(time),
+        None => error.into(),
+    })?;
     bar.finish_and_clear();
+    let later: Vec<Later> = restored.later.iter().map(Later::new).collect();
+    let told = to.into_iter().flat_map(|time| later.iter().map(move |part| part.note(time)));
+    let told: Vec<String> = told.collect();
+    // Each of them is asked for and not there.
+    told.iter().for_each(|note| ui.warn(note));
     let summary = ClusterSummary {
         default: RestoreSummary::new(&restored.default, started.elapsed()),
         named_logs: restored.named_logs,
         ends_early: backup.ends_early(),
-        notes: restored.notes,
+        notes: restored.notes.into_iter().chain(told.iter().cloned()).collect(),
+        later: to.map(|_| later),
     };
-    show_notes(&summary.notes, summary.ends_early, ui);
+    let others = summary.notes.len() - told.len();
+    show_notes(&summary.notes[..others], summary.ends_early, ui);
     ui.result(&summary, |summary| {
         format!(
             "restored {} as log {}: {}; and {}, in {}",
