@@ -448,6 +448,33 @@ fn catalogue_whose_state_is_discarded_comes_back_as_of_a_later_time() {
     logs.close().unwrap();
 }
 
+/// Objects begin with the first record: how a group was before that is told by none, and the result says so.
+#[test]
+fn group_as_of_a_time_before_its_first_record_is_of_a_later_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::new(dir.path());
+    for name in ["last-1", "last-2", "sealed", "gone"] {
+        cluster.create(name);
+    }
+    let time = between();
+    cluster.logs.seal("sealed").unwrap();
+    cluster.logs.delete("gone").unwrap();
+    let last = cluster.stage();
+    let ids = cluster.ids();
+    let backup =
+        ClusterBackup::fetch(&*whole(&ids, &last), &ids, &[], dir.path().join("backup"), &mut |_, _| {})
+            .unwrap();
+    let told = backup.restore(dir.path().join("data"), Some(time), &mut |_, _| {}).unwrap();
+    let later: Vec<&str> = told.later.iter().map(|part| part.name.as_str()).collect();
+    assert_eq!((&later[..], told.named_logs), (&["group-1", "group-2"][..], 3));
+    assert!(told.later.iter().all(|part| part.timestamp > time), "{:?}", told.later);
+    assert!(told.notes.len() == 1 && told.notes[0].ends_with("are not there: gone"), "{:?}", told.notes);
+    let options = LogsOptions::default().options(options());
+    let logs = Logs::open(dir.path().join("data/named"), options).unwrap();
+    assert_eq!(logs.get("last-1").unwrap().append(b"first").unwrap(), Index(1));
+    logs.close().unwrap();
+}
+
 /// A default log whose records of that time are discarded has none, and no index is given twice.
 #[test]
 fn log_whose_records_are_discarded_comes_back_without_them() {

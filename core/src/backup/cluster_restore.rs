@@ -137,18 +137,18 @@ impl ClusterBackup {
         let of_catalogue = known.later.map(|timestamp| LaterPart { name: CATALOGUE_PART.into(), timestamp });
         let mut later = Vec::from_iter(of_catalogue);
         let mut has_any = known.later.is_none() && known.catalogue.next() > Index(1);
-        let mut restore = |name: String, backup: &Backup, at: &Path| {
+        // `had_any`: whether it had something by that time, as far as the catalogue says.
+        let mut restore = |name: String, backup: &Backup, at: &Path, had_any: bool| {
             let bytes = backup.info().bytes;
             let made = &mut |done: u64, _| progress(before + done.min(bytes), 2 * total);
             let end = to.map_or(RestoreTo::End, RestoreTo::Timestamp);
             let restored = backup.restore_into(&disk_at(at, true)?, end, made)?;
             before += bytes;
             has_any |= restored.first <= restored.last;
-            let is_later = later_state(backup, to)?;
-            if let Some((timestamp, Index(2..))) = is_later {
-                later.push(LaterPart { name, timestamp });
-            }
-            Ok::<_, Error>((restored, is_later.is_some()))
+            let state = later_state(backup, to)?;
+            let told = state.filter(|(_, next)| had_any || *next > Index(1));
+            later.extend(told.map(|(timestamp, _)| LaterPart { name, timestamp }));
+            Ok::<_, Error>((restored, state.is_some()))
         };
         let mut groups = BTreeMap::new();
         let nothing = None;
@@ -166,7 +166,8 @@ impl ClusterBackup {
                             "it holds one log on its own, and no named logs",
                         ));
                     }
-                    let (restored, is_later) = restore(group_part(number), backup, &at)?;
+                    let had_any = known.catalogue.logs_in(number) > 0;
+                    let (restored, is_later) = restore(group_part(number), backup, &at, had_any)?;
                     let logs = match to {
                         Some(_) => Still::look(&disk_at(&at, false)?)?.logs,
                         None => newest.clone(),
@@ -196,7 +197,7 @@ impl ClusterBackup {
         write_catalogue(&system_dir(&named), &catalogue)?;
         let named_logs = catalogue.len() as u64;
         let default = match &self.default {
-            Some(backup) => restore(DEFAULT_PART.into(), backup, dir)?.0,
+            Some(backup) => restore(DEFAULT_PART.into(), backup, dir, true)?.0,
             None => Restored {
                 log_id: make_empty(dir)?,
                 first: Index(1),

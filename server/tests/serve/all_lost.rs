@@ -365,7 +365,7 @@ fn catalogue_that_was_shortened_later_is_said_to_be_of_a_later_time() {
     let notes = restored["notes"].as_array().unwrap();
     let says = |text: &str| notes.iter().any(|note| note.as_str().unwrap().contains(text));
     assert!(says("its state at") && says("is called recovered-2: it was deleted later"), "{restored}");
-    assert!(says("created after that time are left out: many-"), "{restored}");
+    assert!(says("opened after that time are left out: many-"), "{restored}");
 }
 
 fn manifest_line(text: &str, name: &str) -> String {

@@ -15,10 +15,10 @@
 //! | the catalogue at that time says | the group says | the log |
 //! |---|---|---|
 //! | it exists | it opened it later | comes back empty: as it was |
-//! | it exists, and this catalogue is of a later time | it opened it after the time asked for | was created after that time: it is left out |
+//! | it exists, and this catalogue is of a later time | it opened it after the time asked for | is left out: it was created after that time, or shortly before |
 //! | it exists | it had dropped it by then | is not there |
 //! | nothing, and the rest shows that it was created later | it is there | is dropped by the group's leader |
-//! | it was deleted, and this catalogue is of a later time | it is there | gets the name `recovered-NUMBER`: it was deleted later |
+//! | it was deleted, and this catalogue is of a later time | it is there | gets the name `recovered-NUMBER`: it was deleted later, or shortly before |
 //!
 //! Invariants: a new log gets a number that no group ever had; each log and each group has an id that none had before.
 //!
@@ -28,9 +28,6 @@ use super::{Catalogue, CatalogueEntry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{Index, LogId, LogNumber};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// How many names a note has, of logs that have the same outcome.
-const NAMES_SHOWN: usize = 5;
 
 /// The state of a restored group.
 #[derive(Clone, Debug)]
@@ -139,13 +136,16 @@ impl Catalogue {
             made.add(name.clone(), CatalogueEntry { number: *number, id: new_id()?, group });
         }
         if !dropped.is_empty() {
-            let names = some_of(&dropped);
+            let names = dropped.join(", ");
             notes.push(format!(
-                "logs that the oldest states of their groups do not have are not there: {names}"
+                "logs that were deleted before the oldest states that are left of their groups are not there: {names}"
             ));
         }
         if !newer.is_empty() {
-            notes.push(format!("logs that were created after that time are left out: {}", some_of(&newer)));
+            notes.push(format!(
+                "logs that their groups opened after that time are left out: {}",
+                newer.join(", ")
+            ));
         }
         Ok(())
     }
@@ -182,7 +182,9 @@ impl Catalogue {
                 None if !made.by_number.contains_key(number) => {
                     let name = made.unused_name(*number);
                     let why = match was_known {
-                        true => "it was deleted later, and the catalogue does not have its name any more",
+                        true => {
+                            "it was deleted, perhaps before that time, and the catalogue does not have its name any more"
+                        }
                         false => "the backup does not have its name",
                     };
                     notes.push(format!("log {number} of group {group} is called {name}: {why}"));
@@ -212,15 +214,6 @@ impl Catalogue {
             name.push('-');
         }
         name
-    }
-}
-
-/// The first of these names, and how many there are beyond them.
-fn some_of(names: &[&str]) -> String {
-    let shown = names.iter().take(NAMES_SHOWN).copied().collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(NAMES_SHOWN) {
-        0 => shown,
-        others => format!("{shown}, and {others} more"),
     }
 }
 
