@@ -447,6 +447,18 @@ fn limit_is_changed_while_a_member_is_down() {
     assert_eq!(change(&cast, LogOption::SessionsMax, Some(8)), unknown, "its segments may lack room");
     assert_eq!(change(&cast, LogOption::ObjectBytes, Some(1 << 20)), unknown, "of a newer version");
     assert_eq!(change(&cast, LogOption::RetentionAge, Some(1 << 41)), Ok(()));
+    // One of an option that an earlier change waits with keeps its turn, and its own time-out.
+    let leader = cast.log(cast.leader());
+    let both = [(LogOption::SessionsMax, Some(8)), (LogOption::RetentionAge, Some(1 << 42))];
+    let waits = leader.submit_set_log_options(&both, PATIENCE).unwrap();
+    let late = leader.set_log_options(&[(LogOption::RetentionAge, None)], patience);
+    assert_eq!(late.map_err(|error| error.kind()), unknown);
+    assert_eq!(change(&cast, LogOption::RetentionBytes, Some(1 << 20)), Ok(()), "of another option");
+    assert!(waits.poll().is_none());
+    let options = cast.options(3, Bootstrap::Existing, cast.network.transport(), small());
+    cast.logs[2] = Some(Log::open(cast.dirs[2].path(), options).unwrap());
+    waits.wait().unwrap();
+    assert_eq!(cast.log(cast.leader()).log_options().get(LogOption::RetentionAge), Some(1 << 42));
 }
 
 /// Every replica writes the entries of the leader: one whose segments are too small for a record would stop all

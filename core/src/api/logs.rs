@@ -359,7 +359,7 @@ impl Logs {
             if group.logs().get(entry.number).is_none() && group.replica_leads() {
                 match self.open_up_to(&group, entry.group, entry.number) {
                     // The next leader opens it.
-                    Err(error) if matches!(error.kind(), ErrorKind::NotLeader | ErrorKind::Unavailable) => {}
+                    Err(error) if is_for_later(&error) => {}
                     opened => opened?,
                 }
             }
@@ -558,6 +558,11 @@ fn info(name: &str, entry: &CatalogueEntry, group: Option<&Log>) -> LogInfo {
         sealed: state.is_some_and(|state| state.sealed),
         elsewhere: group.is_none(),
     }
+}
+
+/// Whether the logs of a group can be opened a moment later, perhaps by its next leader.
+fn is_for_later(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotLeader | ErrorKind::Unavailable | ErrorKind::Busy)
 }
 
 /// Opens logs in their group that are not there, in this order, behind the log `after`: few writes and syncs carry them all. Returns

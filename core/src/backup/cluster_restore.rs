@@ -54,13 +54,13 @@ pub struct RestoredCluster {
     pub named_logs: u64,
     /// The changes, for people: what the backup does not have, and named logs that come back empty, or without their names.
     pub notes: Vec<String>,
-    /// Logs of which the state at the time asked for is discarded. They come back as of a later one.
+    /// Logs of which nothing stored says how they were at the time asked for. They come back as of a later one.
     pub later: Vec<LaterPart>,
 }
 
 /// A log that was restored as of a later time than the one asked for, because nothing that is left says how it was then. The catalogue
-/// has the names of that later time: logs that were deleted in between come back as `recovered-NUMBER`. The default log, or a group, has
-/// no record then, and continues with the next index.
+/// has the names of that later time: logs that were deleted in between come back as `recovered-NUMBER`, if their groups have their state at
+/// the time asked for. The default log, or a group, has no record then, and continues with the next index.
 ///
 /// ```
 /// # fn show(part: &chiplog::backup::LaterPart) {
@@ -144,8 +144,8 @@ impl ClusterBackup {
             let end = to.map_or(RestoreTo::End, RestoreTo::Timestamp);
             let restored = backup.restore_into(&disk_at(at, true)?, end, made)?;
             before += bytes;
-            has_any |= restored.first <= restored.last;
             let state = later_state(backup, to)?;
+            has_any |= state.is_none() && restored.last > Index(0); // also if all of it was discarded by then
             let told = state.filter(|(_, next)| had_any || *next > Index(1));
             later.extend(told.map(|(timestamp, _)| LaterPart { name, timestamp }));
             Ok::<_, Error>((restored, state.is_some()))

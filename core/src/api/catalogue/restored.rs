@@ -16,7 +16,7 @@
 //! |---|---|---|
 //! | it exists | it opened it later | comes back empty: as it was |
 //! | it exists, and this catalogue is of a later time | it opened it after the time asked for | is left out: it was created after that time, or shortly before |
-//! | it exists | it had dropped it by then | is not there |
+//! | it exists | it had dropped it by then, or by its oldest state, which is later | is not there |
 //! | nothing, and the rest shows that it was created later | it is there | is dropped by the group's leader |
 //! | it was deleted, and this catalogue is of a later time | it is there | gets the name `recovered-NUMBER`: it was deleted later, or shortly before |
 //!
@@ -107,7 +107,6 @@ impl Catalogue {
         new_id: &mut dyn FnMut() -> Result<LogId>,
         notes: &mut Vec<String>,
     ) -> Result<()> {
-        let (mut newer, mut dropped) = (Vec::new(), Vec::new());
         for (number, name) in &self.by_number {
             let Some(CatalogueEntry { group, .. }) = self.names.get(name).copied() else { continue };
             let has = groups.get(&group);
@@ -115,7 +114,9 @@ impl Catalogue {
             if let Some(has) = has.filter(|has| is_missing && *number <= has.opened) {
                 match cut {
                     None => notes.push(format!("log {name} was deleted, which the catalogue did not know yet")),
-                    Some(_) if has.is_later => dropped.push(name.as_str()),
+                    Some(_) if has.is_later => notes.push(format!(
+                        "log {name} is not there: it was deleted before the oldest state that is left of group-{group}"
+                    )),
                     Some(_) => notes.push(format!(
                         "log {name} is not there: by the clock of its leader group-{group} had dropped it by then"
                     )),
@@ -125,7 +126,7 @@ impl Catalogue {
             // Its group opened it after the time.
             let is_newer = is_missing && cut.is_some() && has.is_some_and(|has| *number <= has.opened_at_end);
             if is_newer && cut.is_some_and(|cut| cut.is_later) {
-                newer.push(name.as_str());
+                notes.push(format!("log {name} is left out: group-{group} opened it after that time"));
                 continue;
             }
             if is_missing && !is_newer {
@@ -134,18 +135,6 @@ impl Catalogue {
                 ));
             }
             made.add(name.clone(), CatalogueEntry { number: *number, id: new_id()?, group });
-        }
-        if !dropped.is_empty() {
-            let names = dropped.join(", ");
-            notes.push(format!(
-                "logs that were deleted before the oldest states that are left of their groups are not there: {names}"
-            ));
-        }
-        if !newer.is_empty() {
-            notes.push(format!(
-                "logs that their groups opened after that time are left out: {}",
-                newer.join(", ")
-            ));
         }
         Ok(())
     }

@@ -4,7 +4,9 @@
 //! - a name decides only once a majority has confirmed it: a new leader can lack the newest records of the catalogue;
 //! - creations beside each other get no more places than a group has.
 
-use super::{CONFIRM_TIMEOUT, LOOK_INTERVAL, LogInfo, Logs, drop_in, info, meant, pass_over_in};
+use super::{
+    CONFIRM_TIMEOUT, LOOK_INTERVAL, LogInfo, Logs, drop_in, info, is_for_later, meant, pass_over_in,
+};
 use crate::api::catalogue::{CatalogueEntry, CatalogueRecord, check_name};
 use crate::api::log::Log;
 use crate::error::{Error, ErrorKind, Result};
@@ -53,7 +55,7 @@ impl Logs {
         let entry = self.add_entry(name, beside)?;
         match self.open_entry(&entry) {
             // It is created. The leader of its group opens it, or the next one.
-            Err(error) if matches!(error.kind(), ErrorKind::NotLeader | ErrorKind::Unavailable) => {
+            Err(error) if is_for_later(&error) => {
                 self.find(name, Some(entry.id), CONFIRM_TIMEOUT).map_err(|error| half_created(name, &error))
             }
             opened => opened.map_err(|error| half_created(name, &error)),

@@ -109,8 +109,8 @@ impl Published {
         self.shortage.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The failure of what has failed longest to go to the object store from here. None: the last attempts succeeded, or were made long before
-    /// `now`.
+    /// Of the failures to store something from here, the one that has lasted longest. None: the last attempts succeeded, or were made long
+    /// before `now`.
     pub(crate) fn store_failure(&self, now: Timestamp) -> Option<StoreFailure> {
         let failures = self.store_failures.lock().unwrap_or_else(PoisonError::into_inner);
         failures.iter().flatten().filter(|failure| failure.counts(now)).min_by_key(|f| f.since).cloned()

@@ -1,4 +1,4 @@
-//! Options of the log: a leader changes them once all other members have reported that they know them.
+//! Options of the log: a leader changes them once all other members are known to know them.
 //!
 //! ```text
 //! leader                                      members
@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A replica of an older version would not understand the command, and would have to stop. A replica whose segments are
-//! too small for the records that an option allows could not write them, and commits would stop. So each change sends
+//! too small for the records that an option allows could not write them, and commits would stop. So such a change sends
 //! new requests: an answer is void once the node's program or options may have been replaced.
 //!
 //! A change for which the members need neither another version nor room does not wait for answers: all that count know what the log
@@ -138,8 +138,10 @@ impl Replica {
             change.completer.answer(Outcome::Failed(Error::new(ErrorKind::Busy, what)));
             return Ok(());
         }
-        if change.version > FORMAT_VERSION_SECOND {
-            self.option_changes.know.clear(); // members of an older version may have answered
+        if change.version > FORMAT_VERSION_SECOND && !change.needs_no_answers(self.known_version()) {
+            // Members of an older version may have answered.
+            self.option_changes.know.clear();
+            self.option_changes.asked = None;
         }
         self.option_changes.pending.push(change);
         self.set_options_once_known(now, plan)
@@ -194,7 +196,8 @@ impl Replica {
             "node {node} did not answer, and may run a version that does not know {unknown}; nothing was changed; start it, or \
              remove it from the cluster"
         );
-        self.give_up_options(now, ErrorKind::Unsupported, &what, is_unknown);
+        // Also those that wait for an earlier change of the same option.
+        self.give_up_options(now, ErrorKind::Unsupported, &what, |_| true);
         Ok(())
     }
 
@@ -300,7 +303,7 @@ impl Replica {
         self.all_members().into_iter().try_for_each(|member| {
             match self.option_changes.know.get(&member.node) {
                 Some(bytes) => set.check_room_of(member.node, *bytes, changed, &self.options),
-                None => Ok(()), // this node itself
+                None => Ok(()), // this node itself, or nothing changes that takes room
             }
         })
     }

@@ -146,8 +146,8 @@ impl Replica {
             self.lockstep(now, plan)?;
         }
         let command = match command {
-            // Of logs that are opened together one was refused, or was lost with the leadership of then. None behind it may be opened:
-            // it could not be opened any more.
+            // Of logs that are opened together one was refused, or was lost when an earlier leader was deposed. None behind it may be
+            // opened: it could not be opened any more.
             Command::OpenAfter { after, .. }
                 if self.refusal().is_none() && self.sequencer.logs().opened() < after =>
             {

@@ -26,7 +26,7 @@ use tonic::transport::{Channel, Endpoint};
 
 /// The default of HTTP/2 is 16 KiB, and each frame costs a system call.
 const FRAME_BYTES: u32 = 256 << 10;
-/// This number of streams have a connection each, so that they use several processors.
+/// Up to this number of streams, each has its own connection, so that they use several processors.
 const SPREAD: usize = 4;
 /// The most append streams of a connection: one less than a server allows windows.
 const STREAMS_MAX: usize = 15;

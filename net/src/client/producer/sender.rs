@@ -188,8 +188,8 @@ impl SenderTask {
 
     async fn send_until_done(&mut self) {
         loop {
-            if self.unacked.is_empty() {
-                self.connection = None; // no stream is open
+            if self.unacked.is_empty() && self.accumulator.oldest().is_none() {
+                self.connection = None; // it has no stream, and nothing to send
             }
             if self.unacked.is_empty() && !self.accumulator.wait_for_work().await {
                 if let Some(session) = self.stamp.session.or(self.retired) {
@@ -231,7 +231,6 @@ impl SenderTask {
             if idle_at.is_some_and(|idle_at| idle_at <= Instant::now()) {
                 drop(requests);
                 let _ = timeout(END_STREAM, answers.message()).await; // else HTTP/2 cancels the stream
-                self.connection = None;
                 return Ok(());
             }
             let silent_at = after(self.progress, self.options.request_timeout);

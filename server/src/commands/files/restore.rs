@@ -39,7 +39,7 @@ JSON fields:
   left_out {\"first\", \"last\"}, only if --to-index is inside an append, which is left out then
   With --check also files, bytes and made (ms since 1970) of the backup.
   Of a cluster also named_logs (how many), and in notes a text for each named log that is not as it was.
-  With --to-time also later: logs whose state at that time is discarded, and which are as of a later time
+  With --to-time also later: logs whose state at that time is not stored, and which are as of a later one
   (each with name, timestamp in ms since 1970, time).
   With --check, of a cluster only log_id, logs (how many), files, bytes, seconds, notes.";
 

@@ -52,7 +52,7 @@ impl Later {
             _ => "the named logs in it have no records",
         };
         format!(
-            "{name}: its state at {} is discarded, and it is as of {time}, the oldest that is left: {effect}",
+            "{name}: nothing that is stored says how it was at {}, and it is as of {time}: {effect}",
             format::time(asked)
         )
     }
