@@ -189,17 +189,6 @@ fn seed_2033_repairs_an_opening_behind_a_jump() {
     assert!(report.counts.of(Fault::Repair) > 0);
 }
 
-/// All members had discarded an entry that a replica needed for its repair, and the replica said so. Another one had been removed, ran on for
-/// a while, and had the entry in its files: the check took it to be there.
-#[test]
-fn seed_2350_removed_replica_does_not_count_as_having_an_entry() {
-    let report = run(2350);
-    assert!(report.violation.is_none(), "{}", report.violation.unwrap());
-    let says_so = |why: &&str| why.contains("all others have discarded what it lacks");
-    assert!(report.excuses.keys().any(says_so), "{:?}", report.excuses);
-    assert!(report.counts.of(Fault::Remove) > 0);
-}
-
 /// The story that `make sim SEED=n` prints is that of the very run.
 #[test]
 fn listening_changes_nothing() {
