@@ -221,10 +221,12 @@ fn bugs(seeds: Range<u64>, only: Option<u32>) -> Result<ExitCode> {
                     NAMED_LOGS_FROM.. => Plan::of(*seed).logs > 0,
                     _ => true,
                 };
-                let seeds: Vec<u64> = seeds.clone().filter(can_find).collect();
-                let runs = |seed| seeds.iter().take_while(|s| **s <= seed).count();
-                let first = || many::first(&seeds, many::processors(), |r| r.violation.clone());
-                planted(bug.number, first)
+                let mut seeds: Vec<u64> = seeds.clone().filter(can_find).collect();
+                if let Some(at) = seeds.iter().position(|seed| Some(*seed) == bug.seed) {
+                    seeds[..=at].rotate_right(1);
+                }
+                let runs = |found| seeds.iter().take_while(|seed| **seed != found).count() + 1;
+                planted(bug.number, || many::first(&seeds, many::processors(), |r| r.violation.clone()))
                     .map(|(seed, violation)| (format!("{seed:>8} {:>6}", runs(seed)), violation.what))
             }
         };

@@ -30,24 +30,18 @@ pub(crate) fn each(seeds: &[u64], threads: usize, mut take: impl FnMut(Report)) 
     });
 }
 
-/// Runs ascending seeds until `found` returns something for one; returns the lowest such seed.
+/// Runs seeds, in their order, until `found` returns something for one; returns the first such seed.
 pub(crate) fn first<T>(
     seeds: &[u64],
     threads: usize,
     found: impl Fn(&Report) -> Option<T>,
 ) -> Option<(u64, T)> {
     for some in seeds.chunks(threads.max(1)) {
-        let mut best = None;
-        each(some, threads, |report| {
-            let seed = report.plan.seed;
-            if let Some(what) = found(&report)
-                && best.as_ref().is_none_or(|(other, _)| *other > seed)
-            {
-                best = Some((seed, what));
-            }
-        });
-        if best.is_some() {
-            return best;
+        let mut all = Vec::new();
+        each(some, threads, |report| all.extend(found(&report).map(|what| (report.plan.seed, what))));
+        let place = |seed: u64| some.iter().position(|other| *other == seed);
+        if let Some(best) = all.into_iter().min_by_key(|(seed, _)| place(*seed)) {
+            return Some(best);
         }
     }
     None
