@@ -40,10 +40,13 @@ type Acknowledged = Vec<(Instant, Index, u64)>;
 /// The named log that is appended to, if there are any.
 const NAMED: &str = "log-0";
 
+/// The default.
+const ELECTION_TIMEOUT: &str = "cluster.election_timeout_millis=1000";
+
 /// Starts three servers with default settings, and kills the leader by SIGKILL. `logs`: named logs in one group, of which one
 /// is appended to; 0: the default log.
 pub(crate) fn failover(bench: &Bench, logs: usize) -> Result<Failover> {
-    let settings: &[&str] = if logs > 0 { &["groups=1"] } else { &[] };
+    let settings: &[&str] = if logs > 0 { &[ELECTION_TIMEOUT, "groups=1"] } else { &[ELECTION_TIMEOUT] };
     let mut servers = Servers::start(&bench.own, &bench.dir, 3, settings)?;
     let addresses = servers.addresses();
     let stop = Arc::new(AtomicBool::new(false));
