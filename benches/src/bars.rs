@@ -48,6 +48,9 @@ pub(crate) enum Name {
     SmallBatchesReplicated,
     /// 128 appenders over 1,000 named logs: at least 0.8 of one log, at most 1.3 times its processor time
     ManyW1,
+    /// The same on three replicas, durable on two of them
+    #[value(name = "many_w1_three")]
+    ManyW1Three,
     /// 10,000 named logs are created in 10 s
     ManyCreate,
     /// 10,000 named logs without activity: a hundredth of a core, 64 MiB, no thread each
@@ -123,6 +126,7 @@ pub(crate) fn measure(bench: &Bench, sizes: &Sizes, which: Name) -> Result<Vec<B
         Name::OneVoter => one_voter(bench),
         Name::SmallBatchesReplicated => small_batches_replicated(bench),
         Name::ManyW1 => many::appends(bench),
+        Name::ManyW1Three => many::appends_on_three(bench),
         Name::ManyCreate => many::create(bench, sizes),
         Name::ManyIdle => many::idle(bench, sizes),
         Name::ManyOpen => many::open(bench, sizes),

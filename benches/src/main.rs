@@ -28,6 +28,7 @@ mod data;
 mod engine;
 mod machine;
 mod many;
+mod many_replicas;
 mod measure;
 mod net;
 mod raw;

@@ -21,7 +21,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Threads that append in the cases of this file.
-const APPENDERS: usize = 128;
+pub(crate) const APPENDERS: usize = 128;
 /// The named logs of most cases.
 pub(crate) const LOGS: usize = 1000;
 
@@ -122,7 +122,7 @@ impl Drop for ScratchLogs {
 }
 
 /// Creates `count` logs from 16 threads: creations share their syncs, as appends do.
-fn create_all(logs: &Logs, count: usize) -> Result<Vec<Log>> {
+pub(crate) fn create_all(logs: &Logs, count: usize) -> Result<Vec<Log>> {
     const CREATORS: usize = 16;
     thread::scope(|scope| {
         let creators: Vec<_> = (0..CREATORS)

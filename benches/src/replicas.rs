@@ -20,8 +20,16 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Longer than any stall of a busy machine: an election is not what is measured.
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A cluster whose replicas are all in this process, each in a directory of its own. Its leader stays: a disk that is slow, or a
-/// processor that others use, makes figures worse and does not end the measurement.
+/// The options of a replica, if its leader is to stay: a disk that is slow, or a processor that others use, makes figures worse and
+/// does not end the measurement.
+pub(crate) fn stays(node: NodeId, bootstrap: Bootstrap, network: &MemoryNetwork) -> ClusterOptions {
+    let mut cluster = ClusterOptions::new(node, bootstrap, network.transport());
+    cluster.slow_disk_sync = None;
+    cluster.election_timeout = ELECTION_TIMEOUT;
+    cluster
+}
+
+/// A cluster whose replicas are all in this process, each in a directory of its own. Its leader stays.
 #[derive(Debug)]
 pub(crate) struct Replicas {
     logs: Vec<Log>,
@@ -39,10 +47,7 @@ impl Replicas {
         }
         let network = MemoryNetwork::new();
         let open = |node: u64, bootstrap: Bootstrap| {
-            let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
-            cluster.slow_disk_sync = None;
-            cluster.election_timeout = ELECTION_TIMEOUT;
-            let options = options.clone().cluster(cluster);
+            let options = options.clone().cluster(stays(NodeId(node), bootstrap, &network));
             let dir = path.join(format!("node-{node}"));
             Log::open(&dir, options).with_context(|| format!("opening {}", dir.display()))
         };

@@ -91,6 +91,8 @@ fn every_bar_is_measured() {
         "many_w1_cpu",
         "many_w1_two_groups",
         "many_w1_two_groups_cpu",
+        "many_w1_three",
+        "many_w1_three_cpu",
         "many_create",
         "many_idle",
         "many_idle_memory",

@@ -6,34 +6,39 @@ use crate::bar::{Bar, Side, bar};
 use crate::cases::Bench;
 use crate::data::RECORD_BYTES;
 use crate::many as logs;
+use crate::many_replicas;
 use crate::measure::{MIB, median, ratio};
 use crate::report::number;
 use crate::run::Sizes;
+use crate::workload::Outcome;
 use anyhow::Result;
 
 pub(super) fn appends(bench: &Bench) -> Result<Vec<Bar>> {
-    let mut bars = Vec::new();
-    for (name, cpu, groups) in
-        [("many_w1", "many_w1_cpu", 1), ("many_w1_two_groups", "many_w1_two_groups_cpu", 2)]
-    {
-        let seen = logs::appends(bench, RECORD_BYTES, groups)?;
-        let (figures, limits) = (logs::per_second(&seen.many), logs::per_second(&seen.one));
-        let middle = |values: &[f64]| median(values.iter().copied());
-        let note = format!(
-            "{} named logs, groups: {groups}; limit: one log; blocks of {:.0} KiB",
-            logs::LOGS,
-            median(seen.blocks.iter().map(|blocks| blocks.mean_bytes() as f64)) / 1024.0
-        );
-        let values = (middle(&figures), middle(&limits));
-        bars.push(bar(name, values, "/s", ratio(&figures, &limits), Side::AtLeast(0.8), note));
-        let each = |outcomes: &[crate::workload::Outcome]| {
-            median(outcomes.iter().map(crate::workload::Outcome::cpu_micros_each))
-        };
-        let note = "processor time of an append, with that of the threads that append".to_owned();
-        let values = (each(&seen.many), each(&seen.one));
-        bars.push(bar(cpu, values, "us", seen.cpu_ratio(), Side::AtMost(1.3), note));
-    }
+    let one = logs::appends(bench, RECORD_BYTES, 1)?;
+    let two = logs::appends(bench, RECORD_BYTES, 2)?;
+    let mut bars = appends_of("many_w1", &one, "groups: 1; limit: one log");
+    bars.extend(appends_of("many_w1_two_groups", &two, "groups: 2; limit: one log"));
     Ok(bars)
+}
+
+pub(super) fn appends_on_three(bench: &Bench) -> Result<Vec<Bar>> {
+    let seen = many_replicas::appends(bench, logs::APPENDERS, RECORD_BYTES)?;
+    Ok(appends_of("many_w1_three", &seen, "three replicas in this process; limit: one log on three"))
+}
+
+/// The bars of appends a second and of the processor time of each.
+fn appends_of(name: &str, seen: &logs::Many, how: &str) -> Vec<Bar> {
+    let (figures, limits) = (logs::per_second(&seen.many), logs::per_second(&seen.one));
+    let middle = |values: &[f64]| median(values.iter().copied());
+    let blocks = median(seen.blocks.iter().map(|blocks| blocks.mean_bytes() as f64)) / 1024.0;
+    let note = format!("{} named logs, {how}; blocks of {blocks:.0} KiB", logs::LOGS);
+    let values = (middle(&figures), middle(&limits));
+    let rate = bar(name, values, "/s", ratio(&figures, &limits), Side::AtLeast(0.8), note);
+    let each = |outcomes: &[Outcome]| median(outcomes.iter().map(Outcome::cpu_micros_each));
+    let note = "processor time of an append, with that of the threads that append".to_owned();
+    let values = (each(&seen.many), each(&seen.one));
+    let cpu = bar(&format!("{name}_cpu"), values, "us", seen.cpu_ratio(), Side::AtMost(1.3), note);
+    vec![rate, cpu]
 }
 
 pub(super) fn create(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
@@ -89,7 +94,7 @@ pub(super) fn scan(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
 
 pub(super) fn fair(bench: &Bench) -> Result<Vec<Bar>> {
     let (alone, beside) = logs::fair(bench, RECORD_BYTES)?;
-    let p99 = |outcome: &crate::workload::Outcome| outcome.latencies.summary().p99;
+    let p99 = |outcome: &Outcome| outcome.latencies.summary().p99;
     let values = (p99(&beside), p99(&alone));
     let note = "p99 of 8 quiet logs beside a log with 65,536 appends in flight; limit: alone".to_owned();
     Ok(vec![bar("many_fair", values, "us", values.0 / values.1, Side::AtMost(3.0), note)])
@@ -112,9 +117,7 @@ pub(super) fn disks(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
     let seen = logs::disks(bench, &sizes.disks, RECORD_BYTES)?;
     let (figures, limits) = (logs::per_second(&seen.two), logs::per_second(&seen.one));
     let middle = |values: &[f64]| median(values.iter().copied());
-    let p50 = |outcomes: &[crate::workload::Outcome]| {
-        median(outcomes.iter().map(|outcome| outcome.latencies.summary().p50))
-    };
+    let p50 = |outcomes: &[Outcome]| median(outcomes.iter().map(|outcome| outcome.latencies.summary().p50));
     let note = format!(
         "{} named logs in two groups on two disks; limit: on one of them; p50 {} us, on one {} us",
         logs::LOGS,
