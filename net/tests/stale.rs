@@ -202,14 +202,15 @@ async fn silent_leader_does_not_delay_readers() {
     let (leader, follower) = (trio.leader(0), trio.follower());
     let mut options = ReaderOptions::default();
     options.from = ReadFrom::Nearest(ZONES[follower as usize - 1].into());
-    options.keep_alive = Duration::from_millis(30);
+    // A reader that hears nothing for three times this long looks for another server, and then waits for the leader, too.
+    options.keep_alive = Duration::from_millis(300);
     let mut reader = client.reader_with(Start::First, options);
     assert_eq!(reader.next_record().await.unwrap().unwrap().index, Index(1));
     assert_eq!(reader.server(), Some(&*trio.address(follower)));
     let _silent = trio.silence(leader);
     for index in 2..5 {
         // Some keep-alives arrive meanwhile.
-        let nothing = tokio::time::timeout(Duration::from_millis(200), reader.next_record()).await;
+        let nothing = tokio::time::timeout(Duration::from_millis(700), reader.next_record()).await;
         assert!(nothing.is_err());
         trio.log(trio.leader(0)).append(b"more").unwrap();
         let record = tokio::time::timeout(PATIENCE, reader.next_record()).await.unwrap();
