@@ -114,6 +114,15 @@ fn older_records_of_each_log_are_read_from_the_object_store() {
         until_files_go(&logs, dir.path());
         let oldest = |logs: &Logs| log_of(logs, 3).first_index().get();
         assert_eq!(oldest(&logs), 1);
+        let fetched = || group(&logs).metrics().fetched_bytes;
+        // A file can go in between.
+        eventually("the first local record is in a file, and the one before is not", || {
+            let log = log_of(&logs, 3);
+            let first = log.first_local_index().unwrap();
+            let (before, here) = (fetched(), log.read(first).unwrap());
+            let is_here = here.data == record(3, first.get()) && fetched() == before;
+            is_here && log.read(first.previous()).is_ok() && fetched() > before
+        });
         for log in all() {
             read_all(log, &log_of(&logs, log), 1);
             read_all(log, &log_of(&logs, log), 77);

@@ -487,6 +487,24 @@ impl Log {
         *self.range().start()
     }
 
+    /// The first record in this replica's files; in an empty log, the index of the next append. Those before it, from
+    /// [`Log::first_index`] on, are in the object store ([`Options::object_store`]): reads fetch them from there. Blocks for the disk if
+    /// the log is one of several named ones.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+    /// log.append(b"x")?;
+    /// assert_eq!(log.first_local_index()?, log.first_index()); // without an object store all is here
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`: the oldest file cannot be read. `Closed`: the log was closed.
+    pub fn first_local_index(&self) -> Result<Index> {
+        self.view.first_in_files()
+    }
+
     /// The last committed record that can be read here; in an empty log `first_index - 1`. Never blocks.
     pub fn last_index(&self) -> Index {
         *self.range().end()

@@ -116,6 +116,19 @@ impl LogView {
         }
     }
 
+    /// The first record that is in a file, or will be.
+    ///
+    /// # Errors
+    /// Those of [`RunDirectories::first_in_files`].
+    pub(crate) fn first_in_files(&self) -> Result<Index> {
+        let first = match (self.segments.reads_objects(), self.log.is_none()) {
+            (false, _) => None,
+            (true, true) => self.segments.oldest().map(|oldest| oldest.base.next),
+            (true, false) => self.runs.first_in_files(self.log)?,
+        };
+        Ok(first.unwrap_or_default().max(self.positions.first()))
+    }
+
     /// The objects of the group in which record `index` is, in a copy of one log.
     pub(crate) fn older_at(&self, index: Index) -> Option<&GroupObjects> {
         self.older.get().filter(|_| self.log.is_none() && self.segments.is_before_files(index))

@@ -33,6 +33,14 @@ fn older_records_are_read_from_the_object_store() {
             files(dir.path(), ".seg") <= 8
         });
         assert_eq!(log.first_index().get(), 1);
+        // A file can go in between.
+        eventually("the first local record is in a file, and the one before is not", || {
+            let first = log.first_local_index().unwrap();
+            let fetched = || log.metrics().fetched_bytes;
+            let (before, here) = (fetched(), log.read(first).unwrap());
+            let is_here = here.data == record(first.get()) && fetched() == before;
+            is_here && log.read(first.previous()).is_ok() && fetched() > before
+        });
         assert_eq!(log.log_options().get(LogOption::ObjectBytes), Some(128 << 10));
         read_all(&log, 1);
         read_all(&log, 777);

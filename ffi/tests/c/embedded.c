@@ -76,6 +76,9 @@ static void append_and_read(void) {
     FINE(chiplog_log_poison_cause(log, &cause, &error));
     CHECK(cause == NULL);
     uint64_t last = 0;
+    uint64_t first_local = 0;
+    FINE(chiplog_log_first_local_index(log, &first_local, &error));
+    CHECK(first_local == 1);
     FINE(chiplog_log_barrier(log, LONG_MS, &last, &error));
     CHECK(last == 5);
     FINE(chiplog_log_wait_for(log, 5, 0, &error));

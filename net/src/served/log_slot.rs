@@ -400,9 +400,7 @@ impl LogSlot {
             let _place = place;
             look_up()
         });
-        looking_up
-            .await
-            .map_err(|_| Status::internal("the call was abandoned: the server is shutting down, or failed"))
+        looking_up.await.map_err(|_| abandoned())
     }
 
     /// Returns the replica that a call about replicas names: of the default log, of the system log, of a group by its
@@ -599,6 +597,11 @@ pub fn another_leader(log: &Log) -> Option<String> {
     let leader = replica.leader.filter(|leader| *leader != replica.node)?;
     let member = replica.members.into_iter().find(|m| m.node == leader)?;
     member.address.parse().ok().map(|a: Address| a.client)
+}
+
+/// The status of a call whose work was abandoned.
+pub(crate) fn abandoned() -> Status {
+    Status::internal("the call was abandoned: the server is shutting down, or failed")
 }
 
 /// Converts a log's error into a status, with the leader's address if the caller needs it.

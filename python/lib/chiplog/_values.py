@@ -149,6 +149,12 @@ class RemoteInfo:
     node: int = field(metadata=doc("The replica that answered."))
     leader: int | None = field(metadata=doc("The leader; None: unknown."))
     leader_address: str | None = field(metadata=doc("Where the leader serves clients; None: unknown."))
+    first_local: int | None = field(
+        metadata=doc(
+            "The first record in the files of that replica; those before it, from `first` on, are in the object store: "
+            "a read fetches them from there. None: it did not say; in what a `Watch` returns."
+        )
+    )
 
 
 @documented

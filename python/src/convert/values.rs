@@ -176,6 +176,7 @@ pub(crate) fn remote_info<'py>(py: Python<'py>, info: &RemoteInfo) -> Value<'py>
         node = info.node.get(),
         leader = info.leader.map(|node| node.get()),
         leader_address = info.leader_address.as_deref(),
+        first_local = info.first_local.map(|first| first.get()),
     );
     make(py, "RemoteInfo", &fields)
 }

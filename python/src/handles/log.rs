@@ -276,6 +276,15 @@ impl Log {
         Ticket::answer(self.log()?.submit_barrier(timeout).map_err(raise)?)
     }
 
+    /// Returns the first record in this replica's files; in an empty log, the index of the next append. Those before it are in the
+    /// object store: reads fetch them from there. Blocks for the disk, without the GIL, if the log is one of several named ones.
+    ///
+    /// Raises `CorruptError`, `IoError`: the oldest file cannot be read; `ClosedError`.
+    fn first_local_index(&self, py: Python<'_>) -> PyResult<u64> {
+        let log = self.log()?;
+        py.detach(|| log.first_local_index()).map(Index::get).map_err(raise)
+    }
+
     /// Waits until all records appended before the call can be read here. Returns the last index then; 0: none.
     ///
     /// `timeout`: seconds, from 0. Blocks, without the GIL; Ctrl-C ends the wait.

@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::Malformed;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, Kind, table_of};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
-use crate::store::format::logs::has_passed;
+use crate::store::format::logs::{has_passed, state_of};
 use crate::store::format::segment::Opening;
 use crate::store::segment::{Segment, SegmentData, Segments, Source};
 use crate::types::{EntryIndex, Index, LogNumber, SegmentId};
@@ -185,6 +185,19 @@ impl RunDirectories {
             (None, Some(error)) => Err(error), // the record would be in it
             (None, None) => Ok(None),
         }
+    }
+
+    /// The first record of a log that the files can have: those before it are before all files. None: the log was opened in the oldest file
+    /// or later, or there are no files.
+    ///
+    /// # Errors
+    /// `Corrupt`: the opening of the oldest file is damaged; `Io`.
+    pub(crate) fn first_in_files(&self, log: LogNumber) -> Result<Option<Index>> {
+        self.segments.undisturbed(|| {
+            let Some(oldest) = self.segments.oldest() else { return Ok(None) };
+            let state = in_opening(&self.segments.open(&oldest)?, |logs| state_of(logs, log))?;
+            Ok(state.map(|state| state.next))
+        })
     }
 
     /// As [`Self::holding`], of files. If one that can have the record cannot be read, that is an error: it is repaired, and objects may

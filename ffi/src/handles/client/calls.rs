@@ -56,6 +56,9 @@ pub struct chiplog_remote_info_t {
     pub log_id: [c_char; 40],
     /// Where the leader serves clients, `host:port`. Empty: unknown.
     pub leader_address: [c_char; 264],
+    /// The first record in the files of that replica. Those before it, from first on, are in the object store: a read fetches them
+    /// from there. 0: it did not say.
+    pub first_local: u64,
 }
 
 growing!(chiplog_remote_info_t);
@@ -70,6 +73,7 @@ fn shown(info: RemoteInfo) -> chiplog_remote_info_t {
         leader: info.leader.map_or(0, |node| node.get()),
         log_id: fixed(&to_hex(info.log_id.get())),
         leader_address: fixed(info.leader_address.as_deref().unwrap_or_default()),
+        first_local: info.first_local.map_or(0, |first| first.get()),
         ..Growing::zeros()
     }
 }

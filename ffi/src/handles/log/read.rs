@@ -40,6 +40,18 @@ pub unsafe extern "C" fn chiplog_log_read(
     entry_handle(error, records, "records", || get(log)?.read(index.into()))
 }
 
+/// Tells in `*index` the first record in this replica's files; in an empty log, the index of the next append. Those before it, from
+/// first_index on, are in the object store: reads fetch them from there.
+/// Ownership: borrowed. Any thread. Blocks for the disk if the log is one of several named ones. Errors: CORRUPT, IO, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_log_first_local_index(
+    log: *const chiplog_log_t,
+    index: *mut u64,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    entry_value(error, index, || get(log)?.first_local_index().map(Index::get))
+}
+
 /// Blocks until all records that were committed anywhere when the call began can be read here. `*last` (may be NULL)
 /// is then the last record. On a log on its own, all durable records count as committed.
 /// Ownership: borrowed. Any thread. Blocks. Errors: UNAVAILABLE, NOT_LEADER, POISONED, CLOSED, FORKED.

@@ -44,6 +44,9 @@ pub struct RemoteInfo {
     pub leader: Option<NodeId>,
     /// The leader's address for clients, if it is known.
     pub leader_address: Option<String>,
+    /// The first record in the files of that replica. Those before it, from `first` on, are in the object store: a read fetches them from
+    /// there. None: it did not say; in what [`Watch`] returns.
+    pub first_local: Option<Index>,
     /// Of a copy that reads objects: why its requests to the object store fail now. Not in what [`Watch`] returns.
     pub store_failure: Option<String>,
     /// Since when.
@@ -61,6 +64,7 @@ impl From<InfoResponse> for RemoteInfo {
             node: NodeId(reported.node),
             leader: (reported.leader_node > 0).then_some(NodeId(reported.leader_node)),
             leader_address: (!reported.leader.is_empty()).then_some(reported.leader),
+            first_local: (reported.first_local > 0).then_some(Index(reported.first_local)),
             store_failing_since: (!reported.store_failure.is_empty())
                 .then_some(Timestamp(reported.store_failing_since_nanos / 1_000_000)),
             store_failure: (!reported.store_failure.is_empty()).then_some(reported.store_failure),

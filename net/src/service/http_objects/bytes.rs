@@ -15,7 +15,7 @@ use super::range::{Selected, select};
 use crate::listener::auth::methods::OBJECTS;
 use crate::listener::auth::tokens::Payer;
 use crate::listener::stalled_calls::PaidFor;
-use crate::served::log_slot::{LogSlot, status_of};
+use crate::served::log_slot::{LogSlot, abandoned, status_of};
 use crate::service::store_access::{READ_BYTES_MAX, Stage, StoreAccess, pieces};
 use crate::service::zero_copy::paid;
 use crate::wire::status::from_status;
@@ -184,11 +184,6 @@ async fn find(log: &Log, number: u64) -> Result<Option<LogObject>, Status> {
     let found = spawn_blocking(move || reading.stored_objects(number, 1)).await.map_err(|_| abandoned())?;
     let mut found = found.map_err(|error| status_of(log, &error))?;
     Ok(found.pop().filter(|object| object.number == number))
-}
-
-/// The status of a call whose work was abandoned.
-pub(super) fn abandoned() -> Status {
-    Status::internal("the call was abandoned: the server is shutting down, or failed")
 }
 
 /// The status of a request for an object that the log does not have.

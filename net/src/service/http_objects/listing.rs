@@ -6,6 +6,7 @@
 //! Must not know: tokens, sockets.
 
 use crate::listener::plain_http::json_text;
+use crate::served::log_slot::abandoned;
 use crate::wire::ids::to_hex;
 use crate::wire::status::to_status;
 use bytes::Bytes;
@@ -123,7 +124,7 @@ fn pieces(listing: Listing) -> impl Stream<Item = Result<Bytes, Status>> + Send 
     stream::try_unfold(listing, |mut listing| async move {
         // The rows of old objects can be in the object store alone.
         let making = spawn_blocking(move || (listing.piece(), listing));
-        let (piece, listing) = making.await.map_err(|_| super::bytes::abandoned())?;
+        let (piece, listing) = making.await.map_err(|_| abandoned())?;
         Ok(piece?.map(|text| (Bytes::from(text), listing)))
     })
 }

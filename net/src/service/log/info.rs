@@ -54,9 +54,12 @@ pub(super) fn info(log: &Log) -> InfoResponse {
     }
 }
 
-/// The same once; of a copy also whether its object store works. A server's status has that of a server.
+/// The same once, with the first record in the files; of a copy also whether its object store works. A server's status has that of a
+/// server. Blocks for the disk.
 pub(super) fn info_of(host: &LogSlot, log: &Log) -> InfoResponse {
     let mut response = info(log);
+    // The log can begin later by now.
+    response.first_local = log.first_local_index().map_or(0, |first| first.get().max(response.first));
     if log.status().follows
         && let Some(failure) = host.store_failure()
     {

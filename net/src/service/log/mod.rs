@@ -24,7 +24,7 @@ use crate::listener::memory_budget::{Budget, Ledger};
 use crate::served::call_places::{CallPlace, CallPlaces};
 use crate::served::caller::Caller;
 use crate::served::gauges::{Counted, Open};
-use crate::served::log_slot::{DEFAULT_LOG, LogSlot, meant, status_of};
+use crate::served::log_slot::{DEFAULT_LOG, LogSlot, abandoned, meant, status_of};
 use crate::wire::proto::v1::log_server::Log as Service;
 use crate::wire::proto::v1::{
     AppendRequest, CloseSessionRequest, CloseSessionResponse, DiscardRequest, DiscardResponse, InfoRequest,
@@ -151,7 +151,7 @@ impl LogService {
         });
         match done.await {
             Ok(result) => result.map_err(|e| status_of(&of, &e)),
-            Err(_) => Err(Status::internal("the call was abandoned: the server is shutting down, or failed")),
+            Err(_) => Err(abandoned()),
         }
     }
 }
@@ -228,7 +228,9 @@ impl Service for LogService {
             let timeout = self.options.barrier_timeout;
             self.answer(&caller, &log, |log| log.submit_barrier(timeout)).await?;
         }
-        Ok(Response::new(info::info_of(&self.host, &log)))
+        let host = self.host.clone();
+        let info = tokio::task::spawn_blocking(move || info::info_of(&host, &log)).await;
+        Ok(Response::new(info.map_err(|_| abandoned())?))
     }
 
     async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {

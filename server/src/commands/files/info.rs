@@ -36,8 +36,9 @@ JSON fields:
   writer          {\"pid\", \"command\"}; null: not open for writing, or servers
   unproven        records after the last one that a killed writer left: sound, and durable once the
                   log is opened for writing; 0 while it is open
-  in_object_store {\"first\", \"last\"}: records that are in an object store alone, before the first one
-                  here; null: none, or servers
+  in_object_store {\"first\", \"last\"}: records that are in an object store alone: of a directory those
+                  before the first one here, of servers those before the first one in the files of the
+                  server that answers, which fetches them for readers; null: none
   whole_objects   {\"objects\", \"bytes\"}: objects of an object store that are kept whole in the
                   directory (option fill_bytes); null for servers
   bytes_on_disk   size of the directory's files, prepared segments included; null for servers
@@ -285,6 +286,9 @@ fn local(dir: &Path) -> Result<Shown> {
 fn remote(servers: &Servers, connect: &Connect, stale: bool, ui: &Ui) -> Result<Shown> {
     let remote = Remote::connect(servers, connect, ui)?;
     let info = remote.info(stale)?;
+    let in_object_store = info.first_local.filter(|first_local| *first_local > info.first);
+    let in_object_store = in_object_store
+        .map(|first_local| Stored { first: info.first.get(), last: first_local.previous().get() });
     let records = info.last.next().get().saturating_sub(info.first.get());
     let mut newest = None;
     if records > 0 {
@@ -309,7 +313,7 @@ fn remote(servers: &Servers, connect: &Connect, stale: bool, ui: &Ui) -> Result<
         last_time: newest.map(format::time),
         writer: None,
         unproven: 0,
-        in_object_store: None,
+        in_object_store,
         whole_objects: None,
         bytes_on_disk: None,
         replica: None,
