@@ -131,6 +131,7 @@ const HOUSES: &[House] = &[
             "checks",
             "reads",
             "many",
+            "many_replicas",
             "tier",
             "tier_object",
             "net::wire",

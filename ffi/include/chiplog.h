@@ -1309,6 +1309,11 @@ typedef struct {
    * Where the leader serves clients, `host:port`. Empty: unknown.
    */
   char leader_address[264];
+  /**
+   * The first record in the files of that replica. Those before it, from first on, are in the object store: a read fetches them
+   * from there. 0: it did not say.
+   */
+  uint64_t first_local;
 } chiplog_remote_info_t;
 
 /**
@@ -1835,6 +1840,15 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_log_read(const chiplog_log_t *log,
                                   uint64_t index,
                                   chiplog_records_t **records,
                                   chiplog_error_t **error);
+
+/**
+ * Tells in `*index` the first record in this replica's files; in an empty log, the index of the next append. Those before it, from
+ * first_index on, are in the object store: reads fetch them from there.
+ * Ownership: borrowed. Any thread. Blocks for the disk if the log is one of several named ones. Errors: CORRUPT, IO, CLOSED.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_first_local_index(const chiplog_log_t *log,
+                                               uint64_t *index,
+                                               chiplog_error_t **error);
 
 /**
  * Blocks until all records that were committed anywhere when the call began can be read here. `*last` (may be NULL)

@@ -19,7 +19,7 @@ pub struct Bug {
     pub what: &'static str,
     /// The directed scenario that finds it; `None`: seeds find it.
     pub scenario: Option<&'static str>,
-    /// The seed that is tried first: it found the bug once. What a seed plays changes with the code.
+    /// The seed that is tried first: it has found the bug. A change of the code can change its run.
     pub seed: Option<u64>,
 }
 
