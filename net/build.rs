@@ -17,6 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .build_server(is_server)
         .bytes(".") // payloads are shared, not copied
         .extern_path(".logspec.AppendRequest", "crate::wire::logspec_request::AppendRequest") // hundreds of thousands of proposals
+        .extern_path(".chiplog.v1.AppendTogetherRequest", "crate::wire::proto::v1::AppendTogetherRequest") // with few batches
         .compile_fds(descriptors)?;
     Ok(())
 }

@@ -1317,6 +1317,20 @@ typedef struct {
 } chiplog_remote_info_t;
 
 /**
+ * A batch, and the named log of servers that it is appended to, as a client of that log.
+ */
+typedef struct {
+  /**
+   * A client of the log: see chiplog_client_of_log.
+   */
+  const chiplog_client_t *client;
+  /**
+   * The batch, of no session.
+   */
+  const chiplog_batch_t *batch;
+} chiplog_client_append_t;
+
+/**
  * Where and how a reader reads over the network. Fill it with chiplog_reader_options_init.
  */
 typedef struct {
@@ -2786,6 +2800,25 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_watch_next(chiplog_watch_t *watch,
  * Ownership: takes `watch`. Any thread. Does not block for long; see chiplog_client_close.
  */
 void chiplog_watch_close(chiplog_watch_t *watch);
+
+/**
+ * Appends `count` batches, up to 256, to named logs of one group of the same servers, all of them or none, and blocks until they
+ * are durable. No crash and no reader separates them. A log may occur more than once. `placed` (may be NULL) has room for `count`
+ * positions, in the same order. The batches are appended at most once: while it is certain that they were not appended, the call
+ * is repeated; an attempt without an outcome is not. Then wait some seconds, because a server can still have the request, and
+ * read the ends of the logs: all batches are there, or none.
+ * Ownership: all borrowed; a batch can be appended again. Any thread, many at once. Blocks for up to the timeout_ms of the first
+ * client; not in a callback on a client's thread.
+ * Errors: UNAVAILABLE, TIMEOUT: it is unknown whether the batches were appended. INVALID_ARGUMENT: the logs are of different
+ * groups (see `beside` of chiplog_client_create_log), one is no named log, a batch belongs to a session, or in a callback; TOO_LARGE:
+ * too many, or more than one log or a block takes; NOT_FOUND, SEALED: one of the logs takes no appends; NOT_LEADER: no leader of the
+ * group answered in time; BUSY, FULL; UNSUPPORTED: the leader runs an earlier version; CLOSED, FORKED: nothing was appended to any
+ * of them. UNAUTHENTICATED, PERMISSION_DENIED: the same, unless the token was revoked during the call.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_client_append_together(const chiplog_client_append_t *appends,
+                                                size_t count,
+                                                chiplog_appended_t *placed,
+                                                chiplog_error_t **error);
 
 /**
  * Fills options with their defaults. `size`: sizeof(chiplog_reader_options_t).

@@ -14,7 +14,7 @@ fn here() -> PathBuf {
 }
 
 /// The order of the sources for readers of the header. Further ones follow, by name.
-const ORDER: [&str; 29] = [
+const ORDER: [&str; 30] = [
     "abi/version",
     "abi/error",
     "abi/trace",
@@ -38,6 +38,7 @@ const ORDER: [&str; 29] = [
     "handles/logs/together",
     "handles/client/options",
     "handles/client/calls",
+    "handles/client/together",
     "handles/client/reader",
     "handles/producer",
     "handles/follower/options",

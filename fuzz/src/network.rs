@@ -86,6 +86,8 @@ const MESSAGES: &[(&str, Look)] = messages![
     v1::ObjectSizeResponse,
     v1::CutObjectsRequest,
     v1::CutObjectsResponse,
+    v1::AppendTogetherRequest,
+    v1::AppendTogetherResponse,
 ];
 
 fn look<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) {

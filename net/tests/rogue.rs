@@ -3,12 +3,13 @@
 
 mod served;
 
-use chiplog::{Batch, BatchBuilder, Durability, ErrorKind, Index, Sequence, Start};
+use chiplog::{Batch, BatchBuilder, Durability, Error, ErrorKind, Index, Sequence, Start};
 use chiplog_net::client::{Client, ClientOptions, Producer, ProducerOptions, ReadFrom, ReaderOptions};
 use chiplog_net::wire::proto::v1::append_response::Result as Outcome;
 use chiplog_net::wire::proto::v1::log_server::{Log, LogServer};
 use chiplog_net::wire::proto::v1::read_request::Start as Asked;
 use chiplog_net::wire::proto::v1::*;
+use chiplog_net::wire::status::{NOT_APPENDED, to_status};
 use served::PATIENCE;
 use served::client::{producing, quick};
 use std::pin::Pin;
@@ -42,6 +43,9 @@ struct Rogue {
     /// The answer to the n-th `Info`. None: no answer.
     on_info: Box<dyn Fn(usize) -> Option<Result<InfoResponse, Status>> + Send + Sync>,
     infos: AtomicUsize,
+    /// The answer to the n-th `AppendTogether`. None: no answer.
+    on_together: Box<dyn Fn(usize) -> Option<Result<AppendTogetherResponse, Status>> + Send + Sync>,
+    togethers: Arc<AtomicUsize>,
     /// Sessions as they were opened, from 7 on, and closed; and streams.
     calls: Arc<Mutex<Vec<String>>>,
     sessions: AtomicUsize,
@@ -73,6 +77,8 @@ impl Rogue {
             server_infos: AtomicUsize::new(0),
             on_info: Box::new(|_| None),
             infos: AtomicUsize::new(0),
+            on_together: Box::new(|_| None),
+            togethers: Arc::default(),
             calls: Arc::default(),
             sessions: AtomicUsize::new(7),
             connections: Arc::default(),
@@ -150,6 +156,16 @@ impl Log for Rogue {
             }
         });
         Ok(Response::new(Box::pin(tokio_stream::wrappers::ReceiverStream::new(answers))))
+    }
+
+    async fn append_together(
+        &self,
+        _: Request<AppendTogetherRequest>,
+    ) -> Result<Response<AppendTogetherResponse>, Status> {
+        match (self.on_together)(self.togethers.fetch_add(1, Ordering::Relaxed)) {
+            Some(answer) => answer.map(Response::new),
+            None => std::future::pending().await,
+        }
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
@@ -308,6 +324,72 @@ async fn another_revision_of_the_service_is_rejected() {
     rogue.on_server_info = Box::new(|_| about(2));
     let error = Client::connect(rogue.serve().await, quick()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+}
+
+/// Batches of several logs have no session: a repeated call would append them twice.
+#[tokio::test]
+async fn batches_of_several_logs_are_sent_again_only_if_that_is_safe() {
+    let certain = |kind: ErrorKind| to_status(&Error::new(kind, "not now"), None);
+    let marked = |kind: ErrorKind| {
+        let mut status = certain(kind);
+        status.metadata_mut().insert(NOT_APPENDED, "1".parse().unwrap());
+        status
+    };
+    let right = || AppendTogetherResponse { appended: vec![Appended { first: 5, count: 1, durability: 1 }] };
+    let short = || AppendTogetherResponse { appended: Vec::new() };
+    let none = || AppendTogetherResponse { appended: vec![Appended { first: 5, count: 2, durability: 1 }] };
+    type Way = (Option<Result<AppendTogetherResponse, Status>>, Result<Index, ErrorKind>, usize);
+    let ways: Vec<Way> = vec![
+        (Some(Err(certain(ErrorKind::NotLeader))), Ok(Index(5)), 2),
+        (Some(Err(certain(ErrorKind::Busy))), Ok(Index(5)), 2),
+        (Some(Err(marked(ErrorKind::Unavailable))), Ok(Index(5)), 2),
+        (Some(Err(certain(ErrorKind::Sealed))), Err(ErrorKind::Sealed), 1),
+        (Some(Err(certain(ErrorKind::Unavailable))), Err(ErrorKind::Unavailable), 1),
+        (Some(Err(certain(ErrorKind::Timeout))), Err(ErrorKind::Timeout), 1),
+        (Some(Err(certain(ErrorKind::Poisoned))), Err(ErrorKind::Unavailable), 1),
+        (Some(Err(Status::resource_exhausted("a proxy"))), Err(ErrorKind::Unavailable), 1),
+        (Some(Ok(short())), Err(ErrorKind::Unavailable), 1),
+        (Some(Ok(none())), Err(ErrorKind::Unavailable), 1),
+        (None, Err(ErrorKind::Unavailable), 1),
+    ];
+    let batch = BatchBuilder::new().push(b"x").unwrap().build().unwrap();
+    for (n, (first, expected, calls)) in ways.into_iter().enumerate() {
+        let mut rogue = Rogue::new();
+        let first = Mutex::new(Some(first));
+        rogue.on_together =
+            Box::new(move |_| first.lock().unwrap().take().unwrap_or_else(|| Some(Ok(right()))));
+        let counted = rogue.togethers.clone();
+        let mut options = quick();
+        options.attempt_timeout = Duration::from_millis(300);
+        let client = Client::connect(rogue.serve().await, options).await.unwrap();
+        let appended = Client::append_together(&[(&client, &batch)]).await;
+        let got = appended.as_ref().map(|appended| appended[0].first).map_err(|error| error.kind());
+        assert_eq!((got, counted.load(Ordering::Relaxed)), (expected, calls), "{n}: {appended:?}");
+        if let Err(error) = appended
+            && error.kind() != ErrorKind::Sealed
+        {
+            assert!(error.to_string().contains("it is unknown whether"), "{n}: {error}");
+        }
+    }
+}
+
+/// Whether a leader is missing or does not listen: nothing was sent, and the error says so.
+#[tokio::test]
+async fn batches_of_several_logs_that_no_leader_gets_are_certainly_not_appended() {
+    let (listeners, addresses) = two_places().await;
+    let [first, second] = listeners;
+    drop(second);
+    let mut rogue = Rogue::new();
+    let named = addresses.clone();
+    rogue.on_server_info = Box::new(move |_| of_two(1, &named, 2, 1));
+    rogue.serve_at(first);
+    let mut options = quick();
+    options.timeout = Duration::from_secs(1);
+    let client = Client::connect([addresses[0].clone()], options).await.unwrap();
+    let batch = BatchBuilder::new().push(b"x").unwrap().build().unwrap();
+    let error = Client::append_together(&[(&client, &batch)]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotLeader, "{error}");
+    assert!(error.to_string().contains("nothing was appended"), "{error}");
 }
 
 fn stored(first: u64, count: u64) -> StoredBatch {

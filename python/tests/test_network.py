@@ -1,6 +1,7 @@
 """Servers: clients, producers, readers, followers; and a leader that is killed."""
 
 import asyncio
+import itertools
 import pickle
 import threading
 import time
@@ -94,6 +95,38 @@ def created_once_ready(client: chiplog.Client, name: str) -> None:
             if time.monotonic() > end:
                 raise
             time.sleep(0.05)
+
+
+def test_batches_of_several_logs_are_appended_together_or_not_at_all(client: chiplog.Client) -> None:
+    created_once_ready(client, "pair/1")
+    client.create_log("pair/2", beside="pair/1")
+    one, two = client.of_log("pair/1"), client.of_log("pair/2")
+    appended = chiplog.Client.append_together([(one, [b"-5"]), (two, [b"+2", b"+3"]), (one, [b"."])], codec="lz4")
+    assert appended == [range(1, 2), range(1, 3), range(2, 3)]
+    assert chiplog.Client.append_together([]) == []
+
+    async def append() -> list[range]:
+        return await chiplog.Client.append_together_async([(two, [b"x"]), (one, [b"y"])])
+
+    assert asyncio.run(append()) == [range(3, 4), range(3, 4)]
+    with pytest.raises(RuntimeError):
+        chiplog.Client.append_together_async([(one, [b"x"])])
+    client.seal_log("pair/2")
+    with pytest.raises(chiplog.SealedError, match="pair/2"):
+        chiplog.Client.append_together([(one, [b"x"]), (two, [b"x"])])
+    with pytest.raises(chiplog.InvalidArgumentError, match="named log"):
+        chiplog.Client.append_together([(one, [b"x"]), (client, [b"x"])])
+    with pytest.raises(chiplog.InvalidArgumentError):
+        chiplog.Client.append_together([(one, [])])
+    with pytest.raises(chiplog.TooLargeError, match="256"):
+        chiplog.Client.append_together((one, [b"x"]) for _ in itertools.count())
+    with pytest.raises(TypeError, match=r"chiplog\.Client"):
+        chiplog.Client.append_together([(b"x", [b"x"])])  # type: ignore[list-item]
+    assert one.info().last == 3
+    assert [record.copy() for record in one.read(1)] == [b"-5", b".", b"y"]
+    one.close()
+    with pytest.raises(chiplog.ClosedError):
+        chiplog.Client.append_together([(one, [b"x"])])
 
 
 def test_named_logs_share_a_clients_connections(client: chiplog.Client) -> None:

@@ -485,6 +485,35 @@ impl Logs {
         Log::submit_together(appends, true)
     }
 
+    /// As [`Logs::submit_together`], but waits for room in the queue without blocking the thread, and without a time-out. For
+    /// async code, which has its own timers. If the future is dropped before it is ready, nothing was submitted.
+    ///
+    /// ```
+    /// # use chiplog::{BatchBuilder, Logs, LogsOptions};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let logs = Logs::open(dir.path(), LogsOptions::default())?;
+    /// # let from = logs.create("account-1")?;
+    /// # let to = logs.create_beside("account-2", "account-1")?;
+    /// # let batch = BatchBuilder::new().push(b"5")?.build()?;
+    /// # fn block_on<F: Future>(f: F) -> F::Output {
+    /// #     let mut f = std::pin::pin!(f);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop { if let std::task::Poll::Ready(r) = f.as_mut().poll(&mut context) { return r } }
+    /// # }
+    /// let tickets = block_on(logs.submit_together_when_room(&[(&from, &batch), (&to, &batch)]))?;
+    /// for ticket in tickets {
+    ///     assert_eq!(block_on(ticket)?.first.get(), 1);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Logs::submit_together`], but `Busy` only if one of the logs has used up its rate.
+    pub async fn submit_together_when_room(&self, appends: &[(&Log, &Batch)]) -> Result<Vec<Ticket>> {
+        self.check_are_here(appends)?;
+        Log::submit_together_when_room(appends).await
+    }
+
     fn check_are_here(&self, appends: &[(&Log, &Batch)]) -> Result<()> {
         appends.iter().try_for_each(|(log, _)| self.check_is_here(log))
     }

@@ -1,7 +1,9 @@
 //! Appends: of many threads, in sessions, to several logs together; which of them are refused.
 
 use crate::support::{group, numbered, open, options, records};
-use chiplog::{BatchBuilder, ErrorKind, Index, Log, Logs, LogsOptions, Ticket};
+use chiplog::{BatchBuilder, ErrorKind, Index, Log, LogOption, Logs, LogsOptions, Ticket};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 #[test]
@@ -140,6 +142,57 @@ fn batches_are_submitted_together_with_a_ticket_each() {
     }
     assert!(logs.submit_together(&[]).unwrap().is_empty());
     assert_eq!((a.last_index(), b.last_index(), stranger.last_index()), (Index(10), Index(6), Index(0)));
+}
+
+/// Async code waits for room as it does for one log. A future that is dropped while it waits has submitted nothing.
+#[test]
+fn batches_that_belong_together_wait_for_room_without_blocking() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::open(dir.path(), LogsOptions::default().options(group().queue_appends_max(2))).unwrap();
+    let a = logs.create("a").unwrap();
+    let b = logs.create_beside("b", "a").unwrap();
+    let batch = BatchBuilder::new().push(b"x").unwrap().build().unwrap();
+    let pair = [(&a, &batch), (&b, &batch)];
+    let mut context = Context::from_waker(Waker::noop());
+    let (mut tickets, mut dropped, mut waited) = (Vec::new(), 0, 0);
+    for n in 0..2_000 {
+        let mut submitting = pin!(logs.submit_together_when_room(&pair));
+        let mut submitted = submitting.as_mut().poll(&mut context);
+        if submitted.is_pending() && n % 2 == 0 {
+            dropped += 1;
+            continue;
+        }
+        while submitted.is_pending() {
+            waited += 1;
+            std::thread::yield_now();
+            submitted = submitting.as_mut().poll(&mut context);
+        }
+        let Poll::Ready(submitted) = submitted else { unreachable!() };
+        tickets.push(submitted.unwrap());
+    }
+    let submitted = tickets.len() as u64;
+    assert_eq!(submitted, 2_000 - dropped);
+    assert!(dropped > 0 && waited > 0, "the queue was never full");
+    for (n, pair) in (1..).zip(tickets) {
+        pair.into_iter().for_each(|ticket| assert_eq!(ticket.wait().unwrap().first, Index(n)));
+    }
+    assert_eq!((a.last_index(), b.last_index()), (Index(submitted), Index(submitted)));
+    let rate = LogOption::AppendBytesPerSecond;
+    b.set_log_options(&[(rate, Some(1))], Duration::from_secs(10)).unwrap();
+    b.append(&batch).unwrap();
+    let Poll::Ready(refused) = pin!(logs.submit_together_when_room(&pair)).poll(&mut context) else {
+        panic!("it waits")
+    };
+    let refused = refused.unwrap_err();
+    assert!(
+        refused.kind() == ErrorKind::Busy && refused.retry_after().is_some(),
+        "the rate of one of them: {refused}"
+    );
+    logs.close().unwrap();
+    let Poll::Ready(refused) = pin!(logs.submit_together_when_room(&pair)).poll(&mut context) else {
+        panic!("it waits")
+    };
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Closed);
 }
 
 /// The appends of a log with a long backlog keep their order; those of a quiet log overtake them.

@@ -152,6 +152,13 @@ impl Log for Way {
         Err(Status::unimplemented("append"))
     }
 
+    async fn append_together(
+        &self,
+        _: Request<AppendTogetherRequest>,
+    ) -> Result<Response<AppendTogetherResponse>, Status> {
+        Err(Status::unimplemented("append_together"))
+    }
+
     async fn discard(&self, _: Request<DiscardRequest>) -> Result<Response<DiscardResponse>, Status> {
         Err(Status::unimplemented("discard"))
     }

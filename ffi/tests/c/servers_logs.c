@@ -24,7 +24,39 @@ int main(int argc, char **argv) {
     FINE(chiplog_client_create_log(client, "users", NULL, &error));
     FINE(chiplog_client_create_log(client, "orders", "users", &error));
     FINE(chiplog_client_create_log(client, "other", NULL, &error));
+
+    /* Batches of several logs of a group, all of them or none. */
+    chiplog_client_t *pair[3] = {NULL, NULL, NULL};
+    FINE(chiplog_client_of_log(client, "users", &pair[0], &error));
+    FINE(chiplog_client_of_log(client, "orders", &pair[1], &error));
+    FINE(chiplog_client_of_log(client, "other", &pair[2], &error));
+    chiplog_builder_t *builder = NULL;
+    chiplog_batch_t *batch = NULL;
+    FINE(chiplog_builder_open(&builder, &error));
+    FINE(chiplog_builder_push(builder, "a", 1, &error));
+    FINE(chiplog_builder_push(builder, "b", 1, &error));
+    FINE(chiplog_builder_build(builder, &batch, &error));
+    chiplog_client_append_t appends[3] = {{pair[0], batch}, {pair[1], batch}, {pair[0], batch}};
+    chiplog_appended_t at[3];
+    FINE(chiplog_client_append_together(appends, 3, at, &error));
+    CHECK(at[0].first == 1 && at[1].first == 1 && at[2].first == 3 && at[2].count == 2);
+    FINE(chiplog_client_append_together(appends, 2, NULL, &error));
+    FINE(chiplog_client_append_together(NULL, 0, NULL, &error));
     FINE(chiplog_client_seal_log(client, "users", &error));
+    GIVES(CHIPLOG_SEALED, chiplog_client_append_together(appends, 2, at, &error));
+    appends[0].client = pair[2];
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_client_append_together(appends, 2, at, &error));
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_client_append_together(NULL, 1, at, &error));
+    appends[0].client = NULL;
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_client_append_together(appends, 2, at, &error));
+    chiplog_remote_info_t info = {.size = sizeof info};
+    FINE(chiplog_client_info(pair[1], &info, &error));
+    CHECK(info.last == 4);
+    chiplog_batch_close(batch);
+    chiplog_builder_close(builder);
+    for (int n = 0; n < 3; n++) {
+        chiplog_client_close(pair[n]);
+    }
     char names[1000] = "";
     FINE(chiplog_client_list_logs(client, NULL, one, names, &error));
     CHECK(strcmp(names, "orders other users! ") == 0);

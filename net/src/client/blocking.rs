@@ -17,7 +17,8 @@ use crate::client::own_thread;
 use crate::client::own_thread::{AtWork, For};
 use chiplog::internal::ForkGuard;
 use chiplog::{
-    Appended, Durability, Error, ErrorKind, Index, LogInfo, LogOption, LogOptions, Result, SessionId, Start,
+    Appended, Batch, Durability, Error, ErrorKind, Index, LogInfo, LogOption, LogOptions, Result, SessionId,
+    Start,
 };
 use std::fmt;
 use std::future::Future;
@@ -202,6 +203,16 @@ impl Client {
     /// Those of the async method.
     pub fn create_log_beside(&self, name: &str, other: &str) -> Result<LogInfo> {
         self.runtime.wait(self.client.create_log_beside(name, other))
+    }
+
+    /// See [`super::Client::append_together`]. The network work is done by the first client's thread.
+    ///
+    /// # Errors
+    /// Those of the async method.
+    pub fn append_together(appends: &[(&Self, &Batch)]) -> Result<Vec<Appended>> {
+        let Some((first, _)) = appends.first() else { return Ok(Vec::new()) };
+        let appends: Vec<_> = appends.iter().map(|(log, batch)| (&log.client, *batch)).collect();
+        first.runtime.wait(super::Client::append_together(&appends))
     }
 
     /// See [`super::Client::delete_log`].

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Client ─┬─ calls (info, discard, sessions) ──> the leader, retried until it answers or the deadline passes
+//!         ├─ append_together ──> the leader of the logs' group; retried only while it is certain that nothing was appended
 //!         ├─ Producer: accumulator ──> sender ──> append stream ──> the leader; unacknowledged batches are sent again
 //!         └─ RemoteReader <── read stream <── one replica; after a failure another one, at the same index
 //! ```
@@ -20,6 +21,7 @@ mod log_options;
 mod named_logs;
 mod producer;
 mod reader;
+mod together;
 
 pub use cluster::watch::{RemoteInfo, Watch};
 pub use credentials::tls::ClientTls;
@@ -136,6 +138,16 @@ struct Inner {
     servers: Servers,
     /// The client of the system log, once it was needed.
     system: OnceCell<Box<Client>>,
+}
+
+/// How an attempt of a call failed.
+enum Failed<'a> {
+    /// No server got it.
+    Unsent,
+    /// With this status.
+    Answered(&'a Status),
+    /// The server did not answer.
+    Unanswered,
 }
 
 /// A call in progress.
@@ -306,11 +318,26 @@ impl Client {
         request: Q,
         call: impl Fn(Shown, Q) -> Call<A>,
     ) -> Result<A> {
+        self.call_leader_while(attempt, request, call, |error, _| Ok(error)).await
+    }
+
+    /// The same, for a call that may not be repeated after every failure. `judge` returns the error of a failed attempt,
+    /// after which there may be another one, or as `Err` the error of the call.
+    async fn call_leader_while<Q: Clone, A>(
+        &self,
+        attempt: Duration,
+        request: Q,
+        call: impl Fn(Shown, Q) -> Call<A>,
+        judge: impl Fn(Error, Failed<'_>) -> Result<Error>,
+    ) -> Result<A> {
         let deadline = retry::deadline::within(self.options().timeout.max(attempt));
         let (min, max) = (self.options().backoff_min, self.options().backoff_max);
         let (mut backoff, mut search) = (Backoff::new(min, max), Backoff::searching(min, max));
         loop {
-            let leader = self.servers().leader(deadline).await?;
+            let leader = match self.servers().leader(deadline).await {
+                Ok(leader) => leader,
+                Err(error) => return Err(judge(error, Failed::Unsent)?),
+            };
             let until = deadline.min(retry::deadline::within(attempt));
             let connection = self.servers().connections().for_calls(&leader)?;
             let channel = self.servers().shown(&leader, connection.channel.clone())?;
@@ -320,15 +347,25 @@ impl Client {
                 () = watchdog.is_deposition(self, &asked, Instant::now()) => None,
             };
             let mut wait = &mut backoff;
-            let (error, hint) = match answered {
+            let status = match answered {
                 Some(Ok(answer)) => return Ok(answer.into_inner()),
-                Some(Err(status)) => (from_status(&status), leader_of(&status)),
+                Some(Err(status)) => Some(status),
                 // A silent server: the connection is dead, or the leader was cut off.
                 None => {
                     self.servers().connections().retire(&connection);
-                    (Error::new(ErrorKind::Unavailable, format!("{leader} did not answer in time")), None)
+                    None
                 }
             };
+            let (error, hint, failed) = match &status {
+                Some(status) => (from_status(status), leader_of(status), Failed::Answered(status)),
+                None => {
+                    let silent =
+                        Error::new(ErrorKind::Unavailable, format!("{leader} did not answer in time"));
+                    (silent, None, Failed::Unanswered)
+                }
+            };
+            // The next call looks for the leader again.
+            let error = judge(error, failed).inspect_err(|_| self.servers().depose(&leader))?;
             match ErrorClass::of(error.kind()) {
                 ErrorClass::Fatal => return Err(error),
                 ErrorClass::Retriable => {}
@@ -340,7 +377,7 @@ impl Client {
                     }
                 }
             }
-            let wait = wait.next();
+            let wait = wait.next().max(error.retry_after().unwrap_or_default());
             if Instant::now() + wait >= deadline {
                 return Err(error);
             }

@@ -23,7 +23,7 @@ use tonic::transport::server::Connected;
 pub enum Open {
     /// Connections of clients.
     Connections,
-    /// Streams that append, of all services.
+    /// Streams that append, of all services, and calls that append to several logs.
     Appends,
     /// Streams that read, of all services.
     Reads,

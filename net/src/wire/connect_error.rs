@@ -154,6 +154,11 @@ pub(crate) fn is_unconnected(error: &(dyn Error + 'static)) -> bool {
     })
 }
 
+/// Whether a call was not sent, because there is no connection for it.
+pub(crate) fn is_unsent(error: &(dyn Error + 'static)) -> bool {
+    chain(error).any(|cause| cause.is::<tonic::ConnectError>())
+}
+
 /// An error and its causes, the nearest first.
 fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |error: &&'a (dyn Error + 'static)| {

@@ -27,6 +27,9 @@ pub const FIRST: &str = "chiplog-first";
 /// server has no object store.
 pub const LASTING: &str = "chiplog-lasting";
 
+/// Metadata of a failed call of `AppendTogether`: `1` if none of its batches is in a log. Without it that is unknown.
+pub const NOT_APPENDED: &str = "chiplog-not-appended";
+
 /// Metadata of a failed call, of kind busy: how long to wait before it is made again, in milliseconds.
 pub const RETRY_AFTER: &str = "chiplog-retry-after-ms";
 
@@ -59,7 +62,6 @@ pub fn code_of(kind: ErrorKind) -> Code {
 }
 
 /// Whether a submitted append that failed with this kind may be in the log. With any other kind it is not.
-#[cfg(feature = "server")]
 pub(crate) fn leaves_unknown(kind: ErrorKind) -> bool {
     matches!(
         kind,
@@ -90,6 +92,20 @@ pub fn to_status(error: &Error, leader: Option<&str>) -> Status {
         metadata.insert(LEADER, leader);
     }
     status
+}
+
+/// Marks the status of a call of which no batch is in a log.
+#[cfg(feature = "server")]
+pub(crate) fn not_appended(mut status: Status) -> Status {
+    status.metadata_mut().insert(NOT_APPENDED, MetadataValue::from_static("1"));
+    status
+}
+
+/// Whether a failed call of `AppendTogether` certainly appended nothing: the server says so, or never got it.
+pub(crate) fn has_appended_nothing(status: &Status) -> bool {
+    let is_said = status.metadata().get(NOT_APPENDED).is_some_and(|value| value == "1");
+    let is_unsent = || std::error::Error::source(status).is_some_and(connect_error::is_unsent);
+    is_said || is_stranger(status) || is_unsent()
 }
 
 /// Converts a status into the log's error. A foreign status, such as that of a broken connection, is mapped by its

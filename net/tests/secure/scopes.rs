@@ -13,8 +13,8 @@ use chiplog_net::wire::proto::v1::admin_client::AdminClient;
 use chiplog_net::wire::proto::v1::log_client::LogClient;
 use chiplog_net::wire::proto::v1::read_request::Start as From;
 use chiplog_net::wire::proto::v1::{
-    AppendRequest, AppendResponse, CreateLogRequest, InfoRequest, ListLogsRequest, ReadRequest,
-    StatusRequest, WatchRequest,
+    AppendRequest, AppendResponse, AppendTogetherRequest, CreateLogRequest, InfoRequest, ListLogsRequest,
+    LogBatch, ReadRequest, StatusRequest, WatchRequest,
 };
 use chiplog_net::wire::status::from_status;
 use prost::Message as _;
@@ -76,11 +76,20 @@ fn batch() -> Bytes {
     BatchBuilder::new().push(b"x").unwrap().build().unwrap().as_bytes().clone()
 }
 
+const TOGETHER: &str = "/chiplog.v1.Log/AppendTogether";
+
 /// Calls any method with a request whose first field is this text, and waits for the first answer. A text on its own is
 /// encoded as the first field of a message.
 async fn call(channel: &Channel, token: &str, method: &'static str, first: &str) -> Result<(), Status> {
     let mut client = tonic::client::Grpc::new(channel.clone());
     client.ready().await.unwrap();
+    if method == TOGETHER {
+        // Its logs are in messages within the request. The second one is in the scope.
+        let named = |log: &str| LogBatch { log: log.to_owned(), ..LogBatch::default() };
+        let appends = AppendTogetherRequest { appends: vec![named("tenant-7/0"), named(first)] };
+        let call = LogClient::new(channel.clone()).append_together(shown(token, appends)).await;
+        return call.map(drop);
+    }
     let request = shown(token, tokio_stream::iter([first.to_owned()]));
     let codec = ProstCodec::<String, ()>::default();
     let answer = client.streaming(request, PathAndQuery::from_static(method), codec);
@@ -123,7 +132,7 @@ async fn no_method_reaches_a_log_outside_the_scope() {
     for (method, needs) in METHODS.iter().filter(|(method, _)| !method.starts_with("/grpc.")) {
         let Needs::Role(_, reach) = needs else { panic!("{method} needs no token") };
         let field = fields.iter().find(|(path, _)| path == method).unwrap().1.as_deref();
-        if matches!(reach, Reach::Logs | Reach::Leaders) {
+        if matches!(reach, Reach::Logs | Reach::Leaders) && *method != TOGETHER {
             assert!(matches!(field, Some("log" | "name" | "prefix")), "{method} has {field:?} first");
         }
         let mut told = BTreeMap::new();
@@ -196,6 +205,14 @@ async fn second_name_of_a_request_is_in_the_scope_too() {
     }
     let request = CreateLogRequest { name: "a2".into(), beside: "a".into() };
     admin.create_log(shown("t", request)).await.unwrap();
+    // Each log of several that are appended to together.
+    let named = |log: &str| LogBatch { log: log.into(), batch: batch(), log_id: String::new() };
+    for other in ["b", "none", ""] {
+        let request = AppendTogetherRequest { appends: vec![named("a"), named(other)] };
+        let refused = native.append_together(shown("t", request)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied, "{other:?}: {refused}");
+    }
+    assert_eq!(server.logs.info("a").unwrap().last_index, Index(0));
     // Later requests of a stream.
     let request = |log: &str| AppendRequest { log: log.into(), batch: batch() };
     let requests = tokio_stream::iter([request("a"), request(""), request("b")]);

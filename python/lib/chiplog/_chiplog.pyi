@@ -956,6 +956,34 @@ class Client:
         Raises `AlreadyExistsError`, also if the answer to a first attempt was lost; `InvalidArgumentError`: the name;
         `NotFoundError`: `beside`; `FullError`; `UnsupportedError`: the servers keep no named logs; `TimeoutError`,
         `UnavailableError`, `UnauthenticatedError`, `PermissionDeniedError`, `ClosedError`."""
+    @staticmethod
+    def append_together(appends: Iterable[tuple[Client, Iterable[Buffer]]], codec: _Codec = "none") -> _Ranges:
+        """Appends a batch to each of several named logs of servers, all or none. Returns a list of ranges.
+
+        No crash and no reader separates them. `appends`: an iterable of up to 256 pairs, a `Client` of a log (see `of_log`)
+        and an iterable of records, bytes or objects with a buffer, at least one; a log may occur more than once. The
+        logs are of one group of the same servers (see `create_log`). `codec`: the compression, "none", "lz4" or
+        "zstd". The ranges are those of the records' indexes, in the order of `appends`. The batches are appended at most
+        once: an attempt without an outcome is not repeated. Blocks for up to the first client's `ClientOptions.timeout`
+        seconds, without the GIL; Ctrl-C ends the wait.
+
+        Raises `UnavailableError`, `TimeoutError`: the batches MAY BE IN THE LOGS: if you append them again, they can be
+        there twice. Wait some seconds, because a server can still have the request, and read the ends of the logs: all
+        are there, or none. The same holds after Ctrl-C and `ClosedError` during the call. `NotFoundError`, `SealedError`:
+        one of the logs takes no appends; `NotLeaderError`: no leader of the group answered in time; `BusyError`,
+        `FullError`, `TooLargeError`, `UnsupportedError` (the leader runs an earlier version), `TypeError`,
+        `InvalidArgumentError` (an argument, or logs of different groups): nothing was appended to any of them.
+        `UnauthenticatedError`, `PermissionDeniedError`: the same, unless the token was revoked during the call."""
+    @staticmethod
+    def append_together_async(
+        appends: Iterable[tuple[Client, Iterable[Buffer]]], codec: _Codec = "none"
+    ) -> Pending[_Ranges]:
+        """`append_together`, to be awaited: gives the list of ranges once all records are stored.
+
+        `appends`, `codec`: as for `append_together`, of at least one pair. Does not block, except for compression, without
+        the GIL. A cancelled task does not know whether the records are appended.
+
+        Raises what `append_together` does. `RuntimeError`: no event loop runs on this thread; then nothing is appended."""
     def delete_log(self, name: str) -> None:
         """Deletes a named log of the servers with all its records. Returns None.
 

@@ -1,19 +1,22 @@
 //! A log over the network.
 
 use crate::convert::errors::raise;
+use crate::convert::input::BatchLimit;
 use crate::convert::{input, values};
 use crate::handles::closes::{Closes, closes};
+use crate::handles::log::build;
+use crate::handles::logs::ranges;
 use crate::handles::options;
 use crate::handles::producer::Producer;
 use crate::handles::reader::{Reader, Stream, batches, start};
-use crate::runtime::asyncio_bridge::{drive_result, none};
+use crate::runtime::asyncio_bridge::{drive_result, none, running_loop};
 use crate::runtime::close_flag::CloseFlag;
 use crate::runtime::fork::Kept;
 use crate::runtime::reader_lease::Source;
 use crate::runtime::wait;
 use crate::runtime::wait::Limit;
 use crate::runtime::{notices, tokio_runtime};
-use chiplog::{Error, ErrorKind, Index, Result, Start};
+use chiplog::{Appended, Batch, Error, ErrorKind, Index, Result, Start};
 use chiplog_net::client;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -98,6 +101,59 @@ impl Client {
         let reader = self.client()?.reader_with(from, options::reader(given, follow)?);
         Reader::new(Source::Remote(Box::new(reader)), Some(self.runtime.clone()), None)
     }
+}
+
+/// The most batches of one call.
+const TOGETHER_MAX: usize = 256;
+
+/// Batches of several logs, to be appended together.
+struct Together<'py> {
+    /// The client of the first log, if there is one.
+    first: Option<Bound<'py, Client>>,
+    appends: Vec<(client::Client, Batch)>,
+}
+
+impl<'py> Together<'py> {
+    /// Reads an iterable of pairs, up to what one call takes.
+    ///
+    /// # Errors
+    /// `TooLarge`: it has more. `TypeError`: it is no iterable of pairs. `InvalidArgument`: a pair has no records.
+    fn read(given: &Bound<'py, PyAny>, codec: &str) -> PyResult<Self> {
+        let py = given.py();
+        let (mut first, mut appends) = (None, Vec::new());
+        for pair in given.try_iter()? {
+            let pair = pair?;
+            if appends.len() == TOGETHER_MAX {
+                let what = format!(
+                    "appends has more than {TOGETHER_MAX} pairs: append less together (the rest was not read)"
+                );
+                return Err(raise(Error::new(ErrorKind::TooLarge, what)));
+            }
+            let parts: PyResult<(Bound<'py, Client>, Bound<'py, PyAny>)> = pair.extract();
+            let (client, records) = parts.map_err(|_| {
+                let got = input::type_name(&pair);
+                let what = format!(
+                    "appends must have pairs of a chiplog.Client and an iterable of records, not {got}"
+                );
+                PyTypeError::new_err(what)
+            })?;
+            let of_log = client.get().client()?.clone();
+            let limit =
+                BatchLimit { bytes: of_log.batch_bytes_max(), option: "the servers' limit batch_bytes_max" };
+            let records = input::records(&records, limit)?;
+            let slices = input::slices(&records);
+            let batch = py.detach(build(&slices, codec)?).map_err(raise)?;
+            appends.push((of_log, batch));
+            first.get_or_insert(client);
+            py.check_signals()?;
+        }
+        Ok(Self { first, appends })
+    }
+}
+
+async fn append_together(appends: Vec<(client::Client, Batch)>) -> Result<Vec<Appended>> {
+    let pairs: Vec<_> = appends.iter().map(|(client, batch)| (client, batch)).collect();
+    client::Client::append_together(&pairs).await
 }
 
 #[pymethods]
@@ -308,6 +364,52 @@ impl Client {
             None => self.wait(py, client.create_log(name)),
         };
         values::named_log(py, &created?)
+    }
+
+    /// Appends a batch to each of several named logs of servers, all or none. Returns a list of ranges.
+    ///
+    /// No crash and no reader separates them. `appends`: an iterable of up to 256 pairs, a `Client` of a log (see `of_log`)
+    /// and an iterable of records, bytes or objects with a buffer, at least one; a log may occur more than once. The
+    /// logs are of one group of the same servers (see `create_log`). `codec`: the compression, "none", "lz4" or
+    /// "zstd". The ranges are those of the records' indexes, in the order of `appends`. The batches are appended at most
+    /// once: an attempt without an outcome is not repeated. Blocks for up to the first client's `ClientOptions.timeout`
+    /// seconds, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `UnavailableError`, `TimeoutError`: the batches MAY BE IN THE LOGS: if you append them again, they can be
+    /// there twice. Wait some seconds, because a server can still have the request, and read the ends of the logs: all
+    /// are there, or none. The same holds after Ctrl-C and `ClosedError` during the call. `NotFoundError`, `SealedError`:
+    /// one of the logs takes no appends; `NotLeaderError`: no leader of the group answered in time; `BusyError`,
+    /// `FullError`, `TooLargeError`, `UnsupportedError` (the leader runs an earlier version), `TypeError`,
+    /// `InvalidArgumentError` (an argument, or logs of different groups): nothing was appended to any of them.
+    /// `UnauthenticatedError`, `PermissionDeniedError`: the same, unless the token was revoked during the call.
+    #[staticmethod]
+    #[pyo3(signature = (appends, codec="none"))]
+    fn append_together<'py>(
+        py: Python<'py>,
+        appends: &Bound<'py, PyAny>,
+        codec: &str,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let Together { first, appends } = Together::read(appends, codec)?;
+        let Some(first) = first else { return Ok(PyList::empty(py)) };
+        let placed = first.get().wait(py, append_together(appends))?;
+        ranges(py, &placed)
+    }
+
+    /// `append_together`, to be awaited: gives the list of ranges once all records are stored.
+    ///
+    /// `appends`, `codec`: as for `append_together`, of at least one pair. Does not block, except for compression, without
+    /// the GIL. A cancelled task does not know whether the records are appended.
+    ///
+    /// Raises what `append_together` does. `RuntimeError`: no event loop runs on this thread; then nothing is appended.
+    #[staticmethod]
+    #[pyo3(signature = (appends, codec="none"))]
+    fn append_together_async(py: Python<'_>, appends: &Bound<'_, PyAny>, codec: &str) -> PyResult<Py<PyAny>> {
+        running_loop(py)?; // without a loop nothing is read
+        let Together { first, appends } = Together::read(appends, codec)?;
+        let none = || Error::new(ErrorKind::InvalidArgument, "appends has no pair; it needs at least one");
+        let first = first.ok_or_else(|| raise(none()))?;
+        let finish = |py: Python<'_>, placed: Vec<Appended>| Ok(ranges(py, &placed)?.into_any().unbind());
+        first.get().start(py, append_together(appends), finish)
     }
 
     /// Deletes a named log of the servers with all its records. Returns None.

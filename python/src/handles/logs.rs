@@ -343,7 +343,7 @@ fn tickets(submitted: Vec<chiplog::Ticket>) -> PyResult<Vec<Ticket>> {
 }
 
 /// The indexes of each batch, as Python's ranges.
-fn ranges<'py>(py: Python<'py>, placed: &[Appended]) -> PyResult<Bound<'py, PyList>> {
+pub(crate) fn ranges<'py>(py: Python<'py>, placed: &[Appended]) -> PyResult<Bound<'py, PyList>> {
     let list = PyList::empty(py);
     for one in placed {
         list.append(values::range(py, one.first.get(), one.count.into())?)?;

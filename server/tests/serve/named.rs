@@ -2,20 +2,22 @@
 
 use crate::harness::{
     Server, chiplog, ended, fed, founded_with, interrupt, keys, leader_of, made, made_after, port, run,
-    runtime, started, status, wait,
+    runtime, started, status, vote_in_groups, wait,
 };
 use crate::limited::Limited;
+use chiplog::{BatchBuilder, ErrorKind};
+use chiplog_net::client::{Client, ClientOptions};
 use chiplog_net::service::logspec::AppendRequest;
 use chiplog_net::wire::proto::logspec::append_reply::Reply;
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -464,6 +466,108 @@ fn killed_leader_of_a_group_loses_no_record() {
     run(&["logs", "create", &left.client, "log-9"]).ok();
     run(&["logs", "delete", &left.client, "log-9", "log-0", "--yes"]).ok();
     fails(&["read", &format!("{}/log-9", left.client)], 4);
+}
+
+/// The outcomes of one caller's pairs of records.
+#[derive(Default)]
+struct Pairs {
+    /// Their indexes, by their numbers.
+    acknowledged: BTreeMap<u64, [u64; 2]>,
+    unknown: BTreeSet<u64>,
+    /// Certainly in no log.
+    refused: BTreeSet<u64>,
+}
+
+/// Appends pairs of records to two logs, one pair after the other, and never one a second time.
+async fn append_pairs(
+    servers: Vec<String>,
+    caller: u64,
+    stop: &AtomicBool,
+    acknowledged: &AtomicU64,
+) -> Pairs {
+    let client = Client::connect(servers, ClientOptions::default()).await.unwrap();
+    let (from, to) = (client.of_log("from").await.unwrap(), client.of_log("to").await.unwrap());
+    let mut pairs = Pairs::default();
+    for n in (0..).map(|n| n * 10 + caller) {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let batch = BatchBuilder::new().push(n.to_string().as_bytes()).unwrap().build().unwrap();
+        match Client::append_together(&[(&from, &batch), (&to, &batch)]).await {
+            Ok(at) => {
+                acknowledged.fetch_add(1, Ordering::Relaxed);
+                pairs.acknowledged.insert(n, [at[0].first.get(), at[1].first.get()]);
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) => {
+                pairs.unknown.insert(n);
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NotLeader, "{error}");
+                pairs.refused.insert(n);
+            }
+        }
+    }
+    pairs
+}
+
+/// Leaders of the group are killed while pairs of records are appended to two of its logs: no pair is torn, none is there twice, and
+/// each one that was acknowledged is there.
+#[test]
+fn killed_leader_tears_no_batches_apart() {
+    const CALLERS: u64 = 4;
+    let dir = tempfile::tempdir().unwrap();
+    let groups = ["--set", "groups=1"];
+    let servers = (1..=3).map(|node| Server::new(node, dir.path())).collect();
+    let mut servers = founded_with(servers, &groups);
+    vote_in_groups(&servers, 1);
+    let all: Vec<_> = servers.iter().map(|server| server.client.clone()).collect();
+    run(&["logs", "create", &all[0], "from"]).ok();
+    run(&["logs", "create", &all[0], "to", "--beside", "from"]).ok();
+
+    let (stop, acknowledged) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+    let callers: Vec<_> = (0..CALLERS)
+        .map(|caller| {
+            let (all, stop, acknowledged) = (all.clone(), stop.clone(), acknowledged.clone());
+            std::thread::spawn(move || runtime().block_on(append_pairs(all, caller, &stop, &acknowledged)))
+        })
+        .collect();
+    for _ in 0..3 {
+        let before = acknowledged.load(Ordering::Relaxed);
+        wait("pairs are appended", || (acknowledged.load(Ordering::Relaxed) >= before + 100).then_some(()));
+        let killed = leader_of(&servers.iter().collect::<Vec<_>>(), "from") as usize - 1;
+        servers[killed].kill();
+        let before = acknowledged.load(Ordering::Relaxed);
+        wait("another leader takes them", || {
+            (acknowledged.load(Ordering::Relaxed) >= before + 100).then_some(())
+        });
+        servers[killed].start(&groups);
+    }
+    stop.store(true, Ordering::Relaxed);
+    let callers: Vec<Pairs> = callers.into_iter().map(|caller| caller.join().unwrap()).collect();
+
+    let target = all.join(",");
+    let read = |log: &str| -> Vec<u64> {
+        let out = run(&["read", &format!("{target}/{log}")]).ok().out;
+        out.lines().map(|line| line.parse().unwrap()).collect()
+    };
+    let logs = [read("from"), read("to")];
+    let there: BTreeSet<u64> = logs[0].iter().copied().collect();
+    assert_eq!(there.len(), logs[0].len(), "a pair is there twice");
+    assert_eq!(logs[0], logs[1], "both logs have the same pairs, in the same order");
+    for pairs in &callers {
+        for (n, at) in &pairs.acknowledged {
+            for (log, index) in logs.iter().zip(at) {
+                assert_eq!(log[*index as usize - 1], *n, "pair {n} was acknowledged at {index}");
+            }
+        }
+        assert!(there.is_disjoint(&pairs.refused), "a pair is there that was said not to be");
+    }
+    let known =
+        |n: &u64| callers.iter().any(|pairs| pairs.acknowledged.contains_key(n) || pairs.unknown.contains(n));
+    assert!(there.iter().all(known));
+    let unknown: usize = callers.iter().map(|pairs| pairs.unknown.len()).sum();
+    assert!(unknown <= 3 * CALLERS as usize * 2, "a caller has one call under way: {unknown}");
+    servers.iter_mut().for_each(|server| assert_eq!(server.stop(), Some(0)));
 }
 
 /// Forwards connections to a server. A request gets no answer when told so: it is forwarded, and its connection ends after a second.

@@ -3,6 +3,9 @@
 use crate::harness::{
     Server, ended, fed, founded_with, leader, made, made_after, run, started, status, wait,
 };
+use chiplog::{BatchBuilder, ErrorKind};
+use chiplog_net::client::ClientOptions;
+use chiplog_net::client::blocking::Client;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -149,6 +152,34 @@ fn groups_run_on_three_of_all_servers() {
         fed(&["append", &format!("{}/log-{log}", server.client)], &lines(log, 501, 600)).ok();
     }
     reads_all(&servers, 600);
+}
+
+/// Batches of several logs reach their group through any server. Logs of two groups are refused, also by a server that lacks one of
+/// these groups: it would name the servers of that one, and those the servers of the other one.
+#[test]
+fn batches_of_several_logs_reach_their_group_through_any_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let servers =
+        founded_with((1..=4).map(|node| Server::new(node, dir.path())).collect::<Vec<_>>(), &PLACED);
+    even(&servers, 3); // from then on each new log gets a group of its own
+    let client = servers[0].client.clone();
+    run(&["logs", "create", &client, "log-0", "log-1", "log-2", "log-3"]).ok();
+    for n in 0..4 {
+        run(&["logs", "create", &client, &format!("pair-{n}"), "--beside", &format!("log-{n}")]).ok();
+    }
+    let batch = BatchBuilder::new().push(b"x").unwrap().build().unwrap();
+    for (count, server) in (1..).zip(&servers) {
+        let client = Client::connect([server.client.clone()], ClientOptions::default()).unwrap();
+        let of_log = |name: &str, n: usize| client.of_log(&format!("{name}-{}", n % 4)).unwrap();
+        for n in 0..4 {
+            let (log, pair, other) = (of_log("log", n), of_log("pair", n), of_log("log", n + 1));
+            let appended = Client::append_together(&[(&log, &batch), (&pair, &batch)]).unwrap();
+            assert_eq!(appended.iter().map(|at| at.first.get()).collect::<Vec<_>>(), [count, count]);
+            let refused = Client::append_together(&[(&log, &batch), (&other, &batch)]).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+            assert!(refused.to_string().contains("different groups"), "{refused}");
+        }
+    }
 }
 
 /// A server that lost the directory of one group took part in it no more: its group kept two voters of three for good.

@@ -109,6 +109,29 @@ impl Log {
     /// See [`Logs::submit_together`](crate::Logs::submit_together).
     pub(crate) fn submit_together(appends: &[(&Self, &Batch)], never_waits: bool) -> Result<Vec<Ticket>> {
         let Some((first, _)) = appends.first() else { return Ok(Vec::new()) };
+        Self::check_together(appends, first)?;
+        let limit = if never_waits { WaitLimit::None } else { first.wait_limit() };
+        first.inner.queue.push_together(&numbered(appends), limit)
+    }
+
+    /// The same, but waits for room without blocking the thread, and without a time-out.
+    ///
+    /// # Errors
+    /// See [`Logs::submit_together_when_room`](crate::Logs::submit_together_when_room).
+    pub(crate) async fn submit_together_when_room(appends: &[(&Self, &Batch)]) -> Result<Vec<Ticket>> {
+        let Some((first, _)) = appends.first() else { return Ok(Vec::new()) };
+        Self::check_together(appends, first)?;
+        let batches = numbered(appends);
+        loop {
+            match first.inner.queue.push_together_or_wait(&batches)? {
+                Ok(tickets) => return Ok(tickets),
+                Err(room) => drop(room.await?),
+            }
+        }
+    }
+
+    /// Checks batches that are to be appended together, and that a block has room for them.
+    fn check_together(appends: &[(&Self, &Batch)], first: &Self) -> Result<()> {
         let invalid = |what: &str| Err(Error::new(ErrorKind::InvalidArgument, what));
         let (mut bytes, mut records) = (TABLE_FIXED_BYTES, 0u64);
         for (log, batch) in appends {
@@ -123,17 +146,20 @@ impl Log {
             }
         }
         let max = first.inner.options.block_bytes_max;
-        if bytes > max as usize || appends.len() > RUNS_MAX || records > u64::from(u32::MAX) {
-            let what = format!(
-                "{} batches of {records} records take {bytes} bytes together; a block has room for {RUNS_MAX} batches, {} \
-                 records and {max} bytes: raise block_bytes_max, or append less together",
-                appends.len(),
-                u32::MAX
-            );
-            return Err(Error::new(ErrorKind::TooLarge, what));
+        if bytes <= max as usize && appends.len() <= RUNS_MAX && records <= u64::from(u32::MAX) {
+            return Ok(());
         }
-        let batches: Vec<_> = appends.iter().map(|(log, batch)| (log.view.log, *batch)).collect();
-        let limit = if never_waits { WaitLimit::None } else { first.wait_limit() };
-        first.inner.queue.push_together(&batches, limit)
+        let what = format!(
+            "{} batches of {records} records take {bytes} bytes together; a block has room for {RUNS_MAX} batches, {} \
+             records and {max} bytes: raise block_bytes_max, or append less together",
+            appends.len(),
+            u32::MAX
+        );
+        Err(Error::new(ErrorKind::TooLarge, what))
     }
+}
+
+/// The batches, with the numbers of their logs.
+fn numbered<'a>(appends: &[(&Log, &'a Batch)]) -> Vec<(LogNumber, &'a Batch)> {
+    appends.iter().map(|(log, batch)| (log.view.log, *batch)).collect()
 }

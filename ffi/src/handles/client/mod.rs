@@ -6,3 +6,4 @@ pub(crate) mod log_options;
 pub(crate) mod named_logs;
 pub(crate) mod options;
 pub(crate) mod reader;
+pub(crate) mod together;

@@ -114,6 +114,7 @@ pub const METHODS: &[(&str, Needs)] = &[
     ("/logspec.Log/Info", read(Reach::Port)),
     ("/logspec.Log/InfoStream", read(Reach::Port)),
     ("/chiplog.v1.Log/Append", append(Reach::Logs)),
+    ("/chiplog.v1.Log/AppendTogether", append(Reach::Logs)),
     ("/chiplog.v1.Log/Read", read(Reach::Logs)),
     ("/chiplog.v1.Log/Discard", admin(Reach::Logs)),
     ("/chiplog.v1.Log/Info", read(Reach::Logs)),

@@ -210,7 +210,7 @@ impl Budget {
     }
 
     /// Wraps a service so that requests are let in as there is room: appends up to `message_bytes_max`, others up to 64
-    /// KiB. Every call except an append and server reflection has one message: another one is rejected.
+    /// KiB. Every call except a stream of appends and server reflection has one message: another one is rejected.
     pub fn over<S>(&self, inner: S, message_bytes_max: usize) -> Budgeted<S> {
         self.accounts.reserve(Resource::Requests, pieces(message_bytes_max));
         Budgeted { inner, budget: self.clone(), message_bytes_max, mode: Mode::Appends }
@@ -290,13 +290,15 @@ impl<S: Service<http::Request<Body>>> Service<http::Request<Body>> for Budgeted<
         let (mut parts, inner) = request.into_parts();
         parts.extensions.insert(ledger.clone());
         let (budget, message_bytes_max) = (&self.budget, self.message_bytes_max);
-        let is_append = self.mode == Mode::Appends && parts.uri.path().ends_with("/Append");
-        let is_reflection = parts.uri.path().ends_with(REFLECTION);
+        let path = parts.uri.path();
+        let (appends, is_together) = (self.mode == Mode::Appends, path.ends_with(APPEND_TOGETHER));
+        let is_append = appends && (is_together || path.ends_with("/Append"));
+        let is_reflection = path.ends_with(REFLECTION);
         let paying = is_append.then(|| (budget.payer_of(&parts.extensions), budget.wait));
         let mut gate = Gate::new(inner, paying, budget.refusals.clone(), message_bytes_max, ledger);
         let small = SMALL_BYTES_MAX.min(message_bytes_max);
         match self.mode {
-            Mode::Appends if is_append => {}
+            Mode::Appends if is_append => gate.has_many = !is_together,
             Mode::Appends => {
                 gate.message_bytes_max = small;
                 gate.has_many = is_reflection;
@@ -307,6 +309,8 @@ impl<S: Service<http::Request<Body>>> Service<http::Request<Body>> for Budgeted<
     }
 }
 
+/// The only append with a single message.
+const APPEND_TOGETHER: &str = "/AppendTogether";
 /// The only small call whose client sends several requests.
 const REFLECTION: &str = "/ServerReflectionInfo";
 

@@ -34,7 +34,7 @@ use tokio_stream::Stream;
 use tonic::{Status, Streaming};
 
 /// Checking or decompressing a batch counts in steps of this size: about as much work as a small request.
-const STEP_BYTES: usize = 16 << 10;
+pub(super) const STEP_BYTES: usize = 16 << 10;
 
 type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -84,7 +84,7 @@ enum Pending {
 }
 
 /// Returns the batch, decompressed once, so that the log need not do so on a runtime thread.
-async fn measured(payer: &Arc<Payer>, mut batch: Batch) -> chiplog::Result<Batch> {
+pub(super) async fn measured(payer: &Arc<Payer>, mut batch: Batch) -> chiplog::Result<Batch> {
     let measuring = run_paced(payer, move || batch.measure().map(|()| batch));
     let gone = |_| Error::new(ErrorKind::Unavailable, "this server is shutting down");
     measuring.await.map_err(gone)?

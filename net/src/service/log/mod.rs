@@ -3,6 +3,7 @@
 //! ```text
 //! Append   requests ──> decode, verify ──> Log::try_submit ──> tickets, in order ──> responses
 //! Read     Reader::next_stored ──> batches as they are in the log ──> responses of about 1 MiB
+//! together one request and one answer: batches of several logs, all of them or none
 //! others   one answer each; blocking calls run on the runtime's blocking threads, a limited number at a time
 //! ```
 //!
@@ -17,6 +18,7 @@ mod append;
 mod info;
 mod read;
 mod service;
+mod together;
 mod zero_copy;
 
 use crate::listener::auth::tokens::Payer;
@@ -27,9 +29,9 @@ use crate::served::gauges::{Counted, Open};
 use crate::served::log_slot::{DEFAULT_LOG, LogSlot, abandoned, meant, status_of};
 use crate::wire::proto::v1::log_server::Log as Service;
 use crate::wire::proto::v1::{
-    AppendRequest, CloseSessionRequest, CloseSessionResponse, DiscardRequest, DiscardResponse, InfoRequest,
-    InfoResponse, OpenSessionRequest, OpenSessionResponse, ReadRequest, ServerInfoRequest,
-    ServerInfoResponse, WatchRequest,
+    AppendRequest, AppendTogetherRequest, AppendTogetherResponse, CloseSessionRequest, CloseSessionResponse,
+    DiscardRequest, DiscardResponse, InfoRequest, InfoResponse, OpenSessionRequest, OpenSessionResponse,
+    ReadRequest, ServerInfoRequest, ServerInfoResponse, WatchRequest,
 };
 use append::AppendStream;
 use chiplog::{Index, Log, NodeId, Sequence, SessionId, Ticket, options};
@@ -206,6 +208,13 @@ impl Service for LogService {
         let (host, caller) = (self.host.clone(), Caller::of(&extensions));
         let stream = AppendStream::new(host, &self.options, requests, held, payer, caller, meant(&metadata));
         Ok(Response::new(Counted::new(stream, self.host.gauges(), Open::Appends)))
+    }
+
+    async fn append_together(
+        &self,
+        request: Request<AppendTogetherRequest>,
+    ) -> Result<Response<AppendTogetherResponse>, Status> {
+        together::append(&self.host, &self.options, request).await.map(Response::new)
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<ReadStream>, Status> {

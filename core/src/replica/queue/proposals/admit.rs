@@ -38,6 +38,10 @@ fn parts_of(batch: &Batch) -> Parts<'_> {
     if bytes.len() > COPIED_BYTES_MAX { Parts::Own(bytes) } else { Parts::Copy([bytes, &[], &[]]) }
 }
 
+fn bytes_of(batches: &[(LogNumber, &Batch)]) -> usize {
+    batches.iter().map(|(_, batch)| batch.as_bytes().len()).sum()
+}
+
 impl ProposalQueue {
     /// Admits one record, whose size the caller has checked.
     pub(crate) fn push_record(
@@ -67,10 +71,40 @@ impl ProposalQueue {
         batches: &[(LogNumber, &Batch)],
         wait_limit: WaitLimit,
     ) -> Result<Vec<Ticket>> {
-        let bytes = batches.iter().map(|(_, batch)| batch.as_bytes().len()).sum();
+        let logs = batches.iter().map(|(log, _)| *log);
+        let inner = self.admit(logs, batches.len(), bytes_of(batches), wait_limit)?;
+        Ok(self.place_together(inner, batches))
+    }
+
+    /// As [`Self::push_together`], for callers that must not block. The inner `Err` is as that of [`Self::push_batch_or_wait`].
+    ///
+    /// # Errors
+    /// `Busy`: one of the logs has used up its rate.
+    pub(crate) fn push_together_or_wait(
+        &self,
+        batches: &[(LogNumber, &Batch)],
+    ) -> Result<Result<Vec<Ticket>, Ticket>> {
+        let mut inner = self.lock();
+        let logs = batches.iter().map(|(log, _)| *log);
+        let is_admitted = self.is_admitted(&inner, logs.clone(), batches.len(), bytes_of(batches))?;
+        if let Some(limited) = self.limit(&inner, logs) {
+            return Err(limited.error());
+        }
+        if !is_admitted {
+            return Ok(Err(Self::room_hook(&mut inner)));
+        }
+        Ok(Ok(self.place_together(inner, batches)))
+    }
+
+    /// Adds admitted batches that are appended together to one block.
+    fn place_together(
+        &self,
+        mut inner: MutexGuard<'_, Inner>,
+        batches: &[(LogNumber, &Batch)],
+    ) -> Vec<Ticket> {
+        let bytes = bytes_of(batches);
         let records = batches.iter().map(|(_, batch)| batch.header().count).sum();
         let block_bytes = self.limits.block_bytes;
-        let mut inner = self.admit(batches.iter().map(|(log, _)| *log), batches.len(), bytes, wait_limit)?;
         let first = batches.iter().map(|(log, _)| inner.turns.first_block(*log)).max().unwrap_or(0);
         let at = Self::first_with_room(&mut inner, first, |turns, number, block| {
             let most = batches.iter().map(|(log, _)| turns.block_bytes(*log, bytes, number, block_bytes));
@@ -95,7 +129,12 @@ impl ProposalQueue {
             self.spend(&mut inner, *log, batch.as_bytes().len());
         }
         self.signal(inner);
-        Ok(tickets)
+        tickets
+    }
+
+    /// A ticket that succeeds when the writer next takes appends, and fails when the queue is closed.
+    fn room_hook(inner: &mut Inner) -> Ticket {
+        inner.room_hooks.get_or_insert_with(Completer::new).ticket(0, 0, 0)
     }
 
     /// As [`Self::push_batch`], for callers that must not block. The inner `Err` is a ticket to wait for before
@@ -111,8 +150,7 @@ impl ProposalQueue {
             return Err(limited.error());
         }
         if !is_admitted {
-            let room = inner.room_hooks.get_or_insert_with(Completer::new);
-            return Ok(Err(room.ticket(0, 0, 0)));
+            return Ok(Err(Self::room_hook(&mut inner)));
         }
         Ok(Ok(self.place(inner, log, &parts_of(batch), batch.header())))
     }

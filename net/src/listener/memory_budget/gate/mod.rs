@@ -187,9 +187,9 @@ impl Gate {
     }
 
     /// Nothing has arrived. The wait is bounded in three places: within a message, before the first message of a call
-    /// that is not an append, and before the end of a body with one message.
+    /// that is no stream of appends, and before the end of a body with one message.
     fn poll_slow(&mut self, context: &mut Context<'_>) -> Poll<Status> {
-        let is_awaited = self.paying.is_none() && !(self.begun && self.has_many);
+        let is_awaited = !self.has_many || (self.paying.is_none() && !self.begun);
         if self.left == 0 && !is_awaited {
             return Poll::Pending;
         }

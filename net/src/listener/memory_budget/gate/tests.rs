@@ -337,6 +337,24 @@ async fn second_message_of_a_single_request_is_rejected() {
     }
 }
 
+/// An append with a single message pays for it, and its request ends in time.
+#[tokio::test(start_paused = true)]
+async fn single_message_of_an_append_holds_a_share_and_must_end() {
+    let budget = budget(3);
+    let mut gate = Gate { has_many: false, ..gate([], &budget, None) };
+    let send = fed(&mut gate);
+    let (took, status) = end_of(&mut gate).await;
+    assert!(took >= STALL && status.code() == Code::ResourceExhausted, "no message: {took:?}, {status}");
+    send(&message(2000));
+    let (took, status) = end_of(&mut gate).await;
+    assert!(took < STALL * 2 && status.code() == Code::ResourceExhausted, "no end: {took:?}, {status}");
+    assert_eq!((gate.ledger.shares().len(), left(&budget, 3)), (1, 1));
+    drop(gate.ledger.claim());
+    assert_eq!(left(&budget, 3), 3);
+    send(&message(0));
+    assert_eq!(pull(&mut gate).1.unwrap().code(), Code::InvalidArgument, "a second message");
+}
+
 /// Empty messages of an append hold memory until they are answered.
 #[tokio::test]
 async fn empty_messages_hold_a_piece_each() {
