@@ -601,6 +601,59 @@ fn copy_of_a_group_of_a_branch_reads_the_parents_objects() {
     }
 }
 
+/// Of objects below the end only a part is read. Damage in it is found, or changes nothing.
+#[test]
+fn damage_in_what_is_read_of_older_objects_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str| dir.path().join(name);
+    let mut cluster = Cluster::new(&place("parent"));
+    cluster.create("a");
+    cluster.append("parent", "a", 100);
+    cluster.store();
+    cluster.discard("a", 31);
+    for _ in 0..2 {
+        cluster.append("parent", "a", 5);
+        cluster.store();
+    }
+    let (vault, ids, said) = (cluster.vault.clone(), cluster.ids(), cluster.said.clone());
+    let group = ids.groups.values().copied().find(|group| numbers(&vault, *group).len() > 2).unwrap();
+    cluster.close();
+    let numbers = numbers(&vault, group);
+    let (mut found, mut harmless) = (0, 0);
+    for number in &numbers[..numbers.len() - 1] {
+        let name = format!("{:032x}/o/{number:020}", group.get());
+        let right = vault.get(&name, 0..vault.size(&name).unwrap().unwrap()).unwrap().to_vec();
+        let field = |at: usize| u32::from_le_bytes(right[at..at + 4].try_into().unwrap()) as usize;
+        let parts = [0..92, 4096..field(68), field(72)..field(76)];
+        for at in parts.into_iter().flat_map(|part| part.step_by(61)) {
+            let mut bad = right.clone();
+            bad[at] ^= 1;
+            vault.put(&name, &[bad.into()]).unwrap();
+            let before = vault.list("").unwrap();
+            match make(&*vault, &ids, &place("branch")) {
+                Err(error) => {
+                    found += 1;
+                    assert!(error.kind() == ErrorKind::Corrupt, "object {number} at {at}: {error}");
+                    assert!(error.to_string().contains(&name), "object {number} at {at}: {error}");
+                    assert_eq!(vault.list("").unwrap(), before, "object {number} at {at}: {error}");
+                    vault.put(&name, &[right.clone().into()]).unwrap();
+                }
+                Ok(made) => {
+                    harmless += 1;
+                    vault.put(&name, &[right.clone().into()]).unwrap();
+                    let branch = Cluster::open(&place("branch"), &vault, &stored_in(&vault), said.clone());
+                    branch.check(&format!("object {number} at {at}"));
+                    branch.close();
+                    std::fs::remove_dir_all(place("branch")).unwrap();
+                    drop(made);
+                }
+            }
+        }
+    }
+    println!("{found} were found, {harmless} changed nothing");
+    assert!(found > 20, "{found} were found, {harmless} changed nothing");
+}
+
 /// One log alone is no branch of a cluster, and a group is none without its catalogue.
 #[test]
 fn group_is_refused_as_a_branch_of_its_own() {

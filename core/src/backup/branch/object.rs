@@ -5,7 +5,7 @@
 use crate::backup::PIECE_BYTES;
 use crate::backup::downloads::{check, segment_file_of};
 use crate::backup::firsts::LogsOfObject;
-use crate::backup::stored::{footer_at, opening_at};
+use crate::backup::stored::footer_at;
 use crate::error::{Error, Result};
 use crate::follower::message::FollowEntry;
 use crate::record::batch::Malformed;
@@ -15,7 +15,7 @@ use crate::replica::state::command::parse_command;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_body};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
 use crate::store::format::objects::{ObjectState, StoredObject};
-use crate::store::format::segment::{Base, Footer};
+use crate::store::format::segment::{Base, Footer, Opening};
 use crate::store::format::sorted_object::{SortedObjectHeader, is_sorted};
 use crate::store::objects::names::salt;
 use crate::store::sorted_object::entries_without_records;
@@ -71,7 +71,8 @@ pub(super) fn read_object(
 }
 
 /// The part of an object of `owner` that says what logs of a shared group begin with. Of an object whose records are log by log these are
-/// not fetched, and the logs where it begins only if it is the `oldest` one.
+/// not fetched, and the logs where it begins only if it is the `oldest` one. Every byte that is fetched was checked: nothing else reads
+/// this object before readers do.
 pub(super) fn logs_of_object(
     vault: &dyn Vault,
     owner: LogId,
@@ -79,29 +80,45 @@ pub(super) fn logs_of_object(
     oldest: bool,
 ) -> Result<LogsOfObject> {
     let (number, ObjectInfo { name, bytes }) = object;
-    let corrupt = |at: u64, why| Error::corrupt(Path::new(name), at, why);
-    let head = vault.get(name, 0..(*bytes).min(SEGMENT_HEADER_BYTES as u64))?;
+    let wrong = |at: u64, why| Error::corrupt(Path::new(name), at, why);
+    let opening_at = SEGMENT_HEADER_BYTES as u64;
+    let commands = |entries: &mut dyn Iterator<Item = (Kind, Bytes)>| {
+        let commands = entries.filter(|(kind, _)| *kind == Kind::Command);
+        let commands = commands.filter_map(|(_, body)| match parse_command(&body) {
+            Ok(Command::Log(command)) => Some(command),
+            _ => None,
+        });
+        commands.collect()
+    };
+    let head = vault.get(name, 0..(*bytes).min(opening_at))?;
     if !is_sorted(&head) {
-        let file = vault.get(name, 0..*bytes)?;
-        let footer = check(owner, *number, name, &file)?;
-        return Ok(LogsOfObject::read(&file, &footer));
+        let ReadObject { opening, entries, .. } = read_object(vault, owner, object)?;
+        let opening = Opening::parse(&opening.1).map_err(|why| corrupt(&object.1, why))?;
+        let mut entries = entries.iter().map(|entry| (entry.header.kind, entry.body.concat().into()));
+        return Ok(LogsOfObject::new(Some(&opening), commands(&mut entries)));
     }
-    let header = SortedObjectHeader::parse(&head, *bytes as usize).map_err(|why| corrupt(0, why))?;
-    let of = (header.sorted.log, header.sorted.number, header.sorted.id);
-    if of != (owner, number + 1, salt(owner, *number)) {
-        return Err(corrupt(0, "it is another object than its name says"));
+    let header = SortedObjectHeader::parse(&head, *bytes as usize).map_err(|why| wrong(0, why))?;
+    let (of, id) = ((header.sorted.log, header.sorted.number, header.sorted.id), salt(owner, *number));
+    if of != (owner, number + 1, id) {
+        return Err(wrong(0, "it is another object than its name says"));
     }
     let at = u64::from(header.skeleton_at);
     let skeleton = vault.get(name, at..header.skeleton_end.into())?;
     let entries = entries_without_records(owner, *number, &skeleton);
-    let entries = entries.map_err(|(behind, why)| corrupt(at + behind as u64, why))?;
-    let commands = entries.iter().filter(|(header, _)| header.kind == Kind::Command);
-    let commands = commands.filter_map(|(_, body)| match parse_command(body) {
-        Ok(Command::Log(command)) => Some(command),
-        _ => None,
-    });
-    let opening = if oldest { Some(opening_at(vault, owner, object)?) } else { None };
-    Ok(LogsOfObject::new(opening.as_ref(), commands.collect()))
+    let entries = entries.map_err(|(behind, why)| wrong(at + behind as u64, why))?;
+    let commands = commands(&mut entries.into_iter().map(|(header, body)| (header.kind, body)));
+    if !oldest {
+        return Ok(LogsOfObject::new(None, commands));
+    }
+    let block = vault.get(name, opening_at..header.blocks_at.into())?;
+    let parse = || {
+        let header = BlockHeader::parse(&block, id)?;
+        check_body(&header, &block, true)?;
+        let body = block.get(BLOCK_HEADER_BYTES..header.length as usize).ok_or("opening is cut off")?;
+        Opening::parse(body)
+    };
+    let opening = parse().map_err(|why| wrong(opening_at, why))?;
+    Ok(LogsOfObject::new(Some(&opening), commands))
 }
 
 /// The entry in an object table for an object that no table has yet: reads all of the object.
