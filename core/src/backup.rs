@@ -18,6 +18,7 @@
 
 mod branch;
 pub(crate) mod cluster;
+mod cluster_branch;
 mod cluster_manifest;
 pub(crate) mod cluster_pins;
 mod cluster_restore;
@@ -40,6 +41,7 @@ pub(crate) mod still;
 pub use crate::store::objects::cluster_logs::ClusterLogs;
 pub use branch::{Branch, BranchOptions, BranchPart};
 pub use cluster::{ClusterBackup, ClusterPart};
+pub use cluster_branch::{ClusterBranch, ClusterBranchOptions, ClusterBranchPart};
 pub use cluster_pins::ClusterPins;
 pub use cluster_restore::{LaterPart, RestoredCluster};
 pub use inventory::{Inventory, ObjectCount};

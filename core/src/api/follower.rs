@@ -30,7 +30,9 @@ use crate::record::batch::BatchHeader;
 use crate::replica::node::runtime::{Runtime, WriterThreads};
 use crate::replica::node::shared::Shared as LogShared;
 use crate::replica::node::{Published, poisoned};
-use crate::replica::open::{RecoveredLog, create_followed, disk_at, open_followed, reset_followed};
+use crate::replica::open::{
+    RecoveredLog, create_branched, create_followed, disk_at, open_followed, reset_followed,
+};
 use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::writer::SyncOnce;
 use crate::store::allocator::Allocator;
@@ -181,15 +183,15 @@ impl FollowerLog {
         Self::start(&*disk, opened, options, false)
     }
 
-    /// As [`Self::create_on`], for a log that is filled and closed: its thread does nothing before it is closed, and no helper prepares
-    /// files. So the same calls make the same files, and take no time of the clock.
+    /// As [`Self::create_on`], for a branch that is filled and closed: its thread does nothing before it is closed, and no helper prepares
+    /// files. So the same calls make the same files, and take no time of the clock. Its records in objects count as there.
     pub(crate) fn create_unaided(
         disk: Arc<dyn Disk>,
         options: Options,
         state: &FollowSnapshot,
     ) -> Result<Self> {
         check(&options)?;
-        let opened = create_followed(disk.clone(), &options, state)?;
+        let opened = create_branched(disk.clone(), &options, state)?;
         opened.store.allocator.go_unaided();
         Self::start(&*disk, opened, options, true)
     }

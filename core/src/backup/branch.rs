@@ -12,6 +12,10 @@
 //!
 //! The log of which it is made may be a branch, too. Then each log of which it reads objects has a pin of it.
 //!
+//! A log that named logs share is made a branch together with all others of its cluster, by `backup/cluster_branch.rs`. With which record
+//! each named log begins is in no opening of an object. `backup/firsts.rs` finds it by the commands in the objects, so of each of these a
+//! small part is read: the one that says which entries it has.
+//!
 //! Invariants:
 //! - no object that the branch reads is deleted: its pins are there before it looks whether all objects are, by the rules in
 //!   `store/objects/deletion.rs`;
@@ -27,6 +31,7 @@ mod object;
 mod plan;
 
 use crate::api::follower::FollowerLog;
+use crate::backup::firsts::{LogsOfObject, firsts};
 use crate::backup::pin::{ATTEMPTS, Pin, another};
 use crate::backup::restore::{
     Cut, RestoreTo, Restored, another_log, make_beside, not_empty, places, standalone_state,
@@ -39,8 +44,9 @@ use crate::disk::linux::{RealDisk, move_directory, remove_directory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::follower::message::{FollowEntries, FollowEntry};
 use crate::options::Options;
-use crate::replica::queue::proposals::{Command, ObjectCommand};
+use crate::replica::queue::proposals::{Command, LogCommand, ObjectCommand};
 use crate::replica::state::command::parse_command;
+use crate::replica::state::log_table::LogTable;
 use crate::store::format::block::{BlockHeader, Kind};
 use crate::store::format::geometry::segment_bytes_with;
 use crate::store::format::identity::Identity;
@@ -53,11 +59,11 @@ use crate::store::objects::names::{Lineage, begin_name, branch_name, root_name, 
 use crate::store::objects::older_rows::fetch;
 use crate::store::objects::pins;
 use crate::sync::threads::in_parallel;
-use crate::types::{Index, LogId, LogNumber};
+use crate::types::{Index, LogId, LogNumber, Timestamp};
 use crate::vault::{ObjectInfo, Vault};
 use bytes::Bytes;
-use object::{corrupt, read_object, sum_object};
-use plan::Plan;
+use object::{ReadObject, corrupt, logs_of_object, read_object, sum_object};
+use plan::{Plan, is_shared};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -174,7 +180,8 @@ impl Branch {
     ///
     /// # Errors
     /// `NotFound`: the log has no objects there, or no such pin. `OutOfRange`, `Discarded`: the objects do not have that record, or have
-    /// none up to that time. `Unsupported`: the log is shared by named logs, has 16 ancestors, or is of a newer format.
+    /// none up to that time. `Unsupported`: the log is shared by named logs, which [`ClusterBranch`](super::ClusterBranch) is for, has 16
+    /// ancestors, or is of a newer format.
     /// `InvalidArgument`: `dir` is not empty or is a mount point; the directory beside it exists; an option is out of bounds. `Busy`: the
     /// log discards too fast, or has too many pins. `Corrupt`: an object is missing or damaged. Those of [`Vault`]. `TooLarge`:
     /// `segment_bytes` is too small. `Full`, `Io`. After an error `dir` is as it was.
@@ -189,10 +196,10 @@ impl Branch {
         make_beside(&beside)?;
         let disk = RealDisk::open(&beside, false).map_err(|e| Error::io("open directory", &beside, e))?;
         let disk: Arc<dyn Disk> = Arc::new(disk);
-        let mut making = Making::new(vault, log, another_log(&*disk)?);
+        let mut making = Making::new(vault, log, another_log(&*disk)?, false);
         let made = making.fill(&disk, options).and_then(|branch| {
             let moved = move_directory(&beside, &place);
-            moved.map_err(|e| Error::io("rename the branch to", &place, e)).map(|()| branch)
+            moved.map_err(|e| Error::io("rename the branch to", &place, e)).map(|()| branch.log)
         });
         made.map_err(|error| {
             let removed = match list(&*disk) {
@@ -219,8 +226,22 @@ impl Branch {
         if let Some(name) = list(&*disk)?.first() {
             return Err(not_empty(disk.path(), name));
         }
-        let mut making = Making::new(vault, log, another_log(&*disk)?);
-        making.fill(&disk, options)
+        let mut making = Making::new(vault, log, another_log(&*disk)?, false);
+        making.fill(&disk, options).map(|branch| branch.log)
+    }
+}
+
+#[cfg(feature = "testing")]
+impl Branch {
+    /// As [`Self::make_on`], of a log of a cluster, which named logs can share.
+    pub(crate) fn make_part_on(
+        vault: &dyn Vault,
+        log: LogId,
+        disk: &Arc<dyn Disk>,
+        options: &BranchOptions,
+    ) -> Result<Restored> {
+        let mut making = Making::new(vault, log, another_log(&**disk)?, true);
+        making.fill(disk, options).map(|branch| branch.log)
     }
 }
 
@@ -228,8 +249,18 @@ fn check_options(options: &BranchOptions) -> Result<()> {
     options.segment_bytes.map_or(Ok(()), |bytes| Backup::copy_options(bytes).check())
 }
 
+/// A branch that was made.
+pub(super) struct MadeBranch {
+    pub(super) log: Restored,
+    /// The time of the oldest state that is left, and the next record there, if that is later than the time with which the branch was to
+    /// end.
+    pub(super) later: Option<(Timestamp, Index)>,
+    /// The newest named log that the newest object knows, whatever the branch's end is.
+    pub(super) opened_at_end: LogNumber,
+}
+
 /// A branch that is being made.
-struct Making<'a> {
+pub(super) struct Making<'a> {
     vault: &'a dyn Vault,
     /// The log of which it is made.
     log: LogId,
@@ -239,18 +270,20 @@ struct Making<'a> {
     pinned: Vec<LogId>,
     /// The number of the oldest object, once something of the branch may be in the object store.
     stored: Option<u64>,
+    /// It is a part of a branch of a cluster: named logs can share it, and it can have no record up to a time.
+    of_cluster: bool,
 }
 
-impl Making<'_> {
-    fn new(vault: &dyn Vault, log: LogId, branch: LogId) -> Making<'_> {
-        Making { vault, log, branch, pinned: Vec::new(), stored: None }
+impl<'a> Making<'a> {
+    pub(super) fn new(vault: &'a dyn Vault, log: LogId, branch: LogId, of_cluster: bool) -> Self {
+        Self { vault, log, branch, pinned: Vec::new(), stored: None, of_cluster }
     }
 
     /// Makes the files, and all that is in the object store.
-    fn fill(&mut self, disk: &Arc<dyn Disk>, options: &BranchOptions) -> Result<Restored> {
+    pub(super) fn fill(&mut self, disk: &Arc<dyn Disk>, options: &BranchOptions) -> Result<MadeBranch> {
         let (plan, pins) = self.hold(options)?;
         let owner = plan.lineage.owner(plan.last.0);
-        let (state, entries) =
+        let ReadObject { opening: state, entries, bytes: segment_bytes } =
             read_object(self.vault, owner, &plan.last).map_err(|error| match error.kind() {
                 // No pin of the branch keeps it.
                 ErrorKind::NotFound => {
@@ -266,6 +299,17 @@ impl Making<'_> {
             false => opening.log_first.max(plan.begin.next),
         };
         check_first(self.log, options.to, first)?;
+        if !self.of_cluster && opened_in(&opening, &entries) > LogNumber::OWN {
+            return Err(is_shared(self.log));
+        }
+        let opened_at_end = self.opened_at_end(&plan, &opening, &entries)?;
+        let later = match options.to {
+            RestoreTo::Timestamp(time) if state.0.timestamp > time => {
+                Some((state.0.timestamp, plan.base.next))
+            }
+            _ => None,
+        };
+        let logs = self.logs_of(&plan, &opening)?;
         let table = match plan.below.first() {
             None => Vec::new(),
             Some((number, _)) => {
@@ -286,18 +330,19 @@ impl Making<'_> {
             }
         };
         let has_ancestors = !table.is_empty();
-        let opening = Opening { log_first: first, objects: table, ..opening };
+        let opening = Opening { log_first: first, objects: table, logs, ..opening };
         let state = standalone_state(self.branch, &state.0, opening);
         let largest = entries.iter().map(|entry| entry.header.length).max().unwrap_or(0);
-        let bytes = options.segment_bytes.unwrap_or_else(|| {
-            segment_bytes_with(plan.last.1.bytes as u32, state.body.len() as u32, largest)
-        });
+        let bytes = options
+            .segment_bytes
+            .unwrap_or_else(|| segment_bytes_with(segment_bytes, state.body.len() as u32, largest));
         let copy = FollowerLog::create_unaided(disk.clone(), Backup::copy_options(bytes), &state)?;
         let to = if planted!(110) { RestoreTo::End } else { options.to };
         let mut cut = Cut::new(to, plan.base.next);
         let discarded =
             apply(&copy, self.branch, entries, &mut cut).map_err(|error| in_object(&plan.last.1, error))?;
-        if matches!(options.to, RestoreTo::Timestamp(_)) && !cut.has_records && plan.below.is_empty() {
+        let may_be_empty = self.of_cluster || !plan.below.is_empty();
+        if matches!(options.to, RestoreTo::Timestamp(_)) && !cut.has_records && !may_be_empty {
             let what =
                 format!("the objects of log {:032x} have no record of that time or before", self.log.0);
             return Err(Error::new(ErrorKind::OutOfRange, what));
@@ -319,19 +364,59 @@ impl Making<'_> {
             identity.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the branch has no identity"))?;
         Identity { follows: false, ..identity }.write(&**disk)?;
         disk.sync_ancestors().map_err(|e| Error::io("sync the directories above", disk.path(), e))?;
-        Ok(Restored {
+        let log = Restored {
             log_id: self.branch,
             first: first.max(discarded),
             last: status.last_index,
             last_timestamp: status.last_timestamp,
             left_out: cut.left_out,
-        })
+        };
+        Ok(MadeBranch { log, later, opened_at_end })
+    }
+
+    /// The logs of a shared group where the branch's part of the last object begins, each with the first record that the branch has of
+    /// it. No opening of an object says that. The commands in the objects below do, and a log has no record before the oldest of these.
+    fn logs_of(&self, plan: &Plan, opening: &Opening) -> Result<Vec<u8>> {
+        if opening.logs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut logs = LogTable::decode(&opening.logs).map_err(|why| corrupt(&plan.last.1, why))?;
+        let below = &plan.below[usize::from(planted!(168) && !plan.below.is_empty())..];
+        let oldest = below.first().map(|(number, _)| *number);
+        let read = |object: &(u64, ObjectInfo)| {
+            let owner = plan.lineage.owner(object.0);
+            Ok((object.0, logs_of_object(self.vault, owner, object, Some(object.0) == oldest)?))
+        };
+        let mut found = BTreeMap::new();
+        in_parallel(AT_A_TIME, below, read, |(number, of)| _ = found.insert(number, of))?;
+        let last = LogsOfObject::new(Some(opening), Vec::new());
+        logs.begin_as(&firsts(found.values().chain([&last])));
+        Ok(logs.encode())
+    }
+
+    /// The newest named log that the newest object knows.
+    fn opened_at_end(&self, plan: &Plan, opening: &Opening, entries: &[FollowEntry]) -> Result<LogNumber> {
+        if !self.of_cluster || plan.newest.0 == plan.last.0 {
+            return Ok(opened_in(opening, entries));
+        }
+        let newest = read_object(self.vault, plan.lineage.owner(plan.newest.0), &plan.newest);
+        let newest = newest.map_err(|error| match error.kind() {
+            // No pin of the branch keeps it.
+            ErrorKind::NotFound => {
+                let what = format!("log {:032x} discards its newest object: try again", self.log.0);
+                Error::new(ErrorKind::Busy, what)
+            }
+            _ => error,
+        })?;
+        let opening = Opening::parse(&newest.opening.1).map_err(|why| corrupt(&plan.newest.1, why))?;
+        Ok(opened_in(&opening, &newest.entries))
     }
 
     /// Finds what the branch is made of, and has it kept.
     fn hold(&mut self, options: &BranchOptions) -> Result<(Plan, Vec<(LogId, Pin)>)> {
         for attempt in 1..=ATTEMPTS {
-            let plan = Plan::find(self.vault, self.log, options.to, options.pin.as_deref());
+            let pin = options.pin.as_deref();
+            let plan = Plan::find(self.vault, self.log, options.to, pin, self.of_cluster);
             let (plan, pins) = match plan.and_then(|plan| Ok((self.pins(&plan)?, plan))) {
                 // An object was deleted after it was listed.
                 Err(error)
@@ -493,7 +578,7 @@ impl Making<'_> {
     }
 
     /// Removes what is in the object store after an error, if the files are gone, and adds to the error what is left.
-    fn take_back(&self, error: Error, removed: Result<()>) -> Error {
+    pub(super) fn take_back(&self, error: Error, removed: Result<()>) -> Error {
         let taken = removed.and_then(|()| {
             if let Some(oldest) = self.stored {
                 for name in [root_name(self.branch), begin_name(self.branch, oldest)] {
@@ -515,6 +600,17 @@ impl Making<'_> {
         );
         Error::with_source(error.kind(), what, &error)
     }
+}
+
+/// The newest named log that was opened at the end of an object. 0: no named logs share the log.
+fn opened_in(opening: &Opening, entries: &[FollowEntry]) -> LogNumber {
+    let begin = LogTable::decode(&opening.logs).map_or(LogNumber::OWN, |logs| logs.opened());
+    let commands = entries.iter().filter(|entry| entry.header.kind == Kind::Command);
+    let opened = commands.filter_map(|entry| match parse_command(&entry.body.concat()) {
+        Ok(Command::Log(LogCommand::Open { log, .. })) => Some(log),
+        _ => None,
+    });
+    opened.fold(begin, LogNumber::max)
 }
 
 /// A log that ends before its first record is none.

@@ -136,15 +136,10 @@ impl ClusterBackup {
         let logs = &pins.logs;
         let mut fetch_log = |_: &str, log, to: &Path| {
             if pins.empty.contains(&log) {
-                let why = "nothing of it was stored when it was pinned: it comes back empty";
-                return Ok(Fetched::Nothing(why.to_owned()));
+                return Ok(Fetched::Nothing(NOTHING_PINNED.to_owned()));
             }
             if log != logs.log_id && log != logs.catalogue && !logs.groups.values().any(|id| *id == log) {
-                let what = format!(
-                    "the catalogue names log {:032x}, and pin {} is not of it: this is no backup of the whole cluster",
-                    log.0, pins.name
-                );
-                return Err(Error::new(ErrorKind::Corrupt, what));
+                return Err(not_pinned(log, &pins.name));
             }
             Backup::fetch_pin(vault, log, &pins.name, to, progress).map(Fetched::Backup)
         };
@@ -220,13 +215,7 @@ impl ClusterBackup {
                 match ids.get(&group) {
                     Some(listed) if *listed == id => {}
                     None => _ = wanted.insert(group, id),
-                    Some(listed) => {
-                        let what = format!(
-                            "the catalogue has log {:032x} as group {group}, and the list of the cluster's logs has {:032x}",
-                            id.0, listed.0
-                        );
-                        return Err(Error::new(ErrorKind::Corrupt, what));
-                    }
+                    Some(listed) => return Err(another_group(group, id, *listed)),
                 }
             }
             if wanted.is_empty() {
@@ -356,8 +345,29 @@ impl ClusterBackup {
     }
 }
 
+/// The reason why a log under no pin comes back empty.
+pub(super) const NOTHING_PINNED: &str = "nothing of it was stored when it was pinned: it comes back empty";
+
+/// The error of a log that the catalogue names, and that is not under the pins of its cluster.
+pub(super) fn not_pinned(log: LogId, pin: &str) -> Error {
+    let what = format!(
+        "the catalogue names log {:032x}, and pin {pin} is not of it: this is no backup of the whole cluster",
+        log.0
+    );
+    Error::new(ErrorKind::Corrupt, what)
+}
+
+/// The error of a group that is another log in the catalogue than in the list of the cluster's logs.
+pub(super) fn another_group(group: u32, id: LogId, listed: LogId) -> Error {
+    let what = format!(
+        "the catalogue has log {:032x} as group {group}, and the list of the cluster's logs has {:032x}",
+        id.0, listed.0
+    );
+    Error::new(ErrorKind::Corrupt, what)
+}
+
 /// The part of a log that was fetched.
-enum Fetched {
+pub(super) enum Fetched {
     Backup(Backup),
     /// There is nothing of it, for this reason.
     Nothing(String),
@@ -369,7 +379,7 @@ enum Fetched {
 type FetchLog<'a> = &'a mut dyn FnMut(&str, LogId, &Path) -> Result<Fetched>;
 
 /// The effect of leaving a log out, for people.
-fn effect_of_leaving_out(name: &str) -> &'static str {
+pub(super) fn effect_of_leaving_out(name: &str) -> &'static str {
     match name {
         DEFAULT_PART => "it comes back empty",
         CATALOGUE_PART => "named logs come back without their names",
@@ -380,7 +390,7 @@ fn effect_of_leaving_out(name: &str) -> &'static str {
 /// Says why nothing of a log can be fetched from an object store. None: there is something, from which it comes back.
 ///
 /// A log that has begun to store has its object `root`, for ever, and the pins of a log keep objects. So without these it is lost.
-fn has_nothing(vault: &dyn Vault, log: LogId) -> Result<Option<Fetched>> {
+pub(super) fn has_nothing(vault: &dyn Vault, log: LogId) -> Result<Option<Fetched>> {
     let Found { slices, objects, lacking, .. } = find(vault, log)?;
     if !slices.is_empty() {
         return Ok(None);
@@ -414,7 +424,7 @@ pub(super) fn read_catalogue(backup: &Backup) -> Result<Catalogue> {
 
 /// Checks before anything is downloaded that logs that are left out are the cluster's, as far as that is known: without its list, the
 /// catalogue says which groups there are.
-fn check_left_out(logs: &ClusterLogs, without: &[&str]) -> Result<()> {
+pub(super) fn check_left_out(logs: &ClusterLogs, without: &[&str]) -> Result<()> {
     let groups: Vec<String> = logs.groups.keys().map(|group| group_part(*group)).collect();
     let mut names = vec![DEFAULT_PART, CATALOGUE_PART];
     names.extend(groups.iter().map(String::as_str));
@@ -428,7 +438,7 @@ fn check_left_out(logs: &ClusterLogs, without: &[&str]) -> Result<()> {
     }
 }
 
-fn none_of_them(unknown: &str, names: &[&str]) -> Error {
+pub(super) fn none_of_them(unknown: &str, names: &[&str]) -> Error {
     let what = format!("{unknown} is none of the cluster's logs: it has {}", names.join(", "));
     Error::new(ErrorKind::InvalidArgument, what)
 }

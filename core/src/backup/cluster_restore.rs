@@ -36,7 +36,7 @@ use std::path::Path;
 /// The size of files of a log that had nothing. Later ones are of the size that its program wants.
 const EMPTY_SEGMENT_BYTES: u32 = 1 << 20;
 /// The first record of the new catalogue that counts. The one before it is discarded, so that reading begins with a snapshot.
-const CATALOGUE_FIRST: Index = Index(2);
+pub(super) const CATALOGUE_FIRST: Index = Index(2);
 
 /// The result of [`ClusterBackup::restore`].
 ///
@@ -77,11 +77,11 @@ pub struct LaterPart {
 }
 
 /// The catalogue of a backup, as far as it is restored.
-struct Known {
-    catalogue: Catalogue,
-    cut: Option<CutAt>,
+pub(super) struct Known {
+    pub(super) catalogue: Catalogue,
+    pub(super) cut: Option<CutAt>,
     /// The catalogue is of this time, which is later than the one asked for.
-    later: Option<Timestamp>,
+    pub(super) later: Option<Timestamp>,
 }
 
 impl ClusterBackup {
@@ -133,7 +133,7 @@ impl ClusterBackup {
         let named = dir.join(NAMED);
         make_directory(&named).map_err(|e| Error::io("make directory", &named, e))?;
         let (total, mut before) = (self.bytes(), self.bytes());
-        let known = self.known(to)?;
+        let known = Known::of(self.catalogue.as_ref(), to)?;
         let of_catalogue = known.later.map(|timestamp| LaterPart { name: CATALOGUE_PART.into(), timestamp });
         let mut later = Vec::from_iter(of_catalogue);
         let mut has_any = known.later.is_none() && known.catalogue.next() > Index(1);
@@ -216,39 +216,41 @@ impl ClusterBackup {
         progress(2 * total, 2 * total); // less was read: files end with zeros
         Ok(RestoredCluster { default, named_logs, notes, later })
     }
+}
 
-    /// The catalogue up to a time, or its end.
-    fn known(&self, to: Option<Timestamp>) -> Result<Known> {
-        let newest = self.catalogue.as_ref().map(read_catalogue).transpose()?.unwrap_or_default();
-        let Some(time) = to else { return Ok(Known { catalogue: newest, cut: None, later: None }) };
-        let (mut catalogue, mut later, mut goes_on) = (Catalogue::default(), None, false);
-        if let Some(backup) = &self.catalogue {
+impl Known {
+    /// The catalogue of this backup up to a time, or its end. None: nothing of it is stored.
+    pub(super) fn of(catalogue: Option<&Backup>, to: Option<Timestamp>) -> Result<Self> {
+        let newest = catalogue.map(read_catalogue).transpose()?.unwrap_or_default();
+        let Some(time) = to else { return Ok(Self { catalogue: newest, cut: None, later: None }) };
+        let (mut known, mut later, mut goes_on) = (Catalogue::default(), None, false);
+        if let Some(backup) = catalogue {
             let (still, begin) = (backup.still()?, backup.oldest_state()?);
             let begin = (begin.next(), begin.timestamp());
-            (catalogue, later) = catalogue_at(&|start| still.reader(start), still.first, begin, time)?;
+            (known, later) = catalogue_at(&|start| still.reader(start), still.first, begin, time)?;
             goes_on = backup.info().last_timestamp > time;
         }
         let cut = CutAt { newest, goes_on, is_later: later.is_some() };
-        Ok(Known { catalogue, cut: Some(cut), later })
+        Ok(Self { catalogue: known, cut: Some(cut), later })
     }
 }
 
 /// The time of the oldest state in a backup, and the next record there, if that state is later than the time up to which it is restored.
-fn later_state(backup: &Backup, to: Option<Timestamp>) -> Result<Option<(Timestamp, Index)>> {
+pub(super) fn later_state(backup: &Backup, to: Option<Timestamp>) -> Result<Option<(Timestamp, Index)>> {
     let Some(time) = to else { return Ok(None) };
     let state = backup.oldest_state()?;
     Ok(Some((state.timestamp(), state.next())).filter(|(timestamp, _)| *timestamp > time))
 }
 
 /// Makes a log without records.
-fn make_empty(dir: &Path) -> Result<LogId> {
+pub(super) fn make_empty(dir: &Path) -> Result<LogId> {
     let log = Log::open(dir, Options::with_segment_bytes(EMPTY_SEGMENT_BYTES))?;
     let id = log.log_id();
     log.close().map(|()| id)
 }
 
 /// Makes a system log that begins with this catalogue.
-fn write_catalogue(dir: &Path, catalogue: &Catalogue) -> Result<()> {
+pub(super) fn write_catalogue(dir: &Path, catalogue: &Catalogue) -> Result<()> {
     let log = Log::open(dir, LogsOptions::default().of_group(0))?;
     // It has no effect, and is there to be discarded.
     let nothing = CatalogueRecord::Delete { number: LogNumber(0), id: LogId(0) };

@@ -20,6 +20,13 @@ pub(super) struct LogsOfObject {
 }
 
 impl LogsOfObject {
+    /// Of an object with this opening, if anything before it can be missing, and these commands.
+    pub(super) fn new(opening: Option<&Opening>, commands: Vec<LogCommand>) -> Self {
+        // Damage there is found when the file is read.
+        let begin = opening.and_then(|opening| LogTable::decode(&opening.logs).ok());
+        Self { begin: begin.unwrap_or_default(), commands }
+    }
+
     /// Reads the segment file of an object. Stops at damage, which is found when the file is read.
     pub(super) fn read(bytes: &[u8], footer: &Footer) -> Self {
         let (mut found, mut at) = (Self::default(), SEGMENT_HEADER_BYTES);

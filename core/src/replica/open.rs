@@ -180,6 +180,29 @@ pub(crate) fn create_followed(
     options: &Options,
     state: &FollowSnapshot,
 ) -> Result<RecoveredLog> {
+    create_copy(disk, options, state, Sequencer::new(Owner::Follower, Membership::default(), options))
+}
+
+/// As [`create_followed`], for a log that is made here without its object store, and is opened with it: each named log of a shared group
+/// begins where the state says, although that record is in an object.
+///
+/// # Errors
+/// As [`create_followed`].
+pub(crate) fn create_branched(
+    disk: Arc<dyn Disk>,
+    options: &Options,
+    state: &FollowSnapshot,
+) -> Result<RecoveredLog> {
+    let sequencer = Sequencer::new(Owner::Follower, Membership::default(), options);
+    create_copy(disk, options, state, sequencer.with_objects())
+}
+
+fn create_copy(
+    disk: Arc<dyn Disk>,
+    options: &Options,
+    state: &FollowSnapshot,
+    mut sequencer: Sequencer,
+) -> Result<RecoveredLog> {
     let lock = lock(&*disk)?;
     if followers_identity(&*disk)?.is_some() {
         let what = format!("{} already holds a follower's log: open it", disk.path().display());
@@ -189,7 +212,6 @@ pub(crate) fn create_followed(
     let identity = Identity::random(&*disk, options.clock.now());
     let identity = identity.map_err(|e| Error::io("make", disk.path(), e))?;
     let identity = Identity { log: state.log(), follows: true, ..identity };
-    let mut sequencer = Sequencer::new(Owner::Follower, Membership::default(), options);
     sequencer
         .begin_at(&state.header, &state.body, options)
         .map_err(|why| Error::new(ErrorKind::Corrupt, format!("the source's state is malformed: {why}")))?;

@@ -235,6 +235,26 @@ pub(crate) fn unsort(log: LogId, number: u64, bytes: &Bytes, name: &str) -> Resu
     Ok(made)
 }
 
+/// The entries without records in the skeleton of object `number` of `log`, whose bytes these are. Every byte of them is checked.
+///
+/// # Errors
+/// The skeleton is damaged.
+pub(crate) fn entries_without_records(
+    log: LogId,
+    number: u64,
+    skeleton: &Bytes,
+) -> Result<Vec<Entry>, (usize, Malformed)> {
+    let (id, mut entries, mut at) = (salt(log, number), Vec::new(), 0);
+    while at < skeleton.len() {
+        let (header, part) = part_at(skeleton, at, id).map_err(|why| (at, why))?;
+        at += BLOCK_HEADER_BYTES + part.len();
+        if header.kind != Kind::Mixed {
+            entries.push((header, part));
+        }
+    }
+    Ok(entries)
+}
+
 /// The blocks of one log that are not used yet.
 struct LogBytes {
     salt: SegmentId,
@@ -280,21 +300,32 @@ fn entry_at(
     id: SegmentId,
     logs: &mut BTreeMap<LogNumber, LogBytes>,
 ) -> Result<(Entry, usize), Malformed> {
+    let (header, part) = part_at(bytes, at, id)?;
+    let end = at + BLOCK_HEADER_BYTES + part.len();
+    if header.kind != Kind::Mixed {
+        return Ok(((header, part), end));
+    }
+    let mut body = Vec::with_capacity(header.length as usize - BLOCK_HEADER_BYTES);
+    body.extend_from_slice(&part);
+    for (run, _) in table_of(&header, &part)?.runs() {
+        let log = logs.get_mut(&run.log).ok_or("sorted object lacks a log of its entries")?;
+        body.extend_from_slice(&log.take(bytes, &run)?);
+    }
+    Ok(((header, body.into()), end))
+}
+
+/// The part of an entry at an offset of the skeleton: the table of a mixed block, or the whole body of another one.
+fn part_at(bytes: &Bytes, at: usize, id: SegmentId) -> Result<Entry, Malformed> {
     const SHORT: Malformed = "skeleton of a sorted object is cut off";
     let body_at = at + BLOCK_HEADER_BYTES;
     let header = BlockHeader::parse(bytes.get(at..body_at).ok_or(SHORT)?, id)?;
     if header.kind != Kind::Mixed {
-        let (entry, _) = block_at(bytes, at, id)?;
-        return Ok((entry, at + header.length as usize));
+        return Ok(block_at(bytes, at, id)?.0);
     }
     let fixed = bytes.get(body_at..body_at + TABLE_FIXED_BYTES).ok_or(SHORT)?;
     let length = TABLE_FIXED_BYTES.saturating_add((u32_at(fixed, 0) as usize).saturating_mul(RUN_BYTES));
-    let table = bytes.get(body_at..body_at.saturating_add(length)).ok_or(SHORT)?;
-    let mut body = Vec::with_capacity(header.length as usize - BLOCK_HEADER_BYTES);
-    body.extend_from_slice(table);
-    for (run, _) in table_of(&header, table)?.runs() {
-        let log = logs.get_mut(&run.log).ok_or("sorted object lacks a log of its entries")?;
-        body.extend_from_slice(&log.take(bytes, &run)?);
-    }
-    Ok(((header, body.into()), body_at + length))
+    let end = body_at.saturating_add(length);
+    let table = bytes.get(body_at..end).ok_or(SHORT)?;
+    table_of(&header, table)?;
+    Ok((header, bytes.slice(body_at..end)))
 }

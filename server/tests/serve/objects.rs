@@ -556,3 +556,109 @@ fn branch_is_served_and_others_join_it() {
     let told = run(&["info", &parent[0].client, "--json"]).ok().json();
     assert_eq!(told["last"], 5_100, "the parent does not see it: {told}");
 }
+
+/// A branch of all logs of a cluster: a server begins another cluster with it, which has the named logs by their names, and goes on apart.
+/// Another server joins, and a branch is made of that branch.
+#[test]
+fn branch_of_a_cluster_is_served_with_its_named_logs() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, place) = (dir.path().join("store"), dir.path().join("branch"));
+    let object_store = format!("file://{}", store.display());
+    let mut arguments = vec!["--object-store", &object_store];
+    for set in ["groups=2", "objects.object_bytes=64KiB", "objects.object_age_seconds=1"] {
+        arguments.extend(["--set", set]);
+    }
+    let parent = founded_with(vec![Server::new(1, dir.path())], &arguments);
+    let (client, location) = (parent[0].client.clone(), store.to_str().unwrap());
+    let lines =
+        |log: &str, from: u64, to: u64| (from..=to).map(|n| format!("{log} {n:0200}\n")).collect::<String>();
+    let names = ["orders", "users", "sealed"];
+    run(&[&["logs", "create", &client][..], &names].concat()).ok();
+    let mut to = 0;
+    for part in ["before", "behind"] {
+        let from = to + 1;
+        to += 1000;
+        for name in &names[..2] {
+            fed(&["append", &format!("{client}/{name}")], &lines(name, from, to)).ok();
+        }
+        fed(&["append", &client], &lines("default", from, to)).ok();
+        if part == "before" {
+            fed(&["append", &format!("{client}/sealed")], &lines("sealed", 1, 10)).ok();
+            run(&["logs", "seal", &client, "sealed"]).ok();
+            fed(&["append", &format!("{client}/users")], &lines("users", to + 1, to + 1)).ok();
+            fed(&["append", &format!("{client}/orders")], &lines("orders", to + 1, to + 1)).ok();
+            to += 1;
+            fed(&["append", &client], &lines("default", to, to)).ok();
+        }
+        // The groups that the cluster has just made are not in the list of its logs yet.
+        wait("a backup", || (run(&["tier", "backup", &client, location, part]).code == 0).then_some(()));
+    }
+    fs::create_dir(&place).unwrap();
+    let at = |name: &str| place.join(name).to_str().unwrap().to_owned();
+    let indexed = run(&["tier", "branch", location, &at("none"), "--to-index", "5"]);
+    assert!(indexed.code == 2 && indexed.err.contains("no index is one of all of them"), "{}", indexed.err);
+    let alone = run(&["tier", "branch", location, &at("alone"), "--only-log", "--to-index", "1000"]).ok();
+    assert!(alone.err.contains("it has no named logs"), "{}", alone.err);
+    // All of it, and what a backup has.
+    let id = run(&["info", &client, "--json"]).ok().json()["log_id"].as_str().unwrap().to_owned();
+    let pinned = ["tier", "branch", location, &at("pinned"), "--log-id", &id, "--pin", "before", "--json"];
+    let pinned = run(&pinned).ok().json();
+    assert_eq!((&pinned["named_logs"], &pinned["last"]), (&3.into(), &1001.into()), "{pinned}");
+    let mut servers = vec![Server::new(1, &place)];
+    let data = servers[0].data.to_str().unwrap().to_owned();
+    let told = run(&["tier", "branch", location, &data, "--log-id", &id, "--json"]).ok().json();
+    assert_eq!(
+        (&told["named_logs"], &told["first"], &told["last"]),
+        (&3.into(), &1.into(), &to.into()),
+        "{told}"
+    );
+    let logs = told["logs"].as_array().unwrap();
+    let parts: Vec<&str> = logs.iter().map(|log| log["name"].as_str().unwrap()).collect();
+    assert_eq!(parts, ["default", "group-1", "group-2"], "{told}");
+    assert!(logs.iter().all(|log| log["branch_of"].as_array().unwrap().len() == 1), "{told}");
+    assert!(told["branch_of"][0]["log_id"] == id[..] && told["notes"] == serde_json::json!([]), "{told}");
+    let branch = told["log_id"].as_str().unwrap().to_owned();
+    let early = run(&["tier", "branch", location, &at("early"), "--log-id", &branch]);
+    assert!(early.code == 0 && early.err.contains("no server has run it yet"), "{}", early.err);
+
+    servers[0].start(&arguments);
+    let theirs = servers[0].client.clone();
+    wait("it serves the named logs", || {
+        (run(&["info", &format!("{theirs}/sealed"), "--json"]).code == 0).then_some(())
+    });
+    let has_all = |server: &Server, of: &str, last: u64| {
+        let stale = if server.node == 1 { &[][..] } else { &["--stale"] };
+        for name in &names[..2] {
+            let log = format!("{}/{name}", server.client);
+            let wanted = lines(name, 1, to) + &lines(of, to + 1, last);
+            wait("it has all records", || {
+                (run(&[&["read", &log][..], stale].concat()).out == wanted).then_some(())
+            });
+        }
+        let sealed = format!("{}/sealed", server.client);
+        assert_eq!(run(&[&["read", &sealed][..], stale].concat()).ok().out, lines("sealed", 1, 10));
+    };
+    has_all(&servers[0], "branch", to);
+    assert_eq!(fed(&["append", &format!("{theirs}/sealed")], "late\n").code, 2);
+    for name in &names[..2] {
+        fed(&["append", &format!("{theirs}/{name}")], &lines("branch", to + 1, to + 300)).ok();
+        fed(&["append", &format!("{client}/{name}")], &lines("parent", to + 1, to + 100)).ok();
+    }
+    has_all(&servers[0], "branch", to + 300);
+    has_all(&parent[0], "parent", to + 100);
+    servers.push(Server::new(2, &place));
+    servers[1].start(&arguments);
+    made(&["member", "add", &servers[1].client, "--cluster", &servers[0].client, "--promote"]);
+    has_all(&servers[1], "branch", to + 300);
+    // Its own objects are in the list of its cluster, and lead to a branch of it.
+    wait("a backup", || (run(&["tier", "backup", &theirs, location, "own"]).code == 0).then_some(()));
+    let second = run(&["tier", "branch", location, &at("second"), "--log-id", &branch, "--json"]).ok().json();
+    let logs = second["logs"].as_array().unwrap();
+    assert!(logs[1..].iter().all(|log| log["branch_of"].as_array().unwrap().len() == 2), "{second}");
+    assert_eq!(second["named_logs"], 3, "{second}");
+    let backup = run(&["tier", "fetch", location, &at("backup"), "--log-id", &branch, "--json"]).ok().json();
+    assert_eq!(backup["logs"].as_array().unwrap().len(), 4, "{backup}");
+    let refused = run(&["tier", "gc", location, "--log-id", &id, "--all", "--delete"]);
+    assert!(refused.code != 0, "{}", refused.out);
+    run(&["tier", "verify", location]).ok();
+}

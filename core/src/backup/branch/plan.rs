@@ -55,11 +55,18 @@ impl Plan {
         Ok(left.collect())
     }
 
-    /// Finds what a branch of `log` with this end is made of; of the objects under this pin, if there is one.
+    /// Finds what a branch of `log` with this end is made of; of the objects under this pin, if there is one. `of_cluster`: the log can be
+    /// shared by named logs.
     ///
     /// # Errors
     /// Those of [`super::Branch::make`].
-    pub(super) fn find(vault: &dyn Vault, log: LogId, to: RestoreTo, pin: Option<&str>) -> Result<Self> {
+    pub(super) fn find(
+        vault: &dyn Vault,
+        log: LogId,
+        to: RestoreTo,
+        pin: Option<&str>,
+        of_cluster: bool,
+    ) -> Result<Self> {
         let (lineage, objects, pin) = match pin {
             None => {
                 let (lineage, objects) = made_of(vault, log)?;
@@ -98,10 +105,8 @@ impl Plan {
         let base = begin_of(&footer(at)?);
         // An opening that knows of no objects knows of no discarded ones either.
         let opening = opening_at(vault, lineage.owner(objects[at].0), &objects[at])?;
-        if !opening.logs.is_empty() {
-            let what =
-                format!("log {:032x} is shared by named logs: branches are made of single logs", log.0);
-            return Err(Error::new(ErrorKind::Unsupported, what));
+        if !opening.logs.is_empty() && !of_cluster {
+            return Err(is_shared(log));
         }
         let from = match opening.objects.is_empty() {
             true => 0,
@@ -145,6 +150,15 @@ impl Plan {
         }
         needed
     }
+}
+
+/// The error of a log that named logs share.
+pub(super) fn is_shared(log: LogId) -> Error {
+    let what = format!(
+        "log {:032x} is shared by named logs: a branch of it is one of its whole cluster, with the catalogue of their names",
+        log.0
+    );
+    Error::new(ErrorKind::Unsupported, what)
 }
 
 fn begin_of(footer: &Footer) -> Base {

@@ -299,6 +299,8 @@ bugs! {
     166 "an object that cannot be read hides the records of others" by "unreadable_object_hides_no_other",
     167 "a log is made of objects whose records are discarded, and of slices whose payload may be gone"
         by "state_behind_objects_leads",
+    168 "the logs of a branch of a group lack the records in its oldest object"
+        by "logs_of_a_branch_begin_where_its_objects_do",
     170 "an object whose footer cannot be read counts as nobody's" by "object_that_may_be_of_another_history_stays",
     171 "a put whose answer was lost is forgotten" by "object_whose_put_had_no_answer_is_put_again",
     172 "cached objects do not give way for the file of another one" by "cached_files_give_way_in_order",

@@ -2,6 +2,8 @@
 
 mod cluster;
 
+pub(super) use cluster::Later;
+
 use crate::commands::files::backup::records;
 use crate::commands::files::tier::{ended, show_notes};
 use crate::common::exit::Exit;

@@ -227,6 +227,11 @@ impl Sequencer {
         }
     }
 
+    /// Records that are in objects are there, although this is a copy without an object store.
+    pub(crate) fn with_objects(self) -> Self {
+        Self { reads_objects: true, ..self }
+    }
+
     /// The position after the last block.
     pub(crate) fn end(&self) -> Base {
         self.end

@@ -4,6 +4,7 @@
 //! Scenarios with a cluster run in a [`World`], so its oracle judges them after every event as well. Scenarios with
 //! one replica are in [`one_replica`].
 
+mod branch_groups;
 mod branch_order;
 mod cached_files;
 mod copies;
@@ -39,6 +40,7 @@ use crate::record::batch::{Batch, BatchBuilder};
 #[cfg(test)]
 use crate::store::segment::{file_name, file_number};
 use crate::types::{Index, LogNumber, NodeId};
+use branch_groups::logs_of_a_branch_begin_where_its_objects_do;
 use branch_order::{
     branch_deletes_nothing_of_its_parent, branch_keeps_its_objects_in_any_order_with_a_deletion,
     branch_keeps_its_pin_in_any_order_with_a_removal,
@@ -103,6 +105,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ),
     ("branch_keeps_its_pin_in_any_order_with_a_removal", branch_keeps_its_pin_in_any_order_with_a_removal),
     ("branch_deletes_nothing_of_its_parent", branch_deletes_nothing_of_its_parent),
+    ("logs_of_a_branch_begin_where_its_objects_do", logs_of_a_branch_begin_where_its_objects_do),
     ("nothing_goes_to_a_store_that_is_not_mounted", nothing_goes_to_a_store_that_is_not_mounted),
     ("payload_waits_for_the_store_after_a_restart", payload_waits_for_the_store_after_a_restart),
     ("payload_that_waits_is_refused_in_time", payload_that_waits_is_refused_in_time),

@@ -29,19 +29,19 @@ struct ClusterSummary {
 
 /// A log of which the state at the time asked for is discarded.
 #[derive(Serialize)]
-struct Later {
+pub(in crate::commands::files) struct Later {
     name: String,
     timestamp: u64,
     time: String,
 }
 
 impl Later {
-    fn new(part: &LaterPart) -> Self {
+    pub(in crate::commands::files) fn new(part: &LaterPart) -> Self {
         Self { name: part.name.clone(), timestamp: part.timestamp.get(), time: format::time(part.timestamp) }
     }
 
     /// Says what is not as it was at the time.
-    fn note(&self, asked: Timestamp) -> String {
+    pub(in crate::commands::files) fn note(&self, asked: Timestamp) -> String {
         let Self { name, time, .. } = self;
         let effect = match name.as_str() {
             "system" => {

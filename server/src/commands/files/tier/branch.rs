@@ -1,26 +1,21 @@
-//! `chiplog tier branch`: a log that reads the older records of another one from its objects.
+//! `chiplog tier branch`: a log that reads the older records of another one from its objects, or all logs of a cluster.
 
+use super::cluster_branch::{self, Wanted, refused};
+use super::fetch;
 use super::objects::{Part, logs, only_log};
 use crate::commands::files::backup::records;
 use crate::commands::files::restore::RestoreSummary;
 use crate::common::exit::Exit;
-use crate::common::failure::{Failure, Result};
+use crate::common::failure::Result;
 use crate::common::format;
 use crate::common::output::Ui;
 use chiplog::backup::{Branch, BranchOptions, ClusterLogs, RestoreTo};
 use chiplog::vault::Vault;
-use chiplog::{ErrorKind, Index, LogId, Timestamp};
+use chiplog::{Index, LogId};
+use chiplog_net::wire::ids::to_hex;
 use serde::Serialize;
 use std::path::Path;
 use std::time::Instant;
-
-/// The log, and how far the branch goes.
-pub(super) struct Wanted {
-    pub(super) log: Option<LogId>,
-    pub(super) to_index: Option<u64>,
-    pub(super) to_time: Option<Timestamp>,
-    pub(super) pin: Option<String>,
-}
 
 /// A branch as it is shown.
 #[derive(Serialize)]
@@ -30,34 +25,39 @@ struct Shown {
     branch_of: Vec<Part>,
 }
 
-pub(super) fn run(vault: &dyn Vault, dir: &Path, wanted: &Wanted, ui: &Ui) -> Result<Exit> {
+pub(super) fn run(vault: &dyn Vault, dir: &Path, wanted: &Wanted<'_>, ui: &Ui) -> Result<Exit> {
     let started = Instant::now();
     let log = only_log(vault, wanted.log, ui)?.log;
+    if !wanted.only_log {
+        let of_fetch = fetch::Wanted {
+            log: wanted.log,
+            only_log: false,
+            catalogue: wanted.catalogue,
+            without: wanted.without,
+            pin: wanted.pin,
+            allow_early_end: false,
+            server: None,
+        };
+        if let Some(cluster) = fetch::cluster(vault, log, &of_fetch)? {
+            return cluster_branch::run(vault, dir, (log, &cluster), wanted, ui);
+        }
+        fetch::check_without(log, wanted.without)?;
+        if is_unserved_branch(vault, log)? {
+            ui.warn(&format!(
+                "log {} is a branch of the default log of a cluster, and has no list of named logs. If it is a branch of all of them, no \
+                 server has run it yet, and this branch has none of them: start a server first",
+                to_hex(log.get())
+            ));
+        }
+    }
     let to = match (wanted.to_index, wanted.to_time) {
         (Some(index), _) => RestoreTo::Index(Index(index)),
         (None, Some(time)) => RestoreTo::Timestamp(time),
         (None, None) => RestoreTo::End,
     };
-    let options = BranchOptions::default().to(to).pin(wanted.pin.clone());
-    let made = Branch::make(vault, log, dir, &options).map_err(|error| {
-        let is_full = std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
-        if error.kind() == ErrorKind::InvalidArgument && is_full {
-            let dir = dir.display();
-            return Failure::usage(format!(
-                "{dir} is not empty: a branch needs a directory that is missing or empty"
-            ));
-        }
-        match wanted.to_time.filter(|_| error.kind() == ErrorKind::OutOfRange) {
-            Some(time) => {
-                let what = format!(
-                    "the objects have no record of {} or before; nothing was made",
-                    format::time(time)
-                );
-                Failure::new(ErrorKind::OutOfRange, what)
-            }
-            None => error.into(),
-        }
-    })?;
+    let options = BranchOptions::default().to(to).pin(wanted.pin.map(str::to_owned));
+    let made = Branch::make(vault, log, dir, &options);
+    let made = made.map_err(|error| refused(error, dir, wanted.to_time))?;
     let time = started.elapsed();
     let listed = logs(vault, Some(made.log_id))?.remove(&made.log_id.get());
     let shown = Shown {
@@ -80,11 +80,14 @@ pub(super) fn run(vault: &dyn Vault, dir: &Path, wanted: &Wanted, ui: &Ui) -> Re
     })?;
     // A list that cannot be read says as much: there are named logs.
     if !matches!(ClusterLogs::find(vault, log), Ok(None)) {
-        ui.note(
-            "it has no named logs: the log is the default log of a cluster, and a branch is of one log. `chiplog tier fetch` and \
-             `chiplog restore` bring all of them",
-        );
+        ui.note("it has no named logs: with --only-log it is a branch of the default log of a cluster alone");
     }
     shown.log.left_out().iter().for_each(|what| ui.note(what));
     Ok(Exit::Ok)
+}
+
+/// Whether a log without a list of named logs is a branch of the default log of a cluster, which has one.
+fn is_unserved_branch(vault: &dyn Vault, log: LogId) -> Result<bool> {
+    let parent = Branch::of(vault, log)?.and_then(|branch| branch.parts.last().map(|part| part.log_id));
+    Ok(parent.is_some_and(|parent| !matches!(ClusterLogs::find(vault, parent), Ok(None))))
 }

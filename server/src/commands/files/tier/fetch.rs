@@ -112,7 +112,7 @@ pub(super) struct Wanted<'a> {
 }
 
 /// All logs of a cluster: of their objects, or of their pins.
-enum Cluster {
+pub(super) enum Cluster {
     Stored(ClusterLogs),
     Pinned(ClusterPins),
 }
@@ -147,11 +147,7 @@ pub(super) fn run(vault: &dyn Vault, dir: &Path, wanted: &Wanted<'_>, ui: &Ui) -
         ui.result(&summary, |summary| summary.words(dir))?;
         return Ok(ended(backup.ends_early(), wanted.allow_early_end, ui));
     }
-    if let Some(name) = wanted.without.first() {
-        let what =
-            format!("--without {name} is for a cluster, and log {} has no named logs", to_hex(log.get()));
-        return Err(Failure::usage(what));
-    }
+    check_without(log, wanted.without)?;
     let backup = match wanted.pin {
         Some(pin) => Backup::fetch_pin(vault, log, pin, dir, &mut progress),
         None => Backup::fetch(vault, log, dir, &mut progress),
@@ -166,6 +162,13 @@ pub(super) fn run(vault: &dyn Vault, dir: &Path, wanted: &Wanted<'_>, ui: &Ui) -
     };
     ui.result(&summary, |summary| summary.log.words(dir))?;
     Ok(ended(backup.ends_early(), wanted.allow_early_end, ui))
+}
+
+/// Checks that nothing is to be left out of a log without named logs.
+pub(super) fn check_without(log: LogId, without: &[String]) -> Result<()> {
+    let Some(name) = without.first() else { return Ok(()) };
+    let what = format!("--without {name} is for a cluster, and log {} has no named logs", to_hex(log.get()));
+    Err(Failure::usage(what))
 }
 
 /// Shows the remarks about a backup. No option hides those of one that ends early.
@@ -237,7 +240,7 @@ fn log_of(server: &ServerVault, wanted: &Wanted<'_>) -> Result<LogId> {
 }
 
 /// The cluster whose default log this is. None: it has no named logs.
-fn cluster(vault: &dyn Vault, log: LogId, wanted: &Wanted<'_>) -> Result<Option<Cluster>> {
+pub(super) fn cluster(vault: &dyn Vault, log: LogId, wanted: &Wanted<'_>) -> Result<Option<Cluster>> {
     if let Some(catalogue) = wanted.catalogue {
         return Ok(Some(Cluster::Stored(ClusterLogs::new(log, catalogue, BTreeMap::new()))));
     }
@@ -248,16 +251,17 @@ fn cluster(vault: &dyn Vault, log: LogId, wanted: &Wanted<'_>) -> Result<Option<
         _ => error.into(),
     };
     let Some(pin) = wanted.pin else {
-        let by_hand = "`--catalogue ID` finds the logs without the list, and `--only-log` fetches the default log alone";
+        let by_hand =
+            "`--catalogue ID` finds the logs without the list, and `--only-log` takes the default log alone";
         let list = ClusterLogs::find(vault, log).and_then(|list| named::check_list(vault, log, list));
         let list = list.map_err(|error| advise(error, by_hand))?;
         list.as_ref().map(|list| named::await_roots(vault, list)).transpose()?;
         return Ok(list.map(Cluster::Stored));
     };
     let without: Vec<&str> = wanted.without.iter().map(String::as_str).collect();
-    let by_pins = "`--without NAME` leaves a log out, and `--only-log` fetches what the pin of one log keeps";
+    let by_pins = "`--without NAME` leaves a log out, and `--only-log` takes what the pin of one log keeps";
     // A set that is damaged itself says of no log.
-    let set = "the backup's own list cannot be read: `--only-log` fetches what the pin of one log keeps";
+    let set = "the backup's own list cannot be read: `--only-log` takes what the pin of one log keeps";
     ClusterPins::read(vault, log, pin).map_err(|error| advise(error, set))?;
     if let Some(pins) =
         ClusterPins::find_without(vault, log, pin, &without).map_err(|error| advise(error, by_pins))?
@@ -266,7 +270,7 @@ fn cluster(vault: &dyn Vault, log: LogId, wanted: &Wanted<'_>) -> Result<Option<
     }
     let Some(list) = ClusterLogs::find(vault, log)
         .and_then(|list| named::check_list(vault, log, list))
-        .map_err(|error| advise(error, "`--only-log` fetches what the pin of the default log keeps"))?
+        .map_err(|error| advise(error, "`--only-log` takes what the pin of the default log keeps"))?
     else {
         return Ok(None);
     };
@@ -283,7 +287,7 @@ fn cluster(vault: &dyn Vault, log: LogId, wanted: &Wanted<'_>) -> Result<Option<
     }
     let what = format!(
         "pin {pin} is no backup of the cluster of log {id}: it was made of one log alone, or the command was interrupted. \
-         `--only-log` fetches what the pin of one log keeps"
+         `--only-log` takes what the pin of one log keeps"
     );
     Err(Failure::new(ErrorKind::NotFound, what))
 }

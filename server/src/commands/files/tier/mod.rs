@@ -2,6 +2,7 @@
 
 mod backup;
 mod branch;
+mod cluster_branch;
 mod fetch;
 mod gc;
 mod half_written;
@@ -274,6 +275,12 @@ enum Action {
     /// branch has discarded all of their records. When a branch and its servers are gone, `chiplog tier gc --log-id
     /// <id of the branch> --all --delete` removes it with all that the branch has.
     ///
+    /// Of the default log of servers with named logs it is a branch of the whole cluster: the default log and all named
+    /// logs, each with a new id, up to its end or a time. Of each group of named logs the object with its last record is
+    /// downloaded, and of the others what says which entries they have; the catalogue of the names is copied. Each of
+    /// these logs ends with what is in its objects, or with what its own leaders had written by the time. --without
+    /// leaves one out, which comes back empty, and --only-log takes the default log alone.
+    ///
     /// Records that are in no object yet are not in it: `chiplog tier backup` puts what servers have confirmed there.
     ///
     /// DIR must not exist, or be empty. After an error it is as it was. After a crash remove DIR.restoring, and the pin
@@ -289,7 +296,18 @@ enum Action {
         /// logs and branches.
         #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
         log_id: Option<LogId>,
-        /// End the branch with this record. An append that continues after it is left out.
+        /// The catalogue of the named logs, if the list of the cluster's logs is lost: all 32 digits. The catalogue
+        /// names the groups.
+        #[arg(long, value_name = "LOG-ID", requires = "log_id", conflicts_with = "pin", value_parser = log_id)]
+        catalogue: Option<LogId>,
+        /// The log alone, without the named logs of its cluster.
+        #[arg(long, conflicts_with_all = ["catalogue", "without"])]
+        only_log: bool,
+        /// Leave this log of the cluster out: group-1 and so on, system (the catalogue) or default. Can be repeated.
+        #[arg(long, value_name = "NAME")]
+        without: Vec<String>,
+        /// End the branch with this record. An append that continues after it is left out. Not of a cluster: each log of
+        /// it counts its records by itself.
         #[arg(long, value_name = "INDEX", conflicts_with = "to_time", value_parser = whole_number::<u64>("the index of a record", 1..=u64::MAX))]
         to_index: Option<u64>,
         /// End the branch with what was written by this time: RFC 3339, a date, milliseconds since 1970, or a span
@@ -445,7 +463,12 @@ JSON fields:
   log_id, first, last, records, last_timestamp (ms since 1970), last_time, seconds
   left_out   {\"first\", \"last\"}, only if --to-index is inside an append, which is left out then
   branch_of  which objects it reads from other logs, as in `chiplog tier list`; none: it has
-             all records itself";
+             all records itself
+  Of a cluster these are of the default log, and there are also
+  named_logs (how many), logs (the default log and the groups, each {\"name\", \"log_id\", \"branch_of\"})
+  notes      for people: what is not as it was
+  later      with --to-time: logs whose state at that time is not stored, and which are as of a later one
+             (each with name, timestamp in ms since 1970, time)";
 
 const BACKUP_EXAMPLES: &str = "\
 Examples:
@@ -597,9 +620,16 @@ pub(crate) fn run(args: &TierCommand, ui: &Ui) -> Result<Exit> {
             let timeout = Duration::from_secs(u64::from(*timeout));
             backup::run(servers, &*store.open()?, name, timeout, connect, ui)
         }
-        Action::Branch { store, dir, log_id, to_index, to_time, pin } => {
-            let wanted =
-                branch::Wanted { log: *log_id, to_index: *to_index, to_time: *to_time, pin: pin.clone() };
+        Action::Branch { store, dir, log_id, only_log, catalogue, without, to_index, to_time, pin } => {
+            let wanted = cluster_branch::Wanted {
+                log: *log_id,
+                only_log: *only_log,
+                catalogue: *catalogue,
+                without,
+                to_index: *to_index,
+                to_time: *to_time,
+                pin: pin.as_deref(),
+            };
             branch::run(&*store.open()?, dir, &wanted, ui)
         }
         Action::Unpin { store, name, log_id, force } => {
