@@ -148,7 +148,7 @@ sim: ## simulated clusters: SEED=n shows the story of one run (SIM_FLAGS="--step
 
 sim-bugs: ## plants one bug after the other into the log: the simulator must find each
 	$(BUILT) chiplog-sim
-	RUST_BACKTRACE=0 $(DEBUG)/chiplog-sim bugs $(SEEDS)
+	RUST_BACKTRACE=0 $(DEBUG)/chiplog-sim bugs $(SEEDS) $(BUGS_FLAGS)
 
 # Exhaustive within its bounds. MODEL_FLAGS instead of SIZE sets other bounds: MODEL_FLAGS="--voters 2 --without word".
 SIZE ?= all
@@ -189,11 +189,14 @@ mutants: ## small changes of the consensus state machine, one at a time: a test 
 	CARGO=$(CARGO) nice -n 15 $(PYTHON) tools/mutants.py --count $(MUTANTS) --seed $(MUTANTS_SEED) $(MUTANTS_FLAGS)
 
 # Each part runs even if another one fails.
-NIGHTLY := deny loom sim-bugs check-alerts model nightly-sim nightly-crash nightly-fuzz mutants attacks soak test-wheel
+NIGHTLY := deny loom nightly-bugs check-alerts model nightly-sim nightly-crash nightly-fuzz mutants attacks soak test-wheel
 nightly: ## all that takes too long for `make test`, one after the other
 	@failed=; for part in $(NIGHTLY); do echo "== $$part"; \
 	  $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; done; \
 	  if [ -n "$$failed" ]; then echo "FAILED:$$failed"; exit 1; fi; echo "all of it is well: $(NIGHTLY)"
+
+nightly-bugs:
+	@$(MAKE) --no-print-directory sim-bugs BUGS_FLAGS=--in-order
 
 nightly-sim:
 	@$(MAKE) --no-print-directory sim SEED= SEEDS=0..10000

@@ -619,6 +619,31 @@ async fn quota_of_one_of_several_logs_holds_all_batches_back() {
     assert_eq!(named.ends(["free", "limited"]), [2, 2]);
 }
 
+/// Batches that a quota holds back for a while are appended after it.
+#[tokio::test]
+async fn quota_that_allows_batches_soon_delays_them() {
+    let mut named = Named::new().await;
+    named.create("free").await.unwrap();
+    named.create_beside("limited", "free").await;
+    let (log, batch) = (named.logs.get("limited").unwrap(), batch_of(&["of any size, once"]));
+    let request = || together(&[("free", &batch), ("limited", &batch)]);
+    log.set_log_options(&[(LogOption::AppendBytesPerSecond, Some(20))], PATIENCE).unwrap();
+    let mut native = named.native().await;
+    for end in [1, 2] {
+        native.append_together(request()).await.unwrap();
+        assert_eq!(named.ends(["free", "limited"]), [end, end]);
+    }
+    // While they wait, the server ends: they are in no log.
+    let mut other = native.clone();
+    let waiting = tokio::spawn(async move { other.append_together(request()).await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    named.one.server.host.drain();
+    let refused = waiting.await.unwrap().unwrap_err();
+    assert_eq!(from_status(&refused).kind(), ErrorKind::Unavailable, "{refused}");
+    assert_eq!(refused.metadata().get(NOT_APPENDED).unwrap(), "1");
+    assert_eq!(named.ends(["free", "limited"]), [2, 2]);
+}
+
 /// A server that ends takes no more batches, and says that it has not taken them.
 #[tokio::test]
 async fn server_that_ends_takes_no_batches_of_several_logs() {

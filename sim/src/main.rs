@@ -66,6 +66,9 @@ enum Command {
         /// Only this bug.
         #[arg(long)]
         only: Option<u32>,
+        /// Try the seeds in their order. Without it, one that has found the bug before is tried first.
+        #[arg(long)]
+        in_order: bool,
     },
 }
 
@@ -109,7 +112,7 @@ fn main() -> Result<ExitCode> {
             Ok(if figures.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         Command::Export { seeds, dir } => export(seeds, &dir),
-        Command::Bugs { seeds, only } => bugs(seeds, only),
+        Command::Bugs { seeds, only, in_order } => bugs(seeds, only, in_order),
     }
 }
 
@@ -188,7 +191,7 @@ fn export(seeds: Range<u64>, dir: &PathBuf) -> Result<ExitCode> {
 }
 
 /// Plants one bug after the other.
-fn bugs(seeds: Range<u64>, only: Option<u32>) -> Result<ExitCode> {
+fn bugs(seeds: Range<u64>, only: Option<u32>, in_order: bool) -> Result<ExitCode> {
     use chiplog::sim::bugs::{
         BUGS, COPIES_OF_ONE_LOG, COPIES_WITH_OBJECTS, GROUP_OBJECTS_FROM, GROUP_PAYLOADS, GROUP_SLICES,
         NAMED_LOGS_FROM, NAMES, OBJECTS_FROM, PAYLOADS_FROM, play,
@@ -222,12 +225,19 @@ fn bugs(seeds: Range<u64>, only: Option<u32>) -> Result<ExitCode> {
                     _ => true,
                 };
                 let mut seeds: Vec<u64> = seeds.clone().filter(can_find).collect();
-                if let Some(at) = seeds.iter().position(|seed| Some(*seed) == bug.seed) {
+                let known = bug.seed.filter(|_| !in_order);
+                if let Some(at) = seeds.iter().position(|seed| Some(*seed) == known) {
                     seeds[..=at].rotate_right(1);
                 }
                 let runs = |found| seeds.iter().take_while(|seed| **seed != found).count() + 1;
-                planted(bug.number, || many::first(&seeds, many::processors(), |r| r.violation.clone()))
-                    .map(|(seed, violation)| (format!("{seed:>8} {:>6}", runs(seed)), violation.what))
+                let found =
+                    planted(bug.number, || many::first(&seeds, many::processors(), |r| r.violation.clone()));
+                if let Some(known) = known
+                    && found.as_ref().is_some_and(|(seed, _)| *seed != known)
+                {
+                    eprintln!("seed {known} does not find bug {} any more", bug.number);
+                }
+                found.map(|(seed, violation)| (format!("{seed:>8} {:>6}", runs(seed)), violation.what))
             }
         };
         match found {

@@ -43,7 +43,7 @@ const NAMED: &str = "log-0";
 /// The default.
 const ELECTION_TIMEOUT: &str = "cluster.election_timeout_millis=1000";
 
-/// Starts three servers with default settings, and kills the leader by SIGKILL. `logs`: named logs in one group, of which one
+/// Starts three servers, and kills the leader by SIGKILL. `logs`: named logs in one group, of which one
 /// is appended to; 0: the default log.
 pub(crate) fn failover(bench: &Bench, logs: usize) -> Result<Failover> {
     let settings: &[&str] = if logs > 0 { &[ELECTION_TIMEOUT, "groups=1"] } else { &[ELECTION_TIMEOUT] };

@@ -500,7 +500,7 @@ impl Log {
     /// ```
     ///
     /// # Errors
-    /// `Corrupt`, `Io`: the oldest file cannot be read. `Closed`: the log was closed.
+    /// `Corrupt`, `Io`: the oldest file cannot be read.
     pub fn first_local_index(&self) -> Result<Index> {
         self.view.first_in_files()
     }

@@ -108,6 +108,9 @@ impl Default for ClientOptions {
     }
 }
 
+/// A call does not begin another attempt with less time than this: it would fail, and nothing would be known of it.
+const ATTEMPT_MIN: Duration = Duration::from_millis(200);
+
 /// A log over the network. Cheap to clone, `Send + Sync`. Must be used within a tokio runtime with time and I/O
 /// enabled. Without a runtime, see [`blocking`].
 ///
@@ -378,7 +381,7 @@ impl Client {
                 }
             }
             let wait = wait.next().max(error.retry_after().unwrap_or_default());
-            if Instant::now() + wait >= deadline {
+            if Instant::now() + wait + ATTEMPT_MIN >= deadline {
                 return Err(error);
             }
             sleep(wait).await;

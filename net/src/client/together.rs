@@ -7,7 +7,7 @@ use super::{Call, Client, Failed, Shown};
 use crate::wire::durability;
 use crate::wire::proto::v1::log_client::LogClient;
 use crate::wire::proto::v1::{AppendTogetherRequest, AppendTogetherResponse, LogBatch};
-use crate::wire::status::{KIND, has_appended_nothing, leaves_unknown};
+use crate::wire::status::{KIND, has_appended_nothing, leaves_unknown, was_ended};
 use chiplog::{Appended, Batch, Error, ErrorKind, Index, Result};
 
 impl Client {
@@ -43,7 +43,7 @@ impl Client {
     /// block. `NotFound`, `Sealed`: one of the logs takes no appends; the message names it. `NotLeader`: no leader of the
     /// group answered within the time limit. `Busy`, `Full`: so did the queue, the quota of one of the logs or the capacity
     /// of the group. `Unsupported`: the leader runs an earlier version. `Unauthenticated`, `PermissionDenied`: the token does not
-    /// reach all of the logs, or, with an unknown outcome, it was revoked during the call.
+    /// reach all of the logs; one that is revoked during the call leaves the outcome unknown.
     pub async fn append_together(appends: &[(&Self, &Batch)]) -> Result<Vec<Appended>> {
         let Some((first, _)) = appends.first() else { return Ok(Vec::new()) };
         let of_log = |(client, batch): &(&Self, &Batch)| LogBatch {
@@ -82,7 +82,8 @@ fn judge(error: Error, failed: Failed<'_>) -> Result<Error> {
         Failed::Unanswered => false,
         Failed::Answered(status) => {
             let is_of_a_server = status.metadata().get(KIND).is_some();
-            has_appended_nothing(status) || (is_of_a_server && !leaves_unknown(error.kind()))
+            let is_certain = is_of_a_server && !was_ended(status) && !leaves_unknown(error.kind());
+            has_appended_nothing(status) || is_certain
         }
     };
     match nothing {
@@ -109,7 +110,7 @@ fn unknown(error: &Error) -> Error {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
-    use crate::wire::status::{NOT_APPENDED, from_status, to_status};
+    use crate::wire::status::{ENDED, NOT_APPENDED, from_status, to_status};
     use tonic::Status;
     use tonic::metadata::MetadataValue;
 
@@ -133,6 +134,10 @@ mod tests {
         for foreign in [Status::unavailable("x"), Status::resource_exhausted("x"), Status::unknown("x")] {
             assert_eq!(judged(&foreign), Err(Unavailable), "a proxy can have passed the call on");
         }
+        let mut revoked = to_status(&Error::new(ErrorKind::PermissionDenied, "x"), None);
+        assert_eq!(judged(&revoked), Ok(ErrorKind::PermissionDenied));
+        revoked.metadata_mut().insert(ENDED, MetadataValue::from_static("1"));
+        assert_eq!(judged(&revoked), Err(Unavailable), "the call was under way");
         assert_eq!(judged(&Status::deadline_exceeded("x")), Err(Timeout));
         assert_eq!(judged(&Status::unimplemented("")), Ok(Unsupported));
         let silent = Error::new(Unavailable, "x");

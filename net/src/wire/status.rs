@@ -30,6 +30,9 @@ pub const LASTING: &str = "chiplog-lasting";
 /// Metadata of a failed call of `AppendTogether`: `1` if none of its batches is in a log. Without it that is unknown.
 pub const NOT_APPENDED: &str = "chiplog-not-appended";
 
+/// Metadata of a call that was ended under way, because its token lost its right: `1`. Whether it took effect is unknown.
+pub const ENDED: &str = "chiplog-ended";
+
 /// Metadata of a failed call, of kind busy: how long to wait before it is made again, in milliseconds.
 pub const RETRY_AFTER: &str = "chiplog-retry-after-ms";
 
@@ -69,6 +72,18 @@ pub(crate) fn leaves_unknown(kind: ErrorKind) -> bool {
     )
 }
 
+/// The most bytes of a status's message. It can repeat what a client sent, and no budget counts it.
+const MESSAGE_BYTES_MAX: usize = 4 << 10;
+
+fn cut(mut message: String) -> String {
+    if message.len() > MESSAGE_BYTES_MAX {
+        let end = (0..=MESSAGE_BYTES_MAX).rev().find(|end| message.is_char_boundary(*end));
+        message.truncate(end.unwrap_or_default());
+        message.push('…');
+    }
+    message
+}
+
 /// Converts an error into a status, with the leader's client address if it is given.
 ///
 /// ```
@@ -79,7 +94,7 @@ pub(crate) fn leaves_unknown(kind: ErrorKind) -> bool {
 /// assert_eq!(from_status(&status).kind(), ErrorKind::Full);
 /// ```
 pub fn to_status(error: &Error, leader: Option<&str>) -> Status {
-    let mut status = Status::new(code_of(error.kind()), error.to_string());
+    let mut status = Status::new(code_of(error.kind()), cut(error.to_string()));
     let metadata = status.metadata_mut();
     metadata.insert(KIND, MetadataValue::from(error.kind().code()));
     if error.is_lasting() {
@@ -99,6 +114,18 @@ pub fn to_status(error: &Error, leader: Option<&str>) -> Status {
 pub(crate) fn not_appended(mut status: Status) -> Status {
     status.metadata_mut().insert(NOT_APPENDED, MetadataValue::from_static("1"));
     status
+}
+
+/// Marks the status of a call that was ended under way.
+#[cfg(feature = "server")]
+pub(crate) fn ended(mut status: Status) -> Status {
+    status.metadata_mut().insert(ENDED, MetadataValue::from_static("1"));
+    status
+}
+
+/// Whether a call was ended under way.
+pub(crate) fn was_ended(status: &Status) -> bool {
+    status.metadata().get(ENDED).is_some_and(|value| value == "1")
 }
 
 /// Whether a failed call of `AppendTogether` certainly appended nothing: the server says so, or never got it.

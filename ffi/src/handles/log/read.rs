@@ -40,9 +40,9 @@ pub unsafe extern "C" fn chiplog_log_read(
     entry_handle(error, records, "records", || get(log)?.read(index.into()))
 }
 
-/// Tells in `*index` the first record in this replica's files; in an empty log, the index of the next append. Those before it, from
+/// Sets `*index` to the first record in this replica's files; in an empty log, to the index of the next append. Those before it, from
 /// first_index on, are in the object store: reads fetch them from there.
-/// Ownership: borrowed. Any thread. Blocks for the disk if the log is one of several named ones. Errors: CORRUPT, IO, CLOSED.
+/// Ownership: borrowed. Any thread. Blocks for the disk if the log is one of several named ones. Errors: CORRUPT, IO.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_first_local_index(
     log: *const chiplog_log_t,

@@ -18,7 +18,7 @@
 //!
 //! Must not know: tokens.
 
-use crate::wire::status::trailers;
+use crate::wire::status::{ended, trailers};
 use bytes::Bytes;
 use http_body::Frame;
 use std::collections::BTreeMap;
@@ -74,7 +74,7 @@ impl<T: Clone + Send + 'static> Open<T> {
             if !held.is_ended()
                 && let Some(why) = refusal(&by)
             {
-                held.end(why);
+                held.end(ended(why));
             }
         }
     }

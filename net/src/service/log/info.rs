@@ -10,7 +10,7 @@ use crate::wire::protocol::{
 };
 use chiplog::cluster::{Member, ReplicaStatus};
 use chiplog::limits::BATCH_RECORDS_MAX;
-use chiplog::{Error, ErrorKind, Log, NodeId};
+use chiplog::{Error, ErrorKind, Index, Log, NodeId};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -55,12 +55,12 @@ pub(super) fn info(log: &Log) -> InfoResponse {
     }
 }
 
-/// The same once, with the first record in the files; of a copy also whether its object store works. A server's status has that of a
-/// server. Blocks for the disk.
-pub(super) fn info_of(host: &LogSlot, log: &Log) -> InfoResponse {
+/// The same once, with the first record in the files, if that is known; of a copy also whether its object store works. A server's status
+/// has that of a server.
+pub(super) fn info_of(host: &LogSlot, log: &Log, first_local: Option<Index>) -> InfoResponse {
     let mut response = info(log);
     // The log can begin later by now.
-    response.first_local = log.first_local_index().map_or(0, |first| first.get().max(response.first));
+    response.first_local = first_local.map_or(0, |first| first.get().max(response.first));
     if log.status().follows
         && let Some(failure) = host.store_failure()
     {

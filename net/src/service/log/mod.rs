@@ -231,15 +231,18 @@ impl Service for LogService {
     }
 
     async fn info(&self, request: Request<InfoRequest>) -> Result<Response<InfoResponse>, Status> {
-        let (log, caller, InfoRequest { allow_stale, .. }) =
+        let (log, caller, InfoRequest { allow_stale, log: name }) =
             self.named(request, |request| &request.log).await?;
         if !allow_stale {
             let timeout = self.options.barrier_timeout;
             self.answer(&caller, &log, |log| log.submit_barrier(timeout)).await?;
         }
-        let host = self.host.clone();
-        let info = tokio::task::spawn_blocking(move || info::info_of(&host, &log)).await;
-        Ok(Response::new(info.map_err(|_| abandoned())?))
+        // Of a named log it is in a file. An answer without it is better than none.
+        let first_local = match self.host.is_default(&name) || log.options().vault.is_none() {
+            true => log.first_local_index().ok(),
+            false => self.waiting(&caller, log.clone(), Log::first_local_index).await.ok(),
+        };
+        Ok(Response::new(info::info_of(&self.host, &log, first_local)))
     }
 
     async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {

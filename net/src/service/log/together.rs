@@ -16,7 +16,7 @@ use crate::listener::auth::tokens::Payer;
 use crate::listener::memory_budget::{Ledger, UNPACKED_AT_ONCE_MAX};
 use crate::served::caller::Caller;
 use crate::served::gauges::Open;
-use crate::served::log_slot::{LogSlot, status_of};
+use crate::served::log_slot::{DEFAULT_LOG, LogSlot, status_of};
 use crate::service::submit::submit_together_when_allowed;
 use crate::wire::durability;
 use crate::wire::proto::v1::{
@@ -30,6 +30,8 @@ use tokio::task::coop;
 use tokio::time::timeout;
 use tonic::{Request, Status};
 
+/// The digits of a log's id.
+const ID_BYTES: usize = 32;
 /// The most bytes of a log's name, with a partition's number and to spare. A message repeats the name.
 const NAME_BYTES_MAX: usize = 300;
 
@@ -115,6 +117,7 @@ impl Call<'_> {
         }
         let mut found: Vec<Log> = Vec::with_capacity(appends.len());
         for LogBatch { log, log_id, .. } in appends {
+            coop::consume_budget().await;
             let meant = (!log_id.is_empty()).then_some(log_id.as_bytes());
             match self.host.find(&self.caller, log, meant).await {
                 Ok(copy) if self.host.is_default(log) && copy.status().follows => {
@@ -123,7 +126,8 @@ impl Call<'_> {
                 }
                 Ok(_) if self.host.is_default(log) => {
                     let what = format!(
-                        "{log:?} is no named log: only named logs of one group are appended to together"
+                        "{:?} is no named log: only named logs of one group are appended to together",
+                        if log.is_empty() { DEFAULT_LOG } else { log }
                     );
                     return Err(to_status(&Error::new(ErrorKind::InvalidArgument, what), None));
                 }
@@ -193,26 +197,28 @@ impl Call<'_> {
     }
 }
 
-/// Checks the number of batches, and that names are short.
+/// Checks the number of batches, and that names and ids are short.
 fn check(appends: &[LogBatch]) -> chiplog::Result<()> {
-    let (kind, what) = match appends.len() {
-        0 => (ErrorKind::InvalidArgument, "the request has no batches: it takes at least one".to_owned()),
-        1..=BATCHES_MAX => match appends.iter().find(|append| append.log.len() > NAME_BYTES_MAX) {
-            None => return Ok(()),
-            Some(long) => {
-                let bytes = long.log.len();
-                (
-                    ErrorKind::InvalidArgument,
-                    format!("the name of a log has {bytes} bytes: none is that long"),
-                )
-            }
-        },
-        _ => (
-            ErrorKind::TooLarge,
-            format!("the request has more than {BATCHES_MAX} batches: append less together"),
-        ),
-    };
-    Err(Error::new(kind, what))
+    let invalid = |what: String| Err(Error::new(ErrorKind::InvalidArgument, what));
+    if appends.is_empty() {
+        return invalid("the request has no batches: it takes at least one".to_owned());
+    }
+    if appends.len() > BATCHES_MAX {
+        let what = format!("the request has more than {BATCHES_MAX} batches: append less together");
+        return Err(Error::new(ErrorKind::TooLarge, what));
+    }
+    for LogBatch { log, log_id, .. } in appends {
+        if log.len() > NAME_BYTES_MAX {
+            return invalid(format!("the name of a log has {} bytes: none is that long", log.len()));
+        }
+        if !log_id.is_empty() && log_id.len() != ID_BYTES {
+            let bytes = log_id.len();
+            return invalid(format!(
+                "the id of log {log:?} has {bytes} characters: an id has {ID_BYTES} hexadecimal digits"
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn of_two_groups(one: &str, other: &str) -> Status {
