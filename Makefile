@@ -35,7 +35,7 @@ MATURIN := $(BUILD_VENV)/bin/maturin
 # Tests use the development profile, whose dependencies `make unit` has built; the release wheel uses another.
 WHEEL_PROFILE ?= dev
 
-.PHONY: help all lib install install-lib install-server deb static wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-tiered examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-crash nightly-fuzz bench bars pictures check lint fmt deny fuzz fuzz-short loom loom-short miri doc clean
+.PHONY: help all lib install install-lib install-server deb static wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-tiered examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-bugs nightly-sim nightly-crash nightly-fuzz bench bars pictures check lint fmt deny fuzz fuzz-short loom loom-short miri doc clean
 
 help: ## this list
 	@sed -n '/^#   /s/^#   //p' $(firstword $(MAKEFILE_LIST))
