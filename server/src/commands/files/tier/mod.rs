@@ -283,8 +283,10 @@ enum Action {
     ///
     /// Records that are in no object yet are not in it: `chiplog tier backup` puts what servers have confirmed there.
     ///
-    /// DIR must not exist, or be empty. After an error it is as it was. After a crash remove DIR.restoring, and the pin
-    /// of the branch that was not made: `chiplog tier pins` shows it.
+    /// DIR must not exist, or be empty. After an error it is as it was. After a crash remove what the branch has in
+    /// the store: `chiplog info DIR.restoring` shows its id, and `chiplog info DIR.restoring/named/group-N` that of
+    /// each group of a cluster. Of each id: `chiplog tier gc --log-id ID --all --delete`, or, if it has nothing but a
+    /// pin in its parent, `chiplog tier unpin`. Then remove DIR.restoring.
     #[command(after_long_help = BRANCH_EXAMPLES)]
     Branch {
         #[command(flatten)]
