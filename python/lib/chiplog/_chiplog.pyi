@@ -430,8 +430,10 @@ class Log:
         `timeout`: seconds, from 0: the time limit of the barrier. Does not block. Raises what `barrier` does;
         `UnavailableError` comes from the ticket."""
     def first_local_index(self) -> int:
-        """Returns the first record in this replica's files; in an empty log, the index of the next append. Those before it are in the
-        object store: reads fetch them from there. Blocks for the disk, without the GIL, if the log is one of several named ones.
+        """Returns the first record in this replica's files; in an empty log, the index of the next append.
+
+        Those before it are in the object store: reads fetch them from there. Blocks for the disk, without the GIL, if
+        the log is one of several named ones.
 
         Raises `CorruptError`, `IoError`: the oldest file cannot be read; `ClosedError`: this handle was closed."""
     def barrier(self, timeout: float = 30.0) -> int:

@@ -276,8 +276,10 @@ impl Log {
         Ticket::answer(self.log()?.submit_barrier(timeout).map_err(raise)?)
     }
 
-    /// Returns the first record in this replica's files; in an empty log, the index of the next append. Those before it are in the
-    /// object store: reads fetch them from there. Blocks for the disk, without the GIL, if the log is one of several named ones.
+    /// Returns the first record in this replica's files; in an empty log, the index of the next append.
+    ///
+    /// Those before it are in the object store: reads fetch them from there. Blocks for the disk, without the GIL, if
+    /// the log is one of several named ones.
     ///
     /// Raises `CorruptError`, `IoError`: the oldest file cannot be read; `ClosedError`: this handle was closed.
     fn first_local_index(&self, py: Python<'_>) -> PyResult<u64> {

@@ -64,7 +64,17 @@ fn server_lists_and_describes_its_services() {
     let methods: Vec<&str> = log.service[0].method.iter().map(|method| method.name()).collect();
     assert_eq!(
         methods,
-        ["Append", "Read", "Discard", "Info", "Watch", "OpenSession", "CloseSession", "ServerInfo"]
+        [
+            "Append",
+            "AppendTogether",
+            "Read",
+            "Discard",
+            "Info",
+            "Watch",
+            "OpenSession",
+            "CloseSession",
+            "ServerInfo"
+        ]
     );
     let request = log.message_type.iter().find(|message| message.name() == "AppendRequest").unwrap();
     assert_eq!(request.field.iter().map(|field| field.name()).collect::<Vec<_>>(), ["log", "batch"]);

@@ -467,10 +467,11 @@ JSON fields:
   branch_of  which objects it reads from other logs, as in `chiplog tier list`; none: it has
              all records itself
   Of a cluster these are of the default log, and there are also
-  named_logs (how many), logs (the default log and the groups, each {\"name\", \"log_id\", \"branch_of\"})
+  named_logs how many
+  logs       the default log and the groups, each {\"name\", \"log_id\", \"branch_of\"}
   notes      for people: what is not as it was
-  later      with --to-time: logs whose state at that time is not stored, and which are as of a later one
-             (each with name, timestamp in ms since 1970, time)";
+  later      with --to-time: logs whose state at that time is not stored, and which are as of a
+             later one (each with name, timestamp in ms since 1970, time)";
 
 const BACKUP_EXAMPLES: &str = "\
 Examples:
