@@ -1856,9 +1856,9 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_log_read(const chiplog_log_t *log,
                                   chiplog_error_t **error);
 
 /**
- * Tells in `*index` the first record in this replica's files; in an empty log, the index of the next append. Those before it, from
+ * Sets `*index` to the first record in this replica's files; in an empty log, to the index of the next append. Those before it, from
  * first_index on, are in the object store: reads fetch them from there.
- * Ownership: borrowed. Any thread. Blocks for the disk if the log is one of several named ones. Errors: CORRUPT, IO, CLOSED.
+ * Ownership: borrowed. Any thread. Blocks for the disk if the log is one of several named ones. Errors: CORRUPT, IO.
  */
 CHIPLOG_MUST_USE chiplog_status_t chiplog_log_first_local_index(const chiplog_log_t *log,
                                                uint64_t *index,
@@ -2807,13 +2807,13 @@ void chiplog_watch_close(chiplog_watch_t *watch);
  * positions, in the same order. The batches are appended at most once: while it is certain that they were not appended, the call
  * is repeated; an attempt without an outcome is not. Then wait some seconds, because a server can still have the request, and
  * read the ends of the logs: all batches are there, or none.
- * Ownership: all borrowed; a batch can be appended again. Any thread, many at once. Blocks for up to the timeout_ms of the first
- * client; not in a callback on a client's thread.
+ * Ownership: all borrowed; a batch can be appended again. Any thread, many at once. Blocks for up to timeout_ms or
+ * attempt_timeout_ms of the first client, whichever is longer; not in a callback on a client's thread.
  * Errors: UNAVAILABLE, TIMEOUT: it is unknown whether the batches were appended. INVALID_ARGUMENT: the logs are of different
  * groups (see `beside` of chiplog_client_create_log), one is no named log, a batch belongs to a session, or in a callback; TOO_LARGE:
  * too many, or more than one log or a block takes; NOT_FOUND, SEALED: one of the logs takes no appends; NOT_LEADER: no leader of the
- * group answered in time; BUSY, FULL; UNSUPPORTED: the leader runs an earlier version; CLOSED, FORKED: nothing was appended to any
- * of them. UNAUTHENTICATED, PERMISSION_DENIED: the same, unless the token was revoked during the call.
+ * group answered in time; BUSY, FULL; UNSUPPORTED: the leader runs an earlier version; CLOSED, FORKED,
+ * UNAUTHENTICATED, PERMISSION_DENIED: nothing was appended to any of them.
  */
 CHIPLOG_MUST_USE chiplog_status_t chiplog_client_append_together(const chiplog_client_append_t *appends,
                                                 size_t count,

@@ -626,7 +626,7 @@ async fn quota_that_allows_batches_soon_delays_them() {
     named.create("free").await.unwrap();
     named.create_beside("limited", "free").await;
     let (log, batch) = (named.logs.get("limited").unwrap(), batch_of(&["of any size, once"]));
-    let request = || together(&[("free", &batch), ("limited", &batch)]);
+    let request = move || together(&[("free", &batch), ("limited", &batch)]);
     log.set_log_options(&[(LogOption::AppendBytesPerSecond, Some(20))], PATIENCE).unwrap();
     let mut native = named.native().await;
     for end in [1, 2] {

@@ -66,38 +66,6 @@ fn failures_leave_nothing_behind() {
     assert!(again.to_string().contains("was interrupted"), "{again}");
 }
 
-fn segment(dir: &Path) -> PathBuf {
-    let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    files.filter(|path| path.extension().is_some_and(|e| e == "seg")).min().unwrap()
-}
-
-fn all(ids: &ClusterLogs) -> Vec<LogId> {
-    ids.groups.values().copied().chain([ids.catalogue, ids.log_id]).collect()
-}
-
-fn whole(ids: &ClusterLogs, stage: &Stage) -> Arc<MemoryVault> {
-    let parts: Vec<_> = all(ids).into_iter().map(|log| (log, stage)).collect();
-    Arc::new(mixed(&parts))
-}
-
-/// A vault of which call `n` fails, and all after it too if its user is killed then.
-fn failing(below: &Arc<MemoryVault>, n: u32, killed: bool) -> HookedVault {
-    let vault = HookedVault::new(below.clone());
-    let mut calls = 0;
-    vault.set(move |call, name| {
-        calls += 1;
-        match calls == n || (killed && calls > n) {
-            true => Err(Error::new(ErrorKind::Unavailable, format!("{call} of {name}"))),
-            false => Ok(()),
-        }
-    });
-    vault
-}
-
-fn pins(vault: &MemoryVault, ids: &ClusterLogs) -> usize {
-    all(ids).into_iter().map(|log| Pin::list(vault, log).unwrap().len()).sum()
-}
-
 /// Pins are a backup of a cluster only as long as all of them are there, whatever call of the store was the last one of the command that
 /// makes or removes them.
 #[test]
@@ -149,11 +117,6 @@ fn incomplete_pins_are_no_backup() {
         }
         assert!(n > 8, "{n} calls");
     }
-}
-
-/// Stores the list of the logs, as a server does.
-fn stored_list(vault: &MemoryVault, ids: &ClusterLogs) {
-    ids.store(vault).unwrap();
 }
 
 /// A log that the store had is not taken for one of which nothing was ever stored.

@@ -471,3 +471,40 @@ fn catalogue_of_an_earlier_version_gets_the_age_of_objects() {
         logs.system().metrics().stored_index >= logs.system().last_index().get()
     });
 }
+
+fn segment(dir: &Path) -> PathBuf {
+    let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|e| e == "seg")).min().unwrap()
+}
+
+fn all(ids: &ClusterLogs) -> Vec<LogId> {
+    ids.groups.values().copied().chain([ids.catalogue, ids.log_id]).collect()
+}
+
+fn whole(ids: &ClusterLogs, stage: &Stage) -> Arc<MemoryVault> {
+    let parts: Vec<_> = all(ids).into_iter().map(|log| (log, stage)).collect();
+    Arc::new(mixed(&parts))
+}
+
+/// A vault of which call `n` fails, and all after it too if its user is killed then.
+fn failing(below: &Arc<MemoryVault>, n: u32, killed: bool) -> HookedVault {
+    let vault = HookedVault::new(below.clone());
+    let mut calls = 0;
+    vault.set(move |call, name| {
+        calls += 1;
+        match calls == n || (killed && calls > n) {
+            true => Err(Error::new(ErrorKind::Unavailable, format!("{call} of {name}"))),
+            false => Ok(()),
+        }
+    });
+    vault
+}
+
+fn pins(vault: &MemoryVault, ids: &ClusterLogs) -> usize {
+    all(ids).into_iter().map(|log| Pin::list(vault, log).unwrap().len()).sum()
+}
+
+/// Stores the list of the logs, as a server does.
+fn stored_list(vault: &MemoryVault, ids: &ClusterLogs) {
+    ids.store(vault).unwrap();
+}
