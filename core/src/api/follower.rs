@@ -23,6 +23,7 @@ use crate::follower::applier::{Applier, Jumped, check_retention};
 use crate::follower::entry_feed::PASSED_SEGMENTS_MAX;
 use crate::follower::message::{FollowEntries, FollowFrom, FollowMessage};
 use crate::options::Options;
+use crate::read::log_set::LogSet;
 use crate::read::patience::Patience;
 use crate::read::positions::closed;
 use crate::read::view::LogView;
@@ -337,6 +338,11 @@ impl FollowerLog {
     /// taken afterwards.
     pub(crate) fn conclude(&self, terms: u64) -> Result<()> {
         self.change(|applier| applier.conclude(terms))
+    }
+
+    /// The logs of a shared group, as far as entries are committed.
+    pub(crate) fn logs(&self) -> &LogSet {
+        &self.shared.view.logs
     }
 
     /// The log: it can be read, inspected and fed from like any other. Calls that would write to it fail with

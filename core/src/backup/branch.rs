@@ -42,10 +42,10 @@ use crate::backup::{Backup, PIECE_BYTES, list, remove_log};
 use crate::disk::Disk;
 use crate::disk::linux::{RealDisk, move_directory, remove_directory};
 use crate::error::{Error, ErrorKind, Result};
-use crate::follower::message::{FollowEntries, FollowEntry};
+use crate::follower::message::{FollowEntries, FollowEntry, FollowFrom};
 use crate::options::Options;
 use crate::replica::queue::proposals::{Command, LogCommand, ObjectCommand};
-use crate::replica::state::command::parse_command;
+use crate::replica::state::command::{encode_command, parse_command};
 use crate::replica::state::log_table::LogTable;
 use crate::store::format::block::{BlockHeader, Kind};
 use crate::store::format::geometry::segment_bytes_with;
@@ -67,6 +67,10 @@ use plan::{Plan, is_shared};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+
+/// The reason why a log has no records.
+const ALL_DISCARDED: &str =
+    "all of its records that are in objects are discarded: it comes back without records";
 
 options! {
     /// The options for making a branch.
@@ -257,6 +261,8 @@ pub(super) struct MadeBranch {
     pub(super) later: Option<(Timestamp, Index)>,
     /// The newest named log that the newest object knows, whatever the branch's end is.
     pub(super) opened_at_end: LogNumber,
+    /// Remarks for people.
+    pub(super) notes: Vec<String>,
 }
 
 /// A branch that is being made.
@@ -339,8 +345,11 @@ impl<'a> Making<'a> {
         let copy = FollowerLog::create_unaided(disk.clone(), Backup::copy_options(bytes), &state)?;
         let to = if planted!(110) { RestoreTo::End } else { options.to };
         let mut cut = Cut::new(to, plan.base.next);
-        let discarded =
+        let mut discarded =
             apply(&copy, self.branch, entries, &mut cut).map_err(|error| in_object(&plan.last.1, error))?;
+        if plan.is_discarded {
+            discarded = discarded.max(discard_all(&copy, self.branch)?);
+        }
         let may_be_empty = self.of_cluster || !plan.below.is_empty();
         if matches!(options.to, RestoreTo::Timestamp(_)) && !cut.has_records && !may_be_empty {
             let what =
@@ -371,7 +380,8 @@ impl<'a> Making<'a> {
             last_timestamp: status.last_timestamp,
             left_out: cut.left_out,
         };
-        Ok(MadeBranch { log, later, opened_at_end })
+        let is_discarded = plan.is_discarded.then(|| ALL_DISCARDED.to_owned());
+        Ok(MadeBranch { log, later, opened_at_end, notes: Vec::from_iter(is_discarded) })
     }
 
     /// The logs of a shared group where the branch's part of the last object begins, each with the first record that the branch has of
@@ -650,6 +660,30 @@ fn apply(copy: &FollowerLog, log: LogId, entries: Vec<FollowEntry>, cut: &mut Cu
         }
     }
     Ok(discarded)
+}
+
+/// Adds entries that discard all records. Returns the next record, with which the log begins then.
+fn discard_all(copy: &FollowerLog, log: LogId) -> Result<Index> {
+    let status = copy.log().status();
+    let FollowFrom::After { mut raft, term, .. } = copy.resume_point()? else {
+        return Err(Error::new(ErrorKind::Corrupt, "the branch is a copy of one named log"));
+    };
+    let (next, logs) = (status.last_index.next(), copy.logs());
+    let of_logs = logs.numbers().into_iter().filter_map(|log| {
+        let first = logs.get(log).filter(|state| state.first < state.next)?.next;
+        Some(Command::Log(LogCommand::Discard { log, first }))
+    });
+    let own = (!logs.is_shared()).then_some(Command::Discard { first: next });
+    let mut entries = Vec::new();
+    for command in of_logs.chain(own) {
+        raft = raft.next();
+        let body = encode_command(command);
+        let at = status.last_timestamp;
+        let header = BlockHeader::without_records(Kind::Command, (raft, term), next, at, &body);
+        entries.push(FollowEntry { header, body: vec![body.into()] });
+    }
+    copy.apply_entries(FollowEntries { log, committed: raft, kept: Index(0), entries })?;
+    Ok(next)
 }
 
 /// The error of entries that do not follow each other.

@@ -11,8 +11,8 @@
 //! has the ids of the groups, which change, so another one is written, as for a restore. `api/catalogue/restored.rs` has what becomes of
 //! each named log, because catalogue and groups end at different moments.
 //!
-//! A log of which the object store has slices alone, or no object that is not discarded, is less than one object: it is copied, as
-//! `backup/fetch.rs` and a restore do it.
+//! A log of which the object store has slices alone is less than one object: it is copied, as `backup/fetch.rs` and a restore do it. Of
+//! one whose objects are all discarded the newest says how far it was: it has no records then, and reads nothing of its parent.
 //!
 //! Invariants:
 //! - no object that a part reads is deleted: each part holds its own pins before the next one is begun, and they stay unless all is given
@@ -42,7 +42,6 @@ use crate::disk::linux::{make_directory, move_directory, remove_tree};
 use crate::error::{Error, ErrorKind, Result};
 use crate::replica::open::{disk_at, group_dir, system_dir};
 use crate::store::objects::cluster_logs::{CATALOGUE_PART, ClusterLogs, DEFAULT_PART, group_part};
-use crate::store::objects::deletion::newest_begin;
 use crate::types::{Index, LogId, LogNumber, Timestamp};
 use crate::vault::Vault;
 use std::collections::BTreeMap;
@@ -307,8 +306,8 @@ impl MakingAll<'_> {
         // Also if it fails: it may have pins.
         self.branches.push(making);
         let made = made?;
-        let (later, opened_at_end) = (made.later, made.opened_at_end);
-        Ok(Part { log: made.log, later, opened_at_end, is_nothing: false, notes: Vec::new() })
+        let (later, opened_at_end, notes) = (made.later, made.opened_at_end, made.notes);
+        Ok(Part { log: made.log, later, opened_at_end, is_nothing: false, notes })
     }
 
     /// Copies a log without objects that a branch could read.
@@ -380,11 +379,10 @@ impl MakingAll<'_> {
     }
 }
 
-/// Whether a log has an object that a branch of it can read.
+/// Whether a log has objects that say how far it was.
 fn has_objects(vault: &dyn Vault, log: LogId) -> Result<bool> {
     let found = find(vault, log)?;
-    let Some((newest, _)) = found.objects.last() else { return Ok(false) };
-    Ok(found.lacking.is_none() && newest_begin(vault, log)?.is_none_or(|begin| begin <= *newest))
+    Ok(!found.objects.is_empty() && found.lacking.is_none())
 }
 
 /// The group that was made in this directory.

@@ -32,6 +32,8 @@ pub(super) struct Plan {
     pub(super) base: Base,
     /// The pin from which it is made.
     pub(super) pin: Option<Pin>,
+    /// All records in the objects are discarded: the last one says only how far the log was.
+    pub(super) is_discarded: bool,
 }
 
 impl Plan {
@@ -67,12 +69,14 @@ impl Plan {
         pin: Option<&str>,
         of_cluster: bool,
     ) -> Result<Self> {
+        let mut is_discarded = false;
         let (lineage, objects, pin) = match pin {
             None => {
                 let (lineage, objects) = made_of(vault, log)?;
-                if let Some((newest, _)) = objects.last()
-                    && newest_begin(vault, log)?.is_some_and(|begin| begin > *newest)
-                {
+                if let Some((newest, _)) = objects.last() {
+                    is_discarded = newest_begin(vault, log)?.is_some_and(|begin| begin > *newest);
+                }
+                if is_discarded && (!of_cluster || matches!(to, RestoreTo::Index(_))) {
                     let what = format!("all records of log {:032x} that are in objects are discarded", log.0);
                     return Err(Error::new(ErrorKind::Discarded, what));
                 }
@@ -90,6 +94,7 @@ impl Plan {
         let newest = objects.len() - 1;
         let at = match to {
             RestoreTo::End => newest,
+            _ if is_discarded => newest,
             RestoreTo::Index(to) => first_with(objects.len(), |at| Ok(footer(at)?.next > to))?.ok_or_else(|| {
                 let what = format!(
                     "record {to} of log {:032x} is in no object{}: `chiplog tier backup` puts what servers have confirmed into objects",
@@ -113,8 +118,12 @@ impl Plan {
             false => objects::decode(&opening.objects).map_err(|why| corrupt(&objects[at].1, why))?.0.number,
         };
         // Objects that do not lead to it are discarded.
-        let from = if at > 0 && end_of(&footer(at - 1)?) != base { objects[at].0 } else { from };
-        let oldest = objects[..at].partition_point(|(number, _)| *number < from);
+        let from =
+            if at > 0 && !is_discarded && end_of(&footer(at - 1)?) != base { objects[at].0 } else { from };
+        let oldest = match is_discarded {
+            true => at,
+            false => objects[..at].partition_point(|(number, _)| *number < from),
+        };
         let begin = begin_of(&footer(oldest)?);
         let plan = Self {
             below: objects[oldest..at].to_vec(),
@@ -124,6 +133,7 @@ impl Plan {
             base,
             pin,
             lineage,
+            is_discarded,
         };
         if plan.ancestors().len() > ANCESTORS_MAX {
             let what = format!(
