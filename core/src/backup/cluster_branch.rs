@@ -89,6 +89,9 @@ pub struct ClusterBranch {
     pub notes: Vec<String>,
     /// Logs of which nothing stored says how they were at the time asked for. They come back as of a later one.
     pub later: Vec<LaterPart>,
+    /// Whether the catalogue, or a log that was copied from slices, ends before entries that the object store has, or had: see
+    /// [`Backup::ends_early`].
+    pub ends_early: bool,
 }
 
 /// A log of a [`ClusterBranch`].
@@ -169,6 +172,7 @@ struct Part {
     opened_at_end: LogNumber,
     /// Whether it is empty, because nothing of it is stored or it was left out.
     is_nothing: bool,
+    ends_early: bool,
     notes: Vec<String>,
 }
 
@@ -181,7 +185,14 @@ impl Part {
             last_timestamp: Timestamp(0),
             left_out: None,
         };
-        Ok(Self { log, later: None, opened_at_end: LogNumber::OWN, is_nothing: true, notes: vec![note] })
+        Ok(Self {
+            log,
+            later: None,
+            opened_at_end: LogNumber::OWN,
+            is_nothing: true,
+            ends_early: false,
+            notes: vec![note],
+        })
     }
 }
 
@@ -207,13 +218,14 @@ impl MakingAll<'_> {
         make_directory(&named).map_err(|e| Error::io("make directory", &named, e))?;
         let mut parts: BTreeMap<u32, (LogId, Part)> = BTreeMap::new();
         let mut wanted = self.logs.groups.clone();
-        let (known, mut notes) = loop {
+        let (known, mut notes, mut ends_early) = loop {
             for (group, id) in std::mem::take(&mut wanted) {
                 let part = self.part(&group_part(group), id, (dir, &group_dir(&named, group)))?;
                 parts.insert(group, (id, part));
             }
             let (catalogue, notes) = self.catalogue(dir)?;
             let known = Known::of(catalogue.as_ref(), self.options.to)?;
+            let ends_early = catalogue.as_ref().is_some_and(Backup::ends_early);
             remove_fetched(catalogue)?;
             let newest = known.cut.as_ref().map_or(&known.catalogue, |cut| &cut.newest);
             for group in newest.groups() {
@@ -225,7 +237,7 @@ impl MakingAll<'_> {
                 }
             }
             if wanted.is_empty() {
-                break (known, notes);
+                break (known, notes, ends_early);
             }
         };
         let unknown = self.options.without.iter().find(|name| {
@@ -273,13 +285,14 @@ impl MakingAll<'_> {
             let told = part.later.filter(|(_, next)| *had_any || *next > Index(1));
             later.extend(told.map(|(timestamp, _)| LaterPart { name: name.clone(), timestamp }));
             notes.extend(part.notes.iter().map(|note| format!("{name}: {note}")));
+            ends_early |= part.ends_early;
         }
         notes.extend(changes);
         let default = all[0].2.log;
         let parts =
             all.into_iter().map(|(name, _, part)| ClusterBranchPart { name, log_id: part.log.log_id });
         let named_logs = catalogue.len() as u64;
-        Ok(ClusterBranch { default, named_logs, parts: parts.collect(), notes, later })
+        Ok(ClusterBranch { default, named_logs, parts: parts.collect(), notes, later, ends_early })
     }
 
     /// Makes the branch of one log, of a group or the default one, in the directory `at`, which is `dir` or in it. `name`: as in
@@ -307,7 +320,7 @@ impl MakingAll<'_> {
         self.branches.push(making);
         let made = made?;
         let (later, opened_at_end, notes) = (made.later, made.opened_at_end, made.notes);
-        Ok(Part { log: made.log, later, opened_at_end, is_nothing: false, notes })
+        Ok(Part { log: made.log, later, opened_at_end, is_nothing: false, ends_early: false, notes })
     }
 
     /// Copies a log without objects that a branch could read.
@@ -317,9 +330,9 @@ impl MakingAll<'_> {
         let restored = fetched.restore_into(&disk_at(at, true)?, to, &mut |_, _| {})?;
         let later = later_state(&fetched, self.options.to)?;
         let opened_at_end = fetched.still()?.logs.opened();
-        let notes = fetched.notes().to_vec();
+        let (ends_early, notes) = (fetched.ends_early(), fetched.notes().to_vec());
         remove_fetched(Some(fetched))?;
-        Ok(Part { log: restored, later, opened_at_end, is_nothing: false, notes })
+        Ok(Part { log: restored, later, opened_at_end, is_nothing: false, ends_early, notes })
     }
 
     /// A backup of the catalogue, and why it has less than that, for people. None: there is nothing of it.

@@ -35,7 +35,7 @@ pub(super) fn run(vault: &dyn Vault, dir: &Path, wanted: &Wanted<'_>, ui: &Ui) -
             catalogue: wanted.catalogue,
             without: wanted.without,
             pin: wanted.pin,
-            allow_early_end: false,
+            allow_early_end: wanted.allow_early_end,
             server: None,
         };
         if let Some(cluster) = fetch::cluster(vault, log, &of_fetch)? {

@@ -1,6 +1,6 @@
 //! `chiplog tier branch` of the default log of a cluster: branches of it and of all named logs, as a server's data directory.
 
-use super::fetch::Cluster;
+use super::fetch::{Cluster, show_notes};
 use super::objects::{Part, logs};
 use crate::commands::files::backup::records;
 use crate::commands::files::restore::{Later, RestoreSummary};
@@ -25,6 +25,8 @@ pub(super) struct Wanted<'a> {
     pub(super) to_index: Option<u64>,
     pub(super) to_time: Option<Timestamp>,
     pub(super) pin: Option<&'a str>,
+    /// Whether a branch in which a log ends early is a success.
+    pub(super) allow_early_end: bool,
 }
 
 /// A branch of a cluster as it is shown.
@@ -35,6 +37,7 @@ struct Shown {
     branch_of: Vec<Part>,
     named_logs: u64,
     logs: Vec<ShownLog>,
+    ends_early: bool,
     notes: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     later: Option<Vec<Later>>,
@@ -87,12 +90,13 @@ pub(super) fn run(
         .collect();
     // Each of them is asked for and not there.
     told.iter().for_each(|note| ui.warn(note));
-    made.notes.iter().for_each(|note| ui.note(note));
+    show_notes(&made.notes, made.ends_early, ui);
     let shown = Shown {
         default: RestoreSummary::new(&made.default, time),
         branch_of: all.first().map(|default| default.branch_of.clone()).unwrap_or_default(),
         named_logs: made.named_logs,
         logs: all,
+        ends_early: made.ends_early,
         notes: made.notes.into_iter().chain(told).collect(),
         later: wanted.to_time.map(|_| later),
     };
@@ -109,7 +113,12 @@ pub(super) fn run(
             format::many(reading, "log", "logs")
         )
     })?;
-    Ok(Exit::Ok)
+    if !made.ends_early || wanted.allow_early_end {
+        return Ok(Exit::Ok);
+    }
+    ui.warn("the branch is finished and sound, and a log in it ends early. Use it, or look for what is missing; a script takes it with \
+             --allow-early-end");
+    Ok(Exit::EndsEarly)
 }
 
 /// The error of a branch that was not made.

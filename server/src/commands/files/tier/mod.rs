@@ -319,6 +319,9 @@ enum Action {
         /// Make it of the objects under the pin of this name, also if their records were discarded since.
         #[arg(long, value_name = "NAME")]
         pin: Option<String>,
+        /// Status 0 also if a log of a cluster ends early, because slices or payload are missing or damaged.
+        #[arg(long)]
+        allow_early_end: bool,
     },
     /// Back up the log of running servers in the object store itself, under a pin.
     ///
@@ -469,6 +472,8 @@ JSON fields:
   Of a cluster these are of the default log, and there are also
   named_logs how many
   logs       the default log and the groups, each {\"name\", \"log_id\", \"branch_of\"}
+  ends_early whether the catalogue, or a log that was copied from slices, ends before entries that
+             the store has, or had (then the status is 8, without --allow-early-end)
   notes      for people: what is not as it was
   later      with --to-time: logs whose state at that time is not stored, and which are as of a
              later one (each with name, timestamp in ms since 1970, time)";
@@ -623,7 +628,18 @@ pub(crate) fn run(args: &TierCommand, ui: &Ui) -> Result<Exit> {
             let timeout = Duration::from_secs(u64::from(*timeout));
             backup::run(servers, &*store.open()?, name, timeout, connect, ui)
         }
-        Action::Branch { store, dir, log_id, only_log, catalogue, without, to_index, to_time, pin } => {
+        Action::Branch {
+            store,
+            dir,
+            log_id,
+            only_log,
+            catalogue,
+            without,
+            to_index,
+            to_time,
+            pin,
+            allow_early_end,
+        } => {
             let wanted = cluster_branch::Wanted {
                 log: *log_id,
                 only_log: *only_log,
@@ -632,6 +648,7 @@ pub(crate) fn run(args: &TierCommand, ui: &Ui) -> Result<Exit> {
                 to_index: *to_index,
                 to_time: *to_time,
                 pin: pin.as_deref(),
+                allow_early_end: *allow_early_end,
             };
             branch::run(&*store.open()?, dir, &wanted, ui)
         }
