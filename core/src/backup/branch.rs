@@ -36,7 +36,7 @@ use crate::backup::pin::{ATTEMPTS, Pin, another};
 use crate::backup::restore::{
     Cut, RestoreTo, Restored, another_log, make_beside, not_empty, places, standalone_state,
 };
-use crate::backup::slices::AT_A_TIME;
+use crate::backup::slices::{AT_A_TIME, End};
 use crate::backup::stored::{Start, footer_at, lineage_of, list_objects, opening_at, start_of};
 use crate::backup::{Backup, PIECE_BYTES, list, remove_log};
 use crate::disk::Disk;
@@ -261,6 +261,8 @@ pub(super) struct MadeBranch {
     pub(super) later: Option<(Timestamp, Index)>,
     /// The newest named log that the newest object knows, whatever the branch's end is.
     pub(super) opened_at_end: LogNumber,
+    /// The end of the newest object, if the branch has all of that.
+    pub(super) end: Option<End>,
     /// Remarks for people.
     pub(super) notes: Vec<String>,
 }
@@ -338,6 +340,7 @@ impl<'a> Making<'a> {
         let has_ancestors = !table.is_empty();
         let opening = Opening { log_first: first, objects: table, logs, ..opening };
         let state = standalone_state(self.branch, &state.0, opening);
+        let end = entries.last().map_or((plan.base.raft, plan.base.term), |last| (last.raft(), last.term()));
         let largest = entries.iter().map(|entry| entry.header.length).max().unwrap_or(0);
         let bytes = options
             .segment_bytes
@@ -347,6 +350,7 @@ impl<'a> Making<'a> {
         let mut cut = Cut::new(to, plan.base.next);
         let mut discarded =
             apply(&copy, self.branch, entries, &mut cut).map_err(|error| in_object(&plan.last.1, error))?;
+        let end_of_copy = end_of_log(&copy)?;
         if plan.is_discarded {
             discarded = discarded.max(discard_all(&copy, self.branch)?);
         }
@@ -357,6 +361,7 @@ impl<'a> Making<'a> {
             return Err(Error::new(ErrorKind::OutOfRange, what));
         }
         let status = copy.log().status();
+        let is_whole = plan.newest.0 == plan.last.0 && end_of_copy == end;
         let oldest = first.max(discarded);
         cut.check_left_out(oldest <= status.last_index, oldest)?;
         copy.conclude(0)?;
@@ -381,7 +386,8 @@ impl<'a> Making<'a> {
             left_out: cut.left_out,
         };
         let is_discarded = plan.is_discarded.then(|| ALL_DISCARDED.to_owned());
-        Ok(MadeBranch { log, later, opened_at_end, notes: Vec::from_iter(is_discarded) })
+        let (end, notes) = (is_whole.then_some(end), Vec::from_iter(is_discarded));
+        Ok(MadeBranch { log, later, opened_at_end, end, notes })
     }
 
     /// The logs of a shared group where the branch's part of the last object begins, each with the first record that the branch has of
@@ -662,12 +668,17 @@ fn apply(copy: &FollowerLog, log: LogId, entries: Vec<FollowEntry>, cut: &mut Cu
     Ok(discarded)
 }
 
+/// The last entry of a log that is being made.
+fn end_of_log(copy: &FollowerLog) -> Result<End> {
+    match copy.resume_point()? {
+        FollowFrom::After { raft, term, .. } => Ok((raft, term)),
+        _ => Err(Error::new(ErrorKind::Corrupt, "the branch is a copy of one named log")),
+    }
+}
+
 /// Adds entries that discard all records. Returns the next record, with which the log begins then.
 fn discard_all(copy: &FollowerLog, log: LogId) -> Result<Index> {
-    let status = copy.log().status();
-    let FollowFrom::After { mut raft, term, .. } = copy.resume_point()? else {
-        return Err(Error::new(ErrorKind::Corrupt, "the branch is a copy of one named log"));
-    };
+    let (status, (mut raft, term)) = (copy.log().status(), end_of_log(copy)?);
     let (next, logs) = (status.last_index.next(), copy.logs());
     let of_logs = logs.numbers().into_iter().filter_map(|log| {
         let first = logs.get(log).filter(|state| state.first < state.next)?.next;

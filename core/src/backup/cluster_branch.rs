@@ -35,9 +35,12 @@ use crate::backup::cluster_restore::{
     CATALOGUE_FIRST, Known, LaterPart, later_state, make_empty, write_catalogue,
 };
 use crate::backup::fetch::find;
+use crate::backup::payloads::is_of_slice;
 use crate::backup::restore::{RestoreTo, Restored, another_log, make_beside, places};
+use crate::backup::slices::{End, leads_on, longest, names, read};
 use crate::backup::still::Still;
-use crate::backup::{Backup, unsound};
+use crate::backup::tail::payload_names;
+use crate::backup::{Backup, tail, unsound};
 use crate::disk::linux::{make_directory, move_directory, remove_tree};
 use crate::error::{Error, ErrorKind, Result};
 use crate::replica::open::{disk_at, group_dir, system_dir};
@@ -49,6 +52,9 @@ use std::path::{Path, PathBuf};
 
 /// The folder of a backup of which a part is made, in the directory that is being made.
 const FETCHED: &str = "fetched";
+/// The remark about records that are in slices alone.
+const GOES_ON: &str = "records in slices behind its newest object are left out: `chiplog tier backup` puts them into objects, and a branch of that \
+     backup has them";
 
 options! {
     /// The options for making a branch of a cluster.
@@ -319,7 +325,12 @@ impl MakingAll<'_> {
         // Also if it fails: it may have pins.
         self.branches.push(making);
         let made = made?;
-        let (later, opened_at_end, notes) = (made.later, made.opened_at_end, made.notes);
+        let (later, opened_at_end, mut notes) = (made.later, made.opened_at_end, made.notes);
+        if let Some(end) = made.end.filter(|_| self.pins.is_none())
+            && goes_on(self.vault, log, end, self.options.to)?
+        {
+            notes.push(GOES_ON.to_owned());
+        }
         Ok(Part { log: made.log, later, opened_at_end, is_nothing: false, ends_early: false, notes })
     }
 
@@ -390,6 +401,33 @@ impl MakingAll<'_> {
         let what = format!("the cluster's objects have no record of {} ms since 1970 or before", time.0);
         Err(Error::new(ErrorKind::OutOfRange, what))
     }
+}
+
+/// Whether slices have records of this time or before behind the newest object of a log. Without a time, any.
+fn goes_on(vault: &dyn Vault, log: LogId, end: End, to: Option<Timestamp>) -> Result<bool> {
+    let (payloads, slices) = (payload_names(vault, log)?, names(vault, log)?);
+    let is_wanted = |time: Timestamp| to.is_none_or(|to| time <= to);
+    let mut beyond: Vec<_> = slices.iter().filter(|(name, _)| leads_on(name, Some(end))).collect();
+    beyond.sort_by_key(|(name, _)| name.last);
+    for (name, bytes) in beyond {
+        let slice = match read(vault, name, *bytes) {
+            Ok(slice) => slice,
+            // Another object has it now, or it is damaged: it was there.
+            Err(error) if is_of_slice(&error) => return Ok(true),
+            Err(error) => return Err(error),
+        };
+        let more = slice.entries.iter().filter(|(header, _)| header.raft_index > end.0);
+        let mut more = more.filter(|(header, _)| header.kind.has_records());
+        if more.any(|(header, _)| is_wanted(header.timestamp)) {
+            return Ok(true);
+        }
+    }
+    if payloads.is_empty() {
+        return Ok(false);
+    }
+    let chain = longest(vault, &slices, Some(end), &mut |_| {})?;
+    let tail = tail::behind(vault, log, &payloads, &slices, &chain, Some(end))?;
+    Ok(tail.is_left_out || tail.fault.is_some() || tail.parts.iter().any(|part| is_wanted(part.time)))
 }
 
 /// Whether a log has objects that say how far it was.
