@@ -200,7 +200,7 @@ impl Branch {
         make_beside(&beside)?;
         let disk = RealDisk::open(&beside, false).map_err(|e| Error::io("open directory", &beside, e))?;
         let disk: Arc<dyn Disk> = Arc::new(disk);
-        let mut making = Making::new(vault, log, another_log(&*disk)?, false);
+        let mut making = Making::new(vault, log, another_log(&*disk)?, Of::OneLog);
         let made = making.fill(&disk, options).and_then(|branch| {
             let moved = move_directory(&beside, &place);
             moved.map_err(|e| Error::io("rename the branch to", &place, e)).map(|()| branch.log)
@@ -230,7 +230,7 @@ impl Branch {
         if let Some(name) = list(&*disk)?.first() {
             return Err(not_empty(disk.path(), name));
         }
-        let mut making = Making::new(vault, log, another_log(&*disk)?, false);
+        let mut making = Making::new(vault, log, another_log(&*disk)?, Of::OneLog);
         making.fill(&disk, options).map(|branch| branch.log)
     }
 }
@@ -244,7 +244,7 @@ impl Branch {
         disk: &Arc<dyn Disk>,
         options: &BranchOptions,
     ) -> Result<Restored> {
-        let mut making = Making::new(vault, log, another_log(&**disk)?, true);
+        let mut making = Making::new(vault, log, another_log(&**disk)?, Of::Group);
         making.fill(disk, options).map(|branch| branch.log)
     }
 }
@@ -259,7 +259,7 @@ pub(super) struct MadeBranch {
     /// The time of the oldest state that is left, and the next record there, if that is later than the time with which the branch was to
     /// end.
     pub(super) later: Option<(Timestamp, Index)>,
-    /// The newest named log that the newest object knows, whatever the branch's end is.
+    /// Of a group the newest named log that the newest object knows, whatever the branch's end is.
     pub(super) opened_at_end: LogNumber,
     /// The end of the newest object, if the branch has all of that.
     pub(super) end: Option<End>,
@@ -278,13 +278,23 @@ pub(super) struct Making<'a> {
     pinned: Vec<LogId>,
     /// The number of the oldest object, once something of the branch may be in the object store.
     stored: Option<u64>,
-    /// It is a part of a branch of a cluster: named logs can share it, and it can have no record up to a time.
-    of_cluster: bool,
+    of: Of,
+}
+
+/// The kind of log of which a branch is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Of {
+    /// One log alone.
+    OneLog,
+    /// The default log of a cluster. As a part of a branch of all its logs it can have no record up to a time.
+    Default,
+    /// A group of a cluster: likewise, and named logs can share it.
+    Group,
 }
 
 impl<'a> Making<'a> {
-    pub(super) fn new(vault: &'a dyn Vault, log: LogId, branch: LogId, of_cluster: bool) -> Self {
-        Self { vault, log, branch, pinned: Vec::new(), stored: None, of_cluster }
+    pub(super) fn new(vault: &'a dyn Vault, log: LogId, branch: LogId, of: Of) -> Self {
+        Self { vault, log, branch, pinned: Vec::new(), stored: None, of }
     }
 
     /// Makes the files, and all that is in the object store.
@@ -307,10 +317,24 @@ impl<'a> Making<'a> {
             false => opening.log_first.max(plan.begin.next),
         };
         check_first(self.log, options.to, first)?;
-        if !self.of_cluster && opened_in(&opening, &entries) > LogNumber::OWN {
+        if self.of == Of::OneLog && opened_in(&opening, &entries) > LogNumber::OWN {
             return Err(is_shared(self.log));
         }
-        let opened_at_end = self.opened_at_end(&plan, &opening, &entries)?;
+        let mut notes = Vec::from_iter(plan.is_discarded.then(|| ALL_DISCARDED.to_owned()));
+        // Before much else is read: nothing keeps it.
+        let newest = match self.newest(&plan) {
+            // Shorter than it has to be, also.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::OutOfRange)
+                    && self.of != Of::OneLog =>
+            {
+                notes.push(format!("its newest object, which is behind the time, is damaged: {error}"));
+                None
+            }
+            newest => newest?,
+        };
+        let opened_at_end =
+            newest.as_ref().map_or_else(|| opened_in(&opening, &entries), |(_, opened)| *opened);
         let later = match options.to {
             RestoreTo::Timestamp(time) if state.0.timestamp > time => {
                 Some((state.0.timestamp, plan.base.next))
@@ -323,7 +347,8 @@ impl<'a> Making<'a> {
             Some((number, _)) => {
                 let ancestors = plan.ancestors();
                 let runs = plan.runs(&opening)?;
-                let mut list = self.states(&plan, &opening, &entries, &runs)?;
+                let newest = newest.as_ref().map(|(opening, _)| opening);
+                let mut list = self.states(&plan, (&opening, newest), &entries, &runs)?;
                 let rows_from = runs.last().map_or(*number, |newest| newest.rows.below);
                 list.drain(..plan.below.partition_point(|(number, _)| *number < rows_from));
                 let table = objects::Objects {
@@ -354,7 +379,7 @@ impl<'a> Making<'a> {
         if plan.is_discarded {
             discarded = discarded.max(discard_all(&copy, self.branch)?);
         }
-        let may_be_empty = self.of_cluster || !plan.below.is_empty();
+        let may_be_empty = self.of != Of::OneLog || !plan.below.is_empty();
         if matches!(options.to, RestoreTo::Timestamp(_)) && !cut.has_records && !may_be_empty {
             let what =
                 format!("the objects of log {:032x} have no record of that time or before", self.log.0);
@@ -385,9 +410,7 @@ impl<'a> Making<'a> {
             last_timestamp: status.last_timestamp,
             left_out: cut.left_out,
         };
-        let is_discarded = plan.is_discarded.then(|| ALL_DISCARDED.to_owned());
-        let (end, notes) = (is_whole.then_some(end), Vec::from_iter(is_discarded));
-        Ok(MadeBranch { log, later, opened_at_end, end, notes })
+        Ok(MadeBranch { log, later, opened_at_end, end: is_whole.then_some(end), notes })
     }
 
     /// The logs of a shared group where the branch's part of the last object begins, each with the first record that the branch has of
@@ -410,29 +433,37 @@ impl<'a> Making<'a> {
         Ok(logs.encode())
     }
 
-    /// The newest named log that the newest object knows.
-    fn opened_at_end(&self, plan: &Plan, opening: &Opening, entries: &[FollowEntry]) -> Result<LogNumber> {
-        if !self.of_cluster || plan.newest.0 == plan.last.0 {
-            return Ok(opened_in(opening, entries));
+    /// The opening of the newest object, and of a group the newest named log that this object knows. None: the branch ends there, or does
+    /// not need them.
+    fn newest(&self, plan: &Plan) -> Result<Option<(Opening, LogNumber)>> {
+        let (owner, is_group) = (plan.lineage.owner(plan.newest.0), self.of == Of::Group);
+        if plan.newest.0 == plan.last.0 || (plan.below.is_empty() && !is_group) {
+            return Ok(None);
         }
-        let newest = read_object(self.vault, plan.lineage.owner(plan.newest.0), &plan.newest);
-        let newest = newest.map_err(|error| match error.kind() {
+        let read = || match is_group {
+            false => Ok((opening_at(self.vault, owner, &plan.newest)?, LogNumber::OWN)),
+            true => {
+                let ReadObject { opening, entries, .. } = read_object(self.vault, owner, &plan.newest)?;
+                let opening = Opening::parse(&opening.1).map_err(|why| corrupt(&plan.newest.1, why))?;
+                let opened = opened_in(&opening, &entries);
+                Ok((opening, opened))
+            }
+        };
+        read().map(Some).map_err(|error: Error| match error.kind() {
             // No pin of the branch keeps it.
             ErrorKind::NotFound => {
                 let what = format!("log {:032x} discards its newest object: try again", self.log.0);
                 Error::new(ErrorKind::Busy, what)
             }
             _ => error,
-        })?;
-        let opening = Opening::parse(&newest.opening.1).map_err(|why| corrupt(&plan.newest.1, why))?;
-        Ok(opened_in(&opening, &newest.entries))
+        })
     }
 
     /// Finds what the branch is made of, and has it kept.
     fn hold(&mut self, options: &BranchOptions) -> Result<(Plan, Vec<(LogId, Pin)>)> {
         for attempt in 1..=ATTEMPTS {
             let pin = options.pin.as_deref();
-            let plan = Plan::find(self.vault, self.log, options.to, pin, self.of_cluster);
+            let plan = Plan::find(self.vault, self.log, options.to, pin, self.of != Of::OneLog);
             let (plan, pins) = match plan.and_then(|plan| Ok((self.pins(&plan)?, plan))) {
                 // An object was deleted after it was listed.
                 Err(error)
@@ -513,13 +544,13 @@ impl<'a> Making<'a> {
     fn states(
         &self,
         plan: &Plan,
-        opening: &Opening,
+        (opening, newest): (&Opening, Option<&Opening>),
         entries: &[FollowEntry],
         runs: &[RowsRun],
     ) -> Result<Vec<ObjectState>> {
-        let newest = opening_at(self.vault, plan.lineage.owner(plan.newest.0), &plan.newest)?;
         let mut known = BTreeMap::new();
-        for (of, object) in [(opening, &plan.last), (&newest, &plan.newest)] {
+        let newest = newest.map(|newest| (newest, &plan.newest));
+        for (of, object) in [(opening, &plan.last)].into_iter().chain(newest) {
             if !of.objects.is_empty() {
                 let (table, _) = objects::decode(&of.objects).map_err(|why| corrupt(&object.1, why))?;
                 let rows_from = table.rows_from().0;

@@ -25,7 +25,7 @@
 //! Must not know: the network, which object store it is.
 
 use crate::api::catalogue::restored::RestoredGroup;
-use crate::backup::branch::{BranchOptions, Making};
+use crate::backup::branch::{BranchOptions, Making, Of};
 use crate::backup::cluster::{
     Fetched, NAMED, NOTHING_PINNED, another_group, check_left_out, effect_of_leaving_out, has_nothing,
     none_of_them, not_pinned,
@@ -320,7 +320,8 @@ impl MakingAll<'_> {
         let disk = disk_at(at, true)?;
         let to = self.options.to.map_or(RestoreTo::End, RestoreTo::Timestamp);
         let pin = self.pins.map(|pins| pins.name.clone());
-        let mut making = Making::new(self.vault, log, another_log(&*disk)?, true);
+        let of = if name == DEFAULT_PART { Of::Default } else { Of::Group };
+        let mut making = Making::new(self.vault, log, another_log(&*disk)?, of);
         let made = making.fill(&disk, &BranchOptions::default().to(to).pin(pin));
         // Also if it fails: it may have pins.
         self.branches.push(making);
