@@ -190,7 +190,7 @@ impl ClusterBackup {
                 Fetched::Nothing(why) => (None, vec![why]),
                 Fetched::Lost(why) => {
                     lost.insert(id);
-                    (None, vec![why])
+                    (None, vec![format!("{why}. It comes back empty")])
                 }
                 Fetched::Backup(backup) => {
                     let told = backup.notes().to_vec();
@@ -400,11 +400,10 @@ pub(super) fn has_nothing(vault: &dyn Vault, log: LogId) -> Result<Option<Fetche
         return Ok(None);
     }
     if objects.is_empty() && vault.size(&root_name(log))?.is_none() {
-        let why = format!("{}. It comes back empty", no_root(log));
-        return Ok(Some(Fetched::Lost(why)));
+        return Ok(Some(Fetched::Lost(no_root(log))));
     }
     if objects.is_empty() && !vault.list(&pins::folder(log))?.is_empty() {
-        let why = "it has pins, and no object is left of it: they were lost. It comes back empty";
+        let why = "it has pins, and no object is left of it: they were lost";
         return Ok(Some(Fetched::Lost(why.to_owned())));
     }
     let why = match is_discarded || newest_begin(vault, log)?.is_some() {

@@ -311,7 +311,7 @@ impl MakingAll<'_> {
         if self.is_left_out(name) {
             return Part::empty(at, left_out(name));
         }
-        if let Some(why) = self.nothing_of(log)? {
+        if let Some(why) = self.nothing_of(name, log)? {
             return Part::empty(at, why);
         }
         if self.pins.is_none() && !has_objects(self.vault, log)? {
@@ -354,7 +354,7 @@ impl MakingAll<'_> {
             if self.is_left_out(CATALOGUE_PART) {
                 return Ok((None, vec![left_out(CATALOGUE_PART)]));
             }
-            if let Some(why) = self.nothing_of(log)? {
+            if let Some(why) = self.nothing_of(CATALOGUE_PART, log)? {
                 return Ok((None, vec![why]));
             }
             let backup = match self.pins {
@@ -376,7 +376,7 @@ impl MakingAll<'_> {
     ///
     /// # Errors
     /// `Corrupt`: the object store had it, and nothing is left; or the pins are not of it.
-    fn nothing_of(&self, log: LogId) -> Result<Option<String>> {
+    fn nothing_of(&self, name: &str, log: LogId) -> Result<Option<String>> {
         if let Some(pins) = self.pins {
             if pins.empty.contains(&log) {
                 return Ok(Some(NOTHING_PINNED.to_owned()));
@@ -387,7 +387,10 @@ impl MakingAll<'_> {
         match has_nothing(self.vault, log)? {
             None | Some(Fetched::Backup(_)) => Ok(None),
             Some(Fetched::Nothing(why)) => Ok(Some(why)),
-            Some(Fetched::Lost(why)) => Err(Error::new(ErrorKind::Corrupt, why)),
+            Some(Fetched::Lost(why)) => {
+                let what = format!("{why}. `--without {name}` makes the branch without it");
+                Err(Error::new(ErrorKind::Corrupt, what))
+            }
         }
     }
 
