@@ -429,6 +429,7 @@ impl<'a> Making<'a> {
         let mut found = BTreeMap::new();
         in_parallel(AT_A_TIME, below, read, |(number, of)| _ = found.insert(number, of))?;
         let last = LogsOfObject::new(Some(opening), Vec::new());
+        let last = last.map_err(|why| corrupt(&plan.last.1, why))?;
         logs.begin_as(&firsts(found.values().chain([&last])));
         Ok(logs.encode())
     }

@@ -3,6 +3,7 @@
 //!
 //! Must not know: the network, which object store it is.
 
+use crate::record::batch::Malformed;
 use crate::replica::queue::proposals::{Command, LogCommand};
 use crate::replica::state::command::parse_command;
 use crate::replica::state::log_table::LogTable;
@@ -21,10 +22,12 @@ pub(super) struct LogsOfObject {
 
 impl LogsOfObject {
     /// Of an object with this opening, if anything before it can be missing, and these commands.
-    pub(super) fn new(opening: Option<&Opening>, commands: Vec<LogCommand>) -> Self {
-        // Damage there is found when the file is read.
-        let begin = opening.and_then(|opening| LogTable::decode(&opening.logs).ok());
-        Self { begin: begin.unwrap_or_default(), commands }
+    ///
+    /// # Errors
+    /// The opening's table of logs is malformed.
+    pub(super) fn new(opening: Option<&Opening>, commands: Vec<LogCommand>) -> Result<Self, Malformed> {
+        let begin = opening.map(|opening| LogTable::decode(&opening.logs)).transpose()?;
+        Ok(Self { begin: begin.unwrap_or_default(), commands })
     }
 
     /// Reads the segment file of an object. Stops at damage, which is found when the file is read.

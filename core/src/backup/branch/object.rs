@@ -85,17 +85,19 @@ pub(super) fn logs_of_object(
     let commands = |entries: &mut dyn Iterator<Item = (Kind, Bytes)>| {
         let commands = entries.filter(|(kind, _)| *kind == Kind::Command);
         let commands = commands.filter_map(|(_, body)| match parse_command(&body) {
-            Ok(Command::Log(command)) => Some(command),
-            _ => None,
+            Ok(Command::Log(command)) => Some(Ok(command)),
+            Ok(_) => None,
+            Err(why) => Some(Err(why)),
         });
-        commands.collect()
+        commands.collect::<Result<Vec<_>, Malformed>>().map_err(|why| corrupt(&object.1, why))
     };
     let head = vault.get(name, 0..(*bytes).min(opening_at))?;
     if !is_sorted(&head) {
         let ReadObject { opening, entries, .. } = read_object(vault, owner, object)?;
         let opening = Opening::parse(&opening.1).map_err(|why| corrupt(&object.1, why))?;
         let mut entries = entries.iter().map(|entry| (entry.header.kind, entry.body.concat().into()));
-        return Ok(LogsOfObject::new(Some(&opening), commands(&mut entries)));
+        let commands = commands(&mut entries)?;
+        return LogsOfObject::new(Some(&opening), commands).map_err(|why| corrupt(&object.1, why));
     }
     let header = SortedObjectHeader::parse(&head, *bytes as usize).map_err(|why| wrong(0, why))?;
     let (of, id) = ((header.sorted.log, header.sorted.number, header.sorted.id), salt(owner, *number));
@@ -106,9 +108,9 @@ pub(super) fn logs_of_object(
     let skeleton = vault.get(name, at..header.skeleton_end.into())?;
     let entries = entries_without_records(owner, *number, &skeleton);
     let entries = entries.map_err(|(behind, why)| wrong(at + behind as u64, why))?;
-    let commands = commands(&mut entries.into_iter().map(|(header, body)| (header.kind, body)));
+    let commands = commands(&mut entries.into_iter().map(|(header, body)| (header.kind, body)))?;
     if !oldest {
-        return Ok(LogsOfObject::new(None, commands));
+        return LogsOfObject::new(None, commands).map_err(|why| corrupt(&object.1, why));
     }
     let block = vault.get(name, opening_at..header.blocks_at.into())?;
     let parse = || {
@@ -118,7 +120,7 @@ pub(super) fn logs_of_object(
         Opening::parse(body)
     };
     let opening = parse().map_err(|why| wrong(opening_at, why))?;
-    Ok(LogsOfObject::new(Some(&opening), commands))
+    LogsOfObject::new(Some(&opening), commands).map_err(|why| wrong(opening_at, why))
 }
 
 /// The entry in an object table for an object that no table has yet: reads all of the object.
