@@ -34,13 +34,13 @@ use crate::api::follower::FollowerLog;
 use crate::backup::firsts::{LogsOfObject, firsts};
 use crate::backup::pin::{ATTEMPTS, Pin, another};
 use crate::backup::restore::{
-    Cut, RestoreTo, Restored, another_log, make_beside, not_empty, places, standalone_state,
+    Cut, RestoreTo, Restored, another_log, make_beside, move_branch, not_empty, places, standalone_state,
 };
 use crate::backup::slices::{AT_A_TIME, End};
 use crate::backup::stored::{Start, footer_at, lineage_of, list_objects, opening_at, start_of};
 use crate::backup::{Backup, PIECE_BYTES, list, remove_log};
 use crate::disk::Disk;
-use crate::disk::linux::{RealDisk, move_directory, remove_directory};
+use crate::disk::linux::{RealDisk, remove_directory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::follower::message::{FollowEntries, FollowEntry, FollowFrom};
 use crate::options::Options;
@@ -188,7 +188,7 @@ impl Branch {
     /// ancestors, or is of a newer format.
     /// `InvalidArgument`: `dir` is not empty or is a mount point; the directory beside it exists; an option is out of bounds. `Busy`: the
     /// log discards too fast, or has too many pins. `Corrupt`: an object is missing or damaged. Those of [`Vault`]. `TooLarge`:
-    /// `segment_bytes` is too small. `Full`, `Io`. After an error `dir` is as it was.
+    /// `segment_bytes` is too small. `Full`, `Io`. After an error `dir` is as it was, unless `Io` says that the branch is there.
     pub fn make(
         vault: &dyn Vault,
         log: LogId,
@@ -201,18 +201,17 @@ impl Branch {
         let disk = RealDisk::open(&beside, false).map_err(|e| Error::io("open directory", &beside, e))?;
         let disk: Arc<dyn Disk> = Arc::new(disk);
         let mut making = Making::new(vault, log, another_log(&*disk)?, Of::OneLog);
-        let made = making.fill(&disk, options).and_then(|branch| {
-            let moved = move_directory(&beside, &place);
-            moved.map_err(|e| Error::io("rename the branch to", &place, e)).map(|()| branch.log)
-        });
-        made.map_err(|error| {
+        let made = making.fill(&disk, options);
+        let made = made.and_then(|branch| Ok((branch.log, move_branch(&beside, &place)?)));
+        let (branch, moved) = made.map_err(|error| {
             let removed = match list(&*disk) {
                 Ok(names) if names.is_empty() => Ok(()),
                 _ => remove_log(&*disk),
             };
             let _ = removed.as_ref().map(|()| remove_directory(&beside));
             making.take_back(error, removed)
-        })
+        })?;
+        moved.map(|()| branch)
     }
 
     /// As [`Self::make`], on another implementation of [`Disk`], whose directory must be empty and becomes the branch's. A crash leaves

@@ -36,12 +36,12 @@ use crate::backup::cluster_restore::{
 };
 use crate::backup::fetch::find;
 use crate::backup::payloads::is_of_slice;
-use crate::backup::restore::{RestoreTo, Restored, another_log, make_beside, places};
+use crate::backup::restore::{RestoreTo, Restored, another_log, make_beside, move_branch, places};
 use crate::backup::slices::{End, leads_on, longest, names, read};
 use crate::backup::still::Still;
 use crate::backup::tail::payload_names;
 use crate::backup::{Backup, tail, unsound};
-use crate::disk::linux::{make_directory, move_directory, remove_tree};
+use crate::disk::linux::{make_directory, remove_tree};
 use crate::error::{Error, ErrorKind, Result};
 use crate::replica::open::{disk_at, group_dir, system_dir};
 use crate::store::objects::cluster_logs::{CATALOGUE_PART, ClusterLogs, DEFAULT_PART, group_part};
@@ -134,7 +134,8 @@ impl ClusterBranch {
     /// # Errors
     /// As [`Branch::make`](super::Branch::make), of any of the logs: the error names it. `OutOfRange`: no log has anything of that time or
     /// before. `Corrupt`: also if the object store had a log, and nothing of it is left. `InvalidArgument`: also if a name in `without` is no
-    /// log's. After an error `dir` is as it was.
+    /// log's. After an error `dir` is as it was, unless `Io`
+    /// says that the branch is there.
     pub fn make(
         vault: &dyn Vault,
         logs: &ClusterLogs,
@@ -208,15 +209,13 @@ impl MakingAll<'_> {
         check_left_out(self.logs, &without)?;
         let (place, beside) = places(dir)?;
         make_beside(&beside)?;
-        let made = self.fill(&beside).and_then(|branch| {
-            let moved = move_directory(&beside, &place);
-            moved.map_err(|e| Error::io("rename the branch to", &place, e)).map(|()| branch)
-        });
-        made.map_err(|error| {
+        let made = self.fill(&beside).and_then(|branch| Ok((branch, move_branch(&beside, &place)?)));
+        let (branch, moved) = made.map_err(|error| {
             // Nothing may read objects any more once the pins are removed.
             let removed = remove_tree(&beside).map_err(|e| Error::io("remove", &beside, e));
             self.branches.iter().rev().fold(error, |error, branch| branch.take_back(error, removed.clone()))
-        })
+        })?;
+        moved.map(|()| branch)
     }
 
     fn fill(&mut self, dir: &Path) -> Result<ClusterBranch> {

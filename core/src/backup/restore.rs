@@ -433,6 +433,20 @@ pub(super) fn another_log(disk: &dyn Disk) -> Result<LogId> {
     Ok(made.log)
 }
 
+/// Gives a branch in the directory `beside` its place. The inner error: it is there, and a power cut can take the new name from it.
+pub(super) fn move_branch(beside: &Path, place: &Path) -> Result<Result<()>> {
+    let Err(e) = move_directory(beside, place) else { return Ok(Ok(())) };
+    if beside.exists() || !place.exists() {
+        return Err(Error::io("rename the branch to", place, e));
+    }
+    let error = Error::io("sync the directory above", place, e);
+    let what = format!(
+        "{error}. The branch is there, and a power cut can give it back the name {}",
+        beside.display()
+    );
+    Ok(Err(Error::with_source(error.kind(), what, &error)))
+}
+
 /// The log's directory, and the directory beside it in which it is made.
 pub(super) fn places(dir: &Path) -> Result<(PathBuf, PathBuf)> {
     check_name(dir)?;
