@@ -75,7 +75,12 @@ pub(super) fn run(
     let time = started.elapsed();
     let mut all = Vec::new();
     for part in &made.parts {
-        let listed = logs(vault, Some(part.log_id))?.remove(&part.log_id.get());
+        // The branch is there, whatever can be read of it.
+        let listed = logs(vault, Some(part.log_id)).map(|mut logs| logs.remove(&part.log_id.get()));
+        let listed = listed.unwrap_or_else(|failure| {
+            ui.warn(&format!("{}: it is not known which objects it reads: {failure}", part.name));
+            None
+        });
         all.push(ShownLog {
             name: part.name.clone(),
             log_id: to_hex(part.log_id.get()),
