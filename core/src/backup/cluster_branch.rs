@@ -466,5 +466,10 @@ fn left_out(name: &str) -> String {
 
 /// The error of one of the logs.
 fn named(name: &str, log: LogId, error: Error) -> Error {
-    Error::with_source(error.kind(), format!("{name}, log {:032x}: {error}", log.0), &error)
+    let kind = match error.kind() {
+        // That is the error of a time, of which all logs together have nothing. An object is shorter than it has to be.
+        ErrorKind::OutOfRange => ErrorKind::Corrupt,
+        kind => kind,
+    };
+    Error::with_source(kind, format!("{name}, log {:032x}: {error}", log.0), &error)
 }
