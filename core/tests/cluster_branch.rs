@@ -831,6 +831,59 @@ fn branch_says_that_a_copied_log_ends_early() {
     assert!(has.len() <= 30 && has == said["a"].0[..has.len()], "{}", has.len());
 }
 
+/// All objects of a group are discarded, and a pin keeps them: the group is what is in slices.
+#[test]
+fn discarded_log_that_goes_on_in_slices_comes_back_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str| dir.path().join(name);
+    let vault = Arc::new(MemoryVault::default());
+    let options = stored_in(&vault)
+        .object_bytes(SEGMENT)
+        .object_age(Duration::from_secs(3600))
+        .slice_interval(Duration::from_millis(10));
+    let mut cluster = Cluster::open(&place("parent"), &vault, &options, Said::new());
+    for name in ["a", "b", "c"] {
+        cluster.create(name);
+        cluster.append("parent", name, 10);
+    }
+    cluster.store();
+    let ids = cluster.ids();
+    let group = cluster.logs.info("a").unwrap().group;
+    let id = ids.groups[&group];
+    let newest = *numbers(&vault, id).last().unwrap();
+    Pin::make(&*vault, id, "keep", None).unwrap();
+    let of_group: Vec<_> = cluster
+        .logs
+        .list()
+        .unwrap()
+        .into_iter()
+        .filter(|log| log.group == group)
+        .map(|log| log.name)
+        .collect();
+    for name in &of_group {
+        cluster.discard(name, 11);
+    }
+    for name in &of_group {
+        cluster.append("parent", name, 5);
+    }
+    let log = cluster.logs.groups()[&group].clone();
+    let last = log.last_index().get();
+    eventually("it is in slices", || {
+        let metrics = log.metrics();
+        metrics.sliced_index >= last && metrics.unsliced_bytes == 0
+    });
+    assert_eq!(numbers(&vault, id).last(), Some(&newest));
+    let said = cluster.said.clone();
+    drop(log);
+    cluster.close();
+    // As the leader does it once slices begin with the state of the log.
+    let begin = format!("{:032x}/begin/{:020}", id.get(), newest + 1);
+    vault.create(&begin, Bytes::from_static(b"begin")).unwrap();
+    let made = make(&*vault, &ids, &place("branch")).unwrap();
+    assert!(!made.ends_early, "{made:?}");
+    Cluster::open(&place("branch"), &vault, &options, said).check("of slices");
+}
+
 /// Records in slices behind the objects are left out, which the result says of just those logs that have some.
 #[test]
 fn branch_says_which_logs_go_on_in_slices() {

@@ -303,6 +303,10 @@ impl<'a> Making<'a> {
         let ReadObject { opening: state, entries, bytes: segment_bytes } =
             read_object(self.vault, owner, &plan.last).map_err(|error| match error.kind() {
                 // No pin of the branch keeps it.
+                ErrorKind::NotFound if plan.is_discarded => {
+                    let what = format!("log {:032x} deletes its newest object: try again", self.log.0);
+                    Error::new(ErrorKind::Busy, what)
+                }
                 ErrorKind::NotFound => {
                     let what =
                         format!("the records with which the branch is to end were just discarded: {error}");
@@ -327,7 +331,9 @@ impl<'a> Making<'a> {
                 if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::OutOfRange)
                     && self.of != Of::OneLog =>
             {
-                notes.push(format!("its newest object, which is behind the time, is damaged: {error}"));
+                notes.push(format!(
+                    "its newest object, which is behind the time, is damaged: logs that were created later may be there, without records: {error}"
+                ));
                 None
             }
             newest => newest?,

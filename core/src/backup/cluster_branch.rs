@@ -11,8 +11,9 @@
 //! has the ids of the groups, which change, so another one is written, as for a restore. `api/catalogue/restored.rs` has what becomes of
 //! each named log, because catalogue and groups end at different moments.
 //!
-//! A log of which the object store has slices alone is less than one object: it is copied, as `backup/fetch.rs` and a restore do it. Of
-//! one whose objects are all discarded the newest says how far it was: it has no records then, and reads nothing of its parent.
+//! A log of which the object store has slices alone, or slices behind objects that are all discarded, is less than one object: it is
+//! copied, as `backup/fetch.rs` and a restore do it. Without such slices the newest discarded object says how far the log was: it has no
+//! records then, and reads nothing of its parent.
 //!
 //! Invariants:
 //! - no object that a part reads is deleted: each part holds its own pins before the next one is begun, and they stay unless all is given
@@ -34,8 +35,9 @@ use crate::backup::cluster_pins::ClusterPins;
 use crate::backup::cluster_restore::{
     CATALOGUE_FIRST, Known, LaterPart, later_state, make_empty, write_catalogue,
 };
-use crate::backup::fetch::find;
+use crate::backup::fetch::{end_of, find};
 use crate::backup::payloads::is_of_slice;
+use crate::backup::pin::ATTEMPTS;
 use crate::backup::restore::{RestoreTo, Restored, another_log, make_beside, move_branch, places};
 use crate::backup::slices::{End, leads_on, longest, names, read};
 use crate::backup::still::Still;
@@ -45,6 +47,7 @@ use crate::disk::linux::{make_directory, remove_tree};
 use crate::error::{Error, ErrorKind, Result};
 use crate::replica::open::{disk_at, group_dir, system_dir};
 use crate::store::objects::cluster_logs::{CATALOGUE_PART, ClusterLogs, DEFAULT_PART, group_part};
+use crate::store::objects::deletion::newest_begin;
 use crate::types::{Index, LogId, LogNumber, Timestamp};
 use crate::vault::Vault;
 use std::collections::BTreeMap;
@@ -134,8 +137,7 @@ impl ClusterBranch {
     /// # Errors
     /// As [`Branch::make`](super::Branch::make), of any of the logs: the error names it. `OutOfRange`: no log has anything of that time or
     /// before. `Corrupt`: also if the object store had a log, and nothing of it is left. `InvalidArgument`: also if a name in `without` is no
-    /// log's. After an error `dir` is as it was, unless `Io`
-    /// says that the branch is there.
+    /// log's. After an error `dir` is as it was, unless `Io` says that the branch is there.
     pub fn make(
         vault: &dyn Vault,
         logs: &ClusterLogs,
@@ -230,7 +232,9 @@ impl MakingAll<'_> {
             }
             let (catalogue, notes) = self.catalogue(dir)?;
             let known = Known::of(catalogue.as_ref(), self.options.to)?;
-            let ends_early = catalogue.as_ref().is_some_and(Backup::ends_early);
+            // With a time, an end behind it is none.
+            let ends_early = catalogue.as_ref().is_some_and(Backup::ends_early)
+                && known.cut.as_ref().is_none_or(|cut| !cut.goes_on);
             remove_fetched(catalogue)?;
             let newest = known.cut.as_ref().map_or(&known.catalogue, |cut| &cut.newest);
             for group in newest.groups() {
@@ -341,7 +345,8 @@ impl MakingAll<'_> {
         let restored = fetched.restore_into(&disk_at(at, true)?, to, &mut |_, _| {})?;
         let later = later_state(&fetched, self.options.to)?;
         let opened_at_end = fetched.still()?.logs.opened();
-        let (ends_early, notes) = (fetched.ends_early(), fetched.notes().to_vec());
+        let reaches_time = self.options.to.is_some_and(|to| fetched.info().last_timestamp > to);
+        let (ends_early, notes) = (fetched.ends_early() && !reaches_time, fetched.notes().to_vec());
         remove_fetched(Some(fetched))?;
         Ok(Part { log: restored, later, opened_at_end, is_nothing: false, ends_early, notes })
     }
@@ -408,35 +413,51 @@ impl MakingAll<'_> {
 
 /// Whether slices have records of this time or before behind the newest object of a log. Without a time, any.
 fn goes_on(vault: &dyn Vault, log: LogId, end: End, to: Option<Timestamp>) -> Result<bool> {
-    let (payloads, slices) = (payload_names(vault, log)?, names(vault, log)?);
     let is_wanted = |time: Timestamp| to.is_none_or(|to| time <= to);
-    let mut beyond: Vec<_> = slices.iter().filter(|(name, _)| leads_on(name, Some(end))).collect();
-    beyond.sort_by_key(|(name, _)| name.last);
-    for (name, bytes) in beyond {
-        let slice = match read(vault, name, *bytes) {
-            Ok(slice) => slice,
-            // Another object has it now, or it is damaged: it was there.
-            Err(error) if is_of_slice(&error) => return Ok(true),
-            Err(error) => return Err(error),
-        };
-        let more = slice.entries.iter().filter(|(header, _)| header.raft_index > end.0);
-        let mut more = more.filter(|(header, _)| header.kind.has_records());
-        if more.any(|(header, _)| is_wanted(header.timestamp)) {
-            return Ok(true);
+    'look: for _ in 0..ATTEMPTS {
+        let (payloads, slices) = (payload_names(vault, log)?, names(vault, log)?);
+        let mut beyond: Vec<_> = slices.iter().filter(|(name, _)| leads_on(name, Some(end))).collect();
+        beyond.sort_by_key(|(name, _)| name.last);
+        for (name, bytes) in beyond {
+            let slice = match read(vault, name, *bytes) {
+                Ok(slice) => slice,
+                // It is in an object now.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue 'look,
+                // It is damaged, or of a later version: it can have records.
+                Err(error) if is_of_slice(&error) || error.kind() == ErrorKind::Unsupported => {
+                    return Ok(true);
+                }
+                Err(error) => return Err(error),
+            };
+            let more = slice.entries.iter().filter(|(header, _)| header.raft_index > end.0);
+            let mut more = more.filter(|(header, _)| header.kind.has_records());
+            // All records behind the first one are later.
+            if let Some((header, _)) = more.next() {
+                return Ok(is_wanted(header.timestamp));
+            }
         }
+        if payloads.is_empty() {
+            return Ok(false);
+        }
+        let chain = longest(vault, &slices, Some(end), &mut |_| {})?;
+        let tail = tail::behind(vault, log, &payloads, &slices, &chain, Some(end))?;
+        return Ok(tail.is_left_out
+            || tail.fault.is_some()
+            || tail.parts.iter().any(|part| is_wanted(part.time)));
     }
-    if payloads.is_empty() {
-        return Ok(false);
-    }
-    let chain = longest(vault, &slices, Some(end), &mut |_| {})?;
-    let tail = tail::behind(vault, log, &payloads, &slices, &chain, Some(end))?;
-    Ok(tail.is_left_out || tail.fault.is_some() || tail.parts.iter().any(|part| is_wanted(part.time)))
+    Ok(true)
 }
 
-/// Whether a log has objects that say how far it was.
+/// Whether a branch can be made of a log's objects: they say how far it was, and if all their records are discarded, nothing is behind them.
 fn has_objects(vault: &dyn Vault, log: LogId) -> Result<bool> {
     let found = find(vault, log)?;
-    Ok(!found.objects.is_empty() && found.lacking.is_none())
+    let Some(newest) = found.objects.last().filter(|_| found.lacking.is_none()) else { return Ok(false) };
+    if newest_begin(vault, log)?.is_none_or(|begin| begin <= newest.0) {
+        return Ok(true);
+    }
+    // Slices with its state, and what came later, are all of the log.
+    let end = end_of(vault, found.lineage.owner(newest.0), newest)?;
+    Ok(!found.slices.iter().any(|(name, _)| leads_on(name, Some(end))))
 }
 
 /// The group that was made in this directory.

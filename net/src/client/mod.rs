@@ -108,7 +108,8 @@ impl Default for ClientOptions {
     }
 }
 
-/// A call does not begin another attempt with less time than this: it would fail, and nothing would be known of it.
+/// A call does not begin another attempt with less time than this, or than half of an attempt's: it would fail, and nothing would be known
+/// of it.
 const ATTEMPT_MIN: Duration = Duration::from_millis(200);
 
 /// A log over the network. Cheap to clone, `Send + Sync`. Must be used within a tokio runtime with time and I/O
@@ -336,11 +337,17 @@ impl Client {
         let deadline = retry::deadline::within(self.options().timeout.max(attempt));
         let (min, max) = (self.options().backoff_min, self.options().backoff_max);
         let (mut backoff, mut search) = (Backoff::new(min, max), Backoff::searching(min, max));
+        let mut before: Option<Error> = None;
         loop {
             let leader = match self.servers().leader(deadline).await {
                 Ok(leader) => leader,
                 Err(error) => return Err(judge(error, Failed::Unsent)?),
             };
+            if let Some(error) = before.take()
+                && Instant::now() + ATTEMPT_MIN.min(attempt / 2) >= deadline
+            {
+                return Err(error);
+            }
             let until = deadline.min(retry::deadline::within(attempt));
             let connection = self.servers().connections().for_calls(&leader)?;
             let channel = self.servers().shown(&leader, connection.channel.clone())?;
@@ -381,9 +388,10 @@ impl Client {
                 }
             }
             let wait = wait.next().max(error.retry_after().unwrap_or_default());
-            if Instant::now() + wait + ATTEMPT_MIN >= deadline {
+            if Instant::now() + wait >= deadline {
                 return Err(error);
             }
+            before = Some(error);
             sleep(wait).await;
         }
     }

@@ -73,7 +73,7 @@ pub(crate) fn leaves_unknown(kind: ErrorKind) -> bool {
 }
 
 /// The most bytes of a status's message. It can repeat what a client sent, and no budget counts it.
-const MESSAGE_BYTES_MAX: usize = 4 << 10;
+const MESSAGE_BYTES_MAX: usize = 2 << 10;
 
 fn cut(mut message: String) -> String {
     if message.len() > MESSAGE_BYTES_MAX {

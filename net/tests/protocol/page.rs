@@ -3,7 +3,7 @@
 use chiplog::ErrorKind;
 use chiplog_net::client::ErrorClass;
 use chiplog_net::listener::auth::roles::{METHODS, Needs, Reach};
-use chiplog_net::wire::status::{FIRST, KIND, LASTING, LEADER, NOT_APPENDED, RETRY_AFTER, code_of};
+use chiplog_net::wire::status::{ENDED, FIRST, KIND, LASTING, LEADER, NOT_APPENDED, RETRY_AFTER, code_of};
 use prost::Message as _;
 use prost_types::FileDescriptorSet;
 use std::path::Path;
@@ -38,7 +38,7 @@ fn page_lists_every_call_and_message() {
         }
     }
     assert!(found > 50, "{found}");
-    for key in [KIND, LEADER, FIRST, LASTING, NOT_APPENDED, RETRY_AFTER] {
+    for key in [KIND, LEADER, FIRST, LASTING, NOT_APPENDED, ENDED, RETRY_AFTER] {
         assert!(page.contains(&format!("| `{key}` |")), "{key}");
     }
 }

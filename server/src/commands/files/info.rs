@@ -38,7 +38,8 @@ JSON fields:
                   log is opened for writing; 0 while it is open
   in_object_store {\"first\", \"last\"}: records that are in an object store alone: of a directory those
                   before the first one here, of servers those before the first one in the files of the
-                  server that answers, which fetches them for readers; null: none
+                  server that answers, which fetches them for readers; null: none,
+                  or the server did not know
   whole_objects   {\"objects\", \"bytes\"}: objects of an object store that are kept whole in the
                   directory (option fill_bytes); null for servers
   bytes_on_disk   size of the directory's files, prepared segments included; null for servers

@@ -34,7 +34,8 @@ pub(super) struct Wanted<'a> {
 struct Shown {
     #[serde(flatten)]
     default: RestoreSummary,
-    branch_of: Vec<Part>,
+    /// None: not known.
+    branch_of: Option<Vec<Part>>,
     named_logs: u64,
     logs: Vec<ShownLog>,
     ends_early: bool,
@@ -48,7 +49,8 @@ struct Shown {
 struct ShownLog {
     name: String,
     log_id: String,
-    branch_of: Vec<Part>,
+    /// None: not known.
+    branch_of: Option<Vec<Part>>,
 }
 
 pub(super) fn run(
@@ -73,19 +75,19 @@ pub(super) fn run(
     };
     let made = made.map_err(|error| refused(error, dir, wanted.to_time))?;
     let time = started.elapsed();
-    let mut all = Vec::new();
+    let (mut all, mut unlisted) = (Vec::new(), Vec::new());
     for part in &made.parts {
         // The branch is there, whatever can be read of it.
-        let listed = logs(vault, Some(part.log_id)).map(|mut logs| logs.remove(&part.log_id.get()));
-        let listed = listed.unwrap_or_else(|failure| {
-            ui.warn(&format!("{}: it is not known which objects it reads: {failure}", part.name));
-            None
-        });
-        all.push(ShownLog {
-            name: part.name.clone(),
-            log_id: to_hex(part.log_id.get()),
-            branch_of: listed.map(|listed| listed.parts()).unwrap_or_default(),
-        });
+        let branch_of = match logs(vault, Some(part.log_id)) {
+            Ok(mut logs) => {
+                Some(logs.remove(&part.log_id.get()).map(|listed| listed.parts()).unwrap_or_default())
+            }
+            Err(failure) => {
+                unlisted.push(format!("{}: it is not known which objects it reads: {failure}", part.name));
+                None
+            }
+        };
+        all.push(ShownLog { name: part.name.clone(), log_id: to_hex(part.log_id.get()), branch_of });
     }
     let later: Vec<Later> = made.later.iter().map(Later::new).collect();
     let told: Vec<String> = wanted
@@ -93,20 +95,25 @@ pub(super) fn run(
         .into_iter()
         .flat_map(|time| later.iter().map(move |part| part.note(time)).collect::<Vec<_>>())
         .collect();
+    unlisted.iter().for_each(|note| ui.warn(note));
     // Each of them is asked for and not there.
     told.iter().for_each(|note| ui.warn(note));
     show_notes(&made.notes, made.ends_early, ui);
     let shown = Shown {
         default: RestoreSummary::new(&made.default, time),
-        branch_of: all.first().map(|default| default.branch_of.clone()).unwrap_or_default(),
+        branch_of: all.first().and_then(|default| default.branch_of.clone()),
         named_logs: made.named_logs,
         logs: all,
         ends_early: made.ends_early,
-        notes: made.notes.into_iter().chain(told).collect(),
+        notes: made.notes.into_iter().chain(told).chain(unlisted).collect(),
         later: wanted.to_time.map(|_| later),
     };
     ui.result(&shown, |shown| {
-        let reading = shown.logs.iter().filter(|log| !log.branch_of.is_empty()).count() as u64;
+        let reading = shown
+            .logs
+            .iter()
+            .filter(|log| log.branch_of.as_ref().is_some_and(|parts| !parts.is_empty()))
+            .count() as u64;
         format!(
             "{} is a branch of the cluster of log {}, as log {}: {}; and {}, in {}; it reads objects of {}",
             dir.display(),

@@ -285,8 +285,9 @@ enum Action {
     ///
     /// DIR must not exist, or be empty. After an error it is as it was. After a crash remove what the branch has in
     /// the store: `chiplog info DIR.restoring` shows its id, and `chiplog info DIR.restoring/named/group-N` that of
-    /// each group of a cluster. Of each id: `chiplog tier gc --log-id ID --all --delete`, or, if it has nothing but a
-    /// pin in its parent, `chiplog tier unpin`. Then remove DIR.restoring.
+    /// each group of a cluster. Of each id: `chiplog tier gc --log-id ID --all --delete`. A directory in which `info`
+    /// finds no log has at most a pin in the parent, branch-<id>: `chiplog tier pins` shows it, and `chiplog tier unpin`
+    /// removes it. Then remove DIR.restoring.
     #[command(after_long_help = BRANCH_EXAMPLES)]
     Branch {
         #[command(flatten)]
@@ -319,7 +320,8 @@ enum Action {
         /// Make it of the objects under the pin of this name, also if their records were discarded since.
         #[arg(long, value_name = "NAME")]
         pin: Option<String>,
-        /// Status 0 also if a log of a cluster ends early, because slices or payload are missing or damaged.
+        /// Status 0 also if a log of a cluster ends early, because slices or payload are missing or damaged. Without effect
+        /// on a branch of one log.
         #[arg(long)]
         allow_early_end: bool,
     },
@@ -468,7 +470,7 @@ JSON fields:
   log_id, first, last, records, last_timestamp (ms since 1970), last_time, seconds
   left_out   {\"first\", \"last\"}, only if --to-index is inside an append, which is left out then
   branch_of  which objects it reads from other logs, as in `chiplog tier list`; none: it has
-             all records itself
+             all records itself; null, of a cluster: this could not be read
   Of a cluster these are of the default log, and there are also
   named_logs how many
   logs       the default log and the groups, each {\"name\", \"log_id\", \"branch_of\"}
