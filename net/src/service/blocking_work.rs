@@ -99,13 +99,35 @@ pub(crate) mod tests {
     use crate::listener::memory_budget::Budget;
     use std::pin::pin;
     use tokio::time::timeout;
+    use tokio_stream::{Stream, StreamExt as _};
+
+    const ALL: usize = 1 << 20; // more turns than exist count as all
+    const SHORT: Duration = Duration::from_millis(50);
+
+    /// Reads the answers that come until none comes and no work for one is under way. Returns their number. Time alone does not show
+    /// this: on a busy machine, reading takes longer than any wait.
+    pub(crate) async fn read_until_idle<S: Stream + Unpin>(payer: &Arc<Payer>, answers: &mut S) -> usize {
+        let (mut read, mut idle) = (0, 0);
+        // The work under way has ended once others have all turns. In the first round, an answer can begin to wait for a turn, which it
+        // has before the others of the second.
+        while idle < 2 {
+            while timeout(SHORT, answers.next()).await.is_ok() {
+                (read, idle) = (read + 1, 0);
+            }
+            let _others = payer.take(Resource::Turns, ALL).await;
+            match timeout(SHORT, answers.next()).await {
+                Ok(_) => (read, idle) = (read + 1, 0),
+                Err(_) => idle += 1,
+            }
+        }
+        read
+    }
 
     /// Polls this once while others have all turns, and not again when they are free: the others get all of them again.
     pub(crate) async fn frees_its_turn(payer: &Arc<Payer>, asking: impl Future) {
-        const ALL: usize = 1 << 20; // more than exist counts as all
         let others = payer.take(Resource::Turns, ALL).await;
         let mut asking = pin!(asking);
-        let early = timeout(Duration::from_millis(50), &mut asking).await;
+        let early = timeout(SHORT, &mut asking).await;
         assert!(early.is_err(), "needs no turn");
         drop(others);
         let others = timeout(Duration::from_secs(5), payer.take(Resource::Turns, ALL)).await;
