@@ -4,7 +4,7 @@
 
 use chiplog::{
     Batch, BatchBuilder, Clock, ErrorKind, Index, Log, LogOption, LogOptions, Logs, LogsOptions, Options,
-    Start, Timestamp,
+    Session, Start, Timestamp,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -186,6 +186,74 @@ fn log_on_its_own_can_be_limited_too() {
 }
 
 #[test]
+fn sessions_of_one_log_are_limited_and_leave_the_others_theirs() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path(), options());
+    let [limited, free] = ["limited", "free"].map(|name| logs.create(name).unwrap());
+    set(&limited, LogOption::SessionsMax, 2);
+    let mut sessions: Vec<Session> = (0..2).map(|_| limited.open_session().unwrap()).collect();
+    for session in &mut sessions {
+        session.append(b"x").unwrap();
+    }
+    let refused = limited.open_session().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::TooManySessions, "{refused}");
+    assert!(refused.to_string().contains("its option sessions_max allows 2"), "{refused}");
+    let others: Vec<Session> = (0..14).map(|_| free.open_session().unwrap()).collect();
+    // The group's limit is reached: a session that was never used makes room.
+    free.open_session().unwrap();
+    sessions.pop().unwrap().close().unwrap();
+    drop(others);
+    logs.close().unwrap();
+    let logs = open(dir.path(), options());
+    let limited = logs.get("limited").unwrap();
+    limited.open_session().unwrap().append(b"y").unwrap();
+    assert_eq!(limited.open_session().unwrap_err().kind(), ErrorKind::TooManySessions, "after a restart");
+    set(&limited, LogOption::SessionsMax, 3);
+    limited.open_session().unwrap();
+}
+
+#[test]
+fn sessions_of_one_log_expire_as_its_own_option_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path(), options());
+    let [short, long] = ["short", "long"].map(|name| logs.create(name).unwrap());
+    logs.groups()[&1].set_log_options(&[(LogOption::SessionIdleMax, Some(100_000))], PATIENCE).unwrap();
+    set(&short, LogOption::SessionIdleMax, 1);
+    let [mut expiring, mut lasting] = [&short, &long].map(|log| log.open_session().unwrap());
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(expiring.append(b"x").unwrap_err().kind(), ErrorKind::SessionExpired);
+    lasting.append(b"x").unwrap();
+}
+
+#[test]
+fn records_of_one_log_are_limited_and_the_lower_limit_applies() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path(), options());
+    let [limited, free] = ["limited", "free"].map(|name| logs.create(name).unwrap());
+    let whole = free.record_bytes_max();
+    set(&limited, LogOption::RecordBytesMax, 100);
+    assert_eq!((limited.record_bytes_max(), free.record_bytes_max()), (100, whole));
+    limited.append(&[0; 100]).unwrap();
+    let large = limited.append(&[0; 101]).unwrap_err();
+    assert_eq!(large.kind(), ErrorKind::TooLarge, "{large}");
+    let mut batch = BatchBuilder::new();
+    batch.push(&[0; 101]).unwrap();
+    let batch = batch.build().unwrap();
+    assert_eq!(limited.append(&batch).unwrap_err().kind(), ErrorKind::TooLarge);
+    let pairs = [(&free, &batch), (&limited, &batch)];
+    assert_eq!(logs.append_together(&pairs).unwrap_err().kind(), ErrorKind::TooLarge);
+    free.append(&batch).unwrap();
+    logs.groups()[&1].set_log_options(&[(LogOption::RecordBytesMax, Some(50))], PATIENCE).unwrap();
+    assert_eq!((limited.record_bytes_max(), free.record_bytes_max()), (50, 50));
+    logs.groups()[&1].set_log_options(&[(LogOption::RecordBytesMax, None)], PATIENCE).unwrap();
+    logs.close().unwrap();
+    let limited = open(dir.path(), options()).get("limited").unwrap();
+    assert_eq!(limited.record_bytes_max(), 100, "after a restart");
+    limited.set_log_options(&[(LogOption::RecordBytesMax, None)], PATIENCE).unwrap();
+    assert_eq!(limited.record_bytes_max(), whole);
+}
+
+#[test]
 fn options_that_a_log_or_its_group_cannot_have_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let logs = open(dir.path(), options());
@@ -195,7 +263,9 @@ fn options_that_a_log_or_its_group_cannot_have_are_refused() {
         let of_log = log.set_log_options(&[(option, Some(200_000))], PATIENCE);
         let is_of_log = LogOption::OF_NAMED_LOGS.contains(&option);
         assert_eq!(of_log.is_ok(), is_of_log, "{option}: {of_log:?}");
-        if is_of_log {
+        let of_logs_alone =
+            [LogOption::RetentionBytes, LogOption::RetentionAge, LogOption::AppendBytesPerSecond];
+        if of_logs_alone.contains(&option) {
             let of_group = group.set_log_options(&[(option, Some(200_000))], PATIENCE).unwrap_err();
             assert_eq!(of_group.kind(), ErrorKind::InvalidArgument, "{of_group}");
         }

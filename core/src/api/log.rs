@@ -26,7 +26,7 @@ use crate::follower::message::FollowFrom;
 use crate::follower::source::FollowSource;
 use crate::metrics::Metrics;
 use crate::options::Options;
-use crate::options::log_options::LogOption;
+use crate::options::log_options::{LogOption, LogOptions};
 use crate::read::patience::Patience;
 use crate::read::reader::Reader;
 use crate::read::records::OwnedRecord;
@@ -410,8 +410,11 @@ impl Log {
     /// Opens an exactly-once session durably and returns its id.
     pub(crate) fn new_session(&self) -> Result<SessionId> {
         self.view.check_log()?;
-        let own = || u64::try_from(self.inner.options.session_idle_max.as_millis()).unwrap_or(u64::MAX);
-        let idle_max_ms = self.group_options().get(LogOption::SessionIdleMax).unwrap_or_else(own);
+        let opened_with =
+            || u64::try_from(self.inner.options.session_idle_max.as_millis()).unwrap_or(u64::MAX);
+        let of = |options: LogOptions| options.get(LogOption::SessionIdleMax);
+        let idle_max_ms =
+            of(self.log_options()).or_else(|| of(self.group_options())).unwrap_or_else(opened_with);
         Ok(SessionId(self.command(Command::OpenSession { log: self.view.log, idle_max_ms })?))
     }
 
@@ -431,9 +434,10 @@ impl Log {
     }
 
     /// The largest record that is accepted, in bytes: the option that is set for the log, or else the one that it was
-    /// opened with. Never blocks.
+    /// opened with. Of a named log the lower one of its own and its group's. Never blocks.
     pub fn record_bytes_max(&self) -> u32 {
-        self.inner.published.record_bytes_max().unwrap_or(self.inner.options.record_bytes_max)
+        let max = self.inner.published.record_bytes_max().unwrap_or(self.inner.options.record_bytes_max);
+        self.view.logs.record_bytes_max(self.view.log).map_or(max, |own| own.min(max))
     }
 
     /// The options that the log was opened with. Options that are set for the log override some of them:

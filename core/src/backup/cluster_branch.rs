@@ -57,7 +57,10 @@ use std::path::{Path, PathBuf};
 const FETCHED: &str = "fetched";
 /// The remark about records that are in slices alone.
 const GOES_ON: &str = "records in slices behind its newest object are left out: `chiplog tier backup` puts them into objects, and a branch of that \
-     backup has them";
+     backup has them; without servers, `chiplog tier fetch` and `restore` bring them back";
+/// The remark if that is not known, before the reason.
+const CAN_GO_ON: &str =
+    "whether slices have records behind its newest object, which are left out, is not known";
 
 options! {
     /// The options for making a branch of a cluster.
@@ -99,7 +102,7 @@ pub struct ClusterBranch {
     /// Logs of which nothing stored says how they were at the time asked for. They come back as of a later one.
     pub later: Vec<LaterPart>,
     /// Whether the catalogue, or a log that was copied from slices, ends before entries that the object store has, or had: see
-    /// [`Backup::ends_early`].
+    /// [`Backup::ends_early`]. `notes` say which one.
     pub ends_early: bool,
 }
 
@@ -121,7 +124,7 @@ pub struct ClusterBranchPart {
 
 impl ClusterBranch {
     /// Makes a server's data directory in `dir`, which must be missing or empty: branches of the default log and of the groups, each
-    /// with a new id, and a new catalogue. Of each of them only the object with its last record is downloaded; older records are read
+    /// with a new id, and a new catalogue. Of a group with objects the one with its last record is downloaded, and of the others what says which entries they have; older records are read
     /// from the objects of its parent, where a pin of the name `branch-<id of the branch>` keeps them. So the directory has to be served
     /// with this object store. A server of node 1 makes a new cluster of it, which other servers join.
     ///
@@ -330,10 +333,21 @@ impl MakingAll<'_> {
         self.branches.push(making);
         let made = made?;
         let (later, opened_at_end, mut notes) = (made.later, made.opened_at_end, made.notes);
-        if let Some(end) = made.end.filter(|_| self.pins.is_none())
-            && goes_on(self.vault, log, end, self.options.to)?
-        {
-            notes.push(GOES_ON.to_owned());
+        if let Some(end) = made.end.filter(|_| self.pins.is_none()) {
+            match goes_on(self.vault, log, end, self.options.to) {
+                Ok(true) => notes.push(GOES_ON.to_owned()),
+                Ok(false) => {}
+                // The branch is sound without them: that the store does not answer now, or has slices of a later version, does not matter.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Unsupported
+                    ) =>
+                {
+                    notes.push(format!("{CAN_GO_ON}: {error}"));
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(Part { log: made.log, later, opened_at_end, is_nothing: false, ends_early: false, notes })
     }
@@ -448,16 +462,31 @@ fn goes_on(vault: &dyn Vault, log: LogId, end: End, to: Option<Timestamp>) -> Re
     Ok(true)
 }
 
-/// Whether a branch can be made of a log's objects: they say how far it was, and if all their records are discarded, nothing is behind them.
+/// Whether a branch can be made of a log's objects: they say how far it was, and if all their records are discarded, no slices go on behind
+/// them.
+///
+/// # Errors
+/// `Busy`: its objects are being deleted. Those of [`Vault`].
 fn has_objects(vault: &dyn Vault, log: LogId) -> Result<bool> {
+    for _ in 0..ATTEMPTS {
+        match has_objects_now(vault, log) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {} // it was deleted meanwhile
+            decided => return decided,
+        }
+    }
+    Err(Error::new(ErrorKind::Busy, "its objects are being deleted: try again"))
+}
+
+fn has_objects_now(vault: &dyn Vault, log: LogId) -> Result<bool> {
     let found = find(vault, log)?;
     let Some(newest) = found.objects.last().filter(|_| found.lacking.is_none()) else { return Ok(false) };
     if newest_begin(vault, log)?.is_none_or(|begin| begin <= newest.0) {
         return Ok(true);
     }
-    // Slices with its state, and what came later, are all of the log.
+    // Slices with its state, and what came later, are all of the log. Without one that can be used, a copy would be of the objects alone,
+    // with their discarded records.
     let end = end_of(vault, found.lineage.owner(newest.0), newest)?;
-    Ok(!found.slices.iter().any(|(name, _)| leads_on(name, Some(end))))
+    Ok(longest(vault, &found.slices, Some(end), &mut |_| {})?.slices.is_empty())
 }
 
 /// The group that was made in this directory.

@@ -91,9 +91,21 @@ impl LogOption {
         Self::ObjectRows,
     ];
 
-    /// The options of a single named log. All others hold for its whole group.
-    pub const OF_NAMED_LOGS: [Self; 3] =
-        [Self::RetentionBytes, Self::RetentionAge, Self::AppendBytesPerSecond];
+    /// The options of a single named log. All others hold for its whole group. Retention and the rate of appends cannot be set for a
+    /// group. The rest can: then the lower one of two limits applies, and of two idle times the log's.
+    pub const OF_NAMED_LOGS: [Self; 6] = [
+        Self::RetentionBytes,
+        Self::RetentionAge,
+        Self::RecordBytesMax,
+        Self::SessionsMax,
+        Self::SessionIdleMax,
+        Self::AppendBytesPerSecond,
+    ];
+
+    /// Whether a group of named logs cannot have it: it is of each log alone.
+    pub(crate) fn is_of_named_logs_alone(self) -> bool {
+        matches!(self, Self::RetentionBytes | Self::RetentionAge | Self::AppendBytesPerSecond)
+    }
 
     /// Whether a higher value can need more room in a segment than a member's segments have.
     pub(crate) fn takes_room(self) -> bool {

@@ -9,7 +9,7 @@
 //! Must not know: files, blocks.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::log_options::LogOptions;
+use crate::options::log_options::{LogOption, LogOptions};
 use crate::read::positions::Positions;
 use crate::store::format::logs::LogState;
 use crate::types::{Index, LogNumber};
@@ -28,6 +28,8 @@ pub(crate) struct LogSet {
     catalogue: AtomicBool,
     /// The bytes of the group's objects at the start of a segment, which share the room of its logs there.
     objects_bytes: AtomicUsize,
+    /// Whether a log ever limited the size of its records: without, an append takes no lock to learn its limit.
+    limits_records: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -115,6 +117,9 @@ impl LogSet {
 
     /// Notes the options that are set for a log.
     pub(crate) fn show_options(&self, log: LogNumber, options: LogOptions) {
+        if options.get(LogOption::RecordBytesMax).is_some() {
+            self.limits_records.store(true, Ordering::Release);
+        }
         let known = &mut self.lock().options;
         match options.is_empty() {
             true => drop(known.remove(&log)),
@@ -125,6 +130,13 @@ impl LogSet {
     /// The options that are set for a log.
     pub(crate) fn options(&self, log: LogNumber) -> LogOptions {
         self.lock().options.get(&log).copied().unwrap_or_default()
+    }
+
+    /// The size of its records, in bytes, to which a log is limited by an option of its own.
+    pub(crate) fn record_bytes_max(&self, log: LogNumber) -> Option<u32> {
+        let limits = !log.is_none() && self.limits_records.load(Ordering::Acquire);
+        let max = limits.then(|| self.options(log).get(LogOption::RecordBytesMax)).flatten();
+        max.map(|max| u32::try_from(max).unwrap_or(u32::MAX))
     }
 
     /// The numbers of the logs for which options are set.

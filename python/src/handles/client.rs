@@ -454,7 +454,7 @@ impl Client {
     ///
     /// `changes`: a mapping of names to values, as for `Log.set_log_options`; a value of None unsets the option.
     /// Options that are not named do not change. A limit of retention below what the log holds discards records at
-    /// once, for good. A named log has `retention_bytes`, `retention_age` and `append_bytes_per_second` of its own;
+    /// once, for good. A named log has options of its own, see `Log.set_log_options`;
     /// the others are set by a client of its group: `ClientOptions(log="_group-1")` and so on. `timeout`: seconds,
     /// from 0, up to 600: how long the leader waits for members that have not yet confirmed that they support
     /// options of the log. Blocks for up to 5 seconds more, or for `ClientOptions.timeout` if that is longer, without

@@ -177,9 +177,12 @@ impl Replica {
             }
             _ => "options of the log".to_owned(),
         };
+        let is_there = waits_for.iter().copied().find(|node| self.is_active(*node, now));
+        if let (None, Some((first, _))) = (is_there, &mut self.option_changes.asked) {
+            *first = now; // one that comes back has as long to answer as one that was there
+        }
         let first = self.option_changes.asked.map_or(now, |(first, _)| first);
         let is_silent = now >= first.plus(self.cluster.election_timeout * 2);
-        let is_there = waits_for.iter().find(|node| self.is_active(**node, now));
         if let Some(node) = is_there.filter(|_| is_silent) {
             let what = format!(
                 "node {node} does not report that it knows {unknown}: it runs an older version; nothing was changed; upgrade all \

@@ -136,9 +136,9 @@ impl Replica {
     ) -> Result<()> {
         self.lockstep(now, plan)?;
         let time = self.look_at_clock(now);
-        if let Command::OpenSession { .. } = command
+        if let Command::OpenSession { log, .. } = command
             && self.refusal().is_none()
-            && let Some(id) = self.sequencer.session_to_go(time)
+            && let Some(id) = self.sequencer.session_to_go(log, time)
             // Only if there is room for both, so that no session is closed without effect.
             && plan.make_room(body_bytes_of(&command), self.purpose_of(&command), &mut self.sequencer).is_ok()
         {

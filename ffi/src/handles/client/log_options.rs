@@ -33,7 +33,7 @@ pub unsafe extern "C" fn chiplog_client_log_option(
 /// Sets or unsets options of the log: all changes at once, or none. Options that are not named do not change. Waits until
 /// the change is committed: from then on each leader uses it. A limit of retention below what the log holds discards records
 /// at once, for good. `timeout_ms`, 1 to 600,000: how long the leader waits for members that have not yet confirmed that
-/// they support options of the log. A named log has three options of its own, see chiplog_log_option_t; the others are set
+/// they support options of the log. A named log has some options of its own, see chiplog_log_option_t; the others are set
 /// by a client of its group, whose option `log` is "_group-1" and so on.
 /// Ownership: all borrowed for the call. Any thread. Blocks for up to `timeout_ms` and 5 s, or for the client's timeout_ms if
 /// that is longer.

@@ -2,7 +2,7 @@
 
 use super::{Decision, Sequencer, limits_of_sessions};
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::log_options::{LogOption, LogOptions};
+use crate::options::log_options::LogOptions;
 use crate::read::log_set::unknown;
 use crate::read::view::shared_group;
 use crate::replica::queue::proposals::LogCommand;
@@ -114,9 +114,7 @@ impl Sequencer {
         if !self.logs.is_shared() {
             return Ok(());
         }
-        if let Some(option) =
-            LogOption::OF_NAMED_LOGS.into_iter().find(|option| options.get(*option).is_some())
-        {
+        if let Some((option, _)) = options.iter().find(|(option, _)| option.is_of_named_logs_alone()) {
             let what = format!(
                 "option {option} is not one of a whole group: unset it here, and set it for each named log"
             );

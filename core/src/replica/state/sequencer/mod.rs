@@ -536,13 +536,18 @@ impl Sequencer {
         self.pending.push_back(Pending { raft: self.end.raft, next: self.end.next, effect });
     }
 
-    /// At the leader: the session that has to be closed before another is opened, if there is one.
-    pub(crate) fn session_to_go(&self, now: Timestamp) -> Option<SessionId> {
-        self.sessions.next_to_go(now.max(self.last_timestamp))
+    /// At the leader: the session that has to be closed before another is opened on `log`, if there is one.
+    pub(crate) fn session_to_go(&self, log: LogNumber, now: Timestamp) -> Option<SessionId> {
+        self.sessions.next_to_go(log, self.sessions_max_of(log), now.max(self.last_timestamp))
     }
 
-    /// At the leader: decides a command, and makes its block if the command changes anything.
-    /// Of the two blocks with which a log is passed over, the first one.
+    /// The limit of sessions that a named log has of its own.
+    fn sessions_max_of(&self, log: LogNumber) -> Option<u64> {
+        self.logs.options(log).get(LogOption::SessionsMax)
+    }
+
+    /// At the leader: decides a command, and makes its block if the command changes anything. Of the two blocks with which a log is
+    /// passed over, the first one.
     pub(crate) fn command(&mut self, mut command: Command, now: Timestamp) -> Decision {
         let timestamp = now.max(self.last_timestamp);
         match command {
@@ -557,9 +562,12 @@ impl Sequencer {
             }
             Command::OpenSession { log, idle_max_ms } => {
                 let id = SessionId(self.end.raft.next().0);
-                let opened = self.check_session_log(log).and_then(|()| self.sessions.check_open(timestamp));
-                if let Err(error) = opened.and_then(|()| self.sessions.open(id, log, idle_max_ms, timestamp))
-                {
+                let max = self.sessions_max_of(log);
+                let opened = self
+                    .check_session_log(log)
+                    .and_then(|()| self.sessions.check_open(log, max, timestamp))
+                    .and_then(|()| self.sessions.open(id, log, idle_max_ms, timestamp));
+                if let Err(error) = opened {
                     return Decision::Refused(error);
                 }
             }

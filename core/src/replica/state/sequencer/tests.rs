@@ -136,7 +136,7 @@ fn refused_open_session_changes_no_table() {
     let refused = three.command(Command::OpenSession { log: LogNumber::OWN, idle_max_ms: 1 }, 1051);
     assert_eq!(refused, None);
     // The leader may look for a session to close, and then find no room for the commands.
-    assert_eq!(three.leader.session_to_go(Timestamp(1051)), Some(SessionId(2)));
+    assert_eq!(three.leader.session_to_go(LogNumber::OWN, Timestamp(1051)), Some(SessionId(2)));
     assert_eq!(three.leader.sessions.encode(), before);
     three.restart();
     three.tables_are_equal();
@@ -183,7 +183,7 @@ proptest! {
             let at = now.max(0) as u64;
             match op {
                 Op::Open { idle } => {
-                    let may = three.leader.session_to_go(Timestamp(at));
+                    let may = three.leader.session_to_go(LogNumber::OWN, Timestamp(at));
                     three.tables_are_equal();
                     if let Some(id) = may.filter(|_| idle % 2 == 0) {
                         three.command(Command::CloseSession { id }, at);

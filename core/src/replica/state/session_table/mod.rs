@@ -23,6 +23,7 @@ use crate::record::batch::{BATCH_RECORDS_MAX, Stamp};
 use crate::store::format::geometry::REMEMBERED_MAX;
 use crate::sync::completion::Appended;
 use crate::types::{Index, LogNumber, Sequence, SessionId, Timestamp};
+use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
 
 /// One client's session.
@@ -126,19 +127,28 @@ impl Sessions {
         }
     }
 
-    /// Whether an entry with the timestamp `at` may open one more session. Changes nothing: only the entry does.
+    /// Whether an entry with the timestamp `at` may open one more session on `log`, which may have `max` of its own. Changes nothing:
+    /// only the entry does.
     ///
     /// Errors: `TooManySessions`.
-    pub(crate) fn check_open(&self, at: Timestamp) -> Result<()> {
+    pub(crate) fn check_open(&self, log: LogNumber, max: Option<u64>, at: Timestamp) -> Result<()> {
+        let refuse = |message| Err(Error::new(ErrorKind::TooManySessions, message));
+        if let Some(max) = max {
+            let open = self.good_of(log, at);
+            if open as u64 >= max {
+                return refuse(format!(
+                    "{open} sessions of the log are open, and its option sessions_max allows {max}; close some or raise it"
+                ));
+            }
+        }
         let open = self.good_at(at);
         if open < self.sessions_max as usize {
             return Ok(());
         }
-        let message = format!(
+        refuse(format!(
             "{open} sessions are open, and the option sessions_max allows {}; close some or raise it",
             self.sessions_max
-        );
-        Err(Error::new(ErrorKind::TooManySessions, message))
+        ))
     }
 
     /// Opens a session: `id` is the raft index of the entry that opens it, `at` that entry's timestamp. Drops all
@@ -173,23 +183,32 @@ impl Sessions {
         self.sessions.values().filter(|session| !session.is_expired(at)).count()
     }
 
-    /// The session that has to be closed so that one more can be opened at the time `at`: the oldest of those that
-    /// never appended. None: there is room, or closing one session would not make any. Changes nothing.
-    pub(crate) fn next_to_go(&self, at: Timestamp) -> Option<SessionId> {
-        if self.good_at(at) != self.sessions_max as usize {
-            return None;
-        }
-        // Ids are raft indexes: the smallest is the oldest.
-        let unused = self.sessions.iter().filter(|(_, s)| s.last.0 == 0 && !s.is_expired(at));
-        unused.map(|(id, _)| *id).min()
+    /// The number of sessions of a log that have not expired at the time `at`.
+    fn good_of(&self, log: LogNumber, at: Timestamp) -> usize {
+        self.sessions.values().filter(|session| session.log == log && !session.is_expired(at)).count()
     }
 
-    /// Removes a session. An unknown session was removed already.
+    /// The session that has to be closed so that one more can be opened at the time `at` on `log`, which may have `max` of its own: the
+    /// oldest of those that never appended, of that log if it has reached its own limit. None: there is room, or closing one session would
+    /// not make any. Changes nothing.
+    pub(crate) fn next_to_go(&self, log: LogNumber, max: Option<u64>, at: Timestamp) -> Option<SessionId> {
+        let of_log = max.map(|max| (self.good_of(log, at) as u64).cmp(&max));
+        let of_all = self.good_at(at).cmp(&(self.sessions_max as usize));
+        let within_log = of_log.is_some_and(Ordering::is_eq);
+        if of_log.is_some_and(Ordering::is_gt) || of_all.is_gt() || !(within_log || of_all.is_eq()) {
+            return None;
+        }
+        let unused = self.sessions.iter().filter(|(_, s)| s.last.0 == 0 && !s.is_expired(at));
+        // Ids are raft indexes: the smallest is the oldest.
+        unused.filter(|(_, s)| !within_log || s.log == log).map(|(id, _)| *id).min()
+    }
+
     /// The log that a session appends to. `None`: there is no such session.
     pub(crate) fn log_of(&self, id: SessionId) -> Option<LogNumber> {
         self.sessions.get(&id).map(|session| session.log)
     }
 
+    /// Removes a session. An unknown session was removed already.
     pub(crate) fn close(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.remove(&id) {
             self.remembered -= session.remembered.len();

@@ -90,8 +90,8 @@ fn number_of_sessions_is_bounded_and_expired_ones_make_room() {
     table.open(SessionId(1), LogNumber::OWN, IDLE, Timestamp(0)).unwrap();
     table.open(SessionId(2), LogNumber::OWN, IDLE, Timestamp(1)).unwrap();
     let before = table.encode();
-    assert_eq!(kind(table.check_open(Timestamp(IDLE))), ErrorKind::TooManySessions);
-    table.check_open(Timestamp(IDLE + 1)).unwrap();
+    assert_eq!(kind(table.check_open(LogNumber::OWN, None, Timestamp(IDLE))), ErrorKind::TooManySessions);
+    table.check_open(LogNumber::OWN, None, Timestamp(IDLE + 1)).unwrap();
     assert_eq!(table.encode(), before, "a check changes nothing");
     table.open(SessionId(4), LogNumber::OWN, IDLE, Timestamp(IDLE + 1)).unwrap();
     assert_eq!((table.len(), table.get(SessionId(1))), (2, None));
@@ -297,6 +297,35 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     proptest::collection::vec(op, 1..200)
 }
 
+/// A log with a limit of its own makes room among its own sessions, and takes none of another log's.
+#[test]
+fn log_with_a_limit_of_its_own_takes_no_session_of_another() {
+    let (one, other) = (LogNumber(1), LogNumber(2));
+    let mut table = Sessions::new(4, 4);
+    let now = Timestamp(1);
+    table.open(SessionId(1), other, IDLE, now).unwrap();
+    table.open(SessionId(2), one, IDLE, now).unwrap();
+    table.open(SessionId(3), one, IDLE, now).unwrap();
+    assert_eq!(kind(table.check_open(one, Some(2), now)), ErrorKind::TooManySessions);
+    table.check_open(one, Some(3), now).unwrap();
+    table.check_open(other, None, now).unwrap();
+    assert_eq!(table.next_to_go(one, Some(2), now), Some(SessionId(2)), "its own oldest");
+    assert_eq!(table.next_to_go(one, Some(1), now), None, "one would not be enough");
+    assert_eq!(table.next_to_go(one, Some(3), now), None, "there is room");
+    assert_eq!(table.next_to_go(other, None, now), None);
+    table.open(SessionId(4), one, IDLE, now).unwrap();
+    assert_eq!(table.next_to_go(one, Some(3), now), Some(SessionId(2)), "this makes room in both");
+    assert_eq!(table.next_to_go(one, Some(4), now), Some(SessionId(1)), "the table's limit alone is reached");
+    assert_eq!(kind(table.check_open(one, Some(4), now)), ErrorKind::TooManySessions);
+    // Those that have appended stay.
+    for id in [2, 3, 4] {
+        table.apply(&stamp(id, 1, 0), Index(id), 1, now).unwrap();
+    }
+    assert_eq!(table.next_to_go(one, Some(3), now), None);
+    // Expired ones count no more.
+    table.check_open(one, Some(1), Timestamp(IDLE + 2)).unwrap();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
@@ -324,7 +353,7 @@ proptest! {
                 Op::Open { idle } => {
                     raft += 1;
                     let before = table.encode();
-                    let may = table.check_open(Timestamp(now));
+                    let may = table.check_open(LogNumber::OWN, None, Timestamp(now));
                     prop_assert_eq!(table.encode(), before);
                     if model.live(now) >= sessions_max as usize {
                         prop_assert_eq!(kind(may), ErrorKind::TooManySessions);
