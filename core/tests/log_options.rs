@@ -186,6 +186,7 @@ impl Cast {
         let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, transport);
         cluster.heartbeat = Duration::from_millis(20);
         cluster.election_timeout = Duration::from_secs(1);
+        cluster.slow_disk_sync = None;
         own.cluster(cluster)
     }
 
@@ -366,6 +367,12 @@ fn newcomer_of_an_earlier_version_is_not_promoted() {
     let old = cast.join(small(), Arc::new(Earlier(cast.network.transport())), false);
     let promote = [Change::Promote(NodeId(old))];
     let leader = cast.leader();
+    let committed = |node| cast.log(node).status().replica.committed_entry;
+    let end = Instant::now() + PATIENCE;
+    while committed(old) < committed(leader) {
+        assert!(Instant::now() < end, "it does not catch up");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let refused = cast.log(leader).change_members(&promote, Duration::from_secs(1)).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     assert!(refused.to_string().contains(&format!("node {old} ")), "{refused}");
@@ -425,10 +432,12 @@ fn limit_is_changed_while_a_member_is_down() {
     let mut cast = Cast::new(&[small(), small(), small()]);
     cast.lead(1);
     let patience = Duration::from_secs(1);
-    let change = |cast: &Cast, option, value| {
+    let change_in = |cast: &Cast, option, value, patience| {
         let log = cast.log(cast.leader());
         log.set_log_options(&[(option, value)], patience).map_err(|error| error.kind())
     };
+    let change = |cast: &Cast, option, value| change_in(cast, option, value, patience);
+    let change_at_once = |cast: &Cast, option, value| change_in(cast, option, value, PATIENCE);
     let close = |cast: &mut Cast| cast.logs[2].take().unwrap().close().unwrap();
     close(&mut cast);
     let unknown = Err(ErrorKind::Unsupported);
@@ -440,20 +449,24 @@ fn limit_is_changed_while_a_member_is_down() {
         close(cast);
     };
     set_by_all(&mut cast, LogOption::RetentionBytes);
-    assert_eq!(change(&cast, LogOption::RetentionBytes, Some(1 << 20)), Ok(()));
-    assert_eq!(change(&cast, LogOption::RetentionBytes, None), Ok(()), "the log has no option any more");
+    assert_eq!(change_at_once(&cast, LogOption::RetentionBytes, Some(1 << 20)), Ok(()));
+    assert_eq!(
+        change_at_once(&cast, LogOption::RetentionBytes, None),
+        Ok(()),
+        "the log has no option any more"
+    );
     assert_eq!(change(&cast, LogOption::RetentionAge, Some(1 << 40)), unknown);
     set_by_all(&mut cast, LogOption::RetentionAge);
     assert_eq!(change(&cast, LogOption::SessionsMax, Some(8)), unknown, "its segments may lack room");
     assert_eq!(change(&cast, LogOption::ObjectBytes, Some(1 << 20)), unknown, "of a newer version");
-    assert_eq!(change(&cast, LogOption::RetentionAge, Some(1 << 41)), Ok(()));
+    assert_eq!(change_at_once(&cast, LogOption::RetentionAge, Some(1 << 41)), Ok(()));
     // One of an option that an earlier change waits with keeps its turn, and its own time-out.
     let leader = cast.log(cast.leader());
     let both = [(LogOption::SessionsMax, Some(8)), (LogOption::RetentionAge, Some(1 << 42))];
     let waits = leader.submit_set_log_options(&both, PATIENCE).unwrap();
     let late = leader.set_log_options(&[(LogOption::RetentionAge, None)], patience);
     assert_eq!(late.map_err(|error| error.kind()), unknown);
-    assert_eq!(change(&cast, LogOption::RetentionBytes, Some(1 << 20)), Ok(()), "of another option");
+    assert_eq!(change_at_once(&cast, LogOption::RetentionBytes, Some(1 << 20)), Ok(()), "of another option");
     assert!(waits.poll().is_none());
     let options = cast.options(3, Bootstrap::Existing, cast.network.transport(), small());
     cast.logs[2] = Some(Log::open(cast.dirs[2].path(), options).unwrap());

@@ -22,6 +22,7 @@ fn options(node: u64, bootstrap: Bootstrap, network: &MemoryNetwork) -> Options 
     let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
     cluster.heartbeat = Duration::from_millis(20);
     cluster.election_timeout = ELECTION_TIMEOUT;
+    cluster.slow_disk_sync = None;
     cluster.address = format!("memory:{node}");
     Options::with_segment_bytes(256 << 10).cluster(cluster)
 }
@@ -291,10 +292,9 @@ fn change_waits_during_a_transfer_of_leadership() {
     let add = Change::AddLearner { node: NodeId(4), directory, address: "memory:4".into() };
     trio.log(leader).change_members(&[add], PATIENCE).unwrap();
     std::thread::scope(|scope| {
-        let promoted =
-            scope.spawn(|| trio.log(leader).change_members(&[Change::Promote(NodeId(4))], PATIENCE));
-        // During a transfer of leadership the request itself would be refused.
-        std::thread::sleep(Duration::from_millis(200));
+        // During a transfer of leadership the request itself would be refused: it is in the queue before.
+        let promote = [Change::Promote(NodeId(4))];
+        let promoted = trio.log(leader).submit_change_members(&promote, PATIENCE).unwrap();
         trio.network.disconnect(NodeId(to));
         // Whether this thread runs during the transfer depends on the machine.
         let is_refused = (0..20).any(|_| {
@@ -316,7 +316,7 @@ fn change_waits_during_a_transfer_of_leadership() {
             refused.is_some()
         });
         assert!(is_refused);
-        promoted.join().unwrap().unwrap();
+        promoted.wait().unwrap();
     });
 }
 

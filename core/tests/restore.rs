@@ -503,6 +503,7 @@ fn restored_log_of_a_cluster_is_standalone_and_others_can_join() {
         let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
         cluster.heartbeat = Duration::from_millis(20);
         cluster.election_timeout = Duration::from_secs(1);
+        cluster.slow_disk_sync = None;
         small().cluster(cluster)
     };
     let join = |leader: &Log, node, dir: &str, network: &MemoryNetwork| {

@@ -431,7 +431,7 @@ fn look_up_of_a_remembered_block_still_verifies() {
     const COUNT: u64 = 12;
     let disk = SimDisk::default();
     let log = open(&disk).unwrap();
-    disk.set_sync_time(Duration::from_millis(200));
+    disk.set_sync_time(Duration::from_secs(1));
     // One record keeps the disk busy; the others gather in one block after it.
     let mut tickets = vec![log.submit(&record(1, 60)).unwrap()];
     let written = |n: u64| {

@@ -45,6 +45,7 @@ fn options_over(
         let mut cluster = ClusterOptions::new(NodeId(node), bootstraps[n], transports[n].clone());
         cluster.heartbeat = Duration::from_millis(30);
         cluster.election_timeout = Duration::from_secs(1); // longer than a sync takes on a busy machine
+        cluster.slow_disk_sync = None;
         cluster
     })
 }

@@ -472,6 +472,7 @@ fn replica(
         let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, transports[n].clone());
         cluster.heartbeat = Duration::from_millis(30);
         cluster.election_timeout = Duration::from_secs(1);
+        cluster.slow_disk_sync = None;
         cluster
     });
     Logs::open(dir.join(node.to_string()), options).unwrap()

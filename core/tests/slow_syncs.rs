@@ -259,7 +259,7 @@ impl Transport for Panics {
 #[test]
 fn panic_at_the_end_leaves_no_caller_waiting() {
     let armed = Arc::new(AtomicBool::new(false));
-    let trio = Replicas::tuned(Duration::from_millis(500), |cluster| {
+    let trio = Replicas::tuned(Duration::from_secs(2), |cluster| {
         if cluster.node == NodeId(1) {
             let (inner, armed) = (cluster.transport.clone(), armed.clone());
             cluster.transport = Arc::new(Panics { inner, armed });

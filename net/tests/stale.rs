@@ -33,7 +33,7 @@ fn lose_majority(trio: &mut Trio) -> u64 {
 
 fn impatient() -> ClientOptions {
     let mut options = quick();
-    options.timeout = Duration::from_millis(700);
+    options.timeout = Duration::from_millis(1500);
     options
 }
 

@@ -69,7 +69,7 @@ class Servers:
             f"listen.peer={self.peers[n]}",
             f"listen.http={self.pages[n]}",
             f"log.segment_bytes={self.segment}",
-            "cluster.election_timeout_millis=500",
+            "cluster.election_timeout_millis=1500",
             "cluster.heartbeat_millis=100",
             "groups=1",
         ]

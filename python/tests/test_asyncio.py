@@ -113,7 +113,8 @@ def test_the_network(servers: Servers) -> None:
             if len(got) == 203:
                 break
         assert got == [b"%d" % n for n in range(200)] + [b"together", b"alone", b"last"]
-        assert [r.index async for r in client.read(begin + 200)] == [begin + 200, begin + 201, begin + 202]
+        there = chiplog.ReaderOptions(min_index=begin + 202)
+        assert [r.index async for r in client.read(begin + 200, there)] == [begin + 200, begin + 201, begin + 202]
         watch = client.watch()
         assert (await anext(watch)).last >= begin + 202
         waiting = asyncio.ensure_future(anext(tail))

@@ -271,7 +271,7 @@ def test_a_client_that_waits_for_servers_says_why(records: Records) -> None:
         bound.bind(("127.0.0.1", 0))
         server = f"127.0.0.1:{bound.getsockname()[1]}"  # nothing listens there
         with pytest.raises(chiplog.UnavailableError):
-            chiplog.Client([server], chiplog.ClientOptions(timeout=2))
+            chiplog.Client([server], chiplog.ClientOptions(timeout=5))
     with records.changed:
         assert records.changed.wait_for(lambda: records.got, PATIENCE)
     [record] = records.got

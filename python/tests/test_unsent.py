@@ -119,11 +119,11 @@ LEFT = {
     "p = producer(exit_timeout=0.2, buffer_bytes=1)\nstop()\np.send(b'x')\n"
     "threading.Thread(target=lambda: p.send(b'y'), daemon=True).start()\ntime.sleep(0.1)": 1,
     # Records that failed before, with only one of their tickets waited for.
-    "p = producer(exit_timeout=0.2, delivery_timeout=0.2)\nstop()\nkept = [p.submit(b'x') for _ in range(5)]\n"
+    "p = producer(exit_timeout=0.2, delivery_timeout=1.5)\nstop()\nkept = [p.submit(b'x') for _ in range(5)]\n"
     "while not all(t.done() for t in kept) or p.buffered_bytes: time.sleep(0.01)\n"
     "try:\n    kept[0].wait()\nexcept chiplog.TimeoutError:\n    assert p.unacknowledged == 4\n": 4,
     # A record that failed before, without a report.
-    "p = producer(exit_timeout=0.2, delivery_timeout=0.2)\nstop()\np.send(b'x')\n"
+    "p = producer(exit_timeout=0.2, delivery_timeout=1.5)\nstop()\np.send(b'x')\n"
     "while p.buffered_bytes: time.sleep(0.01)\nassert p.unacknowledged == 1": 1,
 }
 
@@ -160,7 +160,7 @@ def test_records_of_a_dropped_producer_are_sent(alone: Alone) -> None:
 
 def test_records_left_by_a_dropped_producer_are_reported(alone: Alone) -> None:
     body = (
-        "p = producer(delivery_timeout=0.2)\nstop()\np.send(b'x')\np.send(b'y')\ndel p\n"
+        "p = producer(delivery_timeout=1.5)\nstop()\np.send(b'x')\np.send(b'y')\ndel p\n"
         "import chiplog._close_flag as ending\ntold, ending.print_and_warn = [], lambda text: told.append(text)\n"
         "end = time.monotonic() + 60\n"
         "while not told:\n    assert time.monotonic() < end\n    time.sleep(0.01)\n"
@@ -225,7 +225,7 @@ def test_the_exception_of_a_block_has_a_note_of_the_records_left(
     told: list[str] = []
     warned: list[str] = []
     for kind, tells in [(KeyError, 0), (SystemExit, 1)]:
-        producer = its_client.producer(chiplog.ProducerOptions(delivery_timeout=0.3))
+        producer = its_client.producer(chiplog.ProducerOptions(delivery_timeout=1.5))
         producer.append(b"in")
         with alone.stopped():
             with pytest.raises(kind) as error:
@@ -262,7 +262,7 @@ def test_a_block_whose_exception_is_swallowed_warns(alone: Alone, its_client: ch
     ]
     for leaves in ways:
         for error in (KeyError("of the block"), Unnoted("of the block")):
-            producer = its_client.producer(chiplog.ProducerOptions(delivery_timeout=0.3))
+            producer = its_client.producer(chiplog.ProducerOptions(delivery_timeout=1.5))
             producer.append(b"in")
             with alone.stopped():
                 producer.send(b"a")
@@ -299,7 +299,7 @@ def test_notices_while_sending_at_exit_are_logged(alone: Alone) -> None:
 
 
 def test_a_dropped_ticket_reports_no_failure(alone: Alone, its_client: chiplog.Client) -> None:
-    producer = its_client.producer(chiplog.ProducerOptions(delivery_timeout=0.3))
+    producer = its_client.producer(chiplog.ProducerOptions(delivery_timeout=1.5))
     producer.append(b"in")
     with alone.stopped():
         kept = producer.submit(b"a")
@@ -319,7 +319,7 @@ def test_a_dropped_ticket_reports_no_failure(alone: Alone, its_client: chiplog.C
 
 def test_a_ticket_without_a_wait_reports_no_failure(alone: Alone, its_client: chiplog.Client) -> None:
     """A ticket that was kept, or only polled with done(), counted as waited for."""
-    producer = its_client.producer(chiplog.ProducerOptions(delivery_timeout=0.3))
+    producer = its_client.producer(chiplog.ProducerOptions(delivery_timeout=1.5))
     producer.append(b"in")
     called: list[chiplog.Ticket] = []
     with alone.stopped():

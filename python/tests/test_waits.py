@@ -424,8 +424,15 @@ def test_a_signal_without_an_exception_does_not_end_a_wait(log: chiplog.Log) -> 
     seen: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(number))
     try:
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-        threading.Timer(0.3, lambda: log.append(b"x")).start()
+
+        def end_the_wait() -> None:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            end = time.monotonic() + PATIENCE
+            while not seen and time.monotonic() < end:
+                time.sleep(0.01)
+            log.append(b"x")
+
+        threading.Timer(0.1, end_the_wait).start()
         assert next(log.tail()).copy() == b"x" and seen == [signal.SIGUSR1]
     finally:
         signal.signal(signal.SIGUSR1, before)

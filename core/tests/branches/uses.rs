@@ -407,6 +407,7 @@ fn replicas_that_join_a_branch_read_the_parents_objects() {
         let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
         cluster.heartbeat = Duration::from_millis(20);
         cluster.election_timeout = Duration::from_secs(1);
+        cluster.slow_disk_sync = None;
         Log::open(place.path(name), place.options().cluster(cluster)).unwrap()
     };
     let one = open("one", 1, Bootstrap::Existing);
@@ -482,6 +483,8 @@ fn branches_of_shared_groups_are_refused() {
     };
     eventually("its group has objects", || !groups().is_empty());
     logs.close().unwrap();
+    drop((log, logs));
+    eventually("no object is being stored any more", || Arc::strong_count(&place.vault) == 1);
     let before = place.vault.list("").unwrap();
     for id in groups() {
         let error =

@@ -271,7 +271,8 @@ fn branch_says_that_a_copied_log_ends_early() {
     assert!(has.len() <= 30 && has == said["a"].0[..has.len()], "{}", has.len());
 }
 
-/// All objects of a group are discarded, and a pin keeps them: the group is what is in slices.
+/// All objects of a group are discarded, and a pin keeps them: the group is what is in slices. If these are damaged, it has no records: those
+/// of the objects would be back.
 #[test]
 fn discarded_log_that_goes_on_in_slices_comes_back_whole() {
     let dir = tempfile::tempdir().unwrap();
@@ -316,12 +317,23 @@ fn discarded_log_that_goes_on_in_slices_comes_back_whole() {
     let said = cluster.said.clone();
     drop(log);
     cluster.close();
-    // As the leader does it once slices begin with the state of the log.
+    // The leader says it before it stores a slice that begins with the state of the log.
     let begin = format!("{:032x}/begin/{:020}", id.get(), newest + 1);
     vault.create(&begin, Bytes::from_static(b"begin")).unwrap();
     let made = make(&*vault, &ids, &place("branch")).unwrap();
     assert!(!made.ends_early, "{made:?}");
     Cluster::open(&place("branch"), &vault, &options, said).check("of slices");
+
+    for slice in vault.list(&format!("{:032x}/s/", id.get())).unwrap() {
+        damage(&vault, &slice.name, None);
+    }
+    let made = make(&*vault, &ids, &place("damaged")).unwrap();
+    assert!(made.notes.iter().any(|note| note.contains("records in slices")), "{made:?}");
+    let branch = Cluster::open(&place("damaged"), &vault, &options, Said::new());
+    for name in &of_group {
+        let log = branch.logs.get(name).unwrap();
+        assert_eq!((read(&log), log.last_index().get()), (Vec::new(), 10), "{name}");
+    }
 }
 
 /// Records in slices behind the objects are left out, which the result says of just those logs that have some.

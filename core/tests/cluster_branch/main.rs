@@ -139,7 +139,10 @@ fn between() -> Timestamp {
 
 /// A cluster with objects of several stretches, each with records of all its logs.
 fn parent(dir: &Path) -> Cluster {
-    let mut cluster = Cluster::new(dir);
+    filled(Cluster::new(dir))
+}
+
+fn filled(mut cluster: Cluster) -> Cluster {
     for name in ["a", "b", "c", "d"] {
         cluster.create(name);
     }
@@ -307,8 +310,11 @@ fn parent_keeps_what_a_branch_reads_and_the_branch_lets_it_go() {
 fn logs_of_a_branch_begin_with_records_that_are_there() {
     let dir = tempfile::tempdir().unwrap();
     let place = |name: &str| dir.path().join(name);
-    let mut cluster = parent(&place("parent"));
-    let (vault, ids) = (cluster.vault.clone(), cluster.ids());
+    let vault = Arc::new(MemoryVault::default());
+    // Each object has records of all logs of its group, whose discards then delete it.
+    let options = stored_in(&vault).object_age(Duration::from_secs(3600));
+    let mut cluster = filled(Cluster::open(&place("parent"), &vault, &options, Said::new()));
+    let ids = cluster.ids();
     for _ in 0..6 {
         for name in ["a", "b", "c", "d"] {
             cluster.append("parent", name, 200);

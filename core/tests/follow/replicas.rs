@@ -16,6 +16,7 @@ fn follower_of_a_cluster_switches_replicas() {
         let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
         cluster.heartbeat = Duration::from_millis(20);
         cluster.election_timeout = Duration::from_secs(1);
+        cluster.slow_disk_sync = None;
         Log::open(dirs[node as usize - 1].path(), options().cluster(cluster)).unwrap()
     };
     let mut logs = vec![replica(1, Bootstrap::Init)];

@@ -24,7 +24,7 @@ pub trait Gate: Hooks + Default + 'static {
 
 impl<G: Gate> Trio<G> {
     pub fn new() -> Self {
-        Self::with(Duration::from_millis(500))
+        Self::with(Duration::from_secs(2)) // no machine pauses for that long
     }
 
     pub fn with(election_timeout: Duration) -> Self {

@@ -161,7 +161,8 @@ impl Servers {
         let command = |args: &[&str]| self.command(args).map(|output| tell(args, &output));
         command(&["member", "init", &first.client])?;
         for other in others {
-            command(&["member", "add", &other.client, "--cluster", &first.client, "--promote"])?;
+            let add = ["member", "add", &other.client, "--cluster", &first.client, "--promote"];
+            tell(&add, &self.change(&add)?);
         }
         Ok(())
     }
@@ -174,6 +175,19 @@ impl Servers {
         child.kill()?;
         child.wait()?;
         Ok(())
+    }
+
+    /// Runs a change of members until it is known to be made: on a busy machine the leader can lose its office meanwhile.
+    pub(crate) fn change(&self, args: &[&str]) -> Result<String> {
+        let begun = Instant::now();
+        loop {
+            match self.command(args) {
+                Err(why)
+                    if why.to_string().contains("run the same command again")
+                        && begun.elapsed() < PATIENCE => {}
+                done => return done,
+            }
+        }
     }
 
     /// Runs a command of the program; returns its output.

@@ -257,7 +257,8 @@ fn come_back(servers: &Servers, bucket: &Bucket, text: &Text, total: u64, backup
     servers.start(first.node)?;
     for other in others {
         servers.start(other.node)?;
-        say(servers, &["member", "add", &other.client, "--cluster", &first.client, "--promote"])?;
+        let add = ["member", "add", &other.client, "--cluster", &first.client, "--promote"];
+        told(&add, &servers.change(&add)?);
     }
     let client = Client::connect(servers.clients(), Default::default())?;
     let info = client.info()?;

@@ -343,10 +343,13 @@ impl Client {
                 Ok(leader) => leader,
                 Err(error) => return Err(judge(error, Failed::Unsent)?),
             };
-            if let Some(error) = before.take()
-                && Instant::now() + ATTEMPT_MIN.min(attempt / 2) >= deadline
-            {
-                return Err(error);
+            if Instant::now() + ATTEMPT_MIN.min(attempt / 2) >= deadline {
+                let late =
+                    || Error::new(ErrorKind::Unavailable, format!("{leader} was found too late to ask it"));
+                return Err(match before.take() {
+                    Some(error) => error,
+                    None => judge(late(), Failed::Unsent)?,
+                });
             }
             let until = deadline.min(retry::deadline::within(attempt));
             let connection = self.servers().connections().for_calls(&leader)?;

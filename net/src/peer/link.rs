@@ -56,8 +56,18 @@ impl Link {
     }
 }
 
+/// A link counts while this exists: until it has ended, or its runtime.
+struct Counted(Arc<Shared>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.links.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Keeps the streams open until the link is closed.
 pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
+    let _counted = Counted(shared.clone());
     let mut closed = link.closed.subscribe();
     let keep = async {
         // The last failure, so that each is logged once.
@@ -122,7 +132,6 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
     }
     link.queue.end_streams();
     link.queue.clear();
-    shared.links.fetch_sub(1, Ordering::Relaxed);
 }
 
 fn say(group: u32, link: &Link, status: &Status) {

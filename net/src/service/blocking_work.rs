@@ -97,37 +97,44 @@ pub(crate) mod tests {
     use super::*;
     use crate::listener::auth::tokens::{Accounts, RESOURCES};
     use crate::listener::memory_budget::Budget;
+    use futures_util::FutureExt as _;
     use std::pin::pin;
     use tokio::time::timeout;
     use tokio_stream::{Stream, StreamExt as _};
 
-    const ALL: usize = 1 << 20; // more turns than exist count as all
-    const SHORT: Duration = Duration::from_millis(50);
+    /// The number of tasks: a test's runtime has no others than those of [`run_blocking`] that wait for a turn or work.
+    fn tasks() -> usize {
+        tokio::runtime::Handle::current().metrics().num_alive_tasks()
+    }
 
-    /// Reads the answers that come until none comes and no work for one is under way. Returns their number. Time alone does not show
-    /// this: on a busy machine, reading takes longer than any wait.
-    pub(crate) async fn read_until_idle<S: Stream + Unpin>(payer: &Arc<Payer>, answers: &mut S) -> usize {
-        let (mut read, mut idle) = (0, 0);
-        // The work under way has ended once others have all turns. In the first round, an answer can begin to wait for a turn, which it
-        // has before the others of the second.
-        while idle < 2 {
-            while timeout(SHORT, answers.next()).await.is_ok() {
-                (read, idle) = (read + 1, 0);
-            }
-            let _others = payer.take(Resource::Turns, ALL).await;
-            match timeout(SHORT, answers.next()).await {
-                Ok(_) => (read, idle) = (read + 1, 0),
-                Err(_) => idle += 1,
+    /// Waits until no work is under way or in line.
+    pub(crate) async fn work_ends() {
+        while tasks() > 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Reads the answers that there are, until the stream waits for new ones and not for work. Returns their number.
+    pub(crate) async fn read_until_idle<S: Stream + Unpin>(answers: &mut S) -> usize {
+        let mut read = 0;
+        loop {
+            match answers.next().now_or_never() {
+                Some(answer) => {
+                    assert!(answer.is_some(), "the stream has ended");
+                    read += 1;
+                }
+                None if tasks() == 0 => return read,
+                None => work_ends().await,
             }
         }
-        read
     }
 
     /// Polls this once while others have all turns, and not again when they are free: the others get all of them again.
     pub(crate) async fn frees_its_turn(payer: &Arc<Payer>, asking: impl Future) {
+        const ALL: usize = 1 << 20; // more than exist counts as all
         let others = payer.take(Resource::Turns, ALL).await;
         let mut asking = pin!(asking);
-        let early = timeout(SHORT, &mut asking).await;
+        let early = timeout(Duration::from_millis(50), &mut asking).await;
         assert!(early.is_err(), "needs no turn");
         drop(others);
         let others = timeout(Duration::from_secs(5), payer.take(Resource::Turns, ALL)).await;

@@ -161,7 +161,7 @@ fn objects_in_another_size_are_refused() {
     let asked = Arc::<AtomicU64>::default();
     let rogue = Rogue { log: one.log.clone(), spoil: |_| {}, asked: asked.clone() };
     let rogue = runtime.block_on(rogue.serve());
-    let options = ClientOptions::default().timeout(Duration::from_millis(300));
+    let options = ClientOptions::default().timeout(Duration::from_secs(1));
     let objects = ServedObjects::new([rogue], options).unwrap();
     assert_eq!(objects.get("o/4", 0..4).unwrap(), vec![7; 4]);
     for name in ["o/3", "o/5", "o/0"] {

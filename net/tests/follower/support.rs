@@ -14,7 +14,7 @@ pub(crate) fn quick() -> FollowerOptions {
     options.files = Options::with_segment_bytes(4 << 20);
     options.keep_alive = Duration::from_millis(200);
     options.compare_interval = Duration::from_millis(200);
-    options.probe_timeout = Duration::from_millis(500);
+    options.probe_timeout = Duration::from_secs(5);
     options.open_timeout = LONG;
     options
 }

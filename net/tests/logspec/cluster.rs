@@ -23,7 +23,7 @@ struct Trio {
 fn options(node: u64, bootstrap: Bootstrap, network: &MemoryNetwork, client: &str) -> Options {
     let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
     cluster.heartbeat = Duration::from_millis(50);
-    cluster.election_timeout = Duration::from_millis(500);
+    cluster.election_timeout = Duration::from_secs(2); // no busy machine is silent for that long
     cluster.address = format!("127.0.0.1:{node} {client}");
     let capacity_bytes = Some(24 << 20);
     Options::with_segment_bytes(4 << 20).cluster(cluster).capacity_bytes(capacity_bytes)

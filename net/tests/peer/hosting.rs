@@ -211,14 +211,19 @@ fn one_replica_is_made_at_a_time_also_after_its_caller_gave_up() {
     let (host, calls, release) = held();
     replica.transport.on_host(host);
     let (address, first) = (replica.address, HostRequest { group: 1, ..right.clone() });
+    let (give_up, given_up) = tokio::sync::oneshot::channel::<()>();
     let gone = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let mut client = PeerClient::connect(format!("http://{address}")).await.unwrap();
-            tokio::time::timeout(Duration::from_millis(500), client.host(first)).await.is_err()
+            tokio::select! {
+                _ = client.host(first) => false,
+                _ = given_up => true,
+            }
         })
     });
     assert_eq!(calls.recv_timeout(PATIENCE).unwrap(), 1);
+    give_up.send(()).unwrap();
     assert!(gone.join().unwrap(), "the caller gave up");
     let others: Vec<_> = (2..=4)
         .map(|group| HostRequest { group, ..right.clone() })

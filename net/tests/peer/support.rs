@@ -22,8 +22,8 @@ pub(crate) struct Replica {
     pub(crate) address: SocketAddr,
 }
 
-/// The election timeout, unless a test sets another one.
-pub(crate) const ELECTION: Duration = Duration::from_millis(400);
+/// The election timeout, unless a test sets another one. A busy machine is silent for less.
+pub(crate) const ELECTION: Duration = Duration::from_millis(1500);
 
 pub(crate) fn options(
     segment_bytes: u32,

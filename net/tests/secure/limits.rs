@@ -251,7 +251,7 @@ async fn fill(server: &Served, bytes: usize) {
 #[tokio::test]
 async fn slow_readers() {
     let mut settings = Settings::default();
-    settings.limits.slow_reader = Some(Duration::from_millis(500));
+    settings.limits.slow_reader = Some(Duration::from_secs(2));
     let server = Served::start(settings).await;
     fill(&server, 8 << 20).await;
     let channel =
@@ -284,7 +284,7 @@ async fn slow_readers() {
     let (begun, mut records) = (Instant::now(), 0);
     while let Some(message) = third.message().await.unwrap() {
         records += message.batches.len();
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        tokio::time::sleep(Duration::from_millis(400)).await;
     }
     println!("{records} batches in {:?}", begun.elapsed());
     assert_eq!(records, 128);

@@ -93,6 +93,7 @@ impl Served {
     ) -> Self {
         let budget = Budget::new(BudgetLimits::default(), settings.refusals.clone());
         let options = Options::with_segment_bytes(segment_bytes).vault(vault).object_bytes(object_bytes);
+        let options = options.object_scrub(None); // its requests are not counted on
         Self::with_log(settings, tokens, budget, MESSAGE_BYTES_MAX, options).await
     }
 
@@ -111,7 +112,7 @@ impl Served {
     pub(crate) async fn with_objects_in(dir: TempDir, vault: Arc<dyn Vault>, segment_bytes: u32) -> Self {
         let settings = Settings::default();
         let budget = Budget::new(BudgetLimits::default(), settings.refusals.clone());
-        let options = Options::with_segment_bytes(segment_bytes).vault(vault);
+        let options = Options::with_segment_bytes(segment_bytes).vault(vault).object_scrub(None);
         Self::with_log_in(dir, settings, None, budget, MESSAGE_BYTES_MAX, options).await
     }
 

@@ -79,8 +79,6 @@ pub(crate) struct Server {
     opener: LogOpener,
     groups: Groups,
     transport: Arc<PeerTransport>,
-    /// Notified to reload certificates and tokens.
-    pub(crate) reload: Arc<Notify>,
     doors: Doors,
     /// Set when streams have to end.
     ending: watch::Sender<bool>,
@@ -96,13 +94,14 @@ struct Doors {
 }
 
 impl Server {
-    /// Starts everything. Blocks briefly for the disk: recovery reads the last segment.
+    /// Starts everything. Blocks briefly for the disk: recovery reads the last segment. `reload` is notified to reload certificates
+    /// and tokens.
     ///
     /// # Errors
     /// The server cannot listen at an address, or other machines could reach it without TLS. A certificate
     /// cannot be used now, or does not belong to this node. The log cannot be opened, or is not the one of
     /// `first`.
-    pub(crate) async fn start(mut config: Config, first: First) -> Result<Self> {
+    pub(crate) async fn start(mut config: Config, first: First, reload: Arc<Notify>) -> Result<Self> {
         if config.node == 0 {
             let what = "give this server a number from 1 on: --node N, or `node = N` in the file; never the number of another server of the cluster, or of a removed one";
             return Err(Failure::usage(what));
@@ -176,7 +175,6 @@ impl Server {
             opener,
             groups,
             transport,
-            reload: Arc::default(),
             doors,
             ending,
             services: Vec::new(),
@@ -187,7 +185,7 @@ impl Server {
         }
         let every = server.config.reload_seconds;
         let every = (every > 0).then(|| Duration::from_secs(every));
-        tokio::spawn(reloader.run(every, server.reload.clone(), server.ending.subscribe()));
+        tokio::spawn(reloader.run(every, reload, server.ending.subscribe()));
         server.serve_clients(client, logspec)?;
         if let Some((listener, _)) = http {
             server.serve_http(listener)?;

@@ -178,15 +178,23 @@ fn top_shows_rates_and_positions() {
     assert_eq!(keys(&first["replicas"][0]), names);
     assert_eq!(first["records_per_second"], Value::Null, "{first}");
     fed(&["append", &cluster, "--batch", "10"], &lines(1, 1000)).ok();
-    let mut busy = false;
+    let (mut busy, mut last) = (false, 1000);
     let mut replicas = Value::Null;
     wait("the appended records show", || {
         let view = next();
-        busy |= view["records_per_second"].as_f64().unwrap() > 0.0
-            && view["appends_per_second"].as_f64().unwrap() > 0.0;
+        // Null where a server was not heard in time.
+        let is_above_0 = |name: &str| view[name].as_f64().is_some_and(|rate| rate > 0.0);
+        busy |= is_above_0("records_per_second") && is_above_0("appends_per_second");
         replicas = view["replicas"].clone();
-        let there = replicas.as_array().unwrap().iter().all(|r| r["last"] == 1000 && r["lag"] == 0);
-        (busy && there).then_some(())
+        let is_shown =
+            |r: &Value| r["last"] == last && r["lag"] == 0 && r["written_bytes_per_second"].is_number();
+        let there = replicas.as_array().unwrap().iter().all(is_shown);
+        if there && !busy {
+            fed(&["append", &cluster, "--batch", "10"], &lines(last + 1, last + 1000)).ok();
+            last += 1000;
+            return None;
+        }
+        there.then_some(())
     });
     for replica in replicas.as_array().unwrap() {
         assert!(replica["disk_free_bytes"].as_u64() < replica["disk_bytes"].as_u64(), "{replica}");

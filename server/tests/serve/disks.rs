@@ -1,6 +1,8 @@
 //! Groups of named logs in several directories, as on several disks: restarts, a changed list, a disk that is not mounted.
 
-use crate::harness::{Server, clients, fed, leader_of, made, run, status, vote_in_groups, wait};
+use crate::harness::{
+    Server, clients, created_apart, fed, leader_of, made, run, status, vote_in_groups, wait,
+};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -158,7 +160,7 @@ fn lost_disk_of_one_of_three_servers_costs_no_record() {
     }
     vote_in_groups(&servers, 2);
     let all = clients(&servers.iter().collect::<Vec<_>>());
-    run(&["logs", "create", &all, "orders", "users"]).ok();
+    created_apart(&all, &["orders", "users"]);
     for log in ["orders", "users"] {
         fed(&["append", &format!("{all}/{log}")], &lines(log, 1, 200)).ok();
     }

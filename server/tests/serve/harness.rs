@@ -7,7 +7,7 @@ use chiplog_net::wire::proto::logspec::log_client::LogClient;
 use chiplog_net::wire::proto::logspec::{ReadRequest, read_reply};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::Write;
@@ -128,7 +128,8 @@ impl Server {
         };
         command
             .args(["serve", "-v", "--set", "log.segment_bytes=1MiB", "--set", "cluster.heartbeat_millis=50"])
-            .args(["--set", "cluster.election_timeout_millis=500"])
+            // Shorter than by default, and longer than a busy machine is silent.
+            .args(["--set", "cluster.election_timeout_millis=1000"])
             // A busy machine's syncs are slow now and then, and the server would not lead for ten minutes.
             .args(["--set", "cluster.slow_disk_sync_millis=0"])
             .args(self.namespace.as_ref().map(|_| "--insecure"))
@@ -448,9 +449,15 @@ pub(crate) fn made(args: &[&str]) -> Ran {
 /// The same for a change that is refused with these words until the cluster is ready for it.
 #[track_caller]
 pub(crate) fn made_after(args: &[&str], refusal: Option<&str>) -> Ran {
+    made_by(|| run(args), refusal)
+}
+
+/// The same for a command that is run in another way.
+#[track_caller]
+pub(crate) fn made_by(mut run: impl FnMut() -> Ran, refusal: Option<&str>) -> Ran {
     let mut is_repeated = false;
     wait("the change is made", || {
-        let ran = run(args);
+        let ran = run();
         if ran.code == 2 && refusal.is_some_and(|words| ran.err.contains(words)) {
             return None;
         }
@@ -463,6 +470,23 @@ pub(crate) fn made_after(args: &[&str], refusal: Option<&str>) -> Ran {
         assert!(ran.code == 0 || was_made, "{}{}", ran.out, ran.err);
         Some(ran)
     })
+}
+
+/// Creates these logs, each in a group of its own. The leader may not know yet that a group is ready: then two logs share one, and they are
+/// created again.
+#[track_caller]
+pub(crate) fn created_apart(client: &str, names: &[&str]) {
+    wait("each log has a group of its own", || {
+        run(&[&["logs", "create", client], names].concat()).ok();
+        let listed = run(&["logs", "list", client, "--json"]).ok().out;
+        let listed: Vec<Value> = listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let groups: BTreeSet<_> = listed.iter().map(|log| log["group"].as_u64()).collect();
+        if groups.len() == names.len() {
+            return Some(());
+        }
+        run(&[&["logs", "delete", client, "--yes"], names].concat()).ok();
+        None
+    });
 }
 
 /// The names of an object's fields, in order.

@@ -1,7 +1,7 @@
 //! Groups of named logs that run on some of the servers only.
 
 use crate::harness::{
-    Server, ended, fed, founded_with, leader, made, made_after, run, started, status, wait,
+    Server, created_apart, ended, fed, founded_with, leader, made, made_after, run, started, status, wait,
 };
 use chiplog::{BatchBuilder, ErrorKind};
 use chiplog_net::client::ClientOptions;
@@ -90,8 +90,8 @@ fn groups_run_on_three_of_all_servers() {
     let mut servers =
         founded_with((1..=4).map(|node| Server::new(node, dir.path())).collect::<Vec<_>>(), &PLACED);
     let client = servers[0].client.clone();
-    let of = even(&servers, 3); // from then on each new log gets a group of its own
-    run(&["logs", "create", &client, "log-0", "log-1", "log-2", "log-3"]).ok();
+    let of = even(&servers, 3);
+    created_apart(&client, &["log-0", "log-1", "log-2", "log-3"]);
     assert_eq!(loads(&of, 1..=4), [3, 3, 3, 3], "{of:?}");
     files_follow(&servers, &of);
 
@@ -161,9 +161,9 @@ fn batches_of_several_logs_reach_their_group_through_any_server() {
     let dir = tempfile::tempdir().unwrap();
     let servers =
         founded_with((1..=4).map(|node| Server::new(node, dir.path())).collect::<Vec<_>>(), &PLACED);
-    even(&servers, 3); // from then on each new log gets a group of its own
+    even(&servers, 3);
     let client = servers[0].client.clone();
-    run(&["logs", "create", &client, "log-0", "log-1", "log-2", "log-3"]).ok();
+    created_apart(&client, &["log-0", "log-1", "log-2", "log-3"]);
     for n in 0..4 {
         run(&["logs", "create", &client, &format!("pair-{n}"), "--beside", &format!("log-{n}")]).ok();
     }

@@ -1,7 +1,7 @@
 //! TLS: servers and clients that trust each other's certificates, and others that do not.
 
 use crate::certificates::Authority;
-use crate::harness::{Server, chiplog, run, wait};
+use crate::harness::{Server, chiplog, made_by, run, wait};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
@@ -68,7 +68,8 @@ fn only_clients_and_peers_with_certificates_connect() {
     }
     let [first, second, third] = &servers[..] else { unreachable!() };
     with(&ours, &["member", "init", &first.client]).ok();
-    with(&ours, &["member", "add", &second.client, "--cluster", &first.client, "--promote"]).ok();
+    let add = ["member", "add", &second.client, "--cluster", &first.client, "--promote"];
+    made_by(|| with(&ours, &add), None);
     let shown = with(&ours, &["status", &second.client, "--json"]).ok().json();
     assert_eq!(shown["replicas"].as_array().unwrap().len(), 2, "{shown}");
 
@@ -108,7 +109,7 @@ fn only_clients_and_peers_with_certificates_connect() {
     assert_eq!(foreign["replicas"][0]["role"], "unreachable");
 
     // A peer that is not trusted receives nothing: it does not catch up and cannot vote.
-    with(&ours, &["member", "add", &third.client, "--cluster", &first.client]).ok();
+    made_by(|| with(&ours, &["member", "add", &third.client, "--cluster", &first.client]), None);
     let refused = with(&ours, &["member", "promote", "3", "--cluster", &first.client, "--timeout", "2"]);
     assert_eq!(refused.code, 5, "{}", refused.err);
     let shown = with(&ours, &["status", &third.client, "--json"]).json();
@@ -277,7 +278,7 @@ fn server_needs_a_certificate_that_names_its_node() {
     second.hang_up();
     broken(2);
     with(&["member", "init", &first.client]).ok();
-    with(&["member", "add", &second.client, "--cluster", &first.client, "--promote"]).ok();
+    made_by(|| with(&["member", "add", &second.client, "--cluster", &first.client, "--promote"]), None);
     put([&keep[0], &keep[1]]);
     second.hang_up();
     broken(0);

@@ -426,7 +426,7 @@ impl EncodeFrame for Reply {
 mod tests {
     use super::*;
     use crate::listener::memory_budget::Budget;
-    use crate::service::blocking_work::tests::{frees_its_turn, read_until_idle};
+    use crate::service::blocking_work::tests::{frees_its_turn, read_until_idle, work_ends};
     use crate::service::tail::tests::log_with_payload_slices;
     use crate::wire::proto::v1::FollowResponse;
     use chiplog::Options;
@@ -466,7 +466,7 @@ mod tests {
             }
         }
         // It has sent everything, or sends the rest first.
-        read_until_idle(&payer, &mut replies).await;
+        read_until_idle(&mut replies).await;
         log.append(b"y").unwrap();
         tokio::time::sleep(Duration::from_millis(1100)).await;
         frees_its_turn(&payer, replies.next()).await;
@@ -483,7 +483,7 @@ mod tests {
         let request = FollowRequest { start: Some(Asked::Newest(true)), ..FollowRequest::default() };
         let mut replies = begin(&host, &Caller::default(), &request, 1 << 20, payer.clone()).await.unwrap();
         for _ in 0..2 {
-            read_until_idle(&payer, &mut replies).await;
+            read_until_idle(&mut replies).await;
             log.append(&[7; 3000]).unwrap();
             frees_its_turn(&payer, replies.next()).await;
             let reply = replies.next().await.unwrap().unwrap();
@@ -507,6 +507,7 @@ mod tests {
         let mut replies = begin(&host, &Caller::default(), &request, 1 << 20, payer.clone()).await.unwrap();
         assert!(replies.next().await.unwrap().unwrap().frame.is_none());
         assert!(replies.next().now_or_never().is_none(), "it is read on another thread");
+        work_ends().await;
         tokio::time::sleep(Duration::from_millis(1100)).await;
         assert!(replies.next().await.unwrap().unwrap().frame.is_some());
         log.append(b"y").unwrap();

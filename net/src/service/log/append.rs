@@ -83,9 +83,10 @@ enum Pending {
     },
 }
 
-/// Returns the batch, decompressed once, so that the log need not do so on a runtime thread.
-pub(super) async fn measured(payer: &Arc<Payer>, mut batch: Batch) -> chiplog::Result<Batch> {
-    let measuring = run_paced(payer, move || batch.measure().map(|()| batch));
+/// Returns the batches, each decompressed once, so that the log need not do so on a runtime thread.
+pub(super) async fn measured(payer: &Arc<Payer>, mut batches: Vec<Batch>) -> chiplog::Result<Vec<Batch>> {
+    let measuring =
+        run_paced(payer, move || batches.iter_mut().try_for_each(Batch::measure).map(|()| batches));
     let gone = |_| Error::new(ErrorKind::Unavailable, "this server is shutting down");
     measuring.await.map_err(gone)?
 }
@@ -259,7 +260,7 @@ impl AppendStream {
         }
         let (log, payer, patience) = (log.clone(), self.payer.clone(), self.room_timeout);
         let submitting = async move {
-            let batch = if is_large { measured(&payer, batch).await? } else { batch };
+            let batch = if is_large { measured(&payer, vec![batch]).await?.swap_remove(0) } else { batch };
             submit_when_allowed(&log, &batch, patience).await
         };
         let ticket = async move { timeout(patience, submitting).await.ok() };
@@ -382,7 +383,7 @@ mod tests {
     #[tokio::test]
     async fn measuring_releases_its_turn() {
         let payer = Budget::default().payer_of(&http::Extensions::new());
-        frees_its_turn(&payer, measured(&payer, packed())).await;
+        frees_its_turn(&payer, measured(&payer, vec![packed()])).await;
     }
 
     /// A stream with a compressed batch. Its record is too large.

@@ -432,7 +432,7 @@ mod tests {
     use super::*;
     use crate::listener::auth::tokens::Resource;
     use crate::listener::memory_budget::Budget;
-    use crate::service::blocking_work::tests::{frees_its_turn, read_until_idle};
+    use crate::service::blocking_work::tests::{frees_its_turn, read_until_idle, work_ends};
     use crate::service::tail::tests::log_with_payload_slices;
     use chiplog::Options;
     use futures_util::FutureExt as _;
@@ -473,7 +473,7 @@ mod tests {
         for is_waiting in [false, true] {
             assert_eq!(replies.next().await.unwrap().unwrap().batches.len(), 1);
             if is_waiting {
-                assert_eq!(read_until_idle(&payer, &mut replies).await, 0, "nothing was written");
+                assert_eq!(read_until_idle(&mut replies).await, 0, "nothing was written");
             }
             log.append(b"y").unwrap();
             tokio::time::sleep(Duration::from_millis(1100)).await;
@@ -491,7 +491,7 @@ mod tests {
         let payer = budget.payer_of(&http::Extensions::new());
         let mut replies = begun(&log, true, &payer).await;
         for _ in 0..2 {
-            assert_eq!(read_until_idle(&payer, &mut replies).await, 0, "nothing was written");
+            assert_eq!(read_until_idle(&mut replies).await, 0, "nothing was written");
             log.append(&[7; 3 * SHARED_BYTES_MIN]).unwrap();
             frees_its_turn(&payer, replies.next()).await;
             let reply = replies.next().await.unwrap().unwrap();
@@ -508,6 +508,7 @@ mod tests {
         let payer = Budget::default().payer_of(&http::Extensions::new());
         let mut replies = begun(&log, true, &payer).await;
         assert!(replies.next().now_or_never().is_none(), "it is read on another thread");
+        work_ends().await;
         tokio::time::sleep(Duration::from_millis(1100)).await;
         assert_eq!(replies.next().await.unwrap().unwrap().batches.len(), 1);
         log.append(b"y").unwrap();

@@ -22,7 +22,7 @@ use crate::wire::durability;
 use crate::wire::proto::v1::{
     AppendTogetherRequest, AppendTogetherResponse, Appended, BATCHES_MAX, LogBatch,
 };
-use crate::wire::status::{leaves_unknown, not_appended, to_status, with_message};
+use crate::wire::status::{from_status, leaves_unknown, not_appended, to_status, with_message};
 use chiplog::{Batch, Error, ErrorKind, Log, Ticket};
 use std::sync::Arc;
 use std::time::Duration;
@@ -135,7 +135,10 @@ impl Call<'_> {
                 Ok(log) if found.first().is_none_or(|first| first.path() == log.path()) => found.push(log),
                 Ok(_) => return Err(of_two_groups(&appends[0].log, log)),
                 // The server does not run the group: whichever server is asked, one of two groups can be elsewhere.
-                Err(status) => return Err(self.group_conflict(appends).unwrap_or(status)),
+                Err(status) if from_status(&status).kind() == ErrorKind::NotLeader => {
+                    return Err(self.group_conflict(appends).unwrap_or(status));
+                }
+                Err(status) => return Err(status),
             }
         }
         Ok(found)
@@ -168,8 +171,14 @@ impl Call<'_> {
             }
         }
         if unpacked.iter().sum::<usize>() > UNPACKED_AT_ONCE_MAX {
-            for (batch, _) in batches.iter_mut().zip(unpacked).filter(|(_, bytes)| *bytes > 0) {
-                *batch = measured(&self.payer, batch.clone()).await?;
+            // Those that are refused for their size are not unpacked.
+            let (mut large, mut at) = (Vec::new(), Vec::new());
+            for (n, batch) in batches.iter().enumerate().filter(|(n, _)| unpacked[*n] > 0) {
+                at.push(n);
+                large.push(batch.clone());
+            }
+            for (n, batch) in at.into_iter().zip(measured(&self.payer, large).await?) {
+                batches[n] = batch;
             }
         }
         Ok(batches)

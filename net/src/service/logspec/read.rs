@@ -361,7 +361,7 @@ mod tests {
             tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
             frees_its_turn(&payer, replies.next()).await;
             assert!(matches!(replies.next().await, Some(Ok(Reply::Entries { .. }))));
-            assert_eq!(read_until_idle(&payer, &mut replies).await, 0, "nothing was written");
+            assert_eq!(read_until_idle(&mut replies).await, 0, "nothing was written");
         }
     }
 
@@ -378,7 +378,7 @@ mod tests {
         log.append(&[6; 3000]).unwrap();
         assert!(matches!(replies.next().await, Some(Ok(Reply::Entries { .. }))));
         for _ in 0..2 {
-            assert_eq!(read_until_idle(&payer, &mut replies).await, 0, "nothing was written");
+            assert_eq!(read_until_idle(&mut replies).await, 0, "nothing was written");
             log.append(&[7; 3000]).unwrap();
             frees_its_turn(&payer, replies.next()).await;
             assert!(matches!(replies.next().await, Some(Ok(Reply::Entries { is_in_memory: true, .. }))));

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 #[tokio::test]
 async fn client_that_reads_nothing_is_disconnected() {
     let mut settings = Settings::default();
-    settings.limits.slow_reader = Some(Duration::from_millis(300));
+    settings.limits.slow_reader = Some(Duration::from_secs(2));
     let (server, _store) = served(settings, None, (16 << 20, 15 << 20), 15_000).await;
     let mut client = Client::of(&server).await;
     let objects = listed(&client.get("/v1/objects", &[]).await.text());

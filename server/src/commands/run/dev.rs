@@ -23,6 +23,7 @@ use std::io;
 use std::net::TcpListener;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
@@ -209,7 +210,7 @@ async fn start(args: &Dev, dir: &Path, servers: &mut Vec<Server>, ui: &Ui) -> Re
         config.log.segment_bytes = Some(crate::serve::size::Size(16 << 20));
         config.cluster.election_timeout_millis = 500;
         config.cluster.heartbeat_millis = 100;
-        servers.push(Server::start(config, First::Wait).await?);
+        servers.push(Server::start(config, First::Wait, Arc::default()).await?);
     }
     assemble(servers, ui).await
 }

@@ -16,7 +16,7 @@ use sd_notify::NotifyState;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 /// How often a waiting server checks whether it still waits.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
@@ -210,11 +210,13 @@ pub(crate) fn run(args: &Serve, whole: fn() -> clap::Command, ui: &Ui) -> Result
     };
     let (stop, stopped) = oneshot::channel();
     signals::on_stop(move || _ = stop.send(()))?;
+    // From here on a hangup ends nothing: clients are served before all of the server stands.
+    let reload = Arc::<Notify>::default();
+    let told = reload.clone();
+    signals::on_hangup(move || told.notify_one())?;
     let runtime = runtime(config.threads)?;
     let ended = runtime.block_on(async {
-        let server = Server::start(config, first).await?;
-        let reload = server.reload.clone();
-        signals::on_hangup(move || reload.notify_one())?;
+        let server = Server::start(config, first, reload).await?;
         announce(&server, ui);
         let listens = Duration::from_millis(server.config.cluster.election_timeout_millis);
         let (host, client) = (server.host.clone(), server.address.client.clone());

@@ -22,7 +22,8 @@ use std::time::Instant;
 struct Shown {
     #[serde(flatten)]
     log: RestoreSummary,
-    branch_of: Vec<Part>,
+    /// None: not known.
+    branch_of: Option<Vec<Part>>,
 }
 
 pub(super) fn run(vault: &dyn Vault, dir: &Path, wanted: &Wanted<'_>, ui: &Ui) -> Result<Exit> {
@@ -59,16 +60,18 @@ pub(super) fn run(vault: &dyn Vault, dir: &Path, wanted: &Wanted<'_>, ui: &Ui) -
     let made = Branch::make(vault, log, dir, &options);
     let made = made.map_err(|error| refused(error, dir, wanted.to_time))?;
     let time = started.elapsed();
-    let listed = logs(vault, Some(made.log_id))?.remove(&made.log_id.get());
-    let shown = Shown {
-        log: RestoreSummary::new(&made, time),
-        branch_of: listed.map(|listed| listed.parts()).unwrap_or_default(),
-    };
+    // The branch is there, whatever can be read of it.
+    let branch_of = logs(vault, Some(made.log_id))
+        .map(|mut logs| logs.remove(&made.log_id.get()).map(|listed| listed.parts()).unwrap_or_default())
+        .inspect_err(|failure| ui.warn(&format!("it is not known which objects it reads: {failure}")))
+        .ok();
+    let shown = Shown { log: RestoreSummary::new(&made, time), branch_of };
     ui.result(&shown, |shown| {
-        let parts: Vec<_> = shown.branch_of.iter().map(Part::words).collect();
-        let reads = match parts[..] {
-            [] => "it has all of them itself".to_owned(),
-            _ => format!("it reads {}", parts.join(", ")),
+        let parts = shown.branch_of.as_ref().map(|parts| parts.iter().map(Part::words).collect::<Vec<_>>());
+        let reads = match parts.as_deref() {
+            None => "which objects it reads is not known".to_owned(),
+            Some([]) => "it has all of them itself".to_owned(),
+            Some(parts) => format!("it reads {}", parts.join(", ")),
         };
         format!(
             "{} is a branch, log {}: {}, in {}; {reads}",

@@ -286,8 +286,8 @@ enum Action {
     /// DIR must not exist, or be empty. After an error it is as it was. After a crash remove what the branch has in
     /// the store: `chiplog info DIR.restoring` shows its id, and `chiplog info DIR.restoring/named/group-N` that of
     /// each group of a cluster. Of each id: `chiplog tier gc --log-id ID --all --delete`. A directory in which `info`
-    /// finds no log has at most a pin in the parent, branch-<id>: `chiplog tier pins` shows it, and `chiplog tier unpin`
-    /// removes it. Then remove DIR.restoring.
+    /// finds no log, or one of whose id `gc` finds nothing, has at most a pin in the parent, branch-<id>: `chiplog tier
+    /// pins` shows it, and `chiplog tier unpin` removes it. Then remove DIR.restoring.
     #[command(after_long_help = BRANCH_EXAMPLES)]
     Branch {
         #[command(flatten)]
@@ -470,7 +470,7 @@ JSON fields:
   log_id, first, last, records, last_timestamp (ms since 1970), last_time, seconds
   left_out   {\"first\", \"last\"}, only if --to-index is inside an append, which is left out then
   branch_of  which objects it reads from other logs, as in `chiplog tier list`; none: it has
-             all records itself; null, of a cluster: this could not be read
+             all records itself; null: this could not be read
   Of a cluster these are of the default log, and there are also
   named_logs how many
   logs       the default log and the groups, each {\"name\", \"log_id\", \"branch_of\"}
