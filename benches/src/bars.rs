@@ -91,6 +91,15 @@ pub(crate) enum Name {
     NetKafkaOne,
     /// Three servers beside three brokers: 10 times over 128 connections, 1.5 times over one
     NetKafkaThree,
+    /// One server, 128 appenders over 1,000 named logs, by 1 and 128 connections: at least 0.8 of its default log, at most 1.3
+    /// times the processor time
+    NetManyOne,
+    /// The same, durable on two of three servers
+    NetManyThree,
+    /// One server beside Kafka with 1,000 partitions: 8 times as many appends to 1,000 named logs (with CHIPLOG_PEERS only)
+    NetManyKafkaOne,
+    /// Three servers beside three brokers: the same
+    NetManyKafkaThree,
     /// One appender over the network: median at most 2 raw writes, 4 on two of three
     NetAlone,
     /// A whole log read and verified by one client: 0.8 of bare gRPC messages
@@ -146,6 +155,10 @@ pub(crate) fn measure(bench: &Bench, sizes: &Sizes, which: Name) -> Result<Vec<B
         Name::NetLogspecThree => net::flat(bench, sizes, Logspec, 3),
         Name::NetKafkaOne => net::kafka(bench, 1),
         Name::NetKafkaThree => net::kafka(bench, 3),
+        Name::NetManyOne => net::many(bench, sizes, 1),
+        Name::NetManyThree => net::many(bench, sizes, 3),
+        Name::NetManyKafkaOne => net::many_kafka(bench, sizes, 1),
+        Name::NetManyKafkaThree => net::many_kafka(bench, sizes, 3),
         Name::NetAlone => net::alone(bench),
         Name::NetReadCached => net::read_cached(bench, sizes),
         Name::NetReadUncached => net::read_uncached(bench, sizes),

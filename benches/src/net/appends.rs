@@ -3,13 +3,13 @@
 //! Must not know: which ratio would be good, how results are shown.
 
 use super::kafka::Kafka;
-use super::load::{self, Service, Shape, Streams};
+use super::load::{self, Load, Service, Shape, Streams};
 use super::servers::Servers;
 use crate::cases::Bench;
 use crate::data::RECORD_BYTES;
 use crate::measure::{Latencies, Percentiles, median};
 use crate::raw::{self, ZeroFilled};
-use crate::workload::Window;
+use crate::workload::{Outcome, Window};
 use anyhow::Result;
 
 /// The number of appenders.
@@ -65,25 +65,11 @@ pub(crate) fn curve(
         connections.iter().map(|_| Latencies::new().map(Seen::new)).collect::<Result<_>>()?;
     for _ in 0..bench.rounds {
         for (connections, seen) in connections.iter().zip(&mut seen) {
-            let (cpu, written) = (servers.cpu()?, servers.written(leader)?);
-            let shape = Shape {
-                service,
-                streams,
-                connections: *connections,
-                appenders: APPENDERS,
-                record_bytes: RECORD_BYTES,
-            };
-            let address = servers.address(leader);
-            let outcome = load::appenders(shape, address, &bench.pool, half(bench.window))?;
-            let (cpu, after) = (servers.cpu()? - cpu, servers.written(leader)?);
-            // The servers' time includes the warm-up, which costs the same as the rest.
-            let total = half(bench.window).warm_up + outcome.elapsed;
-            let appends = outcome.per_second() * total.as_secs_f64();
-            seen.rates.push(outcome.per_second());
-            seen.server.push(cpu.as_secs_f64() * 1e6 / appends.max(1.0));
-            seen.client.push(outcome.cpu_micros_each());
-            seen.latencies.add(&outcome.latencies)?;
+            let written = servers.written(leader)?;
+            let shape = shape(service, streams, *connections);
+            let appends = with_warm_up(bench, &seen.measure(bench, &servers, leader, shape)?);
             if let Some(file) = &mut file {
+                let after = servers.written(leader)?;
                 let bytes = after.block_bytes(&written);
                 let syncs = raw::sync_loop(file, &bench.pool, bytes, half(bench.window).measured)?;
                 seen.disk.push(syncs.per_second * appends / after.blocks(&written).max(1.0));
@@ -93,7 +79,13 @@ pub(crate) fn curve(
     Ok(connections.iter().zip(seen).map(|(connections, seen)| seen.point(*connections)).collect())
 }
 
-struct Seen {
+/// The usual number of appenders and size of a record.
+pub(crate) fn shape(service: Service, streams: Streams, connections: usize) -> Shape {
+    Shape { service, streams, connections, appenders: APPENDERS, record_bytes: RECORD_BYTES }
+}
+
+/// The results of one shape of load, round by round.
+pub(crate) struct Seen {
     rates: Vec<f64>,
     server: Vec<f64>,
     client: Vec<f64>,
@@ -102,11 +94,31 @@ struct Seen {
 }
 
 impl Seen {
-    fn new(latencies: Latencies) -> Self {
+    pub(crate) fn new(latencies: Latencies) -> Self {
         Self { rates: Vec::new(), server: Vec::new(), client: Vec::new(), disk: Vec::new(), latencies }
     }
 
-    fn point(self, connections: usize) -> Point {
+    /// Measures the appends to this server for half the time of the window.
+    pub(crate) fn measure(
+        &mut self,
+        bench: &Bench,
+        servers: &Servers,
+        node: usize,
+        shape: Shape,
+    ) -> Result<Outcome> {
+        let mut load = Load::open(shape, servers.address(node), &bench.pool)?;
+        let cpu = servers.cpu()?;
+        let outcome = load.run(half(bench.window))?;
+        let cpu = servers.cpu()? - cpu;
+        drop(load);
+        self.rates.push(outcome.per_second());
+        self.server.push(cpu.as_secs_f64() * 1e6 / with_warm_up(bench, &outcome).max(1.0));
+        self.client.push(outcome.cpu_micros_each());
+        self.latencies.add(&outcome.latencies)?;
+        Ok(outcome)
+    }
+
+    pub(crate) fn point(self, connections: usize) -> Point {
         Point {
             connections,
             rates: self.rates,
@@ -116,6 +128,12 @@ impl Seen {
             disk: self.disk,
         }
     }
+}
+
+/// The appends of an outcome and of the warm-up before it, which costs the servers the same as the rest.
+fn with_warm_up(bench: &Bench, outcome: &Outcome) -> f64 {
+    let total = half(bench.window).warm_up + outcome.elapsed;
+    outcome.per_second() * total.as_secs_f64()
 }
 
 /// A curve has many points: each gets half the time.
@@ -138,14 +156,23 @@ pub(crate) fn alone(bench: &Bench, nodes: usize) -> Result<(Vec<f64>, Vec<f64>)>
     Ok((ours, limits))
 }
 
-/// Kafka's appends a second by connections, if it is installed.
-pub(crate) fn kafka(bench: &Bench, nodes: usize, connections: &[usize]) -> Result<Option<Vec<Vec<f64>>>> {
+/// Kafka's appends a second by connections, to a topic with this number of partitions, if it is installed.
+pub(crate) fn kafka(
+    bench: &Bench,
+    nodes: usize,
+    partitions: usize,
+    connections: &[usize],
+) -> Result<Option<Vec<Vec<f64>>>> {
     let Some(kafka) = Kafka::at_hand(&bench.own, &bench.dir, nodes)? else { return Ok(None) };
-    let Window { warm_up, measured } = bench.window;
+    let measured = bench.window.measured;
+    let warm_up = match partitions {
+        1 => bench.window.warm_up,
+        _ => kafka.warm_up(partitions),
+    };
     let mut rates = vec![Vec::new(); connections.len()];
     for _ in 0..bench.rounds.min(KAFKA_ROUNDS_MAX) {
         for (connections, rates) in connections.iter().zip(&mut rates) {
-            rates.push(kafka.appends(*connections, measured, warm_up)?);
+            rates.push(kafka.appends(partitions, *connections, measured, warm_up)?);
         }
     }
     Ok(Some(rates))

@@ -8,9 +8,10 @@ use super::failover::{self, Failover};
 use super::kafka::PEERS;
 use super::load::{Service, Streams};
 use super::reads::{self, RemoteScans};
-use super::{produce, tail};
+use super::{many, produce, tail};
 use crate::bar::{Bar, Side, bar};
 use crate::cases::Bench;
+use crate::many::LOGS;
 use crate::measure::{MIB, median, ratio};
 use crate::report::number;
 use crate::run::Sizes;
@@ -58,7 +59,7 @@ pub(crate) fn kafka(bench: &Bench, nodes: usize) -> Result<Vec<Bar>> {
     const DISK_MIN: f64 = 0.8;
     let many_min = if nodes == 1 { 15.0 } else { 10.0 };
     let ends = [1, APPENDERS];
-    let kafka = appends::kafka(bench, nodes, &CONNECTIONS)?;
+    let kafka = appends::kafka(bench, nodes, 1, &CONNECTIONS)?;
     let ours = appends::curve(bench, (Service::LogService, Streams::Shared), nodes, &ends, true)?;
     let (one, many) = (&ours[0], &ours[1]);
     let disk = median(one.disk.iter().copied());
@@ -102,6 +103,60 @@ pub(crate) fn kafka(bench: &Bench, nodes: usize) -> Result<Vec<Bar>> {
     };
     one.curve = CONNECTIONS.iter().zip(&rates).map(|(n, rate)| (*n as f64, *rate)).collect();
     Ok(vec![one, many])
+}
+
+/// The same work on many named logs, compared with that on the default log of the same servers.
+pub(crate) fn many(bench: &Bench, sizes: &Sizes, nodes: usize) -> Result<Vec<Bar>> {
+    const RATE_MIN: f64 = 0.8;
+    const CPU_MAX: f64 = 1.3;
+    let logs = sizes.logs.min(LOGS);
+    let mut bars = Vec::new();
+    for (many, one) in many::beside_one(bench, nodes, logs)? {
+        let name = format!("net_many_{}_over_{}", word(nodes), many.connections);
+        let note = format!(
+            "{} named logs in one group, each connection has a stream of each; limit: the default log, a stream an \
+             appender; p50 {} us, of the limit {} us",
+            number(logs as f64),
+            number(many.latency.p50),
+            number(one.latency.p50)
+        );
+        let (values, to_one) = ((many.rate(), one.rate()), ratio(&many.rates, &one.rates));
+        bars.push(bar(&name, values, "/s", to_one, Side::AtLeast(RATE_MIN), note));
+        let note = format!(
+            "the servers' processor time of an append; the load's {} us, of the limit {} us",
+            number(many.client_micros),
+            number(one.client_micros)
+        );
+        let values = (many.server_micros, one.server_micros);
+        let name = format!("{name}_cpu");
+        bars.push(bar(&name, values, "us", values.0 / values.1, Side::AtMost(CPU_MAX), note));
+    }
+    Ok(bars)
+}
+
+/// Appends to many named logs, compared with Kafka's to as many partitions.
+pub(crate) fn many_kafka(bench: &Bench, sizes: &Sizes, nodes: usize) -> Result<Vec<Bar>> {
+    const TIMES_MIN: f64 = 8.0;
+    let logs = sizes.logs.min(LOGS);
+    let Some(kafka) = appends::kafka(bench, nodes, logs, &many::CONNECTIONS)? else {
+        eprintln!("  skipped: name the directory of Kafka and of its load by {PEERS}");
+        return Ok(Vec::new());
+    };
+    let ours = many::alone(bench, nodes, logs)?;
+    let bars = ours.into_iter().zip(kafka).map(|(ours, kafka)| {
+        let name = format!("net_many_kafka_{}_over_{}", word(nodes), ours.connections);
+        let peer = median(kafka.iter().copied());
+        let count = number(logs as f64);
+        let note = format!(
+            "{count} named logs; limit: Kafka with {count} partitions, synced before it acknowledges, warm, through its client \
+             franz-go; p50 {} us; cpu of servers+load an append {}+{} us",
+            number(ours.latency.p50),
+            number(ours.server_micros),
+            number(ours.client_micros)
+        );
+        bar(&name, (ours.rate(), peer), "/s", ours.rate() / peer, Side::AtLeast(TIMES_MIN), note)
+    });
+    Ok(bars.collect())
 }
 
 fn by_connections(rates: &[f64]) -> String {

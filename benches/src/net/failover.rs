@@ -3,10 +3,12 @@
 //!
 //! Must not know: which gap would be good, how results are shown.
 
+use super::load::log_name;
+use super::named;
 use super::servers::Servers;
 use crate::cases::Bench;
 use anyhow::{Context, Result, ensure};
-use chiplog::{ErrorKind, Index, Start};
+use chiplog::{Index, Start};
 use chiplog_net::client::{Client, ClientOptions, ProducerOptions, ReaderOptions};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -37,9 +39,6 @@ pub(crate) struct Failover {
 
 type Acknowledged = Vec<(Instant, Index, u64)>;
 
-/// The named log that is appended to, if there are any.
-const NAMED: &str = "log-0";
-
 /// The default.
 const ELECTION_TIMEOUT: &str = "cluster.election_timeout_millis=1000";
 
@@ -54,8 +53,8 @@ pub(crate) fn failover(bench: &Bench, logs: usize) -> Result<Failover> {
     let killed = match logs {
         0 => servers.leader()?,
         _ => {
-            super::block_on(create(addresses.clone(), logs))?;
-            options.log = NAMED.into();
+            named::create(&addresses, logs)?;
+            options.log = log_name(0);
             servers.group_leader()?
         }
     };
@@ -86,36 +85,6 @@ pub(crate) fn failover(bench: &Bench, logs: usize) -> Result<Failover> {
         lost,
         doubled,
     })
-}
-
-/// Creates named logs, 16 at a time.
-async fn create(addresses: Vec<String>, logs: usize) -> Result<()> {
-    const AT_A_TIME: usize = 16;
-    let client = Client::connect(addresses, ClientOptions::default()).await?;
-    let begun = Instant::now();
-    // The group is ready a moment after the servers are.
-    while client.create_log(NAMED).await.is_err() {
-        ensure!(begun.elapsed() < PATIENCE, "no log can be created");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    let mut tasks = JoinSet::new();
-    for creator in 0..AT_A_TIME {
-        let client = client.clone();
-        tasks.spawn(async move {
-            for n in (1..logs).filter(|n| n % AT_A_TIME == creator) {
-                match client.create_log(&format!("log-{n}")).await {
-                    // The answer to a first attempt was lost: another server leads by now.
-                    Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                    created => _ = created?,
-                }
-            }
-            Ok::<_, anyhow::Error>(())
-        });
-    }
-    while let Some(created) = tasks.join_next().await {
-        created??;
-    }
-    Ok(())
 }
 
 /// Appends until it is stopped; each record is its own number.

@@ -2,8 +2,9 @@
 //! load.
 //!
 //! Both are in the directory that an environment variable names: `kafka.cp`, the class path of Kafka 4, and `bin/load`,
-//! a program that takes `kafka w1 -addrs … -nodes … -conns … -secs … -warm …` and prints a line of JSON: 128 appenders
-//! of 2 KiB, each waiting for its acknowledgement, spread over connections of the Go client franz-go.
+//! a program that takes `kafka w1 -addrs … -nodes … -conns … -secs … -warm … [-parts …]` and prints a line of JSON: 128
+//! appenders of 2 KiB, each waiting for its acknowledgement, spread over connections of the Go client franz-go. It appends
+//! to a topic that it makes first, each record to one of the partitions at random.
 
 use super::process::{Own, Running, free_addresses};
 use anyhow::{Context, Result, ensure};
@@ -17,6 +18,10 @@ use std::time::Duration;
 pub(crate) const PEERS: &str = "CHIPLOG_PEERS";
 /// The warm-up: Java compiles its machine code while it runs.
 const WARM_UP: Duration = Duration::from_secs(8);
+/// The warm-up of a topic with many partitions, once their files are made.
+const PARTITIONS_WARM_UP: Duration = Duration::from_secs(35);
+/// A broker makes the files of a partition at the first append to it, of about this number of partitions a second.
+const MADE_A_SECOND: f64 = 100.0;
 const HEAP: &str = "-Xmx1g";
 const CLUSTER: &str = "Y2hpcGxvZy1iZW5jaC0wMQ";
 
@@ -85,17 +90,32 @@ impl Kafka {
             broker.listens(client)?;
         }
         std::thread::sleep(Duration::from_secs(3)); // requests before the brokers know each other take long
-        all.appends(8, Duration::from_secs(1), WARM_UP)?;
+        all.appends(1, 8, Duration::from_secs(1), WARM_UP)?;
         Ok(Some(all))
     }
 
-    /// Appends a second of 128 appenders over this number of connections.
+    /// The warm-up in which the files of all partitions are made, and each gets some appends. The brokers share a disk.
+    pub(crate) fn warm_up(&self, partitions: usize) -> Duration {
+        let files = partitions * self.brokers.len();
+        PARTITIONS_WARM_UP + Duration::from_secs_f64(files as f64 / MADE_A_SECOND)
+    }
+
+    /// Appends a second of 128 appenders to a new topic with this number of partitions, over this number of connections.
     ///
     /// # Errors
     /// The load fails.
-    pub(crate) fn appends(&self, connections: usize, measured: Duration, warm_up: Duration) -> Result<f64> {
+    pub(crate) fn appends(
+        &self,
+        partitions: usize,
+        connections: usize,
+        measured: Duration,
+        warm_up: Duration,
+    ) -> Result<f64> {
         let mut command = Command::new(&self.load);
         command.args(["kafka", "w1", "-addrs", &self.addresses, "-nodes", &self.brokers.len().to_string()]);
+        if partitions > 1 {
+            command.args(["-parts", &partitions.to_string()]);
+        }
         command.args(["-conns", &connections.to_string(), "-secs", &measured.as_secs_f64().to_string()]);
         command.args(["-warm", &warm_up.as_secs_f64().to_string()]).stderr(Stdio::inherit());
         let output = command.output().with_context(|| format!("running {}", self.load.display()))?;

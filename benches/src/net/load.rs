@@ -30,6 +30,9 @@ pub(crate) enum Streams {
     Own,
     /// All of a connection share one append stream, like those of one client: the service answers in order.
     Shared,
+    /// All of a connection share an append stream to each of this many named logs. Each record goes to one of these at
+    /// random.
+    OfLogs(usize),
 }
 
 /// The kind of appender, and the numbers of connections and of appenders on each.
@@ -52,19 +55,45 @@ const APPENDED: u8 = 0x0a;
 /// Appenders of this shape, to the server at `address`.
 ///
 /// # Errors
-/// Errors of a connection, and any answer that is no acknowledgement.
+/// Those of [`Load::open`] and [`Load::run`].
 pub(crate) fn appenders(shape: Shape, address: &str, pool: &Pool, window: Window) -> Result<Outcome> {
-    let requests = Requests::new(shape.service, pool, shape.record_bytes)?;
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let mut all = Vec::with_capacity(shape.connections);
-    for n in 0..shape.connections {
-        let share =
-            shape.appenders / shape.connections + usize::from(n < shape.appenders % shape.connections);
-        let connection = Connection::open(address, shape, share)?;
-        epoll::add(&epoll, &connection.socket, epoll::EventData::new_u64(n as u64), epoll::EventFlags::IN)?;
-        all.push(connection);
+    Load::open(shape, address, pool)?.run(window)
+}
+
+/// Appenders with their connections.
+pub(crate) struct Load {
+    epoll: OwnedFd,
+    connections: Vec<Connection>,
+    requests: Requests,
+}
+
+impl Load {
+    /// Opens the connections to the server at `address`, and the streams to named logs.
+    ///
+    /// # Errors
+    /// Errors of a connection. The server does not have all of the logs.
+    pub(crate) fn open(shape: Shape, address: &str, pool: &Pool) -> Result<Self> {
+        let requests = Requests::new(shape.service, pool, shape.record_bytes)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let mut connections = Vec::with_capacity(shape.connections);
+        for n in 0..shape.connections {
+            let share =
+                shape.appenders / shape.connections + usize::from(n < shape.appenders % shape.connections);
+            let connection = Connection::open(address, shape, share)?;
+            let data = epoll::EventData::new_u64(n as u64);
+            epoll::add(&epoll, &connection.socket, data, epoll::EventFlags::IN)?;
+            connections.push(connection);
+        }
+        Ok(Self { epoll, connections, requests })
     }
-    run(&epoll, &mut all, &requests, window)
+
+    /// Appends for the time of the window, once. Afterwards appends are under way, until the load is dropped.
+    ///
+    /// # Errors
+    /// Errors of a connection, and any answer that is no acknowledgement.
+    pub(crate) fn run(&mut self, window: Window) -> Result<Outcome> {
+        run(&self.epoll, &mut self.connections, &self.requests, window)
+    }
 }
 
 fn run(epoll: &OwnedFd, all: &mut [Connection], requests: &Requests, window: Window) -> Result<Outcome> {
@@ -119,12 +148,23 @@ struct Connection {
     wire: Wire,
     /// By the number of the stream.
     lanes: Vec<Lane>,
+    /// Of appenders to many logs.
+    spread: Option<Spread>,
+}
+
+/// The appenders of a connection that send to all its streams.
+struct Spread {
+    /// The number of those that wait for no answer.
+    idle: usize,
+    /// The stream of the next record, if that was chosen already.
+    next: Option<usize>,
 }
 
 /// An append stream.
 struct Lane {
     /// Requests sent.
     sequence: u64,
+    /// Appenders of its own.
     appenders: usize,
     /// The times at which the requests in flight were sent, in order.
     under_way: VecDeque<Instant>,
@@ -139,14 +179,50 @@ impl Connection {
             Service::LogService => "/chiplog.v1.Log/Append",
             Service::Logspec => "/logspec.Log/Append",
         };
-        let (lanes, each) = match shape.streams {
-            Streams::Own => (appenders, 1),
-            Streams::Shared => (1, appenders),
+        let (lanes, each, spread) = match shape.streams {
+            Streams::Own => (appenders, 1, None),
+            Streams::Shared => (1, appenders, None),
+            Streams::OfLogs(logs) => (logs, 0, Some(Spread { idle: appenders, next: None })),
         };
         let mut wire = Wire::new();
         (0..lanes).for_each(|_| _ = wire.open(path));
         let lane = || Lane { sequence: 0, appenders: each, under_way: VecDeque::with_capacity(each) };
-        Ok(Self { socket, wire, lanes: (0..lanes).map(|_| lane()).collect() })
+        let lanes = (0..lanes).map(|_| lane()).collect();
+        let mut connection = Self { socket, wire, lanes, spread };
+        if connection.spread.is_some() {
+            ensure!(
+                shape.service == Service::LogService,
+                "only chiplog.v1.Log has many logs on a connection"
+            );
+            connection.name_logs()?;
+        }
+        Ok(connection)
+    }
+
+    /// Names the log of each stream, in a request without a record, and waits until the server has found all of them.
+    fn name_logs(&mut self) -> Result<()> {
+        let mut scratch = vec![0; 64 << 10];
+        self.socket.set_nonblocking(false)?;
+        self.socket.set_read_timeout(Some(PATIENCE))?;
+        let (mut named, mut found) = (0, 0);
+        while found < self.lanes.len() {
+            while named < self.lanes.len() && self.wire.send(named, &[&log_field(named)]) {
+                named += 1;
+            }
+            self.socket.write_all(&self.wire.out).context("naming the logs")?;
+            self.wire.out.clear();
+            let n = self.socket.read(&mut scratch).context("reading whether the server has the logs")?;
+            ensure!(n > 0, "the server closed a connection");
+            self.wire.received(&scratch[..n]);
+            while let Some(answer) = self.wire.next()? {
+                check(self.wire.body(answer))?;
+                found += 1;
+            }
+        }
+        // Acknowledgements of pings and settings that came with the last answers.
+        self.socket.write_all(&self.wire.out).context("naming the logs")?;
+        self.wire.out.clear();
+        Ok(self.socket.set_nonblocking(true)?)
     }
 
     fn read(&mut self, scratch: &mut [u8]) -> Result<()> {
@@ -170,14 +246,29 @@ impl Connection {
     fn turn(&mut self, requests: &Requests, tally: &mut Tally) -> Result<()> {
         let now = Instant::now();
         while let Some(answer) = self.wire.next()? {
-            let body = self.wire.body(answer);
-            ensure!(body.first() == Some(&APPENDED), "not appended: {:?}", String::from_utf8_lossy(body));
+            check(self.wire.body(answer))?;
             let sent = self.lanes[answer.stream].under_way.pop_front().context("an answer to no request")?;
             tally.last = now;
             if tally.counting {
                 tally.appends += 1;
                 tally.latencies.record(now - sent);
             }
+            if let Some(spread) = &mut self.spread {
+                spread.idle += 1;
+            }
+        }
+        if let Some(spread) = &mut self.spread {
+            while spread.idle > 0 {
+                let stream = *spread.next.get_or_insert_with(|| fastrand::usize(..self.lanes.len()));
+                let lane = &mut self.lanes[stream];
+                if !requests.send(&mut self.wire, stream, lane.sequence + 1) {
+                    break;
+                }
+                lane.sequence += 1;
+                lane.under_way.push_back(now);
+                (spread.next, spread.idle) = (None, spread.idle - 1);
+            }
+            return Ok(());
         }
         for (stream, lane) in self.lanes.iter_mut().enumerate() {
             while lane.under_way.len() < lane.appenders
@@ -210,6 +301,27 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+/// # Errors
+/// This answer is no acknowledgement.
+fn check(answer: &[u8]) -> Result<()> {
+    ensure!(answer.first() == Some(&APPENDED), "not appended: {:?}", String::from_utf8_lossy(answer));
+    Ok(())
+}
+
+/// The name of a named log of the load, from 0.
+pub(crate) fn log_name(n: usize) -> String {
+    format!("log-{n}")
+}
+
+/// The field of a request that names the log of a stream.
+fn log_field(n: usize) -> Vec<u8> {
+    let name = log_name(n);
+    let mut field = vec![0x0a];
+    varint(name.len() as u64, &mut field);
+    field.extend_from_slice(name.as_bytes());
+    field
 }
 
 /// Requests as they are sent.
@@ -300,6 +412,11 @@ mod tests {
                 assert!(appended >= outcome.appends, "{shape:?}: {appended}");
                 assert_eq!(outcome.latencies.count(), outcome.appends);
             }
+        }
+        for service in [Service::LogService, Service::Logspec] {
+            let streams = Streams::OfLogs(3);
+            let shape = Shape { service, streams, connections: 1, appenders: 5, record_bytes: 100 };
+            assert!(Load::open(shape, &address, &Pool::new(1)).is_err(), "it has no named logs");
         }
         let begun = Instant::now();
         while log.last_index().get() == 0 {

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! bars.rs      the ratios that the network must reach
-//!   appends.rs, reads.rs, views.rs, tail.rs, produce.rs, failover.rs    what is measured
+//!   appends.rs, many.rs, reads.rs, views.rs, tail.rs, produce.rs, failover.rs    what is measured
 //!     load.rs     appenders by the hundred, on one thread       kafka.rs  for comparison
-//!       wire.rs   HTTP/2 as far as they need it
+//!       wire.rs   HTTP/2 as far as they need it                 named.rs  named logs of servers
 //!     bare.rs     messages over gRPC, and nothing else
 //!     servers.rs  `chiplog serve`
 //!       process.rs  other programs, which end with this one
@@ -16,6 +16,8 @@ pub(crate) mod bars;
 pub(crate) mod failover;
 pub(crate) mod kafka;
 pub(crate) mod load;
+pub(crate) mod many;
+pub(crate) mod named;
 pub(crate) mod process;
 pub(crate) mod produce;
 pub(crate) mod reads;

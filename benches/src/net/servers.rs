@@ -198,6 +198,37 @@ impl Servers {
         }
     }
 
+    /// The server that leads the only group of named logs, once that stays so: all servers are voters of the group, and its
+    /// leader is the one whose turn it is. Another one would give up the leadership soon, because servers spread them.
+    ///
+    /// # Errors
+    /// That is not so for long.
+    pub(crate) fn settled_group_leader(&self) -> Result<usize> {
+        let turn = 1 % self.all.len() + 1;
+        let is = |name, value| self.figure(turn, name).is_ok_and(|figure| figure as usize == value);
+        let begun = Instant::now();
+        while !is("chiplog_group_leader{group=\"1\"}", turn)
+            || !is("chiplog_group_voters{group=\"1\"}", self.all.len())
+        {
+            ensure!(begun.elapsed() < PATIENCE, "server {turn} does not lead the group after {PATIENCE:?}");
+            thread::sleep(Duration::from_millis(100));
+        }
+        Ok(turn)
+    }
+
+    /// Waits until a server has ended all calls of clients, also those of connections that are closed.
+    ///
+    /// # Errors
+    /// Some are open for long.
+    pub(crate) fn await_no_calls(&self, node: usize) -> Result<()> {
+        let begun = Instant::now();
+        while self.figure(node, "chiplog_calls")? > 0.0 {
+            ensure!(begun.elapsed() < PATIENCE, "server {node} has open calls after {PATIENCE:?}");
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
     /// The amount that a server's log has written so far.
     ///
     /// # Errors
