@@ -41,4 +41,5 @@ mod three;
 mod tls;
 #[path = "../support/tmpfs.rs"]
 mod tmpfs;
+mod together;
 mod wrong_port;

@@ -1,5 +1,6 @@
-//! `chiplog logs`: creates, lists, deletes and seals the named logs of servers.
+//! `chiplog logs`: creates, lists, deletes and seals the named logs of servers, and appends to several of them.
 
+use crate::commands::data::append::together::Together;
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::format;
@@ -28,6 +29,8 @@ Examples:
       The logs without records.
   chiplog logs seal log1:7411 orders
       It takes no more appends, and its records stay.
+  chiplog logs append-together log1:7411 account-1=withdraw account-2=deposit
+      The lines of two files, each to its log: all of them, or none.
   chiplog logs delete log1:7411 orders --yes
 
 Names:
@@ -41,7 +44,9 @@ JSON fields, one object per line:
                 (false: the group runs on other servers, whose leader does not answer; then first is 1
                 and what follows it is 0, null or false)
   delete        name, deleted (true)
-  seal          name, sealed (true)";
+  seal          name, sealed (true)
+  append-together
+                name, records, bytes, first, last, durability";
 
 const CREATE_EXAMPLES: &str = "\
 Examples:
@@ -74,7 +79,7 @@ const SEAL_EXAMPLES: &str = "\
 Examples:
   chiplog logs seal log1:7411 orders";
 
-/// Create, list, delete and seal the named logs of servers.
+/// Create, list, delete and seal the named logs of servers; append to several of them at once.
 ///
 /// Servers keep named logs beside their default log if `groups` is set in their configuration, as by
 /// `chiplog serve --set groups=2`. It is 0 by default, and can be set at any time: restart the servers with it, one
@@ -133,6 +138,7 @@ enum Action {
         #[arg(long)]
         yes: bool,
     },
+    AppendTogether(Together),
     /// Seal logs: they take no more appends, their records stay. For good.
     #[command(allow_missing_positional = true, after_long_help = SEAL_EXAMPLES)]
     Seal {
@@ -492,6 +498,10 @@ pub(crate) fn run(args: &LogsCommand, ui: &Ui) -> Result<Exit> {
                 cluster.delete(name, ui)?;
                 ui.result(&json!({ "name": name, "deleted": true }), |_| format!("deleted {name}"))
             })?;
+        }
+        Action::AppendTogether(together) => {
+            let (given, appends) = together.parts(env.as_deref())?;
+            return together.run(&servers(&given).map_err(Failure::usage)?, &appends, ui);
         }
         Action::Seal { of } => {
             let (cluster, names) = parts(of)?;

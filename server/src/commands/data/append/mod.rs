@@ -13,6 +13,7 @@ mod pump;
 mod remote;
 mod resume;
 mod stall;
+pub(crate) mod together;
 
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
