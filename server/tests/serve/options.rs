@@ -167,7 +167,7 @@ fn options_of_a_named_log_are_its_own() {
     assert_eq!(shown, json!({ "retention_bytes": 1 << 20, "append_bytes_per_second": 1000 }));
     assert_eq!((set_of(&users, &[]), set_of(&group, &[])), (json!({}), json!({})));
     for (at, option, hint) in [
-        (&orders, "sessions_max=5", "set it for the log's group"),
+        (&orders, "session_window=5", "set it for the log's group"),
         (&group, "append_bytes_per_second=5", "set it for each named log"),
     ] {
         let refused = run(&["options", at, "--set", option]);
