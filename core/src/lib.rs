@@ -86,6 +86,7 @@ pub use types::{
 #[cfg(feature = "internal")]
 pub mod internal {
     pub use crate::api::log::objects::LogObject;
+    pub use crate::api::log::segments::SealedSegment;
     pub use crate::api::logs::directories::{DirectoryFault, GroupDirectories};
     pub use crate::disk::mmap::ForkGuard;
     pub use crate::record::crc::Crc;
@@ -94,6 +95,7 @@ pub mod internal {
     pub use crate::store::objects::names::{
         begin_name, begin_text, branch_name, object_name, root_name, root_text,
     };
+    pub use crate::store::read::sealed_file::SealedFile;
 }
 
 /// The bounds of the file format.

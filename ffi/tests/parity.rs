@@ -16,6 +16,7 @@ const TYPES: &[(&str, &str, &str)] = &[
     ("core/src/api/log/log_options.rs", "Log", "Log"),
     ("core/src/api/log/named.rs", "Log", "Log"),
     ("core/src/api/log/objects.rs", "Log", "Log"),
+    ("core/src/api/log/segments.rs", "Log", "Log"),
     ("core/src/api/log/replica.rs", "Log", "Log"),
     ("core/src/api/logs.rs", "Logs", "Logs"),
     ("core/src/api/logs/groups.rs", "Logs", "Logs"),

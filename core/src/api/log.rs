@@ -15,6 +15,7 @@ mod log_options;
 mod named;
 pub(crate) mod objects;
 mod replica;
+pub(crate) mod segments;
 
 use crate::api::payload::{Content, Payload};
 use crate::api::status::Status;

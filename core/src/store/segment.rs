@@ -92,6 +92,18 @@ pub(crate) struct Segment {
     /// `Store::commit`, and in recovery.
     readable: AtomicUsize,
     open: Mutex<Weak<SegmentData>>,
+    /// The checksum of its file as servers pass it on, once that was computed.
+    pub(crate) file_sum: Mutex<Option<FileSum>>,
+}
+
+/// The checksum of a file, and the state of the file that it is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileSum {
+    /// Where its blocks ended.
+    pub(crate) data_end: usize,
+    /// See [`damage::Damage::repairs`].
+    pub(crate) repairs: u64,
+    pub(crate) crc: u32,
 }
 
 impl Segment {
@@ -131,6 +143,7 @@ impl Segment {
             readable: AtomicUsize::new(SEGMENT_HEADER_BYTES),
             extent: RwLock::new(extent),
             open: Mutex::new(Weak::new()),
+            file_sum: Mutex::new(None),
         }
     }
 

@@ -4,6 +4,7 @@ mod crashes;
 mod model;
 mod reading;
 mod recovering;
+mod sealed_files;
 mod syncs;
 mod truncations;
 

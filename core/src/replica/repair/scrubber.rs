@@ -453,6 +453,7 @@ impl Scrubber {
             match fetcher.gap.fill(opening.as_ref(), fetcher.spares(), None) {
                 Ok(bytes) => {
                     let disk = self.disk.clone();
+                    self.segments.damage().begin_repair();
                     self.start_job(move || {
                         let result = fetcher.gap.rewrite(&*disk, &bytes);
                         JobResult::Repaired { examination, gap: Box::new(fetcher.gap), result }

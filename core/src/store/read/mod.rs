@@ -11,6 +11,7 @@ pub(crate) mod opening_search;
 pub(crate) mod run_cursor;
 pub(crate) mod run_directory;
 pub(crate) mod scanner;
+pub(crate) mod sealed_file;
 pub(crate) mod segment_files;
 pub(crate) mod sorted_copies;
 pub(crate) mod sorter;

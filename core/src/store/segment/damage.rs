@@ -54,6 +54,8 @@ struct State {
     lost: Vec<(u64, Range<Index>, String)>,
     /// Places that were found where no repair runs.
     counted: u64,
+    /// How often bytes of files began to be repaired, and how often they were.
+    repairs: u64,
 }
 
 /// A damaged range of bytes in a segment.
@@ -193,9 +195,20 @@ impl Damage {
         self.state().lost.retain(|(n, known, _)| *n != number || known != records);
     }
 
+    /// Notes that bytes of a file are about to be repaired in place.
+    pub(crate) fn begin_repair(&self) {
+        self.state().repairs += 1;
+    }
+
+    /// Changes whenever a repair in place begins or ends: files whose bytes were read before have the same bytes while it does not.
+    pub(crate) fn repairs(&self) -> u64 {
+        self.state().repairs
+    }
+
     /// Removes damage in these bytes, which are repaired.
     pub(crate) fn mark_repaired(&self, number: u64, bytes: &Range<u64>, records: &Range<Index>) {
         let mut state = self.state();
+        state.repairs += 1;
         state.places.retain(|known| !known.is_in(number, bytes));
         state.lost.retain(|(n, known, _)| *n != number || known != records);
     }

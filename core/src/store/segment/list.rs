@@ -8,7 +8,7 @@
 
 use super::batch_offsets::{Places, Remembered};
 use super::damage::Damage;
-use super::{Extent, ReadMode, Segment, SegmentData, Source, file_number, lock};
+use super::{Base, Extent, ReadMode, Segment, SegmentData, Source, file_number, lock};
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
@@ -149,6 +149,18 @@ impl Segments {
     /// The newest segment for which this is so, of those that another one follows.
     pub(crate) fn find_full(&self, is_wanted: impl Fn(&Segment) -> bool) -> Option<Arc<Segment>> {
         self.read(|list| list.iter().rev().skip(1).find(|segment| is_wanted(segment)).cloned())
+    }
+
+    /// The segments that another one follows, and whose blocks are all committed, oldest first; each with the position after its last block,
+    /// and the offset at which that ends. None of them is written or cut any more.
+    pub(crate) fn sealed(&self) -> Vec<(Arc<Segment>, Base, usize)> {
+        self.read(|list| {
+            let full = list.iter().take(list.len().saturating_sub(1)).map(|segment| {
+                let (end, data_end) = segment.written();
+                (segment.clone(), end, data_end)
+            });
+            full.take_while(|(segment, _, data_end)| segment.readable() >= *data_end).collect()
+        })
     }
 
     /// The first segment with a higher number.
