@@ -1,6 +1,6 @@
 //! Backup: a log's files in a directory of their own, sealed. A backup is a closed copy that followed a log, with a
 //! manifest of its files and their checksums. It is made, opened and checked here; `backup/restore.rs` makes a log of
-//! it, `backup/fetch.rs` makes it of the objects in an object store, and `backup/pin.rs` keeps these from deletion.
+//! it, `backup/fetch.rs` makes it of the objects in an object store, `backup/segments.rs` of the segment files that a server passes on, and `backup/pin.rs` keeps these from deletion.
 //!
 //! ```text
 //!  begin ──> chiplog.backup.tmp      while this file exists the backup is not finished
@@ -30,6 +30,7 @@ pub(crate) mod inventory;
 mod payloads;
 pub(crate) mod pin;
 pub(crate) mod restore;
+mod segments;
 pub(crate) mod slices;
 mod stored;
 pub(crate) mod summary;

@@ -641,7 +641,13 @@ fn oldest_at(vault: &dyn Vault, log: LogId, object: &(u64, ObjectInfo)) -> Resul
 /// The bytes of the newest object, whose opening says that the log begins with record `first`, or later if it knows of a discard, and
 /// each log of a shared group as in `logs`. As it was stored, it knows of no later discard, and recovery would look for files with
 /// older records. An opening from before the first cut does not know of the objects before it: then recovery would take none.
-fn begin_with(first: Index, logs: &LogTable, id: SegmentId, bytes: Bytes, name: &str) -> Result<Bytes> {
+pub(super) fn begin_with(
+    first: Index,
+    logs: &LogTable,
+    id: SegmentId,
+    bytes: Bytes,
+    name: &str,
+) -> Result<Bytes> {
     let at = SEGMENT_HEADER_BYTES;
     let wrong = |why| Error::corrupt(Path::new(name), at as u64, why);
     let body = at + BLOCK_HEADER_BYTES;
@@ -672,7 +678,7 @@ fn begin_with(first: Index, logs: &LogTable, id: SegmentId, bytes: Bytes, name: 
 }
 
 /// The size of the opening with which a segment file begins. 0: it is damaged, which is found when the file is read.
-fn opening_bytes_of(bytes: &[u8], id: SegmentId) -> u32 {
+pub(super) fn opening_bytes_of(bytes: &[u8], id: SegmentId) -> u32 {
     let head = bytes.get(SEGMENT_HEADER_BYTES..SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES);
     let header = head.and_then(|head| BlockHeader::parse(head, id).ok());
     header.filter(|header| header.kind == Kind::Opening).map_or(0, |header| header.length)
