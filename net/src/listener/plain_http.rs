@@ -24,7 +24,7 @@
 //!
 //! Must not know: what is served.
 
-use crate::listener::auth::methods::{OBJECTS, is_plain_http};
+use crate::listener::auth::methods::{OBJECTS, SEGMENTS, is_plain_http};
 use crate::listener::connection_info::Answering;
 use crate::wire::status::from_status;
 use bytes::Bytes;
@@ -113,14 +113,16 @@ fn refuse(request: &Request<Body>) -> Option<Response<Body>> {
     let path = request.uri().path();
     let mut response = if !is_plain_http(path) {
         let what = format!(
-            "there is nothing at this path over HTTP/1: objects are at {OBJECTS}, and calls of gRPC need HTTP/2"
+            "there is nothing at this path over HTTP/1: objects are at {OBJECTS}, segments at {SEGMENTS}, and calls of gRPC need HTTP/2"
         );
         refusal(StatusCode::NOT_FOUND, ErrorKind::NotFound, &what)
     } else if is_of_a_page(request.headers()) {
         let what = "web pages get no objects: this request has the header Origin or Sec-Fetch-Site of one";
         refusal(StatusCode::FORBIDDEN, ErrorKind::PermissionDenied, what)
     } else if request.method() != Method::GET && request.method() != Method::HEAD {
-        let what = format!("{OBJECTS} is for GET and HEAD: objects are written by servers alone");
+        let what = format!(
+            "{OBJECTS} and {SEGMENTS} are for GET and HEAD: what is there is written by servers alone"
+        );
         let mut response = refusal(StatusCode::METHOD_NOT_ALLOWED, ErrorKind::InvalidArgument, &what);
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         response

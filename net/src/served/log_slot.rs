@@ -65,6 +65,8 @@ pub struct LogSlot {
     copies_bytes: AtomicU64,
     /// Bytes of objects read for copies.
     objects_bytes: AtomicU64,
+    /// Bytes of segment files read for answers over HTTP.
+    segments_bytes: AtomicU64,
     /// On a follower: it reads objects through the servers that it is given.
     through_servers: AtomicBool,
     room: Room,
@@ -91,6 +93,8 @@ pub struct Copies {
     pub bytes: u64,
     /// Bytes of objects sent to copies that do not reach the object store themselves, since the server's start.
     pub objects_bytes: u64,
+    /// Bytes of segment files sent over HTTP, since the server's start.
+    pub segments_bytes: u64,
 }
 
 /// A guard of a follower that is fed. Counts until it is dropped.
@@ -134,6 +138,7 @@ impl LogSlot {
             copies_begun: AtomicU64::default(),
             copies_bytes: AtomicU64::default(),
             objects_bytes: AtomicU64::default(),
+            segments_bytes: AtomicU64::default(),
             through_servers: AtomicBool::default(),
             room: Room::default(),
             gauges: Arc::default(),
@@ -533,6 +538,7 @@ impl LogSlot {
             begun: get(&self.copies_begun),
             bytes: get(&self.copies_bytes),
             objects_bytes: get(&self.objects_bytes),
+            segments_bytes: get(&self.segments_bytes),
         }
     }
 
@@ -549,6 +555,11 @@ impl LogSlot {
     /// Counts bytes of objects.
     pub(crate) fn sent_of_objects(&self, bytes: usize) {
         self.objects_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Counts bytes of segment files.
+    pub(crate) fn sent_of_segments(&self, bytes: usize) {
+        self.segments_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn feeding(self: &Arc<Self>) -> Feeding {

@@ -158,6 +158,6 @@ pub(crate) fn pieces(read: &Bytes) -> impl Iterator<Item = Bytes> + '_ {
     (0..read.len()).step_by(PIECE_BYTES).map(|at| read.slice(at..read.len().min(at + PIECE_BYTES)))
 }
 
-fn gone() -> Error {
+pub(crate) fn gone() -> Error {
     Error::new(ErrorKind::Unavailable, "this server is shutting down")
 }

@@ -1,9 +1,10 @@
-//! Objects over plain HTTP: lists, ranges, errors, tokens, TLS, slow readers and a store that does not answer.
+//! Objects and segments over plain HTTP: lists, ranges, errors, tokens, TLS, slow readers and a store that does not answer.
 
 mod access;
 mod client;
 mod faults;
 mod reading;
+mod segments;
 mod store;
 mod waiting;
 

@@ -97,6 +97,11 @@ impl Collector for Figures {
         page.counter("copies_bytes", "bytes of blocks sent to copies", copies.bytes)?;
         let objects = "bytes of objects read for copies that do not reach the object store, and over HTTP";
         page.counter("copies_objects_bytes", objects, copies.objects_bytes)?;
+        page.counter(
+            "http_segments_bytes",
+            "bytes of segment files read for requests over HTTP",
+            copies.segments_bytes,
+        )?;
         of_peers(&mut page, &self.transport.traffic())?;
         page.counter(
             "peer_unaddressed",

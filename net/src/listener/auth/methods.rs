@@ -146,17 +146,27 @@ pub const METHODS: &[(&str, Needs)] = &[
 
 /// The path of objects over plain HTTP. Paths of single ones continue it.
 pub(crate) const OBJECTS: &str = "/v1/objects";
+/// The path of sealed segments over plain HTTP. Paths of their files continue it.
+pub(crate) const SEGMENTS: &str = "/v1/segments";
 
 /// Whether this path is for plain HTTP. All others are for gRPC.
 pub(crate) fn is_plain_http(path: &str) -> bool {
-    path.strip_prefix(OBJECTS).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    plain_http(path).is_some()
 }
 
-/// The method at a path, and what it needs. None: there is none. Objects have the records of all logs of a group: they are for tokens
-/// without a scope.
+/// The path for plain HTTP that this one is, or continues.
+fn plain_http(path: &str) -> Option<&'static str> {
+    let is_within = |folder: &&str| {
+        path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    [OBJECTS, SEGMENTS].into_iter().find(is_within)
+}
+
+/// The method at a path, and what it needs. None: there is none. Objects and segments have the records of all logs of a group: they are for
+/// tokens without a scope.
 pub(crate) fn requirement(path: &str) -> Option<(&'static str, Needs)> {
-    if is_plain_http(path) {
-        return Some((OBJECTS, read(Reach::Server)));
+    if let Some(path) = plain_http(path) {
+        return Some((path, read(Reach::Server)));
     }
     METHODS.iter().copied().find(|(method, _)| *method == path)
 }

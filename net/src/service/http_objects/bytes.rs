@@ -25,7 +25,7 @@ use chiplog::{Error, ErrorKind, Log};
 use data_encoding::BASE64;
 use futures_util::{Stream, stream};
 use http::header::{ACCEPT_RANGES, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG};
-use http::{HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use http_body::Frame;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -53,61 +53,76 @@ pub(super) async fn respond(
     let Wanted { headers, is_head, number } = wanted;
     let object = find(&log, number).await?.ok_or_else(|| missing(&log, number))?;
     let access = StoreAccess::new(host, log, payer)?;
-    let tag = format!("\"crc32c-{:08x}\"", object.crc32c);
-    let selected = select(headers, !is_head, &tag, object.bytes);
-    let (code, range) = match selected {
-        Selected::Whole => (StatusCode::OK, 0..object.bytes),
-        Selected::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
-        Selected::Beyond => (StatusCode::RANGE_NOT_SATISFIABLE, 0..0),
-        Selected::NotModified => (StatusCode::NOT_MODIFIED, 0..0),
-        Selected::PreconditionFailed => (StatusCode::PRECONDITION_FAILED, 0..0),
-    };
-    let head = (code, range.clone(), tag);
+    let whole = Whole { bytes: object.bytes, crc32c: object.crc32c };
+    let head = whole.select(headers, is_head);
+    let range = head.1.clone();
     if range.is_empty() || is_head {
-        return answer(head, &object, Body::empty());
+        return whole.answer(head, Body::empty());
     }
     let is_whole = range == (0..object.bytes);
     let mut reading =
         Reading { access, object, left: range, sum: is_whole.then(Crc::default), pieces: VecDeque::new() };
     reading.fill(Stage::New).await?;
-    let object = reading.object.clone();
     let read = stream::try_unfold(reading, Reading::next);
-    let mut response = answer(head, &object, body(read))?;
+    let mut response = whole.answer(head, body(read))?;
     response.extensions_mut().insert(PaidFor);
     Ok(response)
 }
 
-/// An answer with these bytes of an object.
-fn answer(
-    (code, range, tag): (StatusCode, Range<u64>, String),
-    object: &LogObject,
-    body: Body,
-) -> Result<Response<Body>, Status> {
-    let digest = format!("crc32c=:{}:", BASE64.encode(&object.crc32c.to_be_bytes()));
-    let shown = match code {
-        StatusCode::PARTIAL_CONTENT => {
-            Some(format!("bytes {}-{}/{}", range.start, range.end - 1, object.bytes))
+/// All of an object or a file of which an answer has a part.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Whole {
+    pub(super) bytes: u64,
+    pub(super) crc32c: u32,
+}
+
+/// The status of an answer, and the bytes that it has.
+pub(super) type Head = (StatusCode, Range<u64>);
+
+impl Whole {
+    fn tag(self) -> String {
+        format!("\"crc32c-{:08x}\"", self.crc32c)
+    }
+
+    /// The answer to a request with these headers.
+    pub(super) fn select(self, headers: &HeaderMap, is_head: bool) -> Head {
+        match select(headers, !is_head, &self.tag(), self.bytes) {
+            Selected::Whole => (StatusCode::OK, 0..self.bytes),
+            Selected::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
+            Selected::Beyond => (StatusCode::RANGE_NOT_SATISFIABLE, 0..0),
+            Selected::NotModified => (StatusCode::NOT_MODIFIED, 0..0),
+            Selected::PreconditionFailed => (StatusCode::PRECONDITION_FAILED, 0..0),
         }
-        StatusCode::RANGE_NOT_SATISFIABLE => Some(format!("bytes */{}", object.bytes)),
-        _ => None,
-    };
-    let value = |text: &str| HeaderValue::from_str(text).map_err(|e| Status::internal(e.to_string()));
-    let mut response = Response::new(body);
-    *response.status_mut() = code;
-    let headers = response.headers_mut();
-    headers.insert(ETAG, value(&tag)?);
-    headers.insert(REPR_DIGEST, value(&digest)?);
-    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    // A cache on the way must not give a client what it has fetched for another one with a token.
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("private, no-transform"));
-    if let Some(shown) = shown {
-        headers.insert(CONTENT_RANGE, value(&shown)?);
     }
-    if code != StatusCode::NOT_MODIFIED {
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-        headers.insert(CONTENT_LENGTH, (range.end - range.start).into());
+
+    /// An answer with these bytes of it.
+    pub(super) fn answer(self, (code, range): Head, body: Body) -> Result<Response<Body>, Status> {
+        let digest = format!("crc32c=:{}:", BASE64.encode(&self.crc32c.to_be_bytes()));
+        let shown = match code {
+            StatusCode::PARTIAL_CONTENT => {
+                Some(format!("bytes {}-{}/{}", range.start, range.end - 1, self.bytes))
+            }
+            StatusCode::RANGE_NOT_SATISFIABLE => Some(format!("bytes */{}", self.bytes)),
+            _ => None,
+        };
+        let value = |text: &str| HeaderValue::from_str(text).map_err(|e| Status::internal(e.to_string()));
+        let mut response = Response::new(body);
+        *response.status_mut() = code;
+        let headers = response.headers_mut();
+        headers.insert(ETAG, value(&self.tag())?);
+        headers.insert(REPR_DIGEST, value(&digest)?);
+        headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+        // A cache on the way must not give a client what it has fetched for another one with a token.
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("private, no-transform"));
+        if let Some(shown) = shown {
+            headers.insert(CONTENT_RANGE, value(&shown)?);
+        }
+        if code != StatusCode::NOT_MODIFIED {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+            headers.insert(CONTENT_LENGTH, (range.end - range.start).into());
+        }
+        Ok(response)
     }
-    Ok(response)
 }
 
 /// An object that is being read.

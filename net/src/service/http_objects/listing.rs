@@ -1,17 +1,18 @@
-//! Listing: the objects of logs as JSON, made piece by piece while it is sent.
+//! Listing: the objects or sealed segments of logs as JSON, made piece by piece while it is sent.
 //!
-//! Invariant: the numbers in the list of a log have no gap. If objects went while they were listed, so that there would be one, the
-//! answer breaks off.
+//! Invariant: the list of a log has no gap: the numbers of objects follow each other, and the entries of segments. If some went while they
+//! were listed, so that there would be one, the answer breaks off.
 //!
 //! Must not know: tokens, sockets.
 
+use super::Kind;
 use crate::listener::plain_http::json_text;
 use crate::served::log_slot::abandoned;
 use crate::wire::ids::to_hex;
 use crate::wire::status::to_status;
 use bytes::Bytes;
-use chiplog::internal::LogObject;
-use chiplog::{Error, ErrorKind, Log};
+use chiplog::internal::{LogObject, SealedSegment};
+use chiplog::{Error, ErrorKind, Index, Log};
 use futures_util::{Stream, stream};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response};
@@ -21,8 +22,8 @@ use tokio::task::spawn_blocking;
 use tonic::Status;
 use tonic::body::Body;
 
-/// The most objects that are listed at a time: about 50 KB.
-const OBJECTS_AT_A_TIME: usize = 256;
+/// The most rows that are made at a time: about 50 KB.
+const ROWS_AT_A_TIME: usize = 256;
 
 /// A log in a list.
 pub(super) struct Shown {
@@ -32,9 +33,9 @@ pub(super) struct Shown {
     pub(super) not_served: Option<String>,
 }
 
-/// Answers with the objects of these logs.
-pub(super) fn respond(logs: impl IntoIterator<Item = Shown>) -> Response<Body> {
-    let listing = Listing::of(logs.into_iter().collect(), OBJECTS_AT_A_TIME);
+/// Answers with the objects or segments of these logs.
+pub(super) fn respond(kind: Kind, logs: impl IntoIterator<Item = Shown>) -> Response<Body> {
+    let listing = Listing::of(kind, logs.into_iter().collect(), ROWS_AT_A_TIME);
     let mut response = Response::new(super::bytes::body(pieces(listing)));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -43,10 +44,11 @@ pub(super) fn respond(logs: impl IntoIterator<Item = Shown>) -> Response<Body> {
 
 /// A list that is being made.
 struct Listing {
+    kind: Kind,
     /// The logs that are not listed to their end yet.
     logs: VecDeque<Shown>,
-    /// Of the first of them: the number of the next object. None: nothing of it is listed yet.
-    next: Option<u64>,
+    /// Of the first of them: behind what was listed. None: nothing of it is listed yet.
+    behind: Option<Behind>,
     stage: Stage,
     at_a_time: usize,
 }
@@ -59,9 +61,25 @@ enum Stage {
     Ended,
 }
 
+/// The end of a part of a list.
+#[derive(Clone, Copy)]
+struct Behind {
+    /// The lowest number that the next row can have.
+    number: u64,
+    /// The beginning of the next row.
+    begins: u64,
+}
+
+/// An object or a segment in a list.
+struct Row {
+    begins: u64,
+    behind: Behind,
+    text: String,
+}
+
 impl Listing {
-    fn of(logs: VecDeque<Shown>, at_a_time: usize) -> Self {
-        Self { logs, next: None, stage: Stage::New, at_a_time }
+    fn of(kind: Kind, logs: VecDeque<Shown>, at_a_time: usize) -> Self {
+        Self { kind, logs, behind: None, stage: Stage::New, at_a_time }
     }
 
     /// The next piece of the text. None: all was made.
@@ -76,12 +94,30 @@ impl Listing {
             text.push_str("\n]}\n");
             return Ok(Some(text));
         };
-        let first = if not_served.is_some() { log.own_objects_from() } else { 0 };
-        let objects = log.stored_objects(self.next.unwrap_or(first), self.at_a_time);
-        let objects = objects.map_err(|error| to_status(&error, None))?;
-        match (self.next, objects.first()) {
-            (Some(next), Some(object)) if object.number != next => {
-                let what = format!("objects of log {name:?} went while they were listed: list them again");
+        let kind = self.kind;
+        let from = self.behind.map(|behind| behind.number);
+        let rows = match kind {
+            Kind::Objects => {
+                let first = if not_served.is_some() { log.own_objects_from() } else { 0 };
+                let objects = log.stored_objects(from.unwrap_or(first), self.at_a_time);
+                objects.map(|objects| objects.iter().map(row_of_object).collect())
+            }
+            // Records that are in none of them are in objects.
+            Kind::Segments if not_served.is_some() => Ok(Vec::new()),
+            Kind::Segments => {
+                let segments = log.sealed_segments(from.unwrap_or(0), self.at_a_time);
+                let id = to_hex(log.log_id().get());
+                segments.map(|segments| segments.iter().map(|segment| row_of_segment(&id, segment)).collect())
+            }
+        };
+        let rows: Vec<Row> = rows.map_err(|error| to_status(&error, None))?;
+        let what = match kind {
+            Kind::Objects => "objects",
+            Kind::Segments => "segments",
+        };
+        match (self.behind, rows.first()) {
+            (Some(behind), Some(row)) if row.begins != behind.begins => {
+                let what = format!("{what} of log {name:?} went while they were listed: list them again");
                 return Err(to_status(&Error::new(ErrorKind::Unavailable, what), None));
             }
             (Some(_), _) => {}
@@ -92,32 +128,48 @@ impl Listing {
                 if let Some(why) = not_served {
                     _ = write!(text, "\"not_served\":{},", json_text(why));
                 }
-                text.push_str("\"objects\":[");
+                _ = write!(text, "\"{what}\":[");
             }
         }
         self.stage = Stage::Begun;
-        for (n, object) in objects.iter().enumerate() {
-            text.push_str(if n == 0 && self.next.is_none() { "\n" } else { ",\n" });
-            push(&mut text, object);
+        for (n, row) in rows.iter().enumerate() {
+            text.push_str(if n == 0 && self.behind.is_none() { "\n" } else { ",\n" });
+            text.push_str(&row.text);
         }
-        self.next = objects.last().map(|last| last.number + 1);
-        if objects.len() < self.at_a_time {
+        self.behind = rows.last().map(|last| last.behind);
+        if rows.len() < self.at_a_time {
             text.push_str("\n]}");
             self.logs.pop_front();
-            self.next = None;
+            self.behind = None;
         }
         Ok(Some(text))
     }
 }
 
-fn push(text: &mut String, object: &LogObject) {
+fn row_of_object(object: &LogObject) -> Row {
     let LogObject { number, name, first, next, timestamp, bytes, crc32c } = object;
-    _ = write!(text, "{{\"name\":{},\"number\":{number},", json_text(name));
+    let mut text = format!("{{\"name\":{},\"number\":{number},", json_text(name));
+    push_records(&mut text, *first, *next);
+    _ = write!(text, "\"last_timestamp\":{},\"bytes\":{bytes},\"crc32c\":\"{crc32c:08x}\"}}", timestamp.0);
+    Row { begins: *number, behind: Behind { number: number + 1, begins: number + 1 }, text }
+}
+
+fn row_of_segment(log: &str, segment: &SealedSegment) -> Row {
+    let SealedSegment { number, first_entry, last_entry, first, next, timestamp, bytes } = segment;
+    let name = Kind::Segments.name_of(*number);
+    let mut text = format!("{{\"name\":\"{log}/{name}\",\"number\":{number},");
+    push_records(&mut text, *first, *next);
+    _ = write!(text, "\"first_entry\":{},\"last_entry\":{},", first_entry.0, last_entry.0);
+    _ = write!(text, "\"last_timestamp\":{},\"bytes\":{bytes}}}", timestamp.0);
+    let behind = Behind { number: number + 1, begins: last_entry.0 + 1 };
+    Row { begins: first_entry.0, behind, text }
+}
+
+fn push_records(text: &mut String, first: Index, next: Index) {
     _ = match next > first {
         true => write!(text, "\"first\":{first},\"last\":{},", next.previous()),
         false => write!(text, "\"first\":null,\"last\":null,"),
     };
-    _ = write!(text, "\"last_timestamp\":{},\"bytes\":{bytes},\"crc32c\":\"{crc32c:08x}\"}}", timestamp.0);
 }
 
 fn pieces(listing: Listing) -> impl Stream<Item = Result<Bytes, Status>> + Send + 'static {

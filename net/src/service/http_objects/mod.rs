@@ -1,27 +1,32 @@
-//! Objects over plain HTTP: lists of the objects that logs have in the object store, and their bytes in ranges, for any program that
-//! makes GET requests: `curl`, backups without credentials of the store, parallel and resumed downloads.
+//! Objects and segments over plain HTTP: lists of the objects that logs have in the object store, and their bytes in ranges, for any program
+//! that makes GET requests: `curl`, backups without credentials of the store, parallel and resumed downloads. The same of the sealed
+//! segments of logs that have no object store, from the server's own files.
 //!
 //! ```text
 //! GET /v1/objects                     the objects of all logs and groups of this server, as JSON   listing.rs
 //! GET /v1/objects?log=NAME            of one of them, or of the group of a named log
 //! GET /v1/objects/ID/                 of the one with this id
 //! GET /v1/objects/ID/o/NUMBER         the bytes of one object, or a range of them                  bytes.rs, range.rs
+//! GET /v1/segments …                  the same lists of sealed segments
+//! GET /v1/segments/ID/NUMBER.seg      the file of one segment, or a range of it                    segments.rs, range.rs
 //! ```
 //!
 //! Invariants:
 //! - Only objects that the log's own table has are served: no other name is asked for in the store, whatever a request says.
+//! - Only segments are served that are written no more and wholly committed, of logs that have all their records in such files.
 //! - Without TLS and tokens, no web page of others reads an answer through a browser: web_pages.rs.
 //! - Lists and checksums come from the log, not from the store.
 //! - One log that is not served hides no other one: in the list of all it has the reason.
 //!
-//! Must not know: tokens, sockets, what is in an object.
+//! Must not know: tokens, sockets, what is in an object or a block.
 
 mod bytes;
 mod listing;
 mod range;
+mod segments;
 mod web_pages;
 
-use crate::listener::auth::methods::OBJECTS;
+use crate::listener::auth::methods::{OBJECTS, SEGMENTS};
 use crate::listener::connection_info::ConnectionInfo;
 use crate::listener::memory_budget::Budget;
 use crate::served::caller::Caller;
@@ -91,19 +96,27 @@ impl Service<Request<Body>> for HttpObjects {
             let allowed = if is_protected { Ok(()) } else { web_pages::check_host(&host, &parts) };
             let target = allowed.and_then(|()| Target::of(parts.uri.path(), parts.uri.query()));
             let response = match target {
-                Ok(Target::All) => {
-                    all(&host, &caller).map(|logs| listing::respond(logs.into_iter().map(shown)))
+                Ok((kind, Target::All)) => all(&host, &caller)
+                    .map(|logs| listing::respond(kind, logs.into_iter().map(|log| shown(kind, log)))),
+                Ok((kind, Target::Named(name))) => {
+                    named(&host, &caller, kind, name).and_then(|log| listed(kind, log))
                 }
-                Ok(Target::Named(name)) => named(&host, &caller, name).and_then(listed),
-                Ok(Target::OfLog(log)) => find(&host, &caller, log).and_then(listed),
-                Ok(Target::Object(log, number)) => match find(&host, &caller, log).and_then(check_is_whole) {
-                    Ok((_, log)) => {
-                        let wanted =
-                            Wanted { headers: &parts.headers, is_head: parts.method == Method::HEAD, number };
-                        bytes::respond(host, log, wanted, payer).await
+                Ok((kind, Target::OfLog(log))) => {
+                    find(&host, &caller, kind, log).and_then(|log| listed(kind, log))
+                }
+                Ok((kind, Target::One(log, number))) => {
+                    match find(&host, &caller, kind, log).and_then(|log| check_is_served(kind, log)) {
+                        Ok((_, log)) => {
+                            let is_head = parts.method == Method::HEAD;
+                            let wanted = Wanted { headers: &parts.headers, is_head, number };
+                            match kind {
+                                Kind::Objects => bytes::respond(host, log, wanted, payer).await,
+                                Kind::Segments => segments::respond(host, log, wanted, payer).await,
+                            }
+                        }
+                        Err(status) => Err(status),
                     }
-                    Err(status) => Err(status),
-                },
+                }
                 Err(status) => Err(status),
             };
             Ok(response.unwrap_or_else(Status::into_http))
@@ -111,11 +124,47 @@ impl Service<Request<Body>> for HttpObjects {
     }
 }
 
-/// A request for an object.
+/// A request for an object or a segment.
 struct Wanted<'a> {
     headers: &'a HeaderMap,
     is_head: bool,
     number: u64,
+}
+
+/// The things that are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The objects of logs in the object store.
+    Objects,
+    /// The files of sealed segments.
+    Segments,
+}
+
+impl Kind {
+    fn path(self) -> &'static str {
+        match self {
+            Self::Objects => OBJECTS,
+            Self::Segments => SEGMENTS,
+        }
+    }
+
+    /// The name of one of them behind its log's id. The number has 20 digits.
+    fn name_of(self, number: u64) -> String {
+        match self {
+            Self::Objects => format!("o/{number:0NUMBER_DIGITS$}"),
+            Self::Segments => format!("{number:0NUMBER_DIGITS$}.seg"),
+        }
+    }
+
+    /// The number in such a name. None: it is something else.
+    fn number_in(self, rest: &str) -> Option<u64> {
+        let digits = match self {
+            Self::Objects => rest.strip_prefix("o/"),
+            Self::Segments => rest.strip_suffix(".seg"),
+        };
+        let number = digits?.parse().ok()?;
+        (self.name_of(number) == rest).then_some(number)
+    }
 }
 
 /// The subject of a request.
@@ -127,24 +176,30 @@ enum Target<'a> {
     Named(&'a str),
     /// The log or group with this id.
     OfLog(LogId),
-    /// An object of that log.
-    Object(LogId, u64),
+    /// An object or a segment of that log.
+    One(LogId, u64),
 }
 
 impl<'a> Target<'a> {
     /// # Errors
     /// NOT_FOUND: nothing is at the path. INVALID_ARGUMENT: the query says something else than `log=NAME`.
-    fn of(path: &'a str, query: Option<&'a str>) -> Result<Self, Status> {
-        let rest = path.strip_prefix(OBJECTS).map(|rest| rest.strip_prefix('/').unwrap_or(rest));
-        let target = match rest.map(|rest| rest.split_once('/').unwrap_or((rest, ""))) {
-            Some(("", "")) => return Self::listed(query),
-            Some((log, "" | "o" | "o/")) => log_id(log).map(Self::OfLog),
-            Some((log, rest)) => log_id(log).zip(number(rest)).map(|(log, number)| Self::Object(log, number)),
-            None => None,
+    fn of(path: &'a str, query: Option<&'a str>) -> Result<(Kind, Self), Status> {
+        let within = |kind: Kind| path.strip_prefix(kind.path()).map(|rest| (kind, rest));
+        let (kind, rest) = [Kind::Objects, Kind::Segments]
+            .into_iter()
+            .find_map(within)
+            .ok_or_else(|| nothing_at(Kind::Objects, path))?;
+        let rest = rest.strip_prefix('/').unwrap_or(rest);
+        let (log, rest) = rest.split_once('/').unwrap_or((rest, ""));
+        let is_list = rest.is_empty() || (kind == Kind::Objects && matches!(rest, "o" | "o/"));
+        let target = match log {
+            "" if rest.is_empty() => return Self::listed(query).map(|target| (kind, target)),
+            _ if is_list => log_id(log).map(Self::OfLog),
+            _ => log_id(log).zip(kind.number_in(rest)).map(|(log, number)| Self::One(log, number)),
         };
         match query {
-            None | Some("") => target.ok_or_else(|| nothing_at(path)),
-            Some(_) => Err(invalid("only lists of all objects take a query, log=NAME")),
+            None | Some("") => target.map(|target| (kind, target)).ok_or_else(|| nothing_at(kind, path)),
+            Some(_) => Err(invalid("only lists of all logs take a query, log=NAME")),
         }
     }
 
@@ -166,16 +221,13 @@ fn log_id(text: &str) -> Option<LogId> {
     from_hex(text).ok().filter(|_| !text.bytes().any(|b| b.is_ascii_uppercase())).map(LogId)
 }
 
-/// The number in `o/00000000000000000007`. None: it is something else.
-fn number(rest: &str) -> Option<u64> {
-    let digits = rest.strip_prefix("o/")?;
-    let is_number = digits.len() == NUMBER_DIGITS && digits.bytes().all(|b| b.is_ascii_digit());
-    digits.parse().ok().filter(|_| is_number)
-}
-
-fn nothing_at(path: &str) -> Status {
+fn nothing_at(kind: Kind, path: &str) -> Status {
+    let (folder, what) = match kind {
+        Kind::Objects => (OBJECTS, "an object"),
+        Kind::Segments => (SEGMENTS, "a segment"),
+    };
     let what = format!(
-        "{path:?} is no path of an object: GET {OBJECTS} lists those there are, with their names, and {OBJECTS}/NAME has the bytes"
+        "{path:?} is no path of {what}: GET {folder} lists those there are, with their names, and {folder}/NAME has the bytes"
     );
     to_status(&Error::new(ErrorKind::NotFound, what), None)
 }
@@ -187,39 +239,47 @@ fn invalid(what: &str) -> Status {
 /// A log or group that has objects, with its name at this server.
 type Replica = (String, Log);
 
-/// The list of the objects of this log.
+/// The list of the objects or segments of this log.
 ///
 /// # Errors
-/// UNIMPLEMENTED: it is a branch.
-fn listed(log: Replica) -> Result<Response<Body>, Status> {
-    Ok(listing::respond([shown(check_is_whole(log)?)]))
+/// UNIMPLEMENTED: they are not served.
+fn listed(kind: Kind, log: Replica) -> Result<Response<Body>, Status> {
+    Ok(listing::respond(kind, [shown(kind, check_is_served(kind, log)?)]))
 }
 
 /// A log in a list of all of them: one that is not served has the reason, and its own objects.
-fn shown((name, log): Replica) -> listing::Shown {
-    let not_served = not_served(&name, &log);
+fn shown(kind: Kind, (name, log): Replica) -> listing::Shown {
+    let not_served = not_served(kind, &name, &log);
     listing::Shown { name, log, not_served }
 }
 
-/// Checks that all objects of a log are its own. Those of a branch's ancestors have another log's id, also in their bytes.
+/// Checks that all of a log is served. Objects of a branch's ancestors have another log's id, also in their bytes; and a log that has
+/// objects has records that are in no segment.
 ///
 /// # Errors
 /// UNIMPLEMENTED.
-fn check_is_whole((name, log): Replica) -> Result<Replica, Status> {
-    match not_served(&name, &log) {
+fn check_is_served(kind: Kind, (name, log): Replica) -> Result<Replica, Status> {
+    match not_served(kind, &name, &log) {
         None => Ok((name, log)),
         Some(what) => Err(to_status(&Error::new(ErrorKind::Unsupported, what), None)),
     }
 }
 
 /// Why a log is not served, if so.
-fn not_served(name: &str, log: &Log) -> Option<String> {
-    log.reads_other_logs().then(|| {
-        format!(
-            "log {name:?} is a branch that reads objects of another log, and these are not served over HTTP: read them from the object \
-             store, or follow the log"
-        )
-    })
+fn not_served(kind: Kind, name: &str, log: &Log) -> Option<String> {
+    match kind {
+        Kind::Objects => log.reads_other_logs().then(|| {
+            format!(
+                "log {name:?} is a branch that reads objects of another log, and these are not served over HTTP: read them from the \
+                 object store, or follow the log"
+            )
+        }),
+        Kind::Segments => (!log.is_without_objects()).then(|| {
+            format!(
+                "log {name:?} has an object store, and its segments are not served over HTTP: its objects are, at {OBJECTS}"
+            )
+        }),
+    }
 }
 
 /// The replicas of this server: of the default log, the system log and the groups.
@@ -240,12 +300,13 @@ fn all(host: &LogSlot, caller: &Caller) -> Result<Vec<Replica>, Status> {
 ///
 /// # Errors
 /// Those of [`all`]. NOT_FOUND.
-fn find(host: &LogSlot, caller: &Caller, id: LogId) -> Result<Replica, Status> {
+fn find(host: &LogSlot, caller: &Caller, kind: Kind, id: LogId) -> Result<Replica, Status> {
     let found = all(host, caller)?.into_iter().find(|(_, log)| log.log_id() == id);
     found.ok_or_else(|| {
         let what = format!(
-            "this server has no replica of log {:032x}: GET {OBJECTS} lists those it has, and other servers may have others",
-            id.get()
+            "this server has no replica of log {:032x}: GET {} lists those it has, and other servers may have others",
+            id.get(),
+            kind.path()
         );
         to_status(&Error::new(ErrorKind::NotFound, what), None)
     })
@@ -255,7 +316,7 @@ fn find(host: &LogSlot, caller: &Caller, id: LogId) -> Result<Replica, Status> {
 ///
 /// # Errors
 /// Those of [`all`]. NOT_FOUND: there is none here.
-fn named(host: &LogSlot, caller: &Caller, name: &str) -> Result<Replica, Status> {
+fn named(host: &LogSlot, caller: &Caller, kind: Kind, name: &str) -> Result<Replica, Status> {
     let group = || host.named().and_then(|logs| logs.group_of(name).ok().flatten());
     let wanted = match name {
         _ if name.starts_with('_') => name.to_owned(),
@@ -265,7 +326,8 @@ fn named(host: &LogSlot, caller: &Caller, name: &str) -> Result<Replica, Status>
     let found = all(host, caller)?.into_iter().find(|(known, _)| *known == wanted);
     found.ok_or_else(|| {
         let what = format!(
-            "there is no log or group {name:?} here: GET {OBJECTS} lists those of this server, and other servers may have others"
+            "there is no log or group {name:?} here: GET {} lists those of this server, and other servers may have others",
+            kind.path()
         );
         to_status(&Error::new(ErrorKind::NotFound, what), None)
     })
@@ -279,22 +341,31 @@ mod tests {
     const ID: &str = "0000000000000000000000000000000a";
 
     #[test]
-    fn only_paths_of_lists_and_objects_are_understood() {
+    fn only_paths_of_lists_objects_and_segments_are_understood() {
         let of = |path: &'static str, query| Target::of(path, query).map_err(|status| status.code());
-        for path in ["/v1/objects", "/v1/objects/"] {
-            assert_eq!(of(path, None), Ok(Target::All));
-            assert_eq!(of(path, Some("log=_group-1")), Ok(Target::Named("_group-1")));
+        for (path, kind) in [
+            ("/v1/objects", Kind::Objects),
+            ("/v1/objects/", Kind::Objects),
+            ("/v1/segments", Kind::Segments),
+            ("/v1/segments/", Kind::Segments),
+        ] {
+            assert_eq!(of(path, None), Ok((kind, Target::All)));
+            assert_eq!(of(path, Some("log=_group-1")), Ok((kind, Target::Named("_group-1"))));
             for query in ["log=", "log=a&log=b", "x=1", "log=%2e", "log"] {
                 assert_eq!(of(path, Some(query)), Err(Code::InvalidArgument), "{query}");
             }
         }
-        for rest in ["", "/", "/o", "/o/"] {
-            let path = format!("/v1/objects/{ID}{rest}");
-            assert_eq!(Target::of(&path, None).unwrap(), Target::OfLog(LogId(10)), "{path}");
+        let objects = ["", "/", "/o", "/o/"].map(|rest| (Kind::Objects, rest));
+        let segments = ["", "/"].map(|rest| (Kind::Segments, rest));
+        for (kind, rest) in objects.into_iter().chain(segments) {
+            let path = format!("{}/{ID}{rest}", kind.path());
+            assert_eq!(Target::of(&path, None).unwrap(), (kind, Target::OfLog(LogId(10))), "{path}");
             assert_eq!(Target::of(&path, Some("log=a")).unwrap_err().code(), Code::InvalidArgument);
         }
         let path = format!("/v1/objects/{ID}/o/00000000000000000012");
-        assert_eq!(Target::of(&path, None).unwrap(), Target::Object(LogId(10), 12));
+        assert_eq!(Target::of(&path, None).unwrap(), (Kind::Objects, Target::One(LogId(10), 12)));
+        let path = format!("/v1/segments/{ID}/00000000000000000012.seg");
+        assert_eq!(Target::of(&path, None).unwrap(), (Kind::Segments, Target::One(LogId(10), 12)));
         for rest in [
             "x".to_owned(),
             "..".to_owned(),
@@ -308,10 +379,28 @@ mod tests {
             format!("{ID}/o/../root"),
             format!("{ID}//o/00000000000000000012"),
             format!("{ID}/o/00000000000000000012/"),
+            format!("{ID}/00000000000000000012.seg"),
             format!("/{ID}/o/00000000000000000012"),
             ID.to_uppercase(),
         ] {
             let path = format!("/v1/objects/{rest}");
+            assert_eq!(Target::of(&path, None).unwrap_err().code(), Code::NotFound, "{path}");
+        }
+        for rest in [
+            "x".to_owned(),
+            format!("{ID}/o"),
+            format!("{ID}/chiplog.id"),
+            format!("{ID}/12.seg"),
+            format!("{ID}/+0000000000000000012.seg"),
+            format!("{ID}/99999999999999999999.seg"),
+            format!("{ID}/00000000000000000012"),
+            format!("{ID}/00000000000000000012.tmp"),
+            format!("{ID}/00000000000000000012.seg/"),
+            format!("{ID}/../{ID}/00000000000000000012.seg"),
+            format!("{ID}/o/00000000000000000012"),
+            format!("/{ID}/00000000000000000012.seg"),
+        ] {
+            let path = format!("/v1/segments/{rest}");
             assert_eq!(Target::of(&path, None).unwrap_err().code(), Code::NotFound, "{path}");
         }
     }
