@@ -1,9 +1,12 @@
-//! Servers as a store: the objects of a log, read over plain HTTP through a server that has the object store.
+//! Servers as a store: the objects of a log, read over plain HTTP through a server that has the object store; and the files of sealed
+//! segments of a log that has none.
 //!
 //! ```text
 //! list ──> GET /v1/objects          names, sizes, checksums, as the log itself says them
 //! get  ──> GET /v1/objects/NAME     with a range; an answer that breaks off goes on behind what came
 //! ```
+//!
+//! The same with `/v1/segments`: there a name is that of a file, and checksums are in the answers alone.
 //!
 //! A log that the server does not serve is in the list of all with the reason, so that it hides no other one.
 //!
@@ -15,7 +18,7 @@
 //!
 //! The invariants are in `requests` and `connection`.
 //!
-//! Must not know: raft, segments.
+//! Must not know: raft, blocks.
 
 mod connection;
 mod failures;
@@ -28,7 +31,7 @@ pub use crate::servers::options::ServerVaultOptions;
 use crate::pieces::together;
 use crate::runtime::Runtime;
 use crate::servers::connection::Server;
-use crate::servers::listing::{Listed, made_of};
+use crate::servers::listing::{Kind, Listed, made_of};
 use bytes::Bytes;
 use chiplog::internal::branch_name;
 use chiplog::vault::{ObjectInfo, Vault, check_name, check_prefix, check_range};
@@ -79,9 +82,9 @@ pub struct ServedLog {
     pub name: String,
     /// Its id.
     pub log_id: LogId,
-    /// Whether an object of it is stored.
+    /// Whether an object of it is stored; of [`ServerVault::open_segments`], whether it has a sealed segment.
     pub has_objects: bool,
-    /// Why the server serves nothing of it, if so: it is a branch.
+    /// Why the server serves nothing of it, if so: it is a branch; or segments are wanted, and it has an object store.
     pub not_served: Option<String>,
 }
 
@@ -93,7 +96,20 @@ impl ServerVault {
     /// TLS; the token would be sent to another machine in plain text, or has characters that no header may have. `Io`: TLS cannot be
     /// set up; no thread can be started.
     pub fn open(url: &str, options: ServerVaultOptions) -> Result<Self> {
-        let server = Arc::new(Server::open(url, options)?);
+        Self::open_kind(url, Kind::Objects, options)
+    }
+
+    /// The files of the sealed segments of a server's logs, of those that have no object store: for
+    /// [`Backup::fetch_segments`](chiplog::backup::Backup::fetch_segments). Their names are `ID/NUMBER.seg`. Makes no request.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_segments(url: &str, options: ServerVaultOptions) -> Result<Self> {
+        Self::open_kind(url, Kind::Segments, options)
+    }
+
+    fn open_kind(url: &str, kind: Kind, options: ServerVaultOptions) -> Result<Self> {
+        let server = Arc::new(Server::open(url, kind, options)?);
         Ok(Self { server, runtime: Runtime::start()?, not_served: Mutex::default() })
     }
 
@@ -120,6 +136,9 @@ impl ServerVault {
     /// The contents of an object that is made of the list. None: it is another one, or is not there.
     fn made(&self, name: &str) -> Result<Option<Bytes>> {
         let Some((log, rest)) = name.split_once('/') else { return Ok(None) };
+        if self.server.kind == Kind::Segments {
+            return Ok(None);
+        }
         if rest != "root" && !rest.starts_with("begin/") {
             return Ok(None);
         }
@@ -191,7 +210,9 @@ impl Vault for ServerVault {
             Err(error) if error.kind() == ErrorKind::NotFound && log.is_some() => Vec::new(),
             listed => listed?,
         };
-        let made = listed.iter().flat_map(made_of).map(|(name, text)| (name, text.len() as u64));
+        let has_made = self.server.kind == Kind::Objects;
+        let made = listed.iter().filter(|_| has_made).flat_map(made_of);
+        let made = made.map(|(name, text)| (name, text.len() as u64));
         let served = listed.iter().filter(|log| log.not_served.is_none());
         let objects = served.flat_map(|log| log.objects.iter().map(|(name, bytes)| (name.clone(), *bytes)));
         // Of a log that is not served only what says that it is there: `size` then says why there is no more.

@@ -30,6 +30,7 @@ mod partitions;
 mod payloads;
 mod placed;
 mod reflection;
+mod sealed_segments;
 mod session_file;
 mod shell;
 mod shortened;

@@ -4,6 +4,7 @@
 //!
 //! Must not know: raft, segments, which requests there are.
 
+use super::listing::Kind;
 use super::options::ServerVaultOptions;
 use crate::http::{client_builder, machine_roots, tls};
 use crate::location::invalid;
@@ -21,6 +22,8 @@ use url::Url;
 pub(super) struct Server {
     /// `https://log1:7411`.
     pub(super) base: String,
+    /// The things that are read of it.
+    pub(super) kind: Kind,
     pub(super) client: Client,
     pub(super) token: Option<HeaderValue>,
     pub(super) timeout: Duration,
@@ -31,7 +34,7 @@ impl Server {
     ///
     /// # Errors
     /// `InvalidArgument`: the URL or an option is refused. `Io`: TLS cannot be set up.
-    pub(super) fn open(url: &str, options: ServerVaultOptions) -> Result<Self> {
+    pub(super) fn open(url: &str, kind: Kind, options: ServerVaultOptions) -> Result<Self> {
         let (base, is_secret, is_local) = base_of(url)?;
         let ServerVaultOptions { authority, identity, token, token_in_plain_text, timeout } = options;
         if !(Duration::from_millis(50)..=Duration::from_secs(3_600)).contains(&timeout) {
@@ -54,7 +57,7 @@ impl Server {
             .no_proxy()
             .build()
             .map_err(|e| Error::with_cause(ErrorKind::Io, format!("cannot set up HTTP: {e}"), e))?;
-        Ok(Self { base, client, token: token.transpose()?, timeout })
+        Ok(Self { base, kind, client, token: token.transpose()?, timeout })
     }
 }
 
@@ -143,16 +146,16 @@ mod tests {
     fn token_stays_within_tls_and_this_machine() {
         let open = |url, plain| {
             let options = ServerVaultOptions::default().token("t".to_owned()).token_in_plain_text(plain);
-            Server::open(url, options).map(drop)
+            Server::open(url, Kind::Objects, options).map(drop)
         };
         open("http://127.0.0.1:7411", false).unwrap();
         open("http://log1:7411", true).unwrap();
         let error = open("http://log1:7411", false).unwrap_err();
         assert!(error.to_string().contains("in plain text"), "{error}");
         let options = ServerVaultOptions::default().authority(b"x".to_vec());
-        assert!(Server::open("http://127.0.0.1:7411", options.clone()).is_err());
-        assert!(Server::open("https://log1:7411", options).is_err(), "no certificate");
+        assert!(Server::open("http://127.0.0.1:7411", Kind::Objects, options.clone()).is_err());
+        assert!(Server::open("https://log1:7411", Kind::Objects, options).is_err(), "no certificate");
         let options = ServerVaultOptions::default().timeout(Duration::ZERO);
-        assert!(Server::open("http://127.0.0.1:7411", options).is_err());
+        assert!(Server::open("http://127.0.0.1:7411", Kind::Objects, options).is_err());
     }
 }

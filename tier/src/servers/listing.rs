@@ -1,4 +1,4 @@
-//! The lists of objects that a server sends, read and checked.
+//! The lists of objects or sealed segments that a server sends, read and checked.
 //!
 //! The small objects `root` and `begin/N`, from which a reader of a store learns which log this is and what is discarded, are made here
 //! of the list: their contents follow from it.
@@ -10,10 +10,43 @@ use chiplog::internal::{begin_name, begin_text, root_name, root_text};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
+/// The things that are read through a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The objects of logs in its object store.
+    Objects,
+    /// The files of sealed segments of logs without one.
+    Segments,
+}
+
+impl Kind {
+    pub(super) fn folder(self) -> &'static str {
+        match self {
+            Self::Objects => "/v1/objects",
+            Self::Segments => "/v1/segments",
+        }
+    }
+
+    /// The name of the list of them.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Objects => "objects",
+            Self::Segments => "segments",
+        }
+    }
+
+    fn name_of(self, log: &str, number: u64) -> String {
+        match self {
+            Self::Objects => format!("{log}/o/{number:020}"),
+            Self::Segments => format!("{log}/{number:020}.seg"),
+        }
+    }
+}
+
 /// No object is larger: it is one segment file.
 pub(super) const OBJECT_BYTES_MAX: u64 = u32::MAX as u64;
 
-/// The objects of a log, as a server lists them.
+/// The objects or segments of a log, as a server lists them.
 #[derive(Debug)]
 pub(super) struct Listed {
     /// Its name at the server.
@@ -37,17 +70,17 @@ pub(super) fn made_of(log: &Listed) -> impl Iterator<Item = (String, String)> + 
 }
 
 /// The logs in a list. None: it is not a list of a chiplog server.
-pub(super) fn parse(text: &[u8]) -> Option<Vec<Listed>> {
+pub(super) fn parse(kind: Kind, text: &[u8]) -> Option<Vec<Listed>> {
     let list: Value = serde_json::from_slice(text).ok()?;
     let log = |log: &Value| {
         let log_id = log.get("log_id")?.as_str().filter(|id| is_log_id(id))?.to_owned();
         let mut first = None;
         let mut objects = BTreeMap::new();
-        for object in log.get("objects")?.as_array()? {
+        for object in log.get(kind.name())?.as_array()? {
             let number = object.get("number")?.as_u64()?;
             first = first.or(Some(number));
             let name = object.get("name")?.as_str()?;
-            if name != format!("{log_id}/o/{number:020}") {
+            if name != kind.name_of(&log_id, number) {
                 return None;
             }
             let bytes = object.get("bytes")?.as_u64().filter(|bytes| *bytes <= OBJECT_BYTES_MAX)?;
@@ -74,6 +107,7 @@ mod tests {
 
     #[test]
     fn lists_of_others_are_refused() {
+        let parse = |text: &[u8]| parse(Kind::Objects, text);
         let id = "0000000000000000000000000000000a";
         let object = |number: u64, log: &str| {
             format!("{{\"name\":\"{log}/o/{number:020}\",\"number\":{number},\"bytes\":5}}")
@@ -112,6 +146,25 @@ mod tests {
             &not_served("1"),
         ] {
             assert!(parse(text.as_bytes()).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn lists_of_segments_have_names_of_files() {
+        let id = "0000000000000000000000000000000a";
+        let list = |name: &str| {
+            let segment = format!("{{\"name\":\"{id}/{name}\",\"number\":7,\"bytes\":65536}}");
+            let log = format!("\"log\":\"default\",\"log_id\":\"{id}\"");
+            format!("{{\"logs\":[{{{log},\"segments\":[{segment}]}}]}}")
+        };
+        let logs = parse(Kind::Segments, list("00000000000000000007.seg").as_bytes()).unwrap();
+        let name = format!("{id}/00000000000000000007.seg");
+        assert_eq!(logs[0].objects.iter().next(), Some((&name, &65536)));
+        assert!(parse(Kind::Objects, list("00000000000000000007.seg").as_bytes()).is_none());
+        for name in
+            ["00000000000000000008.seg", "7.seg", "o/00000000000000000007", "../00000000000000000007.seg"]
+        {
+            assert!(parse(Kind::Segments, list(name).as_bytes()).is_none(), "{name}");
         }
     }
 }

@@ -9,7 +9,7 @@
 
 use super::connection::Server;
 use super::failures::{Failed, broken, refused, stranger, unsent};
-use super::listing::{Listed, OBJECT_BYTES_MAX, parse};
+use super::listing::{Kind, Listed, OBJECT_BYTES_MAX, parse};
 use bytes::{Bytes, BytesMut};
 use chiplog::internal::Crc;
 use chiplog::{Error, ErrorKind, Result};
@@ -101,7 +101,7 @@ impl Server {
         path: &str,
         headers: &[(HeaderName, String)],
     ) -> Result<Response, Failed> {
-        let url = format!("{}/v1/objects{path}", self.base);
+        let url = format!("{}{}{path}", self.base, self.kind.folder());
         let is_head = method == Method::HEAD;
         let mut request = self.client.request(method, &url);
         if let Some(token) = &self.token {
@@ -120,7 +120,8 @@ impl Server {
         let longest = self.timeout * LIST_TIMES;
         timeout(longest, self.list_with_patience(path)).await.unwrap_or_else(|_| {
             let what = format!(
-                "the list of objects at {} did not arrive within {longest:?}; try again, or ask another server",
+                "the list of {} at {} did not arrive within {longest:?}; try again, or ask another server",
+                self.kind.name(),
                 self.base
             );
             Err(Error::new(ErrorKind::Timeout, what))
@@ -143,12 +144,12 @@ impl Server {
         let mut text = BytesMut::new();
         while let Some(piece) = response.chunk().await.map_err(|e| Failed::Now(broken(&url, e)))? {
             if text.len() + piece.len() > LIST_BYTES_MAX {
-                let what = format!("the list of objects at {url} is larger than {LIST_BYTES_MAX} bytes");
+                let what = format!("the list at {url} is larger than {LIST_BYTES_MAX} bytes");
                 return Err(Failed::ForGood(Error::new(ErrorKind::TooLarge, what)));
             }
             text.extend_from_slice(&piece);
         }
-        parse(&text).ok_or_else(|| Failed::ForGood(stranger(&url)))
+        parse(self.kind, &text).ok_or_else(|| Failed::ForGood(stranger(&url)))
     }
 
     /// An object's size and tag; None if there is none.
@@ -187,9 +188,12 @@ impl Server {
         }
         match (reading.object, reading.sum.map(Crc::sum)) {
             (Some(object), Some(sum)) if sum != object.crc32c => {
+                let place = match self.kind {
+                    Kind::Objects => "in the object store of the server",
+                    Kind::Segments => "as it came from the server",
+                };
                 let what = format!(
-                    "object {name} is damaged in the object store of the server {}: its checksum is {sum:08x}, and that of the log's \
-                     object {:08x}",
+                    "{name} is damaged {place} {}: its checksum is {sum:08x}, and that of the log's own {:08x}",
                     self.base, object.crc32c
                 );
                 Err(Error::new(ErrorKind::Corrupt, what))

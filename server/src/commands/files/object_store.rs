@@ -88,6 +88,14 @@ impl StoreAccess {
         Ok(Some(Arc::new(ServerVault::open(location, connect.for_objects()?)?)))
     }
 
+    /// Opens the sealed segments of the logs of the server at a location.
+    ///
+    /// # Errors
+    /// As [`Self::open_or_server`].
+    pub(crate) fn open_segments(location: &str, connect: &Connect) -> Result<ServerVault> {
+        Ok(ServerVault::open_segments(location, connect.for_objects()?)?)
+    }
+
     /// Opens the store at a location.
     ///
     /// # Errors

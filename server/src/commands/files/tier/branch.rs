@@ -38,6 +38,7 @@ pub(super) fn run(vault: &dyn Vault, dir: &Path, wanted: &Wanted<'_>, ui: &Ui) -
             pin: wanted.pin,
             allow_early_end: wanted.allow_early_end,
             server: None,
+            segments: None,
         };
         if let Some(cluster) = fetch::cluster(vault, log, &of_fetch)? {
             return cluster_branch::run(vault, dir, (log, &cluster), wanted, ui);

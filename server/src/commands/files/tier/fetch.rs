@@ -109,6 +109,8 @@ pub(super) struct Wanted<'a> {
     pub(super) allow_early_end: bool,
     /// The server that is read instead of the object store.
     pub(super) server: Option<&'a ServerVault>,
+    /// The sealed segments of its logs.
+    pub(super) segments: Option<&'a ServerVault>,
 }
 
 /// All logs of a cluster: of their objects, or of their pins.
@@ -119,6 +121,11 @@ pub(super) enum Cluster {
 
 pub(super) fn run(vault: &dyn Vault, dir: &Path, wanted: &Wanted<'_>, ui: &Ui) -> Result<Exit> {
     let started = Instant::now();
+    if let Some(segments) = wanted.segments
+        && let Some(log) = log_of_segments(segments, wanted)?
+    {
+        return fetch_segments(segments, log, dir, wanted, started, ui);
+    }
     let Chosen { log, branches } = match wanted.server {
         Some(server) => Chosen { log: log_of(server, wanted)?, branches: Vec::new() },
         None => only_log(vault, wanted.log, ui)?,
@@ -153,6 +160,43 @@ pub(super) fn run(vault: &dyn Vault, dir: &Path, wanted: &Wanted<'_>, ui: &Ui) -
         None => Backup::fetch(vault, log, dir, &mut progress),
     }?;
     bar.finish_and_clear();
+    shown(&backup, branches, dir, wanted, started, ui)
+}
+
+/// Makes a backup of the sealed segments of a log at a server.
+fn fetch_segments(
+    segments: &ServerVault,
+    log: LogId,
+    dir: &Path,
+    wanted: &Wanted<'_>,
+    started: Instant,
+    ui: &Ui,
+) -> Result<Exit> {
+    check_without(log, wanted.without)?;
+    let bar = ui.progress(None, "fetching");
+    let backup = Backup::fetch_segments(segments, log, dir, &mut |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    let backup = backup.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => {
+            Failure::new(error.kind(), format!("{error}; `chiplog backup` takes these, too"))
+        }
+        _ => error.into(),
+    })?;
+    shown(&backup, Vec::new(), dir, wanted, started, ui)
+}
+
+/// Shows the finished backup of one log.
+fn shown(
+    backup: &Backup,
+    branches: Vec<String>,
+    dir: &Path,
+    wanted: &Wanted<'_>,
+    started: Instant,
+    ui: &Ui,
+) -> Result<Exit> {
     show_notes(backup.notes(), backup.ends_early(), ui);
     let summary = LogSummary {
         log: BackupSummary::new(&backup.info(), 0, started.elapsed()),
@@ -162,6 +206,38 @@ pub(super) fn run(vault: &dyn Vault, dir: &Path, wanted: &Wanted<'_>, ui: &Ui) -
     };
     ui.result(&summary, |summary| summary.log.words(dir))?;
     Ok(ended(backup.ends_early(), wanted.allow_early_end, ui))
+}
+
+/// The chosen log of a server, or its default log, if it has no object store: then its sealed segments are fetched. None: its objects are.
+///
+/// # Errors
+/// `Unsupported`: the server has other logs, which were not left out.
+fn log_of_segments(segments: &ServerVault, wanted: &Wanted<'_>) -> Result<Option<LogId>> {
+    let is_chosen = |log: &&ServedLog| match wanted.log {
+        Some(id) => log.log_id == id,
+        None => log.name == DEFAULT_LOG,
+    };
+    let all = match segments.logs() {
+        // It has another version.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unsupported) => {
+            return Ok(None);
+        }
+        all => all?,
+    };
+    let Some(log) = all.iter().find(is_chosen).filter(|log| log.not_served.is_none()) else {
+        return Ok(None);
+    };
+    let others: Vec<&ServedLog> = all.iter().filter(|other| other.log_id != log.log_id).collect();
+    if others.is_empty() || wanted.only_log {
+        return Ok(Some(log.log_id));
+    }
+    let id = to_hex(log.log_id.get());
+    let what = format!(
+        "the server has {} beside log {id}, and their segments do not make a backup of all: `--log-id {id} --only-log` fetches this log \
+         alone, and `chiplog backup` makes a backup of the cluster",
+        format::many(others.len() as u64, "log", "logs")
+    );
+    Err(Failure::new(ErrorKind::Unsupported, what))
 }
 
 /// Checks that nothing is to be left out of a log without named logs.

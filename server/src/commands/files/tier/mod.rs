@@ -55,7 +55,8 @@ Locations:
   path: what object_store is in a server's file.
   https://HOST:PORT or http://HOST:PORT: a server's port for clients. `list`, `verify` and `fetch`
   get the objects through it, without credentials of the store; with tokens, one of the role
-  `read` without a scope. Slices and pins are in the store alone.
+  `read` without a scope. Slices and pins are in the store alone. Of a log without an object store
+  `fetch` gets the segments that are no longer written.
 
 Credentials:
   Without --credentials the keys are those of the environment, as for the store's own programs:
@@ -548,7 +549,8 @@ Examples:
   chiplog tier fetch s3://bucket/chiplog ./backup --pin before-upgrade
   chiplog tier fetch https://log1:7411 ./backup --tls-authority clients.pem --token-file ./token
       Through a server, without credentials of the bucket. Its newest records may be in no object
-      yet: `chiplog backup` makes a copy with all of them.
+      yet: `chiplog backup` makes a copy with all of them. If the log has no object store, of its
+      segments: without the records in the one that is still written.
   chiplog tier fetch /objects ./backup --log-id 5f0c39a1f3b54e0d8c1b5a7f2e9d4c36 --json | jq .last
 
 JSON fields:
@@ -607,6 +609,8 @@ pub(crate) fn run(args: &TierCommand, ui: &Ui) -> Result<Exit> {
                 Some(server) => server.clone(),
                 None => store.open()?,
             };
+            let segments =
+                server.as_ref().map(|_| StoreAccess::open_segments(&store.location, connect)).transpose()?;
             let wanted = fetch::Wanted {
                 log: *log_id,
                 only_log: *only_log,
@@ -615,6 +619,7 @@ pub(crate) fn run(args: &TierCommand, ui: &Ui) -> Result<Exit> {
                 pin: pin.as_deref(),
                 allow_early_end: *allow_early_end,
                 server: server.as_deref(),
+                segments: segments.as_ref(),
             };
             fetch::run(&*vault, dir, &wanted, ui)
         }
