@@ -910,8 +910,9 @@ typedef struct {
   /**
    * The name: "retention_bytes", "retention_age" (ms), "capacity_bytes", "record_bytes_max", "sessions_max",
    * "session_window", "session_idle_max" (ms), "append_bytes_per_second", "object_bytes", "object_age" (ms),
-   * "payload_slices" (1 or 0) or "object_rows". A named log
-   * has "retention_bytes", "retention_age" and "append_bytes_per_second" of its own; the others are set for its group.
+   * "payload_slices" (1 or 0) or "object_rows". A named log has "retention_bytes", "retention_age",
+   * "record_bytes_max", "sessions_max", "session_idle_max" and "append_bytes_per_second" of its own; the others are set for
+   * its group.
    * Once "object_bytes" is set, the log has objects, and it cannot be unset. A log with an object store sets it itself.
    * Nor can "payload_slices" be unset: set it to 0 instead; nor "object_rows".
    */
@@ -3109,7 +3110,7 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_client_log_option(const chiplog_client
  * Sets or unsets options of the log: all changes at once, or none. Options that are not named do not change. Waits until
  * the change is committed: from then on each leader uses it. A limit of retention below what the log holds discards records
  * at once, for good. `timeout_ms`, 1 to 600,000: how long the leader waits for members that have not yet confirmed that
- * they support options of the log. A named log has three options of its own, see chiplog_log_option_t; the others are set
+ * they support options of the log. A named log has some options of its own, see chiplog_log_option_t; the others are set
  * by a client of its group, whose option `log` is "_group-1" and so on.
  * Ownership: all borrowed for the call. Any thread. Blocks for up to `timeout_ms` and 5 s, or for the client's timeout_ms if
  * that is longer.
