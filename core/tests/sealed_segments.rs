@@ -218,6 +218,23 @@ fn backup_begins_with_the_oldest_file_that_is_left() {
     }
 }
 
+/// The discarded records of a file that is left were back.
+#[test]
+fn backup_begins_where_its_newest_file_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path().join("log"), options()).unwrap();
+    append(&log, 1200);
+    let third = log.sealed_segments(0, usize::MAX).unwrap()[2].clone();
+    let first = Index(third.first.get() + 5);
+    log.discard(first).unwrap();
+    append(&log, 600);
+    let newest = log.sealed_segments(0, usize::MAX).unwrap().last().unwrap().clone();
+    assert!(newest.first > Index(1200), "it began behind the discard: {newest:?}");
+    let backup = fetch(&Passed::of(&log), &dir.path().join("backup")).unwrap();
+    assert_eq!((backup.info().first, log.first_index()), (first, first));
+    check(&backup, &log, dir.path());
+}
+
 #[test]
 fn damage_is_an_error_and_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();

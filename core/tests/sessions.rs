@@ -381,6 +381,7 @@ fn wait_for_room_ends_within_the_patience() {
     let mut before = 0;
     loop {
         before += 1;
+        assert!(before < 100, "each callback was set too late");
         let (tell, held) = (tell.clone(), held.clone());
         log.submit(b"held").unwrap().on_complete(move |_| {
             let is_held = std::thread::current().id() != this;

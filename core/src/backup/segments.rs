@@ -35,7 +35,7 @@ use std::io::IoSlice;
 use std::path::Path;
 
 /// How many files are downloaded at a time.
-const AT_A_TIME: usize = 4;
+const AT_A_TIME: usize = 2;
 /// How often the list is read again because files went before they were read.
 const LOOKS_MAX: u32 = 20;
 
@@ -131,7 +131,7 @@ fn download(vault: &dyn Vault, log: LogId, disk: &dyn Disk, progress: Progress<'
             }
         })?;
         if here.len() == there.len() {
-            return Ok((oldest, upto));
+            return Ok((oldest, there.keys().next_back().copied().unwrap_or(upto)));
         }
     }
     let what = format!("segments of log {:032x} go faster than they can be read: try again", log.0);
@@ -225,15 +225,17 @@ fn begin_at(disk: &dyn Disk, number: u64, first: Index) -> Result<(EntryIndex, u
     }
     let opening = opening_bytes_of(&bytes, id) as usize;
     let body = bytes.get(SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES..SEGMENT_HEADER_BYTES + opening);
-    let logs = body.ok_or("it does not begin with an opening").and_then(Opening::logs_in);
-    let logs = logs.and_then(LogTable::decode);
-    let logs = logs.map_err(|why| Error::corrupt(&path, SEGMENT_HEADER_BYTES as u64, why))?;
+    let parsed = body.ok_or("it does not begin with an opening").and_then(|body| {
+        let opening = Opening::parse(body)?;
+        Ok((LogTable::decode(&opening.logs)?, opening.log_first))
+    });
+    let (logs, log_first) = parsed.map_err(|why| Error::corrupt(&path, SEGMENT_HEADER_BYTES as u64, why))?;
     if logs.is_shared() {
         let what =
             "the segments are those of a group of named logs: `chiplog backup HOST:PORT` backs these up";
         return Err(Error::new(ErrorKind::Unsupported, what));
     }
-    let begun = begin_with(first, &LogTable::default(), id, bytes, &name)?;
+    let begun = begin_with(first.max(log_first), &LogTable::default(), id, bytes, &name)?;
     let write = || {
         let file = disk.open(&name, true)?;
         file.write_at(0, &[IoSlice::new(&begun[..SEGMENT_HEADER_BYTES + opening])])?;

@@ -39,6 +39,12 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
+/// The CRC-32C of bytes and others behind them, from the sum of each. `rest`: the number of those behind.
+#[expect(clippy::cast_possible_truncation, reason = "a 32-bit sum in a 64-bit carrier")]
+pub(crate) fn joined(first: u32, behind: u32, rest: usize) -> u32 {
+    checksum_combine(CrcAlgorithm::Crc32Iscsi, first.into(), behind.into(), rest as u64) as u32
+}
+
 /// The CRC-32C of bytes of which the first ones were replaced, without reading the others. `whole`: that of all bytes before; `before`
 /// and `after`: those of the bytes that were replaced, and of as many new ones; `rest`: the number of bytes behind them.
 #[expect(clippy::cast_possible_truncation, reason = "a 32-bit sum in a 64-bit carrier")]
@@ -59,6 +65,17 @@ mod tests {
         assert_eq!(crc32c(&[0xff; 32]), 0x62a8_ab43);
         assert_eq!(Crc::new().add(b"1234").add(b"").add(b"56789").sum(), 0xe306_9283);
     }
+
+    #[test]
+    fn sums_of_parts_give_that_of_all() {
+        for rest in [0, 1, 4095, 100_000] {
+            let (first, behind) = (vec![0x5a; 1000], vec![0xa5; rest]);
+            let all = crc32c(&[&first[..], &behind].concat());
+            assert_eq!(joined(crc32c(&first), crc32c(&behind), rest), all, "{rest} bytes");
+        }
+        assert_eq!(joined(crc32c(b""), crc32c(b"123456789"), 9), 0xe306_9283);
+    }
+
     #[test]
     fn another_start_gives_the_sum_of_the_new_bytes() {
         for rest in [0, 1, 7, 64, 4095, 100_000] {

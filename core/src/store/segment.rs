@@ -96,13 +96,15 @@ pub(crate) struct Segment {
     pub(crate) file_sum: Mutex<Option<FileSum>>,
 }
 
-/// The checksum of a file, and the state of the file that it is of.
+/// The checksum of a file, or of its beginning, and the state of the file that it is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileSum {
     /// Where its blocks ended.
     pub(crate) data_end: usize,
     /// See [`damage::Damage::repairs`].
     pub(crate) repairs: u64,
+    /// It is of the bytes before this offset.
+    pub(crate) upto: usize,
     pub(crate) crc: u32,
 }
 

@@ -57,7 +57,14 @@ impl Link {
 }
 
 /// A link counts while this exists: until it has ended, or its runtime.
-struct Counted(Arc<Shared>);
+pub(super) struct Counted(Arc<Shared>);
+
+impl Counted {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        shared.links.fetch_add(1, Ordering::Relaxed);
+        Self(shared)
+    }
+}
 
 impl Drop for Counted {
     fn drop(&mut self) {
@@ -66,8 +73,8 @@ impl Drop for Counted {
 }
 
 /// Keeps the streams open until the link is closed.
-pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
-    let _counted = Counted(shared.clone());
+pub(super) async fn run(counted: Counted, link: Arc<Link>) {
+    let shared = &counted.0;
     let mut closed = link.closed.subscribe();
     let keep = async {
         // The last failure, so that each is logged once.
@@ -82,11 +89,11 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
             }
             let begun = Instant::now();
             let mut stood = false;
-            let end = match connect(&shared, &link).await {
+            let end = match connect(shared, &link).await {
                 Ok(greeted) => {
                     stood = true;
                     logged = None;
-                    let end = run_streams(&shared, &link, greeted).await;
+                    let end = run_streams(shared, &link, greeted).await;
                     if !link.is_closed() {
                         link.counters.disconnected();
                     }

@@ -347,8 +347,7 @@ impl Shared {
         let counters = state.counters(node);
         let link = Arc::new(Link::new(node, address, self.queue_bytes_max, counters));
         state.links.insert(node, link.clone());
-        self.links.fetch_add(1, Ordering::Relaxed);
-        self.runtime.spawn(link::run(self.clone(), link.clone()));
+        self.runtime.spawn(link::run(link::Counted::new(self.clone()), link.clone()));
         Some(link)
     }
 

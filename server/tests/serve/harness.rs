@@ -476,7 +476,10 @@ pub(crate) fn made_by(mut run: impl FnMut() -> Ran, refusal: Option<&str>) -> Ra
 /// created again.
 #[track_caller]
 pub(crate) fn created_apart(client: &str, names: &[&str]) {
+    let mut tries = 0;
     wait("each log has a group of its own", || {
+        tries += 1;
+        assert!(tries <= 3, "logs share groups although others have none");
         run(&[&["logs", "create", client], names].concat()).ok();
         let listed = run(&["logs", "list", client, "--json"]).ok().out;
         let listed: Vec<Value> = listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

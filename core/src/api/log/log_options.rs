@@ -34,7 +34,9 @@ impl Log {
     /// [`pages::format`](crate::pages::format).
     ///
     /// A named log has the options [`LogOption::OF_NAMED_LOGS`] of its own; all others are set for its group, by the handle
-    /// of [`Logs::groups`](crate::Logs::groups). If both limit records or sessions, the lower limit applies. Retention of a named log goes by whole segments of its group, when a
+    /// of [`Logs::groups`](crate::Logs::groups). Of two `record_bytes_max` or `sessions_max` the lower one
+    /// applies; `session_idle_max` of the log replaces that of its group. A record that was appended under a higher limit is `TooLarge` if it is
+    /// sent again. Retention of a named log goes by whole segments of its group, when a
     /// segment has become full: the log's part of a segment is discarded once the segments behind it hold at least
     /// `retention_bytes` of the log, or once the segment's last record is older than `retention_age`. So a named log keeps at
     /// least `retention_bytes`, where a log on its own keeps at most that.

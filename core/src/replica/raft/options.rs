@@ -110,7 +110,8 @@ impl OptionChange {
     fn needs_no_answers(&self, known: Option<u32>) -> bool {
         !self.only_asks
             && known.is_some_and(|known| self.version <= known)
-            && !self.changes.iter().any(|(option, _)| option.takes_room())
+            // What a named log has of its own can only be less than what its group allows.
+            && !(self.log.is_none() && self.changes.iter().any(|(option, _)| option.takes_room()))
     }
 
     /// Whether it changes an option that this one changes, too.

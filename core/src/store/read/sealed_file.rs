@@ -11,7 +11,7 @@
 
 use super::block_reader::{Blocks, WINDOW_BYTES};
 use crate::error::{Error, ErrorKind, Result};
-use crate::record::crc::Crc;
+use crate::record::crc::{crc32c, joined};
 use crate::store::format::block::Kind;
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
 use crate::store::format::segment::{HeaderFault, SegmentHeader};
@@ -19,8 +19,8 @@ use crate::store::segment::{FileSum, Segment, SegmentData, Segments};
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-/// How many bytes are read at a time for the checksum.
-const PIECE_BYTES: usize = 1 << 20;
+/// How many bytes a step of the checksum reads, and the rest of the last block.
+const STEP_BYTES: usize = 4 << 20;
 
 /// The file of a sealed segment. While it is open, its bytes stay, also if the segment leaves the log.
 #[derive(Debug)]
@@ -52,25 +52,70 @@ impl SealedFile {
 
     /// The CRC-32C of all its bytes, if that was computed before.
     pub fn known_sum(&self) -> Option<u32> {
-        let known = *self.sum_of_file();
-        known.filter(|sum| (sum.data_end, sum.repairs) == (self.data_end, self.repairs)).map(|sum| sum.crc)
+        self.summed().filter(|sum| sum.upto == self.size()).map(|sum| sum.crc)
+    }
+
+    /// Reads the next bytes for the CRC-32C of the file, some MiB of them, each block once. Returns it once all bytes were read. What was
+    /// read is known to all handles, so that a caller that gave up loses nothing.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn sum_next(&self) -> Result<Option<u32>> {
+        let FileSum { upto, crc, .. } = self.summed().unwrap_or(FileSum {
+            data_end: self.data_end,
+            repairs: self.repairs,
+            upto: 0,
+            crc: 0,
+        });
+        let step = upto..self.step_end(upto)?;
+        if !step.is_empty() {
+            let read = self.piece(step.clone())?;
+            let crc = joined(crc, crc32c(&read), read.len());
+            let mut known = self.sum_of_file();
+            if known.is_none_or(|known| !self.is_of_this(&known) || known.upto < step.end) {
+                let (data_end, repairs) = (self.data_end, self.repairs);
+                *known = Some(FileSum { data_end, repairs, upto: step.end, crc });
+            }
+        }
+        Ok(self.known_sum())
     }
 
     /// The CRC-32C of all its bytes. Reads them the first time.
     ///
     /// # Errors
     /// As [`Self::read`].
+    #[cfg(feature = "testing")]
     pub fn sum(&self) -> Result<u32> {
-        if let Some(known) = self.known_sum() {
-            return Ok(known);
+        loop {
+            if let Some(sum) = self.sum_next()? {
+                return Ok(sum);
+            }
         }
-        let (mut crc, bytes) = (Crc::new(), self.data.segment.bytes as usize);
-        for at in (0..bytes).step_by(PIECE_BYTES) {
-            crc = crc.add(&self.piece(at..bytes.min(at + PIECE_BYTES))?);
+    }
+
+    /// Where a step of the checksum ends that begins at `from`: with a block.
+    fn step_end(&self, from: usize) -> Result<usize> {
+        let least = self.size().min(from + STEP_BYTES);
+        if least >= self.data_end {
+            return Ok(least);
         }
-        let sum = FileSum { data_end: self.data_end, repairs: self.repairs, crc: crc.sum() };
-        *self.sum_of_file() = Some(sum);
-        Ok(sum.crc)
+        let at = self.data.seek(|entry| entry.offset as usize <= least)?;
+        let mut blocks = Blocks::new(self.data.clone(), at, WINDOW_BYTES);
+        while blocks.at() < least && blocks.next(self.data_end)?.is_some() {}
+        Ok(blocks.at().max(least))
+    }
+
+    /// The part of the file that was summed.
+    fn summed(&self) -> Option<FileSum> {
+        self.sum_of_file().filter(|sum| self.is_of_this(sum))
+    }
+
+    fn is_of_this(&self, sum: &FileSum) -> bool {
+        (sum.data_end, sum.repairs) == (self.data_end, self.repairs)
+    }
+
+    fn size(&self) -> usize {
+        self.data.segment.bytes as usize
     }
 
     /// Bytes of the file, checked. Those behind its end are left out.

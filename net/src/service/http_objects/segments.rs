@@ -83,10 +83,20 @@ impl Access {
         if let Some(sum) = file.known_sum() {
             return Ok((file, sum));
         }
-        let summed = file.clone();
-        let summing = run_paced(&self.payer, move || summed.sum());
-        let sum = self.wait(Stage::New, summing).await?.map_err(|_| abandoned())?;
-        Ok((file, sum.map_err(|error| self.status(&error))?))
+        let sum = self.wait(Stage::New, self.sum(&file)).await??;
+        Ok((file, sum))
+    }
+
+    /// Computes the checksum of a file, step by step: each takes a place, and leaves it to others. The next request for the file goes on
+    /// where this one gives up.
+    async fn sum(&self, file: &Arc<SealedFile>) -> Result<u32, Status> {
+        loop {
+            let file = file.clone();
+            let summed = run_paced(&self.payer, move || file.sum_next()).await.map_err(|_| abandoned())?;
+            if let Some(sum) = summed.map_err(|error| self.status(&error))? {
+                return Ok(sum);
+            }
+        }
     }
 
     /// Waits for work at the disk.

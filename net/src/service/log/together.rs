@@ -30,6 +30,8 @@ use tokio::task::coop;
 use tokio::time::timeout;
 use tonic::{Request, Status};
 
+/// How many bytes are unpacked in one place, and those of the last batch: a place is taken for about as long as for one large batch.
+const PLACE_BYTES: usize = 32 << 20;
 /// The digits of a log's id.
 const ID_BYTES: usize = 32;
 /// The most bytes of a log's name, with a partition's number and to spare. A message repeats the name.
@@ -172,13 +174,20 @@ impl Call<'_> {
         }
         if unpacked.iter().sum::<usize>() > UNPACKED_AT_ONCE_MAX {
             // Those that are refused for their size are not unpacked.
-            let (mut large, mut at) = (Vec::new(), Vec::new());
-            for (n, batch) in batches.iter().enumerate().filter(|(n, _)| unpacked[*n] > 0) {
-                at.push(n);
-                large.push(batch.clone());
-            }
-            for (n, batch) in at.into_iter().zip(measured(&self.payer, large).await?) {
-                batches[n] = batch;
+            let large: Vec<_> = unpacked.into_iter().enumerate().filter(|(_, bytes)| *bytes > 0).collect();
+            let mut rest = &large[..];
+            while !rest.is_empty() {
+                let mut bytes = 0;
+                let fits = |(_, more): &&(usize, usize)| {
+                    bytes += more;
+                    bytes <= PLACE_BYTES
+                };
+                let (some, behind) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+                let those = some.iter().filter_map(|(n, _)| batches.get(*n).cloned()).collect();
+                for ((n, _), measured) in some.iter().zip(measured(&self.payer, those).await?) {
+                    batches[*n] = measured;
+                }
+                rest = behind;
             }
         }
         Ok(batches)

@@ -49,7 +49,8 @@ Keys:
       state has rows of, 2 to 65536; 1024 is a good number. It cannot be unset.
   A named log has retention_bytes, retention_seconds, record_bytes_max, sessions_max,
   session_idle_max_seconds and append_bytes_per_second of its own; the other keys are those of its group,
-  /_group-N. If log and group limit records or sessions, the lower limit applies. Its retention goes by whole segments of the group: at least
+  /_group-N. Of two record_bytes_max or sessions_max the lower one applies; session_idle_max_seconds of
+  the log replaces that of its group. Its retention goes by whole segments of the group: at least
   retention_bytes of its newest records stay, and the part of a segment goes once the segment's last record
   is older than retention_seconds.";
 

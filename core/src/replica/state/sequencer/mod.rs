@@ -538,6 +538,7 @@ impl Sequencer {
 
     /// At the leader: the session that has to be closed before another is opened on `log`, if there is one.
     pub(crate) fn session_to_go(&self, log: LogNumber, now: Timestamp) -> Option<SessionId> {
+        self.check_session_log(log).ok()?; // it will be refused
         self.sessions.next_to_go(log, self.sessions_max_of(log), now.max(self.last_timestamp))
     }
 

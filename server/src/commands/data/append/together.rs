@@ -33,7 +33,8 @@ Examples:
 
 JSON fields, one object a line, in the order of the arguments:
   name, records, bytes, first, last (the indexes), durability (majority, majority+slices or object)
-An error has the field `appended`: false if nothing was appended, null if that is unknown.";
+An error has the field `appended`: false if nothing was appended, null if that is unknown, true if all records
+were, and the result could not be printed.";
 
 /// Servers take no more batches in a call.
 const FILES_MAX: usize = 256;
@@ -48,7 +49,8 @@ const BYTES_MAX: usize = 32 << 20;
 ///
 /// There are no sessions over several logs. If the answer of the servers is lost, the command does not try again: status
 /// 6, and all records are in the logs, or none. Wait some seconds then, and read the ends of the logs. After any other
-/// failure nothing was appended, and the message says so: the command can be run again.
+/// failure the message says that nothing was appended, and the command can be run again, or that all was, and the result
+/// could not be printed.
 #[derive(Args, Debug)]
 #[command(allow_missing_positional = true, after_long_help = EXAMPLES)]
 pub(crate) struct Together {
@@ -135,7 +137,8 @@ impl Together {
             ui.result(&shown, |shown| {
                 let records = format::many(shown.records.into(), "record", "records");
                 format!("appended {records} to {name}, index {} to {}", shown.first, shown.last)
-            })?;
+            })
+            .map_err(|failure| failure.with_detail("all records were appended", "appended", true.into()))?;
         }
         Ok(Exit::Ok)
     }
