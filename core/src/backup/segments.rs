@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Invariants:
-//! - a backup begins with the oldest file that was there in the last look, also if the log's own entries about that discard are in none of
+//! - a backup begins with the oldest file that was there in the last look, or where the newest opening says, if that is later; also if the log's own entries about that discard are in none of
 //!   the files;
 //! - nothing is taken on trust: recovery and the seal read every file, and what is behind the blocks of the last one has to be zero.
 //!
@@ -47,7 +47,7 @@ impl Backup {
     /// files as `LOG/00000000000000000001.seg`: a server passes them on like this. Records in the segment that is still written are not in
     /// it; follow the log for these.
     ///
-    /// `progress` is called with the bytes fetched and the total. Downloads up to four files at a time. If the log discards files
+    /// `progress` is called with the bytes fetched and the total. Downloads two files at a time. If the log discards files
     /// meanwhile, the backup begins behind them. Blocks until the backup is finished and durable.
     ///
     /// # Errors

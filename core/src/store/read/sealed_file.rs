@@ -67,7 +67,7 @@ impl SealedFile {
             upto: 0,
             crc: 0,
         });
-        let step = upto..self.step_end(upto)?;
+        let step = upto..self.checked(self.step_end(upto))?;
         if !step.is_empty() {
             let read = self.piece(step.clone())?;
             let crc = joined(crc, crc32c(&read), read.len());
@@ -131,13 +131,17 @@ impl SealedFile {
     fn piece(&self, range: Range<usize>) -> Result<Vec<u8>> {
         let mut bytes = vec![0; range.len()];
         let filled = self.fill(&range, &mut bytes);
+        self.checked(filled).map(|()| bytes)
+    }
+
+    /// The result of a read, unless the file was repaired meanwhile. Damage is reported, so that it is repaired.
+    fn checked<T>(&self, read: Result<T>) -> Result<T> {
         // Also of damage: it may be repaired by now.
         if self.segments.damage().repairs() != self.repairs {
             let what = format!("{} was repaired while it was read: read it again", self.data.path.display());
             return Err(Error::new(ErrorKind::Unavailable, what));
         }
-        filled.map_err(|error| self.segments.met(error, None))?;
-        Ok(bytes)
+        read.map_err(|error| self.segments.met(error, None))
     }
 
     fn fill(&self, range: &Range<usize>, bytes: &mut [u8]) -> Result<()> {

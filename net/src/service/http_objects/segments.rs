@@ -27,13 +27,15 @@ use http::Response;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::time::timeout;
-use tonic::Status;
 use tonic::body::Body;
+use tonic::{Code, Status};
 
 /// How long a request waits for memory and its turn at the disk before it is answered.
 const WAIT_MAX: Duration = Duration::from_secs(30);
+/// About how long a checksum is computed in one place, which rests afterwards.
+const SUM_TIME: Duration = Duration::from_secs(1);
 /// How long it waits once its answer has begun.
 const BEGUN_WAIT_MAX: Duration = Duration::from_secs(60);
 
@@ -83,8 +85,15 @@ impl Access {
         if let Some(sum) = file.known_sum() {
             return Ok((file, sum));
         }
-        let sum = self.wait(Stage::New, self.sum(&file)).await??;
-        Ok((file, sum))
+        let summed = self.wait(Stage::New, self.sum(&file)).await;
+        let sum = summed.map_err(|status| match status.code() {
+            Code::ResourceExhausted => {
+                let what = "the checksum of this file is still being computed; ask here again";
+                self.status(&Error::new(ErrorKind::Busy, what))
+            }
+            _ => status,
+        })?;
+        Ok((file, sum?))
     }
 
     /// Computes the checksum of a file, step by step: each takes a place, and leaves it to others. The next request for the file goes on
@@ -92,7 +101,16 @@ impl Access {
     async fn sum(&self, file: &Arc<SealedFile>) -> Result<u32, Status> {
         loop {
             let file = file.clone();
-            let summed = run_paced(&self.payer, move || file.sum_next()).await.map_err(|_| abandoned())?;
+            let steps = move || {
+                let begun = Instant::now();
+                loop {
+                    let summed = file.sum_next();
+                    if !matches!(summed, Ok(None)) || begun.elapsed() > SUM_TIME {
+                        return summed;
+                    }
+                }
+            };
+            let summed = run_paced(&self.payer, steps).await.map_err(|_| abandoned())?;
             if let Some(sum) = summed.map_err(|error| self.status(&error))? {
                 return Ok(sum);
             }

@@ -30,7 +30,7 @@ use tokio::task::coop;
 use tokio::time::timeout;
 use tonic::{Request, Status};
 
-/// How many bytes are unpacked in one place, and those of the last batch: a place is taken for about as long as for one large batch.
+/// The most bytes that are unpacked in one place: it is taken for about as long as for one large batch. A larger one has a place of its own.
 const PLACE_BYTES: usize = 32 << 20;
 /// The digits of a log's id.
 const ID_BYTES: usize = 32;
