@@ -3,9 +3,11 @@
 
 use bytes::Bytes;
 use chiplog::backup::{Backup, RestoreOptions};
+use chiplog::internal::Crc;
 use chiplog::vault::{ObjectInfo, Vault};
 use chiplog::{Error, ErrorKind, Index, Log, LogId, Options, ReadOnlyLog, Start, Timestamp};
 use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -246,13 +248,42 @@ fn damage_is_an_error_and_leaves_nothing() {
     let mut bytes = fs::read(&path).unwrap();
     bytes[20_000] ^= 1;
     // In place: the log has the file open.
-    std::os::unix::fs::FileExt::write_all_at(
-        &fs::File::options().write(true).open(&path).unwrap(),
-        &bytes,
-        0,
-    )
-    .unwrap();
+    fs::File::options().write(true).open(&path).unwrap().write_all_at(&bytes, 0).unwrap();
     let error = fetch(&Passed::of(&log), &dir.path().join("backup")).unwrap_err();
     assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains(&name), "{error}");
     assert!(!dir.path().join("backup").exists());
+}
+
+/// The checksum of a file is computed in steps, by whichever handle goes on: it is that of all bytes at once. Damage where a step looks for
+/// its end is reported.
+#[test]
+fn checksum_in_steps_is_that_of_all_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), Options::with_segment_bytes(12 << 20)).unwrap();
+    for n in 0..30u8 {
+        log.append(&vec![n; 900_000]).unwrap();
+    }
+    let sealed = log.sealed_segments(0, usize::MAX).unwrap();
+    let file = || log.sealed_segment(sealed[0].number).unwrap().unwrap();
+    let whole = file().read(0..u64::MAX).unwrap();
+    let mut steps = 1;
+    let sum = loop {
+        if let Some(sum) = file().sum_next().unwrap() {
+            break sum;
+        }
+        assert_eq!(file().known_sum(), None);
+        steps += 1;
+    };
+    assert!(steps >= 3, "{steps}");
+    assert_eq!((sum, file().known_sum()), (Crc::default().add(&whole).sum(), Some(sum)));
+    // The headers of the blocks before the end of the first step.
+    let path = dir.path().join(format!("{:020}.seg", sealed[1].number));
+    let file = fs::File::options().read(true).write(true).open(path).unwrap();
+    for at in ((3u64 << 20)..(4 << 20)).step_by(16) {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+    }
+    let damaged = log.sealed_segment(sealed[1].number).unwrap().unwrap().sum_next().unwrap_err();
+    assert_eq!((damaged.kind(), log.metrics().damaged), (ErrorKind::Corrupt, 1), "{damaged}");
 }

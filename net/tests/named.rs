@@ -112,7 +112,7 @@ async fn client_sets_options_of_a_log_and_of_its_group() {
         vec![],
         vec![(age, Some(0))],
         vec![(age, None), (age, Some(7))],
-        vec![(LogOption::SessionsMax, Some(7))],
+        vec![(LogOption::SessionWindow, Some(7))],
     ] {
         let refused = orders.set_log_options(&wrong, PATIENCE).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{wrong:?}: {refused}");

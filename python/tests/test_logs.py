@@ -402,6 +402,6 @@ def test_a_log_has_limits_of_its_own(logs: chiplog.Logs) -> None:
     assert chiplog.BusyError().retry_after is None
     assert other.append(b"x") == 1
     with pytest.raises(chiplog.InvalidArgumentError, match="set it for the log's group"):
-        log.set_log_options({"sessions_max": 5})
+        log.set_log_options({"session_window": 5})
     log.set_log_options({"append_bytes_per_second": None})
     assert log.append(b"y") == 2

@@ -278,4 +278,4 @@ def test_a_client_that_waits_for_servers_says_why(records: Records) -> None:
     message = record.getMessage()
     assert record.levelno == logging.WARNING and record.name == "chiplog"
     assert message.startswith(f"not connected yet to any of {server}: ") and "refused" in message, message
-    assert message.endswith("; trying for up to 2 s"), message
+    assert message.endswith("; trying for up to 5 s"), message

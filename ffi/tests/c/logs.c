@@ -403,7 +403,7 @@ static void limits(void) {
     CHECK(chiplog_error_retry_after_ms(busy) > 5000 && chiplog_error_retry_after_ms(NULL) == 0);
     chiplog_error_close(busy);
     append(other, "x", 1);
-    chiplog_log_option_t of_group = {.name = "sessions_max", .value = 5, .is_set = 1};
+    chiplog_log_option_t of_group = {.name = "session_window", .value = 5, .is_set = 1};
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_set_log_options(limited, &of_group, 1, 5000, &error));
     FINE(chiplog_log_close(limited, &error));
     FINE(chiplog_log_close(other, &error));

@@ -84,7 +84,7 @@ int main(int argc, char **argv) {
     FINE(chiplog_client_set_log_options(orders, changes, 1, LONG_MS, &error));
     FINE(chiplog_client_log_option(orders, "retention_age", NULL, &is_set, &error));
     CHECK(is_set == 0);
-    chiplog_log_option_t of_its_group = {"sessions_max", 7, 1, {0}}, too_small = {"retention_bytes", 1, 1, {0}};
+    chiplog_log_option_t of_its_group = {"session_window", 7, 1, {0}}, too_small = {"retention_bytes", 1, 1, {0}};
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_client_set_log_options(orders, &of_its_group, 1, LONG_MS, &error));
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_client_set_log_options(orders, &too_small, 1, LONG_MS, &error));
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_client_set_log_options(orders, NULL, 0, LONG_MS, &error));

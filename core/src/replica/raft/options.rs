@@ -110,7 +110,7 @@ impl OptionChange {
     fn needs_no_answers(&self, known: Option<u32>) -> bool {
         !self.only_asks
             && known.is_some_and(|known| self.version <= known)
-            // What a named log has of its own can only be less than what its group allows.
+            // The limits of a named log can only lower those of its group.
             && !(self.log.is_none() && self.changes.iter().any(|(option, _)| option.takes_room()))
     }
 

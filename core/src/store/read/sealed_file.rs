@@ -55,7 +55,7 @@ impl SealedFile {
         self.summed().filter(|sum| sum.upto == self.size()).map(|sum| sum.crc)
     }
 
-    /// Reads the next bytes for the CRC-32C of the file, some MiB of them, each block once. Returns it once all bytes were read. What was
+    /// Reads the next bytes for the CRC-32C of the file, some MiB of them, each block once. Returns it once all bytes were read. The part that was
     /// read is known to all handles, so that a caller that gave up loses nothing.
     ///
     /// # Errors

@@ -235,6 +235,7 @@ impl Servers {
     ) -> Result<T> {
         let mut backoff = Backoff::searching(self.options.backoff_min, self.options.backoff_max);
         let mut notice = WaitNotice::new(&self.noticed, deadline);
+        let mut before = None;
         loop {
             if let Some(found) = is(&self.known()) {
                 return Ok(found);
@@ -243,7 +244,8 @@ impl Servers {
                 Ok(asked) => asked,
                 Err(_) => {
                     let who = if thorough { "server" } else { "leader" };
-                    let what = format!("no {who} found in time; asked {}", self.seeds.join(", "));
+                    let why = before.map_or_else(String::new, |error: Error| format!("; before: {error}"));
+                    let what = format!("no {who} found in time; asked {}{why}", self.seeds.join(", "));
                     return Err(Error::new(ErrorKind::Unavailable, what));
                 }
             };
@@ -263,6 +265,7 @@ impl Servers {
                 false => "no leader was found yet".to_owned(),
             };
             notice.failed(missing, &error);
+            before = Some(error);
             sleep(wait).await;
         }
     }
