@@ -212,6 +212,22 @@ fn sessions_of_one_log_are_limited_and_leave_the_others_theirs() {
     limited.open_session().unwrap();
 }
 
+/// A session that could not be opened closed one of another log, each time that it was asked for.
+#[test]
+fn refused_session_of_a_sealed_log_closes_none_of_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path(), options());
+    let [sealed, free] = ["sealed", "free"].map(|name| logs.create(name).unwrap());
+    logs.seal("sealed").unwrap();
+    let mut all: Vec<Session> = (0..16).map(|_| free.open_session().unwrap()).collect();
+    for _ in 0..3 {
+        assert_eq!(sealed.open_session().unwrap_err().kind(), ErrorKind::Sealed);
+    }
+    for session in &mut all {
+        session.append(b"x").unwrap();
+    }
+}
+
 #[test]
 fn sessions_of_one_log_expire_as_its_own_option_says() {
     let dir = tempfile::tempdir().unwrap();
