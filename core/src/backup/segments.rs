@@ -231,8 +231,7 @@ fn begin_at(disk: &dyn Disk, number: u64, first: Index) -> Result<(EntryIndex, u
     });
     let (logs, log_first) = parsed.map_err(|why| Error::corrupt(&path, SEGMENT_HEADER_BYTES as u64, why))?;
     if logs.is_shared() {
-        let what =
-            "the segments are those of a group of named logs: `chiplog backup HOST:PORT` backs these up";
+        let what = "the segments are those of a group of named logs: `chiplog backup HOST:PORT/NAME` makes a backup of one of these";
         return Err(Error::new(ErrorKind::Unsupported, what));
     }
     let begun = begin_with(first.max(log_first), &LogTable::default(), id, bytes, &name)?;

@@ -234,7 +234,7 @@ fn log_of_segments(segments: &ServerVault, wanted: &Wanted<'_>) -> Result<Option
     let id = to_hex(log.log_id.get());
     let what = format!(
         "the server has {} beside log {id}, and their segments do not make a backup of all: `--log-id {id} --only-log` fetches this log \
-         alone, and `chiplog backup` makes a backup of the cluster",
+         alone, and `chiplog backup HOST:PORT/NAME` makes a backup of one named log",
         format::many(others.len() as u64, "log", "logs")
     );
     Err(Failure::new(ErrorKind::Unsupported, what))
