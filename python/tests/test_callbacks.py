@@ -152,7 +152,10 @@ log.submit(b"x").add_done_callback(slow)
 assert begun.wait(60)
 """, "over\n"),
     "in a child": ("""
+import threading
+begun = threading.Event()
 def waits(ticket):
+    begun.set()
     time.sleep(0.5)
     print("of the parent", flush=True)
 log.submit(b"x").add_done_callback(waits)
@@ -167,6 +170,7 @@ if child == 0:
         own.submit(b"z").add_done_callback(told)
     sys.exit()
 assert os.waitpid(child, 0)[1] == 0
+assert begun.wait(60)
 """, "refused\ntold 1\nof the parent\n"),
 }
 
