@@ -24,7 +24,7 @@ use crate::record::crc::crc32c;
 use crate::types::{SegmentId, Timestamp};
 use std::fmt::Debug;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 
 /// How readers read a segment.
@@ -302,6 +302,8 @@ pub(crate) struct SegmentData {
     pub(crate) segment: Arc<Segment>,
     pub(crate) source: Source,
     pub(crate) path: PathBuf,
+    /// Its opening was found sound since the file was opened.
+    pub(crate) opening_checked: AtomicBool,
     index: OnceLock<Vec<IndexEntry>>,
     /// Keeps the file unchanged until nothing reads it: the last field, so that it goes after the mapping.
     _unchanged: Option<Box<dyn Debug + Send + Sync>>,
@@ -342,7 +344,8 @@ impl SegmentData {
     }
 
     fn new(segment: Arc<Segment>, source: Source, path: PathBuf) -> Self {
-        Self { segment, source, path, index: OnceLock::new(), _unchanged: None }
+        let opening_checked = AtomicBool::new(false);
+        Self { segment, source, path, opening_checked, index: OnceLock::new(), _unchanged: None }
     }
 
     /// A file with the records of a segment in another order. It has no block index, and does not keep the segment. It does not

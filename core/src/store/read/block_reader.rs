@@ -165,6 +165,14 @@ impl Blocks {
         Ok(bytes)
     }
 
+    /// As [`Self::load`], of a block whose body was checked before: its bytes are not checked again.
+    ///
+    /// # Errors
+    /// `Corrupt`: the file ends before it; `Io`.
+    pub(crate) fn load_again(&mut self, block: &Located, upto: usize) -> Result<Slice> {
+        self.bytes(block.offset, block.header.length as usize, upto)
+    }
+
     /// Returns header and body of a found block, with its list of batches checked, but not their payloads. Passes the
     /// offset of each batch to `show`; these are valid once this has returned `Ok`.
     ///

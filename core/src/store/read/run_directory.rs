@@ -213,10 +213,11 @@ impl RunDirectories {
         unreadable.map_or_else(|| Ok(at.and_then(|n| files.get(n)).cloned()), Err)
     }
 
-    /// Whether a segment begins before a record of a log.
+    /// Whether a segment begins before a record of a log. The table of a thousand logs is as long as a stretch that a reader wants: it is
+    /// not checked for each look-up. A false answer leads to no wrong record, because each run names its log and its first record.
     fn begins_before(&self, segment: &Arc<Segment>, log: LogNumber, index: Index) -> Result<bool> {
-        let passed = in_opening(&self.segments.open(segment)?, |logs| has_passed(logs, log, index))?;
-        Ok(!passed)
+        let passed = |body: &[u8]| Opening::logs_in(body).and_then(|logs| has_passed(logs, log, index));
+        Ok(!look_at_opening(&self.segments.open(segment)?, Check::Once, passed)?)
     }
 }
 
@@ -278,7 +279,7 @@ pub(crate) fn in_opening<T>(
     data: &Arc<SegmentData>,
     look: impl FnOnce(&[u8]) -> std::result::Result<T, Malformed>,
 ) -> Result<T> {
-    look_at_opening(data, |body| Opening::logs_in(body).and_then(look))
+    look_at_opening(data, Check::Always, |body| Opening::logs_in(body).and_then(look))
 }
 
 /// Whether a segment's opening has an object table.
@@ -286,12 +287,21 @@ pub(crate) fn in_opening<T>(
 /// # Errors
 /// `Corrupt`: the opening is damaged; `Io`.
 pub(crate) fn has_objects(data: &Arc<SegmentData>) -> Result<bool> {
-    look_at_opening(data, Opening::has_objects)
+    look_at_opening(data, Check::Always, Opening::has_objects)
+}
+
+/// When the checksum of an opening is compared.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Check {
+    Always,
+    /// Once for each time that its file is mapped. Without a mapping, always: each look reads the bytes again.
+    Once,
 }
 
 /// Passes the body of a segment's opening to `look`.
 fn look_at_opening<T>(
     data: &Arc<SegmentData>,
+    check: Check,
     look: impl FnOnce(&[u8]) -> std::result::Result<T, Malformed>,
 ) -> Result<T> {
     let upto = data.segment.data_end();
@@ -299,7 +309,10 @@ fn look_at_opening<T>(
     let corrupt = |why| Error::corrupt(&data.path, SEGMENT_HEADER_BYTES as u64, why);
     let opening = blocks.next(upto)?.filter(|block| block.header.kind == Kind::Opening);
     let opening = opening.ok_or_else(|| corrupt("segment does not begin with an opening"))?;
-    let bytes = blocks.load(&opening, upto)?;
+    let is_mapped = matches!(data.source, Source::Map(_));
+    let is_known = check == Check::Once && is_mapped && data.opening_checked.load(Ordering::Relaxed);
+    let bytes = if is_known { blocks.load_again(&opening, upto)? } else { blocks.load(&opening, upto)? };
+    data.opening_checked.store(true, Ordering::Relaxed);
     look(&bytes[BLOCK_HEADER_BYTES..]).map_err(corrupt)
 }
 
