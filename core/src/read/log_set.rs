@@ -28,8 +28,8 @@ pub(crate) struct LogSet {
     catalogue: AtomicBool,
     /// The bytes of the group's objects at the start of a segment, which share the room of its logs there.
     objects_bytes: AtomicUsize,
-    /// Whether a log ever limited the size of its records: without, an append takes no lock to learn its limit.
-    limits_records: AtomicBool,
+    /// How many logs limit the size of their records: if none does, an append takes no lock to learn its limit.
+    limiting: AtomicUsize,
     inner: Mutex<Inner>,
 }
 
@@ -117,13 +117,16 @@ impl LogSet {
 
     /// Notes the options that are set for a log.
     pub(crate) fn show_options(&self, log: LogNumber, options: LogOptions) {
-        if options.get(LogOption::RecordBytesMax).is_some() {
-            self.limits_records.store(true, Ordering::Release);
-        }
         let known = &mut self.lock().options;
-        match options.is_empty() {
-            true => drop(known.remove(&log)),
-            false => drop(known.insert(log, options)),
+        let limits = options.get(LogOption::RecordBytesMax).is_some();
+        let before = match options.is_empty() {
+            true => known.remove(&log),
+            false => known.insert(log, options),
+        };
+        match (before.is_some_and(|before| before.get(LogOption::RecordBytesMax).is_some()), limits) {
+            (false, true) => drop(self.limiting.fetch_add(1, Ordering::AcqRel)),
+            (true, false) => drop(self.limiting.fetch_sub(1, Ordering::AcqRel)),
+            _ => {}
         }
     }
 
@@ -134,7 +137,7 @@ impl LogSet {
 
     /// The size of its records, in bytes, to which a log is limited by an option of its own.
     pub(crate) fn record_bytes_max(&self, log: LogNumber) -> Option<u32> {
-        let limits = !log.is_none() && self.limits_records.load(Ordering::Acquire);
+        let limits = !log.is_none() && self.limiting.load(Ordering::Acquire) > 0;
         let max = limits.then(|| self.options(log).get(LogOption::RecordBytesMax)).flatten();
         max.map(|max| u32::try_from(max).unwrap_or(u32::MAX))
     }
