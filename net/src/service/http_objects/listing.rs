@@ -36,7 +36,7 @@ pub(super) struct Shown {
 /// Answers with the objects or segments of these logs.
 pub(super) fn respond(kind: Kind, logs: impl IntoIterator<Item = Shown>) -> Response<Body> {
     let listing = Listing::of(kind, logs.into_iter().collect(), ROWS_AT_A_TIME);
-    let mut response = Response::new(super::bytes::body(pieces(listing)));
+    let mut response = Response::new(super::answer::body(pieces(listing)));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response

@@ -6,9 +6,9 @@
 //! GET /v1/objects                     the objects of all logs and groups of this server, as JSON   listing.rs
 //! GET /v1/objects?log=NAME            of one of them, or of the group of a named log
 //! GET /v1/objects/ID/                 of the one with this id
-//! GET /v1/objects/ID/o/NUMBER         the bytes of one object, or a range of them                  bytes.rs, range.rs
+//! GET /v1/objects/ID/o/NUMBER         the bytes of one object, or a range of them                  objects.rs, answer.rs
 //! GET /v1/segments …                  the same lists of sealed segments
-//! GET /v1/segments/ID/NUMBER.seg      the file of one segment, or a range of it                    segments.rs, range.rs
+//! GET /v1/segments/ID/NUMBER.seg      the file of one segment, or a range of it                    segments.rs, answer.rs
 //! ```
 //!
 //! Invariants:
@@ -20,8 +20,9 @@
 //!
 //! Must not know: tokens, sockets, what is in an object or a block.
 
-mod bytes;
+mod answer;
 mod listing;
+mod objects;
 mod range;
 mod segments;
 mod web_pages;
@@ -110,7 +111,7 @@ impl Service<Request<Body>> for HttpObjects {
                             let is_head = parts.method == Method::HEAD;
                             let wanted = Wanted { headers: &parts.headers, is_head, number };
                             match kind {
-                                Kind::Objects => bytes::respond(host, log, wanted, payer).await,
+                                Kind::Objects => objects::respond(host, log, wanted, payer).await,
                                 Kind::Segments => segments::respond(host, log, wanted, payer).await,
                             }
                         }

@@ -1,30 +1,26 @@
-//! Segments: the file of a sealed segment, or a range of it, read from the server's own disk while it is sent: 4 MiB at a time.
+//! Segments: the file of a sealed segment, or a range of it, from the server's own disk.
 //!
 //! Invariants:
 //! - The tag of an answer is the checksum of all bytes of the file, every block of which was checked for it. The bytes under one tag
 //!   never change: a segment that is repaired, or is another one of the same number, has another tag.
-//! - Bytes leave once their blocks are checked, again: an answer breaks off before damage. One with the whole file has the checksum that
-//!   its tag says, or breaks off before its end.
+//! - Bytes leave once their blocks are checked, again: an answer breaks off before damage.
 //! - The file stays while it is sent, also if the log discards it meanwhile. The next request for it is answered with 404.
 //! - The checksum of a file that was not summed before is computed in a place that rests: a HEAD request costs its client nothing.
 //!
 //! Must not know: what is in a block.
 
 use super::Wanted;
-use super::bytes::{Whole, body};
+use super::answer::{Origin, Whole};
 use crate::listener::auth::methods::SEGMENTS;
 use crate::listener::auth::tokens::Payer;
-use crate::listener::stalled_calls::PaidFor;
 use crate::served::log_slot::{LogSlot, abandoned, status_of};
 use crate::service::blocking_work::{run_blocking, run_paced};
-use crate::service::store_access::{READ_BYTES_MAX, Stage, gone, pieces};
-use crate::service::zero_copy::{ahead, paid, settle};
+use crate::service::store_access::{Stage, gone};
+use crate::service::zero_copy::{Memory, ahead, settle};
 use bytes::Bytes;
-use chiplog::internal::{Crc, SealedFile};
+use chiplog::internal::SealedFile;
 use chiplog::{Error, ErrorKind, Log};
-use futures_util::stream;
 use http::Response;
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -54,17 +50,7 @@ pub(super) async fn respond(
     let access = Access { host, log, payer };
     let (file, crc32c) = access.open(number).await?;
     let whole = Whole { bytes: file.bytes(), crc32c };
-    let head = whole.select(headers, is_head);
-    let range = head.1.clone();
-    if range.is_empty() || is_head {
-        return whole.answer(head, Body::empty());
-    }
-    let sum = (range == (0..whole.bytes)).then(Crc::default);
-    let mut reading = Reading { access, file, crc32c, left: range, sum, pieces: VecDeque::new() };
-    reading.fill(Stage::New).await?;
-    let mut response = whole.answer(head, body(stream::try_unfold(reading, Reading::next)))?;
-    response.extensions_mut().insert(PaidFor);
-    Ok(response)
+    whole.respond(headers, is_head, FromDisk { access, file, crc32c }).await
 }
 
 /// The disk of one log, for one request.
@@ -150,29 +136,17 @@ impl Access {
     }
 }
 
-/// A file that is being read.
-struct Reading {
+/// A file of a segment.
+struct FromDisk {
     access: Access,
     file: Arc<SealedFile>,
     crc32c: u32,
-    left: Range<u64>,
-    /// The checksum so far, if the whole file is read.
-    sum: Option<Crc>,
-    pieces: VecDeque<Bytes>,
 }
 
-impl Reading {
-    async fn next(mut self) -> Result<Option<(Bytes, Self)>, Status> {
-        if self.pieces.is_empty() && !self.left.is_empty() {
-            self.fill(Stage::Begun).await?;
-        }
-        Ok(self.pieces.pop_front().map(|piece| (piece, self)))
-    }
-
-    /// Reads the next bytes. Memory comes before the turn at the disk, as for all readers.
-    async fn fill(&mut self, stage: Stage) -> Result<(), Status> {
-        let range = self.left.start..self.left.end.min(self.left.start + READ_BYTES_MAX);
-        let (end, count) = (range.end, (range.end - range.start) as usize);
+impl Origin for FromDisk {
+    /// Memory comes before the turn at the disk, as for all readers.
+    async fn read(&self, stage: Stage, range: Range<u64>) -> Result<(Bytes, Memory), Status> {
+        let count = (range.end - range.start) as usize;
         let (file, payer) = (self.file.clone(), self.access.payer.clone());
         let working = async move {
             let memory = ahead(&payer, count).await;
@@ -184,22 +158,19 @@ impl Reading {
         // These are exactly as many bytes, so the share suffices.
         let memory = settle(memory, read.len()).unwrap_or_default();
         self.access.host.sent_of_segments(read.len());
-        self.left.start = end;
-        self.sum = self.sum.take().map(|sum| sum.add(&read));
-        if self.left.is_empty()
-            && let Some(sum) = self.sum.take().map(Crc::sum)
-            && sum != self.crc32c
-        {
-            let what = format!(
-                "the file has another checksum, {sum:08x}, than when it was read before, {:08x}: it was changed",
-                self.crc32c
-            );
-            return Err(self.failed(&Error::new(ErrorKind::Corrupt, what)));
-        }
-        self.pieces.extend(pieces(&read).map(|piece| paid(piece, &memory)));
-        Ok(())
+        Ok((read, memory))
     }
 
+    fn differs(&self, sum: u32) -> Status {
+        let what = format!(
+            "the file has another checksum, {sum:08x}, than when it was read before, {:08x}: it was changed",
+            self.crc32c
+        );
+        self.failed(&Error::new(ErrorKind::Corrupt, what))
+    }
+}
+
+impl FromDisk {
     fn failed(&self, error: &Error) -> Status {
         tracing::warn!(%error, "a segment that was read over HTTP cannot be sent");
         self.access.status(error)
