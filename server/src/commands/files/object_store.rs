@@ -7,6 +7,7 @@ use chiplog::ErrorKind;
 use chiplog::vault::Vault;
 use chiplog_tier::{ServerVault, local_directory};
 use clap::Args;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -77,6 +78,11 @@ impl StoreAccess {
                 return Err(Failure::usage(
                     "--token-file, --token-in-plain-text and --tls-… are of a server, and the location is an object store: leave them out",
                 ));
+            }
+            if location.parse::<SocketAddr>().is_ok() {
+                return Err(Failure::usage(format!(
+                    "{location} is no location of an object store; if it is a server, write http://{location}, or https:// if it has TLS"
+                )));
             }
             return Ok(None);
         }

@@ -293,7 +293,12 @@ fn log_of(server: &ServerVault, wanted: &Wanted<'_>) -> Result<LogId> {
     if wanted.log.is_none() && (default.not_served.is_some() || !default.has_objects) {
         let (kind, why) = match &default.not_served {
             Some(why) => (ErrorKind::Unsupported, format!("the default log, {id}, is not served: {why}")),
-            None => (ErrorKind::NotFound, format!("the default log, {id}, has no object yet")),
+            None => {
+                let why = format!(
+                    "the default log, {id}, has no object yet; `chiplog backup HOST:PORT DIR` makes a backup of what is in its files"
+                );
+                (ErrorKind::NotFound, why)
+            }
         };
         let what = match &others[..] {
             [] => why,
