@@ -20,6 +20,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -116,24 +117,27 @@ class Lanes:
         # Without the CARGO_MANIFEST_DIR that cargo sets: a program that builds others would compile ring once more, and all
         # that depends on it.
         environment = os.environ | {"CARGO": CARGO}
-        # A session of its own, so that the limit ends what the program has started, too.
-        process = subprocess.Popen(
-            program.command,
-            cwd=program.home,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        self._running[process.pid] = program
-        limit = threading.Timer(LIMIT, end_session, [process.pid])
-        limit.start()
-        printed = f"     Running {shown}\n{process.stdout.read().decode(errors='replace')}"
-        _, status, used = os.wait4(process.pid, 0)
-        limit.cancel()
-        del self._running[process.pid]
-        process.returncode = os.waitstatus_to_exitcode(status)
-        process.stdout.close()
+        # A session of its own, so that what the program has started and left behind is ended, too. It would keep a pipe open.
+        with tempfile.TemporaryFile() as output:
+            process = subprocess.Popen(
+                program.command,
+                cwd=program.home,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            self._running[process.pid] = program
+            limit = threading.Timer(LIMIT, end_session, [process.pid])
+            limit.start()
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # its number stays taken
+            end_session(process.pid)
+            limit.cancel()
+            _, status, used = os.wait4(process.pid, 0)
+            del self._running[process.pid]
+            process.returncode = os.waitstatus_to_exitcode(status)
+            output.seek(0)
+            printed = f"     Running {shown}\n{output.read().decode(errors='replace')}"
         took = time.monotonic() - begun
         hangs = took >= LIMIT
         if hangs:

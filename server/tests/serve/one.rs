@@ -3,6 +3,7 @@
 use crate::harness::{Appender, PATIENCE, Server, chiplog, fed, one, run, status, wait};
 use chiplog_net::wire::proto::v1::ScrubRequest;
 use chiplog_net::wire::proto::v1::admin_client::AdminClient;
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -187,8 +188,30 @@ fn store_below_the_data_directory_is_no_obstacle_at_the_first_start() {
     assert_eq!(server.stop(), Some(0));
 }
 
+/// A `chiplog dev`, which does not outlive its test.
+struct Dev(Child);
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Dev {
+    /// Signals it, as Ctrl-C or a supervisor does.
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    /// Its status once it has ended.
+    fn ended(&mut self) -> Option<i32> {
+        wait("it ends", || self.0.try_wait().unwrap()).code()
+    }
+}
+
 /// `chiplog dev` with these arguments, and what it shows once its servers run.
-fn dev(args: &[&str]) -> (Child, serde_json::Value) {
+fn dev(args: &[&str]) -> (Dev, serde_json::Value) {
     let mut child = chiplog()
         .args(["dev", "--json"])
         .args(args)
@@ -198,17 +221,20 @@ fn dev(args: &[&str]) -> (Child, serde_json::Value) {
         .unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    (child, serde_json::from_str(&line).unwrap())
+    (Dev(child), serde_json::from_str(&line).unwrap())
 }
 
 /// Three servers in one process; no file is left.
 #[test]
 fn dev_runs_a_cluster_and_removes_its_files() {
-    let (mut child, shown) = dev(&["--port", "0"]);
+    let (mut dev, shown) = dev(&["--port", "0"]);
     let servers = shown["servers"].as_array().unwrap();
     assert_eq!(servers.len(), 3);
     let client = servers[2]["client"].as_str().unwrap();
-    let all = run(&["status", client, "--json"]).ok().json();
+    let all = wait("it is well", || {
+        let status = run(&["status", client, "--json"]);
+        (status.code == 0).then(|| status.json())
+    });
     assert_eq!(all["log_id"], shown["log_id"]);
     let replicas = all["replicas"].as_array().unwrap();
     assert!(replicas.len() == 3 && replicas.iter().all(|r| r["voter"] == true), "{all}");
@@ -219,15 +245,14 @@ fn dev_runs_a_cluster_and_removes_its_files() {
     // As `timeout` does, which signals a process and then its group.
     let begun = Instant::now();
     for _ in 0..2 {
-        let pid = rustix::process::Pid::from_child(&child);
-        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        dev.signal(Signal::INT);
     }
     let at_once = begun.elapsed() < Duration::from_secs(1);
-    let ended = wait("it ends", || child.try_wait().unwrap());
+    let ended = dev.ended();
     if !at_once {
         return; // the second one ended it
     }
-    assert_eq!(ended.code(), Some(0));
+    assert_eq!(ended, Some(0));
     assert!(!data.exists() && !data.parent().unwrap().exists());
 }
 
@@ -248,15 +273,14 @@ fn dev_keeps_a_cluster_in_a_directory() {
     let mut log_id = None;
     for round in 1..=2 {
         let data = dir.path().to_str().unwrap();
-        let (mut child, shown) = dev(&["--port", &port.to_string(), "--data", data]);
+        let (mut dev, shown) = dev(&["--port", &port.to_string(), "--data", data]);
         assert_eq!(shown["log_id"], *log_id.get_or_insert(shown["log_id"].clone()));
         let client = shown["servers"][1]["client"].as_str().unwrap();
         fed(&["append", client], "a record\n").ok();
         let read = run(&["read", client]).ok().out;
         assert_eq!(read.lines().count(), round, "{read}");
-        let pid = rustix::process::Pid::from_child(&child);
-        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-        assert_eq!(wait("it ends", || child.try_wait().unwrap()).code(), Some(0));
+        dev.signal(Signal::INT);
+        assert_eq!(dev.ended(), Some(0));
     }
 }
 
@@ -267,13 +291,12 @@ fn dev_names_the_ports_of_a_kept_cluster() {
     let data = dir.path().to_str().unwrap();
     let port = nine_ports(25_000);
     let other = port + 9;
-    let stop = |child: &mut Child| {
-        let pid = rustix::process::Pid::from_child(child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        wait("it ends", || child.try_wait().unwrap()).code()
+    let stop = |mut dev: Dev| {
+        dev.signal(Signal::TERM);
+        dev.ended()
     };
-    let (mut child, _) = dev(&["--port", &port.to_string(), "--data", data]);
-    assert_eq!(stop(&mut child), Some(0));
+    let (running, _) = dev(&["--port", &port.to_string(), "--data", data]);
+    assert_eq!(stop(running), Some(0));
     let ran = run(&["dev", "--data", data, "--port", &other.to_string()]);
     let told = format!("has the ports {port} to {}: give --port {port},", port + 8);
     assert!(ran.code == 2 && ran.err.contains(&told), "{} {}", ran.code, ran.err);
@@ -288,12 +311,14 @@ fn dev_names_the_ports_of_a_kept_cluster() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
+    let said = child.stderr.take().unwrap();
+    let waiting = Dev(child);
     let begun = Instant::now();
-    let lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let lines = BufReader::new(said).lines().map_while(Result::ok);
     let waits =
         lines.take_while(|_| begun.elapsed() < PATIENCE).find(|line| line.contains("there is no leader"));
     assert!(waits.unwrap().contains("waiting up to 60 s for the servers to be one cluster"));
-    assert_eq!(stop(&mut child), Some(0));
+    assert_eq!(stop(waiting), Some(0));
 }
 
 #[test]
@@ -379,8 +404,7 @@ fn systemd_is_notified_of_readiness_and_shutdown() {
     let mut child = server.command().arg("--init").env("NOTIFY_SOCKET", &path).spawn().unwrap();
     hear("READY=1");
     assert_ne!(run(&["status", &server.client, "--json"]).json()["log_id"], serde_json::Value::Null);
-    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM)
-        .unwrap();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     hear("STOPPING=1");
     assert_eq!(wait("it ends", || child.try_wait().unwrap()).code(), Some(0));
 }
