@@ -3,6 +3,8 @@
 //! `object_store` keeps the status of a failed request in a private type. The client below the stores is between the two, and remembers
 //! the status in the task that makes the call.
 //!
+//! Invariant: an attempt that gets no answer ends after half of its request's time limit, which grows with the bytes that it sends.
+//!
 //! Must not know: which store it serves.
 
 use crate::options::is_true;
@@ -10,7 +12,9 @@ use async_trait::async_trait;
 use chiplog::{Error, ErrorKind, Result};
 use http::StatusCode;
 use http::header::CONTENT_LENGTH;
-use object_store::client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService};
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
+};
 use object_store::{ClientConfigKey, ClientOptions};
 use reqwest::redirect::Policy;
 use rustls::client::WantsClientCert;
@@ -19,6 +23,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::timeout;
 
 /// An answer of a store that was no success.
 #[derive(Clone, Debug)]
@@ -65,7 +70,17 @@ pub(crate) fn tls(roots: RootCertStore) -> Result<ConfigBuilder<ClientConfig, Wa
     Ok(builder.with_root_certificates(roots))
 }
 
-/// The settings of every client. `timeout` is the limit of a call with all its attempts.
+/// A request has its time limit once for each of as many bytes. Objects above this size go up in parts of at least this size, if the
+/// store has parts.
+pub(crate) const PART_BYTES: u64 = 8 << 20;
+
+/// The time limit of a request that moves this many bytes: `timeout`, for each 8 MiB.
+pub(crate) fn limit(timeout: Duration, bytes: u64) -> Duration {
+    let parts = bytes.div_ceil(PART_BYTES).clamp(1, 1_000);
+    timeout.saturating_mul(parts as u32)
+}
+
+/// The settings of every client, apart from the time that an answer may take. `timeout` is the limit of a call with all its attempts.
 pub(crate) fn client_builder(tls: ClientConfig, timeout: Duration) -> reqwest::ClientBuilder {
     reqwest::Client::builder()
         .user_agent(concat!("chiplog/", env!("CARGO_PKG_VERSION")))
@@ -74,7 +89,6 @@ pub(crate) fn client_builder(tls: ClientConfig, timeout: Duration) -> reqwest::C
         .redirect(Policy::none()) // a signature or a token holds for one host
         .tcp_nodelay(true)
         .connect_timeout(CONNECT_TIMEOUT.min(timeout / 2))
-        .read_timeout(timeout / 2)
 }
 
 /// Makes the clients of a store. All of them share their connections if they have the same options.
@@ -99,22 +113,23 @@ impl Connector {
         Ok(Self { tls: tls(roots)?.with_no_client_auth(), has_roots, timeout })
     }
 
-    fn client(
-        &self,
-        options: &ClientOptions,
-    ) -> Result<reqwest::Client, Box<dyn std::error::Error + Send + Sync>> {
+    fn client(&self, options: &ClientOptions) -> Result<Client, Box<dyn std::error::Error + Send + Sync>> {
         let value = |key| options.get_config_value(&key);
         let allow_http = value(ClientConfigKey::AllowHttp).is_some_and(|text| is_true(&text));
         if !allow_http && !self.has_roots {
             return Err("this machine has no certificates of authorities: install ca-certificates, or set SSL_CERT_FILE".into());
         }
-        let mut builder = client_builder(self.tls.clone(), self.timeout).https_only(!allow_http);
-        if let Some(url) = value(ClientConfigKey::ProxyUrl) {
-            let excludes =
-                value(ClientConfigKey::ProxyExcludes).and_then(|e| reqwest::NoProxy::from_string(&e));
-            builder = builder.proxy(reqwest::Proxy::all(url)?.no_proxy(excludes));
-        }
-        Ok(builder.build()?)
+        let builder = || {
+            let mut builder = client_builder(self.tls.clone(), self.timeout).https_only(!allow_http);
+            if let Some(url) = value(ClientConfigKey::ProxyUrl) {
+                let excludes =
+                    value(ClientConfigKey::ProxyExcludes).and_then(|e| reqwest::NoProxy::from_string(&e));
+                builder = builder.proxy(reqwest::Proxy::all(url)?.no_proxy(excludes));
+            }
+            Ok::<_, reqwest::Error>(builder)
+        };
+        let general = builder()?.read_timeout(self.timeout / 2).build()?;
+        Ok(Client { general, uploads: builder()?.build()?, timeout: self.timeout })
     }
 }
 
@@ -123,12 +138,30 @@ impl HttpConnector for Connector {
         let client = self.client(options);
         let client =
             client.map_err(|source| object_store::Error::Generic { store: "HTTP client", source })?;
-        Ok(HttpClient::new(Client(client)))
+        Ok(HttpClient::new(client))
     }
 }
 
+/// The clients below one store.
 #[derive(Debug)]
-struct Client(reqwest::Client);
+struct Client {
+    general: reqwest::Client,
+    /// For large bodies: the time-out of the other counts while a body goes up, whatever its size.
+    uploads: reqwest::Client,
+    timeout: Duration,
+}
+
+impl Client {
+    async fn send(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let bytes = request.body().content_length() as u64;
+        if bytes <= PART_BYTES {
+            return self.general.call(request).await;
+        }
+        let limit = limit(self.timeout, bytes) / 2;
+        let answer = timeout(limit, self.uploads.call(request)).await;
+        answer.unwrap_or_else(|elapsed| Err(HttpError::new(HttpErrorKind::Timeout, elapsed)))
+    }
+}
 
 /// The body of a refusal is read up to this size. Stores send less than 1 KiB.
 const REFUSAL_BYTES_MAX: u64 = 64 << 10;
@@ -137,7 +170,7 @@ const REFUSAL_BYTES_MAX: u64 = 64 << 10;
 impl HttpService for Client {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         remember(None);
-        let response = self.0.call(request).await?;
+        let response = self.send(request).await?;
         if response.status().is_success() {
             return Ok(response);
         }
@@ -157,5 +190,18 @@ impl HttpService for Client {
             remember(Some(Refusal { status, code: code.to_owned() }));
         }
         Ok(HttpResponse::from_parts(parts, body.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_grow_with_the_bytes() {
+        let second = Duration::from_secs(1);
+        for (bytes, seconds) in [(0, 1), (8 << 20, 1), ((8 << 20) + 1, 2), (64 << 20, 8), (u64::MAX, 1_000)] {
+            assert_eq!(limit(second, bytes), second * seconds);
+        }
     }
 }

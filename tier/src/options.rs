@@ -41,8 +41,9 @@ options! {
         /// Whether the endpoint may be plain `http://`, which shows objects to the network; default: no.
         pub allow_http: bool,
         /// The time limit of a request with all its attempts, default 30 s, 50 ms to 1 h. A larger call has this for each
-        /// 8 MiB, a list for each page. An attempt to which the store answers nothing for half of it is given up, also while
-        /// bytes go up: with the default, uploads of large objects need 2.5 MB/s. Set more on a slower link.
+        /// 8 MiB, a list for each page. An attempt to which the store answers nothing for half of it, for each 8 MiB that it
+        /// sends, is given up, also while bytes go up: with the default, uploads of large objects need 2.5 MB/s, because four
+        /// parts go up at a time. Set more on a slower link.
         pub timeout: Duration,
         /// How often a failed request is made again within the time limit, default 8, up to 100. The waits between begin
         /// with 100 ms and grow to 5 s, with jitter.

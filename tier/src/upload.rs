@@ -3,16 +3,13 @@
 //! Invariant: an upload that fails is aborted, and the failure that caused it is the one that is returned.
 
 use crate::call::Call;
+use crate::http::PART_BYTES;
 use bytes::Bytes;
-use chiplog::Result;
+use chiplog::{Error, ErrorKind, Result};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt, PutPayload};
 use std::sync::Arc;
-
-/// The size up to which an object goes up in one request, and of each part above that. All parts but the last have one size:
-/// some stores insist on it.
-pub(crate) const PART_BYTES: u64 = 8 << 20;
 
 /// Parts of one object that go up at a time.
 const PARTS_AT_ONCE: usize = 4;
@@ -42,11 +39,18 @@ async fn send(mut upload: Box<dyn MultipartUpload>, pieces: &[Bytes], call: &Cal
         Ok(()) => call.run(upload.complete()).await.map(|_| ()),
         Err(error) => Err(error),
     };
-    if done.is_err() {
-        // The first failure is what the caller has to know. A rule of the bucket removes what stays.
-        let _ = call.run(upload.abort()).await;
+    match done {
+        Ok(()) => Ok(()),
+        // The upload is no more: it was completed, and the answer lost; or a rule of the bucket has removed it. There is a bucket.
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(Error::with_source(ErrorKind::Unavailable, format!("{error}; try again"), &error))
+        }
+        Err(error) => {
+            // The first failure is what the caller has to know. A rule of the bucket removes what stays.
+            let _ = call.run(upload.abort()).await;
+            Err(error)
+        }
     }
-    done
 }
 
 /// Divides pieces into parts, without a copy.
@@ -72,7 +76,7 @@ fn parts(pieces: &[Bytes]) -> Vec<PutPayload> {
     parts
 }
 
-/// The size of the parts of an object of this size.
+/// The size of the parts of an object of this size. All parts but the last have one size: some stores insist on it.
 pub(crate) fn part_bytes(total: u64) -> u64 {
     let least = total.div_ceil(PARTS_MAX).next_multiple_of(1 << 20);
     least.max(PART_BYTES)
@@ -82,7 +86,6 @@ pub(crate) fn part_bytes(total: u64) -> u64 {
 mod tests {
     use super::*;
     use async_trait::async_trait;
-    use chiplog::ErrorKind;
     use object_store::memory::InMemory;
     use object_store::{PutResult, UploadPart};
     use std::sync::atomic::{AtomicUsize, Ordering};

@@ -5,12 +5,13 @@
 //! Must not know: raft, segments.
 
 use crate::call::Call;
+use crate::http::{PART_BYTES, limit};
 use crate::location::Location;
 use crate::options::VaultOptions;
 use crate::pieces::together;
 use crate::runtime::Runtime;
 use crate::store::{self, Store};
-use crate::upload::{PART_BYTES, part_bytes, upload_in_parts};
+use crate::upload::{part_bytes, upload_in_parts};
 use bytes::Bytes;
 use chiplog::vault::{ObjectInfo, Vault, check_name, check_prefix, check_range};
 use chiplog::{Error, ErrorKind, Result, Timestamp};
@@ -245,12 +246,6 @@ impl fmt::Debug for ObjectVault {
     }
 }
 
-/// The time limit of a request: the option, for each 8 MiB.
-fn limit(timeout: Duration, bytes: u64) -> Duration {
-    let parts = bytes.div_ceil(PART_BYTES).clamp(1, 1_000);
-    timeout.saturating_mul(parts as u32)
-}
-
 /// Where no object can be missing, `NotFound` means that the bucket is.
 fn no_object_meant(error: Error) -> Error {
     if error.kind() != ErrorKind::NotFound {
@@ -426,17 +421,4 @@ async fn holds(
         at = end;
     }
     Ok(Some(true))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn limits_grow_with_the_bytes() {
-        let second = Duration::from_secs(1);
-        for (bytes, seconds) in [(0, 1), (8 << 20, 1), ((8 << 20) + 1, 2), (64 << 20, 8), (u64::MAX, 1_000)] {
-            assert_eq!(limit(second, bytes), second * seconds);
-        }
-    }
 }

@@ -54,6 +54,7 @@ impl Server {
         });
         let tls = tls_with(authority.as_deref(), identity.as_ref(), is_secret)?;
         let client = client_builder(tls, timeout)
+            .read_timeout(timeout / 2)
             .no_proxy()
             .build()
             .map_err(|e| Error::with_cause(ErrorKind::Io, format!("cannot set up HTTP: {e}"), e))?;

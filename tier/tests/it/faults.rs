@@ -6,6 +6,7 @@ use chiplog::vault::Vault;
 use chiplog::{Error, ErrorKind};
 use std::error::Error as _;
 use std::sync::Mutex;
+use std::thread;
 use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(20);
@@ -47,6 +48,38 @@ fn overloaded_store_is_asked_again() {
         assert_eq!(vault.size("o/7").unwrap(), Some(10));
         assert_eq!(server.lines().len(), 6);
     }
+}
+
+/// A request with a large body was given up after the time that one of 8 MiB has, so objects on a slow link were never stored.
+#[test]
+fn large_body_has_more_time() {
+    let server = ScriptedServer::start(|_, _| {
+        thread::sleep(Duration::from_millis(900));
+        Answer::put()
+    });
+    let vault = server.vault(Duration::from_secs(1), 0);
+    let mebibyte = Bytes::from(vec![7; 1 << 20]);
+    assert!(vault.create_of("o/7", &vec![mebibyte; 64]).unwrap());
+    assert_eq!(server.lines(), ["PUT /bucket/p/o/7"]);
+    is_unavailable(&vault.create("o/7", "x".into()).unwrap_err()); // of a small one it is silence
+}
+
+/// The last answer was lost, and the store does not know the completed upload any more. That was taken for a missing bucket.
+#[test]
+fn lost_answer_to_the_end_of_an_upload_is_no_missing_bucket() {
+    const UPLOAD: &[u8] =
+        b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>";
+    let server = ScriptedServer::start(|_, request| match &*request.method {
+        "POST" if request.target.contains("uploads") => {
+            Answer::Http(200, "Content-Type: application/xml\r\n", UPLOAD.to_vec())
+        }
+        "PUT" => Answer::put(),
+        _ => Answer::code(404, "NoSuchUpload"),
+    });
+    let vault = server.vault(LONG, 2);
+    let error = vault.put("o/7", &vec![Bytes::from(vec![7; 1 << 20]); 9]).unwrap_err();
+    is_unavailable(&error);
+    assert!(!error.to_string().contains("make the bucket"), "{error}");
 }
 
 #[test]
