@@ -14,6 +14,7 @@
 //! - nothing in a cached file is trusted: its blocks and batches are checked like those of a segment. Where a check fails, the
 //!   file leaves the cache, so that the next reader fetches it again.
 //!
+//! Once the log is closed none of its cached files has a name, also those that readers make then: the directory can be another handle's.
 //! The files are removed when the log is opened: they have no record of what is in them. Objects that are kept whole have a name of
 //! their own, and stay: see `cache/whole.rs`.
 //!
@@ -34,7 +35,7 @@ use crate::types::LogId;
 use crate::vault::Vault;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -292,14 +293,12 @@ impl ObjectCache {
         if file.discarded.swap(true, Ordering::Relaxed) {
             return;
         }
-        if file.is_kept.load(Ordering::Relaxed) {
-            if files.is_closed {
-                return;
-            }
-        } else {
+        if !file.is_kept.load(Ordering::Relaxed) {
             self.bytes.fetch_sub(file.held.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        remove(&*self.disk, &file.file_name());
+        if !files.is_closed {
+            remove(&*self.disk, &file.file_name());
+        }
     }
 }
 
@@ -312,9 +311,7 @@ fn remove(disk: &dyn Disk, name: &str) {
 impl Drop for ObjectCache {
     fn drop(&mut self) {
         self.fetchers.stop();
-        for file in lock(&self.files).recent.drain(..) {
-            let _ = self.disk.remove(&file.file_name());
-        }
+        self.close();
     }
 }
 
@@ -362,23 +359,34 @@ impl ObjectFile {
         bytes: usize,
         chunk_bytes: usize,
     ) -> Result<Self> {
-        // A name of its own: a file of the same object may be about to lose its.
-        let made = cache.made.fetch_add(1, Ordering::Relaxed);
-        let file_name = format!("{number:020}-{made}{SUFFIX}");
-        let path = cache.disk.path().join(&file_name);
-        let io = |e| Error::io("make", &path, e);
-        let file = cache.write_with_room(Some(files), None, || {
-            let file = cache.disk.create(&file_name)?;
-            // The whole length, almost without space: what is not fetched takes none.
-            match file.write_at(bytes as u64 - 1, &[IoSlice::new(&[0])]) {
-                Ok(()) => Ok(file),
-                Err(error) => {
-                    remove(&*cache.disk, &file_name);
-                    Err(error)
+        let (file_name, file) = loop {
+            // A name of its own: a file of the same object may be about to lose its.
+            let made = cache.made.fetch_add(1, Ordering::Relaxed);
+            let file_name = format!("{number:020}-{made}{SUFFIX}");
+            let file = cache.write_with_room(Some(files), None, || {
+                let file = cache.disk.create(&file_name)?;
+                // The whole length, almost without space: what is not fetched takes none.
+                match file.write_at(bytes as u64 - 1, &[IoSlice::new(&[0])]) {
+                    Ok(()) => Ok(file),
+                    Err(error) => {
+                        remove(&*cache.disk, &file_name);
+                        Err(error)
+                    }
+                }
+            });
+            match file {
+                // Of a reader that has outlived its handle of this directory.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                file => {
+                    let path = || cache.disk.path().join(&file_name);
+                    let file = file.map_err(|e| Error::io("make", &path(), e))?;
+                    break (file_name, file);
                 }
             }
-        });
-        let file = file.map_err(io)?;
+        };
+        if files.is_closed {
+            remove(&*cache.disk, &file_name);
+        }
         Ok(Self::of(cache, (owner, number), (file_name, file), bytes, (chunk_bytes, ABSENT)))
     }
 
@@ -673,5 +681,34 @@ mod tests {
         assert_eq!(gets.load(Ordering::SeqCst), 1, "all of them waited for the one");
         vault.set(|_, _| Ok(()));
         read().unwrap();
+    }
+
+    /// A reader that outlived its handle took the files of the next handle of the directory away, or was in their way.
+    #[test]
+    fn closed_cache_leaves_the_directory_to_the_next_one() {
+        let vault: Arc<dyn Vault> = Arc::new(MemoryVault::default());
+        let disk = Arc::new(SimDisk::default());
+        let names = || -> Vec<String> {
+            disk.list().unwrap().into_iter().filter(|name| name.ends_with(SUFFIX)).collect()
+        };
+        let make = || Arc::new(ObjectCache::new(vault.clone(), disk.clone(), false, 64 << 20, false));
+        let open =
+            |cache: &Arc<ObjectCache>, number| cache.open(LOG, number, CHUNK_BYTES, CHUNK_BYTES).unwrap();
+        let first = make();
+        let _read = open(&first, 7);
+        first.close();
+        assert_eq!(names(), [""; 0]);
+        let second = make();
+        let _read = open(&second, 7);
+        let seven = names();
+        assert_eq!(seven.len(), 1);
+        // The names that the first one has in mind for these are taken.
+        let _read = (open(&first, 8), open(&second, 8), open(&first, 9), open(&second, 9));
+        assert_eq!(names().len(), 3);
+        drop(first);
+        assert_eq!(names().len(), 3);
+        assert!(names().contains(&seven[0]));
+        drop(second);
+        assert_eq!(names(), [""; 0]);
     }
 }

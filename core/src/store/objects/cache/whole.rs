@@ -247,9 +247,13 @@ impl ObjectCache {
         kept.iter().filter(|kept| !kept.is_whole).for_each(|kept| self.let_go(kept.number));
     }
 
-    /// The log is closed: from now on no file of an object that is kept is made, moved or removed.
+    /// The log is closed: its cached files lose their names, and from now on no file of an object that is kept is made, moved or removed.
     pub(crate) fn close(&self) {
-        lock(&self.files).is_closed = true;
+        let mut files = lock(&self.files);
+        if !std::mem::replace(&mut files.is_closed, true) {
+            files.recent.iter().for_each(|file| remove(&*self.disk, &file.file_name()));
+        }
+        drop(files);
         self.closing.notify_all();
     }
 
