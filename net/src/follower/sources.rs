@@ -14,7 +14,7 @@
 
 use crate::client::ClientOptions;
 use crate::client::Shown;
-use crate::client::cluster::discovery::{Answer, Servers};
+use crate::client::cluster::discovery::{Answer, Servers, leads};
 use crate::wire::ids::from_hex;
 use crate::wire::proto::v1::{InfoRequest, ServerInfoResponse};
 use crate::wire::protocol::{FEATURE_FOLLOW, FEATURE_FOLLOW_LOG, PROTOCOL};
@@ -64,6 +64,14 @@ pub(super) struct ExistingCopy {
 struct Candidate {
     address: String,
     info: ServerInfoResponse,
+}
+
+/// Leaves out servers that have another log of the name than its leader: one that lags behind can still have a deleted log.
+fn leave_deleted(found: &mut Vec<Candidate>) {
+    let led = found.iter().find(|candidate| leads(&candidate.info));
+    if let Some(log_id) = led.map(|candidate| candidate.info.log_id.clone()) {
+        found.retain(|candidate| candidate.info.log_id == log_id);
+    }
 }
 
 type Rank = [bool; 5];
@@ -183,6 +191,9 @@ impl Sources {
             }
         }
         self.missing = is_missing.then(|| self.missing.unwrap_or_else(Instant::now));
+        if copy.is_none() {
+            leave_deleted(&mut found);
+        }
         self.learn(&found);
         fastrand::shuffle(&mut found);
         let best = found.into_iter().min_by_key(|answer| self.rank(answer, copy.is_none()));
@@ -196,9 +207,8 @@ impl Sources {
     /// records than the log (counts for a `new` copy), is in another zone, leads.
     fn rank(&self, Candidate { address, info }: &Candidate, new: bool) -> Rank {
         let far = !self.zone.is_empty() && info.zone != self.zone;
-        let leads = info.servers.iter().any(|s| s.leader && s.node == info.node);
         let failed = self.failed.contains_key(address);
-        [self.without.contains(address), failed, new && info.follows, far, leads]
+        [self.without.contains(address), failed, new && info.follows, far, leads(info)]
     }
 
     /// Checks a server's answer: whether the server can be used.
@@ -316,7 +326,25 @@ impl Sources {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::proto::v1::Server;
     use crate::wire::protocol::FEATURE_FOLLOW_PLACES;
+
+    /// A new copy was made of the deleted log, from a server that lagged behind, and ended as soon as that server had caught up.
+    #[test]
+    fn new_copy_is_of_the_log_that_the_leader_has() {
+        let candidate = |node: u64, log_id: &str| {
+            let servers = (1..=3).map(|n| Server { node: n, leader: n == 2, ..Server::default() }).collect();
+            let info = ServerInfoResponse { node, log_id: log_id.into(), servers, ..Default::default() };
+            Candidate { address: format!("{node}:1"), info }
+        };
+        let left = |found: &[(u64, &str)]| {
+            let mut found = found.iter().map(|(node, log_id)| candidate(*node, log_id)).collect();
+            leave_deleted(&mut found);
+            found.into_iter().map(|candidate| candidate.info.node).collect::<Vec<_>>()
+        };
+        assert_eq!(left(&[(1, "old"), (2, "new"), (3, "new")]), [2, 3]);
+        assert_eq!(left(&[(1, "old"), (3, "new")]), [1, 3], "nothing says which is the newer one");
+    }
 
     /// A server that failed is avoided for a while. While one server fed it, a copy did not notice the end of that
     /// time. It stayed with that server for good, whatever the server lacked.

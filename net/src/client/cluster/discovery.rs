@@ -170,6 +170,17 @@ impl From<Error> for Unfound {
     }
 }
 
+/// Whether the server leads the log about which it answers.
+pub(crate) fn leads(info: &ServerInfoResponse) -> bool {
+    info.servers.iter().any(|server| server.leader && server.node == info.node)
+}
+
+/// Moves the answers of leaders to the end, from where they are judged: the first one that is judged decides which log it is, if a name has
+/// another one now. A server that lags behind can still answer with a deleted one.
+fn leaders_last(answers: &mut [Answer]) {
+    answers.sort_by_key(|answer| answer.info.as_ref().ok().map(|info| (leads(info), info.term)));
+}
+
 /// Removes the answers of servers that have another log than the chosen one.
 fn leave_usurpers(answers: &mut Vec<Answer>, name: &str) {
     let has_log = |info: &ServerInfoResponse| name.is_empty() || info.logs.iter().any(|log| log == name);
@@ -448,6 +459,7 @@ impl Servers {
                 answers.push(answer);
             }
             leave_usurpers(&mut answers, &self.options.log);
+            leaders_last(&mut answers);
         }
         let hopeless = !answers.is_empty() && answers.iter().all(|answer| answer.hopeless);
         loop {
@@ -562,7 +574,7 @@ impl Servers {
             let what = format!("{address} has no log {log:?}");
             return Err(Error::new(ErrorKind::NotFound, what));
         }
-        let leads = info.servers.is_empty() || info.servers.iter().any(|s| s.leader && s.node == info.node);
+        let leads = info.servers.is_empty() || leads(&info);
         let mut known = self.known();
         if known.log_id.is_empty() {
             known.log_id.clone_from(&info.log_id); // empty if the server is older
@@ -669,5 +681,32 @@ impl Servers {
     /// The connections, which another log of the same servers shares.
     pub(crate) fn connections(&self) -> &Arc<Connections> {
         &self.connections
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The last server that answered decided. If it lagged behind, the client was tied to a deleted log for its whole life.
+    #[test]
+    fn leader_says_which_log_has_the_name() {
+        let answer = |node: u64, log_id: &str, leader: u64| {
+            let servers =
+                (1..=3).map(|n| Server { node: n, leader: n == leader, ..Server::default() }).collect();
+            let info = ServerInfoResponse { node, log_id: log_id.into(), servers, ..Default::default() };
+            Answer { address: format!("{node}:1"), info: Ok(info), hopeless: false }
+        };
+        let lost = || {
+            let error = Error::new(ErrorKind::Unavailable, "no answer");
+            Answer { address: "4:1".to_owned(), info: Err(error), hopeless: false }
+        };
+        let mut answers = vec![answer(1, "new", 1), answer(2, "new", 1), lost(), answer(3, "old", 2)];
+        for _ in 0..answers.len() {
+            leaders_last(&mut answers);
+            let first = answers.last().and_then(|answer| answer.info.as_ref().ok());
+            assert_eq!(first.map(|info| &*info.log_id), Some("new"));
+            answers.rotate_left(1);
+        }
     }
 }
