@@ -16,10 +16,11 @@ use chiplog_net::wire::address::Address;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
-use tokio::runtime::Handle;
 
 /// The time limit of one server's answer about a group.
-const VIEW_TIMEOUT: Duration = Duration::from_secs(2);
+const VIEW_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long that server waits for a majority: less, so that it answers in time even if there is none.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often the leader of a group that was moved is asked whether this server is still a member.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// A directory whose group was moved is renamed to this extension, and a number, before its files are removed.
@@ -65,7 +66,7 @@ impl Groups {
         }
         let is_confirmed = replica.role() == Role::Leader;
         if is_confirmed {
-            replica.barrier(VIEW_TIMEOUT)?;
+            replica.barrier(CONFIRM_TIMEOUT)?;
         }
         let mut view = GroupView::of(&replica);
         view.leads &= is_confirmed; // no majority has confirmed one that was elected since
@@ -91,6 +92,9 @@ impl Groups {
         let (place, members) = (logs.group_place(group)?, default.status().replica);
         let is_asked = |m: &&Member| m.node != members.node && (place.is_empty() || place.contains(&m.node));
         let mut left: Vec<&Member> = members.members.iter().filter(is_asked).collect();
+        // The last one comes first: the leader, if a replica here knows it.
+        let leader = logs.group(group).ok().and_then(|replica| replica.leader());
+        left.sort_by_key(|server| Some(server.node) == leader);
         let mut last = unavailable("no other server runs it");
         while let Some(server) = left.pop() {
             match self.ask_view(server, group, id, of) {
@@ -122,7 +126,7 @@ impl Groups {
     ) -> chiplog::Result<GroupView> {
         let address = address_of(server)?;
         let on = GroupOn { node: server.node, address: &address.peer, group: group + 1, log };
-        Handle::current().block_on(self.inner.transport.ask_view(on, of, VIEW_TIMEOUT))
+        self.ask(server.node, VIEW_TIMEOUT, self.inner.transport.ask_view(on, of, VIEW_TIMEOUT))
     }
 
     /// Closes and removes the replicas here whose groups were moved to other servers, once the groups do without them.
