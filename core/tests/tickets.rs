@@ -5,7 +5,7 @@
 use chiplog::{BatchBuilder, ErrorKind, Index, Log, Options, Result, Ticket};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Barrier, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -147,6 +147,28 @@ fn last_handle_can_be_closed_or_dropped_by_a_callback() -> Test {
         };
         assert_eq!(log.read(last)?.data, &b"the last record"[..]);
     }
+    Ok(())
+}
+
+/// Each of two callbacks dropped the last handle of the other one's log, and waited for its threads: for ever.
+#[test]
+fn callbacks_of_two_logs_may_drop_each_other_s_last_handle() -> Test {
+    let ((_one, one), (_two, two)) = (open()?, open()?);
+    let (sender, receiver) = mpsc::channel();
+    let all = Arc::new(Barrier::new(3));
+    for (own, other) in [(one.clone(), two.clone()), (two.clone(), one.clone())] {
+        let (sender, all) = (sender.clone(), all.clone());
+        on_writer_thread(own, move |own| {
+            drop(own);
+            all.wait();
+            drop(other); // the last one
+            sender.send(()).expect("receiver lives");
+        });
+    }
+    drop((one, two));
+    all.wait();
+    receiver.recv_timeout(LONG)?;
+    receiver.recv_timeout(LONG)?;
     Ok(())
 }
 

@@ -24,6 +24,11 @@ pub(crate) fn is_writer_of<Q>(queue: &Arc<Q>) -> bool {
     WRITES.get() == Arc::as_ptr(queue).addr()
 }
 
+/// Whether this is a writer thread of any log.
+pub(crate) fn is_writer() -> bool {
+    WRITES.get() != 0
+}
+
 /// Starts the thread that takes from `queue` and does the work of the log at `path`.
 ///
 /// # Errors

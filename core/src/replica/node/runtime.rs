@@ -30,7 +30,7 @@ use crate::replica::queue::proposals::ProposalQueue;
 use crate::replica::repair::offline::{Begun, Repairing};
 use crate::store::allocator::Allocator;
 use crate::store::helper::Share;
-use crate::sync::threads::{is_writer_of, spawn, spawn_writer};
+use crate::sync::threads::{is_writer, is_writer_of, spawn, spawn_writer};
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -190,6 +190,11 @@ impl Drop for Runtime {
         if self.fork.is_child() {
             // The threads and the queue's contents belong to the parent.
             std::mem::forget(std::mem::take(&mut self.threads));
+            return;
+        }
+        if is_writer() {
+            // In a callback of another log, which would stand still meanwhile; and two of them could wait for each other.
+            self.begin_close();
             return;
         }
         self.close();
