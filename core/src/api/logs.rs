@@ -416,7 +416,7 @@ impl Logs {
     /// # Errors
     /// As [`Logs::seal`]. `NotFound`, too, if the name is that of another log.
     pub fn seal_log(&self, name: &str, id: Option<LogId>) -> Result<()> {
-        let CatalogueEntry { number, group, .. } = meant(name, self.entry(name)?, id)?;
+        let CatalogueEntry { number, group, .. } = self.entry_confirmed(name, id)?;
         let seal = Command::Log(LogCommand::Seal { log: number });
         self.group(group)?.command(seal).map(drop)
     }

@@ -177,11 +177,19 @@ impl Logs {
     /// valid. The name can be created again: that is another log, with another number.
     ///
     /// # Errors
-    /// `NotFound`. Those of [`Log::append`]; it is safe to retry.
+    /// `NotFound`. `Unavailable`: it is deleted, and its group, which does not run here, has yet to drop its records. Those of
+    /// [`Log::append`]; it is safe to retry.
     pub fn delete(&self, name: &str) -> Result<()> {
         let CatalogueEntry { number, id, group, .. } = self.remove_entry(name, None)?;
-        match drop_in(&self.group(group)?, number) {
-            // It is deleted. The leader of its group drops its records.
+        // It is deleted. The leader of its group drops its records.
+        let Ok(running) = self.group(group) else {
+            let what = format!(
+                "log {name:?} is deleted, and group {group} has yet to drop its records; it does not run here, so the leader there does that, \
+                 and no answer says when"
+            );
+            return Err(Error::new(ErrorKind::Unavailable, what));
+        };
+        match drop_in(&running, number) {
             Err(error) if error.kind() == ErrorKind::NotLeader => self.await_dropped(id, CONFIRM_TIMEOUT),
             dropped => dropped,
         }
@@ -198,7 +206,7 @@ impl Logs {
 
     /// The entry of a name. A majority confirms it, or that there is none, unless it is that of the log with this id: a
     /// new leader can lack the newest records until its first one is committed, and know an older log of this name.
-    fn entry_confirmed(&self, name: &str, id: Option<LogId>) -> Result<CatalogueEntry> {
+    pub(super) fn entry_confirmed(&self, name: &str, id: Option<LogId>) -> Result<CatalogueEntry> {
         match self.entry(name) {
             Ok(entry) if id == Some(entry.id) => return Ok(entry),
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
