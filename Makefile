@@ -176,7 +176,7 @@ attacks: ## what well-behaved clients get beside each attack, compared with what
 	$(LOAD) attacks --json-file target/attacks.json $(ATTACKS_FLAGS)
 
 MINUTES ?= 30
-soak: ## three servers under load and faults: nothing lost, memory and descriptors flat: text, and target/soak.json. MINUTES=, SOAK_FLAGS="--objects --seed 7"
+soak: ## three servers under load and faults: nothing lost, memory and descriptors flat: text, and target/soak.json. MINUTES=, SOAK_FLAGS="--objects --durability object --seed 7"
 	$(LOAD) soak --minutes $(MINUTES) --json-file target/soak.json $(SOAK_FLAGS)
 
 # Continues where it stopped; known results are in tools/mutants.json.

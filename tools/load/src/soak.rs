@@ -16,7 +16,7 @@ use clap::Args;
 use clients::Shared;
 use faults::Faults;
 use judge::{Judge, Tally};
-use objects::Stored;
+use objects::{Durability, Stored};
 use samples::{Course, Point, courses};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -48,6 +48,9 @@ pub(crate) struct Options {
     /// Keep older records in an object store, a directory; in the end all servers are destroyed, and the log comes back from it
     #[arg(long)]
     objects: bool,
+    /// With --objects: where a record is before its append is acknowledged
+    #[arg(long, value_name = "CLASS", value_enum, default_value_t, requires = "objects")]
+    durability: Durability,
     #[command(flatten)]
     common: Common,
 }
@@ -57,6 +60,7 @@ struct Report {
     minutes: f64,
     rate: f64,
     seed: u64,
+    durability: Durability,
     #[serde(flatten)]
     tally: Tally,
     read_in_parts: u64,
@@ -87,7 +91,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             .map(str::to_owned)
             .into();
     let store = options.objects.then(|| dir.path.join("store"));
-    settings.extend(store.iter().flat_map(|store| objects::settings(store)));
+    settings.extend(store.iter().flat_map(|store| objects::settings(store, options.durability)));
     settings.extend(options.common.set.iter().cloned());
     if let Some(store) = &store {
         fs::create_dir_all(store).with_context(|| format!("making {}", store.display()))?;
@@ -168,6 +172,7 @@ fn soak(
             minutes: options.minutes,
             rate: options.rate,
             seed,
+            durability: options.durability,
             tally: shared.judge.tally(),
             read_in_parts: shared.parts.load(Ordering::Relaxed),
             read_from_copy,

@@ -26,9 +26,15 @@ fn json(output: &Output) -> serde_json::Value {
 #[test]
 fn soak_keeps_every_promise() {
     let dir = tempfile::tempdir().unwrap();
-    let output = run(dir.path(), &["soak", "--minutes", "0.2", "--rate", "300", "--seed", "3"]);
+    // With objects and their slices there is more to keep than without.
+    let class = ["--objects", "--durability", "object"];
+    let output = run(
+        dir.path(),
+        &[&["soak", "--minutes", "0.2", "--rate", "300", "--seed", "3"], &class[..]].concat(),
+    );
     let report = json(&output);
     assert!(output.status.success(), "{report}");
+    assert!(report["stored"]["restored"].as_u64() > Some(0), "{report}");
     assert_eq!(report["broken"], serde_json::Value::Null);
     assert_eq!(report["acknowledged"], report["read"]);
     assert!(report["acknowledged"].as_u64() > Some(100), "{report}");

@@ -6,6 +6,7 @@ use super::clients::Shared;
 use crate::servers::{PATIENCE, Servers};
 use anyhow::{Context, Result, ensure};
 use chiplog::Index;
+use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::Value;
 use std::fs;
@@ -22,6 +23,29 @@ const SETTINGS: [&str; 5] = [
     "objects.object_delete_delay_seconds=5",
 ];
 
+/// Where a record is before its append is acknowledged.
+#[derive(Clone, Copy, Debug, Default, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Durability {
+    /// On the disks of a majority of the servers.
+    #[default]
+    Majority,
+    /// Such an append is in the object store soon after, too, in a slice.
+    MajoritySlices,
+    /// In the object store; the servers replicate references to it.
+    Object,
+}
+
+impl Durability {
+    fn settings(self) -> &'static [&'static str] {
+        match self {
+            Self::Majority => &[],
+            Self::MajoritySlices => &["objects.slice_interval_millis=50"],
+            Self::Object => &["objects.slice_interval_millis=50", "objects.payload_slices=true"],
+        }
+    }
+}
+
 /// The contents of the object store in the end.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Stored {
@@ -32,9 +56,10 @@ pub(crate) struct Stored {
     pub(crate) restored: u64,
 }
 
-pub(crate) fn settings(store: &Path) -> Vec<String> {
+pub(crate) fn settings(store: &Path, durability: Durability) -> Vec<String> {
     let place = format!("object_store={}", store.display());
-    SETTINGS.into_iter().map(str::to_owned).chain([place]).collect()
+    let settings = SETTINGS.iter().chain(durability.settings());
+    settings.map(|setting| (*setting).to_owned()).chain([place]).collect()
 }
 
 /// After all appends have ended, with all replicas alike: destroys the servers. `last` is the last record, and `whole` the
