@@ -12,9 +12,9 @@ use crate::workload::{self, Outcome};
 use anyhow::{Context, Result, ensure};
 use bucket::Bucket;
 use bytes::Bytes;
-use chiplog::Index;
-use chiplog::backup::{Backup, RestoreOptions};
+use chiplog::backup::{Backup, Branch, BranchOptions, RestoreOptions};
 use chiplog::vault::Vault;
+use chiplog::{Index, LogId};
 use chiplog_tier::{ObjectVault, VaultOptions};
 use std::cell::RefCell;
 use std::fs::File;
@@ -169,8 +169,17 @@ fn empty(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes a log of its objects alone, beside bare downloads: rates in bytes of objects a second, by round.
-pub(crate) fn restores(bench: &Bench, bytes: u64, record_bytes: usize) -> Result<(Vec<f64>, Vec<f64>)> {
+/// How fast logs are made of objects alone, by round.
+pub(crate) struct Restores {
+    /// A log with all records in its own files, and a bare download beside it: bytes of objects a second.
+    pub(crate) rates: Vec<f64>,
+    pub(crate) limits: Vec<f64>,
+    /// A branch, until it has taken an append, and its first record was read.
+    pub(crate) branch_seconds: Vec<f64>,
+}
+
+/// Makes a log of its objects alone, beside bare downloads, and branches.
+pub(crate) fn restores(bench: &Bench, bytes: u64, record_bytes: usize) -> Result<Restores> {
     let (_bucket, vault) = bucket(bench)?;
     let options = options().vault(vault.clone()).object_bytes(OBJECT_BYTES);
     let log = ScratchLog::create(bench.dir(), "log-tier", options)?;
@@ -184,7 +193,7 @@ pub(crate) fn restores(bench: &Bench, bytes: u64, record_bytes: usize) -> Result
     drop(log);
     let objects: u64 = vault.list("")?.iter().map(|object| object.bytes).sum();
     let [fetched, restored, bare] = ["fetched", "restored", "bare"].map(|name| bench.dir().join(name));
-    let rates = interleave(
+    let (rates, limits) = interleave(
         bench.rounds,
         || {
             empty(&fetched)?;
@@ -198,10 +207,26 @@ pub(crate) fn restores(bench: &Bench, bytes: u64, record_bytes: usize) -> Result
         },
         || download(&*vault, &bare),
     )?;
+    let mut branch_seconds = Vec::new();
+    for _ in 0..bench.rounds {
+        empty(&restored)?;
+        branch_seconds.push(timed(|| branch(&vault, id, &restored, last))?.1.as_secs_f64());
+    }
     for path in [&fetched, &restored, &bare] {
         empty(path)?;
     }
-    Ok(rates)
+    Ok(Restores { rates, limits, branch_seconds })
+}
+
+/// Makes a branch of a log with the records up to `last`, and uses it.
+fn branch(vault: &Arc<dyn Vault>, log: LogId, dir: &Path, last: Index) -> Result<()> {
+    Branch::make(&**vault, log, dir, &BranchOptions::default())?;
+    let branch = chiplog::Log::open(dir, options().vault(vault.clone()))?;
+    let next = branch.append(b"of the branch")?;
+    ensure!(next == last.next(), "the branch goes on at {next}, behind {last}");
+    branch.read(Index(1))?;
+    branch.close()?;
+    Ok(())
 }
 
 /// Reads a log of `bytes` bytes most of which are in the object store alone.

@@ -112,6 +112,7 @@ fn every_bar_is_measured() {
         "tier_boot",
         "tier_boot_sent",
         "tier_restore",
+        "tier_branch",
         "tier_object_sent",
         "tier_object_confirmed",
         "tier_object",

@@ -61,14 +61,24 @@ pub(super) fn scans(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
 }
 
 pub(super) fn restore(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
-    let (figures, limits) = objects::restores(bench, sizes.scan_bytes, RECORD_BYTES)?;
+    const BRANCH_SECONDS_MAX: f64 = 2.0;
+    let seen = objects::restores(bench, sizes.scan_bytes, RECORD_BYTES)?;
     let mib = |rates: &[f64]| median(rates.iter().copied()) / MIB;
     let note = format!(
         "a log of {} MiB of objects alone, fetched, checked and restored; limit: 8 bare requests of 4 MiB at a time, written and synced",
         sizes.scan_bytes >> 20
     );
-    let values = (mib(&figures), mib(&limits));
-    Ok(vec![bar("tier_restore", values, "MiB/s", ratio(&figures, &limits), Side::AtLeast(0.8), note)])
+    let values = (mib(&seen.rates), mib(&seen.limits));
+    let ratio = ratio(&seen.rates, &seen.limits);
+    let restore = bar("tier_restore", values, "MiB/s", ratio, Side::AtLeast(0.8), note);
+    let seconds = median(seen.branch_seconds.iter().copied());
+    let note = format!(
+        "a branch of the same log of {} MiB is made, takes an append, and gives its first record; limit: 2 s",
+        sizes.scan_bytes >> 20
+    );
+    let values = (seconds, BRANCH_SECONDS_MAX);
+    let branch = bar("tier_branch", values, "s", seconds / BRANCH_SECONDS_MAX, Side::AtMost(1.0), note);
+    Ok(vec![restore, branch])
 }
 
 pub(super) fn boot(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
