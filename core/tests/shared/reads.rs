@@ -185,3 +185,32 @@ fn damage_in_a_block_leaves_the_others_readable() {
         logs.close().unwrap();
     }
 }
+
+/// An opening is checked once for look-ups. One that is damaged later hides no record silently: the error names it, so that it is repaired.
+#[test]
+fn opening_that_is_damaged_after_its_check_is_named() {
+    const LOG_BYTES: usize = 40;
+    let dir = tempfile::tempdir().unwrap();
+    let group = group().read_mode(ReadMode::Map).sorted_copies(false);
+    let logs = Logs::open(dir.path(), options().groups(1).options(group)).unwrap();
+    let (a, b) = (logs.create("a").unwrap(), logs.create("b").unwrap());
+    while logs.groups()[&1].status().segments < 4 {
+        a.append(&[1; 4000][..]).unwrap();
+        b.append(&[2; 4000][..]).unwrap();
+    }
+    let number = logs.list().unwrap().into_iter().find(|info| info.name == "a").unwrap().number;
+    assert_eq!(records(&a).len() as u64, a.last_index().get());
+    // The row of "a" in the third opening: its number, no flags, its first record, and the next one.
+    let path = dir.path().join("group-1").join(format!("{:020}.seg", 3));
+    let mut bytes = std::fs::read(&path).unwrap();
+    let begin = [&number.get().to_le_bytes()[..], &[0; 4], &1u64.to_le_bytes()].concat();
+    let at = (4096..bytes.len() - LOG_BYTES).find(|at| bytes[*at..].starts_with(&begin)).unwrap();
+    let next = u64::from_le_bytes(bytes[at + 16..at + 24].try_into().unwrap());
+    assert!(next > 1 && next < a.last_index().get());
+    bytes[at + 16..at + 24].copy_from_slice(&(1u64 << 40).to_le_bytes());
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &bytes[at..at + 24], at as u64).unwrap();
+    let error = a.read(Index(next)).unwrap_err();
+    assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains(".seg"), "{error}");
+    assert_eq!(b.read(Index(1)).unwrap().data, &[2; 4000][..]);
+}

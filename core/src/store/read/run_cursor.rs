@@ -119,8 +119,19 @@ impl RunCursor {
                 let what = format!("{error}; the record may also be in what cannot be read either: {other}");
                 Err(error.with_message(what))
             }
-            (Ok(None), None) => Err(self.lacks(&segment, next)),
+            (Ok(None), None) => self.find_surely(segment, next),
             (Err(error), None) => Err(error),
+        }
+    }
+
+    /// Returns the run that contains record `next`, which is not in the segment that seems to have it: an opening can be damaged.
+    fn find_surely(&mut self, seemed: Arc<Segment>, next: Index) -> Result<FoundRun> {
+        let Holding { segment, unreadable } = self.directories.surely_holding(self.log, next)?;
+        let found = if Arc::ptr_eq(&segment, &seemed) { None } else { self.find_in_segment(&segment, next)? };
+        match (found, unreadable) {
+            (Some(found), _) => Ok(found),
+            (None, Some(error)) => Err(error),
+            (None, None) => Err(self.lacks(&segment, next)),
         }
     }
 

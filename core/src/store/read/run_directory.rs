@@ -117,6 +117,18 @@ impl RunDirectories {
     /// `Corrupt`: a file's opening is damaged, or those of objects of which the first one would contain the record; `Io`; `Closed`: there
     /// are no segments. `Unavailable`: the record is before all files, and in no object that is known here; and those of reading an object.
     pub(crate) fn holding(&self, log: LogNumber, index: Index) -> Result<Holding> {
+        self.holding_as(log, index, Check::Once)
+    }
+
+    /// As [`Self::holding`], and says so if the opening of a file was damaged since it was checked.
+    ///
+    /// # Errors
+    /// As [`Self::holding`].
+    pub(crate) fn surely_holding(&self, log: LogNumber, index: Index) -> Result<Holding> {
+        self.holding_as(log, index, Check::Always)
+    }
+
+    fn holding_as(&self, log: LogNumber, index: Index, check: Check) -> Result<Holding> {
         if self.can_lag {
             return self.object_holding(log, index)?.ok_or_else(|| not_here(log, index));
         }
@@ -125,7 +137,11 @@ impl RunDirectories {
             if files.is_empty() {
                 return Err(Error::new(ErrorKind::Closed, "the log has no segments"));
             }
-            let holder = self.file_holding(&files, log, index)?;
+            let holder = match self.file_holding(&files, log, index, check)? {
+                // All files begin behind the record, which was checked once: that is not enough to look elsewhere.
+                None => self.file_holding(&files, log, index, Check::Always)?,
+                holder => holder,
+            };
             // Without objects the first file is the place where the record is missed.
             Ok(holder.or_else(|| files.into_iter().next().filter(|_| !self.segments.reads_objects())))
         })?;
@@ -139,14 +155,14 @@ impl RunDirectories {
     /// Whether record `index` of a log is in a file, or will be: reading it does not wait for the object store.
     pub(crate) fn is_in_files(&self, log: LogNumber, index: Index) -> bool {
         !self.segments.reads_objects()
-            || matches!(self.file_holding(&self.segments.snapshot(), log, index), Ok(Some(_)))
+            || matches!(self.file_holding(&self.segments.snapshot(), log, index, Check::Always), Ok(Some(_)))
     }
 
     /// Whether record `index` of a log is in no file, and can be in an object. If a file that can have it cannot be read, it is not known to
     /// be in none.
     pub(crate) fn is_before_files(&self, log: LogNumber, index: Index) -> bool {
         self.segments.reads_objects()
-            && matches!(self.file_holding(&self.segments.snapshot(), log, index), Ok(None))
+            && matches!(self.file_holding(&self.segments.snapshot(), log, index, Check::Always), Ok(None))
     }
 
     /// An object whose records are log by log.
@@ -179,7 +195,7 @@ impl RunDirectories {
     pub(crate) fn object_holding(&self, log: LogNumber, index: Index) -> Result<Option<Holding>> {
         let objects = self.segments.objects().beginning_before(EntryIndex(u64::MAX));
         let Found { at, unreadable } =
-            last_before(objects.len(), |n| self.begins_before(&objects[n], log, index))?;
+            last_before(objects.len(), |n| self.begins_before(&objects[n], log, index, Check::Always))?;
         match (at.and_then(|n| objects.get(n)).cloned(), unreadable) {
             (Some(segment), unreadable) => Ok(Some(Holding { segment, unreadable })),
             (None, Some(error)) => Err(error), // the record would be in it
@@ -207,17 +223,25 @@ impl RunDirectories {
         files: &[Arc<Segment>],
         log: LogNumber,
         index: Index,
+        check: Check,
     ) -> Result<Option<Arc<Segment>>> {
         let Found { at, unreadable } =
-            last_before(files.len(), |n| self.begins_before(&files[n], log, index))?;
+            last_before(files.len(), |n| self.begins_before(&files[n], log, index, check))?;
         unreadable.map_or_else(|| Ok(at.and_then(|n| files.get(n)).cloned()), Err)
     }
 
-    /// Whether a segment begins before a record of a log. The table of a thousand logs is as long as a stretch that a reader wants: it is
-    /// not checked for each look-up. A false answer leads to no wrong record, because each run names its log and its first record.
-    fn begins_before(&self, segment: &Arc<Segment>, log: LogNumber, index: Index) -> Result<bool> {
+    /// Whether a segment begins before a record of a log. The table of a thousand logs is as long as a stretch that a reader wants, so it can
+    /// be checked once for many look-ups. A false answer leads to no wrong record, because each run names its log and its first record; and
+    /// a record that is not found is looked for with [`Self::surely_holding`].
+    fn begins_before(
+        &self,
+        segment: &Arc<Segment>,
+        log: LogNumber,
+        index: Index,
+        check: Check,
+    ) -> Result<bool> {
         let passed = |body: &[u8]| Opening::logs_in(body).and_then(|logs| has_passed(logs, log, index));
-        Ok(!look_at_opening(&self.segments.open(segment)?, Check::Once, passed)?)
+        Ok(!look_at_opening(&self.segments.open(segment)?, check, passed)?)
     }
 }
 
