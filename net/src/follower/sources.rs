@@ -66,11 +66,14 @@ struct Candidate {
     info: ServerInfoResponse,
 }
 
-/// Leaves out servers that have another log of the name than its leader: one that lags behind can still have a deleted log.
+/// Leaves out servers that have another log of the name than its leader: one that lags behind can still have a deleted log. Of several that
+/// consider themselves the leader, the one in the newest term counts.
 fn leave_deleted(found: &mut Vec<Candidate>) {
-    let led = found.iter().find(|candidate| leads(&candidate.info));
-    if let Some(log_id) = led.map(|candidate| candidate.info.log_id.clone()) {
-        found.retain(|candidate| candidate.info.log_id == log_id);
+    let led = found.iter().filter(|candidate| leads(&candidate.info) && !candidate.info.log_id.is_empty());
+    if let Some(log_id) =
+        led.max_by_key(|candidate| candidate.info.term).map(|candidate| candidate.info.log_id.clone())
+    {
+        found.retain(|candidate| candidate.info.log_id.is_empty() || candidate.info.log_id == log_id);
     }
 }
 
@@ -332,18 +335,26 @@ mod tests {
     /// A new copy was made of the deleted log, from a server that lagged behind, and ended as soon as that server had caught up.
     #[test]
     fn new_copy_is_of_the_log_that_the_leader_has() {
-        let candidate = |node: u64, log_id: &str| {
-            let servers = (1..=3).map(|n| Server { node: n, leader: n == 2, ..Server::default() }).collect();
-            let info = ServerInfoResponse { node, log_id: log_id.into(), servers, ..Default::default() };
+        let candidate = |&(node, log_id, leader): &(u64, &str, u64)| {
+            let servers =
+                (1..=3).map(|n| Server { node: n, leader: n == leader, ..Server::default() }).collect();
+            let term = leader; // one that was elected later has a higher number here
+            let info =
+                ServerInfoResponse { node, log_id: log_id.into(), servers, term, ..Default::default() };
             Candidate { address: format!("{node}:1"), info }
         };
-        let left = |found: &[(u64, &str)]| {
-            let mut found = found.iter().map(|(node, log_id)| candidate(*node, log_id)).collect();
+        let left = |found: &[(u64, &str, u64)]| {
+            let mut found = found.iter().map(candidate).collect();
             leave_deleted(&mut found);
             found.into_iter().map(|candidate| candidate.info.node).collect::<Vec<_>>()
         };
-        assert_eq!(left(&[(1, "old"), (2, "new"), (3, "new")]), [2, 3]);
-        assert_eq!(left(&[(1, "old"), (3, "new")]), [1, 3], "nothing says which is the newer one");
+        assert_eq!(left(&[(1, "old", 2), (2, "new", 2), (3, "new", 2)]), [2, 3]);
+        assert_eq!(
+            left(&[(1, "old", 1), (2, "new", 2), (3, "", 2)]),
+            [2, 3],
+            "it was cut off, and considers itself the leader"
+        );
+        assert_eq!(left(&[(1, "old", 2), (3, "new", 2)]), [1, 3], "nothing says which is the newer one");
     }
 
     /// A server that failed is avoided for a while. While one server fed it, a copy did not notice the end of that
