@@ -12,7 +12,6 @@ use super::{Groups, HOST_TIMEOUT, label};
 use chiplog::cluster::{Change, Member};
 use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, NodeId};
 use chiplog_net::peer::GroupOn;
-use std::future::Future;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -202,33 +201,21 @@ impl Groups {
         log: LogId,
         timeout: Duration,
     ) -> chiplog::Result<DirectoryId> {
-        let address = address_of(server)?;
-        let on = GroupOn { node: server.node, address: &address.peer, group: group + 1, log };
-        let asking = self.inner.transport.ask_to_host(on, timeout);
-        self.ask(server.node, LOST_TIMEOUT, asking)
-    }
-
-    /// Waits for a server's answer about a group, unless it did not answer a moment ago: all groups would wait as long, one after the
-    /// other. A request that fails after `patience` was not answered.
-    ///
-    /// # Errors
-    /// Those of the request. `Unavailable`: it did not answer a moment ago.
-    pub(super) fn ask<T>(
-        &self,
-        node: NodeId,
-        patience: Duration,
-        asking: impl Future<Output = chiplog::Result<T>>,
-    ) -> chiplog::Result<T> {
-        let unanswered = || self.inner.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
-        if unanswered().get(&node).is_some_and(|at| at.elapsed() < ASK_AGAIN) {
-            let what = format!("node {node} did not answer a moment ago");
+        let mut unanswered = self.inner.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
+        if unanswered.get(&server.node).is_some_and(|at| at.elapsed() < ASK_AGAIN) {
+            let what = format!("node {} did not answer a moment ago", server.node);
             return Err(Error::new(ErrorKind::Unavailable, what));
         }
+        drop(unanswered);
+        let address = address_of(server)?;
+        let on = GroupOn { node: server.node, address: &address.peer, group: group + 1, log };
         let begun = Instant::now();
-        let answer = Handle::current().block_on(asking);
+        let answer = Handle::current().block_on(self.inner.transport.ask_to_host(on, timeout));
+        unanswered = self.inner.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
         match &answer {
-            Err(_) if begun.elapsed() >= patience => _ = unanswered().insert(node, Instant::now()),
-            _ => _ = unanswered().remove(&node),
+            // All groups would wait as long, one after the other.
+            Err(_) if begun.elapsed() >= LOST_TIMEOUT => _ = unanswered.insert(server.node, Instant::now()),
+            _ => _ = unanswered.remove(&server.node),
         }
         answer
     }
