@@ -150,9 +150,13 @@ fn last_handle_can_be_closed_or_dropped_by_a_callback() -> Test {
     Ok(())
 }
 
-/// Each of two callbacks dropped the last handle of the other one's log, and waited for its threads: for ever.
+/// Each of two callbacks dropped the last handle of the other one's log, or closed that log, and waited for its threads: for ever.
 #[test]
-fn callbacks_of_two_logs_may_drop_each_other_s_last_handle() -> Test {
+fn callbacks_of_two_logs_may_close_each_other() -> Test {
+    [false, true].into_iter().try_for_each(each_other_s_last_handle)
+}
+
+fn each_other_s_last_handle(closes: bool) -> Test {
     let ((_one, one), (_two, two)) = (open()?, open()?);
     let (sender, receiver) = mpsc::channel();
     let all = Arc::new(Barrier::new(3));
@@ -161,6 +165,9 @@ fn callbacks_of_two_logs_may_drop_each_other_s_last_handle() -> Test {
         on_writer_thread(own, move |own| {
             drop(own);
             all.wait();
+            if closes {
+                other.close().expect("closed");
+            }
             drop(other); // the last one
             sender.send(()).expect("receiver lives");
         });

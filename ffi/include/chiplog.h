@@ -1703,7 +1703,7 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_log_open(const char *directory,
  * whatever the status. Readers and the records they returned stay valid. For a follower's log (chiplog_follower_log) and
  * for a named log (chiplog_logs_create, chiplog_logs_get) this closes only the handle.
  * Ownership: takes `log`; NULL: CHIPLOG_OK. Any thread, also while other threads append: their appends are completed
- * first. Blocks for the disk, except in a callback on the log's own thread: there the log closes after the callback.
+ * first. Blocks for the disk, except in a callback on the thread of this or another log: there the log closes later.
  * Errors: POISONED: an earlier write or sync failed, and some appends have an unknown outcome; CLOSED: it is already
  * closed; FORKED.
  */

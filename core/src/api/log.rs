@@ -649,8 +649,8 @@ impl Log {
     /// It gives up when no majority responded for three heartbeats, or when nothing was committed for two election
     /// time-outs. Then appends that raft has ordered fail with `Unavailable`, and the others with `Closed`.
     ///
-    /// Blocks until all this is done, except in a callback on a thread of the log: there it happens after the
-    /// callback. Readers keep working. A second call only waits for the first.
+    /// Blocks until all this is done, except in a callback on a thread of this or another log: there it happens later, for
+    /// this log after the callback. Readers keep working. A second call only waits for the first.
     ///
     /// # Errors
     /// `Poisoned`: a write or a sync had failed; some appends have an unknown outcome. `Forked`. `InvalidArgument`: this

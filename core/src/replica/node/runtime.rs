@@ -30,7 +30,7 @@ use crate::replica::queue::proposals::ProposalQueue;
 use crate::replica::repair::offline::{Begun, Repairing};
 use crate::store::allocator::Allocator;
 use crate::store::helper::Share;
-use crate::sync::threads::{is_writer, is_writer_of, spawn, spawn_writer};
+use crate::sync::threads::{is_writer, spawn, spawn_writer};
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -169,12 +169,12 @@ impl Runtime {
         }
     }
 
-    /// Closes the log: admits nothing more, and waits until the threads have ended. On a thread of the log, which
-    /// cannot wait for itself, it does not wait.
+    /// Closes the log: admits nothing more, and waits until the threads have ended. In a callback it does not wait: the thread of this log
+    /// cannot wait for itself, that of another log would stand still, and two of them could wait for each other.
     pub(crate) fn close(&self) {
         self.begin_close();
-        if is_writer_of(&self.queue) {
-            return; // A callback holds the last handle: this thread ends after the callback.
+        if is_writer() {
+            return; // The threads end by themselves, this one after its callback.
         }
         // Held until the threads have ended, so that a second call waits as well.
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
@@ -190,11 +190,6 @@ impl Drop for Runtime {
         if self.fork.is_child() {
             // The threads and the queue's contents belong to the parent.
             std::mem::forget(std::mem::take(&mut self.threads));
-            return;
-        }
-        if is_writer() {
-            // In a callback of another log, which would stand still meanwhile; and two of them could wait for each other.
-            self.begin_close();
             return;
         }
         self.close();
