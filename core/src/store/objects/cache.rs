@@ -362,7 +362,8 @@ impl ObjectFile {
         let (file_name, file) = loop {
             // A name of its own: a file of the same object may be about to lose its.
             let made = cache.made.fetch_add(1, Ordering::Relaxed);
-            let file_name = format!("{number:020}-{made}{SUFFIX}");
+            let closed = if files.is_closed { "closed-" } else { "" };
+            let file_name = format!("{number:020}-{closed}{made}{SUFFIX}");
             let file = cache.write_with_room(Some(files), None, || {
                 let file = cache.disk.create(&file_name)?;
                 // The whole length, almost without space: what is not fetched takes none.

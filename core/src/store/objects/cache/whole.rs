@@ -45,7 +45,6 @@ impl Kept {
     }
 
     /// The file whose chunks are being fetched.
-    #[cfg(feature = "testing")]
     pub(super) fn filling(&self) -> Option<&Arc<ObjectFile>> {
         match self {
             Self::Filling(file) => Some(file),
@@ -251,7 +250,8 @@ impl ObjectCache {
     pub(crate) fn close(&self) {
         let mut files = lock(&self.files);
         if !std::mem::replace(&mut files.is_closed, true) {
-            files.recent.iter().for_each(|file| remove(&*self.disk, &file.file_name()));
+            let filling = files.kept.values().filter_map(Kept::filling);
+            files.recent.iter().chain(filling).for_each(|file| remove(&*self.disk, &file.file_name()));
         }
         drop(files);
         self.closing.notify_all();
