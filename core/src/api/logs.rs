@@ -406,7 +406,8 @@ impl Logs {
     /// Seals a log: it takes no more appends, its records stay. Blocks until that is durable.
     ///
     /// # Errors
-    /// `NotFound`. Those of [`Log::append`]; it is safe to retry.
+    /// `NotFound`. `InvalidArgument`: in a callback on a thread of a group. `Unavailable`, `Timeout`: no majority confirms which log
+    /// has the name. Those of [`Log::append`]; it is safe to retry.
     pub fn seal(&self, name: &str) -> Result<()> {
         self.seal_log(name, None)
     }
@@ -416,6 +417,7 @@ impl Logs {
     /// # Errors
     /// As [`Logs::seal`]. `NotFound`, too, if the name is that of another log.
     pub fn seal_log(&self, name: &str, id: Option<LogId>) -> Result<()> {
+        self.may_wait()?;
         let CatalogueEntry { number, group, .. } = self.entry_confirmed(name, id)?;
         let seal = Command::Log(LogCommand::Seal { log: number });
         self.group(group)?.command(seal).map(drop)

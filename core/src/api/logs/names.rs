@@ -177,12 +177,16 @@ impl Logs {
     /// valid. The name can be created again: that is another log, with another number.
     ///
     /// # Errors
-    /// `NotFound`. `Unavailable`: it is deleted, and its group, which does not run here, has yet to drop its records. Those of
-    /// [`Log::append`]; it is safe to retry.
+    /// `NotFound`. `Unavailable`: no majority confirms which log has the name; or it is deleted, as the message then says, and its
+    /// group, which does not run here, has yet to drop its records. Those of [`Log::append`]; it is safe to retry.
     pub fn delete(&self, name: &str) -> Result<()> {
         let CatalogueEntry { number, id, group, .. } = self.remove_entry(name, None)?;
         // It is deleted. The leader of its group drops its records.
-        let Ok(running) = self.group(group) else {
+        let running = match self.group(group) {
+            Err(error) if error.kind() == ErrorKind::NotLeader => None,
+            running => Some(running?),
+        };
+        let Some(running) = running else {
             let what = format!(
                 "log {name:?} is deleted, and group {group} has yet to drop its records; it does not run here, so the leader there does that, \
                  and no answer says when"
