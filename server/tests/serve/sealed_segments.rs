@@ -36,6 +36,9 @@ fn backup_is_made_of_sealed_segments_while_appends_go_on() {
     fed(&["append", &server.client], &lines(1, 10)).ok();
     let bare = run(&["tier", "fetch", &server.client, &place("none")]);
     assert!(bare.code == 2 && bare.err.contains(&format!("write {url}")), "{} {}", bare.code, bare.err);
+    assert!(
+        run(&["tier", "fetch", "localhost:7411", &place("none")]).err.contains("write http://localhost:7411")
+    );
     let early = run(&["tier", "fetch", &url, &place("none")]);
     assert!(early.code == 4 && early.err.contains("no sealed segment"), "{} {}", early.code, early.err);
     assert!(early.err.contains("chiplog backup") && !Path::new(&place("none")).exists(), "{}", early.err);

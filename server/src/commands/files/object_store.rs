@@ -7,9 +7,14 @@ use chiplog::ErrorKind;
 use chiplog::vault::Vault;
 use chiplog_tier::{ServerVault, local_directory};
 use clap::Args;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+/// Whether a text is HOST:PORT, which is no location.
+fn is_host_and_port(text: &str) -> bool {
+    let parts = text.rsplit_once(':').filter(|(host, _)| !host.is_empty() && !host.contains('/'));
+    parts.is_some_and(|(_, port)| port.parse::<u16>().is_ok())
+}
 
 /// Whether a location is a server.
 pub(crate) fn is_server(location: &str) -> bool {
@@ -79,7 +84,7 @@ impl StoreAccess {
                     "--token-file, --token-in-plain-text and --tls-… are of a server, and the location is an object store: leave them out",
                 ));
             }
-            if location.parse::<SocketAddr>().is_ok() {
+            if is_host_and_port(location) {
                 return Err(Failure::usage(format!(
                     "{location} is no location of an object store; if it is a server, write http://{location}, or https:// if it has TLS"
                 )));
