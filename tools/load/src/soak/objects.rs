@@ -31,6 +31,8 @@ pub(crate) enum Durability {
     #[default]
     Majority,
     /// Such an append is in the object store soon after, too, in a slice.
+    #[serde(rename = "majority+slices")]
+    #[value(name = "majority+slices")]
     MajoritySlices,
     /// In the object store; the servers replicate references to it.
     Object,
