@@ -3,7 +3,7 @@
 //! `object_store` keeps the status of a failed request in a private type. The client below the stores is between the two, and remembers
 //! the status in the task that makes the call.
 //!
-//! Invariant: an attempt that gets no answer ends after half of its request's time limit, which grows with the bytes that it sends.
+//! Invariant: an attempt to which no answer begins ends after half of its request's time limit, which grows with the bytes that it sends.
 //!
 //! Must not know: which store it serves.
 

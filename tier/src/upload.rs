@@ -1,6 +1,7 @@
 //! Uploads of large objects in parts.
 //!
-//! Invariant: an upload that fails is aborted, and the failure that caused it is the one that is returned.
+//! Invariant: an upload that fails is aborted, unless the store does not know it any more, and the failure that caused it is the one that
+//! is returned.
 
 use crate::call::Call;
 use crate::http::PART_BYTES;

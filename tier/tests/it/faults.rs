@@ -54,10 +54,10 @@ fn overloaded_store_is_asked_again() {
 #[test]
 fn large_body_has_more_time() {
     let server = ScriptedServer::start(|_, _| {
-        thread::sleep(Duration::from_millis(900));
+        thread::sleep(Duration::from_secs(2));
         Answer::put()
     });
-    let vault = server.vault(Duration::from_secs(1), 0);
+    let vault = server.vault(Duration::from_secs(3), 0);
     let mebibyte = Bytes::from(vec![7; 1 << 20]);
     assert!(vault.create_of("o/7", &vec![mebibyte; 64]).unwrap());
     assert_eq!(server.lines(), ["PUT /bucket/p/o/7"]);
