@@ -26,10 +26,10 @@ pub(super) enum Selected {
 
 /// The answer to a request for an object with this tag and size. `is_get`: only such a request has ranges.
 pub(super) fn select(headers: &HeaderMap, is_get: bool, tag: &str, bytes: u64) -> Selected {
-    if has(headers, &IF_MATCH) && !names(headers, &IF_MATCH, tag) {
+    if has(headers, &IF_MATCH) && !names(headers, &IF_MATCH, tag, false) {
         return Selected::PreconditionFailed;
     }
-    if names(headers, &IF_NONE_MATCH, tag) {
+    if names(headers, &IF_NONE_MATCH, tag, true) {
         return Selected::NotModified;
     }
     let mut ranges = headers.get_all(RANGE).iter();
@@ -46,12 +46,12 @@ fn has(headers: &HeaderMap, name: &HeaderName) -> bool {
     headers.contains_key(name)
 }
 
-/// Whether a list of tags has this one, or a star. A weak tag of the same text is the same object, because objects never change.
-fn names(headers: &HeaderMap, name: &HeaderName, tag: &str) -> bool {
+/// Whether a list of tags has this one, or a star. `weak`: a weak tag of the same text counts, too (RFC 9110, 8.8.3.2).
+fn names(headers: &HeaderMap, name: &HeaderName, tag: &str, weak: bool) -> bool {
     let lists = headers.get_all(name).iter().filter_map(|list| list.to_str().ok());
     lists.flat_map(|list| list.split(',')).any(|wanted| {
         let wanted = wanted.trim();
-        wanted == "*" || wanted.strip_prefix("W/").unwrap_or(wanted) == tag
+        wanted == "*" || wanted.strip_prefix("W/").filter(|_| weak).unwrap_or(wanted) == tag
     })
 }
 
@@ -131,6 +131,7 @@ mod tests {
             (IF_MATCH, TAG, part.clone()),
             (IF_MATCH, "\"a\", *", part.clone()),
             (IF_MATCH, "\"other\"", Selected::PreconditionFailed),
+            (IF_MATCH, "W/\"crc32c-0000000a\"", Selected::PreconditionFailed),
             (IF_NONE_MATCH, TAG, Selected::NotModified),
             (IF_NONE_MATCH, "\"a\",W/\"crc32c-0000000a\"", Selected::NotModified),
             (IF_NONE_MATCH, "\"other\"", part.clone()),
