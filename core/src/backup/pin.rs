@@ -84,8 +84,11 @@ impl Pin {
             if matches!(holds, Ok(true)) {
                 return Ok(pin);
             }
-            // This call has not told anybody of the pin.
-            let removed = vault.delete(&object);
+            // This call has not told anybody of the pin. Another one may have removed it meanwhile, and made its own of this name.
+            let removed = pins::read(vault, log, name).and_then(|there| match there {
+                Some(there) if there.by == by => vault.delete(&object),
+                _ => Ok(()),
+            });
             if let Err(error) = holds.and(removed) {
                 let what = format!("the pin {name} may have been made; remove it and try again: {error}");
                 return Err(Error::with_source(error.kind(), what, &error));
