@@ -28,7 +28,7 @@ impl HalfWritten {
         let Some(dir) = &self.dir else { return Ok(Vec::new()) };
         let log = dir.join(to_hex(log.get()));
         let mut found = Vec::new();
-        let folders = ["o", "begin", "pin", "s", "p"].map(|name| log.join(name));
+        let folders = ["o", "begin", "pin", "s", "p", "set"].map(|name| log.join(name));
         for folder in [log].into_iter().chain(folders) {
             let read = |e| Failure::io("read", &folder, &e);
             let files = match fs::read_dir(&folder) {
