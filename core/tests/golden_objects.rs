@@ -88,9 +88,13 @@ fn name_of(log: LogId, at: &str) -> String {
 
 fn stored_now(vault: &MemoryVault, log: LogId) -> Stored {
     let own = name_of(log, "");
-    let found = vault.list(&own).unwrap();
-    let get = |name: &str, bytes| vault.get(name, 0..bytes).unwrap().to_vec();
-    found.into_iter().map(|at| (at.name[own.len()..].to_owned(), get(&at.name, at.bytes))).collect()
+    let found = vault.list(&own).unwrap().into_iter().filter_map(|at| {
+        match vault.get(&at.name, 0..at.bytes) {
+            Err(error) if error.kind() == ErrorKind::NotFound => None, // the log has deleted a slice meanwhile
+            bytes => Some((at.name[own.len()..].to_owned(), bytes.unwrap().to_vec())),
+        }
+    });
+    found.collect()
 }
 
 /// Makes golden files of a directory, and of what an object store has of its log.
