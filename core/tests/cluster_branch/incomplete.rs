@@ -106,6 +106,7 @@ fn damage_in_what_is_read_of_older_objects_is_found() {
     let (vault, ids, said) = (cluster.vault.clone(), cluster.ids(), cluster.said.clone());
     let group = ids.groups.values().copied().find(|group| numbers(&vault, *group).len() > 2).unwrap();
     cluster.close();
+    settle(&vault);
     let numbers = numbers(&vault, group);
     let (mut found, mut harmless) = (0, 0);
     for number in &numbers[..numbers.len() - 1] {
@@ -132,6 +133,7 @@ fn damage_in_what_is_read_of_older_objects_is_found() {
                     let branch = Cluster::open(&place("branch"), &vault, &stored_in(&vault), said.clone());
                     branch.check(&format!("object {number} at {at}"));
                     branch.close();
+                    settle(&vault);
                     std::fs::remove_dir_all(place("branch")).unwrap();
                     drop(made);
                 }

@@ -155,6 +155,11 @@ fn filled(mut cluster: Cluster) -> Cluster {
     cluster
 }
 
+/// Jobs of the store go on behind the end of their log: waits until none has it any more.
+fn settle(vault: &Arc<MemoryVault>) {
+    eventually("no object is being stored any more", || Arc::strong_count(vault) == 1);
+}
+
 fn numbers(vault: &MemoryVault, log: LogId) -> Vec<u64> {
     let names = vault.list(&format!("{:032x}/o/", log.get())).unwrap();
     names.iter().map(|object| object.name.rsplit('/').next().unwrap().parse().unwrap()).collect()
@@ -468,6 +473,7 @@ fn failure_at_every_call_leaves_the_whole_branch_or_nothing() {
     let cluster = parent(&place("parent"));
     let (vault, ids, said) = (cluster.vault.clone(), cluster.ids(), cluster.said.clone());
     cluster.close();
+    settle(&vault);
     let before = vault.list("").unwrap();
     let mut failed = 0;
     for nth in 0.. {
@@ -546,6 +552,7 @@ fn group_is_refused_as_a_branch_of_its_own() {
     let mut groups: Vec<LogId> = ids.groups.values().copied().collect();
     groups.retain(|group| !numbers(&vault, *group).is_empty());
     cluster.close();
+    settle(&vault);
     let before = vault.list("").unwrap();
     for group in groups {
         // Its first object begins before any log was opened.
