@@ -228,6 +228,39 @@ fn retention_of_a_log_counts_what_is_in_objects() {
     read_all(3, &log_of(&logs, 3), 1);
 }
 
+/// How many bytes a log keeps whose first records are in objects alone: their beginnings say it, once they are fetched.
+#[test]
+fn quota_of_a_log_counts_what_is_in_objects() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let capacity = |logs: &Logs, bytes| {
+        log_of(logs, 2)
+            .set_log_options(&[(LogOption::CapacityBytes, bytes)], Duration::from_secs(10))
+            .unwrap();
+    };
+    let logs = open(dir.path(), options(&vault));
+    append(&logs, &all(), 600);
+    eventually("objects are stored", || group(&logs).metrics().stored_bytes > 2_000_000);
+    until_files_go(&logs, dir.path());
+    let log = log_of(&logs, 2);
+    log.discard(Index(201)).unwrap();
+    logs.close().unwrap();
+    let logs = open(dir.path(), options(&vault));
+    let log = log_of(&logs, 2);
+    let kept: usize = (201..=log.last_index().get()).map(|n| record(2, n).len() + 50).sum();
+    // With the records before the first it would be full.
+    capacity(&logs, Some(kept as u64 + 100_000));
+    eventually("the log becomes full", || log.append(&record(2, log.last_index().get() + 1)).is_err());
+    let appended: usize = (201..=log.last_index().get()).map(|n| record(2, n).len() + 50).sum();
+    assert!(
+        (kept + 20_000..kept + 300_000).contains(&appended),
+        "{kept} bytes were kept, {appended} in the end"
+    );
+    assert_eq!(log.check_room(0).unwrap_err().kind(), ErrorKind::Full);
+    log.discard(Index(401)).unwrap();
+    eventually("the log has room", || log.check_room(0).is_ok());
+    capacity(&logs, None);
+}
+
 /// A restart, times, damage in an object that is repaired from files, and damage in a file that the object makes good.
 #[test]
 fn damaged_and_lost_objects_are_stored_again() {

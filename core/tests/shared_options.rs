@@ -1,4 +1,4 @@
-//! Options of single named logs: how long their records are kept, and how fast they may be appended to.
+//! Options of single named logs: how long their records are kept, how many bytes, and how fast they may be appended to.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -267,6 +267,125 @@ fn records_of_one_log_are_limited_and_the_lower_limit_applies() {
     assert_eq!(limited.record_bytes_max(), 100, "after a restart");
     limited.set_log_options(&[(LogOption::RecordBytesMax, None)], PATIENCE).unwrap();
     assert_eq!(limited.record_bytes_max(), whole);
+}
+
+/// How many records of so many bytes the log takes until it is full.
+fn fill_up(log: &Log, record_bytes: usize) -> usize {
+    let record = vec![7; record_bytes];
+    for n in 0..10_000 {
+        match log.append(&record) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Full => return n,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("the log does not become full");
+}
+
+/// The bytes of a batch with one record of so many.
+fn batch_bytes(record_bytes: usize) -> usize {
+    let mut batch = BatchBuilder::new();
+    batch.push(&vec![7; record_bytes]).unwrap();
+    batch.build().unwrap().as_bytes().len()
+}
+
+#[test]
+fn full_log_is_refused_appends_and_no_other_log_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path(), options());
+    let (limited, other) = (logs.create("limited").unwrap(), logs.create("other").unwrap());
+    let capacity = 200_000;
+    set(&limited, LogOption::CapacityBytes, capacity as u64);
+    let taken = fill_up(&limited, RECORD_BYTES);
+    assert_eq!(
+        taken,
+        capacity.div_ceil(batch_bytes(RECORD_BYTES)),
+        "it takes appends until it has its capacity"
+    );
+    let full = limited.append(b"x").unwrap_err();
+    assert!(full.to_string().contains("200000") && full.to_string().contains("capacity_bytes"), "{full}");
+    assert_eq!(limited.try_submit(b"x").unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(limited.check_room(0).unwrap_err().kind(), ErrorKind::Full);
+    other.check_room(1).unwrap();
+    logs.groups()[&1].check_room(1).unwrap();
+    fill(&other, 30);
+    let mut batch = BatchBuilder::new();
+    batch.push(b"x").unwrap();
+    let batch = batch.build().unwrap();
+    let together = logs.append_together(&[(&other, &batch), (&limited, &batch)]).unwrap_err();
+    assert_eq!(together.kind(), ErrorKind::Full, "{together}");
+    assert_eq!(other.last_index(), Index(30), "nothing of it was appended");
+    set(&limited, LogOption::CapacityBytes, 300_000);
+    assert_eq!(taken + fill_up(&limited, RECORD_BYTES), 300_000usize.div_ceil(batch_bytes(RECORD_BYTES)));
+    limited.set_log_options(&[(LogOption::CapacityBytes, None)], PATIENCE).unwrap();
+    fill(&limited, 30);
+    set(&limited, LogOption::CapacityBytes, 200_000);
+    assert_eq!(limited.append(b"x").unwrap_err().kind(), ErrorKind::Full, "a quota below what it has");
+    limited.discard(limited.last_index().next()).unwrap();
+    assert_eq!(fill_up(&limited, RECORD_BYTES), taken, "all was discarded");
+    logs.seal("limited").unwrap();
+    assert_eq!(limited.append(b"x").unwrap_err().kind(), ErrorKind::Sealed);
+    logs.delete("limited").unwrap();
+    let limited = logs.create("limited").unwrap();
+    fill(&limited, 30);
+}
+
+/// A segment has bytes of both sizes where the log begins after the discard: there they count as equally large.
+#[test]
+fn discard_makes_as_much_room_as_its_records_had() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path(), options());
+    let limited = logs.create("limited").unwrap();
+    set(&limited, LogOption::CapacityBytes, 1_200_000);
+    for _ in 0..40 {
+        limited.append(&[7; 20_000]).unwrap();
+    }
+    let small = fill_up(&limited, 1000);
+    assert!(small > 300, "{small}");
+    limited.discard(Index(41)).unwrap();
+    let room = 40 * batch_bytes(20_000);
+    let before = fill_up(&limited, 1000) * batch_bytes(1000);
+    let error = SEGMENT_BYTES as usize;
+    assert!(before.abs_diff(room) < error, "{before} bytes were appended after {room} were discarded");
+    // The other way round: the small ones are a small part.
+    limited.discard(Index(41 + small as u64)).unwrap();
+    let (room, again) = (small * batch_bytes(1000), fill_up(&limited, 1000) * batch_bytes(1000));
+    assert!(again.abs_diff(room) < error, "{again} bytes were appended after {room} were discarded");
+}
+
+#[test]
+fn full_log_is_full_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path(), options());
+    let (limited, other) = (logs.create("limited").unwrap(), logs.create("other").unwrap());
+    set(&limited, LogOption::CapacityBytes, 1_000_000);
+    fill_up(&limited, RECORD_BYTES);
+    limited.discard(Index(61)).unwrap();
+    fill(&other, 100); // segments in which the log has nothing
+    let room = fill_up(&limited, RECORD_BYTES);
+    assert!(room.abs_diff(60) <= 1, "all records are equally large: {room}");
+    logs.close().unwrap();
+    let logs = open(dir.path(), options());
+    let limited = logs.get("limited").unwrap();
+    wait_until("the log is not full", || limited.check_room(0).is_err());
+    limited.discard(Index(71)).unwrap();
+    let room = fill_up(&limited, RECORD_BYTES);
+    assert!(room.abs_diff(10) <= 1, "{room}");
+}
+
+/// Retention discards what is beyond it: a log with a larger capacity is never full for long.
+#[test]
+fn retention_makes_room_in_a_full_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path(), options());
+    let limited = logs.create("limited").unwrap();
+    set(&limited, LogOption::CapacityBytes, 700_000);
+    set(&limited, LogOption::RetentionBytes, 300_000);
+    for _ in 0..300 {
+        wait_until("the log stays full", || limited.check_room(0).is_ok());
+        fill(&limited, 1);
+    }
+    assert_eq!(limited.last_index(), Index(300));
 }
 
 #[test]

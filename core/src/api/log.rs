@@ -185,14 +185,15 @@ impl Log {
     }
 
     /// Checks whether the log takes appends now, and the capacity has room for one of `bytes` bytes in addition to those
-    /// that wait in the queue. A named log has the capacity of its group.
+    /// that wait in the queue. A named log has the capacity of its group, and a quota of its own if its options set
+    /// [`LogOption::CapacityBytes`].
     ///
     /// # Errors
     /// `Full`: it has no room. `NotFound`, `Sealed`: a named log that was deleted or sealed, as far as is committed here.
     /// `Poisoned`, `Closed`.
     pub fn check_room(&self, bytes: usize) -> Result<()> {
         self.check_takes_appends()?;
-        self.inner.queue.check_room(bytes)
+        self.inner.queue.check_room(self.view.log, bytes)
     }
 
     pub(crate) fn wait_limit(&self) -> WaitLimit {

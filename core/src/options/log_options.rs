@@ -46,7 +46,10 @@ pub enum LogOption {
     RetentionBytes = 1,
     /// [`Options::retention_age`], in milliseconds, from 1. `u64::MAX`: keep all.
     RetentionAge = 2,
-    /// [`Options::capacity_bytes`], in bytes. `u64::MAX`: until the disk is full.
+    /// [`Options::capacity_bytes`], in bytes. `u64::MAX`: until the disk is full. Of a named log: its quota. Once the log keeps that
+    /// many bytes of batches, its appends are refused as `Full`; those that wait in the queue by then are appended. Bytes are counted
+    /// exactly until the first discard; then the records of the segment in which the log begins count as equally large. A new leader
+    /// counts them again, and refuses none until then.
     CapacityBytes = 3,
     /// [`Options::record_bytes_max`], in bytes.
     RecordBytesMax = 4,
@@ -92,10 +95,12 @@ impl LogOption {
     ];
 
     /// The options of a single named log. All others hold for its whole group. Retention and the rate of appends cannot be set for a
-    /// group. The rest can: then the lower one of two limits applies, and of two idle times the log's.
-    pub const OF_NAMED_LOGS: [Self; 6] = [
+    /// group. The rest can: then the lower one of two limits applies, and of two idle times the log's. The capacity of a group is that of
+    /// all its logs together.
+    pub const OF_NAMED_LOGS: [Self; 7] = [
         Self::RetentionBytes,
         Self::RetentionAge,
+        Self::CapacityBytes,
         Self::RecordBytesMax,
         Self::SessionsMax,
         Self::SessionIdleMax,
@@ -150,10 +155,12 @@ impl LogOption {
     /// The bounds of the format. A replica's segment size can narrow them.
     fn bounds(self) -> RangeInclusive<u64> {
         match self {
-            Self::RetentionBytes | Self::CapacityBytes => (128 << 10)..=u64::MAX,
-            Self::RetentionAge | Self::SessionIdleMax | Self::AppendBytesPerSecond | Self::ObjectAge => {
-                1..=u64::MAX
-            }
+            Self::RetentionBytes => (128 << 10)..=u64::MAX,
+            Self::CapacityBytes
+            | Self::RetentionAge
+            | Self::SessionIdleMax
+            | Self::AppendBytesPerSecond
+            | Self::ObjectAge => 1..=u64::MAX,
             Self::ObjectBytes => OBJECT_BYTES_MIN..=OBJECT_BYTES_MAX,
             Self::RecordBytesMax => 1..=(BATCH_BYTES_MAX - BATCH_HEADER_BYTES - RECORD_OVERHEAD_BYTES) as u64,
             Self::SessionsMax => 1..=1 << 20,

@@ -392,7 +392,7 @@ impl Log {
     /// retention, capacity, rate and `object_age`. Options that are not named do not change. Once `object_bytes` is set, the
     /// log has objects, and it cannot be unset; a log with an object store sets it itself. `payload_slices` and `object_rows` cannot be unset either.
     /// A named log has
-    /// `retention_bytes`, `retention_age`, `record_bytes_max`, `sessions_max`, `session_idle_max` and
+    /// `retention_bytes`, `retention_age`, `capacity_bytes`, `record_bytes_max`, `sessions_max`, `session_idle_max` and
     /// `append_bytes_per_second` of its own; the others are set for its group.
     /// `timeout`: seconds, from 0: how long to wait for members that have not yet confirmed that they support options of the
     /// log. Blocks, without the GIL; Ctrl-C ends the wait.

@@ -39,7 +39,8 @@ impl Log {
     /// sent again. Retention of a named log goes by whole segments of its group, when a
     /// segment has become full: the log's part of a segment is discarded once the segments behind it hold at least
     /// `retention_bytes` of the log, or once the segment's last record is older than `retention_age`. So a named log keeps at
-    /// least `retention_bytes`, where a log on its own keeps at most that.
+    /// least `retention_bytes`, where a log on its own keeps at most that. Appends that exceed the `capacity_bytes` of a named log are `Full`,
+    /// as far as [`LogOption::CapacityBytes`] says.
     ///
     /// ```
     /// use chiplog::{Log, LogOption, Options};

@@ -21,7 +21,9 @@
 pub(crate) mod driver;
 mod end_times;
 mod holes;
+mod log_quotas;
 mod log_retention;
+mod log_search;
 pub(crate) mod publish;
 mod repair_thread;
 mod retention;
@@ -39,6 +41,7 @@ use crate::options::Options;
 use crate::options::log_options::LogOptions;
 use crate::read::log_set::LogSet;
 use crate::read::positions::{Positions, closed};
+use crate::replica::node::log_quotas::LogQuotas;
 use crate::replica::node::log_retention::LogRetention;
 use crate::replica::node::retention::FetchDelay;
 use crate::replica::node::slow_disk::SlowDisk;
@@ -91,6 +94,7 @@ pub(crate) struct Node {
     opening_delay: FetchDelay,
     /// The limits of single logs of the group.
     log_retention: LogRetention,
+    log_quotas: LogQuotas,
     search_delay: FetchDelay,
     pub(crate) published: Arc<Published>,
     /// Proposals that were taken from the queue and are not proposed yet.
@@ -172,6 +176,7 @@ impl Node {
             opening_delay: FetchDelay::default(),
             search_delay: FetchDelay::default(),
             log_retention: LogRetention::default(),
+            log_quotas: LogQuotas::default(),
             published,
             items: VecDeque::new(),
             awaits_file: false,

@@ -215,16 +215,29 @@ impl Node {
         if changed.states.is_empty() && logs.opened() == self.logs.opened() {
             return;
         }
+        for log in &changed.options {
+            let options = logs.options(*log);
+            self.logs.show_options(*log, options);
+            self.queue.set_rate(*log, options.get(LogOption::AppendBytesPerSecond));
+            self.log_quotas.set(*log, options.get(LogOption::CapacityBytes));
+            self.log_retention.restart(*log);
+        }
+        for log in changed.states.iter().chain(&changed.options) {
+            self.log_quotas.look(*log, logs.get(*log));
+        }
         let states = changed.states.into_iter().map(|log| (log, logs.get(log)));
         if self.logs.show(logs.opened(), states) {
             self.logs_shrank = true;
             self.holes.shrank();
         }
-        for log in changed.options {
-            let options = logs.options(log);
-            self.logs.show_options(log, options);
-            self.queue.set_rate(log, options.get(LogOption::AppendBytesPerSecond));
-            self.log_retention.restart(log);
+        self.publish_quotas();
+    }
+
+    /// Has appends refused to the logs that have become full, and accepted again by those that have room.
+    pub(super) fn publish_quotas(&mut self) {
+        for (log, capacity) in self.log_quotas.take_changes() {
+            tracing::debug!(node = %self.cluster.node, %log, ?capacity, "a log is full, or has room again");
+            self.queue.set_full(log, capacity);
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: files are removed only once a durable block records that the discard is committed.
 
-use super::log_retention::Surroundings;
+use super::log_search::Surroundings;
 use super::{MARKER_DELAY, Node};
 use crate::error::Result;
 use crate::options::log_options::LogOption;
@@ -138,7 +138,8 @@ impl Node {
         self.finish(now)
     }
 
-    /// Discards records of single logs of a shared group that are beyond their limits, a few logs a step.
+    /// Discards records of single logs of a shared group that are beyond their limits, a few logs a step. Looks up how many bytes
+    /// logs with a quota keep.
     fn retain_logs(&mut self, now: Moment) -> Result<()> {
         let committed = self.replica.sequencer.committed();
         let around = Surroundings {
@@ -148,19 +149,27 @@ impl Node {
             term: self.replica.term(),
             now: self.replica.time(now),
         };
-        match self.log_retention.step(&around) {
-            Ok(None) => self.search_delay = FetchDelay::default(),
-            Ok(Some(looked_at)) => {
-                if looked_at > 0 {
-                    self.search_delay = FetchDelay::default();
+        let steps = [self.log_retention.step(&around), self.log_quotas.step(&around)];
+        let (mut waits, mut looked_at) = (false, 0);
+        for step in steps {
+            match step {
+                Ok(openings) => {
+                    waits |= openings.is_some();
+                    looked_at += openings.unwrap_or(0);
                 }
-                self.retain_at = now.plus(self.search_delay.next());
-            }
-            Err(error) => {
-                let error = self.writer.store.segments.met(error, None);
-                tracing::warn!(%error, "retention of named logs cannot read where a segment ends; it is tried again");
+                Err(error) => {
+                    let error = self.writer.store.segments.met(error, None);
+                    tracing::warn!(%error, "retention of named logs cannot read where a segment ends; it is tried again");
+                }
             }
         }
+        if !waits || looked_at > 0 {
+            self.search_delay = FetchDelay::default();
+        }
+        if waits {
+            self.retain_at = now.plus(self.search_delay.next());
+        }
+        self.publish_quotas();
         let mut discarded = 0;
         for _ in 0..DISCARDS_A_STEP {
             // The rest waits: this replica was deposed, or has too much that is not committed.
@@ -192,7 +201,7 @@ impl Node {
 
     /// When retention has to look at the oldest segment next, by the log's time. `None`: when something else happens.
     pub(super) fn retention_due(&self) -> Option<Timestamp> {
-        if self.log_retention.is_busy() || self.awaits_opening {
+        if self.log_retention.is_busy() || self.log_quotas.is_busy() || self.awaits_opening {
             return Some(Timestamp(0));
         }
         let of_oldest =

@@ -99,6 +99,14 @@ pub const GROUP_SLICES: std::ops::Range<u32> = 136..138;
 /// ```
 pub const GROUP_PAYLOADS: std::ops::Range<u32> = 156..160;
 
+/// Bugs of these numbers are in the quotas of named logs: runs without any cannot find them.
+///
+/// ```
+/// use chiplog::sim::bugs::{BUGS, QUOTAS};
+/// assert!(BUGS.iter().any(|bug| QUOTAS.contains(&bug.number)));
+/// ```
+pub const QUOTAS: std::ops::Range<u32> = 183..185;
+
 /// Makes this mistake from now on, in the whole process; 0: none.
 ///
 /// ```
@@ -178,7 +186,7 @@ bugs! {
     35 "a membership that came into force is not written down" by "last_voter_remembers_that_it_is_alone",
     36 "a commit is not written down before the second change" by "second_change_carries_the_commit_of_the_first",
     37 "the vote is lost at a rollback" at 17,
-    38 "the vote is lost at a jump" at 56,
+    38 "the vote is lost at a jump" at 79,
     39 "a barrier is not retried after a jump" by "barrier_is_retried_after_a_jump",
     40 "a body of another term is sent" by "body_of_another_term_is_not_sent",
     41 "followers remember another time of a session's last append",
@@ -243,7 +251,7 @@ bugs! {
     112 "slices are deleted once an object with them was cut",
     113 "a slice whose upload failed counts as stored",
     114 "the first records of logs move at a jump, although objects have older ones",
-    115 "the records of a log in an object are joined across discarded ones" at 121,
+    115 "the records of a log in an object are joined across discarded ones" at 448,
     121 "a payload slice is deleted while the log refers to it",
     122 "references are proposed out of the order of their slices",
     123 "a payload slice whose upload failed counts as stored",
@@ -315,6 +323,8 @@ bugs! {
     181 "a repair trusts a hard state behind a torn write" by "hard_state_behind_a_torn_write_counts_for_nothing",
     182 "appends that belong together go to the object store although a log refuses one of them"
         by "refused_appends_leave_no_half_in_the_store",
+    183 "a log that has no quota any more stays full",
+    184 "a full log stays full although all its records are discarded",
     190 "a payload slice is referred to twice",
 }
 

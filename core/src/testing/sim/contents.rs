@@ -180,12 +180,17 @@ impl Contents {
         Ok(())
     }
 
+    /// The options that are set for a named log after the last entry.
+    pub(super) fn options(&self, log: LogNumber) -> LogOptions {
+        self.options.get(&log).copied().unwrap_or_default()
+    }
+
     /// Checks a discard: it was requested, or all that it removes is older than the log's retention.
     fn is_requested_or_old(&mut self, log: LogNumber, first: Index, at: Timestamp) -> Result<(), String> {
         if self.discard_max.get(&log).is_some_and(|max| first <= *max) {
             return Ok(());
         }
-        let age = self.options.get(&log).and_then(|options| options.get(LogOption::RetentionAge));
+        let age = self.options(log).get(LogOption::RetentionAge);
         let newest = self.places.range((log, Index(0))..(log, first)).next_back();
         let newest = newest.map_or(Timestamp(0), |(_, (_, time))| *time);
         if age.is_some_and(|age| newest.0.saturating_add(age) < at.0) && first <= self.last(log).next() {

@@ -149,6 +149,8 @@ faults! {
     LogSealed = "log_sealed",
     /// Retention of a named log has discarded records.
     LogRetained = "log_retained",
+    /// A named log was full: an append to it was refused.
+    LogFull = "log_full",
     /// A branch of the log was made.
     BranchMade = "branch_made",
     /// The log's options were changed.

@@ -102,8 +102,8 @@ impl Plan {
         let election_timeout = heartbeat * [5, 10, 10][rng.below(3)];
         let mut faults = BTreeSet::new();
         for fault in Fault::ALL.iter().filter(|f| {
-            use Fault::{BranchMade, LogDropped, LogRetained, LogSealed, SetOptions};
-            !matches!(f, SetOptions | LogDropped | LogSealed | LogRetained | BranchMade)
+            use Fault::{BranchMade, LogDropped, LogFull, LogRetained, LogSealed, SetOptions};
+            !matches!(f, SetOptions | LogDropped | LogSealed | LogRetained | LogFull | BranchMade)
         }) {
             if rng.permille(550) {
                 faults.insert(*fault);

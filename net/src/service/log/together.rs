@@ -200,11 +200,11 @@ impl Call<'_> {
     /// The status of an error of the logs' group. A log that takes no appends is named.
     fn status_of(&self, logs: &Named, error: &Error) -> Status {
         let Some((_, first)) = logs.first() else { return self.host.status_of(error) };
-        self.host.refused(first, error);
         let refuses = |log: &Log| log.check_room(0).is_err_and(|refusal| refusal.kind() == error.kind());
-        let one = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Sealed)
+        let one = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Sealed | ErrorKind::Full)
             .then(|| logs.iter().find(|(_, log)| refuses(log)))
             .flatten();
+        self.host.refused(one.map_or(first, |(_, log)| log), error);
         match one {
             Some((name, log)) => {
                 let what = format!("log {name:?}: {error}; nothing was appended to any of the logs");

@@ -5,6 +5,7 @@ use super::log_turns::{KEPT_FOR_QUIET_LOGS, LogTurns};
 use super::rates::Limited;
 use super::{Command, Inner, Proposal, ProposalQueue, QueueLimits};
 use crate::error::{Error, ErrorKind, Result};
+use crate::options::log_options::LogOption;
 use crate::record::batch::{Batch, BatchHeader, SingleFrame, Stamp};
 use crate::sync::completer::Completer;
 use crate::sync::completion::Ticket;
@@ -261,16 +262,33 @@ impl ProposalQueue {
         Ok(ticket)
     }
 
-    /// Fails if an append of `length` bytes would be refused now.
+    /// Fails if an append of `length` bytes to this log would be refused now.
     ///
     /// # Errors
-    /// `Full`: `length` more bytes would exceed the capacity. If the queue is closed: the reason.
-    pub(crate) fn check_room(&self, length: usize) -> Result<()> {
+    /// `Full`: `length` more bytes would exceed the capacity, or the log is full. If the queue is closed: the reason.
+    pub(crate) fn check_room(&self, log: LogNumber, length: usize) -> Result<()> {
         let inner = self.lock();
         if let Some(error) = &inner.refused {
             return Err(error.clone());
         }
+        self.check_full(&inner, std::iter::once(log))?;
         self.check_capacity(&inner, length)
+    }
+
+    /// # Errors
+    /// `Full`: one of these logs is full, and this replica leads.
+    fn check_full(&self, inner: &Inner, mut logs: impl Iterator<Item = LogNumber>) -> Result<()> {
+        if inner.full.is_empty() || !self.leads.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let full = logs.find_map(|log| inner.full.get(&log).map(|capacity| (log, capacity)));
+        let Some((log, capacity)) = full else { return Ok(()) };
+        let what = format!(
+            "the log is full: it keeps {capacity} bytes, as its option {} allows (it is log {log} of its group); discard \
+             records or raise the option",
+            LogOption::CapacityBytes
+        );
+        Err(Error::new(ErrorKind::Full, what))
     }
 
     fn check_capacity(&self, inner: &Inner, length: usize) -> Result<()> {
@@ -291,13 +309,14 @@ impl ProposalQueue {
     fn is_admitted(
         &self,
         inner: &Inner,
-        mut logs: impl Iterator<Item = LogNumber>,
+        mut logs: impl Iterator<Item = LogNumber> + Clone,
         count: usize,
         length: usize,
     ) -> Result<bool> {
         if let Some(error) = &inner.refused {
             return Err(error.clone());
         }
+        self.check_full(inner, logs.clone())?;
         self.check_capacity(inner, length)?;
         let QueueLimits { bytes, appends, block_bytes, .. } = self.limits;
         let fits = |bytes, appends| inner.bytes + length <= bytes && inner.appends + count <= appends;

@@ -48,7 +48,7 @@ use log_turns::LogTurns;
 #[cfg(loom)]
 use loom::sync::{Condvar, Mutex, MutexGuard, atomic};
 use rates::Rates;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::PoisonError;
 #[cfg(not(loom))]
 use std::sync::{Condvar, Mutex, MutexGuard, atomic};
@@ -225,6 +225,8 @@ struct Inner {
     turns: LogTurns,
     /// The logs whose rates are limited.
     rates: Rates,
+    /// The logs of a shared group that are full, each with its capacity in bytes.
+    full: HashMap<LogNumber, u64>,
     /// The number of the first item in the queue; the items are numbered in order.
     front: u64,
     /// The number of the item after the last command of the group.
@@ -463,7 +465,16 @@ impl ProposalQueue {
         self.rate.notify_all(); // some may have to wait no longer
     }
 
-    /// Whether this replica leads. Only then the rates of logs hold. A new leader begins with what a second allows.
+    /// The log of a shared group keeps this many bytes, its own capacity, and takes no more. `None`: it has room.
+    pub(crate) fn set_full(&self, log: LogNumber, capacity: Option<u64>) {
+        let mut inner = self.lock();
+        match capacity {
+            Some(capacity) => drop(inner.full.insert(log, capacity)),
+            None => drop(inner.full.remove(&log)),
+        }
+    }
+
+    /// Whether this replica leads. Only then rates and capacities of single logs hold. A new leader begins with what a second allows.
     pub(crate) fn set_leads(&self, leads: bool) {
         if self.leads.load(Ordering::Relaxed) != leads {
             let mut inner = self.lock();

@@ -96,10 +96,10 @@ impl Limited {
     /// The error of an append that does not wait for its turn.
     pub(super) fn error(&self) -> Error {
         let Self { log, bytes_per_second, wait } = self;
-        let log = if log.is_none() { "the log".to_owned() } else { format!("log {log}") };
+        let number = if log.is_none() { String::new() } else { format!(" (it is log {log} of its group)") };
         let what = format!(
-            "{log} takes {bytes_per_second} bytes a second (its option {}), and they are used up: try again in {} ms, or \
-             raise the option",
+            "the log takes {bytes_per_second} bytes a second, as its option {} says, and they are used up{number}: try again in {} \
+             ms, or raise the option",
             LogOption::AppendBytesPerSecond,
             wait.as_millis() + 1
         );
@@ -154,8 +154,8 @@ mod tests {
         assert_eq!((limited.log, limited.wait), (LOG, Duration::from_secs(4)));
         assert_eq!(
             limited.error().to_string(),
-            "log 7 takes 1 bytes a second (its option append_bytes_per_second), and they are used up: try again in \
-             4001 ms, or raise the option"
+            "the log takes 1 bytes a second, as its option append_bytes_per_second says, and they are used up (it is log 7 of its \
+             group): try again in 4001 ms, or raise the option"
         );
         rates.set(LOG, Some(2), start);
         assert_eq!(

@@ -198,9 +198,9 @@ fn callers_that_cannot_block_are_notified_of_room() {
     assert_eq!(q.push_batch_or_wait(LogNumber::OWN, &batch).unwrap_err().kind(), ErrorKind::Closed);
 
     let q = queue(Some(1600));
-    q.check_room(1600).unwrap();
+    q.check_room(LogNumber::OWN, 1600).unwrap();
     let _ticket = q.push_batch_or_wait(LogNumber::OWN, &batch).unwrap().unwrap();
-    assert_eq!(q.check_room(100).unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(q.check_room(LogNumber::OWN, 100).unwrap_err().kind(), ErrorKind::Full);
     assert_eq!(q.push_batch_or_wait(LogNumber::OWN, &batch).unwrap_err().kind(), ErrorKind::Full);
 }
 

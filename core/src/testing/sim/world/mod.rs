@@ -24,6 +24,7 @@ mod nemesis;
 mod options;
 mod pins;
 mod process;
+mod quotas;
 mod slices;
 mod tenant;
 mod watch;
@@ -59,6 +60,7 @@ use followers::{Follower, FollowerEvent};
 use full_disks::FullDisks;
 use nemesis::Nemesis;
 use pins::Pins;
+use quotas::Quotas;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -159,6 +161,7 @@ pub(super) struct World {
     pub(super) pins: Pins,
     pub(super) branches: Branches,
     pub(super) full_disks: FullDisks,
+    quotas: Quotas,
     pub(super) hosts: BTreeMap<NodeId, Host>,
     pub(super) network: Network,
     pub(super) clients: Vec<Client>,
@@ -222,6 +225,7 @@ impl World {
             pins: Pins::new(plan.seed),
             branches: Branches::new(plan.seed),
             full_disks: FullDisks::default(),
+            quotas: Quotas::new(&plan),
             rng,
             plan,
         }

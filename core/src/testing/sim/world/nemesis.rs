@@ -81,6 +81,7 @@ impl Nemesis {
                     | Fault::LogDropped
                     | Fault::LogSealed
                     | Fault::LogRetained
+                    | Fault::LogFull
             )
         };
         Self {

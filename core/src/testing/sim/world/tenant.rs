@@ -150,6 +150,10 @@ impl World {
 
     fn submit_for_tenant(&mut self, leader: NodeId) -> Check {
         let (log, start) = (self.tenant.log, self.tenant.start);
+        let is_used = matches!(self.tenant.phase, Phase::Used(_));
+        if let Some(request) = is_used.then(|| self.quota_request(log)).flatten() {
+            return self.hand_for_tenant(leader, request);
+        }
         let request = match self.tenant.phase {
             Phase::Opening => Request::Log(LogCommand::Open { log, start }),
             Phase::Sealing => Request::Log(LogCommand::Seal { log }),
@@ -168,6 +172,10 @@ impl World {
             Phase::Dropped if self.tenant.rng.permille(500) => Request::Log(LogCommand::Open { log, start }),
             Phase::Used(_) | Phase::Sealed | Phase::Dropped => return self.append_for_tenant(leader),
         };
+        self.hand_for_tenant(leader, request)
+    }
+
+    fn hand_for_tenant(&mut self, leader: NodeId, request: Request) -> Check {
         match self.submit(Asker::Tenant, leader, request, PATIENCE) {
             Some(Ok(attempt)) => _ = self.tenant.attempts.insert(attempt, None),
             Some(Err(error)) => {
@@ -200,6 +208,7 @@ impl World {
                 self.tenant.attempts = attempts.into_iter().zip(calls.into_iter().map(Some)).collect()
             }
             Some(Err(error)) => {
+                self.quota_refuses(leader, self.tenant.log, &error)?;
                 self.tenant.answers =
                     calls.iter().map(|call| (leader, Some(*call), Some(Err(error.clone())))).collect();
                 self.on_tenant_answers()?;
