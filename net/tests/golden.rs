@@ -23,7 +23,7 @@ fn held<M: Message + Default + PartialEq + Debug>(hex: &str, message: M) {
 fn messages_keep_their_bytes() {
     held::<v1::AppendRequest>(
         "0a0764656661756c741203616263",
-        AppendRequest { log: "default".into(), batch: "abc".into() },
+        AppendRequest { log: "default".into(), batch: "abc".into(), ..AppendRequest::default() },
     );
     held::<v1::AppendResponse>(
         "0a06080710021801",

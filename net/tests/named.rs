@@ -80,7 +80,11 @@ async fn refusal_by_a_quota_says_how_long_to_wait() {
     let rate = |rate| log.set_log_options(&[(LogOption::AppendBytesPerSecond, rate)], PATIENCE).unwrap();
     rate(Some(1));
     let batch = BatchBuilder::new().push(b"of any size, once").unwrap().build().unwrap();
-    let request = || AppendRequest { log: "limited".into(), batch: batch.as_bytes().clone() };
+    let request = || AppendRequest {
+        log: "limited".into(),
+        batch: batch.as_bytes().clone(),
+        ..AppendRequest::default()
+    };
     let mut client = log_client::LogClient::connect(format!("http://{}", named.one.address())).await.unwrap();
     let mut answers = client.append(tokio_stream::iter([request(), request()])).await.unwrap().into_inner();
     use append_response::Result::{Appended, Refused};
@@ -93,6 +97,123 @@ async fn refusal_by_a_quota_says_how_long_to_wait() {
     let sent = producer.append(b"later").await.unwrap();
     rate(None);
     assert_eq!(sent.await.unwrap(), Index(2));
+}
+
+/// An append stream on which a test waits for each answer.
+struct Appending {
+    requests: tokio::sync::mpsc::Sender<AppendRequest>,
+    answers: tonic::Streaming<AppendResponse>,
+}
+
+impl Appending {
+    async fn open(address: &str) -> Self {
+        let mut client = log_client::LogClient::connect(format!("http://{address}")).await.unwrap();
+        let (requests, of_stream) = tokio::sync::mpsc::channel(16);
+        let of_stream = tokio_stream::wrappers::ReceiverStream::new(of_stream);
+        let answers = client.append(of_stream).await.unwrap().into_inner();
+        Self { requests, answers }
+    }
+
+    /// The index of the record, or why the batch was refused.
+    async fn append(&mut self, log: &str, log_id: &str) -> Result<u64, Refused> {
+        self.send(log, log_id).await;
+        self.answer().await
+    }
+
+    async fn send(&self, log: &str, log_id: &str) {
+        let batch = BatchBuilder::new().push(log.as_bytes()).unwrap().build().unwrap();
+        let (log, log_id, batch) = (log.to_owned(), log_id.to_owned(), batch.as_bytes().clone());
+        self.requests.send(AppendRequest { log, log_id, batch }).await.unwrap();
+    }
+
+    async fn answer(&mut self) -> Result<u64, Refused> {
+        match self.answers.message().await.unwrap().unwrap().result.unwrap() {
+            append_response::Result::Appended(appended) => Ok(appended.first),
+            append_response::Result::Refused(refused) => Err(refused),
+        }
+    }
+}
+
+fn kind_of(refused: Result<u64, Refused>) -> Option<ErrorKind> {
+    ErrorKind::from_code(refused.unwrap_err().kind)
+}
+
+/// A batch goes to the log that its request names, or to none.
+#[tokio::test]
+async fn one_stream_appends_to_many_logs() {
+    let mut named = Named::new().await;
+    let first = named.create("first").await.unwrap();
+    named.create("second").await.unwrap();
+    let mut stream = Appending::open(&named.one.address()).await;
+    let turns = [("first", 1), ("second", 1), ("", 2), ("second", 3), ("default", 1), ("", 2), ("first", 2)];
+    for (log, index) in turns {
+        stream.send(log, "").await;
+        assert_eq!(stream.answer().await, Ok(index), "log {log:?}");
+    }
+    // All at once: answers are in the order of the requests, whichever group was faster.
+    for n in 0..100 {
+        stream.send(["first", "second", "default"][n % 3], "").await;
+        if n % 10 == 9 {
+            for at in n - 9..=n {
+                assert_eq!(stream.answer().await, Ok((at / 3) as u64 + [3, 4, 3][at % 3]));
+            }
+        }
+    }
+    assert_eq!(kind_of(stream.append("third", "").await), Some(ErrorKind::NotFound));
+    assert_eq!(kind_of(stream.append("", "").await), Some(ErrorKind::NotFound), "not to the log before");
+    let lasts = ["first", "second"].map(|name| named.logs.get(name).unwrap().last_index());
+    named.create("third").await.unwrap();
+    assert_eq!(stream.append("", "").await, Ok(1));
+    assert_eq!(kind_of(stream.append("second", &first.log_id).await), Some(ErrorKind::NotFound));
+    assert_eq!(kind_of(stream.append("second", "no id").await), Some(ErrorKind::NotFound));
+    assert_eq!(["first", "second"].map(|name| named.logs.get(name).unwrap().last_index()), lasts);
+    assert_eq!(stream.append("first", &first.log_id).await, Ok(lasts[0].get() + 1));
+    // A name that is given again: the stream finds the new log after one refusal, or at once by its id.
+    named.delete("first").await;
+    let again = named.create("first").await.unwrap();
+    assert_eq!(kind_of(stream.append("first", "").await), Some(ErrorKind::NotFound));
+    assert_eq!(stream.append("first", "").await, Ok(1));
+    named.delete("first").await;
+    assert_eq!(kind_of(stream.append("first", &again.log_id).await), Some(ErrorKind::NotFound));
+    let again = named.create("first").await.unwrap();
+    assert_eq!(stream.append("first", &again.log_id).await, Ok(1));
+    assert_eq!(stream.append("second", "").await, Ok(lasts[1].get() + 1), "the stream goes on");
+}
+
+/// The status says of a replica whether it has room, and of no log that has reached its own capacity.
+#[tokio::test]
+async fn full_log_is_refused_by_name_and_its_server_is_not_full() {
+    let mut named = Named::new().await;
+    for name in ["full", "other"] {
+        named.create(name).await.unwrap();
+    }
+    let [full, other] = ["full", "other"].map(|name| named.logs.get(name).unwrap());
+    full.set_log_options(&[(LogOption::CapacityBytes, Some(1))], PATIENCE).unwrap();
+    let batch = BatchBuilder::new().push(b"the only one").unwrap().build().unwrap();
+    full.append(&batch).unwrap();
+    let request =
+        AppendRequest { log: "full".into(), batch: batch.as_bytes().clone(), ..AppendRequest::default() };
+    let mut client = log_client::LogClient::connect(format!("http://{}", named.one.address())).await.unwrap();
+    let mut answers = client.append(tokio_stream::iter([request])).await.unwrap().into_inner();
+    let Some(append_response::Result::Refused(refused)) = answers.message().await.unwrap().unwrap().result
+    else {
+        panic!("it was appended")
+    };
+    assert_eq!(ErrorKind::from_code(refused.kind), Some(ErrorKind::Full));
+    assert!(refused.message.contains("capacity_bytes"), "{refused:?}");
+    let clients = [named.client("other").await, named.client("full").await];
+    let appends = clients.each_ref().map(|client| (client, &batch));
+    let refused = Client::append_together(&appends).await.unwrap_err();
+    assert!(refused.kind() == ErrorKind::Full && refused.to_string().contains("log \"full\""), "{refused}");
+    assert_eq!(other.last_index(), Index(0), "nothing of it was appended");
+    let groups = named.admin.status(StatusRequest::default()).await.unwrap().into_inner().groups;
+    assert!(groups.iter().all(|group| group.full.is_empty()), "{groups:?}");
+    other.append(&batch).unwrap();
+
+    let producer = clients[1].producer(ProducerOptions::default()).await.unwrap();
+    let sent = producer.append(b"later").await.unwrap();
+    full.discard(Index(2)).unwrap();
+    assert_eq!(sent.await.unwrap(), Index(2), "a producer waits until there is room");
 }
 
 #[tokio::test]
@@ -437,27 +558,6 @@ async fn deletion_and_seal_mean_one_log_of_a_name() {
     assert_eq!((info.last_index, info.sealed), (Index(1), false));
     named.admin.seal_log(SealLogRequest { name: "orders".into(), log_id: new.clone() }).await.unwrap();
     named.admin.delete_log(DeleteLogRequest { name: "orders".into(), log_id: new }).await.unwrap();
-}
-
-/// A stream is of one log: a request for another one was appended to the first.
-#[tokio::test]
-async fn append_stream_is_of_one_log() {
-    let mut named = Named::new().await;
-    named.create("a").await.unwrap();
-    named.create("b").await.unwrap();
-    let batch = chiplog::BatchBuilder::new().push(b"x").unwrap().build().unwrap().as_bytes().clone();
-    let request = |log: &str| AppendRequest { log: log.to_owned(), batch: batch.clone() };
-    let requests = tokio_stream::iter([request("a"), request(""), request("a"), request("b")]);
-    let address = format!("http://{}", named.one.address());
-    let mut client = chiplog_net::wire::proto::v1::log_client::LogClient::connect(address).await.unwrap();
-    let mut answers = client.append(requests).await.unwrap().into_inner();
-    for _ in 0..3 {
-        assert!(answers.message().await.unwrap().is_some());
-    }
-    let refused = answers.message().await.unwrap_err();
-    assert_eq!(from_status(&refused).kind(), ErrorKind::InvalidArgument);
-    assert_eq!(named.logs.info("a").unwrap().last_index, Index(3));
-    assert_eq!(named.logs.info("b").unwrap().last_index, Index(0));
 }
 
 fn batch_of(records: &[&str]) -> Batch {

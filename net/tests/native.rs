@@ -36,7 +36,7 @@ fn batch(records: &[&[u8]]) -> Batch {
 }
 
 fn request(batch: &Batch) -> AppendRequest {
-    AppendRequest { log: String::new(), batch: batch.as_bytes().clone() }
+    AppendRequest { batch: batch.as_bytes().clone(), ..AppendRequest::default() }
 }
 
 /// Sends all requests at once and returns all answers.

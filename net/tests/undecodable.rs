@@ -54,7 +54,7 @@ fn zeros_without_a_table() -> Bytes {
 async fn append(one: &One, batches: Vec<Bytes>) -> Vec<Outcome> {
     let mut client = LogClient::connect(format!("http://{}", one.address())).await.unwrap();
     let requests: Vec<_> =
-        batches.into_iter().map(|batch| AppendRequest { log: String::new(), batch }).collect();
+        batches.into_iter().map(|batch| AppendRequest { batch, ..AppendRequest::default() }).collect();
     let mut answers = client.append(tokio_stream::iter(requests)).await.unwrap().into_inner();
     let mut all = Vec::new();
     while let Some(answer) = answers.message().await.unwrap() {

@@ -30,8 +30,7 @@ pub(crate) enum Streams {
     Own,
     /// All of a connection share one append stream, like those of one client: the service answers in order.
     Shared,
-    /// All of a connection share an append stream to each of this many named logs. Each record goes to one of these at
-    /// random.
+    /// The same, and each record goes to one of this many named logs at random.
     OfLogs(usize),
 }
 
@@ -68,12 +67,12 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Opens the connections to the server at `address`, and the streams to named logs.
+    /// Opens the connections to the server at `address`.
     ///
     /// # Errors
-    /// Errors of a connection. The server does not have all of the logs.
+    /// Errors of a connection.
     pub(crate) fn open(shape: Shape, address: &str, pool: &Pool) -> Result<Self> {
-        let requests = Requests::new(shape.service, pool, shape.record_bytes)?;
+        let requests = Requests::new(shape, pool)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut connections = Vec::with_capacity(shape.connections);
         for n in 0..shape.connections {
@@ -148,16 +147,6 @@ struct Connection {
     wire: Wire,
     /// By the number of the stream.
     lanes: Vec<Lane>,
-    /// Of appenders to many logs.
-    spread: Option<Spread>,
-}
-
-/// The appenders of a connection that send to all its streams.
-struct Spread {
-    /// The number of those that wait for no answer.
-    idle: usize,
-    /// The stream of the next record, if that was chosen already.
-    next: Option<usize>,
 }
 
 /// An append stream.
@@ -179,50 +168,15 @@ impl Connection {
             Service::LogService => "/chiplog.v1.Log/Append",
             Service::Logspec => "/logspec.Log/Append",
         };
-        let (lanes, each, spread) = match shape.streams {
-            Streams::Own => (appenders, 1, None),
-            Streams::Shared => (1, appenders, None),
-            Streams::OfLogs(logs) => (logs, 0, Some(Spread { idle: appenders, next: None })),
+        let (lanes, each) = match shape.streams {
+            Streams::Own => (appenders, 1),
+            Streams::Shared | Streams::OfLogs(_) => (1, appenders),
         };
         let mut wire = Wire::new();
         (0..lanes).for_each(|_| _ = wire.open(path));
         let lane = || Lane { sequence: 0, appenders: each, under_way: VecDeque::with_capacity(each) };
         let lanes = (0..lanes).map(|_| lane()).collect();
-        let mut connection = Self { socket, wire, lanes, spread };
-        if connection.spread.is_some() {
-            ensure!(
-                shape.service == Service::LogService,
-                "only chiplog.v1.Log has many logs on a connection"
-            );
-            connection.name_logs()?;
-        }
-        Ok(connection)
-    }
-
-    /// Names the log of each stream, in a request without a record, and waits until the server has found all of them.
-    fn name_logs(&mut self) -> Result<()> {
-        let mut scratch = vec![0; 64 << 10];
-        self.socket.set_nonblocking(false)?;
-        self.socket.set_read_timeout(Some(PATIENCE))?;
-        let (mut named, mut found) = (0, 0);
-        while found < self.lanes.len() {
-            while named < self.lanes.len() && self.wire.send(named, &[&log_field(named)]) {
-                named += 1;
-            }
-            self.socket.write_all(&self.wire.out).context("naming the logs")?;
-            self.wire.out.clear();
-            let n = self.socket.read(&mut scratch).context("reading whether the server has the logs")?;
-            ensure!(n > 0, "the server closed a connection");
-            self.wire.received(&scratch[..n]);
-            while let Some(answer) = self.wire.next()? {
-                check(self.wire.body(answer))?;
-                found += 1;
-            }
-        }
-        // Acknowledgements of pings and settings that came with the last answers.
-        self.socket.write_all(&self.wire.out).context("naming the logs")?;
-        self.wire.out.clear();
-        Ok(self.socket.set_nonblocking(true)?)
+        Ok(Self { socket, wire, lanes })
     }
 
     fn read(&mut self, scratch: &mut [u8]) -> Result<()> {
@@ -253,22 +207,6 @@ impl Connection {
                 tally.appends += 1;
                 tally.latencies.record(now - sent);
             }
-            if let Some(spread) = &mut self.spread {
-                spread.idle += 1;
-            }
-        }
-        if let Some(spread) = &mut self.spread {
-            while spread.idle > 0 {
-                let stream = *spread.next.get_or_insert_with(|| fastrand::usize(..self.lanes.len()));
-                let lane = &mut self.lanes[stream];
-                if !requests.send(&mut self.wire, stream, lane.sequence + 1) {
-                    break;
-                }
-                lane.sequence += 1;
-                lane.under_way.push_back(now);
-                (spread.next, spread.idle) = (None, spread.idle - 1);
-            }
-            return Ok(());
         }
         for (stream, lane) in self.lanes.iter_mut().enumerate() {
             while lane.under_way.len() < lane.appenders
@@ -315,7 +253,7 @@ pub(crate) fn log_name(n: usize) -> String {
     format!("log-{n}")
 }
 
-/// The field of a request that names the log of a stream.
+/// The field of a request that names its log.
 fn log_field(n: usize) -> Vec<u8> {
     let name = log_name(n);
     let mut field = vec![0x0a];
@@ -327,14 +265,19 @@ fn log_field(n: usize) -> Vec<u8> {
 /// Requests as they are sent.
 struct Requests {
     service: Service,
+    /// The fields that name the logs to which records go; none: they are not named.
+    logs: Vec<Vec<u8>>,
     /// For the native service whole messages, for the other one proposals.
     bodies: Vec<Vec<u8>>,
 }
 
 impl Requests {
-    fn new(service: Service, pool: &Pool, record_bytes: usize) -> Result<Self> {
+    fn new(shape: Shape, pool: &Pool) -> Result<Self> {
+        let service = shape.service;
+        let logs = if let Streams::OfLogs(logs) = shape.streams { logs } else { 0 };
+        ensure!(logs == 0 || service == Service::LogService, "only chiplog.v1.Log has many logs on a stream");
         let body = |n| {
-            let record = pool.record(n, record_bytes);
+            let record = pool.record(n, shape.record_bytes);
             let payload = match service {
                 Service::LogService => BatchBuilder::new().push(record)?.build()?.as_bytes().to_vec(),
                 Service::Logspec => record.to_vec(),
@@ -344,13 +287,15 @@ impl Requests {
             body.extend_from_slice(&payload);
             Ok(body)
         };
-        Ok(Self { service, bodies: (0..RECORDS).map(body).collect::<Result<_>>()? })
+        let bodies = (0..RECORDS).map(body).collect::<Result<_>>()?;
+        Ok(Self { service, logs: (0..logs).map(log_field).collect(), bodies })
     }
 
     fn send(&self, wire: &mut Wire, stream: usize, sequence: u64) -> bool {
         let body = &self.bodies[(sequence % RECORDS) as usize];
         match self.service {
-            Service::LogService => wire.send(stream, &[body]),
+            Service::LogService if self.logs.is_empty() => wire.send(stream, &[body]),
+            Service::LogService => wire.send(stream, &[&self.logs[fastrand::usize(..self.logs.len())], body]),
             Service::Logspec => {
                 let mut head = Vec::with_capacity(11);
                 head.push(0x08); // the field of the sequence
@@ -416,7 +361,7 @@ mod tests {
         for service in [Service::LogService, Service::Logspec] {
             let streams = Streams::OfLogs(3);
             let shape = Shape { service, streams, connections: 1, appenders: 5, record_bytes: 100 };
-            assert!(Load::open(shape, &address, &Pool::new(1)).is_err(), "it has no named logs");
+            assert!(appenders(shape, &address, &Pool::new(1), window).is_err(), "it has no named logs");
         }
         let begun = Instant::now();
         while log.last_index().get() == 0 {

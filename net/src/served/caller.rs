@@ -18,6 +18,7 @@ use crate::served::scope::Scope;
 use crate::wire::status::to_status;
 use chiplog::{Error, ErrorKind};
 use http::Extensions;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tonic::Status;
 
@@ -46,7 +47,7 @@ struct Call {
 struct Reach {
     scope: Scope,
     /// The names of the logs that were claimed.
-    claimed: Vec<String>,
+    claimed: BTreeSet<String>,
     /// The call's answer depends on all of the scope.
     is_answer: bool,
 }
@@ -60,7 +61,7 @@ impl Caller {
         finds_leaders: bool,
         refusals: Arc<Refusals>,
     ) -> Self {
-        let reach = Mutex::new(Reach { scope, claimed: Vec::new(), is_answer: false });
+        let reach = Mutex::new(Reach { scope, claimed: BTreeSet::new(), is_answer: false });
         Self { call: Some(Arc::new(Call { method, identity, finds_leaders, refusals, reach })) }
     }
 
@@ -97,8 +98,8 @@ impl Caller {
         if !reach.scope.has(log) {
             return Err(call.denied(&named(log), &reach.scope));
         }
-        if !reach.claimed.iter().any(|claimed| claimed == log) {
-            reach.claimed.push(log.to_owned());
+        if !reach.claimed.contains(log) {
+            reach.claimed.insert(log.to_owned());
         }
         Ok(())
     }

@@ -253,7 +253,7 @@ pub(crate) async fn append_all(target: &Target, channel: &Channel, count: usize)
     let batch = chiplog::BatchBuilder::new().push(b"of another client").unwrap().build().unwrap();
     let (requests, stream) = mpsc::channel(1);
     let request = target.request(ReceiverStream::new(stream));
-    let send = NativeAppend { log: String::new(), batch: batch.as_bytes().clone() };
+    let send = NativeAppend { batch: batch.as_bytes().clone(), ..NativeAppend::default() };
     requests.send(send.clone()).await.unwrap();
     let mut answers = NativeClient::new(channel.clone()).append(request).await?.into_inner();
     let mut done = 0;

@@ -489,7 +489,7 @@ async fn inflight_bytes() {
     };
     let append = async |channel: &Channel| {
         let (requests, stream) = mpsc::channel(1);
-        requests.send(NativeAppend { log: String::new(), batch: batch(b"x") }).await.unwrap();
+        requests.send(NativeAppend { batch: batch(b"x"), ..NativeAppend::default() }).await.unwrap();
         let mut answers =
             NativeClient::new(channel.clone()).append(ReceiverStream::new(stream)).await?.into_inner();
         let answer =
@@ -552,7 +552,7 @@ async fn message_bytes() {
     let mut answers = logspec.append(requests).await.unwrap().into_inner();
     let first = answers.message().await.unwrap_err();
     let mut native = NativeClient::new(channel.clone());
-    let requests = tokio_stream::iter([NativeAppend { log: String::new(), batch: too_large.into() }]);
+    let requests = tokio_stream::iter([NativeAppend { batch: too_large.into(), ..NativeAppend::default() }]);
     let mut answers = native.append(requests).await.unwrap().into_inner();
     let second = answers.message().await.unwrap_err();
     for status in [first, second] {

@@ -10,6 +10,7 @@ use chiplog_net::listener::auth::roles::{METHODS, Needs, Reach, Role, Scope, Tok
 use chiplog_net::served::refusals::Refusal;
 use chiplog_net::wire::proto::DESCRIPTORS;
 use chiplog_net::wire::proto::v1::admin_client::AdminClient;
+use chiplog_net::wire::proto::v1::append_response::Result as Answer;
 use chiplog_net::wire::proto::v1::log_client::LogClient;
 use chiplog_net::wire::proto::v1::read_request::Start as From;
 use chiplog_net::wire::proto::v1::{
@@ -214,15 +215,26 @@ async fn second_name_of_a_request_is_in_the_scope_too() {
     }
     assert_eq!(server.logs.info("a").unwrap().last_index, Index(0));
     // Later requests of a stream.
-    let request = |log: &str| AppendRequest { log: log.into(), batch: batch() };
-    let requests = tokio_stream::iter([request("a"), request(""), request("b")]);
-    let mut answers = native.append(shown("t", requests)).await.unwrap().into_inner();
-    for _ in 0..2 {
-        assert!(message(&mut answers).await.unwrap().is_some());
+    let request =
+        |log: &&str| AppendRequest { log: (*log).into(), batch: batch(), ..AppendRequest::default() };
+    let logs = ["a", "", "b", "", "none", "default", "a2", "a"];
+    let requests: Vec<_> = logs.iter().map(request).collect();
+    let mut answers = native.append(shown("t", tokio_stream::iter(requests))).await.unwrap().into_inner();
+    let mut refused = Vec::new();
+    for n in 0..logs.len() {
+        if let Some(Answer::Refused(why)) = message(&mut answers).await.unwrap().unwrap().result {
+            assert_eq!(ErrorKind::from_code(why.kind), Some(ErrorKind::PermissionDenied), "{why:?}");
+            refused.push(n);
+        }
     }
-    assert_eq!(message(&mut answers).await.unwrap_err().code(), Code::InvalidArgument);
-    assert_eq!(server.logs.info("a").unwrap().last_index, Index(2));
-    assert_eq!(server.logs.info("b").unwrap().last_index, Index(0));
+    assert_eq!(
+        refused,
+        [2, 3, 4, 5],
+        "those that are not in the scope, and the one that repeats such a name"
+    );
+    assert!(message(&mut answers).await.unwrap().is_none());
+    let lasts = ["a", "a2", "b"].map(|log| server.logs.info(log).unwrap().last_index);
+    assert_eq!((lasts, server.log.last_index()), ([Index(3), Index(1), Index(0)], Index(0)));
 }
 
 #[tokio::test]
@@ -268,7 +280,7 @@ async fn appending(server: &Named, token: &str) -> Appending {
 }
 
 async fn append((sender, answers): &mut Appending, log: &str) -> Result<Option<AppendResponse>, Status> {
-    let _ = sender.send(AppendRequest { log: log.into(), batch: batch() }).await;
+    let _ = sender.send(AppendRequest { log: log.into(), batch: batch(), ..AppendRequest::default() }).await;
     message(answers).await
 }
 
@@ -294,6 +306,7 @@ async fn streams_end_when_the_scope_has_their_log_no_more() {
     let watched = server.native().await.watch(shown("t", watched)).await.unwrap().into_inner();
     let (mut to_a, mut to_b) = (appending(&server, "t").await, appending(&server, "t").await);
     append(&mut to_a, "a").await.unwrap();
+    append(&mut to_b, "a").await.unwrap();
     append(&mut to_b, "b").await.unwrap();
     // Streams that have not named their log yet.
     let (mut late_a, mut late_b) = (appending(&server, "t").await, appending(&server, "t").await);
@@ -304,7 +317,7 @@ async fn streams_end_when_the_scope_has_their_log_no_more() {
         assert_eq!(end(ended).await, Code::PermissionDenied);
     }
     assert_eq!(end(watched).await, Code::PermissionDenied);
-    let refused = append(&mut to_b, "b").await.unwrap_err();
+    let refused = append(&mut to_b, "a").await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
     assert!(refused.message().contains("\"b\""), "{refused}");
     assert_eq!(append(&mut late_b, "b").await.unwrap_err().code(), Code::PermissionDenied);
@@ -315,7 +328,7 @@ async fn streams_end_when_the_scope_has_their_log_no_more() {
     // The others continue.
     append(&mut to_a, "").await.unwrap();
     append(&mut late_a, "a").await.unwrap();
-    assert_eq!(server.logs.info("a").unwrap().last_index, Index(3));
+    assert_eq!(server.logs.info("a").unwrap().last_index, Index(4));
     for mut stream in [of_a, free_a] {
         assert!(message(&mut stream).await.unwrap().is_some());
     }

@@ -140,7 +140,7 @@ async fn revoked_tokens_and_roles_end_their_streams() {
     let (second, mut of_native) = natively("append").await;
     let (third, mut of_admin) = natively("admin").await;
     for (sender, answers) in [(&second, &mut of_native), (&third, &mut of_admin)] {
-        sender.send(NativeAppend { log: String::new(), batch: batch() }).await.unwrap();
+        sender.send(NativeAppend { batch: batch(), ..NativeAppend::default() }).await.unwrap();
         assert!(message(answers).await.unwrap().is_some());
     }
     // Streams of readers, at the end of the log.
@@ -162,7 +162,7 @@ async fn revoked_tokens_and_roles_end_their_streams() {
     server.access.replace(left.parse().unwrap());
     // Messages that were sent before the client got the end are not accepted either.
     let _ = first.send(AppendRequest::new(2, ["late"])).await;
-    let _ = second.send(NativeAppend { log: String::new(), batch: batch() }).await;
+    let _ = second.send(NativeAppend { batch: batch(), ..NativeAppend::default() }).await;
     assert_eq!(end(of_logspec).await, Code::PermissionDenied);
     assert_eq!(end(of_native).await, Code::PermissionDenied);
     assert_eq!(end(read).await, Code::Unauthenticated);
@@ -173,7 +173,7 @@ async fn revoked_tokens_and_roles_end_their_streams() {
     assert_eq!(server.refusals.read(Refusal::PermissionDenied), 2);
     assert_eq!(server.refusals.read(Refusal::Unauthenticated), 5);
     assert_eq!(server.log.last_index(), last);
-    third.send(NativeAppend { log: String::new(), batch: batch() }).await.unwrap();
+    third.send(NativeAppend { batch: batch(), ..NativeAppend::default() }).await.unwrap();
     assert!(message(&mut of_admin).await.unwrap().is_some());
     assert_eq!(server.log.last_index(), Index(last.get() + 1));
 }

@@ -24,7 +24,7 @@ pub(crate) fn acknowledged_in(leader: &Server, log: &str, record: &str) -> Durab
         let mut builder = BatchBuilder::new();
         builder.push(record.as_bytes()).unwrap();
         let batch = builder.build().unwrap().as_bytes().clone();
-        let requests = vec![AppendRequest { log: log.to_owned(), batch }];
+        let requests = vec![AppendRequest { log: log.to_owned(), batch, ..AppendRequest::default() }];
         let mut answers = client.append(tokio_stream::iter(requests)).await.unwrap().into_inner();
         let Some(Outcome::Appended(appended)) = answers.message().await.unwrap().unwrap().result else {
             panic!("it is refused");

@@ -335,7 +335,7 @@ async fn append(
     batches: impl Iterator<Item = Bytes> + Send + 'static,
 ) -> Result<()> {
     let mut client = LogClient::new(channel(target, None).await?);
-    let requests = batches.map(|batch| AppendRequest { log: String::new(), batch });
+    let requests = batches.map(|batch| AppendRequest { batch, ..AppendRequest::default() });
     let requests = tokio_stream::StreamExt::throttle(tokio_stream::iter(requests), every);
     let mut request = Request::new(requests);
     let token = target.token.as_ref().context("it needs a token")?;

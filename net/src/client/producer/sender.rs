@@ -599,5 +599,5 @@ fn overdue() -> Broken {
 }
 
 fn request(client: &Client, batch: &Batch) -> AppendRequest {
-    AppendRequest { log: client.log_name(), batch: batch.as_bytes().clone() }
+    AppendRequest { log: client.log_name(), batch: batch.as_bytes().clone(), ..AppendRequest::default() }
 }

@@ -1,4 +1,4 @@
-//! Append: one stream of batches, answered in order.
+//! Append: one stream of batches, of one log or of several, answered in order.
 //!
 //! It is a state machine that is polled for its next response, not a task: it reads, submits and answers in that poll.
 //! Dropping it abandons the rest. Submitted batches are appended all the same.
@@ -10,8 +10,10 @@
 //! - However fast requests arrive, other tasks of the thread get to run: each request, and each [`STEP_BYTES`] of it,
 //!   uses the task's budget.
 //! - A batch in flight and a finished answer each hold at least one piece of the request budget.
+//! - A batch goes to the log that its request names, or to none: not to the log of an earlier request because its own was not found.
 
 use super::NativeOptions;
+use super::stream_logs::StreamLogs;
 use crate::listener::auth::tokens::Payer;
 use crate::listener::memory_budget::{Held, Ledger, UNPACKED_AT_ONCE_MAX};
 use crate::served::caller::Caller;
@@ -21,7 +23,7 @@ use crate::service::submit::submit_when_allowed;
 use crate::wire::durability;
 use crate::wire::proto::v1::append_response::Result as Outcome;
 use crate::wire::proto::v1::{AppendRequest, AppendResponse, Appended, Durability, Refused};
-use crate::wire::status::{leaves_unknown, millis, to_status};
+use crate::wire::status::{from_status, leaves_unknown, millis};
 use chiplog::{Batch, Codec, Error, ErrorKind, Log, Ticket};
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -46,13 +48,10 @@ pub struct AppendStream {
     shares: Ledger,
     payer: Arc<Payer>,
     caller: Caller,
-    /// Named by the first request.
-    log: Option<Log>,
-    /// The name in it.
-    name: String,
-    /// The id of the log that the client means.
+    logs: StreamLogs,
+    /// The id that the call gives for the log of its first request.
     meant: Option<Vec<u8>>,
-    /// The first request, while this replica finds out whether there is such a log.
+    /// A request, while this replica finds out whether there is its log.
     finding: Option<Finding>,
     pending: VecDeque<Pending>,
     /// Bytes of batches in flight.
@@ -72,15 +71,14 @@ pub struct AppendStream {
 
 enum Pending {
     Submitted {
+        /// The number of its log.
+        log: usize,
         ticket: Ticket,
         bytes: usize,
         _held: Held,
     },
     /// Its answer is ready, and waits for earlier ones.
-    Answered {
-        response: AppendResponse,
-        _held: Held,
-    },
+    Answered { response: AppendResponse, _held: Held },
 }
 
 /// Returns the batches, each decompressed once, so that the log need not do so on a runtime thread.
@@ -98,6 +96,7 @@ struct Finding {
 }
 
 struct Stalled {
+    log: usize,
     bytes: usize,
     held: Held,
     /// None: it waited too long.
@@ -126,8 +125,7 @@ impl AppendStream {
             shares,
             payer,
             caller,
-            log: None,
-            name: String::new(),
+            logs: StreamLogs::default(),
             meant,
             finding: None,
             pending: VecDeque::new(),
@@ -148,14 +146,10 @@ impl AppendStream {
         }
         while self.ended.is_none() {
             if let Some(mut finding) = self.finding.take() {
-                match finding.log.as_mut().poll(context) {
-                    Poll::Pending => return self.finding = Some(finding),
-                    Poll::Ready(Ok(log)) => {
-                        self.log = Some(log);
-                        self.take(finding.request, finding.held);
-                    }
-                    Poll::Ready(Err(status)) => self.ended = Some(Some(status)),
-                }
+                let Poll::Ready(found) = finding.log.as_mut().poll(context) else {
+                    return self.finding = Some(finding);
+                };
+                self.found(found, finding.request, finding.held);
                 continue;
             }
             if let Some(mut stalled) = self.stalled.take() {
@@ -163,7 +157,7 @@ impl AppendStream {
                     self.stalled = Some(stalled);
                     return;
                 };
-                self.submitted(ticket, stalled.bytes, stalled.held);
+                self.submitted(stalled.log, ticket, stalled.bytes, stalled.held);
             }
             if self.bytes >= self.bytes_max || self.pending.len() >= self.pending_max {
                 return;
@@ -195,40 +189,50 @@ impl AppendStream {
         self.drained.as_mut().poll(context).is_ready()
     }
 
-    /// Accepts a request, the first one once its log is known. Returns about how many bytes this thread had to process.
-    fn begin(&mut self, request: AppendRequest) -> usize {
+    /// Accepts a request once its log is known. Returns about how many bytes this thread had to process.
+    fn begin(&mut self, mut request: AppendRequest) -> usize {
         let held = self.shares.claim();
-        if self.log.is_some() {
-            if !request.log.is_empty() && request.log != self.name {
-                let what =
-                    format!("the stream is of log {:?}; open another for log {:?}", self.name, request.log);
-                self.ended = Some(Some(to_status(&Error::new(ErrorKind::InvalidArgument, what), None)));
-                return 0;
-            }
-            return self.take(request, held);
+        if let Some(log) = self.logs.turn_to(&mut request) {
+            return self.take(log, request, held);
         }
-        self.name.clone_from(&request.log);
-        match self.host.peek(&self.caller, &request.log, self.meant.as_deref()) {
-            Some(Ok(log)) => {
-                self.log = Some(log);
-                self.take(request, held)
-            }
-            Some(Err(status)) => {
+        let is_first = self.logs.is_empty();
+        let meant = match request.log_id.is_empty() {
+            true if is_first => self.meant.clone(),
+            true => None,
+            false => Some(request.log_id.clone().into_bytes()),
+        };
+        if let Some(found) = self.host.peek(&self.caller, &request.log, meant.as_deref()) {
+            return self.found(found, request, held);
+        }
+        let (host, caller, name) = (self.host.clone(), self.caller.clone(), request.log.clone());
+        let log = Box::pin(async move { host.find(&caller, &name, meant.as_deref()).await });
+        self.finding = Some(Finding { request, held, log });
+        0
+    }
+
+    /// Takes a request whose log was looked for. Returns as [`Self::begin`].
+    fn found(&mut self, log: Result<Log, Status>, request: AppendRequest, held: Held) -> usize {
+        match log {
+            Ok(log) => match self.logs.add(&request.log, log) {
+                Ok(log) => self.take(log, request, held),
+                Err(error) => {
+                    self.refuse(None, &error, held);
+                    0
+                }
+            },
+            Err(status) if self.logs.is_empty() => {
                 self.ended = Some(Some(status));
                 0
             }
-            None => {
-                let (host, caller) = (self.host.clone(), self.caller.clone());
-                let (name, meant) = (request.log.clone(), self.meant.take());
-                let log = Box::pin(async move { host.find(&caller, &name, meant.as_deref()).await });
-                self.finding = Some(Finding { request, held, log });
+            Err(status) => {
+                self.refuse(None, &from_status(&status), held);
                 0
             }
         }
     }
 
-    /// Takes a request for the log that is known. Returns as [`Self::begin`].
-    fn take(&mut self, request: AppendRequest, held: Held) -> usize {
+    /// Takes a request for this log. Returns as [`Self::begin`].
+    fn take(&mut self, log: usize, request: AppendRequest, held: Held) -> usize {
         let bytes = request.batch.len();
         if bytes == 0 {
             self.answered(appended(0, 0, Durability::Unspecified), held);
@@ -236,26 +240,26 @@ impl AppendStream {
         }
         match Batch::decode(request.batch) {
             Err(error) => {
-                self.refuse(&error, held);
+                self.refuse(Some(log), &error, held);
                 bytes
             }
             Ok(batch) => {
                 let unpacked = if batch.codec() == Codec::None { 0 } else { UNPACKED_AT_ONCE_MAX };
-                self.submit(batch, held);
+                self.submit(log, batch, held);
                 bytes + unpacked
             }
         }
     }
 
-    fn submit(&mut self, batch: Batch, held: Held) {
-        let Some(log) = &self.log else { return };
+    fn submit(&mut self, number: usize, batch: Batch, held: Held) {
+        let log = self.logs.get(number);
         let (bytes, options) = (batch.as_bytes().len(), log.options());
         let unpacked = batch.unmeasured_bytes(log.record_bytes_max());
         let is_large = (UNPACKED_AT_ONCE_MAX + 1..=options.batch_bytes_max as usize).contains(&unpacked);
         if !is_large {
             match log.try_submit(&batch) {
                 Err(error) if error.kind() == ErrorKind::Busy => {}
-                done => return self.submitted(Some(done), bytes, held),
+                done => return self.submitted(number, Some(done), bytes, held),
             }
         }
         let (log, payer, patience) = (log.clone(), self.payer.clone(), self.room_timeout);
@@ -264,29 +268,29 @@ impl AppendStream {
             submit_when_allowed(&log, &batch, patience).await
         };
         let ticket = async move { timeout(patience, submitting).await.ok() };
-        self.stalled = Some(Stalled { bytes, held, ticket: Box::pin(ticket) });
+        self.stalled = Some(Stalled { log: number, bytes, held, ticket: Box::pin(ticket) });
     }
 
     /// None: there was no room in time.
-    fn submitted(&mut self, ticket: Option<chiplog::Result<Ticket>>, bytes: usize, held: Held) {
+    fn submitted(&mut self, log: usize, ticket: Option<chiplog::Result<Ticket>>, bytes: usize, held: Held) {
         match ticket {
             Some(Ok(ticket)) => {
                 self.bytes += bytes;
-                self.pending.push_back(Pending::Submitted { ticket, bytes, _held: held.queued() });
+                self.pending.push_back(Pending::Submitted { log, ticket, bytes, _held: held.queued() });
             }
-            Some(Err(error)) => self.refuse(&error, held),
+            Some(Err(error)) => self.refuse(Some(log), &error, held),
             None => {
                 let what = format!(
                     "no room for the batch within {:?}, in the log's queue or to decompress it; try again later",
                     self.room_timeout
                 );
-                self.refuse(&Error::new(ErrorKind::Busy, what), held);
+                self.refuse(Some(log), &Error::new(ErrorKind::Busy, what), held);
             }
         }
     }
 
-    fn refuse(&mut self, error: &Error, held: Held) {
-        let response = self.refused(error, false);
+    fn refuse(&mut self, log: Option<usize>, error: &Error, held: Held) {
+        let response = self.refused(log, error, false);
         self.answered(response, held);
     }
 
@@ -294,8 +298,8 @@ impl AppendStream {
         self.pending.push_back(Pending::Answered { response, _held: held.answered() });
     }
 
-    /// `in_doubt`: the batch was submitted, so some errors leave its outcome open.
-    fn refused(&self, error: &Error, in_doubt: bool) -> AppendResponse {
+    /// `log`: None if there is no such log. `in_doubt`: the batch was submitted, so some errors leave its outcome open.
+    fn refused(&mut self, log: Option<usize>, error: &Error, in_doubt: bool) -> AppendResponse {
         let kind = error.kind();
         let mut refused = Refused {
             kind: kind.code(),
@@ -305,10 +309,14 @@ impl AppendStream {
             leader: String::new(),
             retry_after_millis: error.retry_after().map_or(0, millis),
         };
-        if let Some(log) = &self.log {
+        if let Some(number) = log {
+            let log = self.logs.get(number);
             self.host.refused(log, error);
             if kind == ErrorKind::NotLeader {
                 refused.leader = another_leader(log).unwrap_or_default();
+            }
+            if kind == ErrorKind::NotFound {
+                self.logs.forget(number);
             }
         }
         AppendResponse { result: Some(Outcome::Refused(refused)) }
@@ -322,13 +330,15 @@ impl AppendStream {
             Some(Pending::Submitted { ticket, .. }) => Some(ready!(Pin::new(ticket).poll(context))),
         };
         let front = self.pending.pop_front();
-        if let Some(Pending::Submitted { bytes, .. }) = &front {
+        let mut of = None;
+        if let Some(Pending::Submitted { bytes, log, .. }) = &front {
             self.bytes -= bytes;
+            of = Some(*log);
         }
         Poll::Ready(match (front, settled) {
             (Some(Pending::Answered { response, .. }), _) => Some(response),
             (_, Some(Ok(at))) => Some(appended(at.first.get(), at.count, durability::to_wire(at.durability))),
-            (_, Some(Err(error))) => Some(self.refused(&error, true)),
+            (_, Some(Err(error))) => Some(self.refused(of, &error, true)),
             (_, None) => None,
         })
     }

@@ -22,6 +22,7 @@ use tonic::Status;
 /// The features that a client can rely on.
 const FEATURES: &[&str] = &[
     "append",
+    "append.logs",
     "append.together",
     "sessions",
     "read",

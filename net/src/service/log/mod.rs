@@ -18,6 +18,7 @@ mod append;
 mod info;
 mod read;
 mod service;
+mod stream_logs;
 mod together;
 mod zero_copy;
 
