@@ -226,6 +226,8 @@ struct Inner {
     place: Option<(PathBuf, u64)>,
     /// Waiting does not help.
     lasting: bool,
+    /// A limit of one named log has caused it.
+    of_one_log: bool,
     /// When a new attempt can succeed.
     retry_after: Option<Duration>,
 }
@@ -292,7 +294,35 @@ impl Error {
     }
 
     fn made(kind: ErrorKind, message: String, source: Option<Source>, place: Option<(PathBuf, u64)>) -> Self {
-        Self(Arc::new(Inner { kind, message, source, place, lasting: false, retry_after: None }))
+        Self(Arc::new(Inner {
+            kind,
+            message,
+            source,
+            place,
+            lasting: false,
+            of_one_log: false,
+            retry_after: None,
+        }))
+    }
+
+    /// An error that a limit of one named log has caused: see [`Self::is_of_one_log`].
+    pub(crate) fn of_one_log(kind: ErrorKind, message: String) -> Self {
+        let (source, place) = (None, None);
+        Self(Arc::new(Inner {
+            kind,
+            message,
+            source,
+            place,
+            lasting: false,
+            of_one_log: true,
+            retry_after: None,
+        }))
+    }
+
+    /// Whether a limit of one named log has caused it: other logs of its group are not affected.
+    #[doc(hidden)]
+    pub fn is_of_one_log(&self) -> bool {
+        self.0.of_one_log
     }
 
     /// The same error with another message: the kind and the location are kept.
@@ -304,6 +334,7 @@ impl Error {
             source: Some(Source::Earlier(self.clone())),
             place,
             lasting: self.0.lasting,
+            of_one_log: self.0.of_one_log,
             retry_after: self.0.retry_after,
         }))
     }
@@ -319,7 +350,15 @@ impl Error {
         let Inner { kind, message, place, .. } = &*self.0;
         let (kind, message, place) = (*kind, message.clone(), place.clone());
         let source = Some(Source::Earlier(self));
-        Self(Arc::new(Inner { kind, message, source, place, lasting: true, retry_after: None }))
+        Self(Arc::new(Inner {
+            kind,
+            message,
+            source,
+            place,
+            lasting: true,
+            of_one_log: false,
+            retry_after: None,
+        }))
     }
 
     /// Whether reading again does not help, as far as this replica knows. `Corrupt`: the damage cannot be repaired, because the log has
@@ -345,6 +384,7 @@ impl Error {
             source: None,
             place: None,
             lasting: false,
+            of_one_log: false,
             retry_after: Some(time),
         }))
     }

@@ -294,7 +294,7 @@ fn full_log_is_refused_appends_and_no_other_log_is() {
     let dir = tempfile::tempdir().unwrap();
     let logs = open(dir.path(), options());
     let (limited, other) = (logs.create("limited").unwrap(), logs.create("other").unwrap());
-    let capacity = 200_000;
+    let capacity: usize = 200_000;
     set(&limited, LogOption::CapacityBytes, capacity as u64);
     let taken = fill_up(&limited, RECORD_BYTES);
     assert_eq!(
@@ -371,6 +371,7 @@ fn full_log_is_full_after_a_restart() {
     limited.discard(Index(71)).unwrap();
     let room = fill_up(&limited, RECORD_BYTES);
     assert!(room.abs_diff(10) <= 1, "{room}");
+    assert_eq!(logs.groups()[&1].full_logs(), 1);
 }
 
 /// Retention discards what is beyond it: a log with a larger capacity is never full for long.

@@ -911,8 +911,8 @@ typedef struct {
    * The name: "retention_bytes", "retention_age" (ms), "capacity_bytes", "record_bytes_max", "sessions_max",
    * "session_window", "session_idle_max" (ms), "append_bytes_per_second", "object_bytes", "object_age" (ms),
    * "payload_slices" (1 or 0) or "object_rows". A named log has "retention_bytes", "retention_age",
-   * "record_bytes_max", "sessions_max", "session_idle_max" and "append_bytes_per_second" of its own; the others are set for
-   * its group.
+   * "capacity_bytes", "record_bytes_max", "sessions_max", "session_idle_max" and "append_bytes_per_second" of its own; the others
+   * are set for its group.
    * Once "object_bytes" is set, the log has objects, and it cannot be unset. A log with an object store sets it itself.
    * Nor can "payload_slices" be unset: set it to 0 instead; nor "object_rows".
    */

@@ -25,6 +25,10 @@ fn messages_keep_their_bytes() {
         "0a0764656661756c741203616263",
         AppendRequest { log: "default".into(), batch: "abc".into(), ..AppendRequest::default() },
     );
+    held::<v1::AppendRequest>(
+        "0a01611201621a0163",
+        AppendRequest { log: "a".into(), batch: "b".into(), log_id: "c".into() },
+    );
     held::<v1::AppendResponse>(
         "0a06080710021801",
         AppendResponse {

@@ -107,10 +107,18 @@ struct Appending {
 
 impl Appending {
     async fn open(address: &str) -> Self {
+        Self::meaning(address, None).await
+    }
+
+    /// `meant`: the id of the first log, in the call's metadata.
+    async fn meaning(address: &str, meant: Option<&str>) -> Self {
         let mut client = log_client::LogClient::connect(format!("http://{address}")).await.unwrap();
         let (requests, of_stream) = tokio::sync::mpsc::channel(16);
-        let of_stream = tokio_stream::wrappers::ReceiverStream::new(of_stream);
-        let answers = client.append(of_stream).await.unwrap().into_inner();
+        let mut call = tonic::Request::new(tokio_stream::wrappers::ReceiverStream::new(of_stream));
+        if let Some(meant) = meant {
+            call.metadata_mut().insert("chiplog-log-id", meant.parse().unwrap());
+        }
+        let answers = client.append(call).await.unwrap().into_inner();
         Self { requests, answers }
     }
 
@@ -143,7 +151,7 @@ fn kind_of(refused: Result<u64, Refused>) -> Option<ErrorKind> {
 async fn one_stream_appends_to_many_logs() {
     let mut named = Named::new().await;
     let first = named.create("first").await.unwrap();
-    named.create("second").await.unwrap();
+    let second = named.create("second").await.unwrap();
     let mut stream = Appending::open(&named.one.address()).await;
     let turns = [("first", 1), ("second", 1), ("", 2), ("second", 3), ("default", 1), ("", 2), ("first", 2)];
     for (log, index) in turns {
@@ -178,18 +186,55 @@ async fn one_stream_appends_to_many_logs() {
     let again = named.create("first").await.unwrap();
     assert_eq!(stream.append("first", &again.log_id).await, Ok(1));
     assert_eq!(stream.append("second", "").await, Ok(lasts[1].get() + 1), "the stream goes on");
+    assert_eq!(stream.append("second", &second.log_id.to_uppercase()).await, Ok(lasts[1].get() + 2));
+    assert_eq!(kind_of(stream.append(&"x".repeat(301), "").await), Some(ErrorKind::InvalidArgument));
+}
+
+/// The id in the call's metadata is about the log of the first request, also when its name is looked up again.
+#[tokio::test]
+async fn stream_appends_to_no_other_log_than_its_call_means() {
+    let mut named = Named::new().await;
+    let first = named.create("first").await.unwrap();
+    named.create("second").await.unwrap();
+    let mut stream = Appending::meaning(&named.one.address(), Some(&first.log_id)).await;
+    assert_eq!(stream.append("first", "").await, Ok(1));
+    assert_eq!(stream.append("second", "").await, Ok(1));
+    assert_eq!(stream.append("first", "").await, Ok(2));
+    named.delete("first").await;
+    let again = named.create("first").await.unwrap();
+    for log in ["first", "", "first"] {
+        assert_eq!(kind_of(stream.append(log, "").await), Some(ErrorKind::NotFound), "{log:?}");
+    }
+    assert_eq!(stream.append("second", "").await, Ok(2));
+    assert_eq!(named.logs.get("first").unwrap().last_index(), Index(0));
+    assert_eq!(stream.append("first", &again.log_id).await, Ok(1), "a request that means it");
+}
+
+/// A stream keeps what it has looked up, so it ends when that is much.
+#[tokio::test]
+async fn stream_looks_up_a_limited_number_of_names() {
+    let mut named = Named::new().await;
+    named.create("first").await.unwrap();
+    let mut stream = Appending::open(&named.one.address()).await;
+    assert_eq!(stream.append("first", "").await, Ok(1));
+    for n in 1..4096 {
+        assert_eq!(kind_of(stream.append("none", "").await), Some(ErrorKind::NotFound), "{n}");
+    }
+    assert_eq!(stream.append("first", "").await, Ok(2), "it was looked up before");
+    stream.send("none", "").await;
+    let ended = stream.answers.message().await.unwrap_err();
+    assert_eq!(from_status(&ended).kind(), ErrorKind::Unavailable, "{ended}");
 }
 
 /// The status says of a replica whether it has room, and of no log that has reached its own capacity.
 #[tokio::test]
 async fn full_log_is_refused_by_name_and_its_server_is_not_full() {
     let mut named = Named::new().await;
-    for name in ["full", "other"] {
-        named.create(name).await.unwrap();
-    }
+    named.create("full").await.unwrap();
+    named.create_beside("other", "full").await;
     let [full, other] = ["full", "other"].map(|name| named.logs.get(name).unwrap());
-    full.set_log_options(&[(LogOption::CapacityBytes, Some(1))], PATIENCE).unwrap();
-    let batch = BatchBuilder::new().push(b"the only one").unwrap().build().unwrap();
+    full.set_log_options(&[(LogOption::CapacityBytes, Some(128 << 10))], PATIENCE).unwrap();
+    let batch = BatchBuilder::new().push(&[7; 128 << 10]).unwrap().build().unwrap();
     full.append(&batch).unwrap();
     let request =
         AppendRequest { log: "full".into(), batch: batch.as_bytes().clone(), ..AppendRequest::default() };

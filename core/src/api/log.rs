@@ -185,8 +185,8 @@ impl Log {
     }
 
     /// Checks whether the log takes appends now, and the capacity has room for one of `bytes` bytes in addition to those
-    /// that wait in the queue. A named log has the capacity of its group, and a quota of its own if its options set
-    /// [`LogOption::CapacityBytes`].
+    /// that wait in the queue. A named log has the capacity of its group, and if its options set
+    /// [`LogOption::CapacityBytes`], it must not be full; neither `bytes` nor what waits counts for that.
     ///
     /// # Errors
     /// `Full`: it has no room. `NotFound`, `Sealed`: a named log that was deleted or sealed, as far as is committed here.

@@ -47,9 +47,9 @@ pub enum LogOption {
     /// [`Options::retention_age`], in milliseconds, from 1. `u64::MAX`: keep all.
     RetentionAge = 2,
     /// [`Options::capacity_bytes`], in bytes. `u64::MAX`: until the disk is full. Of a named log: its quota. Once the log keeps that
-    /// many bytes of batches, its appends are refused as `Full`; those that wait in the queue by then are appended. Bytes are counted
-    /// exactly until the first discard; then the records of the segment in which the log begins count as equally large. A new leader
-    /// counts them again, and refuses none until then.
+    /// many bytes of batches, its appends are refused as `Full`; those that wait in the queue by then are appended. All bytes of a log
+    /// that has discarded nothing count. Otherwise they are counted from the segment or object in which it begins, whose records count as
+    /// equally large. That is looked up when it matters, by each leader: until then no log becomes full.
     CapacityBytes = 3,
     /// [`Options::record_bytes_max`], in bytes.
     RecordBytesMax = 4,
@@ -155,12 +155,10 @@ impl LogOption {
     /// The bounds of the format. A replica's segment size can narrow them.
     fn bounds(self) -> RangeInclusive<u64> {
         match self {
-            Self::RetentionBytes => (128 << 10)..=u64::MAX,
-            Self::CapacityBytes
-            | Self::RetentionAge
-            | Self::SessionIdleMax
-            | Self::AppendBytesPerSecond
-            | Self::ObjectAge => 1..=u64::MAX,
+            Self::RetentionBytes | Self::CapacityBytes => (128 << 10)..=u64::MAX,
+            Self::RetentionAge | Self::SessionIdleMax | Self::AppendBytesPerSecond | Self::ObjectAge => {
+                1..=u64::MAX
+            }
             Self::ObjectBytes => OBJECT_BYTES_MIN..=OBJECT_BYTES_MAX,
             Self::RecordBytesMax => 1..=(BATCH_BYTES_MAX - BATCH_HEADER_BYTES - RECORD_OVERHEAD_BYTES) as u64,
             Self::SessionsMax => 1..=1 << 20,

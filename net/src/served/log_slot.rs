@@ -502,13 +502,13 @@ impl LogSlot {
         to_status(&Error::new(ErrorKind::NotFound, what), None)
     }
 
-    /// Records that an append to a log was rejected; after `Full`, the server's status shows it, unless the log has only reached its
-    /// own capacity, and the replica has room for other logs.
+    /// Records that an append to a log was rejected; after `Full`, the server's status shows it, unless only the log is full, by
+    /// a limit of its own.
     pub(crate) fn refused(&self, log: &Log, error: &Error) {
         if error.kind() == ErrorKind::Full
+            && !error.is_of_one_log()
             && !self.room.has_just_refused(log)
             && let Some(replica) = self.replica_of(log)
-            && (log.check_room(0).is_ok() || replica.check_room(0).is_err())
         {
             self.room.refused(&replica, error);
         }

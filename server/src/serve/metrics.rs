@@ -282,8 +282,14 @@ fn of_groups(page: &mut Page<'_>, logs: &Logs) -> fmt::Result {
     type Row = (String, chiplog::Status, chiplog::metrics::Metrics, Log);
     type Value = fn(&Row) -> u64;
     let (gauge, counter) = (MetricType::Gauge, MetricType::Counter);
-    let rows: [(&str, &str, MetricType, Value); 29] = [
+    let rows: [(&str, &str, MetricType, Value); 30] = [
         ("group_logs", "named logs of the group", gauge, |(_, _, _, log)| log.named_logs() as u64),
+        (
+            "group_full_logs",
+            "named logs of the group that are full by their own capacity_bytes",
+            gauge,
+            |(_, _, _, log)| log.full_logs() as u64,
+        ),
         ("group_leader", "the node that leads the group; 0: unknown", gauge, |(_, status, _, _)| {
             status.replica.leader.map_or(0, |node| node.get())
         }),

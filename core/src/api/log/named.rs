@@ -38,6 +38,13 @@ impl Log {
         self.view.logs.len()
     }
 
+    /// How many named logs of this group keep as many bytes as their `capacity_bytes` allow, as far as this replica has looked it up:
+    /// while it leads, their appends are refused. Never blocks.
+    #[doc(hidden)]
+    pub fn full_logs(&self) -> usize {
+        self.inner.queue.full_logs()
+    }
+
     /// The most named logs that this group can hold now, beside the options of logs and the objects that it has. Never blocks.
     pub fn named_logs_max(&self) -> usize {
         let set = self.group_options();

@@ -1,31 +1,47 @@
 //! Quotas of single logs of a shared group: decides which of them keep as many bytes as their `capacity_bytes` allow.
 //!
-//! A log's bytes since it was created are in the log table. How many of them are before its first record is not. After a discard
-//! that is estimated at once: as if all records that the log kept were equally large. Then it is looked up, by a search in the
-//! openings: the nearest openings before and behind the first record say how many bytes the log had there, and the records between
-//! these two openings count as equally large.
+//! The log table has the bytes of a log since it was created. It does not have how many of them are before the first record, which
+//! a discard moves. Of each log two places around its first record are known, each with the log's bytes up to there:
+//!
+//! ```text
+//!            below            above                 end
+//!   log 7    |-----first------|--------------------|
+//!            at least those bytes are before `first`, and at most these
+//! ```
+//!
+//! Between the two places all records count as equally large. A place below is that of an earlier first record, or an opening; one above
+//! is an opening, or where the log ended then. If they are too far apart to tell whether the log is full, the nearest openings are looked up.
 //!
 //! Invariants:
-//! - only committed states and options count;
-//! - a log becomes full only by what was looked up for its present first record, and has room again by an estimate, too;
-//! - a log without a quota is never full, and neither is one that has appended less since it was created;
-//! - what was looked up holds whoever leads: it follows from committed entries alone.
+//! - only committed states and options count, so what is known holds whoever leads;
+//! - a log becomes full, and has room again, only by what is certain, or by places of the same segment or object;
+//! - a log without a quota is never full, and neither is a sealed one: its appends have another error.
+//!
+//! Not counted exactly: of the segment or object in which a log begins, the part before the first record; and indexes that a discard
+//! beyond the end has skipped count as records there.
 //!
 //! Must not know: raft, how appends are refused.
 
-use super::log_search::{EndOfLog, GoOn, LogSearch, Surroundings};
+use super::log_search::{GoOn, LogSearch, Opening, Surroundings};
 use crate::error::Result;
 use crate::store::format::logs::LogState;
-use crate::types::{Index, LogNumber};
+use crate::types::{Index, LogNumber, Timestamp};
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// When a log is looked up again after an opening could not be read, in milliseconds.
+const RETRY_MS: u64 = 10_000;
 
 /// The quotas of the logs of a group.
 #[derive(Debug, Default)]
 pub(super) struct LogQuotas {
     logs: BTreeMap<LogNumber, Quota>,
-    /// Those for which it has to be looked up how many bytes are before the first record.
+    /// Those whose nearest openings have to be looked up.
     unknown: BTreeSet<LogNumber>,
-    search: LogSearch<Surrounded>,
+    /// The search among files, and that among objects as well, of logs that begin before all files.
+    searches: [LogSearch<Surrounded>; 2],
+    /// An opening could not be read: no search begins before this time.
+    retry_at: Timestamp,
     /// What [`Self::take_changes`] returns next.
     changes: Vec<(LogNumber, Option<u64>)>,
 }
@@ -34,50 +50,63 @@ pub(super) struct LogQuotas {
 struct Quota {
     /// In bytes.
     capacity: u64,
-    /// The first record.
-    first: Index,
-    /// The bytes before it. None: neither known nor estimated.
-    before: Option<u64>,
-    /// Whether `before` was looked up.
-    is_known: bool,
-    is_full: bool,
+    around: Surrounded,
+    /// The capacity when the log was found to be full. None: it has room.
+    full: Option<u64>,
 }
 
-/// What a search has found around the first record of a log: indexes, each with the log's bytes before it.
-#[derive(Debug)]
+/// An index of a log, and the log's bytes before it.
+type Place = (Index, u64);
+
+/// The first record of a log and the places around it.
+#[derive(Clone, Copy, Debug)]
 struct Surrounded {
     first: Index,
-    below: (Index, u64),
-    above: (Index, u64),
+    below: Place,
+    above: Place,
+    /// Whether no opening is between the two places.
+    is_near: bool,
+    /// Of a search: whether an opening has the log at its first record or before, or is from before the log was created.
+    has_begun: bool,
+    /// Of a search: whether an opening that may be between the places could not be read.
+    is_unread: bool,
 }
 
 impl LogQuotas {
     /// Sets or removes the quota of a log, in bytes.
     pub(super) fn set(&mut self, log: LogNumber, capacity: Option<u64>) {
         let Some(capacity) = capacity.filter(|capacity| *capacity < u64::MAX) else {
-            if self.logs.remove(&log).is_some_and(|quota| quota.is_full) && !planted!(183) {
+            if self.logs.remove(&log).is_some_and(|quota| quota.full.is_some()) && !planted!(183) {
                 self.changes.push((log, None));
             }
             self.unknown.remove(&log);
-            self.search.forget(log);
+            self.searches.iter_mut().for_each(|search| search.forget(log));
             return;
         };
-        let new = Quota { capacity, first: Index(0), before: None, is_known: false, is_full: false };
-        self.logs.entry(log).or_insert(new).capacity = capacity;
+        self.logs
+            .entry(log)
+            .or_insert(Quota { capacity, around: Surrounded::NOTHING, full: None })
+            .capacity = capacity;
     }
 
     /// Takes the state of a log, if it has a quota. None: it was dropped.
     pub(super) fn look(&mut self, log: LogNumber, state: Option<&LogState>) {
         let Some((quota, state)) = self.logs.get_mut(&log).zip(state) else { return };
-        let was_full = quota.is_full;
-        quota.pass(state);
-        if state.bytes >= quota.capacity && !quota.is_known {
+        quota.around.pass(state);
+        let compared = quota.compare(state);
+        if compared.is_none() {
             self.unknown.insert(log);
         } else {
             self.unknown.remove(&log);
         }
-        if quota.is_full != was_full {
-            self.changes.push((log, quota.is_full.then_some(quota.capacity)));
+        let is_full = match compared {
+            Some(compared) => compared.is_ge(),
+            None => quota.full.is_some() && quota.estimate(state).is_ge(),
+        };
+        let full = is_full.then_some(quota.capacity);
+        if quota.full != full {
+            quota.full = full;
+            self.changes.push((log, full));
         }
     }
 
@@ -86,176 +115,255 @@ impl LogQuotas {
         std::mem::take(&mut self.changes)
     }
 
-    /// Whether something is being looked up, or has to be.
-    pub(super) fn is_busy(&self) -> bool {
-        self.search.is_running() || !self.unknown.is_empty()
+    /// When something has to be looked up, by the log's time.
+    pub(super) fn due(&self) -> Option<Timestamp> {
+        if self.searches.iter().any(LogSearch::is_running) {
+            return Some(Timestamp(0));
+        }
+        (!self.unknown.is_empty()).then_some(self.retry_at)
     }
 
-    /// Makes a step of the running search, or begins one if a log needs it. Some: it waits for the opening of an object, which is being
+    /// Makes a step of the running searches, or begins one if a log needs it. Some: one waits for the opening of an object, which is being
     /// fetched, and has looked at that many others before.
     ///
     /// # Errors
-    /// `Corrupt`, `Io`: an opening cannot be read. The search goes on without it: more records count as equally large.
+    /// `Corrupt`, `Io`: an opening cannot be read. The logs that needed it are looked up again later.
     pub(super) fn step(&mut self, around: &Surroundings<'_>) -> Result<Option<usize>> {
-        if !self.search.is_running() {
+        if self.due().is_none_or(|due| due > around.now) {
+            return Ok(None);
+        }
+        if !self.searches.iter().any(LogSearch::is_running) {
             let logs = std::mem::take(&mut self.unknown).into_iter().filter_map(|log| {
                 let state = around.logs.get(log)?;
-                let (below, above) = ((Index(1), 0), (state.next, state.bytes));
-                Some((log, Surrounded { first: state.first, below, above }))
+                let (first, above) = (state.first, (state.next, state.bytes));
+                Some((log, Surrounded { first, above, ..Surrounded::NOTHING }))
             });
-            self.search.begin(logs.collect());
+            self.searches[0].begin(logs.collect());
         }
-        let openings = around.segments.stretches();
-        let stepped = self.search.step(&openings, around, |_, found, end, _| found.narrow(end));
-        for (log, found) in self.search.take_ended() {
-            if let Some(quota) = self.logs.get_mut(&log) {
-                (quota.first, quota.before, quota.is_known) = (found.first, Some(found.bytes_before()), true);
-            }
-            self.look(log, around.logs.get(log));
+        let [files, objects] = &mut self.searches;
+        let of_files =
+            files.step(&around.segments.snapshot(), around, |_, found, opening| found.narrow(opening));
+        let mut ended = files.take_ended();
+        if around.segments.reads_objects() {
+            let is_older = |(_, found): &(LogNumber, Surrounded)| !found.has_begun;
+            let older;
+            (older, ended) = ended.into_iter().partition(is_older);
+            objects.begin(older);
         }
-        stepped
+        let of_objects =
+            objects.step(&around.segments.stretches(), around, |_, found, opening| found.narrow(opening));
+        ended.extend(objects.take_ended());
+        for (log, found) in ended {
+            self.found(log, found, around);
+        }
+        Ok(match (of_files?, of_objects?) {
+            (None, None) => None,
+            (files, objects) => Some(files.unwrap_or(0) + objects.unwrap_or(0)),
+        })
+    }
+
+    /// The search for a log has ended.
+    fn found(&mut self, log: LogNumber, found: Surrounded, around: &Surroundings<'_>) {
+        if found.is_unread {
+            self.retry_at = Timestamp(around.now.0.saturating_add(RETRY_MS));
+        }
+        if let Some(quota) = self.logs.get_mut(&log) {
+            let below = if found.below.0 == Index(0) { found.begin() } else { found.below };
+            quota.around = Surrounded { below, is_near: !found.is_unread, ..found };
+        }
+        self.look(log, around.logs.get(log));
     }
 }
 
 impl Quota {
-    /// Takes the log's state: estimates how many bytes are before a first record that is new, and whether the log is full.
-    fn pass(&mut self, state: &LogState) {
-        let first = if planted!(184) { self.first.max(Index(1)) } else { state.first };
-        if first > self.first {
-            let [gone, all] = [first, state.next].map(|index| index.0.saturating_sub(self.first.0));
-            self.before = self.before.map(|before| {
-                before.saturating_add(part(state.bytes.saturating_sub(before), gone, all)).min(state.bytes)
-            });
-            (self.first, self.is_known) = (first, false);
+    /// Compares the bytes that a log keeps with its capacity. None: it has to be looked up.
+    fn compare(&self, state: &LogState) -> Option<Ordering> {
+        if state.sealed {
+            return Some(Ordering::Less);
         }
-        if first >= state.next {
-            (self.before, self.is_known) = (Some(state.bytes), true);
+        let kept = |before: u64| state.bytes.saturating_sub(before).cmp(&self.capacity);
+        let Surrounded { first, below, above, is_near, .. } = self.around;
+        let (most, least) = (kept(below.1), kept(above.1));
+        if most.is_lt() || least.is_ge() {
+            return Some(most);
         }
-        let kept = self.before.map_or(0, |before| state.bytes.saturating_sub(before));
-        let exceeds = kept >= self.capacity && !state.sealed;
-        self.is_full = exceeds && (self.is_known || self.is_full);
+        let is_there = [below.0, above.0].contains(&first);
+        (is_there || is_near).then(|| self.estimate(state))
+    }
+
+    fn estimate(&self, state: &LogState) -> Ordering {
+        state.bytes.saturating_sub(self.around.bytes_before()).cmp(&self.capacity)
     }
 }
 
 impl Surrounded {
-    fn narrow(&mut self, end: EndOfLog) -> GoOn {
-        let Some(end) = end else { return GoOn::Behind }; // it was opened later
-        if end.0 <= self.first {
-            self.below = end;
-            return GoOn::Behind;
+    const NOTHING: Self = Self {
+        first: Index(0),
+        below: (Index(0), 0),
+        above: (Index(0), 0),
+        is_near: false,
+        has_begun: false,
+        is_unread: false,
+    };
+
+    /// Takes the log's state: the first record can be another one.
+    fn pass(&mut self, state: &LogState) {
+        if planted!(184) && self.first > Index(0) {
+            return;
         }
-        self.above = end;
-        GoOn::Before
+        self.first = state.first;
+        let end = (state.next, state.bytes);
+        if self.first >= end.0 {
+            // What is appended from now on comes behind it.
+            *self = Self { first: self.first, below: end, above: end, ..Self::NOTHING };
+        } else if self.above.0 == Index(0) {
+            *self = Self { below: self.begin(), above: end, ..*self };
+        } else if self.first > self.above.0 {
+            *self = Self { below: self.above, above: end, is_near: false, ..*self };
+        }
     }
 
-    /// The bytes before the first record, as if all records around it were equally large.
+    /// Where the log began. Before its first record are no bytes, if it has discarded nothing.
+    fn begin(&self) -> Place {
+        (self.first.min(Index(1)), 0)
+    }
+
+    fn narrow(&mut self, opening: Opening<'_>) -> GoOn {
+        match opening {
+            Opening::Unreadable => {
+                self.is_unread = true;
+                GoOn::Before
+            }
+            // The log was created later.
+            Opening::Of(_, None) => {
+                self.has_begun = true;
+                GoOn::Behind
+            }
+            Opening::Of(_, Some(end)) if end.0 <= self.first => {
+                (self.below, self.has_begun) = (end, true);
+                GoOn::Behind
+            }
+            Opening::Of(_, Some(end)) => {
+                self.above = end;
+                GoOn::Before
+            }
+        }
+    }
+
+    /// The bytes before the first record, as if all records between the places were equally large.
     fn bytes_before(&self) -> u64 {
-        let Self { first, below, above } = *self;
+        let Self { first, below, above, .. } = *self;
         let [gone, all] = [first, above.0].map(|index| index.0.saturating_sub(below.0.0));
-        below.1.saturating_add(part(above.1.saturating_sub(below.1), gone, all))
+        let part = u128::from(above.1.saturating_sub(below.1)) * u128::from(gone) / u128::from(all.max(1));
+        below.1.saturating_add(u64::try_from(part).unwrap_or(u64::MAX)).min(above.1)
     }
-}
-
-/// `gone` of `all` records that have so many bytes together.
-fn part(bytes: u64, gone: u64, all: u64) -> u64 {
-    let part = u128::from(bytes) * u128::from(gone) / u128::from(all.max(1));
-    u64::try_from(part).unwrap_or(bytes).min(bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::Timestamp;
 
     const LOG: LogNumber = LogNumber(7);
+    const FULL: (LogNumber, Option<u64>) = (LOG, Some(1000));
+    const HAS_ROOM: (LogNumber, Option<u64>) = (LOG, None);
 
     fn state(first: u64, next: u64, bytes: u64) -> LogState {
         let (first, next) = (Index(first), Index(next));
         LogState { first, next, bytes, last_timestamp: Timestamp(0), sealed: false }
     }
 
-    fn quotas(capacity: u64) -> LogQuotas {
-        let mut quotas = LogQuotas::default();
-        quotas.set(LOG, Some(capacity));
-        quotas
+    /// A log with these states one after the other, and a capacity of 1,000 bytes. What changes with the last one.
+    fn changes(quotas: &mut LogQuotas, states: &[LogState]) -> Vec<(LogNumber, Option<u64>)> {
+        quotas.set(LOG, Some(1000));
+        let mut changes = Vec::new();
+        for state in states {
+            quotas.look(LOG, Some(state));
+            changes = quotas.take_changes();
+        }
+        changes
     }
 
-    /// As if a search had found this.
-    fn look_up(quotas: &mut LogQuotas, before: u64, state: &LogState) {
-        assert!(quotas.unknown.contains(&LOG), "it need not be looked up");
-        let quota = quotas.logs.get_mut(&LOG).unwrap();
-        (quota.first, quota.before, quota.is_known) = (state.first, Some(before), true);
+    /// As if a search had found these places.
+    fn found(quotas: &mut LogQuotas, below: (u64, u64), above: (u64, u64), state: &LogState) {
+        assert!(quotas.unknown.remove(&LOG), "it need not be looked up");
+        let place = |(index, bytes)| (Index(index), bytes);
+        let around = Surrounded {
+            first: state.first,
+            below: place(below),
+            above: place(above),
+            ..Surrounded::NOTHING
+        };
+        quotas.logs.get_mut(&LOG).unwrap().around = Surrounded { is_near: true, ..around };
         quotas.look(LOG, Some(state));
     }
 
     #[test]
-    fn log_is_full_only_by_what_was_looked_up() {
-        let mut quotas = quotas(1000);
-        quotas.look(LOG, Some(&state(1, 10, 999)));
-        assert!(!quotas.is_busy(), "it cannot keep more than it has appended");
-        quotas.look(LOG, Some(&state(1, 11, 1100)));
-        assert!(quotas.is_busy() && quotas.take_changes().is_empty());
-        look_up(&mut quotas, 0, &state(1, 11, 1100));
-        assert_eq!(quotas.take_changes(), [(LOG, Some(1000))]);
-        assert!(!quotas.is_busy());
+    fn log_that_has_discarded_nothing_keeps_all_its_bytes() {
+        let mut quotas = LogQuotas::default();
+        assert_eq!(changes(&mut quotas, &[state(1, 1, 0), state(1, 10, 999)]), []);
+        assert_eq!(changes(&mut quotas, &[state(1, 11, 1000)]), [FULL]);
+        assert_eq!(quotas.due(), None, "nothing has to be looked up");
+        let mut late = LogQuotas::default();
+        assert_eq!(changes(&mut late, &[state(1, 90, 5000)]), [FULL], "the quota came later");
     }
 
     #[test]
-    fn discard_makes_room_by_an_estimate_and_the_log_is_full_again_only_by_what_was_looked_up() {
-        let mut quotas = quotas(1000);
-        quotas.look(LOG, Some(&state(1, 11, 1000)));
-        look_up(&mut quotas, 0, &state(1, 11, 1000));
-        assert_eq!(quotas.take_changes(), [(LOG, Some(1000))]);
-        quotas.look(LOG, Some(&state(2, 11, 1000)));
-        assert_eq!(quotas.take_changes(), [(LOG, None)]);
-        quotas.look(LOG, Some(&state(2, 12, 1100)));
-        assert_eq!(quotas.take_changes(), [], "the first record may have had more than 100 bytes");
-        look_up(&mut quotas, 50, &state(2, 12, 1100));
-        assert_eq!(quotas.take_changes(), [(LOG, Some(1000))]);
-        // While it is full, an estimate that leaves too little does not withdraw that.
-        quotas.look(LOG, Some(&state(2, 13, 1900)));
-        quotas.look(LOG, Some(&state(3, 13, 1900)));
-        assert_eq!(quotas.take_changes(), []);
-        look_up(&mut quotas, 901, &state(3, 13, 1900));
-        assert_eq!(quotas.take_changes(), [(LOG, None)]);
+    fn log_becomes_full_only_by_what_is_certain() {
+        let mut quotas = LogQuotas::default();
+        assert_eq!(changes(&mut quotas, &[state(50, 60, 5000)]), []);
+        assert_eq!(quotas.due(), Some(Timestamp(0)));
+        found(&mut quotas, (40, 3900), (60, 5000), &state(50, 60, 5000));
+        assert_eq!((quotas.take_changes(), quotas.due()), (vec![], None), "550 bytes");
+        assert_eq!(changes(&mut quotas, &[state(50, 64, 5440)]), []);
+        assert_eq!(changes(&mut quotas, &[state(50, 65, 5460)]), [FULL], "4,450 bytes are before it");
+    }
+
+    #[test]
+    fn discard_makes_room_by_an_estimate_until_the_place_is_looked_up() {
+        let mut quotas = LogQuotas::default();
+        assert_eq!(changes(&mut quotas, &[state(1, 2, 100), state(1, 11, 1000)]), [FULL]);
+        assert_eq!(changes(&mut quotas, &[state(5, 11, 1000)]), [HAS_ROOM]);
+        assert_eq!(changes(&mut quotas, &[state(5, 15, 1400)]), [], "400 bytes may be before it");
+        found(&mut quotas, (1, 0), (9, 400), &state(5, 15, 1400));
+        assert_eq!(quotas.take_changes(), [FULL], "200 are");
+        assert_eq!(changes(&mut quotas, &[state(8, 15, 1400)]), [], "350");
+        assert_eq!(changes(&mut quotas, &[state(9, 15, 1400)]), [], "400 for certain");
+        assert_eq!(changes(&mut quotas, &[state(10, 15, 1400)]), [HAS_ROOM], "more, by an estimate");
+        assert_eq!(quotas.due(), Some(Timestamp(0)));
     }
 
     #[test]
     fn log_without_records_has_room_and_nothing_to_look_up() {
-        let mut quotas = quotas(1000);
-        quotas.look(LOG, Some(&state(1, 11, 5000)));
-        look_up(&mut quotas, 0, &state(1, 11, 5000));
-        quotas.look(LOG, Some(&state(11, 11, 5000)));
-        assert_eq!(quotas.take_changes(), [(LOG, Some(1000)), (LOG, None)]);
-        assert!(!quotas.is_busy());
-        quotas.look(LOG, Some(&state(11, 12, 6000)));
-        assert_eq!(quotas.take_changes(), [(LOG, Some(1000))], "what is before it is known");
+        let mut quotas = LogQuotas::default();
+        assert_eq!(changes(&mut quotas, &[state(1, 11, 5000)]), [FULL]);
+        assert_eq!(changes(&mut quotas, &[state(11, 11, 5000)]), [HAS_ROOM]);
+        assert_eq!(changes(&mut quotas, &[state(11, 12, 6000)]), [FULL], "what is before it is known");
+        assert_eq!(quotas.due(), None);
     }
 
     #[test]
     fn sealed_log_is_not_full_and_neither_is_one_without_a_quota() {
-        let mut quotas = quotas(1000);
-        quotas.look(LOG, Some(&state(1, 11, 5000)));
-        look_up(&mut quotas, 0, &state(1, 11, 5000));
+        let mut quotas = LogQuotas::default();
         let sealed = LogState { sealed: true, ..state(1, 11, 5000) };
-        quotas.look(LOG, Some(&sealed));
-        quotas.look(LOG, Some(&state(1, 11, 5000)));
+        assert_eq!(changes(&mut quotas, &[state(1, 11, 5000), sealed]), [HAS_ROOM]);
+        assert_eq!(changes(&mut quotas, &[state(1, 11, 5000)]), [FULL]);
         quotas.set(LOG, Some(u64::MAX));
-        let full = (LOG, Some(1000));
-        assert_eq!(quotas.take_changes(), [full, (LOG, None), full, (LOG, None)]);
+        assert_eq!(quotas.take_changes(), [HAS_ROOM]);
         quotas.look(LOG, Some(&state(1, 11, 6000)));
         assert_eq!(quotas.take_changes(), []);
     }
 
     #[test]
-    fn openings_around_the_first_record_say_how_many_bytes_are_before_it() {
-        let mut found = Surrounded { first: Index(50), below: (Index(1), 0), above: (Index(101), 10_000) };
-        assert_eq!(found.bytes_before(), 4900, "no opening was read");
-        assert!(matches!(found.narrow(Some((Index(60), 9000))), GoOn::Before));
-        assert!(matches!(found.narrow(None), GoOn::Behind));
-        assert!(matches!(found.narrow(Some((Index(40), 8000))), GoOn::Behind));
-        assert_eq!(found.bytes_before(), 8500);
-        assert!(matches!(found.narrow(Some((Index(50), 8700))), GoOn::Behind));
-        assert_eq!(found.bytes_before(), 8700);
+    fn opening_that_cannot_be_read_leaves_the_log_to_be_looked_up_again() {
+        let mut found = Surrounded { first: Index(50), above: (Index(101), 10_000), ..Surrounded::NOTHING };
+        assert!(matches!(found.narrow(Opening::Unreadable), GoOn::Before));
+        assert!(found.is_unread && !found.has_begun);
+        let mut quotas = LogQuotas::default();
+        changes(&mut quotas, &[state(50, 101, 10_000)]);
+        quotas.unknown.clear();
+        quotas.logs.get_mut(&LOG).unwrap().around = found;
+        quotas.retry_at = Timestamp(RETRY_MS);
+        quotas.look(LOG, Some(&state(50, 101, 10_000)));
+        assert_eq!((quotas.take_changes(), quotas.due()), (vec![], Some(Timestamp(RETRY_MS))));
     }
 }

@@ -13,11 +13,10 @@
 //!
 //! Must not know: raft, how a discard is proposed.
 
-use super::log_search::{EndOfLog, GoOn, LogSearch, Surroundings};
+use super::log_search::{GoOn, LogSearch, Opening, Surroundings};
 use crate::error::Result;
 use crate::options::log_options::{LogOption, LogOptions};
 use crate::replica::state::log_table::LogTable;
-use crate::store::segment::Segment;
 use crate::types::{Index, LogNumber, SegmentId, Term, Timestamp};
 use std::collections::VecDeque;
 
@@ -45,6 +44,11 @@ impl LogRetention {
         (self.seen, self.due) = (None, Some(Timestamp(0)));
         self.search.forget(log);
         self.found.retain(|(found, _)| *found != log);
+    }
+
+    /// A log is full: a round begins, so that what is beyond its other limits makes room.
+    pub(super) fn look_again(&mut self) {
+        self.due = Some(Timestamp(0));
     }
 
     /// Whether a round is running, or something found is not yet discarded.
@@ -95,15 +99,14 @@ impl LogRetention {
         let list = around.segments.stretches();
         let ends_of_full = list.get(1..).unwrap_or_default();
         let due = &mut self.due;
-        let stepped = self.search.step(ends_of_full, around, |log, target, end, opening| {
-            judge(log, target, end, opening, around, due)
-        });
+        let stepped = self
+            .search
+            .step(ends_of_full, around, |log, target, opening| judge(log, target, &opening, around, due));
         for (log, target) in self.search.take_ended() {
             let is_new = |first: &Index| around.logs.get(log).is_some_and(|state| *first > state.first);
             self.found.extend(target.filter(is_new).map(|first| (log, first)));
         }
         if stepped.is_err() {
-            // As if no part before that opening were beyond the limits: less is discarded.
             due_at(&mut self.due, Timestamp(around.now.0.saturating_add(RETRY_MS)));
         } else if !self.search.is_running() && newest(around) != self.seen {
             self.due = Some(Timestamp(0));
@@ -138,17 +141,20 @@ fn due_at(due: &mut Option<Timestamp>, at: Timestamp) {
 fn judge(
     log: LogNumber,
     target: &mut Option<Index>,
-    end: EndOfLog,
-    opening: &Segment,
+    opening: &Opening<'_>,
     around: &Surroundings<'_>,
     due: &mut Option<Timestamp>,
 ) -> GoOn {
     let (Some(state), Some(limits)) = (around.logs.get(log), Limits::of(&around.logs.options(log))) else {
         return GoOn::Nowhere; // dropped, or unlimited since the round began
     };
-    // Without an end there it was opened later, and has no part before.
-    let Some((next, bytes)) = end else { return GoOn::Behind };
-    let last = opening.first_timestamp;
+    let (last, next, bytes) = match opening {
+        // As if no part before it were beyond the limits: less is discarded.
+        Opening::Unreadable => return GoOn::Before,
+        // It was opened later, and has no part before.
+        Opening::Of(_, None) => return GoOn::Behind,
+        Opening::Of(opening, Some((next, bytes))) => (opening.first_timestamp, *next, *bytes),
+    };
     let is_beyond = limits.bytes.is_some_and(|most| state.bytes.saturating_sub(bytes) >= most)
         || limits.age.is_some_and(|age| last < Timestamp(around.now.0.saturating_sub(age)));
     if is_beyond || planted!(87) {

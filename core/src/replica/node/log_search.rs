@@ -41,6 +41,13 @@ pub(super) struct Surroundings<'a> {
 /// The next index of a log, and its bytes up to there. None: it was opened later.
 pub(super) type EndOfLog = Option<(Index, u64)>;
 
+/// What an opening says of a log.
+pub(super) enum Opening<'a> {
+    Of(&'a Segment, EndOfLog),
+    /// It cannot be read.
+    Unreadable,
+}
+
 /// Where the search for a log goes on.
 pub(super) enum GoOn {
     /// In openings before this one.
@@ -86,9 +93,10 @@ impl<T> LogSearch<T> {
 
     /// The log is not looked for any more.
     pub(super) fn forget(&mut self, log: LogNumber) {
-        for span in &mut self.spans {
+        self.spans.retain_mut(|span| {
             span.logs.retain(|(other, _)| *other != log);
-        }
+            !span.logs.is_empty()
+        });
     }
 
     /// The logs whose search has ended since the last call.
@@ -96,17 +104,20 @@ impl<T> LogSearch<T> {
         std::mem::take(&mut self.ended)
     }
 
-    /// Reads a few of these openings. `judge` says where to go on for each log that ends there. Some: the search waits for the
-    /// opening of an object, which is being fetched, and has looked at that many others before.
+    /// Reads a few of these openings. `judge` says for each log that is looked for there where to go on. Some: the search waits for
+    /// the opening of an object, which is being fetched, and has looked at that many others before.
     ///
     /// # Errors
-    /// `Corrupt`, `Io`: an opening cannot be read. The search goes on before it.
+    /// `Corrupt`, `Io`: an opening cannot be read. The next step goes on.
     pub(super) fn step(
         &mut self,
         openings: &[Arc<Segment>],
         around: &Surroundings<'_>,
-        mut judge: impl FnMut(LogNumber, &mut T, EndOfLog, &Segment) -> GoOn,
+        mut judge: impl FnMut(LogNumber, &mut T, Opening<'_>) -> GoOn,
     ) -> Result<Option<usize>> {
+        if self.spans.is_empty() {
+            return Ok(None);
+        }
         let counts = openings.partition_point(|opening| opening.base.raft <= around.committed);
         let openings = &openings[..counts];
         let position = |entry: EntryIndex| openings.partition_point(|opening| opening.base.raft <= entry);
@@ -121,13 +132,19 @@ impl<T> LogSearch<T> {
             }
             let opening = &openings[from.midpoint(to)];
             match ends_in(opening, &span.logs, around.segments) {
-                Ok(Some(ends)) => self.divide(span, &ends, opening, &mut judge),
+                Ok(Some(ends)) => {
+                    let mut ends = ends.into_iter();
+                    let at = opening.base.raft;
+                    self.divide(span, at, |log, known| {
+                        judge(log, known, Opening::Of(opening, ends.next().flatten()))
+                    });
+                }
                 Ok(None) => {
                     self.spans.push(span);
                     return Ok(Some(looked_at));
                 }
                 Err(error) => {
-                    self.spans.push(Span { to: opening.base.raft, ..span });
+                    self.divide(span, opening.base.raft, |log, known| judge(log, known, Opening::Unreadable));
                     return Err(error);
                 }
             }
@@ -136,22 +153,16 @@ impl<T> LogSearch<T> {
         Ok(None)
     }
 
-    fn divide(
-        &mut self,
-        span: Span<T>,
-        ends: &[EndOfLog],
-        opening: &Segment,
-        judge: &mut impl FnMut(LogNumber, &mut T, EndOfLog, &Segment) -> GoOn,
-    ) {
+    /// Divides a span at an opening.
+    fn divide(&mut self, span: Span<T>, at: EntryIndex, mut judge: impl FnMut(LogNumber, &mut T) -> GoOn) {
         let (mut before, mut behind) = (Vec::new(), Vec::new());
-        for ((log, mut known), end) in span.logs.into_iter().zip(ends) {
-            match judge(log, &mut known, *end, opening) {
+        for (log, mut known) in span.logs {
+            match judge(log, &mut known) {
                 GoOn::Before => before.push((log, known)),
                 GoOn::Behind => behind.push((log, known)),
                 GoOn::Nowhere => {}
             }
         }
-        let at = opening.base.raft;
         for half in
             [Span { from: at, to: span.to, logs: behind }, Span { from: span.from, to: at, logs: before }]
         {

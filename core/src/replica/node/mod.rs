@@ -95,6 +95,8 @@ pub(crate) struct Node {
     /// The limits of single logs of the group.
     log_retention: LogRetention,
     log_quotas: LogQuotas,
+    quotas_at: Moment,
+    quotas_delay: FetchDelay,
     search_delay: FetchDelay,
     pub(crate) published: Arc<Published>,
     /// Proposals that were taken from the queue and are not proposed yet.
@@ -177,6 +179,8 @@ impl Node {
             search_delay: FetchDelay::default(),
             log_retention: LogRetention::default(),
             log_quotas: LogQuotas::default(),
+            quotas_at: now,
+            quotas_delay: FetchDelay::default(),
             published,
             items: VecDeque::new(),
             awaits_file: false,
@@ -542,6 +546,7 @@ impl DrivenNode for Node {
         self.prove(now)?;
         self.finish(now)?;
         self.retain(now)?;
+        self.look_up_quotas(now);
         self.tier(now)?;
         self.slice(now)?;
         self.sort_segments(now);
@@ -593,6 +598,7 @@ impl DrivenNode for Node {
             tier,
             slices,
             payloads,
+            self.quotas_due(now),
             self.sorting_due(now),
             self.holes_due(now),
         ]

@@ -7,12 +7,13 @@ use super::{MARKER_DELAY, Node};
 use crate::error::Result;
 use crate::options::log_options::LogOption;
 use crate::replica::queue::proposals::{Command, LogCommand};
-use crate::replica::raft::body_bytes_of;
+use crate::replica::raft::{Replica, body_bytes_of};
 use crate::replica::state::log_table::LogTable;
 use crate::replica::writer::plan::Room;
 use crate::store::allocator::Purpose;
 use crate::store::format::segment::HARD_STATE_BYTES;
 use crate::store::read::run_directory::in_opening_if_here;
+use crate::store::segment::Segments;
 use crate::sync::clock::Moment;
 use crate::types::{EntryIndex, Index, Timestamp};
 use std::sync::Arc;
@@ -41,6 +42,28 @@ impl FetchDelay {
         let longer = (self.0 * 2).min(RETRY_DELAY);
         std::mem::replace(&mut self.0, longer)
     }
+
+    /// After a step of a search: how long it waits. None: it waits for nothing.
+    fn after(&mut self, stepped: &Result<Option<usize>>) -> Option<Duration> {
+        match stepped {
+            Ok(None) => *self = Self::default(),
+            Ok(Some(looked_at)) => {
+                if *looked_at > 0 {
+                    *self = Self::default();
+                }
+                return Some(self.next());
+            }
+            Err(_) => {}
+        }
+        None
+    }
+}
+
+/// What a search for logs reads.
+fn surroundings<'a>(replica: &'a Replica, segments: &'a Segments, now: Moment) -> Surroundings<'a> {
+    let committed = replica.sequencer.committed();
+    let (logs, term) = (&committed.logs, replica.term());
+    Surroundings { segments, logs, committed: committed.raft, term, now: replica.time(now) }
 }
 
 impl Node {
@@ -138,38 +161,17 @@ impl Node {
         self.finish(now)
     }
 
-    /// Discards records of single logs of a shared group that are beyond their limits, a few logs a step. Looks up how many bytes
-    /// logs with a quota keep.
+    /// Discards records of single logs of a shared group that are beyond their limits, a few logs a step.
     fn retain_logs(&mut self, now: Moment) -> Result<()> {
-        let committed = self.replica.sequencer.committed();
-        let around = Surroundings {
-            segments: &self.writer.store.segments,
-            logs: &committed.logs,
-            committed: committed.raft,
-            term: self.replica.term(),
-            now: self.replica.time(now),
-        };
-        let steps = [self.log_retention.step(&around), self.log_quotas.step(&around)];
-        let (mut waits, mut looked_at) = (false, 0);
-        for step in steps {
-            match step {
-                Ok(openings) => {
-                    waits |= openings.is_some();
-                    looked_at += openings.unwrap_or(0);
-                }
-                Err(error) => {
-                    let error = self.writer.store.segments.met(error, None);
-                    tracing::warn!(%error, "retention of named logs cannot read where a segment ends; it is tried again");
-                }
-            }
+        let around = surroundings(&self.replica, &self.writer.store.segments, now);
+        let stepped = self.log_retention.step(&around);
+        if let Some(delay) = self.search_delay.after(&stepped) {
+            self.retain_at = now.plus(delay);
         }
-        if !waits || looked_at > 0 {
-            self.search_delay = FetchDelay::default();
+        if let Err(error) = stepped {
+            let error = self.writer.store.segments.met(error, None);
+            tracing::warn!(%error, "retention of named logs cannot read where a segment ends; it is tried again");
         }
-        if waits {
-            self.retain_at = now.plus(self.search_delay.next());
-        }
-        self.publish_quotas();
         let mut discarded = 0;
         for _ in 0..DISCARDS_A_STEP {
             // The rest waits: this replica was deposed, or has too much that is not committed.
@@ -199,9 +201,33 @@ impl Node {
         if discarded > 0 { self.finish(now) } else { Ok(()) }
     }
 
+    /// Looks up how many bytes logs with a quota keep, if that is not known: a few openings a step.
+    pub(super) fn look_up_quotas(&mut self, now: Moment) {
+        if now < self.quotas_at || !self.replica.is_leader() {
+            return;
+        }
+        let around = surroundings(&self.replica, &self.writer.store.segments, now);
+        let stepped = self.log_quotas.step(&around);
+        if let Some(delay) = self.quotas_delay.after(&stepped) {
+            self.quotas_at = now.plus(delay);
+        }
+        if let Err(error) = stepped {
+            let error = self.writer.store.segments.met(error, None);
+            tracing::warn!(%error, "it cannot be read how many bytes named logs keep; it is tried again");
+        }
+        self.publish_quotas();
+    }
+
+    /// When quotas have to be looked up next. None: when something else happens.
+    pub(super) fn quotas_due(&self, now: Moment) -> Option<Moment> {
+        let due = self.log_quotas.due().filter(|_| self.replica.is_leader())?;
+        let left = Duration::from_millis(due.0.saturating_sub(self.replica.time(now).0));
+        Some(now.plus(left).max(self.quotas_at))
+    }
+
     /// When retention has to look at the oldest segment next, by the log's time. `None`: when something else happens.
     pub(super) fn retention_due(&self) -> Option<Timestamp> {
-        if self.log_retention.is_busy() || self.log_quotas.is_busy() || self.awaits_opening {
+        if self.log_retention.is_busy() || self.awaits_opening {
             return Some(Timestamp(0));
         }
         let of_oldest =

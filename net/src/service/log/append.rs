@@ -23,7 +23,7 @@ use crate::service::submit::submit_when_allowed;
 use crate::wire::durability;
 use crate::wire::proto::v1::append_response::Result as Outcome;
 use crate::wire::proto::v1::{AppendRequest, AppendResponse, Appended, Durability, Refused};
-use crate::wire::status::{from_status, leaves_unknown, millis};
+use crate::wire::status::{from_status, leader_of, leaves_unknown, millis};
 use chiplog::{Batch, Codec, Error, ErrorKind, Log, Ticket};
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -49,8 +49,6 @@ pub struct AppendStream {
     payer: Arc<Payer>,
     caller: Caller,
     logs: StreamLogs,
-    /// The id that the call gives for the log of its first request.
-    meant: Option<Vec<u8>>,
     /// A request, while this replica finds out whether there is its log.
     finding: Option<Finding>,
     pending: VecDeque<Pending>,
@@ -125,8 +123,7 @@ impl AppendStream {
             shares,
             payer,
             caller,
-            logs: StreamLogs::default(),
-            meant,
+            logs: StreamLogs::new(meant),
             finding: None,
             pending: VecDeque::new(),
             bytes: 0,
@@ -195,11 +192,13 @@ impl AppendStream {
         if let Some(log) = self.logs.turn_to(&mut request) {
             return self.take(log, request, held);
         }
-        let is_first = self.logs.is_empty();
-        let meant = match request.log_id.is_empty() {
-            true if is_first => self.meant.clone(),
-            true => None,
-            false => Some(request.log_id.clone().into_bytes()),
+        let meant = match self.logs.look_up(&request) {
+            Ok(meant) => meant,
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                self.ended = Some(Some(self.host.status_of(&error)));
+                return 0;
+            }
+            Err(error) => return self.found(Err(self.host.status_of(&error)), request, held),
         };
         if let Some(found) = self.host.peek(&self.caller, &request.log, meant.as_deref()) {
             return self.found(found, request, held);
@@ -213,22 +212,18 @@ impl AppendStream {
     /// Takes a request whose log was looked for. Returns as [`Self::begin`].
     fn found(&mut self, log: Result<Log, Status>, request: AppendRequest, held: Held) -> usize {
         match log {
-            Ok(log) => match self.logs.add(&request.log, log) {
-                Ok(log) => self.take(log, request, held),
-                Err(error) => {
-                    self.refuse(None, &error, held);
-                    0
-                }
-            },
-            Err(status) if self.logs.is_empty() => {
-                self.ended = Some(Some(status));
-                0
+            Ok(log) => {
+                let log = self.logs.add(&request.log, log);
+                return self.take(log, request, held);
             }
+            Err(status) if self.logs.is_empty() => self.ended = Some(Some(status)),
             Err(status) => {
-                self.refuse(None, &from_status(&status), held);
-                0
+                let mut refused = refusal(&from_status(&status), false);
+                refused.leader = leader_of(&status).unwrap_or_default();
+                self.answered(AppendResponse { result: Some(Outcome::Refused(refused)) }, held);
             }
         }
+        0
     }
 
     /// Takes a request for this log. Returns as [`Self::begin`].
@@ -240,7 +235,7 @@ impl AppendStream {
         }
         match Batch::decode(request.batch) {
             Err(error) => {
-                self.refuse(Some(log), &error, held);
+                self.refuse(log, &error, held);
                 bytes
             }
             Ok(batch) => {
@@ -278,18 +273,18 @@ impl AppendStream {
                 self.bytes += bytes;
                 self.pending.push_back(Pending::Submitted { log, ticket, bytes, _held: held.queued() });
             }
-            Some(Err(error)) => self.refuse(Some(log), &error, held),
+            Some(Err(error)) => self.refuse(log, &error, held),
             None => {
                 let what = format!(
                     "no room for the batch within {:?}, in the log's queue or to decompress it; try again later",
                     self.room_timeout
                 );
-                self.refuse(Some(log), &Error::new(ErrorKind::Busy, what), held);
+                self.refuse(log, &Error::new(ErrorKind::Busy, what), held);
             }
         }
     }
 
-    fn refuse(&mut self, log: Option<usize>, error: &Error, held: Held) {
+    fn refuse(&mut self, log: usize, error: &Error, held: Held) {
         let response = self.refused(log, error, false);
         self.answered(response, held);
     }
@@ -298,26 +293,16 @@ impl AppendStream {
         self.pending.push_back(Pending::Answered { response, _held: held.answered() });
     }
 
-    /// `log`: None if there is no such log. `in_doubt`: the batch was submitted, so some errors leave its outcome open.
-    fn refused(&mut self, log: Option<usize>, error: &Error, in_doubt: bool) -> AppendResponse {
-        let kind = error.kind();
-        let mut refused = Refused {
-            kind: kind.code(),
-            message: error.to_string(),
-            retryable: error.is_retryable(),
-            outcome_unknown: in_doubt && leaves_unknown(kind),
-            leader: String::new(),
-            retry_after_millis: error.retry_after().map_or(0, millis),
-        };
-        if let Some(number) = log {
-            let log = self.logs.get(number);
-            self.host.refused(log, error);
-            if kind == ErrorKind::NotLeader {
-                refused.leader = another_leader(log).unwrap_or_default();
-            }
-            if kind == ErrorKind::NotFound {
-                self.logs.forget(number);
-            }
+    /// `in_doubt`: the batch was submitted, so some errors leave its outcome open.
+    fn refused(&mut self, number: usize, error: &Error, in_doubt: bool) -> AppendResponse {
+        let (log, kind) = (self.logs.get(number), error.kind());
+        self.host.refused(log, error);
+        let mut refused = refusal(error, in_doubt);
+        if kind == ErrorKind::NotLeader {
+            refused.leader = another_leader(log).unwrap_or_default();
+        }
+        if matches!(kind, ErrorKind::NotFound | ErrorKind::Closed | ErrorKind::Removed) {
+            self.logs.forget(number);
         }
         AppendResponse { result: Some(Outcome::Refused(refused)) }
     }
@@ -330,16 +315,14 @@ impl AppendStream {
             Some(Pending::Submitted { ticket, .. }) => Some(ready!(Pin::new(ticket).poll(context))),
         };
         let front = self.pending.pop_front();
-        let mut of = None;
-        if let Some(Pending::Submitted { bytes, log, .. }) = &front {
+        if let Some(Pending::Submitted { bytes, .. }) = &front {
             self.bytes -= bytes;
-            of = Some(*log);
         }
         Poll::Ready(match (front, settled) {
             (Some(Pending::Answered { response, .. }), _) => Some(response),
             (_, Some(Ok(at))) => Some(appended(at.first.get(), at.count, durability::to_wire(at.durability))),
-            (_, Some(Err(error))) => Some(self.refused(of, &error, true)),
-            (_, None) => None,
+            (Some(Pending::Submitted { log, .. }), Some(Err(error))) => Some(self.refused(log, &error, true)),
+            _ => None,
         })
     }
 }
@@ -361,6 +344,18 @@ impl Stream for AppendStream {
             None => Poll::Pending,
             Some(why) => Poll::Ready(why.take().map(Err)),
         }
+    }
+}
+
+fn refusal(error: &Error, in_doubt: bool) -> Refused {
+    let kind = error.kind();
+    Refused {
+        kind: kind.code(),
+        message: error.to_string(),
+        retryable: error.is_retryable(),
+        outcome_unknown: in_doubt && leaves_unknown(kind),
+        leader: String::new(),
+        retry_after_millis: error.retry_after().map_or(0, millis),
     }
 }
 

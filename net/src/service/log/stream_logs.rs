@@ -1,7 +1,10 @@
 //! The logs of an append stream: those that its requests have named so far, and the one that the last request named.
 //!
-//! Invariant: a log that was found is used as long as the stream lives and the log exists. If another log gets its name, the
-//! stream goes on with that only after the first one has refused a batch as deleted, or a request has given the other one's id.
+//! Invariants:
+//! - A log that was found is used as long as the stream lives and the log answers. If another log gets its name, the stream goes on
+//!   with that only after the first one has refused a batch as deleted, or a request has given the other one's id.
+//! - The log that the call's metadata means is found by that id, however often it is looked for.
+//! - Names are looked up at most [`LOOK_UPS_MAX`] times, so that a stream takes a bounded amount of memory.
 //!
 //! Must not know: how logs are found.
 
@@ -10,19 +13,30 @@ use crate::wire::proto::v1::AppendRequest;
 use chiplog::{Error, ErrorKind, Log, Result};
 use std::collections::HashMap;
 
-/// The most logs of a stream.
-pub(super) const STREAM_LOGS_MAX: usize = 4096;
+/// How often a stream looks names up.
+const LOOK_UPS_MAX: usize = 4096;
+/// The most bytes of a log's name, with a partition's number and to spare.
+const NAME_BYTES_MAX: usize = 300;
 
-#[derive(Default)]
 pub(super) struct StreamLogs {
     /// Each with its id in hexadecimal, by their numbers.
     logs: Vec<(Log, String)>,
     numbers: HashMap<String, usize>,
     /// The name in the last request that had one, and the number of that log if it was found.
     last: (String, Option<usize>),
+    /// The name in the first request.
+    first: Option<String>,
+    /// The id that the call's metadata gives for that log.
+    meant: Option<Vec<u8>>,
+    look_ups: usize,
 }
 
 impl StreamLogs {
+    pub(super) fn new(meant: Option<Vec<u8>>) -> Self {
+        let (logs, numbers) = (Vec::new(), HashMap::new());
+        Self { logs, numbers, last: (String::new(), None), first: None, meant, look_ups: 0 }
+    }
+
     /// Whether no log was found yet.
     pub(super) fn is_empty(&self) -> bool {
         self.logs.is_empty()
@@ -41,30 +55,48 @@ impl StreamLogs {
             self.last.0.clone_from(&request.log);
             self.last.1 = self.numbers.get(&request.log).copied();
         }
-        let is_meant = |number: &usize| request.log_id.is_empty() || request.log_id == self.logs[*number].1;
+        let is_meant = |number: &usize| {
+            request.log_id.is_empty() || request.log_id.eq_ignore_ascii_case(&self.logs[*number].1)
+        };
         self.last.1.filter(is_meant)
     }
 
-    /// Adds the log of the last request, or replaces another one of its name. Returns its number.
+    /// The id by which the log of a request is to be found; None: any log of the name.
     ///
     /// # Errors
-    /// `TooLarge`: the stream has as many logs as it may have.
-    pub(super) fn add(&mut self, name: &str, log: Log) -> Result<usize> {
-        if self.logs.len() == STREAM_LOGS_MAX {
-            let what = format!(
-                "the stream has batches of {STREAM_LOGS_MAX} logs: open another one for log {name:?}"
-            );
-            return Err(Error::new(ErrorKind::TooLarge, what));
+    /// `InvalidArgument`: no log has a name of that length. `Unavailable`: the stream has looked up as many names as it may.
+    pub(super) fn look_up(&mut self, request: &AppendRequest) -> Result<Option<Vec<u8>>> {
+        if request.log.len() > NAME_BYTES_MAX {
+            let what = format!("the name of a log has {} bytes: none is that long", request.log.len());
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
-        let id = to_hex(log.log_id().get());
-        let number = self.logs.len();
-        self.logs.push((log, id));
-        self.numbers.insert(name.to_owned(), number);
-        self.last.1 = Some(number);
-        Ok(number)
+        if self.look_ups == LOOK_UPS_MAX {
+            let what = format!("this stream has looked up {LOOK_UPS_MAX} names of logs: open another one");
+            return Err(Error::new(ErrorKind::Unavailable, what));
+        }
+        self.look_ups += 1;
+        let first = self.first.get_or_insert_with(|| request.log.clone());
+        Ok(match request.log_id.is_empty() {
+            true => self.meant.clone().filter(|_| *first == request.log),
+            false => Some(request.log_id.clone().into_bytes()),
+        })
     }
 
-    /// The log of this number was deleted: another one can have its name.
+    /// Adds the log of the last request, or replaces another one of its name. Returns its number.
+    pub(super) fn add(&mut self, name: &str, log: Log) -> usize {
+        let id = to_hex(log.log_id().get());
+        let known = self.logs.iter().position(|(_, known)| *known == id);
+        let number = known.unwrap_or(self.logs.len());
+        match known {
+            Some(known) => self.logs[known].0 = log,
+            None => self.logs.push((log, id)),
+        }
+        self.numbers.insert(name.to_owned(), number);
+        self.last.1 = Some(number);
+        number
+    }
+
+    /// The log of this number was deleted, or is not served by its handle any more: it is looked for again.
     pub(super) fn forget(&mut self, number: usize) {
         self.numbers.retain(|_, known| *known != number);
         self.last.1.take_if(|last| *last == number);

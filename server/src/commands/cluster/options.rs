@@ -49,9 +49,10 @@ Keys:
       state has rows of, 2 to 65536; 1024 is a good number. It cannot be unset.
   A named log has retention_bytes, retention_seconds, capacity_bytes, record_bytes_max, sessions_max,
   session_idle_max_seconds and append_bytes_per_second of its own; the other keys are those of its group,
-  /_group-N. Once a named log keeps capacity_bytes, its appends are refused as full. Of two record_bytes_max or sessions_max the lower one applies; session_idle_max_seconds of
-  the log replaces that of its group. Its retention goes by whole segments of the group: at least
-  retention_bytes of its newest records stay, and the part of a segment goes once the segment's last record
+  /_group-N. Once a named log keeps capacity_bytes, its appends are refused as full. Of two record_bytes_max
+  or sessions_max the lower one applies; session_idle_max_seconds of the log replaces that of its group. Its
+  retention goes by whole segments of the group: at least retention_bytes of its newest records stay, and the
+  part of a segment goes once the segment's last record
   is older than retention_seconds.";
 
 /// Show or change the options that are set in the log itself.

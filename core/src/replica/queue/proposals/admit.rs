@@ -284,11 +284,11 @@ impl ProposalQueue {
         let full = logs.find_map(|log| inner.full.get(&log).map(|capacity| (log, capacity)));
         let Some((log, capacity)) = full else { return Ok(()) };
         let what = format!(
-            "the log is full: it keeps {capacity} bytes, as its option {} allows (it is log {log} of its group); discard \
-             records or raise the option",
+            "the log is full: its option {} lets it keep {capacity} bytes (it is log {log} of its group); discard records or \
+             raise the option",
             LogOption::CapacityBytes
         );
-        Err(Error::new(ErrorKind::Full, what))
+        Err(Error::of_one_log(ErrorKind::Full, what))
     }
 
     fn check_capacity(&self, inner: &Inner, length: usize) -> Result<()> {

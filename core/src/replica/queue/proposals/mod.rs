@@ -474,6 +474,11 @@ impl ProposalQueue {
         }
     }
 
+    /// How many logs of a shared group are full.
+    pub(crate) fn full_logs(&self) -> usize {
+        self.lock().full.len()
+    }
+
     /// Whether this replica leads. Only then rates and capacities of single logs hold. A new leader begins with what a second allows.
     pub(crate) fn set_leads(&self, leads: bool) {
         if self.leads.load(Ordering::Relaxed) != leads {

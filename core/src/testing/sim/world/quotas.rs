@@ -1,18 +1,27 @@
 //! Quotas: in some runs the tenant's logs have capacities of their own, now and then, and discard their records once they are full.
 //!
-//! Checked here: a leader that has all committed entries does not refuse an append of a log as full that has no capacity, or no records.
+//! Then a log has large records, and more of them.
+//!
+//! Checked here: a leader that has all committed entries does not refuse an append of a log as full that has no capacity, or surely keeps
+//! less.
 
 use super::{Check, World};
 use crate::disk::sim::Rng;
 use crate::error::{Error, ErrorKind};
 use crate::options::log_options::LogOption;
 use crate::testing::sim::fault::Fault;
+use crate::testing::sim::history::record_of;
 use crate::testing::sim::machine::Request;
 use crate::testing::sim::plan::Plan;
+use crate::testing::sim::setup::SEGMENT_BYTES;
 use crate::types::{Index, LogNumber, NodeId};
 
-/// The bounds of capacities, in bytes: a log of a tenant has a few records.
-const CAPACITY_BYTES: (u64, u64) = (1, 4_000);
+/// The bounds of capacities, in bytes.
+const CAPACITY_BYTES: (u64, u64) = (128 << 10, 160 << 10);
+/// The bounds of the number of requests for a log.
+const REQUESTS: (u64, u64) = (60, 160);
+/// At most this many bytes of a record's batch are not the record.
+const OVERHEAD_BYTES: u64 = 64;
 
 #[derive(Debug)]
 pub(super) struct Quotas {
@@ -24,8 +33,22 @@ pub(super) struct Quotas {
 
 impl Quotas {
     pub(super) fn new(plan: &Plan) -> Self {
+        Self { rng: Self::rng(plan), is_full: false }
+    }
+
+    /// Whether logs have quotas in a run with this plan.
+    pub(super) fn are_on(plan: &Plan) -> bool {
+        Self::rng(plan).is_some()
+    }
+
+    fn rng(plan: &Plan) -> Option<Rng> {
         let mut rng = Rng::new(plan.seed ^ 0x40_07a5);
-        Self { rng: rng.permille(300).then_some(rng), is_full: false }
+        rng.permille(150).then_some(rng)
+    }
+
+    /// How many requests there are for the next log. None: as many as in other runs.
+    pub(super) fn requests(&mut self) -> Option<u64> {
+        self.rng.as_mut().map(|rng| rng.between(REQUESTS.0, REQUESTS.1))
     }
 }
 
@@ -40,12 +63,15 @@ impl World {
         }
         if is_full && rng.permille(500) {
             let last = self.oracle.contents.last(log);
-            let first = Index(last.0 + rng.below(2) as u64);
+            let first = Index(match rng.below(3) {
+                0 => last.0 + 1,
+                n => last.0.saturating_sub(20 * n as u64).max(1),
+            });
             self.oracle.contents.note_discard(log, first);
             return Some(Request::Discard(log, first));
         }
         let capacity = rng.between(CAPACITY_BYTES.0, CAPACITY_BYTES.1);
-        rng.permille(100).then(|| set(Some(capacity)))
+        rng.permille(40).then(|| set(Some(capacity)))
     }
 
     /// Takes an append of the tenant that was refused at once.
@@ -62,13 +88,19 @@ impl World {
         }
         let contents = &self.oracle.contents;
         let capacity = contents.options(log).get(LogOption::CapacityBytes);
-        let is_empty = contents.summaries().get(&log).is_none_or(|log| log.first >= log.next);
-        match capacity {
-            Some(_) if !is_empty => Ok(()),
-            _ => Err(format!(
-                "node {node} refuses an append of log {log}, with the capacity {capacity:?} and {}: {refusal}",
-                if is_empty { "without a record" } else { "with records" }
-            )),
+        let first = contents.summaries().get(&log).map_or(Index(1), |log| log.first);
+        let kept = contents
+            .of(log)
+            .range(first..)
+            .map(|(_, record)| record_of(*record).len() as u64 + OVERHEAD_BYTES);
+        // Records that were discarded can count if they are in the segment in which the log begins.
+        let segment = if first == Index(1) { 0 } else { u64::from(SEGMENT_BYTES) };
+        let most = kept.sum::<u64>() + segment;
+        if capacity.is_some_and(|capacity| most >= capacity) {
+            return Ok(());
         }
+        Err(format!(
+            "node {node} refuses an append of log {log}, which keeps {most} bytes at most, with the capacity {capacity:?}: {refusal}"
+        ))
     }
 }

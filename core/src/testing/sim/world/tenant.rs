@@ -4,6 +4,7 @@
 //! Checked here: a log that was sealed, or dropped, takes no record after that was answered; appends that belong together
 //! are not answered differently.
 
+use super::quotas::Quotas;
 use super::{Asker, Check, Event, World};
 use crate::disk::sim::Rng;
 use crate::error::{ErrorKind, Result as LogResult};
@@ -66,7 +67,7 @@ impl Tenant {
     pub(super) fn new(plan: &Plan) -> Self {
         Self {
             rng: Rng::new(plan.seed ^ 0x7e_4a47),
-            heavy: plan.heavy,
+            heavy: plan.heavy || Quotas::are_on(plan),
             phase: Phase::Opening,
             log: LogNumber(plan.logs + 1),
             start: Index(1),
@@ -249,7 +250,10 @@ impl World {
         let now = self.now();
         let Tenant { rng, phase, log, .. } = &mut self.tenant;
         *phase = match *phase {
-            Phase::Opening if is_done => Phase::Used(rng.between(2, 30)),
+            Phase::Opening if is_done => {
+                let requests = rng.between(2, 30);
+                Phase::Used(self.quotas.requests().unwrap_or(requests))
+            }
             Phase::Used(0) if rng.permille(400) => Phase::Sealing,
             Phase::Used(0) => Phase::Dropping,
             Phase::Used(more) => Phase::Used(more - 1),
