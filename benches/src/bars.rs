@@ -74,6 +74,8 @@ pub(crate) enum Name {
     /// A new copy of a log that is in an object store: its first record within 2 s, all at 0.8 of bare requests, and the server
     /// sends at most a hundredth
     TierBoot,
+    /// A new replica of a cluster whose log is in an object store: a read from it gives the first record within 2 s
+    TierLearner,
     /// A log of objects alone comes back: 0.8 of bare requests that are written to files
     TierRestore,
     /// The durability class `object` beside `majority`: 0.05 bytes between replicas for each appended one, a confirmation within
@@ -147,6 +149,7 @@ pub(crate) fn measure(bench: &Bench, sizes: &Sizes, which: Name) -> Result<Vec<B
         Name::TierAppend => tier::appends(bench),
         Name::TierScan => tier::scans(bench, sizes),
         Name::TierBoot => tier::boot(bench, sizes),
+        Name::TierLearner => tier::learner(bench, sizes),
         Name::TierRestore => tier::restore(bench, sizes),
         Name::TierObject => tier_object::appends(bench, sizes),
         Name::NetNativeOne => net::flat(bench, sizes, LogService, 1),

@@ -37,6 +37,7 @@ mod replicas;
 mod report;
 mod run;
 mod tier;
+mod tier_learner;
 mod tier_object;
 mod workload;
 

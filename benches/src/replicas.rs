@@ -45,28 +45,43 @@ impl Replicas {
         if path.exists() {
             fs::remove_dir_all(&path).with_context(|| format!("removing {}", path.display()))?;
         }
-        let network = MemoryNetwork::new();
-        let open = |node: u64, bootstrap: Bootstrap| {
-            let options = options.clone().cluster(stays(NodeId(node), bootstrap, &network));
-            let dir = path.join(format!("node-{node}"));
-            Log::open(&dir, options).with_context(|| format!("opening {}", dir.display()))
-        };
-        let first = open(1, Bootstrap::Init)?;
-        let mut all = Self { logs: vec![first], network: network.clone(), path: path.clone() };
+        let mut all = Self { logs: Vec::new(), network: MemoryNetwork::new(), path };
+        all.logs.push(all.open(1, Bootstrap::Init, options)?);
         for node in 2..=count {
-            let log = open(node, Bootstrap::Join(all.logs[0].log_id()))?;
-            let learner = Change::AddLearner {
-                node: NodeId(node),
-                directory: log.directory_id(),
-                address: format!("memory:{node}"),
-            };
-            all.logs.push(log);
-            let leader = all.leader()?;
-            leader.change_members(&[learner], PATIENCE)?;
-            leader.change_members(&[Change::Promote(NodeId(node))], PATIENCE)?;
+            all.logs.push(all.join(node, options)?);
+            all.leader()?.change_members(&[Change::Promote(NodeId(node))], PATIENCE)?;
         }
         all.leader()?;
         Ok(all)
+    }
+
+    fn dir(&self, node: u64) -> PathBuf {
+        self.path.join(format!("node-{node}"))
+    }
+
+    fn open(&self, node: u64, bootstrap: Bootstrap, options: &Options) -> Result<Log> {
+        let options = options.clone().cluster(stays(NodeId(node), bootstrap, &self.network));
+        let dir = self.dir(node);
+        Log::open(&dir, options).with_context(|| format!("opening {}", dir.display()))
+    }
+
+    /// A new replica in an empty directory, which the leader has added as a learner.
+    pub(crate) fn join(&self, node: u64, options: &Options) -> Result<Log> {
+        let log = self.open(node, Bootstrap::Join(self.logs[0].log_id()), options)?;
+        let learner = Change::AddLearner {
+            node: NodeId(node),
+            directory: log.directory_id(),
+            address: format!("memory:{node}"),
+        };
+        self.leader()?.change_members(&[learner], PATIENCE)?;
+        Ok(log)
+    }
+
+    /// Removes a replica that is closed, and its files.
+    pub(crate) fn remove(&self, node: u64) -> Result<()> {
+        self.leader()?.change_members(&[Change::Remove(NodeId(node))], PATIENCE)?;
+        let dir = self.dir(node);
+        fs::remove_dir_all(&dir).with_context(|| format!("removing {}", dir.display()))
     }
 
     /// The replica that leads, once there is one.

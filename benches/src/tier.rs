@@ -34,9 +34,9 @@ mod bucket;
 /// Threads that append.
 const APPENDERS: usize = 128;
 /// The size of segments where old ones are to leave the disk.
-const SEGMENT_BYTES: u32 = 4 << 20;
+pub(crate) const SEGMENT_BYTES: u32 = 4 << 20;
 /// The size of objects that are read.
-const OBJECT_BYTES: u32 = 16 << 20;
+pub(crate) const OBJECT_BYTES: u32 = 16 << 20;
 /// Bytes of a request, as the log makes them, and how many are under way beside each other.
 const REQUEST_BYTES: u64 = 4 << 20;
 const REQUESTS: usize = 8;

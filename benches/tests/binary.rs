@@ -111,6 +111,7 @@ fn every_bar_is_measured() {
         "tier_boot_first",
         "tier_boot",
         "tier_boot_sent",
+        "tier_learner",
         "tier_restore",
         "tier_branch",
         "tier_object_sent",

@@ -133,6 +133,7 @@ const HOUSES: &[House] = &[
             "many",
             "many_replicas",
             "tier",
+            "tier_learner",
             "tier_object",
             "net::wire",
             "net::load",

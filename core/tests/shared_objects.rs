@@ -8,8 +8,8 @@ use chiplog::follower::{FollowFrom, FollowMessage};
 use chiplog::transport::MemoryNetwork;
 use chiplog::vault::{FaultOptions, FaultyVault, HookedVault, MemoryVault, Vault};
 use chiplog::{
-    ErrorKind, FollowerLog, Index, Log, LogId, LogNumber, LogOption, Logs, LogsOptions, NodeId, Options,
-    ReadMode, Start, Timestamp,
+    Clock, ErrorKind, FollowerLog, Index, Log, LogId, LogNumber, LogOption, Logs, LogsOptions, NodeId,
+    Options, ReadMode, Start, Timestamp,
 };
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -208,6 +208,60 @@ fn objects_go_when_all_logs_have_discarded_their_records() {
         read_all(log, &log_of(&logs, log), 400);
     }
     assert!(objects(&vault, id).len() > 2);
+}
+
+/// A clock that the test moves.
+#[derive(Debug)]
+struct Hand(AtomicU64);
+
+impl Clock for Hand {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// The delay began with each start. It is counted from the discard of the group.
+#[test]
+fn restarts_do_not_delay_the_deletion_of_objects() {
+    const MINUTE: u64 = 60_000;
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let hand = Arc::new(Hand(AtomicU64::new(1_700_000_000_000)));
+    let open = || {
+        let mut options = options(&vault).clock(hand.clone());
+        options.object_delete_delay = Duration::from_millis(100 * MINUTE);
+        options.local_bytes = None;
+        open(dir.path(), options)
+    };
+    let mut logs = open();
+    append(&logs, &all(), 600);
+    eventually("objects are stored", || group(&logs).metrics().stored_bytes > 2_000_000);
+    let name = format!("{:032x}/o/{:020}", group(&logs).log_id().get(), 0);
+    let is_there = || vault.size(&name).unwrap().is_some();
+    for log in all() {
+        log_of(&logs, log).discard(Index(400)).unwrap();
+    }
+    eventually("the group discards", || {
+        append_slowly(&logs);
+        group(&logs).first_index().get() > 1500
+    });
+    append(&logs, &all(), 100);
+    for _ in 0..6 {
+        drop(logs);
+        hand.0.fetch_add(16 * MINUTE, Ordering::Relaxed);
+        logs = open();
+        // A leader deletes what it can before it stores.
+        let stored = group(&logs).metrics().stored_index;
+        append(&logs, &all(), 100);
+        eventually("more is stored", || group(&logs).metrics().stored_index > stored + 400);
+        assert!(is_there(), "deleted before the delay");
+    }
+    drop(logs);
+    hand.0.fetch_add(5 * MINUTE, Ordering::Relaxed);
+    logs = open();
+    eventually("objects are deleted", || !is_there());
+    for log in all() {
+        read_all(log, &log_of(&logs, log), 400);
+    }
 }
 
 /// Retention of a log finds where its records end in objects whose files are gone.

@@ -11,8 +11,12 @@ use crate::net::views;
 use crate::report::number;
 use crate::run::Sizes;
 use crate::tier as objects;
+use crate::tier_learner;
 use crate::workload::Outcome;
 use anyhow::Result;
+
+/// How long a copy or a replica may take to its first record.
+const FIRST_SECONDS_MAX: f64 = 2.0;
 
 pub(super) fn appends(bench: &Bench) -> Result<Vec<Bar>> {
     let replicated =
@@ -81,8 +85,18 @@ pub(super) fn restore(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
     Ok(vec![restore, branch])
 }
 
+pub(super) fn learner(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
+    let seconds = tier_learner::first_reads(bench, sizes.scan_bytes, RECORD_BYTES)?;
+    let seconds = median(seconds.iter().copied());
+    let note = format!(
+        "a new replica of a log of {} MiB, from an empty directory until a read from it gives the first record; limit: 2 s",
+        sizes.scan_bytes >> 20
+    );
+    let values = (seconds, FIRST_SECONDS_MAX);
+    Ok(vec![bar("tier_learner", values, "s", seconds / FIRST_SECONDS_MAX, Side::AtMost(1.0), note)])
+}
+
 pub(super) fn boot(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
-    const FIRST_SECONDS_MAX: f64 = 2.0;
     const SENT_MAX: f64 = 0.01;
     let seen = views::boots(bench, sizes.scan_bytes)?;
     let middle = |values: &[f64]| median(values.iter().copied());

@@ -16,7 +16,8 @@
 //! Invariants:
 //! - an object is cut only from committed entries, and said to be stored only after the object store has confirmed it;
 //! - a file is removed only if every record in it is in objects that are durably known here to be stored (T1);
-//! - an object is deleted only if a durably committed discard has passed all of it, and not before `object_delete_delay` (T2).
+//! - an object is deleted only if a durably committed discard has passed all of it, and not before `object_delete_delay` after that, by
+//!   the log's time (T2). To a replica that was not running then, the discard was committed at the time of its entry.
 //!
 //! Must not know: the network, which object store it is.
 
@@ -24,6 +25,7 @@ mod awaited_logs;
 mod commits;
 mod confirmation;
 mod delegation;
+mod deletion;
 mod examination;
 mod jobs;
 mod local;
@@ -63,6 +65,7 @@ use crate::sync::threads::spawn;
 use crate::types::{EntryIndex, Index, LogId, LogNumber, Timestamp};
 use crate::vault::Vault;
 use delegation::Delegation;
+use deletion::Deletion;
 use jobs::{Found, Job, JobDone, ObjectBegin, Search};
 use local::Released;
 pub(crate) use object_access::ObjectMaker;
@@ -72,7 +75,6 @@ use object_scrub::ObjectScrub;
 use older_rows::OldestRows;
 use payloads::PayloadGate;
 use slices::Slices;
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -85,10 +87,6 @@ use unreadable::Unreadable;
 /// The delay after a failure: the initial and the maximum one.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(60);
-/// How soon a failed deletion is tried again.
-const DELETE_RETRY: Duration = Duration::from_secs(600);
-/// The most deletions that wait.
-const DELETIONS_MAX: u32 = 16;
 /// How often a leader looks whether there is enough for another object, at most.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long the change that makes a log have objects may wait for the other members.
@@ -128,10 +126,7 @@ pub(super) struct Tiering {
     lacking: Option<Lacking>,
     /// Shown to readers.
     shown: Shown,
-    /// Objects that are to be deleted, the next ones first.
-    to_delete: VecDeque<Deletion>,
-    /// Objects below this number were deleted.
-    deleted: u64,
+    deletion: Deletion,
     /// Whether the object store is known to be this log's.
     is_checked: bool,
     released: Released,
@@ -156,20 +151,6 @@ struct Lacking {
     object_bytes: u64,
     /// See [`PayloadGate::referred`], then.
     referred: u64,
-}
-
-/// Objects below a number that are to be deleted.
-#[derive(Clone, Copy, Debug)]
-struct Deletion {
-    below: u64,
-    /// Once this entry is durably known to be committed.
-    raft: EntryIndex,
-    /// Of a catalogue: once all records before this one are in objects. The snapshot that replaces the objects is among them.
-    next: Index,
-    /// The discard was seen then.
-    since: Moment,
-    /// Not before.
-    at: Moment,
 }
 
 /// Lets readers read objects, through a cache of files in the log's directory, if the options name an object store.
@@ -240,8 +221,7 @@ impl Tiering {
             looked_upto: EntryIndex(0),
             lacking: None,
             shown: Shown::default(),
-            to_delete: VecDeque::new(),
-            deleted: 0,
+            deletion: Deletion::default(),
             is_checked: false,
             released: Released::default(),
             holds_discarded: false,
@@ -453,8 +433,7 @@ impl Node {
             None => committed.raft > self.tiering.looked_upto || self.cut_is_wanted(),
         };
         let work = has_work.then_some(now).or(self.tiering.delegation.deadline());
-        let delete = self.deletable().next().map(|next| next.at);
-        let (age, sweep) = (self.age_due(now), self.sweep_due(now));
+        let (delete, age, sweep) = (self.deletion_due(now), self.age_due(now), self.sweep_due(now));
         let rows = self.rows_due(now);
         let lacks = self.lacks_object_age() || self.lacks_object_rows();
         let asked = lacks.then_some(self.tiering.asked_until);
@@ -694,21 +673,7 @@ impl Node {
             done @ (JobDone::FoundRows(_) | JobDone::FetchedRun(..)) => self.end_rows_job(done, now)?,
             JobDone::Listed(result) => self.end_listing(result, now),
             JobDone::Examined(number, begin, result) => self.end_examination(number, begin, result, now),
-            JobDone::Deleted(below, Ok(count)) => {
-                let path = self.tiering.path.display();
-                tracing::info!(%path, below, count, "objects whose records are discarded were deleted");
-                self.tiering.deleted = below;
-                self.tiering.to_delete.retain(|deletion| deletion.below > below);
-                self.tiering.has_succeeded("the object store");
-            }
-            // Everything else goes on: the store may forbid deletion alone.
-            JobDone::Deleted(_, Err(error)) => {
-                let path = self.tiering.path.display();
-                tracing::warn!(%path, %error, "objects of discarded records cannot be deleted; it is tried again");
-                if let Some(next) = self.tiering.to_delete.front_mut() {
-                    next.at = now.plus(DELETE_RETRY);
-                }
-            }
+            JobDone::Deleted(below, result) => self.end_deletion(below, result, now),
             JobDone::SlicesDeleted(upto, result) => self.end_sweep(upto, result, now),
             JobDone::PayloadsSwept(behind, result) => self.end_payload_sweep(behind, result, now),
             JobDone::Panicked => {
@@ -756,51 +721,21 @@ impl Node {
     /// Shows readers the objects that are stored.
     pub(super) fn publish_objects(&mut self, now: Moment) {
         let committed = self.replica.sequencer.committed();
-        let (shown, number) = (committed.objects.shown(), committed.objects.number());
+        let shown = committed.objects.shown();
         if shown == self.tiering.shown {
             return;
         }
         committed.objects.show(self.tiering.log, self.writer.store.segments.objects());
-        let is_first = self.tiering.shown == Shown::default();
-        let (raft, is_discarded) = (committed.raft, number > self.tiering.shown.number || is_first);
-        self.tiering.shown = shown;
+        let before = std::mem::replace(&mut self.tiering.shown, shown);
         self.logs_shrank = true; // it may be known now that the oldest object has no records of any log
         self.prune_scrub();
-        if is_discarded && number > self.tiering.deleted {
-            self.delete_later(number, raft, now);
+        match before == Shown::default() {
+            true => self.find_discards(now),
+            false if shown.number > before.number => {
+                self.replica.sequencer.date_discard(self.replica.time(now))
+            }
+            false => {}
         }
         self.drop_discarded(self.known_commit());
-    }
-
-    /// Has the objects below a number deleted after the delay. Discards that follow each other closely are joined, so that a log that
-    /// discards all the time has few deletions waiting.
-    fn delete_later(&mut self, below: u64, raft: EntryIndex, now: Moment) {
-        let delay = self.options.object_delete_delay;
-        let waiting = &mut self.tiering.to_delete;
-        // Only a leader deletes: another replica keeps the last one that is due.
-        while waiting.get(1).is_some_and(|second| second.at <= now) {
-            waiting.pop_front();
-        }
-        let joined = waiting.pop_back_if(|last| now.since(last.since) < delay / DELETIONS_MAX);
-        let since = joined.map_or(now, |last| last.since);
-        let next = self.replica.sequencer.committed().next;
-        self.tiering.to_delete.push_back(Deletion { below, raft, next, since, at: now.plus(delay) });
-    }
-
-    /// The objects that can be deleted now: all below this number.
-    fn due_for_deletion(&self, now: Moment) -> Option<u64> {
-        let due = self.deletable().take_while(|next| next.at <= now);
-        due.last().map(|last| last.below)
-    }
-
-    /// Objects whose deletion waits for nothing but its time.
-    fn deletable(&self) -> impl Iterator<Item = &Deletion> {
-        let known = self.known_commit();
-        let waits = self.slices_need_objects();
-        let stored = self.replica.sequencer.committed().objects.stored_end().map(|end| end.next);
-        let is_replaced =
-            move |next: Index| !self.options.is_catalogue || stored.is_some_and(|stored| stored >= next);
-        let may_go = move |next: &&Deletion| next.raft <= known && !waits && is_replaced(next.next);
-        self.tiering.to_delete.iter().take_while(may_go)
     }
 }

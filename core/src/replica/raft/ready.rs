@@ -370,6 +370,7 @@ impl Replica {
         let was = self.sequencer.end();
         // It is this directory's own, and follows from committed entries alone: files before it may have gone.
         let local_first = self.sequencer.committed().local_first;
+        let discarded = self.sequencer.committed().discarded.clone();
         let state = self.sequencer.hard_state();
         let mut replayed = Replayed {
             sequencer: Sequencer::new(Owner::Node(self.node()), Membership::default(), &self.options),
@@ -387,6 +388,7 @@ impl Replica {
             committed,
         );
         self.sequencer.keep_from(local_first);
+        self.sequencer.keep_discarded(discarded);
         let end = self.sequencer.end();
         assert_eq!(end.raft, to, "the replay did not end where the log is truncated");
         let records = was.next.0.saturating_sub(end.next.0);

@@ -383,9 +383,14 @@ impl Opening {
         Self::part_in(body, LOGS_PART)
     }
 
+    /// The object table in such a body; empty if the log has no objects.
+    pub(crate) fn objects_in(body: &[u8]) -> Result<&[u8], Malformed> {
+        Self::part_in(body, OBJECTS_PART)
+    }
+
     /// Whether such a body has an object table.
     pub(crate) fn has_objects(body: &[u8]) -> Result<bool, Malformed> {
-        Self::part_in(body, OBJECTS_PART).map(|objects| !objects.is_empty())
+        Self::objects_in(body).map(|objects| !objects.is_empty())
     }
 
     /// Where the object table begins in such a body. None: it has none.

@@ -306,6 +306,17 @@ pub(crate) fn in_opening<T>(
     look_at_opening(data, Check::Always, |body| Opening::logs_in(body).and_then(look))
 }
 
+/// Passes the object table in a segment's opening to `look`; empty if there is none.
+///
+/// # Errors
+/// `Corrupt`: the opening is damaged, or `look` says so; `Io`.
+pub(crate) fn in_objects<T>(
+    data: &Arc<SegmentData>,
+    look: impl FnOnce(&[u8]) -> std::result::Result<T, Malformed>,
+) -> Result<T> {
+    look_at_opening(data, Check::Always, |body| Opening::objects_in(body).and_then(look))
+}
+
 /// Whether a segment's opening has an object table.
 ///
 /// # Errors

@@ -288,6 +288,12 @@ impl Segments {
         })
     }
 
+    /// The newest segment that begins at or before entry `raft`, and at or before this time.
+    pub(crate) fn begun_before(&self, raft: EntryIndex, time: Timestamp) -> Option<Arc<Segment>> {
+        let has_begun = |segment: &Segment| segment.base.raft <= raft && segment.first_timestamp <= time;
+        self.read(|list| list.iter().rev().find(|segment| has_begun(segment)).cloned())
+    }
+
     pub(crate) fn oldest(&self) -> Option<Arc<Segment>> {
         self.read(|list| list.front().cloned())
     }

@@ -238,7 +238,7 @@ fn skipped_records_are_discarded_before_their_segments_are_removed() {
 }
 
 /// A rollback replays the log from its files: planned entries were missing there. The effects of a truncated entry
-/// do not stay.
+/// do not stay; since when objects are discarded does.
 #[test]
 fn entries_are_truncated_once_the_plan_is_settled() {
     let mut node = joining();
@@ -256,12 +256,16 @@ fn entries_are_truncated_once_the_plan_is_settled() {
     node.replica.advance(Moment::START, &mut node.writer.plan).unwrap();
     assert_eq!(node.replica.sequencer.end().raft, EntryIndex(3), "its entries are not in the files");
 
+    let end = node.replica.sequencer.end();
+    node.replica.sequencer.learn_discarded(3, end, Timestamp(7));
     assert!(node.settle_before_truncation().unwrap());
     assert!(!node.settle_before_truncation().unwrap(), "the plan is settled");
     node.replica.resume(Moment::START, &mut node.writer.plan).unwrap();
     let end = node.replica.sequencer.end();
     assert_eq!((end.raft, end.term), (EntryIndex(2), Term(2)));
     assert_eq!(node.replica.sequencer.pending_membership(), None);
+    let discarded = &node.replica.sequencer.committed().discarded;
+    assert_eq!(discarded.due().map(|(step, _)| step.below).collect::<Vec<_>>(), [3]);
 
     node.step(Moment::START, Work::default()).unwrap();
     sync(&mut node);

@@ -37,6 +37,7 @@ use crate::read::log_set::LogSet;
 use crate::record::batch::Malformed;
 use crate::replica::queue::proposals::{Command, LogCommand, ObjectCommand};
 use crate::replica::state::command::{encode_command, opens};
+use crate::replica::state::discarded_objects::DiscardedObjects;
 use crate::replica::state::log_table::LogTable;
 use crate::replica::state::object_table::ObjectTable;
 use crate::replica::state::session_table::Sessions;
@@ -134,6 +135,8 @@ pub(crate) struct Committed {
     pub(crate) options: LogOptions,
     pub(crate) logs: LogTable,
     pub(crate) objects: ObjectTable,
+    /// The objects that are discarded.
+    pub(crate) discarded: DiscardedObjects,
     /// The last entry that changed the membership, among those committed since this state was created. 0: none.
     pub(crate) changed: EntryIndex,
 }
@@ -221,6 +224,7 @@ impl Sequencer {
                 options: LogOptions::default(),
                 logs: LogTable::default(),
                 objects: ObjectTable::default(),
+                discarded: DiscardedObjects::new(options.object_delete_delay),
                 changed: EntryIndex(0),
             },
             pending: VecDeque::new(),
@@ -343,6 +347,7 @@ impl Sequencer {
                 Some(effect) => self.commit_tables(effect),
                 None => {}
             }
+            self.note_discarded();
         }
         self.hard_state.commit = self.hard_state.commit.max(self.committed.raft);
     }

@@ -1,13 +1,15 @@
 //! The objects of the log: what a leader decides about them, and the opening block of an object.
 
-use super::{Decision, Sequencer, limits_of_sessions};
+use super::{Committed, Decision, Sequencer, limits_of_sessions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::replica::queue::proposals::ObjectCommand;
+use crate::replica::state::discarded_objects::DiscardedObjects;
 use crate::replica::state::object_table::ObjectTable;
 use crate::store::format::block::{BlockHeader, Kind};
 use crate::store::format::geometry::{OBJECT_BYTES, objects_max, room_of};
 use crate::store::format::segment::{HardState, Opening};
-use crate::types::Index;
+use crate::store::segment::Base;
+use crate::types::{Index, Timestamp};
 
 /// The beginning of the messages about a copy of one log that has no room for the group's objects.
 pub(crate) const TOO_SMALL_FOR_OBJECTS: &str =
@@ -108,6 +110,27 @@ impl Sequencer {
             self.segment_bytes
         );
         Err(Error::new(ErrorKind::TooLarge, what))
+    }
+
+    /// Takes down which objects are discarded now. The last entry is not older than the discard.
+    pub(super) fn note_discarded(&mut self) {
+        let Committed { raft, next, ref objects, ref mut discarded, .. } = self.committed;
+        discarded.add(objects.number(), (raft, next), self.last_timestamp);
+    }
+
+    /// An opening at `base`, before the last committed entry, has this timestamp, and says that objects below a number are discarded.
+    pub(crate) fn learn_discarded(&mut self, below: u64, base: Base, at: Timestamp) {
+        self.committed.discarded.add_older(below, (base.raft, base.next), at);
+    }
+
+    /// The newest discard was committed at this time: its entry can have waited long for a majority.
+    pub(crate) fn date_discard(&mut self, at: Timestamp) {
+        self.committed.discarded.date(at);
+    }
+
+    /// Takes over the discards that the state before a rollback knew: they are committed, so they are those of this one, too.
+    pub(crate) fn keep_discarded(&mut self, discarded: DiscardedObjects) {
+        self.committed.discarded = discarded;
     }
 
     /// Sets the first record that this directory keeps. Records before it are in the object store, or discarded; or a follower keeps

@@ -256,10 +256,12 @@ impl Sequencer {
                 options: set,
                 logs: committed_logs,
                 objects: committed_objects,
+                discarded: self.committed.discarded.clone(),
                 changed: EntryIndex(0),
             },
             pending,
         };
+        self.note_discarded();
         Ok(())
     }
 
@@ -296,6 +298,7 @@ impl Sequencer {
             }
         }
         self.committed.objects = self.objects.clone();
+        self.note_discarded();
         // The same of each log of a shared group.
         if !(self.objects.has_begun() && self.reads_objects) || planted!(114) {
             self.logs.begin_at_ends();

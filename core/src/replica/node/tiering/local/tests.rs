@@ -666,3 +666,21 @@ fn files_of_an_unstored_object_that_cannot_be_read_are_put_aside() {
     assert!((1..=5).all(|number| SegmentFile::open(&disk, number).is_ok()));
     assert_eq!(node.writer.store.put_aside.names.len(), 5);
 }
+
+/// A majority was missing for long. Readers have the whole delay from the commit on, and the entry is older.
+#[test]
+fn delay_of_a_deletion_is_counted_from_a_commit_that_is_seen() {
+    let mut node = node_on(&SimDisk::default(), options());
+    fill_segments(&mut node, 5);
+    let at = bases(&node);
+    store_object(&mut node, 0, at[0], at[2]);
+    let discard = Command::Discard { first: at[2].next };
+    node.replica.command(discard, None, Moment::START, &mut node.writer.plan).unwrap();
+    let committed = Moment::START.plus(Duration::from_secs(2 * 3600));
+    step(&mut node, committed, Work::default());
+    step(&mut node, committed, Work::default());
+    let (discarded, due) = node.replica.sequencer.committed().discarded.due().next().unwrap();
+    let delay = options().object_delete_delay.as_millis() as u64;
+    assert_eq!((discarded.below, due), (1, Timestamp(node.replica.time(committed).0 + delay)));
+    assert!(node.replica.sequencer.last_timestamp().0 + delay + 3_600_000 < due.0);
+}
