@@ -135,6 +135,13 @@ fn new_copy_begins_with_a_backup() {
     }
     let sent = fed_to_copies(&server) - before;
     assert!(sent < 2_500_000, "{sent} bytes were fed");
+    // A copy of a named log is a log on its own: others begin with its segments.
+    let serving = Copy::start(Path::new(&place("named-copy")), &[&orders, "--listen", "127.0.0.1:0"]);
+    let listen = serving.event("opened")["listen"].as_str().unwrap().to_owned();
+    let second = Copy::start(Path::new(&place("second")), &[&listen, "--segments"]);
+    second.event("fetched");
+    second.has(4010);
+    assert!(run(&["read", &place("second")]).ok().out == lines(1, 4010));
     // The servers of another log have nothing for it.
     let other = dir.path().join("other");
     fs::create_dir(&other).unwrap();

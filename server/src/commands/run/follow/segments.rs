@@ -12,8 +12,12 @@ use chiplog::{ErrorKind, FollowerLog};
 use chiplog_net::served::log_slot::DEFAULT_LOG;
 use chiplog_tier::ServedLog;
 use serde_json::{Value, json};
+use std::net::{TcpStream, ToSocketAddrs as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+/// How long a server may take to accept a connection, if there are others.
+const CONNECT: Duration = Duration::from_secs(3);
 
 /// Removes a copy, finished or not, if there is one.
 pub(super) fn remove_copy(dir: &Path) -> Result<()> {
@@ -55,19 +59,31 @@ pub(super) fn fetch(dir: &Path, servers: &Servers, connect: &Connect, ui: &Ui) -
     if is_log(dir) && !Backup::is_unfinished_copy(dir) {
         return Ok(None);
     }
-    let mut failure = None;
-    for address in &servers.addresses {
+    let mut addresses: Vec<&String> = servers.addresses.iter().collect();
+    if addresses.len() > 1 {
+        addresses.sort_by_cached_key(|address| !accepts(address)); // a request is repeated for long
+    }
+    let mut failure: Option<Failure> = None;
+    for address in addresses {
+        if let Some(failure) = &failure {
+            ui.note(&failure.to_string());
+        }
         match fetch_from(address, dir, connect, ui) {
             Err(error)
                 if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Busy) =>
             {
-                ui.note(&format!("no segments from {address}: {error}"));
                 failure = Some(error);
             }
             fetched => return fetched,
         }
     }
     failure.map_or(Ok(None), Err)
+}
+
+/// Whether a server accepts connections.
+fn accepts(address: &str) -> bool {
+    let found = address.to_socket_addrs();
+    found.is_ok_and(|mut all| all.any(|at| TcpStream::connect_timeout(&at, CONNECT).is_ok()))
 }
 
 fn fetch_from(address: &str, dir: &Path, connect: &Connect, ui: &Ui) -> Result<Option<Value>> {
