@@ -447,7 +447,7 @@ fn power_cut_at_every_call_leaves_a_copy_or_one_that_is_finished_later() {
                 return Err(Wrong("the copy is not finished".into()));
             }
             // Each of them at about half of the points.
-            let passed = if names.len() % 2 == 0 { &early } else { &later };
+            let passed = if names.len().is_multiple_of(2) { &early } else { &later };
             fetch(passed, disk).map_err(|e| wrong("the next attempt fails", e))?;
         }
         let options = options().read_mode(ReadMode::Read);
