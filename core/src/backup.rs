@@ -534,13 +534,17 @@ pub(crate) fn remove_log(disk: &dyn Disk) -> Result<()> {
 }
 
 fn lock(disk: &dyn Disk) -> Result<Box<dyn Lock>> {
-    disk.lock(IDENTITY_FILE).map_err(|e| match e.kind() {
+    lock_file(disk, IDENTITY_FILE)
+}
+
+fn lock_file(disk: &dyn Disk, name: &str) -> Result<Box<dyn Lock>> {
+    disk.lock(name).map_err(|e| match e.kind() {
         io::ErrorKind::WouldBlock => {
             let what =
                 format!("{} is open, in this process or another one: close it first", disk.path().display());
             Error::new(ErrorKind::Locked, what)
         }
-        _ => Error::io("lock", &disk.path().join(IDENTITY_FILE), e),
+        _ => Error::io("lock", &disk.path().join(name), e),
     })
 }
 

@@ -151,6 +151,15 @@ fn again(names: &Names, id: LogId, dir: &Path) -> (Log, Vec<String>) {
     (Log::open(place, Options::with_segment_bytes(1 << 20)).unwrap(), backup.notes().to_vec())
 }
 
+/// Makes a copy of what an object store had, with which the log's followers go on. Returns its last record.
+fn copied(names: &Names, id: LogId) -> chiplog::Result<Index> {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), MemoryVault::default());
+    names.iter().for_each(|(name, bytes)| vault.put(name, std::slice::from_ref(bytes)).unwrap());
+    let backup = Backup::fetch(&vault, id, dir.path().join("backup"), &mut |_, _| {}).unwrap();
+    let options = RestoreOptions::default().as_copy(true);
+    Ok(backup.restore(dir.path().join("copy"), &options, &mut |_, _| {})?.last)
+}
+
 /// Checks the records from the first one on, and returns the last one.
 fn read_all(log: &Log) -> u64 {
     let last = log.last_index().get();
@@ -190,10 +199,17 @@ fn payload_alone_brings_back_what_was_acknowledged() {
     eventually("it is in a slice", || log.metrics().sliced_index == 1);
     vault.refuse(Some("/s/"));
     let slices = count(&vault.moment().1, "/s/");
+    assert_eq!(copied(&vault.moment().1, id).unwrap(), Index(1));
     for n in [2, 3] {
         assert_eq!(session.append(&record(n)).unwrap(), Index(n));
         vault.acknowledge(n);
         let moment = vault.moment();
+        // No entry of the log says yet that it has these appends.
+        let refused = copied(&moment.1, id).unwrap_err();
+        assert!(
+            refused.kind() == ErrorKind::Unsupported && refused.to_string().contains("record 2"),
+            "{refused}"
+        );
         assert_eq!(count(&moment.1, "/s/"), slices);
         assert_eq!(comes_back(&moment, id), n);
     }

@@ -1,4 +1,4 @@
-//! Backups, and logs that are restored from them. Everything in a log is restored, an incomplete backup is refused
+//! Backups, and logs and copies that are restored from them. Everything in a log is restored, an incomplete backup is refused
 //! with the name of the file, and no partial result is left.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
@@ -85,6 +85,21 @@ fn upto(to: RestoreTo) -> RestoreOptions {
     let mut options = RestoreOptions::default();
     options.to = to;
     options
+}
+
+fn as_copy() -> RestoreOptions {
+    RestoreOptions::default().as_copy(true)
+}
+
+/// Gives a copy what the log has more. Returns the bytes that were fed, none of them as a state.
+fn feed(log: &Log, copy: &FollowerLog) -> Result<usize, Error> {
+    let (mut feed, mut bytes) = (log.follow(copy.resume_point()?)?, 0);
+    while let Some(fed) = feed.next(1 << 20)? {
+        assert!(matches!(fed, FollowMessage::Entries(_)));
+        bytes += fed.bytes();
+        copy.apply(fed)?;
+    }
+    Ok(bytes)
 }
 
 /// Records of all sizes over some segments, single and in batches, with and without a session.
@@ -492,6 +507,98 @@ fn power_cut_at_every_call_of_a_restore_leaves_the_whole_log_or_none() {
     let Interrupted { points, none, failures } = whole_or_none("restore", 8, restore, judge);
     assert!(none > points, "both outcomes occur");
     assert!(failures > 10, "{failures}");
+}
+
+#[test]
+fn copy_that_is_restored_goes_on_with_the_log() {
+    let place = Place::new();
+    let log = place.log();
+    let session = live(&log, 60);
+    log.discard(Index(31)).unwrap();
+    log.close().unwrap();
+    let info = place.back_up().info();
+    let log = place.log();
+    let more = log.append(b"later").unwrap();
+    log.discard(Index(100)).unwrap();
+
+    for wrong in [as_copy().to(RestoreTo::Index(Index(50))), as_copy().keep_log_id(true)] {
+        assert_eq!(place.restore("copy", &wrong).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+    let restored = place.restore("copy", &as_copy()).unwrap();
+    assert_eq!((restored.log_id, restored.first, restored.last), (info.log_id, info.first, info.last));
+    assert_eq!(Log::open(place.path("copy"), small()).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let copy = FollowerLog::open(place.path("copy"), small()).unwrap();
+    assert_ne!(copy.log().directory_id(), log.directory_id());
+    assert_eq!((copy.log().first_index(), copy.log().last_index()), (Index(31), more.previous()));
+    // Another log gives it nothing.
+    let other = Log::open(place.path("other"), small()).unwrap();
+    assert_eq!(feed(&other, &copy).unwrap_err().kind(), ErrorKind::Diverged);
+    // Its own log feeds the rest alone, and what it discarded goes.
+    let fed = feed(&log, &copy).unwrap();
+    assert!(fed < 1000, "{fed}");
+    let found = copy.log().status();
+    assert_eq!((found.first_index, found.last_index), (Index(100), more));
+    assert_eq!(records(copy.log()), records(&log));
+    assert_eq!(found.sessions, log.status().sessions);
+    drop(session);
+    copy.close().unwrap();
+    let again = FollowerLog::open(place.path("copy"), small()).unwrap();
+    assert_eq!((feed(&log, &again).unwrap(), records(again.log())), (0, records(&log)));
+}
+
+/// A log that was restored with its id continues in another history than a later backup of the lost one.
+#[test]
+fn copy_of_a_lost_history_is_refused() {
+    let place = Place::new();
+    let log = place.log();
+    log.append(b"in both").unwrap();
+    log.close().unwrap();
+    place.back_up();
+    let (_, again) = place.restored("again", &RestoreOptions::default().keep_log_id(true));
+    let log = place.log();
+    for n in 0..5u8 {
+        log.append(&[n]).unwrap();
+        again.append(&[n, n]).unwrap();
+    }
+    again.append(b"further").unwrap();
+    log.close().unwrap();
+    fs::remove_dir_all(place.path("backup")).unwrap();
+    place.back_up();
+    place.restore("copy", &as_copy()).unwrap();
+    let copy = FollowerLog::open(place.path("copy"), small()).unwrap();
+    assert_eq!(feed(&again, &copy).unwrap_err().kind(), ErrorKind::Diverged);
+    assert_eq!(copy.log().last_index(), Index(6));
+}
+
+/// The power is cut, or a call fails, at every point: afterwards there is no copy, or a part of it, and the log's feed completes it.
+#[test]
+fn power_cut_at_every_call_of_a_copys_restore_leaves_what_goes_on() {
+    let place = Place::new();
+    let log = place.log();
+    live(&log, 120);
+    let all = records(&log);
+    log.close().unwrap();
+    let backup = place.back_up();
+    let log = place.log();
+    let restore = |disk: &SimDisk| backup.restore_on(Arc::new(disk.clone()), &as_copy());
+    let judge = |disk: &SimDisk, complete: bool| {
+        let options = small().read_mode(chiplog::ReadMode::Read);
+        let copy = match FollowerLog::open_on(Arc::new(disk.clone()), options) {
+            Ok(copy) => copy,
+            Err(error) if complete => {
+                return Err(Wrong(format!("the copy is complete and does not open: {error}")));
+            }
+            Err(_) => return Ok(false),
+        };
+        let found = records(copy.log());
+        if !all.starts_with(&found) || (complete && found != all) {
+            return Err(Wrong(format!("it is no part of the log: {:?}", copy.log().status())));
+        }
+        feed(&log, &copy).map_err(|e| Wrong(format!("the log does not feed it: {e}")))?;
+        if records(copy.log()) == all { Ok(found == all) } else { Err(Wrong("records are missing".into())) }
+    };
+    let Interrupted { none, failures, .. } = whole_or_none("restore of a copy", 8, restore, judge);
+    assert!(none > 10 && failures > 10, "{none} {failures}");
 }
 
 /// The members of a cluster are not in a restored log: it is node 1's alone, and other members can join it.

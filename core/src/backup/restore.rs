@@ -1,10 +1,11 @@
 //! Restore: a log made of a backup, whole or up to a record or a time. The result is a standalone log, which can
-//! become the first member of a cluster. It does not have the members of the log that was backed up.
+//! become the first member of a cluster. It does not have the members of the log that was backed up. Or the result is
+//! a copy, with which a follower of that log goes on.
 //!
 //! ```text
 //!  backup ── every file checked ──> feed ── cut, without members, new log id ──> FollowerLog in DIR.restoring
-//!                                                                                  │ identity: no longer a follower's
-//!                                                                                  └ renamed to DIR
+//!                                     │                                            │ identity: no longer a follower's
+//!                                     └─ a copy: as it is ──> FollowerLog there    └ renamed to DIR
 //! ```
 //!
 //! Entries keep their index, term and time. So records keep their index and time, and sessions keep their ids and
@@ -17,6 +18,7 @@
 //! - the log has a new id unless the caller keeps the old one: logs of the same id with different histories must not
 //!   meet. With the old id it begins in a term that the old history cannot have reached, so that no entry of one
 //!   passes for the other's;
+//! - a copy has entries of the log alone, each as it is there: a follower's source compares no more than the last one;
 //! - after an error it removes only what it made itself: the directory beside `DIR` did not exist before.
 //!
 //! Must not know: how a backup is made.
@@ -37,7 +39,7 @@ use crate::replica::state::snapshot::FollowSnapshot;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind, digest_of_batches};
 use crate::store::format::identity::Identity;
 use crate::store::format::segment::{HardState, Opening, digest_of_bytes};
-use crate::types::{Index, LogId, Timestamp};
+use crate::types::{Index, LogId, Term, Timestamp};
 use bytes::Bytes;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -90,6 +92,10 @@ options! {
         /// program that knows the old log takes the new one for it. Keep the id only if the old log and all its
         /// replicas are gone for good.
         pub keep_log_id: bool,
+        /// Whether to make a copy of the log that was backed up, and no log of its own: a directory that
+        /// [`FollowerLog::open`](crate::FollowerLog::open) and `chiplog follow` go on with. It has the log's id, members and entries, all of them, so
+        /// `to` has to be [`RestoreTo::End`], and `keep_log_id` false. Default: false.
+        pub as_copy: bool,
         /// The size of its segment files, in bytes. `None`, the default: as in the backup.
         pub segment_bytes: Option<u32>,
     }
@@ -124,7 +130,8 @@ impl Backup {
     /// durable. A crash leaves `dir` as it was, and the directory beside it has to be removed by hand.
     ///
     /// The log has the records, sessions and options of the backup and is standalone: [`Log::open`](crate::Log::open)
-    /// opens it. A server with node number 1 can open it as well, and other members can then join.
+    /// opens it. A server with node number 1 can open it as well, and other members can then join. With
+    /// [`RestoreOptions::as_copy`] it is a copy instead, which goes on with the feed of the log that was backed up.
     ///
     /// `progress` is called with the bytes read and an estimate of the total. Blocks until the log is durable.
     ///
@@ -132,7 +139,8 @@ impl Backup {
     /// `InvalidArgument`: `dir` is not empty or is a mount point; the directory beside it exists; or an option is out
     /// of bounds. `OutOfRange`, `Discarded`: the backup does not have that record, or has none up to that time.
     /// `Corrupt`: a file of the backup is missing, additional or changed; the message names it. `TooLarge`:
-    /// `segment_bytes` is too small. `Full`, `Unsupported`, `Io`. After an error `dir` is as it was.
+    /// `segment_bytes` is too small. `Unsupported`: a file has a later format; or no copy can be made, because the backup ends with appends of
+    /// which it is not known how they are in the log. `Full`, `Io`. After an error `dir` is as it was.
     pub fn restore(
         &self,
         dir: impl AsRef<Path>,
@@ -160,7 +168,8 @@ impl Backup {
     }
 
     /// As [`Self::restore`], on another implementation of [`Disk`], whose directory must be empty and becomes the
-    /// log's. A crash leaves either the complete log, or files that do not open as a log.
+    /// log's. A crash leaves either the complete log, or files that do not open as a log; of a copy also a part, which a follower
+    /// goes on with.
     ///
     /// # Errors
     /// As [`Self::restore`].
@@ -194,6 +203,10 @@ impl Backup {
         if let Some(bytes) = options.segment_bytes {
             Self::copy_options(bytes).check()?;
         }
+        if options.as_copy && (options.keep_log_id || options.to != RestoreTo::End) {
+            let what = "a copy has the id of its log and all that is in the backup: leave out keep_log_id and the end";
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
         let info = self.info();
         let RestoreTo::Index(to) = options.to else { return Ok(()) };
         if to > info.last {
@@ -222,8 +235,12 @@ impl Backup {
         let still = self.still()?;
         let mut feed = still.feed()?;
         let state = begin(&mut feed)?;
-        let log = if options.keep_log_id { state.log } else { another_log(&**disk)? };
-        let state = state_on_its_own(&state, log).map_err(unsound)?;
+        let state = match options.as_copy {
+            true => state,
+            false if options.keep_log_id => state_on_its_own(&state, state.log).map_err(unsound)?,
+            false => state_on_its_own(&state, another_log(&**disk)?).map_err(unsound)?,
+        };
+        let (log, mut term) = (state.log, state.term());
         let files = Self::copy_options(options.segment_bytes.unwrap_or(still.segment_bytes));
         let copy = FollowerLog::create_on(disk.clone(), files, &state)?;
         let mut cut = Cut::new(options.to, state.next());
@@ -234,7 +251,10 @@ impl Backup {
                 return Err(unsound("some of its entries are missing"));
             };
             let count = entries.len();
-            let entries = cut.take(entries).map_err(unsound)?;
+            let entries = match options.as_copy {
+                true => of_the_log(entries, &mut term)?,
+                false => cut.take(entries).map_err(unsound)?,
+            };
             let is_cut = entries.len() < count || cut.is_reached();
             if let Some(last) = entries.last() {
                 let committed = last.raft();
@@ -255,10 +275,12 @@ impl Backup {
         }
         let has_records = status.first_index <= status.last_index;
         cut.check_left_out(has_records, self.info().first)?;
-        copy.conclude(if options.keep_log_id { TERMS_APART } else { 0 })?;
+        if !options.as_copy {
+            copy.conclude(if options.keep_log_id { TERMS_APART } else { 0 })?;
+        }
         copy.close()?;
         let identity = Identity::read(&**disk)?.ok_or_else(|| unsound("the restored log has no identity"))?;
-        Identity { follows: false, ..identity }.write(&**disk)?;
+        Identity { follows: options.as_copy, ..identity }.write(&**disk)?;
         disk.sync_ancestors().map_err(|e| Error::io("sync the directories above", disk.path(), e))?;
         Ok(Restored {
             log_id: log,
@@ -276,6 +298,23 @@ fn begin(feed: &mut FollowSource) -> Result<FollowSnapshot> {
         Some(FollowMessage::State(state)) => Ok(state),
         _ => Err(unsound("it has no state at its beginning")),
     }
+}
+
+/// Returns the entries, unless they are none of the log: appends of which an object store has the payload alone are in entries that were made
+/// for the backup, of a term far ahead. `term`: that of the entry before.
+fn of_the_log(entries: Vec<FollowEntry>, term: &mut Term) -> Result<Vec<FollowEntry>> {
+    for entry in &entries {
+        if entry.term().0.saturating_sub(term.0) >= TERMS_APART {
+            let what = format!(
+                "the backup ends with appends of which the object store had the payload alone, from record {} on, and the log can have \
+                 others in their place: no copy is made of it; restore it as a log of its own, or follow the log from its beginning",
+                entry.header.first
+            );
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        *term = entry.term();
+    }
+    Ok(entries)
 }
 
 /// Passes entries up to the end of the restored log.

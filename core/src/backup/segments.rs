@@ -1,9 +1,14 @@
-//! Segments: a backup that is made of the files of a log's sealed segments, as a server passes them on (`store/read/sealed_file.rs`). They
-//! become the files of a copy, which is opened and closed: that proves the end of the last one, and seals the others.
+//! Segments: a backup, or a copy, that is made of the files of a log's sealed segments, as a server passes them on
+//! (`store/read/sealed_file.rs`). They become the files of a copy, which is opened and closed: that proves the end of the last one, and
+//! seals the others.
 //!
 //! ```text
-//!  list ──> files that are not here yet ──> list again, if one went meanwhile ──> newest opening: first record ──> copy ──> seal
+//!  list ──> files that are not here yet ──> list again, if one went meanwhile ──> newest opening: first record ──> copy ──> seal: a backup
+//!                                                                                                                   └─> every block: a copy
 //! ```
+//!
+//! Until a copy is finished its directory has the file `chiplog.copy.tmp`, which is locked meanwhile. After a crash, or an error that can
+//! pass, the next attempt keeps the files that begin as the server's do, except the newest: a file gets its name once it is whole and durable.
 //!
 //! Invariants:
 //! - a backup begins with the oldest file that was there in the last look, or where the newest opening says, if that is later; also if the log's own entries about that discard are in none of
@@ -13,9 +18,10 @@
 //! Must not know: the network.
 
 use super::fetch::{begin_with, opening_bytes_of};
-use super::{Backup, Progress, remove};
+use super::still::Still;
+use super::{Backup, PIECE_BYTES, Progress, is_of_log, list, lock, lock_file, remove, remove_log};
 use crate::api::follower::FollowerLog;
-use crate::disk::Disk;
+use crate::disk::{Disk, Lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::follower::message::FollowFrom;
 use crate::options::Options;
@@ -33,6 +39,11 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::path::Path;
+use std::sync::Arc;
+
+/// The file in the directory of a copy that is not finished, and what is in it.
+const UNFINISHED_COPY: &str = "chiplog.copy.tmp";
+const UNFINISHED_TEXT: &[u8] = b"this copy is not finished\n";
 
 /// How many files are downloaded at a time.
 const AT_A_TIME: usize = 2;
@@ -63,40 +74,141 @@ impl Backup {
     ) -> Result<Self> {
         let dest = dest.as_ref();
         Self::begin(dest)?;
-        let made = download(vault, log, &*disk_at(dest, false)?, progress)
-            .and_then(|(oldest, newest)| Self::of_segments(log, dest, oldest, newest));
+        let made = copy_segments(vault, log, &disk_at(dest, false)?, progress)
+            .and_then(|()| Self::seal_with(dest, false, vec![NOTE.to_owned()]));
         made.inspect_err(|_| {
             // The caller gets the first error. Files that cannot be removed remain as an unfinished backup.
             let _ = Self::abandon(dest);
         })
     }
 
-    /// Makes a backup of the files with the numbers from `oldest` to `newest` that are in `dest`.
-    fn of_segments(log: LogId, dest: &Path, oldest: u64, newest: u64) -> Result<Self> {
-        let disk = disk_at(dest, false)?;
-        let first = first_in(&*disk, oldest)?;
-        let (last_entry, bytes) = begin_at(&*disk, newest, first)?;
-        let made = Identity::random(&*disk, Options::default().clock.now());
-        let made = made.map_err(|e| Error::io("make", disk.path(), e))?;
-        disk.create(IDENTITY_FILE).map_err(|e| Error::io("make", &disk.path().join(IDENTITY_FILE), e))?;
-        Identity { log, follows: true, ..made }.write(&*disk)?;
-        let copy = FollowerLog::open(dest, Self::copy_options(bytes))?;
-        // A file that grew last is cut where its end is torn. That of a sealed segment has no such end: this is damage.
-        let at = copy.resume_point()?;
-        if !matches!(at, FollowFrom::After { raft, .. } if raft == last_entry) {
-            let what = format!("its blocks do not lead to entry {last_entry}, with which they end");
-            return Err(Error::corrupt(&disk.path().join(file_name(newest)), 0, what));
-        }
-        copy.close()?;
-        Self::seal_with(dest, false, vec![NOTE.to_owned()])
+    /// Makes a copy in `dest` of the sealed segments of a log that has no object store, as [`Self::fetch_segments`] makes a backup. A
+    /// follower goes on with it: [`FollowerLog::open`]. `dest` must hold no log; if an earlier call was interrupted there, this one goes on
+    /// with the files that are the same at the server. Blocks until the copy is finished and durable.
+    ///
+    /// # Errors
+    /// As [`Self::fetch_segments`]; `Locked`: another process makes the copy. After `NotFound`, `Corrupt` and `Unsupported` nothing is left in
+    /// `dest`. After other errors, and after a crash, files are: call it again, or [`Self::abandon_copy`].
+    #[doc(hidden)]
+    pub fn fetch_copy(
+        vault: &dyn Vault,
+        log: LogId,
+        dest: impl AsRef<Path>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<()> {
+        Self::fetch_copy_on(vault, log, &disk_at(dest.as_ref(), true)?, progress)
+    }
+
+    /// As [`Self::fetch_copy`], on another implementation of [`Disk`].
+    ///
+    /// # Errors
+    /// As [`Self::fetch_copy`].
+    #[doc(hidden)]
+    pub fn fetch_copy_on(
+        vault: &dyn Vault,
+        log: LogId,
+        disk: &Arc<dyn Disk>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<()> {
+        let _lock = begin_copy(&**disk)?;
+        let made = copy_segments(vault, log, disk, progress)
+            .and_then(|()| Still::look(disk)?.walk(PIECE_BYTES))
+            .and_then(|()| end_copy(&**disk));
+        made.inspect_err(|error| {
+            let is_final =
+                matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Unsupported);
+            if is_final {
+                // The caller gets the first error. Files that cannot be removed remain as an unfinished copy.
+                let _ = remove_log(&**disk).and_then(|()| end_copy(&**disk));
+            }
+        })
+    }
+
+    /// Whether a directory has a copy that [`Self::fetch_copy`] began and did not finish.
+    #[doc(hidden)]
+    pub fn is_unfinished_copy(dir: impl AsRef<Path>) -> bool {
+        dir.as_ref().join(UNFINISHED_COPY).is_file()
+    }
+
+    /// Removes what [`Self::fetch_copy`] left in `dest`; the directory stays.
+    ///
+    /// # Errors
+    /// `Locked`: another process makes the copy, or has it open. `InvalidArgument`: there is no unfinished copy. `Io`.
+    #[doc(hidden)]
+    pub fn abandon_copy(dest: impl AsRef<Path>) -> Result<()> {
+        let disk = disk_at(dest.as_ref(), false)?;
+        let _lock = begin_copy(&*disk)?;
+        remove_log(&*disk)?;
+        end_copy(&*disk)
     }
 }
 
-/// Downloads the files of all sealed segments. Returns the numbers of the oldest and the newest one.
+/// Begins a copy, or goes on with one. Returns the lock on its file, which says that it is not finished.
+fn begin_copy(disk: &dyn Disk) -> Result<Box<dyn Lock>> {
+    let names = list(disk)?;
+    if !names.iter().any(|name| name == UNFINISHED_COPY) {
+        check_vacant(disk, &names)?;
+    }
+    let lock = lock_file(disk, UNFINISHED_COPY)?;
+    let wrong = |e| Error::io("begin a copy in", disk.path(), e);
+    let file = disk.open(UNFINISHED_COPY, true).map_err(wrong)?;
+    if file.len().map_err(wrong)? != UNFINISHED_TEXT.len() as u64 {
+        // Nothing was fetched before it had its text. With a log beside it, another process has just finished one.
+        check_vacant(disk, &list(disk)?).inspect_err(|_| _ = disk.remove(UNFINISHED_COPY))?;
+        let write = || {
+            file.write_at(0, &[IoSlice::new(UNFINISHED_TEXT)])?;
+            file.sync()?;
+            disk.sync_dir()?;
+            disk.sync_ancestors()
+        };
+        write().map_err(wrong)?;
+    }
+    Ok(lock)
+}
+
+/// Checks that a directory has neither a log nor a backup.
+fn check_vacant(disk: &dyn Disk, names: &[String]) -> Result<()> {
+    let is_taken =
+        |name: &&String| *name != UNFINISHED_COPY && (is_of_log(name) || name.starts_with("chiplog."));
+    let Some(name) = names.iter().filter(is_taken).min() else { return Ok(()) };
+    let what = format!("{} holds a log or a backup already ({name} is there)", disk.path().display());
+    Err(Error::new(ErrorKind::InvalidArgument, what))
+}
+
+/// Ends a copy, durably: it is finished, or removed.
+fn end_copy(disk: &dyn Disk) -> Result<()> {
+    let sync = || disk.sync_dir().map_err(|e| Error::io("sync", disk.path(), e));
+    sync()?;
+    remove(disk, UNFINISHED_COPY)?;
+    sync()
+}
+
+/// Makes a closed copy of the sealed segments of a log.
+fn copy_segments(vault: &dyn Vault, log: LogId, disk: &Arc<dyn Disk>, progress: Progress<'_>) -> Result<()> {
+    let (oldest, newest) = download(vault, log, &**disk, progress)?;
+    let first = first_in(&**disk, oldest)?;
+    let (last_entry, bytes) = begin_at(&**disk, newest, first)?;
+    let made = Identity::random(&**disk, Options::default().clock.now());
+    let made = made.map_err(|e| Error::io("make", disk.path(), e))?;
+    disk.create(IDENTITY_FILE).map_err(|e| Error::io("make", &disk.path().join(IDENTITY_FILE), e))?;
+    Identity { log, follows: true, ..made }.write(&**disk)?;
+    let copy = FollowerLog::open_on(disk.clone(), Backup::copy_options(bytes))?;
+    // A file that grew last is cut where its end is torn. That of a sealed segment has no such end: this is damage.
+    let (FollowFrom::After { raft, .. } | FollowFrom::AfterRecord { raft, .. }) = copy.resume_point()? else {
+        unreachable!("a copy goes on behind its last entry")
+    };
+    if raft != last_entry {
+        let what = format!("its blocks do not lead to entry {last_entry}, with which they end");
+        return Err(Error::corrupt(&disk.path().join(file_name(newest)), 0, what));
+    }
+    copy.close()
+}
+
+/// Downloads the files of all sealed segments, durably. Returns the numbers of the oldest and the newest one.
 fn download(vault: &dyn Vault, log: LogId, disk: &dyn Disk, progress: Progress<'_>) -> Result<(u64, u64)> {
     let mut here = BTreeMap::new();
     let mut upto = 0;
-    for _ in 0..LOOKS_MAX {
+    for look in 0..LOOKS_MAX {
         let mut there = listed(vault, log)?;
         let (Some(oldest), Some(newest)) = (there.keys().next().copied(), there.keys().next_back().copied())
         else {
@@ -111,6 +223,9 @@ fn download(vault: &dyn Vault, log: LogId, disk: &dyn Disk, progress: Progress<'
             upto = newest;
         }
         there.retain(|number, _| *number <= upto);
+        if look == 0 {
+            here = kept(vault, disk, &there)?;
+        }
         for number in here.keys().filter(|number| !there.contains_key(number)) {
             remove(disk, &file_name(*number))?;
         }
@@ -131,6 +246,7 @@ fn download(vault: &dyn Vault, log: LogId, disk: &dyn Disk, progress: Progress<'
             }
         })?;
         if here.len() == there.len() {
+            disk.sync_dir().map_err(|e| Error::io("sync", disk.path(), e))?;
             return Ok((oldest, there.keys().next_back().copied().unwrap_or(upto)));
         }
     }
@@ -145,9 +261,48 @@ fn listed(vault: &dyn Vault, log: LogId) -> Result<BTreeMap<u64, ObjectInfo>> {
     Ok(all.filter_map(|object| Some((file_number(object.name.strip_prefix(&folder)?)?, object))).collect())
 }
 
+/// Removes the log's files that are here, except those of an earlier attempt that begin as the log's do: each file has an id in its header,
+/// and its opening can have been changed here. That of the newest segment goes as well: it can have been written on and sealed here. Returns
+/// the sizes of those that stay.
+fn kept(vault: &dyn Vault, disk: &dyn Disk, there: &BTreeMap<u64, ObjectInfo>) -> Result<BTreeMap<u64, u64>> {
+    let mut kept = BTreeMap::new();
+    let names: Vec<_> = list(disk)?.into_iter().filter(|name| is_of_log(name)).collect();
+    if names.is_empty() {
+        return Ok(kept);
+    }
+    let _lock = lock(disk)?;
+    let newest = there.keys().next_back();
+    for name in names.into_iter().filter(|name| name != IDENTITY_FILE) {
+        let number = file_number(&name).filter(|number| Some(number) != newest);
+        match number.and_then(|number| Some((number, there.get(&number)?))) {
+            Some((number, object)) if begins_as(vault, disk, &name, object)? => {
+                kept.insert(number, object.bytes);
+            }
+            _ => remove(disk, &name)?,
+        }
+    }
+    remove(disk, IDENTITY_FILE)?;
+    Ok(kept)
+}
+
+/// Whether a file begins as one of the server's: with the same header and opening.
+fn begins_as(vault: &dyn Vault, disk: &dyn Disk, name: &str, object: &ObjectInfo) -> Result<bool> {
+    let head = read(disk, name, SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES)?;
+    let Ok(header) = SegmentHeader::parse(&head) else { return Ok(false) };
+    let opening = opening_bytes_of(&head, header.id) as usize;
+    if opening == 0 || u64::from(header.bytes) != object.bytes {
+        return Ok(false);
+    }
+    let begin = read(disk, name, SEGMENT_HEADER_BYTES + opening)?;
+    match vault.get(&object.name, 0..begin.len() as u64) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        there => Ok(there? == begin),
+    }
+}
+
 /// Downloads one file, durably, and checks its header. False: it is not there any more.
 fn get(vault: &dyn Vault, log: LogId, disk: &dyn Disk, number: u64, object: &ObjectInfo) -> Result<bool> {
-    let name = file_name(number);
+    let name = format!("{number:020}.tmp");
     let path = disk.path().join(&name);
     let wrong = |e| Error::io("write", &path, e);
     let file = disk.create(&name).map_err(wrong)?;
@@ -166,10 +321,11 @@ fn get(vault: &dyn Vault, log: LogId, disk: &dyn Disk, number: u64, object: &Obj
         got => got?,
     }
     file.sync().map_err(wrong)?;
-    let header = header_of(&object.name, &read(disk, number, SEGMENT_HEADER_BYTES)?)?;
+    let header = header_of(&object.name, &read(disk, &name, SEGMENT_HEADER_BYTES)?)?;
     if (header.log, header.number, u64::from(header.bytes)) != (log, number, object.bytes) {
         return Err(Error::corrupt(Path::new(&object.name), 0, "it is the file of another segment"));
     }
+    disk.rename(&name, &file_name(number)).map_err(wrong)?;
     Ok(true)
 }
 
@@ -184,18 +340,17 @@ fn header_of(name: &str, bytes: &[u8]) -> Result<SegmentHeader> {
 }
 
 /// The first bytes of a file.
-fn read(disk: &dyn Disk, number: u64, count: usize) -> Result<Vec<u8>> {
-    let name = file_name(number);
+fn read(disk: &dyn Disk, name: &str, count: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0; count];
-    let read = disk.open(&name, false).and_then(|file| file.read_at(0, &mut bytes));
-    read.map_err(|e| Error::io("read", &disk.path().join(&name), e))?;
+    let read = disk.open(name, false).and_then(|file| file.read_at(0, &mut bytes));
+    read.map_err(|e| Error::io("read", &disk.path().join(name), e))?;
     Ok(bytes)
 }
 
 /// The first record of a segment, as its opening says.
 fn first_in(disk: &dyn Disk, number: u64) -> Result<Index> {
     let name = file_name(number);
-    let bytes = read(disk, number, SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES)?;
+    let bytes = read(disk, &name, SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES)?;
     let header = BlockHeader::parse(&bytes[SEGMENT_HEADER_BYTES..], header_of(&name, &bytes)?.id);
     let at = SEGMENT_HEADER_BYTES as u64;
     header.map(|header| header.first).map_err(|why| Error::corrupt(&disk.path().join(&name), at, why))
@@ -206,8 +361,8 @@ fn first_in(disk: &dyn Disk, number: u64) -> Result<Index> {
 fn begin_at(disk: &dyn Disk, number: u64, first: Index) -> Result<(EntryIndex, u32)> {
     let name = file_name(number);
     let path = disk.path().join(&name);
-    let size = header_of(&name, &read(disk, number, SEGMENT_HEADER_BYTES)?)?.bytes;
-    let bytes = Bytes::from(read(disk, number, size as usize)?);
+    let size = header_of(&name, &read(disk, &name, SEGMENT_HEADER_BYTES)?)?.bytes;
+    let bytes = Bytes::from(read(disk, &name, size as usize)?);
     let id = header_of(&name, &bytes)?.id;
     let (mut at, mut last_entry) = (SEGMENT_HEADER_BYTES, EntryIndex(0));
     while let Some(head) = bytes.get(at..at + BLOCK_HEADER_BYTES)

@@ -49,7 +49,7 @@ impl Copy {
     }
 
     #[track_caller]
-    fn has(&self, last: u64) {
+    pub(crate) fn has(&self, last: u64) {
         wait("the copy has the record", || {
             let viewer = ReadOnlyLog::open(&self.dir).ok()?;
             (viewer.last_index().get() >= last).then_some(())

@@ -7,6 +7,7 @@ mod backup;
 mod certificates;
 mod cluster;
 mod configuration;
+mod copy_boots;
 mod cost;
 mod damage;
 mod disks;

@@ -333,6 +333,8 @@ fn copy_options_are_checked(servers: &[Server], location: &str) {
     assert_eq!(both.code, 2, "{}", both.err);
     let unused = run(&["follow", "x", &cluster, "--region", "north"]);
     assert!(unused.code == 2 && unused.err.contains("--object-store"), "{}", unused.err);
+    let stored = run(&["follow", "x", &cluster, "--segments"]);
+    assert!(stored.code == 7 && stored.err.contains("has an object store"), "{} {}", stored.code, stored.err);
     let missing = run(&["follow", "x", &cluster, "--object-store", "/no/such/directory"]);
     assert_eq!(missing.code, 4, "{}", missing.err);
     assert!(missing.err.contains("there is no directory /no/such/directory"), "{}", missing.err);

@@ -32,6 +32,8 @@ Examples:
       The log as it was at that time; of a cluster, the default log and all named logs.
   chiplog restore /backup/2026-11-23 ./before --to-index 41200
       The log as it was when record 41200 was its last.
+  chiplog restore /backup/2026-11-23 ./copy --as-copy && chiplog follow ./copy log1:7411
+      A copy of the log that was backed up: its servers feed it only what the backup does not have.
 
 JSON fields:
   log_id, first, last, records, last_timestamp (ms since 1970), last_time, seconds
@@ -54,6 +56,10 @@ JSON fields:
 /// Records keep their indexes and times. Sessions continue, and the log's options are kept. The log gets a
 /// new id, so that clients, copies and replicas of the old log do not mistake it for theirs. --keep-log-id
 /// keeps the id, if nothing is left of the old log.
+///
+/// --as-copy makes a copy, with which `chiplog follow` goes on: it has the log's id and takes no appends. The log's
+/// servers compare its last entry with theirs, and refuse the copy of another history. The backup of one named log
+/// becomes a copy of that log.
 ///
 /// The backup of a cluster with named logs, which `chiplog tier fetch` makes, is restored with all of its logs, to
 /// its end or to a time: DIR is then a server's data directory, with the default log and all named logs. Each of
@@ -81,7 +87,7 @@ pub(crate) struct Restore {
     dir: Option<PathBuf>,
 
     /// Restore nothing: read the whole backup, and verify each file's checksum and each block.
-    #[arg(long, conflicts_with_all = ["dir", "to_index", "to_time", "keep_log_id", "segment_bytes"])]
+    #[arg(long, conflicts_with_all = ["dir", "to_index", "to_time", "keep_log_id", "as_copy", "segment_bytes"])]
     check: bool,
 
     /// With --check: status 0 also if a log in the backup ends early, as `chiplog tier fetch` said.
@@ -100,6 +106,10 @@ pub(crate) struct Restore {
     /// Keep the id of the log that was backed up. Only if that log and all its replicas are gone for good.
     #[arg(long)]
     keep_log_id: bool,
+
+    /// Make a copy of the log that was backed up, for `chiplog follow`, and no log of its own.
+    #[arg(long, conflicts_with_all = ["to_index", "to_time", "keep_log_id"])]
+    as_copy: bool,
 
     /// Size of the log's segment files, such as 64MiB. Default: as in the backup.
     #[arg(long, value_name = "SIZE", value_parser = open_log::segment_bytes)]
@@ -195,7 +205,8 @@ fn restore(backup: &Backup, dir: &Path, args: &Restore, started: Instant, ui: &U
         (None, Some(time)) => RestoreTo::Timestamp(time),
         (None, None) => RestoreTo::End,
     };
-    (options.keep_log_id, options.segment_bytes) = (args.keep_log_id, args.segment_bytes);
+    (options.keep_log_id, options.as_copy) = (args.keep_log_id, args.as_copy);
+    options.segment_bytes = args.segment_bytes;
     let bar = ui.progress(Some(2 * backup.info().bytes), "restoring");
     let restored = backup.restore(dir, &options, &mut |done, _| bar.set_position(done));
     let restored =
@@ -211,8 +222,9 @@ fn restore(backup: &Backup, dir: &Path, args: &Restore, started: Instant, ui: &U
         &Shown { log, ends_early: backup.ends_early(), notes: backup.notes().to_vec() },
         |Shown { log, .. }| {
             format!(
-                "restored {} as log {}: {}, in {}",
+                "restored {} as {} {}: {}, in {}",
                 dir.display(),
+                if args.as_copy { "a copy of log" } else { "log" },
                 log.log_id,
                 records(log.first, log.last),
                 format::duration(started.elapsed())

@@ -1,6 +1,8 @@
 //! `chiplog follow`: keeps a copy of a cluster's log in a directory, up to date, and optionally serves it to
 //! others.
 
+mod segments;
+
 use crate::commands::files::object_store::StoreAccess;
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
@@ -16,7 +18,7 @@ use crate::connect::target;
 use crate::connect::target::Servers;
 use crate::serve::Config;
 use crate::serve::follower::CopyServer;
-use chiplog::{ErrorKind, FollowerLog, Index, Options, Start, Timestamp};
+use chiplog::{ErrorKind, Index, Options, Start, Timestamp};
 use chiplog_net::follower::{Follower, FollowerEvent, FollowerOptions};
 use chiplog_net::served::store_health::StoreFailure;
 use chiplog_net::wire::ids::to_hex;
@@ -43,6 +45,7 @@ Examples:
   chiplog follow ./copy log1:7411,log2:7411/orders         a copy of the named log orders alone
   chiplog follow ./copy log1:7411/_group-1                 a copy of all named logs of a group
   chiplog follow ./copy --cluster log1:7411 --since 2h     the last two hours, and new records
+  chiplog follow ./copy log1:7411,log2:7411 --segments     a long log, fetched as files first
   chiplog follow ./copy --cluster log1:7411 --object-store s3://bucket/chiplog
       the whole log at once: older records are read from the object store
   chiplog follow ./copy log1:7411/orders --object-store s3://bucket/chiplog
@@ -67,6 +70,12 @@ const SERVERS: &str = "servers";
 /// stored, in the log's own format: commands that read a directory can read the copy, even while it grows.
 /// After a restart it continues where it stopped; --object-store has to be given at each start.
 ///
+/// --segments is for a new copy of a long log that has no object store. The log's full segments, which are no
+/// longer written, are then fetched as files over HTTP from the first of the servers that answers, and every block
+/// in them is checked. The copy follows from there, and servers feed it only what is newer. If the command is
+/// interrupted, give --segments again: files that the server still has are not fetched again. Each server has files
+/// of its own: at another one all of them are. `chiplog restore --as-copy` begins a copy with a backup instead.
+///
 /// Records that were discarded before they arrived are missing in the copy; the command reports them. If the
 /// copy is full or no server answers, it retries forever. If requests to the object store begin to fail, it says so once, and once they
 /// work again; `chiplog info` of a copy with --listen shows it, too. It ends if its files fail (status 1) or the servers have
@@ -76,7 +85,7 @@ const SERVERS: &str = "servers";
 /// server refuses the token.
 ///
 /// Events are printed on standard output, one line each. With --json each is an object whose "event" is
-/// opened, connected, switched, jumped, discarded, failed, missed, store_fails or store_works. Ctrl-C and SIGTERM end the command in
+/// fetched, opened, connected, switched, jumped, discarded, failed, missed, store_fails or store_works. Ctrl-C and SIGTERM end the command in
 /// order (status 0).
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
@@ -115,6 +124,11 @@ pub(crate) struct Follow {
     /// Prefer servers in this zone.
     #[arg(long, env = "CHIPLOG_ZONE", default_value = "", hide_default_value = true)]
     zone: String,
+
+    /// Fetch a new copy's sealed segments over HTTP before it follows: a long log then costs no server a long feed.
+    /// With a copy in the directory this changes nothing.
+    #[arg(long, conflicts_with_all = ["from", "last", "since", "object_store"])]
+    segments: bool,
 
     /// Remove an existing copy from the directory and begin a new one. Anything else than a copy is not
     /// removed.
@@ -270,10 +284,14 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
         None => std::process::exit(Exit::Ok as i32), // nothing has begun that an abrupt end could harm
     })?;
     if args.start_over {
-        match FollowerLog::destroy(&args.dir) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
+        segments::remove_copy(&args.dir)?;
+    }
+    match args.segments {
+        true => {
+            let fetched = segments::fetch(&args.dir, &servers, &args.connect, ui)?;
+            fetched.map_or(Ok(()), |event| print_event(ui, &event))?;
         }
+        false => segments::check_finished(&args.dir)?,
     }
     let follower = begin(args, &servers.addresses, &options, ui)?;
     let _ = open.set(follower.clone());
@@ -441,6 +459,7 @@ fn words(event: &Value) -> String {
             };
             format!("log {}, {records}{listen}", text("log_id"))
         }
+        "fetched" => segments::words(event),
         "connected" => format!("connected to {}", text("server")),
         "switched" => format!("switched from {} to {}", text("from"), text("to")),
         "jumped" => format!(

@@ -78,7 +78,11 @@ pub(super) fn run(args: &Restore, started: Instant, ui: &Ui) -> Result<Exit> {
              --to-time, or restore the backup of one log, such as {dir}/default, to an index"
         )));
     }
-    let given = [("--keep-log-id", args.keep_log_id), ("--segment-bytes", args.segment_bytes.is_some())];
+    let given = [
+        ("--keep-log-id", args.keep_log_id),
+        ("--as-copy", args.as_copy),
+        ("--segment-bytes", args.segment_bytes.is_some()),
+    ];
     if let Some((option, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
         let dir = args.backup.display();
         return Err(Failure::usage(format!(

@@ -1,0 +1,151 @@
+//! New copies that begin with sealed segments over HTTP, or with a backup: servers feed them the rest alone.
+
+use crate::follow::Copy;
+use crate::harness::{Server, clients, fed, one, run, three};
+use crate::slices::value;
+use std::fs;
+use std::path::Path;
+
+fn lines(first: u64, last: u64) -> String {
+    (first..=last).map(|n| format!("record {n} {}\n", "x".repeat(900 + n as usize % 50))).collect()
+}
+
+/// The bytes that servers fed to copies. 4,000 records are almost 4 MB, most of it in segments of 1 MiB that are sealed.
+fn fed_to_copies(servers: &[Server]) -> u64 {
+    let fed = |server: &Server| value(&server.page("/metrics").1, "chiplog_copies_bytes_total ").unwrap();
+    servers.iter().map(fed).sum()
+}
+
+#[test]
+fn new_copy_fetches_segments_and_is_fed_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers = three(dir.path());
+    let list = clients(&servers.iter().collect::<Vec<_>>());
+    let path = dir.path().join("copy");
+    let shown = path.to_str().unwrap();
+    // Nothing is sealed yet: all of it is fed.
+    fed(&["append", &list], &lines(1, 10)).ok();
+    let mut young = Copy::start(&dir.path().join("young"), &[&list, "--segments"]);
+    young.has(10);
+    assert_eq!(young.events("fetched"), 0);
+    young.kill();
+    fed(&["append", &list], &lines(11, 4000)).ok();
+    // One of its servers is away.
+    servers[0].kill();
+    let before = fed_to_copies(&servers[1..]);
+    let mut copy = Copy::start(&path, &[&list, "--segments"]);
+    let fetched = copy.event("fetched");
+    assert!(fetched["bytes"].as_u64().unwrap() >= 2 << 20, "{fetched}");
+    assert_eq!(fetched["server"], servers[1].client.as_str());
+    let opened = copy.event("opened");
+    assert!(opened["first"] == 1 && opened["last"].as_u64().unwrap() > 1500, "{opened}");
+    copy.has(4000);
+    let sent = fed_to_copies(&servers[1..]) - before;
+    assert!(sent < 2_000_000, "{sent} bytes were fed");
+    assert!(run(&["read", shown]).ok().out == lines(1, 4000));
+    run(&["verify", shown]).ok();
+    // It goes on as any copy, and nothing is fetched again.
+    copy.kill();
+    let served = ["--segments", "--listen", "127.0.0.1:0"];
+    let copy = Copy::start(&path, &[&[list.as_str()], &served[..]].concat());
+    fed(&["append", &list], &lines(4001, 4010)).ok();
+    copy.has(4010);
+    assert_eq!(copy.events("fetched"), 0);
+    // A copy serves its segments as well.
+    let listen = copy.event("opened")["listen"].as_str().unwrap().to_owned();
+    let second = Copy::start(&dir.path().join("second"), &[&listen, "--segments"]);
+    assert_eq!(second.event("fetched")["server"], listen.as_str());
+    second.has(4010);
+    assert!(run(&["read", dir.path().join("second").to_str().unwrap()]).ok().out == lines(1, 4010));
+}
+
+#[test]
+fn copy_that_was_not_fetched_whole_needs_the_same_option() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = one(dir.path());
+    fed(&["append", &server.client], &lines(1, 4000)).ok();
+    let path = dir.path().join("copy");
+    let begun = || {
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join("chiplog.copy.tmp"), "this copy is not finished\n").unwrap();
+        fs::write(path.join(format!("{:020}.tmp", 1)), "half of a file").unwrap();
+    };
+    let shown = path.to_str().unwrap();
+    begun();
+    let refused = run(&["follow", shown, &server.client]);
+    assert!(refused.code == 2 && refused.err.contains("--segments"), "{} {}", refused.code, refused.err);
+    let mut copy = Copy::start(&path, &[&server.client, "--segments"]);
+    copy.event("fetched");
+    copy.has(4000);
+    copy.kill();
+    // Begun again, by the feed alone.
+    for file in fs::read_dir(&path).unwrap() {
+        fs::remove_file(file.unwrap().path()).unwrap();
+    }
+    begun();
+    let mut copy = Copy::start(&path, &[&server.client, "--start-over"]);
+    copy.has(4000);
+    assert_eq!(copy.events("fetched"), 0);
+    assert!(!path.join("chiplog.copy.tmp").exists());
+    copy.kill();
+
+    let named = format!("{}/orders", server.client);
+    for args in [
+        &[&*named, "--segments"][..],
+        &[&server.client, "--segments", "--from", "newest"],
+        &[&server.client, "--segments", "--object-store", "servers"],
+    ] {
+        let refused = run(&[&["follow", "other"], args].concat());
+        assert_eq!(refused.code, 2, "{args:?}: {}", refused.err);
+    }
+    // Where there is a backup, no copy is made.
+    let backup = dir.path().join("backup").to_str().unwrap().to_owned();
+    run(&["backup", &server.client, &backup, "--segment-bytes", "1MiB"]).ok();
+    let refused = run(&["restore", &backup, "--check", "--as-copy"]);
+    assert_eq!(refused.code, 2, "{}", refused.err);
+}
+
+/// A backup of sealed segments, and one of a named log, each become a copy that servers feed the rest.
+#[test]
+fn new_copy_begins_with_a_backup() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = [Server::new(1, dir.path())];
+    server[0].start(&["--init", "--set", "groups=1"]);
+    let client = &server[0].client;
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    run(&["logs", "create", client, "orders"]).ok();
+    let orders = format!("{client}/orders");
+    for log in [client, &orders] {
+        fed(&["append", log], &lines(1, 4000)).ok();
+    }
+    let url = format!("http://{client}");
+    let id = run(&["info", client, "--json"]).ok().json()["log_id"].as_str().unwrap().to_owned();
+    run(&["tier", "fetch", &url, &place("segments"), "--log-id", &id, "--only-log"]).ok();
+    run(&["backup", &orders, &place("named"), "--segment-bytes", "1MiB"]).ok();
+    let before = fed_to_copies(&server);
+    for (log, backup) in [(client, "segments"), (&orders, "named")] {
+        let copied = place(&format!("{backup}-copy"));
+        let restored = run(&["restore", &place(backup), &copied, "--as-copy", "--json"]).ok().json();
+        assert!(restored["last"].as_u64().unwrap() > 1500, "{restored}");
+        fed(&["append", log], &lines(4001, 4010)).ok();
+        let mut copy = Copy::start(Path::new(&copied), &[log]);
+        copy.has(4010);
+        assert!(run(&["read", &copied]).ok().out == lines(1, 4010));
+        copy.kill();
+    }
+    let sent = fed_to_copies(&server) - before;
+    assert!(sent < 2_500_000, "{sent} bytes were fed");
+    // A copy of a named log is a log on its own: others begin with its segments.
+    let serving = Copy::start(Path::new(&place("named-copy")), &[&orders, "--listen", "127.0.0.1:0"]);
+    let listen = serving.event("opened")["listen"].as_str().unwrap().to_owned();
+    let second = Copy::start(Path::new(&place("second")), &[&listen, "--segments"]);
+    second.event("fetched");
+    second.has(4010);
+    assert!(run(&["read", &place("second")]).ok().out == lines(1, 4010));
+    // The servers of another log have nothing for it.
+    let other = dir.path().join("other");
+    fs::create_dir(&other).unwrap();
+    let other = one(&other);
+    let wrong = run(&["follow", &place("segments-copy"), &other.client]);
+    assert!(wrong.code == 2 && wrong.err.contains("--start-over"), "{} {}", wrong.code, wrong.err);
+}
