@@ -269,7 +269,7 @@ fn records_of_one_log_are_limited_and_the_lower_limit_applies() {
     assert_eq!(limited.record_bytes_max(), whole);
 }
 
-/// How many records of so many bytes the log takes until it is full.
+/// How many records of this size the log takes until it is full.
 fn fill_up(log: &Log, record_bytes: usize) -> usize {
     let record = vec![7; record_bytes];
     for n in 0..10_000 {
@@ -282,7 +282,7 @@ fn fill_up(log: &Log, record_bytes: usize) -> usize {
     panic!("the log does not become full");
 }
 
-/// The bytes of a batch with one record of so many.
+/// The bytes of a batch with one record of this size.
 fn batch_bytes(record_bytes: usize) -> usize {
     let mut batch = BatchBuilder::new();
     batch.push(&vec![7; record_bytes]).unwrap();

@@ -218,7 +218,7 @@ fn bugs(seeds: Range<u64>, only: Option<u32>, in_order: bool) -> Result<ExitCode
                     }
                     n if GROUP_SLICES.contains(&n) => Plan::of(*seed).objects && Plan::of(*seed).logs > 0,
                     n if NAMES.contains(&n) => Plan::of(*seed).creators,
-                    n if QUOTAS.contains(&n) => Plan::of(*seed).logs > 0,
+                    n if QUOTAS.contains(&n) => Plan::of(*seed).quotas,
                     PAYLOADS_FROM.. => Plan::of(*seed).objects && Plan::of(*seed).logs == 0,
                     GROUP_OBJECTS_FROM.. => Plan::of(*seed).objects && Plan::of(*seed).logs > 0,
                     OBJECTS_FROM.. => Plan::of(*seed).objects,

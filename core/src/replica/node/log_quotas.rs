@@ -42,7 +42,7 @@ pub(super) struct LogQuotas {
     searches: [LogSearch<Surrounded>; 2],
     /// An opening could not be read: no search begins before this time.
     retry_at: Timestamp,
-    /// What [`Self::take_changes`] returns next.
+    /// The changes that [`Self::take_changes`] returns next.
     changes: Vec<(LogNumber, Option<u64>)>,
 }
 
@@ -214,7 +214,7 @@ impl Surrounded {
         self.first = state.first;
         let end = (state.next, state.bytes);
         if self.first >= end.0 {
-            // What is appended from now on comes behind it.
+            // Appends from now on come behind it.
             *self = Self { first: self.first, below: end, above: end, ..Self::NOTHING };
         } else if self.above.0 == Index(0) {
             *self = Self { below: self.begin(), above: end, ..*self };
@@ -272,7 +272,7 @@ mod tests {
         LogState { first, next, bytes, last_timestamp: Timestamp(0), sealed: false }
     }
 
-    /// A log with these states one after the other, and a capacity of 1,000 bytes. What changes with the last one.
+    /// A log has these states one after the other, and a capacity of 1,000 bytes. Returns the changes of the last one.
     fn changes(quotas: &mut LogQuotas, states: &[LogState]) -> Vec<(LogNumber, Option<u64>)> {
         quotas.set(LOG, Some(1000));
         let mut changes = Vec::new();

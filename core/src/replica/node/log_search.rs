@@ -41,7 +41,7 @@ pub(super) struct Surroundings<'a> {
 /// The next index of a log, and its bytes up to there. None: it was opened later.
 pub(super) type EndOfLog = Option<(Index, u64)>;
 
-/// What an opening says of a log.
+/// The opening of a segment, about one log.
 pub(super) enum Opening<'a> {
     Of(&'a Segment, EndOfLog),
     /// It cannot be read.

@@ -59,7 +59,7 @@ impl FetchDelay {
     }
 }
 
-/// What a search for logs reads.
+/// The state that a search for logs reads.
 fn surroundings<'a>(replica: &'a Replica, segments: &'a Segments, now: Moment) -> Surroundings<'a> {
     let committed = replica.sequencer.committed();
     let (logs, term) = (&committed.logs, replica.term());

@@ -32,6 +32,8 @@ pub struct Plan {
     pub(super) is_bare_group: bool,
     /// Whether the run ends with a part in which two programs create and delete named logs of the same names.
     pub creators: bool,
+    /// Whether named logs have capacities of their own, and more and larger records.
+    pub quotas: bool,
     /// Whether the replicas have an object store.
     pub objects: bool,
     /// Whether branches are made of the log and used: in some runs with an object store, and without named logs.
@@ -125,6 +127,8 @@ impl Plan {
             logs: named_logs(seed),
             is_bare_group: false,
             creators: named_logs(seed) > 0 && seed.is_multiple_of(2),
+            // From a generator of its own, so that nothing else of a run depends on it.
+            quotas: named_logs(seed) > 0 && Rng::new(seed ^ 0x40_07a5).permille(250),
             objects: has_objects(seed),
             branches: has_branches(seed),
             plain_clients: rng.between(1, 3) as u32,

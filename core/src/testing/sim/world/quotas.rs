@@ -25,7 +25,7 @@ const OVERHEAD_BYTES: u64 = 64;
 
 #[derive(Debug)]
 pub(super) struct Quotas {
-    /// From a generator of its own, so that nothing else of a run depends on it. None: logs have no quotas in this run.
+    /// None: logs have no quotas in this run.
     rng: Option<Rng>,
     /// The last append was refused because the log was full.
     is_full: bool,
@@ -33,17 +33,7 @@ pub(super) struct Quotas {
 
 impl Quotas {
     pub(super) fn new(plan: &Plan) -> Self {
-        Self { rng: Self::rng(plan), is_full: false }
-    }
-
-    /// Whether logs have quotas in a run with this plan.
-    pub(super) fn are_on(plan: &Plan) -> bool {
-        Self::rng(plan).is_some()
-    }
-
-    fn rng(plan: &Plan) -> Option<Rng> {
-        let mut rng = Rng::new(plan.seed ^ 0x40_07a5);
-        rng.permille(150).then_some(rng)
+        Self { rng: plan.quotas.then(|| Rng::new(plan.seed ^ 0x40_07a5)), is_full: false }
     }
 
     /// How many requests there are for the next log. None: as many as in other runs.
@@ -53,7 +43,7 @@ impl Quotas {
 }
 
 impl World {
-    /// What the tenant asks for about the capacity of its log, instead of another request.
+    /// A request of the tenant about the capacity of its log, instead of another one.
     pub(super) fn quota_request(&mut self, log: LogNumber) -> Option<Request> {
         let is_full = std::mem::take(&mut self.quotas.is_full);
         let rng = self.quotas.rng.as_mut()?;
@@ -71,7 +61,8 @@ impl World {
             return Some(Request::Discard(log, first));
         }
         let capacity = rng.between(CAPACITY_BYTES.0, CAPACITY_BYTES.1);
-        rng.permille(40).then(|| set(Some(capacity)))
+        let has_none = self.oracle.contents.options(log).get(LogOption::CapacityBytes).is_none();
+        rng.permille(if has_none { 200 } else { 40 }).then(|| set(Some(capacity)))
     }
 
     /// Takes an append of the tenant that was refused at once.

@@ -4,7 +4,6 @@
 //! Checked here: a log that was sealed, or dropped, takes no record after that was answered; appends that belong together
 //! are not answered differently.
 
-use super::quotas::Quotas;
 use super::{Asker, Check, Event, World};
 use crate::disk::sim::Rng;
 use crate::error::{ErrorKind, Result as LogResult};
@@ -67,7 +66,7 @@ impl Tenant {
     pub(super) fn new(plan: &Plan) -> Self {
         Self {
             rng: Rng::new(plan.seed ^ 0x7e_4a47),
-            heavy: plan.heavy || Quotas::are_on(plan),
+            heavy: plan.heavy || plan.quotas,
             phase: Phase::Opening,
             log: LogNumber(plan.logs + 1),
             start: Index(1),
