@@ -143,13 +143,21 @@ impl Backup {
     }
 }
 
-/// Begins a copy, or goes on with one. Returns the lock on its file, which says that it is not finished.
+/// Begins a copy, or goes on with one. Returns the lock on its file, which says that it is not finished. Refuses where a log was made beside
+/// that file since.
 fn begin_copy(disk: &dyn Disk) -> Result<Box<dyn Lock>> {
     let names = list(disk)?;
     if !names.iter().any(|name| name == UNFINISHED_COPY) {
         check_vacant(disk, &names)?;
     }
     let lock = lock_file(disk, UNFINISHED_COPY)?;
+    if Identity::read(disk)?.is_some_and(|identity| !identity.follows) {
+        let what = format!(
+            "{} holds a log of its own, which is no copy: remove {UNFINISHED_COPY} there, which is left of a copy that was not finished",
+            disk.path().display()
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, what));
+    }
     let wrong = |e| Error::io("begin a copy in", disk.path(), e);
     let file = disk.open(UNFINISHED_COPY, true).map_err(wrong)?;
     if file.len().map_err(wrong)? != UNFINISHED_TEXT.len() as u64 {

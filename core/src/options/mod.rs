@@ -137,8 +137,8 @@ options! {
         /// go before the log is refused a file. One object is downloaded at a time. At least 64 KiB; smaller than an object is as good
         /// as none. None (the default): none, and those that are here are removed at the opening. Needs `vault`.
         pub fill_bytes: Option<u64>,
-        /// How long objects are kept after their records were discarded, default 1 day, by the log's time: a restart does not begin it
-        /// again. Readers that a discard has overtaken can go on for as long.
+        /// How long objects are kept after their records were discarded, default 1 day. A restart does not begin it again, as far
+        /// as files say when they were discarded; nothing is deleted within a sixteenth of it after the start. Readers that a discard has overtaken can go on for as long.
         pub object_delete_delay: Duration,
         /// How long a pass over all stored objects takes, in which each is read and compared with what the log says of it, by
         /// the leader and by replicas that could store it again. All are looked for soon after the start, and once an hour. One in

@@ -5,6 +5,8 @@ use crate::harness::{Server, clients, fed, one, run, three};
 use crate::slices::value;
 use std::fs;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 fn lines(first: u64, last: u64) -> String {
     (first..=last).map(|n| format!("record {n} {}\n", "x".repeat(900 + n as usize % 50))).collect()
@@ -30,7 +32,13 @@ fn new_copy_fetches_segments_and_is_fed_the_rest() {
     assert_eq!(young.events("fetched"), 0);
     young.kill();
     fed(&["append", &list], &lines(11, 4000)).ok();
-    // One of its servers is away.
+    // One of its servers is away. The next one has all of it by then.
+    let has_all = |server: &Server| value(&server.page("/metrics").1, "chiplog_last_index ").unwrap() >= 4000;
+    let begun = Instant::now();
+    while !servers[1..].iter().all(has_all) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "they do not get all records");
+        thread::sleep(Duration::from_millis(20));
+    }
     servers[0].kill();
     let before = fed_to_copies(&servers[1..]);
     let mut copy = Copy::start(&path, &[&list, "--segments"]);
@@ -86,6 +94,25 @@ fn copy_that_was_not_fetched_whole_needs_the_same_option() {
     let mut copy = Copy::start(&path, &[&server.client, "--start-over"]);
     copy.has(4000);
     assert_eq!(copy.events("fetched"), 0);
+    assert!(!path.join("chiplog.copy.tmp").exists());
+    copy.kill();
+
+    // A log that was made beside what an interrupted copy has left stays. The feed alone leaves no such mark.
+    let own = dir.path().join("own").to_str().unwrap().to_owned();
+    fed(&["append", &own], "mine\n").ok();
+    fs::write(dir.path().join("own").join("chiplog.copy.tmp"), "this copy is not finished\n").unwrap();
+    for option in ["--segments", "--start-over"] {
+        let refused = run(&["follow", &own, &server.client, option]);
+        assert!(refused.code == 2 && refused.err.contains("a log of its own"), "{}", refused.err);
+    }
+    assert_eq!(run(&["read", &own]).ok().out, "mine\n");
+    let young = one(&dir.path().join("young"));
+    begun();
+    fs::remove_dir_all(&path).unwrap();
+    begun();
+    let mut copy = Copy::start(&path, &[&young.client, "--segments"]);
+    fed(&["append", &young.client], &lines(1, 3)).ok();
+    copy.has(3);
     assert!(!path.join("chiplog.copy.tmp").exists());
     copy.kill();
 

@@ -16,8 +16,8 @@
 //! Invariants:
 //! - an object is cut only from committed entries, and said to be stored only after the object store has confirmed it;
 //! - a file is removed only if every record in it is in objects that are durably known here to be stored (T1);
-//! - an object is deleted only if a durably committed discard has passed all of it, and not before `object_delete_delay` after that, by
-//!   the log's time (T2). To a replica that was not running then, the discard was committed at the time of its entry.
+//! - an object is deleted only if a durably committed discard has passed all of it, and not before `object_delete_delay` after that (T2).
+//!   A replica that was not running then goes by the log's time, in which the discard was committed when its entry was made.
 //!
 //! Must not know: the network, which object store it is.
 
@@ -732,7 +732,7 @@ impl Node {
         match before == Shown::default() {
             true => self.find_discards(now),
             false if shown.number > before.number => {
-                self.replica.sequencer.date_discard(self.replica.time(now))
+                self.see_discard(shown.number, now);
             }
             false => {}
         }

@@ -8,8 +8,7 @@
 //! ```
 //!
 //! Nothing is stored for it. An opening lists the objects of its time, and repeats the timestamp of the entry before it; a discard behind it
-//! is an entry with a timestamp. So a restart changes nothing, and each replica knows about the same. A replica that runs when a discard is
-//! committed counts from then.
+//! is an entry with a timestamp. So a restart changes nothing, and each replica knows about the same.
 //!
 //! Invariants:
 //! - no time is before the timestamp of the discard that it is about;
@@ -23,7 +22,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// In how many parts the delay is divided: discards in the same part are one step.
-const PARTS: u64 = 16;
+pub(crate) const PARTS: u64 = 16;
 
 /// The steps in which a log has discarded objects, oldest first.
 #[derive(Clone, Debug)]
@@ -75,13 +74,6 @@ impl DiscardedObjects {
         self.steps.push_back(DiscardStep { below, raft, next, since, at });
     }
 
-    /// The newest discard was committed at this time, and not before.
-    pub(super) fn date(&mut self, at: Timestamp) {
-        if let Some(last) = self.steps.back_mut() {
-            last.at = last.at.max(at);
-        }
-    }
-
     /// The same of objects that were discarded before all that is known.
     pub(super) fn add_older(&mut self, below: u64, (raft, next): (EntryIndex, Index), at: Timestamp) {
         let is_later = |step: &mut DiscardStep| step.below <= below && step.at >= at;
@@ -101,7 +93,7 @@ impl DiscardedObjects {
 
     /// The length of a part of the delay, in milliseconds.
     fn part(&self) -> u64 {
-        self.delay / PARTS
+        (self.delay / PARTS).max(1)
     }
 }
 
@@ -137,10 +129,6 @@ mod tests {
         add(&mut steps, 2, 10_500);
         add(&mut steps, 5, 10_500);
         assert_eq!(due(&steps), [(3, 11_600), (5, 12_100)]);
-        steps.date(Timestamp(10_400));
-        assert_eq!(due(&steps), [(3, 11_600), (5, 12_100)]);
-        steps.date(Timestamp(10_700));
-        assert_eq!(due(&steps), [(3, 11_600), (5, 12_300)]);
     }
 
     /// The time of a step is that of its last discard, and a step does not grow for ever.

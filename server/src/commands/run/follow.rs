@@ -286,13 +286,11 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
     if args.start_over {
         segments::remove_copy(&args.dir)?;
     }
-    match args.segments {
-        true => {
-            let fetched = segments::fetch(&args.dir, &servers, &args.connect, ui)?;
-            fetched.map_or(Ok(()), |event| print_event(ui, &event))?;
-        }
-        false => segments::check_finished(&args.dir)?,
+    if args.segments {
+        let fetched = segments::fetch(&args.dir, &servers, &args.connect, ui)?;
+        fetched.map_or(Ok(()), |event| print_event(ui, &event))?;
     }
+    segments::check_finished(&args.dir)?;
     let follower = begin(args, &servers.addresses, &options, ui)?;
     let _ = open.set(follower.clone());
     let server = args.server(&follower)?;

@@ -1,7 +1,9 @@
 //! Deletion: the leader has objects deleted whose records are discarded, once the delay is over.
 //!
-//! Readers that a discard has overtaken can go on for as long as the delay. It is counted in the log's time, from the discard's own: a
-//! restart, or another leader, does not begin it again. See [`DiscardedObjects`](crate::replica::state::discarded_objects::DiscardedObjects).
+//! Readers that a discard has overtaken can go on for as long as the delay. A replica that runs when a discard is committed counts it from
+//! then, by a clock that nobody sets. For older discards there is only the log's time ([`DiscardedObjects`](crate::replica::state::discarded_objects::DiscardedObjects)): a restart does not begin the
+//! delay again. That time can be wrong, and an entry can have waited long for its commit. So nothing goes within a part of the delay after
+//! the start.
 //!
 //! Invariant: T2 of `tiering.rs`.
 //!
@@ -9,43 +11,93 @@
 
 use super::super::Node;
 use crate::error::{Error, Result};
-use crate::replica::state::discarded_objects::DiscardStep;
+use crate::replica::state::discarded_objects::{DiscardStep, PARTS};
 use crate::store::format::objects;
 use crate::store::read::run_directory::in_objects;
 use crate::store::segment::Segment;
 use crate::sync::clock::Moment;
 use crate::types::{Index, Timestamp};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How soon a failed deletion is tried again.
 const RETRY: Duration = Duration::from_secs(600);
 
-/// How far this replica has deleted objects.
+/// How far this replica has deleted objects, and since when it knows of discards.
 #[derive(Debug, Default)]
 pub(super) struct Deletion {
     /// Objects below this number were deleted.
     below: u64,
     /// Nothing is deleted before: the last attempt failed.
     again: Moment,
+    /// When this replica began, and below which number objects were discarded then.
+    begun: (Moment, u64),
+    /// The discards since then, oldest first; those that follow each other closely are one.
+    seen: VecDeque<Seen>,
+}
+
+/// Objects below a number were seen to be discarded.
+#[derive(Debug)]
+struct Seen {
+    below: u64,
+    /// The first of these discards, and the last one.
+    since: Moment,
+    at: Moment,
+}
+
+impl Deletion {
+    fn begins(&mut self, below: u64, now: Moment) {
+        self.begun = (now, below);
+    }
+
+    fn sees(&mut self, below: u64, now: Moment, delay: Duration) {
+        // Only a leader deletes: elsewhere the last one that is due stays.
+        while self.seen.get(1).is_some_and(|second| now.since(second.at) >= delay) {
+            self.seen.pop_front();
+        }
+        let part = delay / u32::try_from(PARTS).unwrap_or(1);
+        let joined = self.seen.pop_back_if(|last| now.since(last.since) < part);
+        self.seen.push_back(Seen { below, since: joined.map_or(now, |last| last.since), at: now });
+    }
+
+    /// From when on objects below a number can be deleted, as far as this replica has seen it itself. `false`: they were discarded before
+    /// it began, and the log's time counts as well.
+    fn not_before(&self, below: u64, delay: Duration) -> (Moment, bool) {
+        let (begun, known) = self.begun;
+        if below <= known {
+            return (begun.plus(delay / u32::try_from(PARTS).unwrap_or(1)), false);
+        }
+        let seen = self.seen.iter().find(|seen| seen.below >= below);
+        (seen.map_or(begun, |seen| seen.at).plus(delay), true)
+    }
 }
 
 impl Node {
     /// The objects that can be deleted now: all below this number.
     pub(super) fn due_for_deletion(&self, now: Moment) -> Option<u64> {
-        let mut next = self.deletable().peekable();
-        if now < self.tiering.deletion.again || next.peek().is_none() {
-            return None;
-        }
-        let time = self.replica.time(now);
-        next.take_while(|(_, due)| *due <= time).last().map(|(step, _)| step.below)
+        self.deletable()
+            .take_while(|next| self.can_go_at(*next, now) <= now)
+            .last()
+            .map(|(step, _)| step.below)
     }
 
     /// When the next objects can be deleted.
     pub(super) fn deletion_due(&self, now: Moment) -> Option<Moment> {
-        let (_, due) = self.deletable().next()?;
-        let left = due.0.saturating_sub(self.replica.time(now).0);
-        Some(now.plus(Duration::from_millis(left)).max(self.tiering.deletion.again))
+        self.deletable().next().map(|next| self.can_go_at(next, now))
+    }
+
+    /// When the objects of a step can be deleted, as it looks now.
+    fn can_go_at(&self, (step, due): (&DiscardStep, Timestamp), now: Moment) -> Moment {
+        let deletion = &self.tiering.deletion;
+        let (not_before, is_seen) = deletion.not_before(step.below, self.options.object_delete_delay);
+        let at = not_before.max(deletion.again);
+        if is_seen {
+            return at;
+        }
+        // An entry of a server whose clock is ahead takes the log's time with it.
+        let time = self.replica.time(now).min(self.options.clock.now());
+        at.max(now.plus(Duration::from_millis(due.0.saturating_sub(time.0))))
     }
 
     /// Discarded objects whose deletion waits for nothing but its time, oldest first, each with that.
@@ -78,11 +130,17 @@ impl Node {
         }
     }
 
+    /// Objects below a number were seen to be discarded.
+    pub(super) fn see_discard(&mut self, below: u64, now: Moment) {
+        self.tiering.deletion.sees(below, now, self.options.object_delete_delay);
+    }
+
     /// After the start: finds in the openings of the files here since when objects are discarded. It reads a few, which are spread over
     /// the delay.
     pub(super) fn find_discards(&mut self, now: Moment) {
         let committed = self.replica.sequencer.committed();
-        if committed.objects.number() == 0 {
+        self.tiering.deletion.begins(committed.objects.number(), now);
+        if committed.objects.number() == 0 || self.options.vault.is_none() {
             return;
         }
         let (raft, mut before) = (committed.raft, self.replica.time(now));
@@ -114,5 +172,38 @@ impl Node {
         };
         let read = segments.open(segment).and_then(|data| in_objects(&data, number));
         read.map_err(|error: Error| segments.met(error, None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DELAY: Duration = Duration::from_secs(16);
+
+    fn at(millis: u64) -> Moment {
+        Moment::default().plus(Duration::from_millis(millis))
+    }
+
+    #[test]
+    fn discard_that_was_seen_counts_from_then_and_an_older_one_not_just_after_the_start() {
+        let mut deletion = Deletion::default();
+        deletion.begins(3, at(5_000));
+        assert_eq!(deletion.not_before(3, DELAY), (at(6_000), false));
+        assert_eq!(deletion.not_before(4, DELAY), (at(21_000), true), "not even seen");
+        deletion.sees(5, at(10_000), DELAY);
+        deletion.sees(7, at(10_900), DELAY);
+        deletion.sees(9, at(12_000), DELAY);
+        assert_eq!(deletion.not_before(3, DELAY), (at(6_000), false));
+        assert_eq!(
+            deletion.not_before(4, DELAY),
+            (at(26_900), true),
+            "as late as those that it is joined with"
+        );
+        assert_eq!(deletion.not_before(7, DELAY), (at(26_900), true));
+        assert_eq!(deletion.not_before(8, DELAY), (at(28_000), true));
+        deletion.sees(11, at(60_000), DELAY);
+        deletion.sees(12, at(70_000), DELAY);
+        assert_eq!(deletion.seen.len(), 3, "one that is due stays");
     }
 }

@@ -123,11 +123,6 @@ impl Sequencer {
         self.committed.discarded.add_older(below, (base.raft, base.next), at);
     }
 
-    /// The newest discard was committed at this time: its entry can have waited long for a majority.
-    pub(crate) fn date_discard(&mut self, at: Timestamp) {
-        self.committed.discarded.date(at);
-    }
-
     /// Takes over the discards that the state before a rollback knew: they are committed, so they are those of this one, too.
     pub(crate) fn keep_discarded(&mut self, discarded: DiscardedObjects) {
         self.committed.discarded = discarded;

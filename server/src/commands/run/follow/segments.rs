@@ -98,6 +98,9 @@ fn fetch_from(address: &str, dir: &Path, connect: &Connect, ui: &Ui) -> Result<O
     }
     let ServedLog { log_id, has_objects: true, .. } = log else {
         ui.note(&format!("{address} has no sealed segment yet: all records come by the feed"));
+        if Backup::is_unfinished_copy(dir) {
+            Backup::abandon_copy(dir)?;
+        }
         return Ok(None);
     };
     let (bar, mut bytes) = (ui.progress(None, "fetching"), 0);
