@@ -299,7 +299,7 @@ impl ProposalQueue {
         }
         let what = format!(
             "the log is full: it would hold {used} bytes with this append, and its capacity is {capacity}; discard \
-             records or raise the capacity"
+             records or raise capacity_bytes"
         );
         Err(Error::new(ErrorKind::Full, what))
     }
