@@ -114,8 +114,8 @@ pub(crate) fn many(bench: &Bench, sizes: &Sizes, nodes: usize) -> Result<Vec<Bar
     for (many, one) in many::beside_one(bench, nodes, logs)? {
         let name = format!("net_many_{}_over_{}", word(nodes), many.connections);
         let note = format!(
-            "{} named logs in one group, each connection has a stream of each; limit: the default log, a stream an \
-             appender; p50 {} us, of the limit {} us",
+            "{} named logs in one group, one stream a connection; limit: the same on the default log; p50 {} us, of the \
+             limit {} us",
             number(logs as f64),
             number(many.latency.p50),
             number(one.latency.p50)

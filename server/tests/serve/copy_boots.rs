@@ -97,7 +97,7 @@ fn copy_that_was_not_fetched_whole_needs_the_same_option() {
     assert!(!path.join("chiplog.copy.tmp").exists());
     copy.kill();
 
-    // A log that was made beside what an interrupted copy has left stays. The feed alone leaves no such mark.
+    // A log that was made beside what an interrupted copy has left stays.
     let own = dir.path().join("own").to_str().unwrap().to_owned();
     fed(&["append", &own], "mine\n").ok();
     fs::write(dir.path().join("own").join("chiplog.copy.tmp"), "this copy is not finished\n").unwrap();
@@ -106,8 +106,9 @@ fn copy_that_was_not_fetched_whole_needs_the_same_option() {
         assert!(refused.code == 2 && refused.err.contains("a log of its own"), "{}", refused.err);
     }
     assert_eq!(run(&["read", &own]).ok().out, "mine\n");
-    let young = one(&dir.path().join("young"));
-    begun();
+    // A server without sealed segments feeds the copy, and nothing is left of the interrupted one.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let young = one(elsewhere.path());
     fs::remove_dir_all(&path).unwrap();
     begun();
     let mut copy = Copy::start(&path, &[&young.client, "--segments"]);

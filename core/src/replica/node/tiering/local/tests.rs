@@ -677,8 +677,12 @@ fn delay_of_a_deletion_is_counted_from_a_commit_that_is_seen() {
     let discard = Command::Discard { first: at[2].next };
     node.replica.command(discard, None, Moment::START, &mut node.writer.plan).unwrap();
     let committed = Moment::START.plus(Duration::from_secs(2 * 3600));
-    step(&mut node, committed, Work::default());
-    step(&mut node, committed, Work::default());
+    node.step(committed, Work::default()).unwrap();
+    while let Some(job) = node.begin_sync(committed) {
+        job.run().unwrap();
+        node.end_sync(committed, &job).unwrap();
+    }
+    step(&mut node, committed, Work::default()); // the commit is durable, too
     let delay = options().object_delete_delay;
     assert_eq!(node.deletion_due(committed), Some(committed.plus(delay)));
     let (_, of_the_entry) = node.replica.sequencer.committed().discarded.due().next().unwrap();
