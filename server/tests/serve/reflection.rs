@@ -77,6 +77,9 @@ fn server_lists_and_describes_its_services() {
         ]
     );
     let request = log.message_type.iter().find(|message| message.name() == "AppendRequest").unwrap();
-    assert_eq!(request.field.iter().map(|field| field.name()).collect::<Vec<_>>(), ["log", "batch"]);
+    assert_eq!(
+        request.field.iter().map(|field| field.name()).collect::<Vec<_>>(),
+        ["log", "batch", "log_id"]
+    );
     assert_eq!(described(&server.client, "chiplog.v1.Nothing").unwrap_err().code(), Code::NotFound);
 }

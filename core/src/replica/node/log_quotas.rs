@@ -25,7 +25,7 @@
 use super::log_search::{GoOn, LogSearch, Opening, Surroundings};
 use crate::error::Result;
 use crate::store::format::logs::LogState;
-use crate::types::{Index, LogNumber, Timestamp};
+use crate::types::{EntryIndex, Index, LogNumber, Timestamp};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,8 +38,11 @@ pub(super) struct LogQuotas {
     logs: BTreeMap<LogNumber, Quota>,
     /// Those whose nearest openings have to be looked up.
     unknown: BTreeSet<LogNumber>,
-    /// The search among files, and that among objects as well, of logs that begin before all files.
+    /// The search among files, and that among objects as well, of logs that begin before all files. The second one can take long: others
+    /// do not wait for it.
     searches: [LogSearch<Surrounded>; 2],
+    /// The logs of the second search.
+    older: BTreeSet<LogNumber>,
     /// An opening could not be read: no search begins before this time.
     retry_at: Timestamp,
     /// The changes that [`Self::take_changes`] returns next.
@@ -80,6 +83,7 @@ impl LogQuotas {
                 self.changes.push((log, None));
             }
             self.unknown.remove(&log);
+            self.older.remove(&log);
             self.searches.iter_mut().for_each(|search| search.forget(log));
             return;
         };
@@ -94,7 +98,7 @@ impl LogQuotas {
         let Some((quota, state)) = self.logs.get_mut(&log).zip(state) else { return };
         quota.around.pass(state);
         let compared = quota.compare(state);
-        if compared.is_none() {
+        if compared.is_none() && !self.older.contains(&log) {
             self.unknown.insert(log);
         } else {
             self.unknown.remove(&log);
@@ -132,7 +136,7 @@ impl LogQuotas {
         if self.due().is_none_or(|due| due > around.now) {
             return Ok(None);
         }
-        if !self.searches.iter().any(LogSearch::is_running) {
+        if !self.searches[0].is_running() && self.retry_at <= around.now {
             let logs = std::mem::take(&mut self.unknown).into_iter().filter_map(|log| {
                 let state = around.logs.get(log)?;
                 let (first, above) = (state.first, (state.next, state.bytes));
@@ -148,28 +152,32 @@ impl LogQuotas {
             let is_older = |(_, found): &(LogNumber, Surrounded)| !found.has_begun;
             let older;
             (older, ended) = ended.into_iter().partition(is_older);
+            self.older.extend(older.iter().map(|(log, _)| *log));
             objects.begin(older);
         }
         let of_objects =
             objects.step(&around.segments.stretches(), around, |_, found, opening| found.narrow(opening));
         ended.extend(objects.take_ended());
         for (log, found) in ended {
+            self.older.remove(&log);
             self.found(log, found, around);
         }
-        Ok(match (of_files?, of_objects?) {
-            (None, None) => None,
-            (files, objects) => Some(files.unwrap_or(0) + objects.unwrap_or(0)),
-        })
+        let waits = of_files.and(of_objects)?;
+        Ok(waits.filter(|_| !self.searches[0].is_running()))
     }
 
     /// The search for a log has ended.
     fn found(&mut self, log: LogNumber, found: Surrounded, around: &Surroundings<'_>) {
-        if found.is_unread {
+        // A log that no opening has begun with the group, unless its oldest openings are not here.
+        let is_whole =
+            || around.segments.stretches().first().is_none_or(|first| first.base.raft == EntryIndex(0));
+        let is_near = !found.is_unread && (found.has_begun || is_whole());
+        if !is_near {
             self.retry_at = Timestamp(around.now.0.saturating_add(RETRY_MS));
         }
         if let Some(quota) = self.logs.get_mut(&log) {
             let below = if found.below.0 == Index(0) { found.begin() } else { found.below };
-            quota.around = Surrounded { below, is_near: !found.is_unread, ..found };
+            quota.around = Surrounded { below, is_near, ..found };
         }
         self.look(log, around.logs.get(log));
     }
@@ -212,6 +220,10 @@ impl Surrounded {
             return;
         }
         self.first = state.first;
+        if self.first < self.below.0 {
+            // A copy that did not have the records before has them now.
+            *self = Self { first: self.first, ..Self::NOTHING };
+        }
         let end = (state.next, state.bytes);
         if self.first >= end.0 {
             // Appends from now on come behind it.
@@ -351,6 +363,14 @@ mod tests {
         assert_eq!(quotas.take_changes(), [HAS_ROOM]);
         quotas.look(LOG, Some(&state(1, 11, 6000)));
         assert_eq!(quotas.take_changes(), []);
+    }
+
+    #[test]
+    fn first_record_that_moves_back_is_looked_up_again() {
+        let mut quotas = LogQuotas::default();
+        assert_eq!(changes(&mut quotas, &[state(100, 100, 5000)]), []);
+        assert_eq!(changes(&mut quotas, &[state(50, 101, 5100)]), []);
+        assert_eq!(quotas.due(), Some(Timestamp(0)));
     }
 
     #[test]

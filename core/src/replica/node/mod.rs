@@ -221,6 +221,7 @@ impl Node {
             }
         }
         node.publish(now)?;
+        node.deletion_begins(now);
         Ok(node)
     }
 

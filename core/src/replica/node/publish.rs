@@ -238,7 +238,9 @@ impl Node {
         for (log, capacity) in self.log_quotas.take_changes() {
             tracing::debug!(node = %self.cluster.node, %log, ?capacity, "a log is full, or has room again");
             self.queue.set_full(log, capacity);
-            if capacity.is_some() {
+            let options = self.replica.sequencer.committed().logs.options(log);
+            let retention = [LogOption::RetentionBytes, LogOption::RetentionAge];
+            if capacity.is_some() && retention.into_iter().any(|option| options.get(option).is_some()) {
                 self.log_retention.look_again();
             }
         }

@@ -729,12 +729,10 @@ impl Node {
         let before = std::mem::replace(&mut self.tiering.shown, shown);
         self.logs_shrank = true; // it may be known now that the oldest object has no records of any log
         self.prune_scrub();
-        match before == Shown::default() {
-            true => self.find_discards(now),
-            false if shown.number > before.number => {
-                self.see_discard(shown.number, now);
-            }
-            false => {}
+        if !self.tiering.deletion.has_begun() {
+            self.find_discards(now);
+        } else if shown.number > before.number {
+            self.see_discard(shown.number, now);
         }
         self.drop_discarded(self.known_commit());
     }

@@ -127,8 +127,7 @@ impl Plan {
             logs: named_logs(seed),
             is_bare_group: false,
             creators: named_logs(seed) > 0 && seed.is_multiple_of(2),
-            // From a generator of its own, so that nothing else of a run depends on it.
-            quotas: named_logs(seed) > 0 && Rng::new(seed ^ 0x40_07a5).permille(250),
+            quotas: named_logs(seed) > 0 && seed % 10 == 1,
             objects: has_objects(seed),
             branches: has_branches(seed),
             plain_clients: rng.between(1, 3) as u32,

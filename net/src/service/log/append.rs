@@ -146,7 +146,7 @@ impl AppendStream {
                 let Poll::Ready(found) = finding.log.as_mut().poll(context) else {
                     return self.finding = Some(finding);
                 };
-                self.found(found, finding.request, finding.held);
+                spend(self.found(found, finding.request, finding.held), context);
                 continue;
             }
             if let Some(mut stalled) = self.stalled.take() {
@@ -164,9 +164,7 @@ impl AppendStream {
                 Poll::Pending => return,
                 Poll::Ready(Some(Ok(request))) => {
                     step.made_progress();
-                    let steps = self.begin(request) / STEP_BYTES;
-                    let mut proceeds = (0..steps).map(|_| coop::poll_proceed(context));
-                    proceeds.all(|step| step.map(|step| step.made_progress()).is_ready());
+                    spend(self.begin(request), context);
                 }
                 Poll::Ready(Some(Err(status))) => self.ended = Some(Some(status)),
                 Poll::Ready(None) => self.ended = Some(None),
@@ -345,6 +343,12 @@ impl Stream for AppendStream {
             Some(why) => Poll::Ready(why.take().map(Err)),
         }
     }
+}
+
+/// Uses the task's budget for the bytes that this thread had to process.
+fn spend(bytes: usize, context: &mut Context<'_>) {
+    let mut proceeds = (0..bytes / STEP_BYTES).map(|_| coop::poll_proceed(context));
+    proceeds.all(|step| step.map(|step| step.made_progress()).is_ready());
 }
 
 fn refusal(error: &Error, in_doubt: bool) -> Refused {

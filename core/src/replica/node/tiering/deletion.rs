@@ -32,7 +32,7 @@ pub(super) struct Deletion {
     /// Nothing is deleted before: the last attempt failed.
     again: Moment,
     /// When this replica began, and below which number objects were discarded then.
-    begun: (Moment, u64),
+    begun: Option<(Moment, u64)>,
     /// The discards since then, oldest first; those that follow each other closely are one.
     seen: VecDeque<Seen>,
 }
@@ -48,7 +48,11 @@ struct Seen {
 
 impl Deletion {
     fn begins(&mut self, below: u64, now: Moment) {
-        self.begun = (now, below);
+        self.begun = Some((now, below));
+    }
+
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun.is_some()
     }
 
     fn sees(&mut self, below: u64, now: Moment, delay: Duration) {
@@ -64,7 +68,7 @@ impl Deletion {
     /// From when on objects below a number can be deleted, as far as this replica has seen it itself. `false`: they were discarded before
     /// it began, and the log's time counts as well.
     fn not_before(&self, below: u64, delay: Duration) -> (Moment, bool) {
-        let (begun, known) = self.begun;
+        let (begun, known) = self.begun.unwrap_or_default();
         if below <= known {
             return (begun.plus(delay / u32::try_from(PARTS).unwrap_or(1)), false);
         }
@@ -133,6 +137,13 @@ impl Node {
     /// Objects below a number were seen to be discarded.
     pub(super) fn see_discard(&mut self, below: u64, now: Moment) {
         self.tiering.deletion.sees(below, now, self.options.object_delete_delay);
+    }
+
+    /// The node begins. A discard that it does not know by then counts from when it is seen.
+    pub(in crate::replica::node) fn deletion_begins(&mut self, now: Moment) {
+        if !self.tiering.deletion.has_begun() {
+            self.find_discards(now);
+        }
     }
 
     /// After the start: finds in the openings of the files here since when objects are discarded. It reads a few, which are spread over
