@@ -7,7 +7,7 @@
 
 use super::{Check, World};
 use crate::disk::sim::Rng;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::options::log_options::LogOption;
 use crate::testing::sim::fault::Fault;
 use crate::testing::sim::history::record_of;
@@ -67,8 +67,7 @@ impl World {
 
     /// Takes an append of the tenant that was refused at once.
     pub(super) fn quota_refuses(&mut self, node: NodeId, log: LogNumber, refusal: &Error) -> Check {
-        let is_quota = refusal.to_string().contains(LogOption::CapacityBytes.name());
-        if refusal.kind() != ErrorKind::Full || !is_quota {
+        if !refusal.is_of_one_log() {
             return Ok(());
         }
         self.quotas.is_full = true;
