@@ -16,7 +16,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
@@ -379,13 +379,15 @@ async fn batches_of_several_logs_are_sent_again_only_if_that_is_safe() {
 /// Whether a leader is missing or does not listen: nothing was sent, and the error says so.
 #[tokio::test]
 async fn batches_of_several_logs_that_no_leader_gets_are_certainly_not_appended() {
-    let (listeners, addresses) = two_places().await;
-    let [first, second] = listeners;
-    drop(second);
+    let follower = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    // It refuses connections. Bound, it is nobody else's, and no connection to it gets its own port.
+    let leader = TcpSocket::new_v4().unwrap();
+    leader.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let addresses = [follower.local_addr(), leader.local_addr()].map(|place| place.unwrap().to_string());
     let mut rogue = Rogue::new();
     let named = addresses.clone();
     rogue.on_server_info = Box::new(move |_| of_two(1, &named, 2, 1));
-    rogue.serve_at(first);
+    rogue.serve_at(follower);
     let mut options = quick();
     options.timeout = Duration::from_secs(1);
     let client = Client::connect([addresses[0].clone()], options).await.unwrap();

@@ -79,7 +79,7 @@ impl LogQuotas {
     /// Sets or removes the quota of a log, in bytes.
     pub(super) fn set(&mut self, log: LogNumber, capacity: Option<u64>) {
         let Some(capacity) = capacity.filter(|capacity| *capacity < u64::MAX) else {
-            if self.logs.remove(&log).is_some_and(|quota| quota.full.is_some()) {
+            if self.logs.remove(&log).is_some_and(|quota| quota.full.is_some()) && !planted!(183) {
                 self.changes.push((log, None));
             }
             self.unknown.remove(&log);

@@ -105,7 +105,7 @@ pub const GROUP_PAYLOADS: std::ops::Range<u32> = 156..160;
 /// use chiplog::sim::bugs::{BUGS, QUOTAS};
 /// assert!(BUGS.iter().any(|bug| QUOTAS.contains(&bug.number)));
 /// ```
-pub const QUOTAS: std::ops::Range<u32> = 184..185;
+pub const QUOTAS: std::ops::Range<u32> = 183..185;
 
 /// Makes this mistake from now on, in the whole process; 0: none.
 ///
@@ -323,6 +323,7 @@ bugs! {
     181 "a repair trusts a hard state behind a torn write" by "hard_state_behind_a_torn_write_counts_for_nothing",
     182 "appends that belong together go to the object store although a log refuses one of them"
         by "refused_appends_leave_no_half_in_the_store",
+    183 "a log that has no quota any more stays full" at 1,
     184 "a full log stays full although all its records are discarded" at 66,
     190 "a payload slice is referred to twice",
 }

@@ -25,6 +25,8 @@ const TENANT: u32 = 903;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The bounds of the retention of a log.
 const RETENTION_MS: (u64, u64) = (20, 3_000);
+/// Records of a batch, at most: the second one in runs with quotas, whose logs become full.
+const BATCH_RECORDS: (u64, u64) = (3, 8);
 /// How long opening the first named logs may take.
 const OPENING_MAX: Duration = Duration::from_secs(60);
 
@@ -46,6 +48,8 @@ enum Phase {
 pub(in crate::testing::sim) struct Tenant {
     rng: Rng,
     heavy: bool,
+    /// Its logs are to become full: they have more records, and keep them.
+    has_quotas: bool,
     phase: Phase,
     log: LogNumber,
     /// The index of the log's first record.
@@ -67,6 +71,7 @@ impl Tenant {
         Self {
             rng: Rng::new(plan.seed ^ 0x7e_4a47),
             heavy: plan.heavy || plan.quotas,
+            has_quotas: plan.quotas,
             phase: Phase::Opening,
             log: LogNumber(plan.logs + 1),
             start: Index(1),
@@ -85,7 +90,8 @@ impl Tenant {
     /// A batch of new records.
     fn batch(&mut self) -> LogResult<(Batch, Vec<u64>)> {
         let mut builder = BatchBuilder::new();
-        let records: Vec<u64> = (0..self.rng.between(1, 3)).map(|_| self.next_record()).collect();
+        let most = if self.has_quotas { BATCH_RECORDS.1 } else { BATCH_RECORDS.0 };
+        let records: Vec<u64> = (0..self.rng.between(1, most)).map(|_| self.next_record()).collect();
         records.iter().try_for_each(|record| builder.push(&record_of(*record)).map(drop))?;
         Ok((builder.build()?, records))
     }
@@ -154,17 +160,18 @@ impl World {
         if let Some(request) = is_used.then(|| self.quota_request(log)).flatten() {
             return self.hand_for_tenant(leader, request);
         }
+        let sparing = if self.tenant.has_quotas { 8 } else { 1 }; // few discards: logs become full
         let request = match self.tenant.phase {
             Phase::Opening => Request::Log(LogCommand::Open { log, start }),
             Phase::Sealing => Request::Log(LogCommand::Seal { log }),
             Phase::Dropping => Request::Log(LogCommand::Drop { log }),
-            Phase::Used(_) if self.tenant.rng.permille(150) => {
+            Phase::Used(_) if self.tenant.rng.permille(150 / sparing) => {
                 let last = self.oracle.contents.last(log).0.max(start.0);
                 let first = Index(self.tenant.rng.between(start.0, last + 2));
                 self.oracle.contents.note_discard(log, first);
                 Request::Discard(log, first)
             }
-            Phase::Used(_) if self.tenant.rng.permille(120) => {
+            Phase::Used(_) if self.tenant.rng.permille(120 / sparing) => {
                 let age = self.tenant.rng.between(RETENTION_MS.0, RETENTION_MS.1);
                 let age = self.tenant.rng.permille(850).then_some(age);
                 Request::SetOptions(log, vec![(LogOption::RetentionAge, age)])
