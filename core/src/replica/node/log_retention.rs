@@ -2,7 +2,8 @@
 //!
 //! A round finds for each log the last segment whose part it may discard, by a search in the openings: if a segment's part is
 //! beyond the limits, so are those before it. A round begins when a segment has become full, when limits have changed, and when a
-//! segment becomes too old.
+//! segment becomes too old. A round that waits for the object store is given up when the next one has a reason: that one looks at
+//! all logs again.
 //!
 //! Invariants:
 //! - only committed options count, and none while a change of them is not committed: a discard that is proposed behind a
@@ -32,6 +33,8 @@ pub(super) struct LogRetention {
     seen: Option<SegmentId>,
     /// The search of the running round. Of each log its first index without the parts that were found to be beyond its limits.
     search: LogSearch<Option<Index>>,
+    /// The last step waited for an object.
+    waits: bool,
     /// The logs that have records to discard, and their first indexes without them.
     found: VecDeque<(LogNumber, Index)>,
     /// The earliest time at which a segment is too old for a log, of those that the last round has seen.
@@ -93,7 +96,10 @@ impl LogRetention {
             // Discards of this replica that were found before may never have been committed.
             *self = Self { term: around.term, ..Self::default() };
         }
-        if !self.search.is_running() && !self.begins(around) {
+        if !self.search.is_running() || self.waits {
+            self.begin_if_due(around);
+        }
+        if !self.search.is_running() {
             return Ok(None);
         }
         let list = around.segments.stretches();
@@ -102,6 +108,7 @@ impl LogRetention {
         let stepped = self
             .search
             .step(ends_of_full, around, |log, target, opening| judge(log, target, &opening, around, due));
+        self.waits = matches!(stepped, Ok(Some(_)));
         for (log, target) in self.search.take_ended() {
             let is_new = |first: &Index| around.logs.get(log).is_some_and(|state| *first > state.first);
             self.found.extend(target.filter(is_new).map(|first| (log, first)));
@@ -115,20 +122,19 @@ impl LogRetention {
     }
 
     /// Begins a round if there is a reason and a log with limits.
-    fn begins(&mut self, around: &Surroundings<'_>) -> bool {
+    fn begin_if_due(&mut self, around: &Surroundings<'_>) {
         let newest = newest(around);
         let is_due = self.due.is_some_and(|due| due <= around.now);
         if newest == self.seen && !is_due {
-            return false;
+            return;
         }
         (self.seen, self.due) = (newest, None);
-        let limited = |(_, options): &(LogNumber, &LogOptions)| Limits::of(options).is_some();
-        let logs: Vec<_> = around.logs.with_options().filter(limited).map(|(log, _)| (log, None)).collect();
-        if newest.is_none() || logs.is_empty() {
-            return false;
+        self.search = LogSearch::default();
+        if newest.is_some() {
+            let limited = |(_, options): &(LogNumber, &LogOptions)| Limits::of(options).is_some();
+            let logs = around.logs.with_options().filter(limited).map(|(log, _)| (log, None));
+            self.search.begin(logs.collect());
         }
-        self.search.begin(logs);
-        true
     }
 }
 
