@@ -22,6 +22,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::follower::applier::{Applier, Jumped, check_retention};
 use crate::follower::entry_feed::PASSED_SEGMENTS_MAX;
 use crate::follower::message::{FollowEntries, FollowFrom, FollowMessage};
+use crate::follower::to_replica::replica_of_copy;
 use crate::options::Options;
 use crate::read::log_set::LogSet;
 use crate::read::patience::Patience;
@@ -37,8 +38,9 @@ use crate::replica::open::{
 use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::writer::SyncOnce;
 use crate::store::allocator::Allocator;
+use crate::store::format::identity::Identity;
 use crate::store::segment::damage::Helpers;
-use crate::types::{LogId, LogNumber, Timestamp};
+use crate::types::{Index, LogId, LogNumber, NodeId, Timestamp};
 use bytes::Bytes;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -226,6 +228,53 @@ impl FollowerLog {
     /// As [`Self::destroy`].
     pub fn destroy_on(disk: &dyn Disk) -> Result<()> {
         reset_followed(disk)
+    }
+
+    /// The log of which the directory holds a copy. None: it holds none.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`: the directory does not show it.
+    #[doc(hidden)]
+    pub fn log_at(dir: impl AsRef<Path>) -> Result<Option<LogId>> {
+        let dir = dir.as_ref();
+        if !dir.is_dir() {
+            return Ok(None);
+        }
+        let identity = Identity::read(&*disk_at(dir, false)?)?;
+        Ok(identity.filter(|identity| identity.follows).map(|identity| identity.log))
+    }
+
+    /// Makes the closed copy in `dir` the replica of a server that joins the log's cluster as node `node`: the server opens it as one that
+    /// exists, and the cluster's leader adds it as a learner. The leader has the log begin with record `first`, from which on the copy has to have
+    /// all of them; its end can be missing. There is no way back. Blocks while recovery reads the last segment, and until this is durable.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: the directory holds no copy, one of another log, of one named log or of a part of the log, or the copy knows this node as a member.
+    /// `NotFound`: there is no log. `Locked`: it is open. `Corrupt`, `Unsupported`, `Io`.
+    #[doc(hidden)]
+    pub fn make_replica(
+        dir: impl AsRef<Path>,
+        log: LogId,
+        node: NodeId,
+        first: Index,
+        options: &Options,
+    ) -> Result<()> {
+        Self::make_replica_on(&disk_at(dir.as_ref(), false)?, log, node, first, options)
+    }
+
+    /// As [`Self::make_replica`], on another implementation of [`Disk`].
+    ///
+    /// # Errors
+    /// As [`Self::make_replica`].
+    #[doc(hidden)]
+    pub fn make_replica_on(
+        disk: &Arc<dyn Disk>,
+        log: LogId,
+        node: NodeId,
+        first: Index,
+        options: &Options,
+    ) -> Result<()> {
+        replica_of_copy(disk, log, node, first, &Options { cluster: None, ..options.clone() })
     }
 
     fn start(disk: &dyn Disk, opened: RecoveredLog, options: Options, unaided: bool) -> Result<Self> {

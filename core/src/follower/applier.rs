@@ -244,14 +244,16 @@ impl Applier {
         Ok(Ok(refused))
     }
 
-    /// Ends the log as its writer would, by a block that opens a term, `terms` terms after its last entry's. For a
-    /// log that is to continue on its own.
+    /// Ends the log as its writer would, by a block that opens a term, `terms` terms after its last entry's, or the newest one that its
+    /// files name, and that says that all entries are committed. For a log that is to continue without being fed.
     pub(crate) fn conclude(&mut self, terms: u64) -> Result<Result<()>> {
         let room = self.writer.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, &mut self.sequencer);
         if let Err(refusal) = room {
             return Ok(Err(refusal));
         }
         let term = Term(self.sequencer.end().term.0.saturating_add(terms));
+        // Segments that a server has passed on have its hard states.
+        let term = term.max(self.sequencer.hard_state().term);
         let block = self.sequencer.hard_state_block(term, 0);
         self.writer.plan.push(block);
         self.settle()?;

@@ -7,6 +7,7 @@ pub(crate) mod message;
 pub(crate) mod record_feed;
 pub(crate) mod source;
 mod stored_part;
+pub(crate) mod to_replica;
 
 pub use crate::replica::state::snapshot::FollowSnapshot;
 pub use applier::Jumped;

@@ -39,6 +39,7 @@ impl Scribe {
             directory: crate::types::DirectoryId(1),
             created: Timestamp(1),
             follows: false,
+            joins: false,
         };
         fs::write(scribe.dir.path().join(IDENTITY_FILE), identity.encode()).unwrap();
         scribe.begin();

@@ -624,6 +624,13 @@ fn check_place(
             "the directory is a replica of a cluster: open it with cluster options in a program, or with `chiplog serve`".to_owned(),
         );
     }
+    if identity.joins {
+        // Its members are those of the log of which it was a copy.
+        return match options.cluster {
+            Some(_) => Ok(()),
+            None => refuse("the directory is to join a cluster: open it with `chiplog serve`".to_owned()),
+        };
+    }
     if *membership == Membership::alone() && cluster.node != ALONE {
         return refuse(format!(
             "the log was on its own, so it is node {ALONE}, not node {}: open it as node {ALONE}",

@@ -26,7 +26,7 @@ use std::ops::ControlFlow;
 pub(super) const SEGMENT_BYTES: u32 = 64 << 10;
 
 pub(super) fn identity() -> Identity {
-    Identity { log: LogId(7), directory: DirectoryId(8), created: Timestamp(9), follows: false }
+    Identity { log: LogId(7), directory: DirectoryId(8), created: Timestamp(9), follows: false, joins: false }
 }
 
 /// An entry as the store should return it.

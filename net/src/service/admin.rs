@@ -44,7 +44,8 @@ const PROGRESS_BYTES: u64 = 16 << 20;
 ///
 /// ```
 /// use chiplog_net::service::admin::Founding;
-/// assert_ne!(Founding::Init { force: true }, Founding::Join(chiplog::LogId(7)));
+/// let join = Founding::Join { log: chiplog::LogId(7), first: chiplog::Index(1) };
+/// assert_ne!(Founding::Init { force: true }, join);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Founding {
@@ -53,11 +54,16 @@ pub enum Founding {
         /// Even if replicas of another log consider this server a member.
         force: bool,
     },
-    /// As an empty replica of this log, whose leader must add it.
-    Join(LogId),
+    /// As a replica that the leader of this log must add: an empty one, or what was a follower's copy.
+    Join {
+        /// The log.
+        log: LogId,
+        /// Where its leader has it begin. 0: not known; a copy is refused.
+        first: Index,
+    },
 }
 
-/// Creates the replica of this server: opens the log's directory, which is empty. May block.
+/// Creates the replica of this server: opens the log's directory, which is empty or has a follower's copy. May block.
 pub type Found = Box<dyn Fn(Founding) -> chiplog::Result<Log> + Send + Sync>;
 
 /// The service. See [`AdminService::new`].
@@ -187,8 +193,9 @@ impl Admin for AdminService {
     }
 
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
-        let wanted = ids::from_hex(&request.into_inner().log_id).map_err(|e| to_status(&e, None))?;
-        let (log, made) = self.found(Founding::Join(LogId(wanted))).await?;
+        let JoinRequest { log_id, first } = request.into_inner();
+        let wanted = ids::from_hex(&log_id).map_err(|e| to_status(&e, None))?;
+        let (log, made) = self.found(Founding::Join { log: LogId(wanted), first: Index(first) }).await?;
         if log.log_id().get() != wanted {
             return Err(refusal(ErrorKind::Membership, already_part(&log)));
         }

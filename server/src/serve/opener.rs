@@ -11,9 +11,10 @@ use super::objects::warn_without_store;
 use crate::common::failure::{Failure, Result};
 use crate::connect::directory;
 use crate::connect::open_log;
+use chiplog::backup::Backup;
 use chiplog::cluster::{Bootstrap, Role};
 use chiplog::vault::Vault;
-use chiplog::{ErrorKind, Log, LogId, NodeId};
+use chiplog::{ErrorKind, FollowerLog, Index, Log, LogId, NodeId, Options};
 use chiplog_net::peer::PeerTransport;
 use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::service::admin::Founding;
@@ -66,12 +67,37 @@ impl LogOpener {
                 self.groups.begin();
                 Ok(log)
             }
-            Founding::Join(log) => {
+            Founding::Join { log, first } => {
+                self.take_copy(log, first)?;
                 // The cluster may have named logs, of which this server never hears.
                 self.groups.mark_joined()?;
                 self.open(Bootstrap::Join(log))
             }
         }
+    }
+
+    /// Makes the copy in the directory, if there is one, the replica that the leader of its log is to add.
+    fn take_copy(&self, log: LogId, first: Index) -> chiplog::Result<()> {
+        let dir = &self.config.data;
+        if FollowerLog::log_at(dir)?.is_none() {
+            return Ok(());
+        }
+        let refused = |what| {
+            let what = format!("{} holds {what}", dir.display());
+            Err(chiplog::Error::new(ErrorKind::InvalidArgument, what))
+        };
+        if Backup::is_unfinished_copy(dir) {
+            return refused(
+                "a copy whose segments were not all fetched: finish it with `chiplog follow --segments`, or empty the directory",
+            );
+        }
+        if first == Index(0) {
+            return refused(
+                "a follower's copy: leave out --join, and let `chiplog member add` make a replica of it",
+            );
+        }
+        let options = self.options(Bootstrap::Existing)?;
+        FollowerLog::make_replica(dir, log, NodeId(self.config.node), first, &options)
     }
 
     /// Checks that no cluster has this server as a member: on a disk that was emptied, a new cluster would
@@ -95,12 +121,15 @@ impl LogOpener {
         }
     }
 
+    fn options(&self, bootstrap: Bootstrap) -> chiplog::Result<Options> {
+        let refused = |f: Failure| chiplog::Error::new(ErrorKind::InvalidArgument, f.to_string());
+        let options = self.config.options(bootstrap, self.transport.clone(), self.address.clone());
+        Ok(options.map_err(refused)?.vault(self.vault.clone()))
+    }
+
     /// Opens the log. Blocks during recovery.
     fn open(&self, bootstrap: Bootstrap) -> chiplog::Result<Log> {
-        let refused = |f: Failure| chiplog::Error::new(ErrorKind::InvalidArgument, f.to_string());
-        let options =
-            self.config.options(bootstrap, self.transport.clone(), self.address.clone()).map_err(refused)?;
-        let options = options.vault(self.vault.clone());
+        let options = self.options(bootstrap)?;
         let is_new = !directory::is_log(&self.config.data);
         let log = Log::open(&self.config.data, options).map_err(|e| match e.kind() {
             ErrorKind::Full if is_new => chiplog::Error::new(
@@ -119,6 +148,15 @@ impl LogOpener {
 /// Opens the existing replica, or does what `first` demands.
 pub(super) async fn open(opener: &LogOpener, first: First) -> Result<Option<Log>> {
     let dir = opener.config.data.as_path();
+    if first == First::Wait
+        && let Some(log) = FollowerLog::log_at(dir).unwrap_or_default()
+    {
+        tracing::info!(
+            data = %dir.display(), log = to_hex(log.get()),
+            "the directory holds a follower's copy of this log: `chiplog member add` makes it a replica in that log's cluster"
+        );
+        return Ok(None);
+    }
     let error = match opened(opener).await? {
         Ok(log) => return is_meant(&log, first, dir).map(|()| Some(log)),
         Err(error) => error,
@@ -129,7 +167,7 @@ pub(super) async fn open(opener: &LogOpener, first: First) -> Result<Option<Log>
             founded(opener, Founding::Init { force: false }).await?.map(Some).map_err(not_made)
         }
         (ErrorKind::NotFound, First::Join(log)) => {
-            founded(opener, Founding::Join(log)).await?.map(Some).map_err(not_made)
+            founded(opener, Founding::Join { log, first: Index(0) }).await?.map(Some).map_err(not_made)
         }
         _ => Err(open_log::refused(dir, error)),
     }

@@ -1,7 +1,7 @@
 //! New copies that begin with sealed segments over HTTP, or with a backup: servers feed them the rest alone.
 
 use crate::follow::Copy;
-use crate::harness::{Server, clients, fed, one, run, three};
+use crate::harness::{Server, clients, fed, made, one, run, three, wait};
 use crate::slices::value;
 use std::fs;
 use std::path::Path;
@@ -176,4 +176,68 @@ fn new_copy_begins_with_a_backup() {
     let other = one(&other);
     let wrong = run(&["follow", &place("segments-copy"), &other.client]);
     assert!(wrong.code == 2 && wrong.err.contains("--start-over"), "{} {}", wrong.code, wrong.err);
+}
+
+/// A new server's files are segments that were fetched from another one: the leader sends it the rest alone, and it votes.
+#[test]
+fn copy_becomes_a_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers = three(dir.path());
+    let list = clients(&servers.iter().collect::<Vec<_>>());
+    fed(&["append", &list], &lines(1, 4000)).ok();
+    let mut new = Server::new(4, dir.path());
+    let data = new.data.to_str().unwrap().to_owned();
+    let mut copy = Copy::start(&new.data, &[&list, "--segments"]);
+    copy.event("fetched");
+    copy.has(4000);
+    copy.kill();
+    fed(&["append", &list], &lines(4001, 4100)).ok();
+    // It waits, and is no server of a new cluster.
+    new.start(&[]);
+    let refused = run(&["member", "init", &new.client]);
+    assert!(refused.code == 2 && refused.err.contains("follower's copy"), "{} {}", refused.code, refused.err);
+    new.kill();
+    // The same command that adds an empty one; also after the server has ended between the two steps.
+    new.start(&[]);
+    made(&["member", "add", &new.client, "--cluster", &servers[0].client]);
+    let has = |new: &Server, last: u64| {
+        wait("it has all", || {
+            (value(&new.page("/metrics").1, "chiplog_last_index ").unwrap() >= last).then_some(())
+        });
+    };
+    has(&new, 4100);
+    let written = value(&new.page("/metrics").1, "chiplog_written_bytes_total ").unwrap();
+    assert!((90_000..1_000_000).contains(&written), "{written} bytes were written");
+    new.kill();
+    new.start(&[]);
+    made(&["member", "add", &new.client, "--cluster", &servers[0].client, "--promote"]);
+    servers[1].kill();
+    fed(&["append", &servers[0].client], &lines(4101, 4110)).ok();
+    has(&new, 4110);
+    new.stop();
+    assert!(run(&["read", &data]).ok().out == lines(1, 4110));
+    run(&["verify", &data]).ok();
+    new.start(&[]);
+
+    // A copy that begins later than the log, and one of another log.
+    for (node, from) in [(5, Some("newest")), (6, None)] {
+        let mut other = Server::new(node, dir.path());
+        let elsewhere = tempfile::tempdir().unwrap();
+        let mut source = Server::new(1, elsewhere.path());
+        let whose = if from.is_none() {
+            source.start(&["--init"]);
+            fed(&["append", &source.client], &lines(1, 10)).ok();
+            source.client.clone()
+        } else {
+            list.clone()
+        };
+        let from: Vec<&str> = from.map(|from| vec!["--from", from]).unwrap_or_default();
+        let mut copy = Copy::start(&other.data, &[&[whose.as_str()], &from[..]].concat());
+        copy.event("opened");
+        copy.kill();
+        other.start(&[]);
+        let refused = run(&["member", "add", &other.client, "--cluster", &servers[0].client]);
+        let why = if node == 5 { "begin with an empty directory" } else { "not of log" };
+        assert!(refused.code == 2 && refused.err.contains(why), "{} {}", refused.code, refused.err);
+    }
 }

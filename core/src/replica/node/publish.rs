@@ -167,6 +167,9 @@ impl Node {
         let committed = self.replica.sequencer.committed();
         let (raft, next, first) = (committed.raft, committed.next, committed.first);
         let members_changed = committed.changed != members;
+        if let Some(identity) = self.replica.take_admission(self.writer.synced().end.raft) {
+            identity.write(&**self.writer.store.segments.disk())?;
+        }
         let moved = first > self.first;
         if moved {
             self.log_discarded(first);

@@ -27,6 +27,8 @@ pub(crate) struct Identity {
     pub(crate) created: Timestamp,
     /// Whether it follows the log without being a replica; then it must not be opened as one.
     pub(crate) follows: bool,
+    /// Whether it is a replica that was a copy, and that no leader is known to have added: see `follower/to_replica.rs`.
+    pub(crate) joins: bool,
 }
 
 impl Identity {
@@ -40,6 +42,7 @@ impl Identity {
             directory: DirectoryId(u128::from_le_bytes(directory)),
             created,
             follows: false,
+            joins: false,
         })
     }
 
@@ -48,7 +51,7 @@ impl Identity {
         b[0..8].copy_from_slice(&MAGIC);
         b[12..16].copy_from_slice(&FORMAT_VERSION_FIRST.to_le_bytes());
         b[16..20].copy_from_slice(&FORMAT_VERSION_FIRST.to_le_bytes());
-        b[20..24].copy_from_slice(&u32::from(self.follows).to_le_bytes());
+        b[20..24].copy_from_slice(&(u32::from(self.follows) | u32::from(self.joins) << 1).to_le_bytes());
         b[24..40].copy_from_slice(&self.log.0.to_le_bytes());
         b[40..56].copy_from_slice(&self.directory.0.to_le_bytes());
         b[56..64].copy_from_slice(&self.created.0.to_le_bytes());
@@ -87,7 +90,7 @@ impl Identity {
             return Err(newer(&path, reader_min));
         }
         let whose = u32_at(&b, 20);
-        if whose > 1 || b[64..].iter().any(|b| *b != 0) {
+        if whose > 2 || b[64..].iter().any(|b| *b != 0) {
             return Err(Error::corrupt(&path, 0, "the identity has fields of a newer format"));
         }
         let (mut log, mut directory) = ([0; 16], [0; 16]);
@@ -98,6 +101,7 @@ impl Identity {
             directory: DirectoryId(u128::from_le_bytes(directory)),
             created: Timestamp(u64_at(&b, 56)),
             follows: whose == 1,
+            joins: whose == 2,
         }))
     }
 
@@ -130,10 +134,17 @@ mod tests {
 
     #[test]
     fn newer_format_is_named_and_bytes_are_stable() {
-        let id = Identity { log: LogId(1), directory: DirectoryId(2), created: Timestamp(3), follows: false };
+        let id = Identity {
+            log: LogId(1),
+            directory: DirectoryId(2),
+            created: Timestamp(3),
+            follows: false,
+            joins: false,
+        };
         let b = id.encode();
         assert_eq!((b[20], b[24], b[40], b[56]), (0, 1, 2, 3));
         assert_eq!(Identity { follows: true, ..id }.encode()[20], 1);
+        assert_eq!(Identity { joins: true, ..id }.encode()[20], 2);
         assert_eq!(newer(Path::new("x"), 9).kind(), ErrorKind::Unsupported);
     }
 }

@@ -107,6 +107,14 @@ pub const GROUP_PAYLOADS: std::ops::Range<u32> = 156..160;
 /// ```
 pub const QUOTAS: std::ops::Range<u32> = 183..185;
 
+/// Bugs of these numbers are in replicas that were copies: runs where no new server begins with a copy cannot find them.
+///
+/// ```
+/// use chiplog::sim::bugs::{BUGS, JOINED_COPIES};
+/// assert!(BUGS.iter().any(|bug| JOINED_COPIES.contains(&bug.number)));
+/// ```
+pub const JOINED_COPIES: std::ops::Range<u32> = 185..186;
+
 /// Makes this mistake from now on, in the whole process; 0: none.
 ///
 /// ```
@@ -325,6 +333,7 @@ bugs! {
         by "refused_appends_leave_no_half_in_the_store",
     183 "a log that has no quota any more stays full" at 1,
     184 "a full log stays full although all its records are discarded" at 66,
+    185 "a replica that was a copy believes before it is added that it was removed" at 45,
     190 "a payload slice is referred to twice",
 }
 

@@ -157,6 +157,8 @@ faults! {
     SetOptions = "set_options",
     /// Rows of older objects have left the log's table.
     MovedRows = "moved_rows",
+    /// A new server began with a follower's copy.
+    CopyJoined = "copy_joined",
 }
 
 impl fmt::Display for Fault {

@@ -19,6 +19,7 @@ use crate::cluster::options::Bootstrap;
 use crate::cluster::transport::Envelope;
 use crate::disk::sim::{DiskState, Rng, SimDisk};
 use crate::error::Result;
+use crate::options::Options;
 use crate::replica::open::{RecoveredLog, open};
 use crate::sync::clock::Moment;
 use crate::types::{DirectoryId, EntryIndex, Index, NodeId, Term};
@@ -253,9 +254,13 @@ impl Host {
     /// # Errors
     /// Those of opening a log.
     pub(super) fn opens_on(&self, disk: &SimDisk, plan: &Plan) -> Result<()> {
+        open(Arc::new(disk.clone()), &self.options(plan)).map(drop)
+    }
+
+    /// The options of its log, with a transport that leads nowhere.
+    pub(super) fn options(&self, plan: &Plan) -> Options {
         let setup = self.setup(plan);
-        let options = options_of(&setup, Arc::new(Outbox::new(setup.queue_bytes_max)));
-        open(Arc::new(disk.clone()), &options).map(drop)
+        options_of(&setup, Arc::new(Outbox::new(setup.queue_bytes_max)))
     }
 
     /// Replaces the disk: the data on the old one is lost.

@@ -34,6 +34,8 @@ pub struct Plan {
     pub creators: bool,
     /// Whether named logs have capacities of their own, and more and larger records.
     pub quotas: bool,
+    /// Whether new servers begin with a follower's copy.
+    pub copies_join: bool,
     /// Whether the replicas have an object store.
     pub objects: bool,
     /// Whether branches are made of the log and used: in some runs with an object store, and without named logs.
@@ -104,8 +106,11 @@ impl Plan {
         let election_timeout = heartbeat * [5, 10, 10][rng.below(3)];
         let mut faults = BTreeSet::new();
         for fault in Fault::ALL.iter().filter(|f| {
-            use Fault::{BranchMade, LogDropped, LogFull, LogRetained, LogSealed, SetOptions};
-            !matches!(f, SetOptions | LogDropped | LogSealed | LogRetained | LogFull | BranchMade)
+            use Fault::{BranchMade, CopyJoined, LogDropped, LogFull, LogRetained, LogSealed, SetOptions};
+            !matches!(
+                f,
+                SetOptions | LogDropped | LogSealed | LogRetained | LogFull | BranchMade | CopyJoined
+            )
         }) {
             if rng.permille(550) {
                 faults.insert(*fault);
@@ -129,6 +134,7 @@ impl Plan {
             creators: named_logs(seed) > 0 && seed.is_multiple_of(2),
             // The seeds that `bugs.rs` has recorded play without.
             quotas: named_logs(seed) > 0 && (seed % 10 == 1 || matches!(seed % 11, 0 | 10)),
+            copies_join: seed % 12 == 9 || seed % 16 == 9 || matches!(seed % 19, 14 | 15),
             objects: has_objects(seed),
             branches: has_branches(seed),
             plain_clients: rng.between(1, 3) as u32,

@@ -100,6 +100,9 @@ enum What {
     },
     /// Add a waiting server to the cluster, as a learner. After a failure, run it again: it continues where
     /// it stopped.
+    ///
+    /// The server's directory is empty, or has a copy of the cluster's log (`chiplog follow DIR SERVERS
+    /// --segments`, ended). The copy becomes its replica, and the leader sends it only what the copy lacks.
     Add {
         /// The new server.
         #[arg(value_name = "HOST:PORT", value_parser = host_port)]
@@ -262,9 +265,9 @@ fn add(server: &str, promote: bool, of: &Of, ui: &Ui) -> Result<()> {
         );
         return Err(Failure::new(ErrorKind::Membership, what));
     }
-    let log_id = leader.log_id.clone();
+    let (log_id, first) = (leader.log_id.clone(), leader.first);
     let place = asker.ask(server, Duration::from_secs(30), |mut admin| async move {
-        admin.join(JoinRequest { log_id }).await.map(tonic::Response::into_inner)
+        admin.join(JoinRequest { log_id, first }).await.map(tonic::Response::into_inner)
     })?;
     let node = place.node;
     let known = leader.members.iter().find(|m| m.node == node);

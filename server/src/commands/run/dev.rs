@@ -12,7 +12,7 @@ use crate::connect::directory::{check_no_backup, check_no_others, has_segments, 
 use crate::connect::target;
 use crate::serve::{Config, First, Server};
 use chiplog::cluster::{Change, Role};
-use chiplog::{ErrorKind, Log, NodeId, ReadOnlyLog};
+use chiplog::{ErrorKind, Index, Log, NodeId, ReadOnlyLog};
 use chiplog_net::peer::GROUPS_MAX;
 use chiplog_net::service::admin::Founding;
 use chiplog_net::wire::address::Address;
@@ -224,7 +224,7 @@ async fn assemble(servers: &[Server], ui: &Ui) -> Result<()> {
     let Some(log_id) = first.host.opened().map(|log| log.log_id()) else { return Ok(()) };
     for server in others {
         if server.host.opened().is_none() {
-            server.found(Founding::Join(log_id)).await?;
+            server.found(Founding::Join { log: log_id, first: Index(0) }).await?;
         }
     }
     let (begun, mut is_reported) = (Instant::now(), false);

@@ -28,6 +28,7 @@ use crate::record::batch::{Malformed, u64_at};
 use crate::replica::raft::Replica;
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;
+use crate::store::format::identity::Identity;
 use crate::types::{DirectoryId, EntryIndex, NodeId, Term};
 use raft::eraftpb::{Message, MessageType};
 use std::collections::BTreeSet;
@@ -136,6 +137,18 @@ impl Replica {
         let newer = newer.filter(|(_, newer)| is_it(newer)).map(|(at, _)| *at);
         let newest = [committed, pending, newer].into_iter().flatten().max()?;
         Some(newest.max(self.committed()))
+    }
+
+    /// Returns the identity to write, once this replica, which was a copy, is durably known to have been added.
+    pub(crate) fn take_admission(&mut self, durable: EntryIndex) -> Option<Identity> {
+        if !self.me.joins {
+            return None;
+        }
+        let committed = self.sequencer.committed();
+        let member = committed.membership.get(self.node()).filter(|_| committed.changed <= durable);
+        member.filter(|member| member.directory == self.me.directory)?;
+        self.me.joins = false;
+        Some(self.me)
     }
 
     /// All known members, including those that others reported.

@@ -294,8 +294,13 @@ impl Replica {
         let least = match self.last_known_member_at() {
             Some(least) => least,
             // It was removed before it restarted, or the entry that added it has not arrived yet. Its entries came from
-            // a leader that had that entry, so every leader of this or a later term has it.
-            None if self.has_entries() && term.is_some_and(|term| term >= self.term().0) => self.committed(),
+            // a leader that had that entry, so every leader of this or a later term has it. Those of a copy did not.
+            None if self.has_entries()
+                && (!self.me.joins || planted!(185))
+                && term.is_some_and(|term| term >= self.term().0) =>
+            {
+                self.committed()
+            }
             None => return Err("removal notice before it is known that this node is a member"),
         };
         let deposed = term.is_some_and(|term| term < self.term().0);

@@ -3,7 +3,6 @@
 
 use super::{Asker, Check, Event, World};
 use crate::cluster::membership::Change;
-use crate::cluster::options::Bootstrap;
 use crate::error::Result as LogResult;
 use crate::sync::completion::Appended;
 use crate::testing::sim::fault::Fault;
@@ -96,8 +95,7 @@ impl World {
         let Some(log) = self.log else { return Ok(()) };
         let voted = self.is_voter(node);
         self.order(Task::Remove(node));
-        let fresh = self.new_host(Bootstrap::Join(log));
-        self.start(fresh)?;
+        let fresh = self.joining_server(log)?;
         self.order(Task::Add(fresh));
         if voted {
             self.order(Task::Promote(fresh));

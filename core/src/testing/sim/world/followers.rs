@@ -149,6 +149,12 @@ impl World {
         }
     }
 
+    /// The disks of those that have a copy of the whole log.
+    pub(super) fn disks_of_copies(&self) -> Vec<SimDisk> {
+        let whole = self.followers.iter().filter(|follower| follower.of.is_none() && follower.made);
+        whole.map(|follower| follower.disk.clone()).collect()
+    }
+
     fn follower_looks_after(&mut self, n: usize, time: Duration) {
         let at = self.now().plus(time);
         let follower = &mut self.followers[n];

@@ -19,6 +19,7 @@ mod damage;
 mod drill;
 mod followers;
 mod full_disks;
+mod joining;
 mod leaving;
 mod nemesis;
 mod options;

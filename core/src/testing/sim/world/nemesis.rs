@@ -82,6 +82,7 @@ impl Nemesis {
                     | Fault::LogSealed
                     | Fault::LogRetained
                     | Fault::LogFull
+                    | Fault::CopyJoined
             )
         };
         Self {
@@ -539,8 +540,7 @@ impl World {
         let Some(log) = self.log else { return Ok(()) };
         match kind {
             Fault::Add if self.present().len() < 9 => {
-                let fresh = self.new_host(Bootstrap::Join(log));
-                self.start(fresh)?;
+                let fresh = self.joining_server(log)?;
                 self.order(Task::Add(fresh));
                 if self.nemesis.rng.permille(600) && voters.len() < 7 {
                     self.order(Task::Promote(fresh));
@@ -555,8 +555,7 @@ impl World {
                 self.order(Task::Promote(node));
             }
             Fault::Joint if voters.len() > 1 && self.may_leave(node, &voters) => {
-                let fresh = self.new_host(Bootstrap::Join(log));
-                self.start(fresh)?;
+                let fresh = self.joining_server(log)?;
                 self.order(Task::Add(fresh));
                 self.order(Task::Replace { out: node, into: vec![fresh] });
             }
@@ -592,8 +591,7 @@ impl World {
             let rest = self.nemesis.millis(0, 4_000);
             self.order(Task::Rest(rest));
             for _ in least..3 {
-                let fresh = self.new_host(Bootstrap::Join(log));
-                self.start(fresh)?;
+                let fresh = self.joining_server(log)?;
                 self.order(Task::Add(fresh));
                 self.order(Task::Promote(fresh));
             }
@@ -622,8 +620,7 @@ impl World {
         });
         let mut next = Vec::new();
         for _ in 0..2 {
-            let fresh = self.new_host(Bootstrap::Join(log));
-            self.start(fresh)?;
+            let fresh = self.joining_server(log)?;
             next.push(fresh);
         }
         let goes = |knows: Vec<NodeId>| Task::Away { node: away, knows };
