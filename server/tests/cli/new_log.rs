@@ -1,13 +1,19 @@
 //! Directories in which no log is made: backups, and those with other files.
 
 use crate::harness::{Place, Ran, numbered, run, run_with};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The names in a directory.
 fn names(dir: &Path) -> BTreeSet<String> {
     fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// The files in a directory, with their bytes.
+fn bytes(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
+    files.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
 }
 
 /// Tries to make a server's replica and a cluster in `dir`. Both end, and write nothing.
@@ -39,11 +45,17 @@ fn backup_gets_no_log() {
             format!("{dir} is a backup of {what}, in which nothing is written: `chiplog restore {dir} ");
         let path = backup.to_str().unwrap();
         let mut all = serve_and_dev(backup).to_vec();
-        let before = names(backup);
+        let before = bytes(backup);
+        // It went on with the backup as its copy, and added to it.
+        for more in [&[][..], &["--start-over"], &["--segments"]] {
+            let ran = run(&[&["follow", path, "127.0.0.1:9"], more].concat()).fails(2);
+            assert!(ran.err.contains("NEW-DIR --as-copy`"), "{}", ran.err);
+            all.push(ran);
+        }
         all.push(run_with(&["append", path], b"x\n").fails(2));
         all.push(run_with(&["append", path, "--create"], b"x\n").fails(2));
         all.push(run(&["discard", path, "5"]).fails(2));
-        assert_eq!(names(backup), before);
+        assert_eq!(bytes(backup), before);
         for ran in all {
             assert!(ran.err.contains(&told), "{}", ran.err);
         }
