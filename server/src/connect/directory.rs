@@ -32,6 +32,12 @@ pub(crate) fn has_segments(dir: &Path) -> bool {
     names(dir).any(|name| is_segment_file(&name))
 }
 
+/// The numbers of the segment files in a directory, in no order.
+pub(crate) fn segments(dir: &Path) -> Vec<u64> {
+    let segments = names(dir).filter(|name| is_segment_file(name));
+    segments.filter_map(|name| name.strip_suffix(".seg")?.parse().ok()).collect()
+}
+
 /// The names in a directory, as far as it can be read.
 fn names(dir: &Path) -> impl Iterator<Item = String> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();

@@ -129,3 +129,22 @@ fn log_that_was_not_finished_is_made() {
     run_with(&["append", &place.log(), "--segment-bytes", "64KiB"], b"x\n").ok();
     assert_eq!(place.run("read", &[]).ok().text(), "x\n");
 }
+
+/// The log was a replica for good once a path was mistyped, and its program could no longer open it.
+#[test]
+fn server_makes_a_log_of_a_program_a_replica_only_if_told_to() {
+    let place = Place::with(2000);
+    let path = place.log();
+    let before = bytes(Path::new(&path));
+    let places = ["--listen-client", "127.0.0.1:0", "--listen-peer", "127.0.0.1:0", "--listen-http", ""];
+    let serve = [&["serve", "--node", "1", "--data", &path][..], &places].concat();
+    let other = ["--join", "0123456789abcdef0123456789abcdef"];
+    for more in [&[][..], &other] {
+        let ran = run(&[&serve[..], more].concat()).fails(2);
+        for words in ["on its own", "for good", "Nothing was changed", "--init", path.as_str()] {
+            assert!(ran.err.contains(words), "{words}: {}", ran.err);
+        }
+        assert_eq!(bytes(Path::new(&path)), before);
+    }
+    run_with(&["append", &path], b"x\n").ok();
+}
