@@ -148,3 +148,36 @@ fn server_makes_a_log_of_a_program_a_replica_only_if_told_to() {
     }
     run_with(&["append", &path], b"x\n").ok();
 }
+
+/// An error advised to append to `./1/orders` for the named log `orders`, and that made a log in the server's directory.
+#[test]
+fn no_log_is_made_within_the_directory_of_another_one() {
+    let place = Place::with(3);
+    let inside = format!("{}/orders", place.log());
+    let below = format!("{inside}/deep");
+    let saved = place.dir.path().join("saved").display().to_string();
+    run(&["backup", &place.log(), &saved]).ok();
+    let before = names(Path::new(&place.log()));
+    let commands: [&[&str]; 5] = [
+        &["append", &inside],
+        &["append", &inside, "--create"],
+        &["append", &below],
+        &["restore", &saved, &inside],
+        &["follow", &inside, "127.0.0.1:9"],
+    ];
+    for command in commands {
+        let ran = run_with(command, b"x\n").fails(2);
+        let name = if command.contains(&below.as_str()) { "deep" } else { "orders" };
+        for words in ["another log's directory", "HOST:PORT/NAME", &format!("127.0.0.1:7411/{name}")] {
+            assert!(ran.err.contains(words), "{command:?}: {words}: {}", ran.err);
+        }
+    }
+    for command in ["info", "read", "verify"] {
+        let ran = run(&[command, &inside]).fails(4);
+        assert!(ran.err.contains("127.0.0.1:7411/orders"), "{}", ran.err);
+        assert!(!ran.err.contains("chiplog append"), "{}", ran.err);
+    }
+    assert_eq!(names(Path::new(&place.log())), before);
+    // Beside it, a path through it is none within it.
+    run_with(&["append", &format!("{}/../other", place.log())], b"x\n").ok();
+}
