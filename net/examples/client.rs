@@ -5,9 +5,11 @@
 use chiplog::{Result, Start};
 use chiplog_net::client::blocking::Client;
 use chiplog_net::client::{ClientOptions, ProducerOptions, ReadFrom};
+use chiplog_net::notices::{Notices, Severity};
 use std::time::Duration;
 
 fn main() -> Result<()> {
+    Notices::subscribe(Severity::Warn, |notice| eprintln!("{}", notice.text))?; // such as what a call waits for
     let server = std::env::args().nth(1).unwrap_or("127.0.0.1:7411".into());
     let client = Client::connect([server], ClientOptions::default())?; // one is enough; it names the others
     let producer = client.producer(ProducerOptions::default())?; // a session: a retry never stores a record twice

@@ -514,6 +514,22 @@ impl LogSlot {
         }
     }
 
+    /// The text of an error for clients: after a lack of room in a group of named logs it begins with the group's name, as in an
+    /// address.
+    pub(crate) fn words(&self, log: &Log, error: &Error) -> String {
+        let group = (error.kind() == ErrorKind::Full && !error.is_of_one_log())
+            .then(|| self.group_with(log))
+            .flatten();
+        group.map_or_else(|| error.to_string(), |group| format!("{group}: {error}"))
+    }
+
+    /// The name of the group in whose files a log is, as in an address. None: the log is in no group.
+    pub(crate) fn group_with(&self, log: &Log) -> Option<String> {
+        let groups = self.named()?.groups();
+        let (number, _) = groups.iter().find(|(_, group)| group.path() == log.path())?;
+        Some(format!("{GROUP}{number}"))
+    }
+
     /// Why a log accepts no appends for lack of room, if this server leads it. A named log has the room of its group.
     pub(crate) fn fullness(&self, log: &Log) -> Option<String> {
         if log.role() != chiplog::cluster::Role::Leader {

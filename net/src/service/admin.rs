@@ -143,7 +143,11 @@ impl AdminService {
         response.version.clone_from(&self.version);
         response.draining = self.host.is_draining();
         response.read_bytes = Some(self.host.gauges().read_bytes());
-        response.full = log.and_then(|log| self.host.fullness(log)).unwrap_or_default();
+        let full = log.and_then(|log| Some((self.host.fullness(log)?, self.host.group_with(log))));
+        response.full = match full {
+            Some((why, Some(group))) => format!("{group}: {why}"),
+            full => full.map(|(why, _)| why).unwrap_or_default(),
+        };
         if log.is_some_and(|log| self.host.opened().is_some_and(|own| own.log_id() == log.log_id())) {
             response.groups =
                 self.host.named().map(|logs| groups::statuses(&self.host, logs)).unwrap_or_default();

@@ -145,13 +145,17 @@ pub(crate) fn is_certificate(error: &(dyn Error + 'static)) -> bool {
     })
 }
 
+/// Whether the cause is the host's name, for which the system has no address.
+pub fn is_unknown_host(error: &(dyn Error + 'static)) -> bool {
+    chain(error).any(|cause| cause.to_string() == UNKNOWN_HOST)
+}
+
 /// Whether no connection was established: the system reports that nothing listens there, or that there is no route.
 pub(crate) fn is_unconnected(error: &(dyn Error + 'static)) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
-    chain(error).any(|cause| match cause.downcast_ref::<io::Error>() {
-        Some(e) => matches!(e.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable),
-        None => cause.to_string() == UNKNOWN_HOST,
-    })
+    let is_unreachable =
+        |e: &io::Error| matches!(e.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable);
+    is_unknown_host(error) || chain(error).filter_map(|cause| cause.downcast_ref()).any(is_unreachable)
 }
 
 /// Whether a call was not sent, because there is no connection for it.

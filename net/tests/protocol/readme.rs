@@ -1,6 +1,8 @@
-//! The README contains the client's example unchanged.
+//! The README contains the client's example unchanged, and the example says what it waits for.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 #[test]
 fn readme_contains_the_example_unchanged() {
@@ -11,5 +13,22 @@ fn readme_contains_the_example_unchanged() {
     assert!(
         readme.contains(&format!("```rust\n{body}```")),
         "README.md does not show net/examples/client.rs"
+    );
+}
+
+/// It was silent for 30 s when no server ran. Without the built example, as after `cargo test --test protocol`, there is nothing to run.
+#[test]
+fn example_says_what_it_waits_for() {
+    let deps = std::env::current_exe().unwrap();
+    let example = deps.ancestors().nth(2).unwrap().join("examples/client");
+    let started = Command::new(example).arg("127.0.0.1:9").stderr(Stdio::piped()).spawn();
+    let Ok(mut child) = started else { return };
+    let mut said = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(
+        said.contains("not connected yet to any of 127.0.0.1:9") && said.contains("up to 30 s"),
+        "{said}"
     );
 }

@@ -9,7 +9,7 @@ use crate::connect::target;
 use chiplog::{ErrorKind, NodeId};
 use chiplog_net::client::{Bearer, ClientOptions, ClientTls};
 use chiplog_net::wire::address::check_host_port;
-use chiplog_net::wire::connect_error::TlsMismatch;
+use chiplog_net::wire::connect_error::{TlsMismatch, is_unknown_host};
 use chiplog_net::wire::proto::v1::admin_client::AdminClient;
 use chiplog_net::wire::proto::v1::{StatusRequest, StatusResponse};
 use chiplog_net::wire::status::without_replica;
@@ -34,6 +34,9 @@ pub(crate) const REPORT_AFTER: Duration = Duration::from_secs(1);
 /// The advice for a server that accepts no connection.
 const NO_SERVER: &str =
     "; check that a chiplog server runs there, and that this is its address for clients (listen.client)";
+
+/// The advice for a host whose name has no address.
+const NO_HOST: &str = "; check the name of the host, or give the server's IP address";
 
 /// Options for connecting to servers: TLS and token.
 #[derive(Args, Clone, Debug, Default)]
@@ -369,6 +372,7 @@ pub(crate) fn waits(server: &str, status: &StatusResponse) -> String {
 pub(crate) fn advice(status: &Status) -> &'static str {
     match tls_advice(status) {
         "" if is_refused(status) => NO_SERVER,
+        "" if is_unknown_host(status) => NO_HOST,
         advice => advice,
     }
 }

@@ -2,13 +2,14 @@
 //!
 //! Invariants:
 //! - Nothing is written into a backup.
+//! - No log is made within the directory of other logs.
 //! - No log is made among other files, unless --create says so. The files that a killed first start has left are no others.
 
 use crate::common::failure::{Failure, Result};
 use chiplog::ErrorKind;
 use chiplog::backup::ClusterBackup;
 use chiplog::internal::{is_own_file, is_segment_file};
-use std::path::Path;
+use std::path::{Path, PathBuf, absolute};
 
 /// The file that every log's directory contains.
 const IDENTITY_FILE: &str = "chiplog.id";
@@ -30,6 +31,12 @@ pub(crate) fn is_log(dir: &Path) -> bool {
 /// Whether there are files with a log's records, also without the file that makes them a log.
 pub(crate) fn has_segments(dir: &Path) -> bool {
     names(dir).any(|name| is_segment_file(&name))
+}
+
+/// The numbers of the segment files in a directory, in no order.
+pub(crate) fn segments(dir: &Path) -> Vec<u64> {
+    let segments = names(dir).filter(|name| is_segment_file(name));
+    segments.filter_map(|name| name.strip_suffix(".seg")?.parse().ok()).collect()
 }
 
 /// The names in a directory, as far as it can be read.
@@ -65,6 +72,38 @@ pub(crate) fn check_no_backup(dir: &Path) -> Result<()> {
     Err(Failure::usage(format!(
         "{shown} is a backup of {what}, in which nothing is written: `chiplog restore {shown} NEW-DIR` makes {make}"
     )))
+}
+
+/// Checks that a directory is not within the directory of a log, or of many named logs: a log there is one that nobody looks for.
+///
+/// # Errors
+/// `InvalidArgument`: it is.
+pub(crate) fn check_not_within(dir: &Path) -> Result<()> {
+    let Some(above) = enclosing(dir) else { return Ok(()) };
+    let what = format!(
+        "{} is within {}, another log's directory, in which no log is made: give a directory outside of it; {}",
+        dir.display(),
+        above.display(),
+        named_log_advice(dir)
+    );
+    Err(Failure::usage(what))
+}
+
+/// How to write a named log of a server that is looked for in a directory.
+pub(crate) fn named_log_advice(dir: &Path) -> String {
+    let is_plain =
+        |name: &&str| name.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-'));
+    let name = dir.file_name().and_then(|name| name.to_str()).filter(is_plain);
+    format!("a named log of a server is HOST:PORT/NAME, such as 127.0.0.1:7411/{}", name.unwrap_or("orders"))
+}
+
+/// The directory of a log, or of many named logs, above a directory.
+pub(crate) fn enclosing(dir: &Path) -> Option<PathBuf> {
+    let whole = absolute(dir).ok()?;
+    let there = |(missing, path): (usize, &Path)| Some((missing, path.canonicalize().ok()?));
+    let (missing, there) = whole.ancestors().enumerate().find_map(there)?;
+    let has_logs = |dir: &&Path| is_log(dir) || (is_log(&dir.join("system")) && is_log(&dir.join("group-1")));
+    there.ancestors().skip(usize::from(missing == 0)).find(has_logs).map(Path::to_owned)
 }
 
 /// Checks that a directory has no files of something else. `is_own` tells further names that may be there.

@@ -191,8 +191,12 @@ fn full(number: u32, answers: &Answers<'_>) -> Option<(GroupState, String)> {
     let advice = match number {
         SYSTEM => {
             "so that no named log can be created or deleted; if its disk is full, free space on its disk"
+                .to_owned()
         }
-        _ => "`chiplog discard` makes room",
+        _ => format!(
+            "`chiplog discard HOST:PORT/NAME` of its logs makes room (`chiplog logs list` shows them, with GROUP {number}), and \
+             `chiplog options HOST:PORT/_group-{number}` has its limits"
+        ),
     };
     let what = format!("node {node}, which leads it, refuses appends: {}; {advice}", group.full);
     Some((GroupState::Full, what))

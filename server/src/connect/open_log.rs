@@ -4,7 +4,7 @@ use crate::common::failure::{Failure, LOCKED_ADVICE, Result};
 use crate::common::format::{parse_bytes, parse_time};
 use crate::common::locks;
 use crate::common::locks::Holder;
-use crate::connect::directory::{check_no_backup, is_log};
+use crate::connect::directory::{check_no_backup, enclosing, is_log, named_log_advice};
 use chiplog::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use chiplog::{Codec, ErrorKind, Log, LogOption, Options, ReadOnlyLog, Timestamp};
 use clap::{Args, ValueEnum};
@@ -136,25 +136,33 @@ pub(crate) fn open_with(dir: &Path, options: Options) -> Result<Log> {
             let advice = "`chiplog discard --segment-bytes SIZE` makes room if the disk has SIZE free";
             Failure::new(ErrorKind::Full, format!("{error}; {advice}"))
         }
-        _ => missing(&error).unwrap_or_else(|| refused(dir, error)),
+        _ => missing(dir, &error).unwrap_or_else(|| refused(dir, error)),
     })
 }
 
 /// Opens a log read-only.
 pub(crate) fn view(dir: &Path) -> Result<ReadOnlyLog> {
-    ReadOnlyLog::open(dir).map_err(unreadable)
+    ReadOnlyLog::open(dir).map_err(|error| unreadable(dir, error))
 }
 
 /// Explains why the files of a log could not be read.
-pub(crate) fn unreadable(error: chiplog::Error) -> Failure {
-    missing(&error).unwrap_or_else(|| error.into())
+pub(crate) fn unreadable(dir: &Path, error: chiplog::Error) -> Failure {
+    missing(dir, &error).unwrap_or_else(|| error.into())
 }
 
 /// If there is no log: says so, and what to do.
-fn missing(error: &chiplog::Error) -> Option<Failure> {
-    let advice = "give a log's directory or a server's HOST:PORT, or make a log there with `chiplog append`";
-    (error.kind() == ErrorKind::NotFound)
-        .then(|| Failure::new(ErrorKind::NotFound, format!("{error}; {advice}")))
+fn missing(dir: &Path, error: &chiplog::Error) -> Option<Failure> {
+    if error.kind() != ErrorKind::NotFound {
+        return None;
+    }
+    let advice = match enclosing(dir) {
+        Some(above) => {
+            format!("it is within {}, another log's directory; {}", above.display(), named_log_advice(dir))
+        }
+        None => "give a log's directory or a server's HOST:PORT, or make a log there with `chiplog append`"
+            .to_owned(),
+    };
+    Some(Failure::new(ErrorKind::NotFound, format!("{error}; {advice}")))
 }
 
 /// Explains why a log could not be opened.

@@ -199,6 +199,12 @@ impl FromStr for Servers {
 
     fn from_str(text: &str) -> Result<Self, String> {
         check_no_url(text)?;
+        if text.starts_with(['/', '.']) {
+            return Err(format!(
+                "{text:?} is a path, and servers are wanted: give HOST:PORT, such as 127.0.0.1:7411; `chiplog info {text}` shows a log in \
+                 a directory"
+            ));
+        }
         let (list, log) = match text.split_once('/') {
             Some((list, log)) => (list, Some(log)),
             None => (text, None),

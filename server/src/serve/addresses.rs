@@ -22,7 +22,9 @@ pub(super) fn bind(key: &str, place: &str) -> Result<(TcpListener, SocketAddr)> 
             ErrorKind::Locked => {
                 "; another process listens there: stop it, or choose another address for this option"
             }
-            _ => "",
+            _ => {
+                "; give an address of this machine, such as 127.0.0.1:7411, or a name that it resolves to one"
+            }
         };
         Failure::new(kind, format!("cannot listen at {key} {place}: {e}{advice}"))
     };

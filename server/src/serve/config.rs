@@ -20,11 +20,14 @@ use chiplog_net::peer::GROUPS_MAX;
 use chiplog_net::served::log_slot::DEFAULT_LOG;
 use chiplog_net::wire::address::{Address, check_host_port};
 use serde::{Deserialize, Serialize};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fs, io};
 use toml::{Table, Value};
+
+/// The advice for a configuration file that is missing.
+const NO_FILE: &str = "check the path that --config or CHIPLOG_CONFIG gives; `chiplog config show --node 1 > FILE`, without both, makes a file to begin with";
 
 /// A server's configuration, in the form of its file.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -257,8 +260,13 @@ impl Config {
     pub(crate) fn load(file: Option<&Path>, over: &[Over]) -> Result<Self> {
         let mut table = Table::new();
         if let Some(file) = file {
-            let text =
-                fs::read_to_string(file).map_err(|e| Failure::option_file("configuration", file, &e))?;
+            let text = fs::read_to_string(file).map_err(|e| {
+                let failure = Failure::option_file("configuration", file, &e);
+                match e.kind() {
+                    io::ErrorKind::NotFound => failure.with_words(NO_FILE),
+                    _ => failure,
+                }
+            })?;
             // Parse the file first, because these errors name line and column.
             let wrong = |e: toml::de::Error| Failure::usage(format!("{}: {}", file.display(), words(&e)));
             toml::from_str::<Self>(&text).map_err(wrong)?;

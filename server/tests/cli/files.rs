@@ -338,6 +338,30 @@ fn full_log_reports_what_was_appended_and_accepts_more_after_a_discard() {
     assert_eq!(place.run("read", &[]).ok().text(), "fits again\n");
 }
 
+/// It showed neither, and an append was refused.
+#[test]
+fn info_shows_the_capacity_and_whether_the_log_is_full() {
+    let place = Place::with(3);
+    let shown = |place: &Place| {
+        let info = place.run("info", &["--json"]).ok().json();
+        (info["bytes_capacity"].clone(), info["full"].clone(), place.run("info", &[]).ok().text().to_owned())
+    };
+    let (capacity, full, words) = shown(&place);
+    assert_eq!((capacity, full), (Value::Null, Value::Null));
+    assert!(!words.contains("room"), "{words}");
+    place.run("options", &["--set", "capacity_bytes=128KiB"]).ok();
+    let (capacity, full, words) = shown(&place);
+    assert_eq!((capacity, full), (131_072.into(), false.into()));
+    assert!(words.contains(" of 128.0 KiB (") && words.contains("larger appends are refused"), "{words}");
+    let refused = run_with(&["append", &place.log(), "--batch", "1"], &numbered(1, 2000)).fails(5);
+    assert!(refused.err.contains("the log is full"), "{}", refused.err);
+    let (_, full, words) = shown(&place);
+    assert_eq!(full, true);
+    assert!(words.contains("the log is full; `chiplog discard` makes room"), "{words}");
+    place.run("options", &["--set", "capacity_bytes=none"]).ok();
+    assert_eq!(shown(&place).0, Value::Null);
+}
+
 #[test]
 fn info_shows_positions_and_sizes() {
     let place = Place::with(30);
@@ -356,6 +380,7 @@ fn info_shows_positions_and_sizes() {
             "durable",
             "bytes_used",
             "bytes_capacity",
+            "full",
             "segments",
             "sessions",
             "last_timestamp",

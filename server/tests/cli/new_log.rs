@@ -1,13 +1,19 @@
 //! Directories in which no log is made: backups, and those with other files.
 
 use crate::harness::{Place, Ran, numbered, run, run_with};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The names in a directory.
 fn names(dir: &Path) -> BTreeSet<String> {
     fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// The files in a directory, with their bytes.
+fn bytes(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
+    files.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
 }
 
 /// Tries to make a server's replica and a cluster in `dir`. Both end, and write nothing.
@@ -39,11 +45,17 @@ fn backup_gets_no_log() {
             format!("{dir} is a backup of {what}, in which nothing is written: `chiplog restore {dir} ");
         let path = backup.to_str().unwrap();
         let mut all = serve_and_dev(backup).to_vec();
-        let before = names(backup);
+        let before = bytes(backup);
+        // It went on with the backup as its copy, and added to it.
+        for more in [&[][..], &["--start-over"], &["--segments"]] {
+            let ran = run(&[&["follow", path, "127.0.0.1:9"], more].concat()).fails(2);
+            assert!(ran.err.contains("NEW-DIR --as-copy`"), "{}", ran.err);
+            all.push(ran);
+        }
         all.push(run_with(&["append", path], b"x\n").fails(2));
         all.push(run_with(&["append", path, "--create"], b"x\n").fails(2));
         all.push(run(&["discard", path, "5"]).fails(2));
-        assert_eq!(names(backup), before);
+        assert_eq!(bytes(backup), before);
         for ran in all {
             assert!(ran.err.contains(&told), "{}", ran.err);
         }
@@ -116,4 +128,56 @@ fn log_that_was_not_finished_is_made() {
     fs::write(dir.join("chiplog.id"), "").unwrap();
     run_with(&["append", &place.log(), "--segment-bytes", "64KiB"], b"x\n").ok();
     assert_eq!(place.run("read", &[]).ok().text(), "x\n");
+}
+
+/// The log was a replica for good once a path was mistyped, and its program could no longer open it.
+#[test]
+fn server_makes_a_log_of_a_program_a_replica_only_if_told_to() {
+    let place = Place::with(2000);
+    let path = place.log();
+    let before = bytes(Path::new(&path));
+    let places = ["--listen-client", "127.0.0.1:0", "--listen-peer", "127.0.0.1:0", "--listen-http", ""];
+    let serve = [&["serve", "--node", "1", "--data", &path][..], &places].concat();
+    let other = ["--join", "0123456789abcdef0123456789abcdef"];
+    for more in [&[][..], &other] {
+        let ran = run(&[&serve[..], more].concat()).fails(2);
+        for words in ["on its own", "for good", "Nothing was changed", "--init", path.as_str()] {
+            assert!(ran.err.contains(words), "{words}: {}", ran.err);
+        }
+        assert_eq!(bytes(Path::new(&path)), before);
+    }
+    run_with(&["append", &path], b"x\n").ok();
+}
+
+/// An error advised to append to `./1/orders` for the named log `orders`, and that made a log in the server's directory.
+#[test]
+fn no_log_is_made_within_the_directory_of_another_one() {
+    let place = Place::with(3);
+    let inside = format!("{}/orders", place.log());
+    let below = format!("{inside}/deep");
+    let saved = place.dir.path().join("saved").display().to_string();
+    run(&["backup", &place.log(), &saved]).ok();
+    let before = names(Path::new(&place.log()));
+    let commands: [&[&str]; 5] = [
+        &["append", &inside],
+        &["append", &inside, "--create"],
+        &["append", &below],
+        &["restore", &saved, &inside],
+        &["follow", &inside, "127.0.0.1:9"],
+    ];
+    for command in commands {
+        let ran = run_with(command, b"x\n").fails(2);
+        let name = if command.contains(&below.as_str()) { "deep" } else { "orders" };
+        for words in ["another log's directory", "HOST:PORT/NAME", &format!("127.0.0.1:7411/{name}")] {
+            assert!(ran.err.contains(words), "{command:?}: {words}: {}", ran.err);
+        }
+    }
+    for command in ["info", "read", "verify"] {
+        let ran = run(&[command, &inside]).fails(4);
+        assert!(ran.err.contains("127.0.0.1:7411/orders"), "{}", ran.err);
+        assert!(!ran.err.contains("chiplog append"), "{}", ran.err);
+    }
+    assert_eq!(names(Path::new(&place.log())), before);
+    // Beside it, a path through it is none within it.
+    run_with(&["append", &format!("{}/../other", place.log())], b"x\n").ok();
 }

@@ -86,3 +86,28 @@ fn servers_in_the_environment_may_name_a_log() {
     let refused = with_servers(&["logs", "create", "users"], nowhere).fails(2);
     assert!(refused.err.contains("come after the servers"), "{}", refused.err);
 }
+
+/// The errors did not say what to do.
+#[test]
+fn errors_of_paths_and_hosts_say_what_to_give() {
+    let dir = tempfile::tempdir().unwrap();
+    for path in ["./log", dir.path().to_str().unwrap()] {
+        let refused = run(&["status", path]).fails(2);
+        for words in ["is a path", "give HOST:PORT", &format!("`chiplog info {path}`")] {
+            assert!(refused.err.contains(words), "{words}: {}", refused.err);
+        }
+    }
+    let file = dir.path().join("missing.toml").display().to_string();
+    for args in [&["serve", "--config", &file][..], &["config", "check", &file]] {
+        let refused = run(args).fails(2);
+        for words in [&*file, "--config or CHIPLOG_CONFIG", "`chiplog config show"] {
+            assert!(refused.err.contains(words), "{words}: {}", refused.err);
+        }
+    }
+    let silent = run(&["status", "no-such-host.invalid:7411"]).fails(5);
+    assert!(silent.text().contains("check the name of the host"), "{}", silent.text());
+    let data = dir.path().join("data").display().to_string();
+    let serve = ["serve", "--node", "1", "--data", &data, "--listen-client", "no-such-host.invalid:7411"];
+    let refused = run(&serve).fails(1);
+    assert!(refused.err.contains("give an address of this machine"), "{}", refused.err);
+}

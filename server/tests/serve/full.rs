@@ -179,6 +179,27 @@ fn group_with_a_full_disk_is_full() {
     drop(disk);
 }
 
+/// Every error spoke of "the log", also if its group had no room, and nothing said which group that was.
+#[test]
+fn group_without_room_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    server.start(&["--init", "--set", "groups=1"]);
+    run(&["logs", "create", &server.client, "orders"]).ok();
+    let orders = format!("{}/orders", server.client);
+    run(&["options", &format!("{}/_group-1", server.client), "--set", "capacity_bytes=2MiB"]).ok();
+    let ran = fed(&["append", &orders, "--batch", "10"], &("x".repeat(10_000) + "\n").repeat(300));
+    assert!(ran.code == 5 && ran.err.contains("_group-1: the log is full"), "{} {}", ran.code, ran.err);
+    let shown = run(&["status", &orders, "--json"]).json();
+    let why = shown["replicas"][0]["why"].as_str().unwrap();
+    assert!(why.contains("_group-1: the log is full"), "{shown}");
+    let shown = run(&["status", &server.client, "--json"]).json();
+    let why = shown["groups"][1]["why"].as_str().unwrap();
+    for words in ["the log is full", "HOST:PORT/NAME", "GROUP 1", "HOST:PORT/_group-1"] {
+        assert!(why.contains(words), "{words}: {shown}");
+    }
+}
+
 /// No named log could be created any more, and `status` said ok.
 #[test]
 fn system_log_with_a_full_disk_is_full() {

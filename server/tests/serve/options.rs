@@ -172,6 +172,8 @@ fn options_of_a_named_log_are_its_own() {
     ] {
         let refused = run(&["options", at, "--set", option]);
         assert!(refused.code == 2 && refused.err.contains(hint), "{}", refused.err);
+        // As the command takes them. The library calls it session_idle_max.
+        assert!(refused.err.contains("session_idle_max_seconds"), "{}", refused.err);
     }
     set_of(&group, &["--set", "sessions_max=5"]);
     // The second append waits until the first one is paid for.

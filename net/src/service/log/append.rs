@@ -296,6 +296,7 @@ impl AppendStream {
         let (log, kind) = (self.logs.get(number), error.kind());
         self.host.refused(log, error);
         let mut refused = refusal(error, in_doubt);
+        refused.message = self.host.words(log, error);
         if kind == ErrorKind::NotLeader {
             refused.leader = another_leader(log).unwrap_or_default();
         }

@@ -210,6 +210,9 @@ impl Call<'_> {
                 let what = format!("log {name:?}: {error}; nothing was appended to any of the logs");
                 status_of(log, &with_message(error, what))
             }
+            None if error.kind() == ErrorKind::Full => {
+                status_of(first, &with_message(error, self.host.words(first, error)))
+            }
             None => status_of(first, error),
         }
     }

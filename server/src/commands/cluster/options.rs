@@ -143,6 +143,42 @@ fn setting(text: &str) -> Result<(LogOption, u64), String> {
     Ok((option, value))
 }
 
+/// Checks that a log can have the options that are to be set for it. The servers check it, too, and know the options by other names.
+///
+/// # Errors
+/// `InvalidArgument`: it is a named log, and an option is of its group alone, or the reverse.
+fn check_own(servers: &Servers, changes: &[(LogOption, Option<u64>)]) -> Result<()> {
+    const NOT_OF_GROUPS: [LogOption; 3] =
+        [LogOption::RetentionBytes, LogOption::RetentionAge, LogOption::AppendBytesPerSecond];
+    let is_group = servers.log.starts_with(GROUP);
+    if !servers.is_named() || (servers.log.starts_with('_') && !is_group) {
+        return Ok(());
+    }
+    let is_own = |option: &LogOption| match is_group {
+        true => !NOT_OF_GROUPS.contains(option),
+        false => LogOption::OF_NAMED_LOGS.contains(option),
+    };
+    let Some((option, _)) = changes.iter().find(|(option, value)| value.is_some() && !is_own(option)) else {
+        return Ok(());
+    };
+    let name = key_of(*option).0;
+    let own = LogOption::ALL.into_iter().filter(is_own).map(|option| key_of(option).0);
+    let own = own.collect::<Vec<_>>().join(", ");
+    let at = servers.addresses.join(",");
+    Err(Failure::usage(match is_group {
+        true => format!(
+            "{name} is not an option of {servers}, a whole group: its options are {own}; set it for each named log, {at}/NAME"
+        ),
+        false => format!(
+            "{name} is not an option of {servers}, one of many named logs: its options are {own}; set it for the log's group, \
+             {at}/{GROUP}N with the number that `chiplog logs list {at}` shows"
+        ),
+    }))
+}
+
+/// Begins the name of a group of named logs.
+const GROUP: &str = "_group-";
+
 /// A value in the units of a server's file.
 fn shown(option: LogOption, value: u64) -> Value {
     let unit = key_of(option).1;
@@ -416,6 +452,9 @@ pub(crate) fn run(args: &Options, ui: &Ui) -> Result<Exit> {
         }
     }
     check_bounds(&changes)?;
+    if let Target::Servers(servers) = &args.target {
+        check_own(servers, &changes)?;
+    }
     let options = match &args.target {
         Target::Directory(dir) => local(args, dir, &changes, ui)?,
         Target::Servers(servers) => remote(args, servers, &changes, ui)?,

@@ -10,7 +10,7 @@ use crate::connect::cluster::Connect;
 use crate::connect::open_log;
 use crate::connect::remote::Remote;
 use crate::connect::target::{Servers, Target};
-use chiplog::{ReadOnlyLog, Start};
+use chiplog::{LogOption, ReadOnlyLog, Start};
 use chiplog_net::client::ReaderOptions;
 use clap::Args;
 use serde::Serialize;
@@ -28,7 +28,10 @@ Examples:
 JSON fields:
   log_id, first, last (an empty log has last = first - 1), records, durable, bytes_used
   directory       null for servers
-  bytes_capacity  null: unknown here, because it is an option of the writer
+  bytes_capacity  the most bytes that the log may hold; null: no capacity_bytes is set in the log
+                  (`chiplog options`), and the writer of a directory can have one of its own
+  full            whether appends are refused because it holds that much; null: no bytes_capacity,
+                  or servers (`chiplog status` has it)
   segments        files with records; `chiplog verify` counts prepared ones too; null for servers
   sessions        null for servers
   last_timestamp  ms since 1970, of the newest block; null: none
@@ -90,6 +93,7 @@ struct Shown {
     durable: u64,
     bytes_used: u64,
     bytes_capacity: Option<u64>,
+    full: Option<bool>,
     segments: Option<u64>,
     sessions: Option<u32>,
     last_timestamp: Option<u64>,
@@ -156,6 +160,10 @@ impl Shown {
         let segments = self.segments.map(|n| format!(" in {}", format::many(n, "segment", "segments")));
         let (room, segments) = (room.unwrap_or_default(), segments.unwrap_or_default());
         line("used", format!("{}{room}{segments}", format::bytes(self.bytes_used)));
+        if let (Some(full), Some(capacity)) = (self.full, self.bytes_capacity) {
+            let left = capacity.saturating_sub(self.bytes_used + KEPT_BYTES);
+            line("room", room_words(full, left));
+        }
         if let Some(WholeObjects { objects, bytes }) = self.whole_objects.filter(|kept| kept.objects > 0) {
             let (many, bytes) = (format::many(objects, "object", "objects"), format::bytes(bytes));
             line("kept whole", format!("{many} of an object store, {bytes}"));
@@ -222,6 +230,23 @@ fn is_whole_object(name: &str) -> bool {
     parts.is_some_and(|(number, log)| number.len() == 20 && log.len() == 32)
 }
 
+/// The bytes of its capacity that the log keeps for itself.
+const KEPT_BYTES: u64 = 1024;
+
+/// Says how much room a log with a capacity has.
+fn room_words(full: bool, left: u64) -> String {
+    if full {
+        return "none: the log is full; `chiplog discard` makes room, `chiplog options --set capacity_bytes=SIZE` allows more".into();
+    }
+    format!("{}: larger appends are refused, as the log would be full", format::bytes(left))
+}
+
+/// The capacity that is set in a log. A copy has its own.
+fn capacity_in(log: &ReadOnlyLog) -> Option<u64> {
+    let set = log.log_options().get(LogOption::CapacityBytes)?;
+    (set < u64::MAX && !log.status().follows).then_some(set)
+}
+
 /// The error of `--stale` with a directory.
 pub(crate) const STALE_DIRECTORY: &str = "--stale works only with servers: a directory is read as it is";
 
@@ -253,6 +278,7 @@ fn local(dir: &Path) -> Result<Shown> {
     let status = read_only.status();
     let newest = (status.last_timestamp.get() > 0).then_some(status.last_timestamp);
     let (bytes_on_disk, whole_objects) = on_disk(dir)?;
+    let bytes_capacity = capacity_in(&read_only);
     Ok(Shown {
         directory: Some(dir.to_path_buf()),
         log_id: format!("{:032x}", status.log_id.get()),
@@ -261,7 +287,8 @@ fn local(dir: &Path) -> Result<Shown> {
         records: status.last_index.next().get().saturating_sub(status.first_index.get()),
         durable: status.durable_index.get(),
         bytes_used: status.bytes_used,
-        bytes_capacity: status.bytes_capacity,
+        bytes_capacity,
+        full: bytes_capacity.map(|capacity| status.bytes_used + KEPT_BYTES >= capacity),
         segments: Some(status.segments),
         sessions: Some(status.sessions),
         last_timestamp: newest.map(chiplog::Timestamp::get),
@@ -308,6 +335,7 @@ fn remote(servers: &Servers, connect: &Connect, stale: bool, ui: &Ui) -> Result<
         durable: info.last.get(),
         bytes_used: info.bytes_used,
         bytes_capacity: info.bytes_capacity,
+        full: None,
         segments: None,
         sessions: None,
         last_timestamp: newest.map(chiplog::Timestamp::get),

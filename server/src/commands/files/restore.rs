@@ -11,6 +11,7 @@ use crate::common::failure::{Failure, Result};
 use crate::common::format;
 use crate::common::number::whole_number;
 use crate::common::output::Ui;
+use crate::connect::directory::check_not_within;
 use crate::connect::open_log;
 use crate::connect::target;
 use chiplog::backup::{Backup, BackupInfo, ClusterBackup, RestoreOptions, RestoreTo, Restored};
@@ -199,6 +200,7 @@ pub(crate) fn run(args: &Restore, ui: &Ui) -> Result<Exit> {
 }
 
 fn restore(backup: &Backup, dir: &Path, args: &Restore, started: Instant, ui: &Ui) -> Result<()> {
+    check_not_within(dir)?;
     let mut options = RestoreOptions::default();
     options.to = match (args.to_index, args.to_time) {
         (Some(index), _) => RestoreTo::Index(Index(index)),

@@ -12,6 +12,7 @@ use crate::common::number::whole_number;
 use crate::common::output::Ui;
 use crate::common::signals;
 use crate::connect::cluster::Connect;
+use crate::connect::directory::{check_no_backup, check_not_within, is_log};
 use crate::connect::open_log;
 use crate::connect::remote;
 use crate::connect::target;
@@ -275,6 +276,15 @@ impl Follow {
 }
 
 pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
+    check_no_backup(&args.dir).map_err(|failure| {
+        let dir = args.dir.display();
+        failure.with_words(&format!(
+            "`chiplog restore {dir} NEW-DIR --as-copy` makes a copy, with which this command goes on"
+        ))
+    })?;
+    if !is_log(&args.dir) {
+        check_not_within(&args.dir)?;
+    }
     let servers = args.servers()?;
     let options = args.options(&servers.log)?;
     let open: Arc<OnceLock<Follower>> = Arc::default();

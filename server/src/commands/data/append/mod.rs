@@ -224,6 +224,9 @@ pub(crate) fn run(args: &Append, ui: &Ui) -> Result<Exit> {
                 args.target.check_new()?;
             }
             let is_new = !directory::is_log(dir);
+            if is_new {
+                directory::check_not_within(dir)?;
+            }
             let opened = open_log::open(dir, options)?;
             if is_new {
                 ui.say(&format!("made a new log in the directory {}", dir.display()));

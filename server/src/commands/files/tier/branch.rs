@@ -9,6 +9,7 @@ use crate::common::exit::Exit;
 use crate::common::failure::Result;
 use crate::common::format;
 use crate::common::output::Ui;
+use crate::connect::directory::check_not_within;
 use chiplog::backup::{Branch, BranchOptions, ClusterLogs, RestoreTo};
 use chiplog::vault::Vault;
 use chiplog::{Index, LogId};
@@ -28,6 +29,7 @@ struct Shown {
 
 pub(super) fn run(vault: &dyn Vault, dir: &Path, wanted: &Wanted<'_>, ui: &Ui) -> Result<Exit> {
     let started = Instant::now();
+    check_not_within(dir)?;
     let log = only_log(vault, wanted.log, ui)?.log;
     if !wanted.only_log {
         let of_fetch = fetch::Wanted {

@@ -383,8 +383,10 @@ fn named(dir: &Path) -> Result<Vec<String>> {
 /// Reads all files of one log. Its faults are printed, each after `name`.
 fn one(dir: &Path, name: Option<&str>, ui: &Ui) -> Result<Verified> {
     // The path of a listed directory is not mistyped.
-    let unreadable: fn(chiplog::Error) -> Failure =
-        if name.is_some() { Failure::from } else { open_log::unreadable };
+    let unreadable = |error| match name.is_some() {
+        true => Failure::from(error),
+        false => open_log::unreadable(dir, error),
+    };
     let inspector = Inspector::open(dir).map_err(unreadable)?;
     let bar = ui.progress(Some(inspector.bytes().map_err(unreadable)?), "verifying");
     let place = name.map_or(String::new(), |name| format!("{name}: "));
