@@ -321,6 +321,22 @@ fn dev_names_the_ports_of_a_kept_cluster() {
     assert_eq!(stop(waiting), Some(0));
 }
 
+/// Without `--init` it is refused: `server/tests/cli/new_log.rs`.
+#[test]
+fn log_of_a_program_becomes_a_replica_by_init() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    let data = server.data.to_str().unwrap().to_owned();
+    fed(&["append", &data], "one\ntwo\n").ok();
+    server.start(&["--init"]);
+    fed(&["append", &server.client], "three\n").ok();
+    assert_eq!(server.stop(), Some(0));
+    server.start(&[]); // as a service goes on
+    assert_eq!(run(&["read", &server.client]).ok().out, "one\ntwo\nthree\n");
+    let refused = fed(&["append", &data], "four\n");
+    assert_ne!(refused.code, 0, "{}", refused.out);
+}
+
 #[test]
 fn missing_server_is_reported() {
     let dir = tempfile::tempdir().unwrap();
