@@ -126,6 +126,11 @@ fn copy_becomes_a_voter() {
     make_replica(&place, id, 4, 400).unwrap();
     assert_eq!(FollowerLog::log_at(&place).unwrap(), None);
     assert_eq!(Log::open(&place, files()).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    // Nor is it one of the members, or the first of a cluster.
+    for (node, bootstrap) in [(1, Bootstrap::Existing), (2, Bootstrap::Join(id)), (4, Bootstrap::Init)] {
+        let refused = Log::open(&place, options(node, bootstrap, &network)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+    }
     for _ in 0..2 {
         let waiting = Log::open(&place, options(4, Bootstrap::Existing, &network)).unwrap();
         std::thread::sleep(4 * ELECTION_TIMEOUT);
@@ -159,6 +164,37 @@ fn copy_becomes_a_voter() {
         assert!(begun.elapsed() < PATIENCE, "{:?}", logs[2].status());
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// The copy is of a time when the log was on its own. Entries of an earlier term than the one in which it hears of them are in order.
+#[test]
+fn copy_of_a_log_on_its_own_becomes_a_replica() {
+    let (dir, network) = (tempfile::tempdir().unwrap(), MemoryNetwork::new());
+    let (own, place) = (dir.path().join("1"), dir.path().join("4"));
+    let log = Log::open(&own, files()).unwrap();
+    append(&log, 100);
+    let id = log.log_id();
+    copy(&log, FollowFrom::First, &place);
+    log.close().unwrap();
+    for _ in 0..3 {
+        let log = Log::open(&own, options(1, Bootstrap::Existing, &network)).unwrap();
+        append(&log, 1);
+        log.close().unwrap();
+    }
+    let logs = [Log::open(&own, options(1, Bootstrap::Existing, &network)).unwrap()];
+    make_replica(&place, id, 4, 1).unwrap();
+    let open = || Log::open(&place, options(4, Bootstrap::Existing, &network)).unwrap();
+    let fourth = open();
+    let (directory, address) = (fourth.directory_id(), "memory:4".to_owned());
+    let learner = Change::AddLearner { node: NodeId(4), directory, address };
+    leader(&logs).change_members(&[learner], PATIENCE).unwrap();
+    fourth.wait_for(Index(103), PATIENCE).unwrap();
+    fourth.close().unwrap();
+    let fourth = open();
+    leader(&logs).change_members(&[Change::Promote(NodeId(4))], PATIENCE).unwrap();
+    append(leader(&logs), 1);
+    fourth.wait_for(Index(104), PATIENCE).unwrap();
+    assert_records(&fourth, 1, 104);
 }
 
 /// A copy that lacks what the log has, or is of something else, stays a copy.

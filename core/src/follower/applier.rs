@@ -244,8 +244,8 @@ impl Applier {
         Ok(Ok(refused))
     }
 
-    /// Ends the log as its writer would, by a block that opens a term, `terms` terms after its last entry's, or the newest one that its
-    /// files name, and that says that all entries are committed. For a log that is to continue without being fed.
+    /// Ends the log as its writer would, by a block that opens a term, `terms` terms after its last entry's, or the one that a later block
+    /// names, and that says that all entries are committed. For a log that is to continue without being fed.
     pub(crate) fn conclude(&mut self, terms: u64) -> Result<Result<()>> {
         let room = self.writer.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, &mut self.sequencer);
         if let Err(refusal) = room {

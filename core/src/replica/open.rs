@@ -624,11 +624,26 @@ fn check_place(
             "the directory is a replica of a cluster: open it with cluster options in a program, or with `chiplog serve`".to_owned(),
         );
     }
+    let owner = membership.members().find(|m| m.directory == identity.directory);
     if identity.joins {
-        // Its members are those of the log of which it was a copy.
-        return match options.cluster {
-            Some(_) => Ok(()),
-            None => refuse("the directory is to join a cluster: open it with `chiplog serve`".to_owned()),
+        // Its members are those of the log of which it was a copy. It is not one of them under another directory.
+        let is_other = |m: &Member| m.directory != identity.directory;
+        return match (&options.cluster, owner) {
+            (None, _) => {
+                refuse("the directory is to join a cluster: open it with `chiplog serve`".to_owned())
+            }
+            (Some(_), _) if cluster.bootstrap == Bootstrap::Init => refuse(
+                "the directory is to join a cluster: leave out --init, and have its leader add this server"
+                    .to_owned(),
+            ),
+            (_, Some(owner)) if owner.node != cluster.node => {
+                refuse(format!("the directory belongs to node {}, not to node {}", owner.node, cluster.node))
+            }
+            _ if membership.get(cluster.node).is_some_and(is_other) => refuse(format!(
+                "the directory was made to join a cluster, of which node {} is a member already: give the server a number that was never used",
+                cluster.node
+            )),
+            _ => Ok(()),
         };
     }
     if *membership == Membership::alone() && cluster.node != ALONE {
@@ -645,7 +660,6 @@ fn check_place(
              options only"
         );
     }
-    let owner = membership.members().find(|m| m.directory == identity.directory);
     match owner {
         Some(owner) if owner.node != cluster.node => {
             refuse(format!("the directory belongs to node {}, not to node {}", owner.node, cluster.node))

@@ -1,14 +1,14 @@
 //! Discards, retention and quotas of logs whose records are in objects.
 
 use super::support::{
-    LOGS, SEGMENT, all, append, append_slowly, eventually, group, log_of, objects, open, options, read_all,
-    record, until_files_go,
+    LOGS, all, append, append_slowly, eventually, group, log_of, objects, open, options, read_all, record,
+    until_files_go,
 };
 use chiplog::vault::{HookedVault, MemoryVault, Vault};
 use chiplog::{Clock, Error, ErrorKind, Index, Log, LogOption, Logs, Timestamp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Objects go once each of their logs has discarded its records, or is dropped, and not before. The other records are read as before.
 #[test]
@@ -188,4 +188,47 @@ fn retention_of_a_log_in_files_does_not_wait_for_the_object_store() {
     assert!(is_left(2, &long) > 350_000, "{} bytes are left", is_left(2, &long));
     read_all(3, &short, short.first_index().get());
     read_all(2, &long, long.first_index().get());
+}
+
+/// The object store is slower than segments become full: the search among objects goes on beside the rounds that begin meanwhile.
+#[test]
+fn retention_in_objects_ends_while_segments_become_full() {
+    let (dir, below) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let vault = Arc::new(HookedVault::new(below.clone()));
+    let opened = || {
+        let options = options(&below).vault(vault.clone() as Arc<dyn Vault>).object_scrub(None);
+        open(dir.path(), options)
+    };
+    let logs = opened();
+    append(&logs, &all(), 900);
+    eventually("objects are stored", || group(&logs).metrics().stored_bytes > 3_000_000);
+    until_files_go(&logs, dir.path());
+    logs.close().unwrap();
+    drop(logs);
+    let logs = opened();
+    let log = log_of(&logs, 2);
+    let (fetches, segments) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (counted, sealed) = (fetches.clone(), segments.clone());
+    vault.set(move |call, _| {
+        if call.starts_with("get") {
+            counted.fetch_add(1, Ordering::SeqCst);
+            let (before, begun) = (sealed.load(Ordering::SeqCst), Instant::now());
+            while sealed.load(Ordering::SeqCst) < before + 2 && begun.elapsed() < Duration::from_secs(5) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(())
+    });
+    let bytes: usize = (1..=log.last_index().get()).map(|n| record(2, n).len()).sum();
+    let limit = bytes as u64 - 100_000;
+    log.set_log_options(&[(LogOption::RetentionBytes, Some(limit))], Duration::from_secs(10)).unwrap();
+    eventually("retention discards in objects", || {
+        append(&logs, &[5], 400); // a segment
+        segments.fetch_add(1, Ordering::SeqCst);
+        log.first_index() > Index(1)
+    });
+    assert!(fetches.load(Ordering::SeqCst) > 0, "its end was known without objects");
+    vault.set(|_, _| Ok(()));
+    assert_eq!(log_of(&logs, 3).first_index(), Index(1));
+    read_all(2, &log, log.first_index().get());
 }

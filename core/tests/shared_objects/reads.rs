@@ -1,4 +1,4 @@
-//! What is read of objects, and by which replicas.
+//! Reads of records that are in objects, by the replicas of a group and its copies.
 
 use super::support::{
     SEGMENT, all, append, append_slowly, eventually, files, group, log_of, objects, open, options, read_all,

@@ -68,9 +68,9 @@ impl LogOpener {
                 Ok(log)
             }
             Founding::Join { log, first } => {
-                self.take_copy(log, first)?;
                 // The cluster may have named logs, of which this server never hears.
                 self.groups.mark_joined()?;
+                self.take_copy(log, first)?;
                 self.open(Bootstrap::Join(log))
             }
         }
@@ -93,7 +93,7 @@ impl LogOpener {
         }
         if first == Index(0) {
             return refused(
-                "a follower's copy: leave out --join, and let `chiplog member add` make a replica of it",
+                "a follower's copy, and it is not known where its log begins: leave out --join, and let `chiplog member add` of this version make a replica of it",
             );
         }
         let options = self.options(Bootstrap::Existing)?;
@@ -206,11 +206,12 @@ fn not_made(error: chiplog::Error) -> Failure {
     }
 }
 
-/// Whether this is a replica that its leader has not added yet: it knows no member, not even itself.
+/// Whether this is a replica that its leader has not added yet, as far as it knows: it is none of the members.
 pub(crate) fn awaits_its_leader(log: &Log) -> bool {
     let replica = log.status().replica;
     // A replica under repair may not know its members yet, nor may a removed one.
-    replica.members.is_empty() && !matches!(replica.role, Role::Repairing | Role::Removed)
+    replica.members.iter().all(|member| member.node != replica.node)
+        && !matches!(replica.role, Role::Repairing | Role::Removed)
 }
 
 /// Checks that an existing replica agrees with what the command line demands for an empty directory.
@@ -223,7 +224,7 @@ fn is_meant(log: &Log, first: First, dir: &Path) -> Result<()> {
     let dir = dir.display();
     let what = match first {
         First::Init if awaits_its_leader(log) => format!(
-            "--init makes a cluster in an empty directory, but {dir} holds an empty replica that was to join log {there} and was never added to it: leave out --init and add the replica (`chiplog member add`), or give another directory, or remove this one, which holds no record"
+            "--init makes a cluster in an empty directory, but {dir} holds a replica that was to join log {there} and was never added to it: leave out --init and add the replica (`chiplog member add`), or give another directory"
         ),
         First::Join(wanted) if wanted != log.log_id() => format!(
             "--join {}: {dir} already holds log {there}: leave out --join to continue with that log, or give another directory",

@@ -2,8 +2,8 @@
 //!
 //! A round finds for each log the last segment whose part it may discard, by a search in the openings: if a segment's part is
 //! beyond the limits, so are those before it. A round begins when a segment has become full, when limits have changed, and when a
-//! segment becomes too old. A round that waits for the object store is given up when the next one has a reason: that one looks at
-//! all logs again.
+//! segment becomes too old. It looks in files. A log for which all of them are within its limits is then looked for in the objects
+//! before them. That search waits for the object store, and goes on beside later rounds.
 //!
 //! Invariants:
 //! - only committed options count, and none while a change of them is not committed: a discard that is proposed behind a
@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::options::log_options::{LogOption, LogOptions};
 use crate::replica::state::log_table::LogTable;
 use crate::types::{Index, LogNumber, SegmentId, Term, Timestamp};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// When a round is tried again that could not read an opening, in milliseconds.
 const RETRY_MS: u64 = 10_000;
@@ -31,10 +31,11 @@ pub(super) struct LogRetention {
     term: Term,
     /// The newest full segment at the begin of the last round.
     seen: Option<SegmentId>,
-    /// The search of the running round. Of each log its first index without the parts that were found to be beyond its limits.
-    search: LogSearch<Option<Index>>,
-    /// The last step waited for an object.
-    waits: bool,
+    /// The search of the running round, and that in objects. Of each log its first index without the parts that were found to be beyond its
+    /// limits.
+    searches: [LogSearch<Option<Index>>; 2],
+    /// The logs of the second search.
+    older: BTreeSet<LogNumber>,
     /// The logs that have records to discard, and their first indexes without them.
     found: VecDeque<(LogNumber, Index)>,
     /// The earliest time at which a segment is too old for a log, of those that the last round has seen.
@@ -45,7 +46,8 @@ impl LogRetention {
     /// Options of a log have changed: a round begins, after the one that is running.
     pub(super) fn restart(&mut self, log: LogNumber) {
         (self.seen, self.due) = (None, Some(Timestamp(0)));
-        self.search.forget(log);
+        self.searches.iter_mut().for_each(|search| search.forget(log));
+        self.older.remove(&log);
         self.found.retain(|(found, _)| *found != log);
     }
 
@@ -56,7 +58,7 @@ impl LogRetention {
 
     /// Whether a round is running, or something found is not yet discarded.
     pub(super) fn is_busy(&self) -> bool {
-        self.search.is_running() || !self.found.is_empty()
+        self.searches.iter().any(LogSearch::is_running) || !self.found.is_empty()
     }
 
     /// Whether something found is not yet discarded.
@@ -96,29 +98,48 @@ impl LogRetention {
             // Discards of this replica that were found before may never have been committed.
             *self = Self { term: around.term, ..Self::default() };
         }
-        if !self.search.is_running() || self.waits {
+        if !self.searches[0].is_running() {
             self.begin_if_due(around);
         }
-        if !self.search.is_running() {
+        if !self.searches.iter().any(LogSearch::is_running) {
             return Ok(None);
         }
+        let (due, reads_objects) = (&mut self.due, around.segments.reads_objects());
+        let [files, objects] = &mut self.searches;
+        let list = around.segments.snapshot();
+        // The oldest file begins where the newest object ends, and otherwise where the log does.
+        let ends = list.get(usize::from(!reads_objects)..).unwrap_or_default();
+        let of_files = files.step(ends, around, |log, target, end| judge(log, target, &end, around, due));
+        let mut ended = files.take_ended();
+        if reads_objects {
+            let (older, newer): (Vec<_>, Vec<_>) =
+                ended.into_iter().partition(|(_, target)| target.is_none());
+            for (log, _) in &newer {
+                objects.forget(*log);
+                self.older.remove(log);
+            }
+            objects.begin(older.into_iter().filter(|(log, _)| self.older.insert(*log)).collect());
+            ended = newer;
+        }
         let list = around.segments.stretches();
-        let ends_of_full = list.get(1..).unwrap_or_default();
-        let due = &mut self.due;
-        let stepped = self
-            .search
-            .step(ends_of_full, around, |log, target, opening| judge(log, target, &opening, around, due));
-        self.waits = matches!(stepped, Ok(Some(_)));
-        for (log, target) in self.search.take_ended() {
+        let ends = list.get(1..).unwrap_or_default();
+        let of_objects = objects.step(ends, around, |log, target, end| judge(log, target, &end, around, due));
+        let of_older = objects.take_ended();
+        of_older.iter().for_each(|(log, _)| _ = self.older.remove(log));
+        if !objects.is_running() {
+            self.older.clear(); // some were dropped
+        }
+        for (log, target) in ended.into_iter().chain(of_older) {
             let is_new = |first: &Index| around.logs.get(log).is_some_and(|state| *first > state.first);
             self.found.extend(target.filter(is_new).map(|first| (log, first)));
         }
+        let stepped = of_files.and(of_objects);
         if stepped.is_err() {
             due_at(&mut self.due, Timestamp(around.now.0.saturating_add(RETRY_MS)));
-        } else if !self.search.is_running() && newest(around) != self.seen {
+        } else if !self.searches[0].is_running() && newest(around) != self.seen {
             self.due = Some(Timestamp(0));
         }
-        stepped
+        stepped.map(|waits| waits.filter(|_| !self.searches[0].is_running()))
     }
 
     /// Begins a round if there is a reason and a log with limits.
@@ -129,11 +150,10 @@ impl LogRetention {
             return;
         }
         (self.seen, self.due) = (newest, None);
-        self.search = LogSearch::default();
         if newest.is_some() {
             let limited = |(_, options): &(LogNumber, &LogOptions)| Limits::of(options).is_some();
             let logs = around.logs.with_options().filter(limited).map(|(log, _)| (log, None));
-            self.search.begin(logs.collect());
+            self.searches[0].begin(logs.collect());
         }
     }
 }

@@ -9,9 +9,8 @@
 //!                       ^ its next index and its bytes up to here are in the opening of segment 3
 //! ```
 //!
-//! Objects before all files count as segments. Their openings are fetched by other threads. Stretches of the log that have both are
-//! divided at the oldest file, and a stretch that waits for an opening lets the others go on: only logs whose answer is among objects
-//! wait for the object store.
+//! Objects before all files count as segments. Their openings are fetched by other threads: a part of the search that waits for one lets
+//! the others go on.
 //!
 //! An opening has all logs, so all of them that are looked for there are judged by one reading of it. A step reads a few openings, so
 //! that the writer is not kept from appends.
@@ -107,8 +106,8 @@ impl<T> LogSearch<T> {
         std::mem::take(&mut self.ended)
     }
 
-    /// Reads a few of these openings. `judge` says for each log that is looked for there where to go on. Some: a part of the search waits
-    /// for the opening of an object, which is being fetched, and the step has looked at that many others.
+    /// Reads a few of these openings. `judge` says for each log that is looked for there where to go on. Some: all that is left waits for
+    /// openings of objects, which are being fetched, and the step has looked at that many others.
     ///
     /// # Errors
     /// `Corrupt`, `Io`: an opening cannot be read. The next step goes on.
@@ -124,8 +123,6 @@ impl<T> LogSearch<T> {
         let counts = openings.partition_point(|opening| opening.base.raft <= around.committed);
         let openings = &openings[..counts];
         let position = |entry: EntryIndex| openings.partition_point(|opening| opening.base.raft <= entry);
-        let oldest_file = around.segments.oldest().map_or(EntryIndex(0), |oldest| oldest.base.raft);
-        let files = openings.partition_point(|opening| opening.base.raft < oldest_file);
         let (mut looked_at, mut waiting) = (0, 0);
         while looked_at < OPENINGS_A_STEP
             && waiting < self.spans.len()
@@ -136,8 +133,7 @@ impl<T> LogSearch<T> {
                 self.ended.extend(span.logs);
                 continue;
             }
-            let has_both = (from + 1..to).contains(&files);
-            let opening = &openings[if has_both { files } else { from.midpoint(to) }];
+            let opening = &openings[from.midpoint(to)];
             match ends_in(opening, &span.logs, around.segments) {
                 Ok(Some(ends)) => {
                     let mut ends = ends.into_iter();
@@ -158,7 +154,7 @@ impl<T> LogSearch<T> {
             }
             looked_at += 1;
         }
-        Ok((waiting > 0).then_some(looked_at))
+        Ok((waiting > 0 && waiting == self.spans.len()).then_some(looked_at))
     }
 
     /// Divides a span at an opening.

@@ -82,6 +82,8 @@ pub(crate) struct Replica {
     options: Options,
     cluster: ClusterOptions,
     me: Identity,
+    /// The last entry when this run began.
+    copied: EntryIndex,
     /// The membership in force: the result of the applied entries.
     membership: Membership,
     ticks: Ticks,
@@ -184,11 +186,13 @@ impl Replica {
             );
         }
         let first_attempt = SplitMix(seed ^ wall.0.rotate_left(32)).next();
+        let copied = sequencer.end().raft;
         let mut replica = Self {
             raw,
             sequencer,
             options,
             me,
+            copied,
             membership,
             ticks,
             durability: Durability { term: state.term, commit: state.commit, ..Durability::default() },

@@ -260,7 +260,7 @@ fn add(server: &str, promote: bool, of: &Of, ui: &Ui) -> Result<()> {
     let waiting = asker.status(server)?;
     if waiting.role() == Role::Waiting && leader.members.iter().any(|m| m.node == waiting.node) {
         let what = format!(
-            "{server} has an empty directory, but its number {} is that of a member: give a server that lost its disk a new number",
+            "{server} has no replica, but its number {} is that of a member: give a server that lost its disk a new number",
             waiting.node
         );
         return Err(Failure::new(ErrorKind::Membership, what));

@@ -139,16 +139,18 @@ impl Replica {
         Some(newest.max(self.committed()))
     }
 
-    /// Returns the identity to write, once this replica, which was a copy, is durably known to have been added.
+    /// Returns the identity to write, once this replica, which was a copy, is durably known to have been added: it has an entry behind
+    /// those of the copy, which a leader sends only when it has added it, or the one that adds it.
     pub(crate) fn take_admission(&mut self, durable: EntryIndex) -> Option<Identity> {
         if !self.me.joins {
             return None;
         }
         let committed = self.sequencer.committed();
-        let member = committed.membership.get(self.node()).filter(|_| committed.changed <= durable);
-        member.filter(|member| member.directory == self.me.directory)?;
-        self.me.joins = false;
-        Some(self.me)
+        let is_it = |member: &Member| member.directory == self.me.directory;
+        let is_member =
+            committed.changed <= durable && committed.membership.get(self.node()).is_some_and(is_it);
+        self.me.joins = !(is_member || durable > self.copied);
+        (!self.me.joins).then_some(self.me)
     }
 
     /// All known members, including those that others reported.

@@ -3,7 +3,7 @@
 //! Checked here: the copy can become a replica, unless it begins later than the log.
 
 use super::{Check, World};
-use crate::FollowerLog;
+use crate::api::follower::FollowerLog;
 use crate::cluster::options::Bootstrap;
 use crate::disk::Disk;
 use crate::disk::sim::{Rng, SimDisk};
