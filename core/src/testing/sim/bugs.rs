@@ -238,7 +238,7 @@ bugs! {
     94 "an object too many is deleted" at 7,
     95 "files are removed before the opening that says so is known to be committed" at 7,
     96 "the objects are forgotten at a roll",
-    97 "an object whose upload failed counts as stored" at 7,
+    97 "an object whose upload failed counts as stored" at 118,
     98 "a discard, or a restart, removes files of an object that is not stored yet" at 118,
     99 "objects are deleted, and the object store does not say so",
     100 "a copy removes files before their records are stored" by "copy_keeps_files_that_are_not_stored",
@@ -333,7 +333,7 @@ bugs! {
         by "refused_appends_leave_no_half_in_the_store",
     183 "a log that has no quota any more stays full" at 1,
     184 "a full log stays full although all its records are discarded" at 66,
-    185 "a replica that was a copy believes before it is added that it was removed" at 45,
+    185 "a replica that was a copy believes before it is added that it was removed" at 52,
     190 "a payload slice is referred to twice",
 }
 
