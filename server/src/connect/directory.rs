@@ -9,6 +9,7 @@ use crate::common::failure::{Failure, Result};
 use chiplog::ErrorKind;
 use chiplog::backup::ClusterBackup;
 use chiplog::internal::{is_own_file, is_segment_file};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf, absolute};
 
 /// The file that every log's directory contains.
@@ -31,12 +32,6 @@ pub(crate) fn is_log(dir: &Path) -> bool {
 /// Whether there are files with a log's records, also without the file that makes them a log.
 pub(crate) fn has_segments(dir: &Path) -> bool {
     names(dir).any(|name| is_segment_file(&name))
-}
-
-/// The numbers of the segment files in a directory, in no order.
-pub(crate) fn segments(dir: &Path) -> Vec<u64> {
-    let segments = names(dir).filter(|name| is_segment_file(name));
-    segments.filter_map(|name| name.strip_suffix(".seg")?.parse().ok()).collect()
 }
 
 /// The names in a directory, as far as it can be read.
@@ -102,7 +97,11 @@ pub(crate) fn enclosing(dir: &Path) -> Option<PathBuf> {
     let whole = absolute(dir).ok()?;
     let there = |(missing, path): (usize, &Path)| Some((missing, path.canonicalize().ok()?));
     let (missing, there) = whole.ancestors().enumerate().find_map(there)?;
-    let has_logs = |dir: &&Path| is_log(dir) || (is_log(&dir.join("system")) && is_log(&dir.join("group-1")));
+    // A directory of many logs is restored one by one: their places in it are no strangers' ones.
+    let is_group = |name: &OsStr| name == "system" || name.as_encoded_bytes().starts_with(b"group-");
+    let own = whole.file_name().is_some_and(is_group).then(|| whole.parent()?.canonicalize().ok()).flatten();
+    let is_shared = |dir: &Path| is_log(&dir.join("system")) && is_log(&dir.join("group-1"));
+    let has_logs = |dir: &&Path| is_log(dir) || (is_shared(dir) && own.as_deref() != Some(*dir));
     there.ancestors().skip(usize::from(missing == 0)).find(has_logs).map(Path::to_owned)
 }
 

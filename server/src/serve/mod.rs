@@ -54,7 +54,7 @@ use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::served::watched_vault::WatchedVault;
 use chiplog_net::service::admin::{AdminService, Founding};
 use chiplog_net::wire::address::Address;
-use data::{check_data, check_not_kept_alone};
+use data::check_data;
 use groups::Groups;
 use metrics::{Bounds, Figures, Metrics};
 use opener::{LogOpener, founded, open, watch_callers};
@@ -122,10 +122,6 @@ impl Server {
             return Err(Failure::usage(what));
         }
         check_data(&config)?;
-        // Another node is refused when the log is opened.
-        if first != First::Init && config.node == 1 {
-            check_not_kept_alone(&config.data)?;
-        }
         check_places(&config)?;
         let vault = match config.object_store.as_str() {
             "" => None,

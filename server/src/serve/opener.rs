@@ -148,9 +148,15 @@ impl LogOpener {
 /// Opens the existing replica, or does what `first` demands.
 pub(super) async fn open(opener: &LogOpener, first: First) -> Result<Option<Log>> {
     let dir = opener.config.data.as_path();
-    if first == First::Wait
-        && let Some(log) = FollowerLog::log_at(dir).unwrap_or_default()
-    {
+    if let Some(log) = FollowerLog::log_at(dir).unwrap_or_default() {
+        if first != First::Wait {
+            let what = format!(
+                "{} holds a follower's copy of log {}: leave out --init and --join, and `chiplog member add` makes it a replica in that log's cluster",
+                dir.display(),
+                to_hex(log.get())
+            );
+            return Err(Failure::usage(what));
+        }
         tracing::info!(
             data = %dir.display(), log = to_hex(log.get()),
             "the directory holds a follower's copy of this log: `chiplog member add` makes it a replica in that log's cluster"

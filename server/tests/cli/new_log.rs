@@ -130,25 +130,6 @@ fn log_that_was_not_finished_is_made() {
     assert_eq!(place.run("read", &[]).ok().text(), "x\n");
 }
 
-/// The log was a replica for good once a path was mistyped, and its program could no longer open it.
-#[test]
-fn server_makes_a_log_of_a_program_a_replica_only_if_told_to() {
-    let place = Place::with(2000);
-    let path = place.log();
-    let before = bytes(Path::new(&path));
-    let places = ["--listen-client", "127.0.0.1:0", "--listen-peer", "127.0.0.1:0", "--listen-http", ""];
-    let serve = [&["serve", "--node", "1", "--data", &path][..], &places].concat();
-    let other = ["--join", "0123456789abcdef0123456789abcdef"];
-    for more in [&[][..], &other] {
-        let ran = run(&[&serve[..], more].concat()).fails(2);
-        for words in ["on its own", "for good", "Nothing was changed", "--init", path.as_str()] {
-            assert!(ran.err.contains(words), "{words}: {}", ran.err);
-        }
-        assert_eq!(bytes(Path::new(&path)), before);
-    }
-    run_with(&["append", &path], b"x\n").ok();
-}
-
 /// An error advised to append to `./1/orders` for the named log `orders`, and that made a log in the server's directory.
 #[test]
 fn no_log_is_made_within_the_directory_of_another_one() {
@@ -178,6 +159,13 @@ fn no_log_is_made_within_the_directory_of_another_one() {
         assert!(!ran.err.contains("chiplog append"), "{}", ran.err);
     }
     assert_eq!(names(Path::new(&place.log())), before);
+    // The logs of a program's named logs are restored one by one.
+    let many = place.dir.path().join("many").display().to_string();
+    for name in ["system", "group-1", "group-2"] {
+        run(&["restore", &saved, &format!("{many}/{name}")]).ok();
+    }
+    let ran = run(&["restore", &saved, &format!("{many}/other")]).fails(2);
+    assert!(ran.err.contains("another log's directory"), "{}", ran.err);
     // Beside it, a path through it is none within it.
     run_with(&["append", &format!("{}/../other", place.log())], b"x\n").ok();
 }

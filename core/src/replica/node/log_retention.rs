@@ -31,15 +31,25 @@ pub(super) struct LogRetention {
     term: Term,
     /// The newest full segment at the begin of the last round.
     seen: Option<SegmentId>,
-    /// The search of the running round, and that in objects. Of each log its first index without the parts that were found to be beyond its
-    /// limits.
-    searches: [LogSearch<Option<Index>>; 2],
+    /// The search of the running round, and that in objects.
+    searches: [LogSearch<Found>; 2],
     /// The logs of the second search.
     older: BTreeSet<LogNumber>,
+    /// A later round would have looked for one of them, too: another one begins when the search in objects has ended.
+    again: bool,
     /// The logs that have records to discard, and their first indexes without them.
     found: VecDeque<(LogNumber, Index)>,
     /// The earliest time at which a segment is too old for a log, of those that the last round has seen.
     due: Option<Timestamp>,
+}
+
+/// What a search has found of a log.
+#[derive(Debug, Default)]
+struct Found {
+    /// Its first index without the parts that are beyond its limits.
+    target: Option<Index>,
+    /// Some of its records are before all files.
+    has_older: bool,
 }
 
 impl LogRetention {
@@ -109,29 +119,49 @@ impl LogRetention {
         let list = around.segments.snapshot();
         // The oldest file begins where the newest object ends, and otherwise where the log does.
         let ends = list.get(usize::from(!reads_objects)..).unwrap_or_default();
-        let of_files = files.step(ends, around, |log, target, end| judge(log, target, &end, around, due));
+        let oldest = list.first().map(|oldest| oldest.base.raft);
+        let of_files = files.step(ends, around, |log, found, end| {
+            found.has_older |= match &end {
+                Opening::Unreadable => true,
+                Opening::Of(opening, at) if Some(opening.base.raft) == oldest => {
+                    let begins_before = |(next, _): &(Index, u64)| {
+                        around.logs.get(log).is_some_and(|state| *next > state.first)
+                    };
+                    at.as_ref().is_some_and(begins_before)
+                }
+                Opening::Of(..) => false,
+            };
+            judge(log, &mut found.target, &end, around, due)
+        });
         let mut ended = files.take_ended();
         if reads_objects {
-            let (older, newer): (Vec<_>, Vec<_>) =
-                ended.into_iter().partition(|(_, target)| target.is_none());
+            let is_older = |(_, found): &(LogNumber, Found)| found.target.is_none() && found.has_older;
+            let (older, newer): (Vec<_>, Vec<_>) = ended.into_iter().partition(is_older);
             for (log, _) in &newer {
                 objects.forget(*log);
                 self.older.remove(log);
             }
-            objects.begin(older.into_iter().filter(|(log, _)| self.older.insert(*log)).collect());
+            let (new, running): (Vec<_>, Vec<_>) =
+                older.into_iter().partition(|(log, _)| self.older.insert(*log));
+            self.again |= !running.is_empty();
+            objects.begin(new);
             ended = newer;
         }
         let list = around.segments.stretches();
         let ends = list.get(1..).unwrap_or_default();
-        let of_objects = objects.step(ends, around, |log, target, end| judge(log, target, &end, around, due));
+        let of_objects =
+            objects.step(ends, around, |log, found, end| judge(log, &mut found.target, &end, around, due));
         let of_older = objects.take_ended();
         of_older.iter().for_each(|(log, _)| _ = self.older.remove(log));
         if !objects.is_running() {
             self.older.clear(); // some were dropped
+            if std::mem::take(&mut self.again) {
+                self.due = Some(Timestamp(0));
+            }
         }
-        for (log, target) in ended.into_iter().chain(of_older) {
+        for (log, found) in ended.into_iter().chain(of_older) {
             let is_new = |first: &Index| around.logs.get(log).is_some_and(|state| *first > state.first);
-            self.found.extend(target.filter(is_new).map(|first| (log, first)));
+            self.found.extend(found.target.filter(is_new).map(|first| (log, first)));
         }
         let stepped = of_files.and(of_objects);
         if stepped.is_err() {
@@ -150,9 +180,9 @@ impl LogRetention {
             return;
         }
         (self.seen, self.due) = (newest, None);
-        if newest.is_some() {
+        if newest.is_some() || around.segments.reads_objects() {
             let limited = |(_, options): &(LogNumber, &LogOptions)| Limits::of(options).is_some();
-            let logs = around.logs.with_options().filter(limited).map(|(log, _)| (log, None));
+            let logs = around.logs.with_options().filter(limited).map(|(log, _)| (log, Found::default()));
             self.searches[0].begin(logs.collect());
         }
     }

@@ -198,6 +198,9 @@ impl Node {
             tracing::debug!(node = %self.cluster.node, %log, %first, "discards records beyond the retention of a log");
             discarded += 1;
         }
+        if discarded == DISCARDS_A_STEP {
+            self.retain_at = now; // there may be more
+        }
         if discarded > 0 { self.finish(now) } else { Ok(()) }
     }
 

@@ -42,8 +42,7 @@ Examples:
 ///
 /// If the directory holds a replica, the server continues with it. If it is empty, the server waits until
 /// `chiplog member init` makes it the first server of a cluster or `chiplog member add` adds it to one.
-/// --init and --join do that at once. A backup, a directory with other files and no replica, and a log that a program
-/// keeps on its own (see --init) are refused.
+/// --init and --join do that at once. A backup, and a directory with other files and no replica, are refused.
 ///
 /// The key `groups` is for named logs (`chiplog logs`): --set groups=2 keeps them in two groups. It is 0 by
 /// default, which keeps none. Use the same number on all servers, from the beginning or later: the
@@ -67,9 +66,8 @@ pub(crate) struct Serve {
     /// If the directory is empty, make a new cluster with this server as its only voter. Use it once, on one
     /// server.
     ///
-    /// With it, node 1 also turns a log that a program, or `chiplog append`, kept without a cluster into the first
-    /// replica of a new cluster, for good. Without it such a log is refused, unless nobody has opened it since
-    /// `chiplog restore` or `chiplog tier branch` made it. If there is a replica of a cluster, --init changes nothing. Still, remove it
+    /// With or without it, node 1 turns a log that a program kept without a cluster into the first replica of
+    /// a new cluster, for good. If there is a replica of a cluster, --init changes nothing. Still, remove it
     /// from a service's command once the cluster exists: on a disk that was emptied or is not mounted, it
     /// would make another cluster. A replica that was to join another log, and was never added to it, is
     /// refused.

@@ -140,7 +140,8 @@ impl Replica {
     }
 
     /// Returns the identity to write, once this replica, which was a copy, is durably known to have been added: it has an entry behind
-    /// those of the copy, which a leader sends only when it has added it, or the one that adds it.
+    /// those of the copy, which a leader sends only when it has added it, or the one that adds it. A directory whose log was on its own, as far
+    /// as its entries say, goes on saying that it is a replica.
     pub(crate) fn take_admission(&mut self, durable: EntryIndex) -> Option<Identity> {
         if !self.me.joins {
             return None;
@@ -149,7 +150,8 @@ impl Replica {
         let is_it = |member: &Member| member.directory == self.me.directory;
         let is_member =
             committed.changed <= durable && committed.membership.get(self.node()).is_some_and(is_it);
-        self.me.joins = !(is_member || durable > self.copied);
+        let was_sent = durable > self.copied && *self.sequencer.membership_at_end() != Membership::alone();
+        self.me.joins = !(is_member || was_sent);
         (!self.me.joins).then_some(self.me)
     }
 
