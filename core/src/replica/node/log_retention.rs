@@ -43,7 +43,7 @@ pub(super) struct LogRetention {
     due: Option<Timestamp>,
 }
 
-/// What a search has found of a log.
+/// The findings of a search about one log.
 #[derive(Debug, Default)]
 struct Found {
     /// Its first index without the parts that are beyond its limits.
