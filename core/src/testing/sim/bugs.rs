@@ -204,7 +204,7 @@ bugs! {
     60 "a log that is closed ends at once, with appends in flight" at 27,
     61 "the end of a sync on the other thread is not recorded",
     62 "a feed returns uncommitted entries",
-    63 "a follower does not jump" at 7,
+    63 "a follower does not jump" at 26,
     64 "records use the room reserved for discards and votes" by "full_cluster_accepts_a_discard",
     65 "a term is written without a check for room" by "replica_without_room_is_silent_and_recovers",
     66 "appends that wait for a file are never written" at 35,
