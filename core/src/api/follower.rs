@@ -249,7 +249,8 @@ impl FollowerLog {
     /// all of them; its end can be missing. There is no way back. Blocks while recovery reads the last segment, and until this is durable.
     ///
     /// # Errors
-    /// `InvalidArgument`: the directory holds no copy, one of another log, of one named log or of a part of the log, or the copy knows this node as a member.
+    /// `InvalidArgument`: the directory holds no copy, one of another log, of one named log, of a part of the log or of one with an object
+    /// store, or the copy knows this node as a member.
     /// `NotFound`: there is no log. `Locked`: it is open. `Corrupt`, `Unsupported`, `Io`.
     #[doc(hidden)]
     pub fn make_replica(

@@ -13,6 +13,8 @@
 //! Invariants:
 //! - it has all records from the log's first on, so it lacks nothing that another replica may need from it. Its own state does not say so: a
 //!   copy can begin later than its log. So the caller says where the leader has the log begin;
+//! - its entries are those of the replicas, byte for byte. In the class `object` they are not: a copy has the payload where replicas refer
+//!   to it. So no copy of a log with an object store becomes a replica; a new one reads the store instead;
 //! - its directory has a new id, because the copy can have been copied to several servers;
 //! - the last write is that of the identity, one sector: a directory is either a copy or a replica.
 //!
@@ -22,6 +24,7 @@ use super::applier::Applier;
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
+use crate::options::log_options::LogOption;
 use crate::replica::node::shared::Shared;
 use crate::replica::open::open_followed;
 use crate::store::format::identity::Identity;
@@ -31,7 +34,8 @@ use std::sync::Arc;
 /// Makes the closed copy on `disk` the replica of a node that the leader of log `log` is to add, which has the log begin with record `first`.
 ///
 /// # Errors
-/// `InvalidArgument`: it is no copy, one of another log, of one named log or of a part of the log, or the node is a member. `NotFound`: there is no
+/// `InvalidArgument`: it is no copy, one of another log, of one named log, of a part of the log or of one with an object store, or the node is a
+/// member. `NotFound`: there is no
 /// log. `Locked`: it is open. `Corrupt`, `Unsupported`, `Io`.
 pub(crate) fn replica_of_copy(
     disk: &Arc<dyn Disk>,
@@ -44,6 +48,10 @@ pub(crate) fn replica_of_copy(
     let committed = opened.sequencer.committed();
     let oldest = opened.segments.oldest().map_or(Index(u64::MAX), |oldest| oldest.base.next);
     let begins = oldest.max(committed.first);
+    let options_of_log = opened.sequencer.options_at_end();
+    let is_set = |option| options_of_log.get(option).is_some();
+    let of_stores = [LogOption::ObjectBytes, LogOption::PayloadSlices];
+    let has_store = opened.sequencer.objects().has_begun() || of_stores.into_iter().any(is_set);
     let refused = |what: String| {
         let what = format!("{}: {what}", disk.path().display());
         Err(Error::new(ErrorKind::InvalidArgument, what))
@@ -55,6 +63,12 @@ pub(crate) fn replica_of_copy(
         }
         members if members.is_of_one_log() => {
             return refused("it holds a copy of one named log, not of its group".to_owned());
+        }
+        _ if has_store => {
+            return refused(
+                "the log of its copy has an object store: begin with an empty directory, as a new server reads the store itself"
+                    .to_owned(),
+            );
         }
         members if members.get(node).is_some() => {
             return refused(format!(

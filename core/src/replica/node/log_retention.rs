@@ -87,7 +87,7 @@ impl LogRetention {
         loop {
             let (log, first) = self.found.pop_front()?;
             // A change of its options is not committed yet: once it is, a round looks at the log again.
-            if committed.options(log) == at_end.options(log) || planted!(88) {
+            if committed.options(log) == at_end.options(log) {
                 return Some((log, first));
             }
         }
@@ -242,5 +242,28 @@ impl Limits {
         let limit = |option| options.get(option).filter(|limit| *limit < u64::MAX);
         let (bytes, age) = (limit(LogOption::RetentionBytes), limit(LogOption::RetentionAge));
         (bytes.is_some() || age.is_some()).then_some(Self { bytes, age })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use crate::replica::queue::proposals::LogCommand;
+
+    /// Once a change of a log's options is proposed, a discard by its earlier options would come behind it.
+    #[test]
+    fn retention_waits_for_options_that_are_about_to_change() {
+        let (log, found) = (LogNumber(1), (LogNumber(1), Index(5)));
+        let mut committed = LogTable::default();
+        committed.apply(LogCommand::Open { log, start: Index(1) }).unwrap();
+        let mut at_end = committed.clone();
+        let options = committed.options(log).with(&[(LogOption::RetentionBytes, Some(1 << 30))]);
+        at_end.apply(LogCommand::SetOptions { log, options }).unwrap();
+        let mut retention = LogRetention::default();
+        retention.put_back(found);
+        assert_eq!(retention.next(&committed, &at_end), None);
+        retention.put_back(found);
+        assert_eq!(retention.next(&committed, &committed), Some(found));
     }
 }

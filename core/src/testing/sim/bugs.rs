@@ -229,7 +229,6 @@ bugs! {
     85 "the number of a dropped log is forgotten at a restart" at 7,
     86 "the options of named logs are forgotten at a roll" at 7,
     87 "retention of a named log discards records that are not old enough",
-    88 "retention obeys options that are about to change" at 680,
     89 "the sorted copy of a segment mixes its logs",
     90 "files are removed before their records are stored" at 469,
     91 "an object begins with the first record that its replica keeps",
