@@ -199,3 +199,12 @@ fn listening_changes_nothing() {
     assert_eq!((quiet.fingerprint, quiet.events), (told.fingerprint, told.events));
     assert!(lines.get() > 100);
 }
+
+/// Copies of logs in the class `object` became replicas: they have the payload where replicas have references.
+#[test]
+fn seeds_680_and_756_no_copy_of_a_log_with_a_store_becomes_a_replica() {
+    for seed in [680, 756] {
+        let report = run(seed);
+        assert!(report.violation.is_none(), "{}", report.violation.unwrap());
+    }
+}
