@@ -208,3 +208,10 @@ fn seeds_680_and_756_no_copy_of_a_log_with_a_store_becomes_a_replica() {
         assert!(report.violation.is_none(), "{}", report.violation.unwrap());
     }
 }
+
+/// A failed write left half of a header that was raised in place: within a sector, which no write leaves in part.
+#[test]
+fn seed_1198_raised_header_is_whole_after_a_failed_write() {
+    let report = run(1198);
+    assert!(report.violation.is_none(), "{}", report.violation.unwrap());
+}

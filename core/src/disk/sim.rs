@@ -505,11 +505,7 @@ impl Inner {
             Verdict::Lie => return Ok(()),
             Verdict::Sound => {}
             Verdict::Fail(error, persisted) => {
-                let part = match persisted {
-                    Landed::Nothing => 0,
-                    Landed::Some(seed) => Rng::new(seed).below(data.len().max(1)),
-                    Landed::All => data.len(),
-                };
+                let part = persisted.part_of_write(offset, data.len());
                 self.put(node, offset, &data[..part]);
                 return Err(error);
             }

@@ -16,6 +16,7 @@
 
 use super::file::{Damage, FileImage, Sector, patches};
 use super::rng::Rng;
+use crate::disk::SECTOR_BYTES;
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -162,7 +163,8 @@ pub enum Op {
     Mark(u64),
 }
 
-/// The part of a failed write or sync that took effect anyway.
+/// The part of a failed write or sync that took effect anyway. A write within one sector takes effect whole or not at all: a segment's header
+/// is raised in place, and relies on it. A longer write can end at any byte, which is harsher than a file system is.
 ///
 /// ```
 /// use chiplog::disk::sim::Landed;
@@ -173,7 +175,7 @@ pub enum Landed {
     /// Nothing.
     #[default]
     Nothing,
-    /// Some sectors; which ones depends on the number.
+    /// Of a sync, some sectors; of a write, its first bytes, or nothing if it is within one sector. The number decides.
     Some(u64),
     /// Everything.
     All,
@@ -186,6 +188,17 @@ impl Landed {
             Self::Nothing => false,
             Self::All => true,
             Self::Some(seed) => Rng::new(seed ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).below(2) == 0,
+        }
+    }
+
+    /// How many bytes of a failed write took effect.
+    pub(super) fn part_of_write(self, offset: u64, bytes: usize) -> usize {
+        let sector = SECTOR_BYTES as u64;
+        match self {
+            Self::Nothing => 0,
+            Self::Some(_) if offset / sector == (offset + bytes as u64).saturating_sub(1) / sector => 0,
+            Self::Some(seed) => Rng::new(seed).below(bytes.max(1)),
+            Self::All => bytes,
         }
     }
 }

@@ -324,19 +324,30 @@ fn killed_process_leaves_its_writes_visible_and_not_durable() {
 
 #[test]
 fn failed_write_leaves_nothing_a_part_or_all() {
-    for (persisted, wanted) in [(Landed::Nothing, 0..=0), (Landed::Some(3), 0..=9), (Landed::All, 10..=10)] {
-        let (disk, file) = disk_with(1);
-        disk.plan(Fault {
-            call: Some(Call::Write),
-            nth: 1,
-            lasting: false,
-            trouble: Trouble::Eio(persisted),
-        });
-        write(&file, 0, &[9; 10]).unwrap_err();
-        let n = read(&file, 0, 10).iter().filter(|b| **b == 9).count();
-        assert!(wanted.contains(&n), "{persisted:?}: {n}");
-        assert_eq!(disk.faults_fired(), 1);
+    let cases = [(Landed::Nothing, 0..=0), (Landed::Some(3), 1..=599), (Landed::All, 600..=600)];
+    for (landed, expected) in cases {
+        let n = bytes_of_failed_write(landed, 0, 600);
+        assert!(expected.contains(&n), "{landed:?}: {n}");
     }
+}
+
+#[test]
+fn failed_write_within_a_sector_leaves_nothing_or_all() {
+    for seed in 0..32 {
+        assert_eq!(bytes_of_failed_write(Landed::Some(seed), 0, SECTOR_BYTES), 0);
+        assert_eq!(bytes_of_failed_write(Landed::Some(seed), SECTOR_BYTES as u64 - 10, 10), 0);
+    }
+    assert!((0..32).any(|seed| bytes_of_failed_write(Landed::Some(seed), SECTOR_BYTES as u64 - 9, 10) > 0));
+}
+
+/// How many bytes of a write that failed can be read.
+fn bytes_of_failed_write(landed: Landed, offset: u64, bytes: usize) -> usize {
+    let (disk, file) = disk_with(2);
+    let fault = Fault { call: Some(Call::Write), nth: 1, lasting: false, trouble: Trouble::Eio(landed) };
+    disk.plan(fault);
+    write(&file, offset, &vec![9; bytes]).unwrap_err();
+    assert_eq!(disk.faults_fired(), 1);
+    read(&file, offset, bytes).iter().filter(|b| **b == 9).count()
 }
 
 #[test]

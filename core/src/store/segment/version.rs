@@ -4,8 +4,8 @@
 //! Before a block that readers of that version would not understand, the header's first sector is written again and
 //! synced. An older reader then refuses the file because of its header, and never mistakes the block for a torn write.
 //!
-//! Invariant: only the versions and the checksum of a header change, and they share one sector: a crash leaves the old
-//! header or the new one.
+//! Invariant: only the versions and the checksum of a header change, and they share one sector: a crash
+//! or a failed write leaves the old header or the new one.
 
 use crate::disk::{DiskFile, SECTOR_BYTES};
 use crate::error::{Error, Result};
