@@ -10,7 +10,7 @@
 
 use crate::wire::ids::to_hex;
 use crate::wire::proto::v1::AppendRequest;
-use chiplog::{Error, ErrorKind, Log, Result};
+use chiplog::{Error, ErrorKind, Log, LogId, Result};
 use std::collections::HashMap;
 
 /// How often a stream looks names up.
@@ -21,7 +21,10 @@ const NAME_BYTES_MAX: usize = 300;
 pub(super) struct StreamLogs {
     /// Each with its id in hexadecimal, by their numbers.
     logs: Vec<(Log, String)>,
+    /// Their numbers, by name.
     numbers: HashMap<String, usize>,
+    /// The same, by id.
+    known: HashMap<LogId, usize>,
     /// The name in the last request that had one, and the number of that log if it was found.
     last: (String, Option<usize>),
     /// The name in the first request.
@@ -33,8 +36,8 @@ pub(super) struct StreamLogs {
 
 impl StreamLogs {
     pub(super) fn new(meant: Option<Vec<u8>>) -> Self {
-        let (logs, numbers) = (Vec::new(), HashMap::new());
-        Self { logs, numbers, last: (String::new(), None), first: None, meant, look_ups: 0 }
+        let (logs, numbers, known) = (Vec::new(), HashMap::new(), HashMap::new());
+        Self { logs, numbers, known, last: (String::new(), None), first: None, meant, look_ups: 0 }
     }
 
     /// Whether no log was found yet.
@@ -84,12 +87,11 @@ impl StreamLogs {
 
     /// Adds the log of the last request, or replaces another one of its name. Returns its number.
     pub(super) fn add(&mut self, name: &str, log: Log) -> usize {
-        let id = to_hex(log.log_id().get());
-        let known = self.logs.iter().position(|(_, known)| *known == id);
-        let number = known.unwrap_or(self.logs.len());
-        match known {
-            Some(known) => self.logs[known].0 = log,
-            None => self.logs.push((log, id)),
+        let (id, next) = (log.log_id(), self.logs.len());
+        let number = *self.known.entry(id).or_insert(next);
+        match self.logs.get_mut(number) {
+            Some((known, _)) => *known = log,
+            None => self.logs.push((log, to_hex(id.get()))),
         }
         self.numbers.insert(name.to_owned(), number);
         self.last.1 = Some(number);
