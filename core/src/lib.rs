@@ -98,10 +98,11 @@ pub mod internal {
     pub use crate::store::read::sealed_file::SealedFile;
 }
 
-/// The bounds of the file format.
+/// The bounds of the file format, and of what a log has open.
 pub mod limits {
     pub use crate::record::batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_RECORDS_MAX};
     pub use crate::store::format::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+    pub use crate::store::objects::cache::FILES_MAX as CACHED_OBJECTS_MAX;
 }
 
 /// Messages between replicas: the interface to a network, and a network in memory.

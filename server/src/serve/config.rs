@@ -516,8 +516,17 @@ impl Config {
     pub(crate) fn memory_bytes_max(&self) -> Result<u64> {
         let options = self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new())?;
         let threads = self.threads.unwrap_or(crate::common::runtime::threads() as u64);
-        let logs = u64::from(self.groups) + 1 + u64::from(self.groups > 0); // the system log
-        Ok(self.limits.memory_bytes_max(&options, self.cluster.peer_queue_bytes_max.0, threads, logs))
+        Ok(self.limits.memory_bytes_max(&options, self.cluster.peer_queue_bytes_max.0, threads, self.logs()))
+    }
+
+    /// The number of logs and groups that the server can run: the default log, and the groups of named logs with the system log.
+    fn logs(&self) -> u64 {
+        u64::from(self.groups) + 1 + u64::from(self.groups > 0)
+    }
+
+    /// How many of them have an object store.
+    pub(crate) fn logs_with_objects(&self) -> u64 {
+        if self.object_store.is_empty() { 0 } else { self.logs() }
     }
 
     /// The same configuration with every limit filled in.

@@ -4,6 +4,7 @@
 
 use super::size::Size;
 use crate::common::failure::{Failure, Result};
+use chiplog::limits::CACHED_OBJECTS_MAX;
 use chiplog::{Options, ReadMode};
 use chiplog_net::listener::WINDOWS_PER_CONNECTION;
 use chiplog_net::listener::connection::ConnectionLimits;
@@ -226,18 +227,18 @@ impl Limits {
     }
 }
 
-/// Descriptors not used by clients' connections: segments, replicas, probes. If the process may open fewer
-/// than twice as many, half of what it may open.
+/// Descriptors for segments, replicas and probes.
 const DESCRIPTORS: u64 = 1024;
 
-/// The number of client connections for which `descriptors` suffice.
-pub(super) fn connections_within(descriptors: u64) -> u64 {
-    (descriptors - DESCRIPTORS.min(descriptors / 2)).max(1)
+/// Descriptors not used by clients' connections, if `logs` logs and groups have an object store.
+pub(super) fn descriptors_of_logs(logs: u64) -> u64 {
+    DESCRIPTORS + logs * CACHED_OBJECTS_MAX as u64
 }
 
-/// The number of descriptors that `connections` clients and everything else need.
-pub(super) fn descriptors_for(connections: u64) -> u64 {
-    connections.saturating_add(DESCRIPTORS)
+/// The number of client connections for which `descriptors` suffice, if `others` are for other things. If the process may open fewer
+/// than twice as many, half of what it may open is for these.
+pub(super) fn connections_within(descriptors: u64, others: u64) -> u64 {
+    (descriptors - others.min(descriptors / 2)).max(1)
 }
 
 fn within(name: &str, value: u64, min: u64, max: u64) -> Result<()> {
@@ -255,10 +256,9 @@ mod tests {
     fn connections_leave_descriptors_for_the_log() {
         for (descriptors, connections) in [(0, 1), (1, 1), (64, 32), (1024, 512), (2048, 1024), (5120, 4096)]
         {
-            assert_eq!(connections_within(descriptors), connections);
+            assert_eq!(connections_within(descriptors, descriptors_of_logs(0)), connections);
         }
-        assert_eq!(connections_within(descriptors_for(4096)), 4096);
-        assert_eq!(connections_within(descriptors_for(u64::MAX)), u64::MAX - DESCRIPTORS);
+        assert_eq!(connections_within(4096 + 1536, descriptors_of_logs(2)), 4096);
     }
 
     /// A server that lowered its number of connections let one address use all of them.

@@ -107,7 +107,7 @@ impl Server {
             return Err(Failure::usage(what));
         }
         let connections = config.limits.connections_max;
-        let room = room_for_connections(connections);
+        let room = room_for_connections(connections, config.logs_with_objects());
         if room < connections {
             config.limits.lower_connections(room);
         }
@@ -412,16 +412,17 @@ fn doors(config: &Config, reloader: &mut Reloader) -> Result<Doors> {
     Ok(Doors { settings, access, budget, reloads: reloader.reloads().clone() })
 }
 
-/// Raises the limit of open files to what `connections` and the log need, as far as this process may. Returns
-/// the number of connections that the limit allows.
-fn room_for_connections(connections: u64) -> u64 {
+/// Raises the limit of open files to what `connections` and the server's logs need, of which `with_objects` have an object store, as far
+/// as this process may. Returns the number of connections that the limit allows.
+fn room_for_connections(connections: u64, with_objects: u64) -> u64 {
     let limit = getrlimit(Resource::Nofile);
-    let needed = limits::descriptors_for(connections);
+    let others = limits::descriptors_of_logs(with_objects);
+    let needed = connections.saturating_add(others);
     let Some(current) = limit.current.filter(|current| *current < needed) else { return connections };
     let wanted = limit.maximum.map_or(needed, |maximum| maximum.min(needed));
     let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum });
     let may = if raised.is_ok() { wanted } else { current };
-    let room = connections.min(limits::connections_within(may));
+    let room = connections.min(limits::connections_within(may, others));
     if room < connections {
         tracing::warn!(
             open_files = may,

@@ -7,6 +7,7 @@
 //!
 //! Invariants:
 //! - the bytes of a chunk are written before it counts as here, and never again: references to them stay sound;
+//! - it has a bounded number of files open, whatever is in them, besides those that readers use;
 //! - a file that leaves the cache loses its name alone. Readers that have it open go on in it;
 //! - where the disk is full, cached files give way: those of any cache before the log is refused a file, and those of this one before a
 //!   reader is refused a file or a chunk, those that no reader has open first. None goes for nothing: once one has gone and there is no more
@@ -45,6 +46,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 pub(crate) const CHUNK_BYTES: usize = 4 << 20;
 /// The same of an object that is sorted by log: a reader of one log needs little of it.
 pub(crate) const SORTED_CHUNK_BYTES: usize = 256 << 10;
+
+/// The most cached objects of a log: each has a descriptor, however few bytes it has. Readers can have others open, and objects that are
+/// kept whole do not count.
+pub const FILES_MAX: usize = 256;
 
 /// The suffix of a cached file's name.
 const SUFFIX: &str = ".object";
@@ -164,6 +169,11 @@ impl ObjectCache {
         {
             recent.push_front(file.clone());
             return Ok(file);
+        }
+        while files.recent.len() >= FILES_MAX
+            && let Some(spare) = files.take_spare(|_| true)
+        {
+            self.forget(files, &spare);
         }
         let file = Arc::new(ObjectFile::make(self, files, (owner, number), bytes, chunk_bytes)?);
         files.recent.push_front(file.clone());
@@ -682,6 +692,28 @@ mod tests {
         assert_eq!(gets.load(Ordering::SeqCst), 1, "all of them waited for the one");
         vault.set(|_, _| Ok(()));
         read().unwrap();
+    }
+
+    /// Each small object took a descriptor until the cache was full of bytes: the process ran out of them.
+    #[test]
+    fn few_files_are_open_however_small_they_are() {
+        let vault = Arc::new(MemoryVault::default());
+        vault.put(&object_name(LOG, 0), &[vec![1; BYTES].into()]).unwrap();
+        let disk = Arc::new(SimDisk::default());
+        let cache = Arc::new(ObjectCache::new(vault, disk.clone(), false, 64 << 20, false));
+        let read = cache.open(LOG, 0, BYTES, CHUNK_BYTES).unwrap();
+        for number in 1..=2 * FILES_MAX as u64 {
+            cache.open(LOG, number, BYTES, CHUNK_BYTES).unwrap();
+        }
+        assert_eq!(disk.list().unwrap().len(), FILES_MAX);
+        assert!(!read.is_discarded(), "a reader has it");
+        read.ensure(0..BYTES).unwrap();
+        // Readers have more open than that.
+        let all: Vec<_> = (0..=FILES_MAX as u64)
+            .map(|number| cache.open(LOG, number, BYTES, CHUNK_BYTES).unwrap())
+            .collect();
+        assert_eq!(disk.list().unwrap().len(), FILES_MAX);
+        assert_eq!(all.iter().filter(|file| file.is_discarded()).count(), 1);
     }
 
     /// A reader that outlived its handle took the files of the next handle of the directory away, or was in their way.
