@@ -366,6 +366,32 @@ async fn client_of_a_deleted_log_is_refused_by_the_next_log_of_that_name() {
     assert_eq!(append(&named.client("orders").await, &["new"]).await, 1);
 }
 
+/// The watch of a deleted log waited for ever, and that of a quiet one reported the bytes of others of its group.
+#[tokio::test]
+async fn watch_ends_with_its_log_and_reports_no_other_log() {
+    let mut named = Named::new().await;
+    named.create("quiet").await.unwrap();
+    named.create("busy").await.unwrap();
+    let (quiet, busy) = (named.client("quiet").await, named.client("busy").await);
+    append(&quiet, &["first"]).await;
+    let mut watch = quiet.watch(Duration::from_millis(10));
+    assert_eq!(watch.next().await.unwrap().last, 1);
+    for n in 1..20 {
+        assert_eq!(append(&busy, &["other"]).await, n);
+        tokio::time::sleep(Duration::from_millis(15)).await;
+    }
+    append(&quiet, &["second"]).await;
+    assert_eq!(watch.next().await.unwrap().last, 2, "nothing else was news");
+    named.delete("quiet").await;
+    for again in [false, true] {
+        if again {
+            named.create("quiet").await.unwrap();
+        }
+        let ended = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap();
+        assert_eq!(ended.unwrap_err().kind(), ErrorKind::NotFound, "{again}");
+    }
+}
+
 #[tokio::test]
 async fn sealed_log_refuses_appends_and_keeps_its_records() {
     let mut named = Named::new().await;

@@ -40,10 +40,19 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 const WATCH_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
 /// The state of the log, as this replica knows it.
-pub(super) fn info(log: &Log) -> InfoResponse {
+///
+/// # Errors
+/// NOT_FOUND: it was deleted.
+fn info(log: &Log) -> Result<InfoResponse, Status> {
+    // A handle of a deleted log keeps its last state.
+    if let Err(error) = log.check_room(0)
+        && error.kind() == ErrorKind::NotFound
+    {
+        return Err(status_of(log, &error));
+    }
     let status = log.status();
     let replica = &status.replica;
-    InfoResponse {
+    Ok(InfoResponse {
         first: status.first_index.get(),
         last: status.last_index.get(),
         bytes_used: status.bytes_used,
@@ -53,13 +62,16 @@ pub(super) fn info(log: &Log) -> InfoResponse {
         leader_node: replica.leader.map_or(0, |n| n.get()),
         leader: leader(replica).map(|(_, address)| address.client).unwrap_or_default(),
         ..InfoResponse::default()
-    }
+    })
 }
 
 /// The same once, with the first record in the files, if that is known; of a copy also whether its object store works. A server's status
 /// has that of a server.
-pub(super) fn info_of(host: &LogSlot, log: &Log, first_local: Option<Index>) -> InfoResponse {
-    let mut response = info(log);
+///
+/// # Errors
+/// NOT_FOUND: the log was deleted.
+pub(super) fn info_of(host: &LogSlot, log: &Log, first_local: Option<Index>) -> Result<InfoResponse, Status> {
+    let mut response = info(log)?;
     // The log can begin later by now.
     response.first_local = first_local.map_or(0, |first| first.get().max(response.first));
     if log.status().follows
@@ -68,7 +80,7 @@ pub(super) fn info_of(host: &LogSlot, log: &Log, first_local: Option<Index>) -> 
         response.store_failure = failure.why;
         response.store_failing_since_nanos = failure.since.get().saturating_mul(1_000_000);
     }
-    response
+    Ok(response)
 }
 
 fn leader(replica: &ReplicaStatus) -> Option<(&Member, Address)> {
@@ -126,21 +138,32 @@ pub(super) fn server_info(log: Option<&Log>) -> ServerInfoResponse {
     response
 }
 
-/// The changes of a log.
+/// The changes of a log. It ends with NOT_FOUND when the log is deleted.
 #[derive(Debug)]
 pub struct WatchStream {
     host: Arc<LogSlot>,
     log: Log,
+    /// The log shares a group.
+    named: bool,
     interval: Interval,
     sent: Option<InfoResponse>,
 }
 
-pub(super) fn watch(host: Arc<LogSlot>, log: Log, interval_millis: u32) -> WatchStream {
+pub(super) fn watch(host: Arc<LogSlot>, (log, named): (Log, bool), interval_millis: u32) -> WatchStream {
     let asked = Duration::from_millis(interval_millis.into());
     let period = if asked.is_zero() { WATCH_INTERVAL } else { asked.max(WATCH_INTERVAL_MIN) };
     let mut interval = tokio::time::interval(period);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    WatchStream { host, log, interval, sent: None }
+    WatchStream { host, log, named, interval, sent: None }
+}
+
+impl WatchStream {
+    /// Whether a state differs from the one that was sent. The size of a group is no change of a log in it.
+    fn is_news(&self, now: &InfoResponse) -> bool {
+        let Some(sent) = &self.sent else { return true };
+        let bytes_used = if self.named { sent.bytes_used } else { now.bytes_used };
+        InfoResponse { bytes_used, ..now.clone() } != *sent
+    }
 }
 
 impl Stream for WatchStream {
@@ -155,8 +178,11 @@ impl Stream for WatchStream {
                 let error = Error::new(ErrorKind::Unavailable, "this server is shutting down");
                 return Poll::Ready(Some(Err(status_of(&self.log, &error))));
             }
-            let now = info(&self.log);
-            if self.sent.as_ref() != Some(&now) {
+            let now = match info(&self.log) {
+                Ok(now) => now,
+                Err(status) => return Poll::Ready(Some(Err(status))),
+            };
+            if self.is_news(&now) {
                 self.sent = Some(now.clone());
                 return Poll::Ready(Some(Ok(WatchResponse { info: Some(now) })));
             }
@@ -174,7 +200,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap();
         for (asked, period) in [(0, 100), (1, 10), (9, 10), (10, 10), (11, 11), (u32::MAX, u32::MAX)] {
-            let watch = watch(LogSlot::new(), log.clone(), asked);
+            let watch = watch(LogSlot::new(), (log.clone(), false), asked);
             assert_eq!(watch.interval.period(), Duration::from_millis(period.into()), "{asked}");
         }
     }

@@ -243,13 +243,14 @@ impl Service for LogService {
             true => log.first_local_index().ok(),
             false => self.waiting(&caller, log.clone(), Log::first_local_index).await.ok(),
         };
-        Ok(Response::new(info::info_of(&self.host, &log, first_local)))
+        Ok(Response::new(info::info_of(&self.host, &log, first_local)?))
     }
 
     async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let (log, _, WatchRequest { interval_millis, .. }) =
+        let (log, _, WatchRequest { interval_millis, log: name }) =
             self.named(request, |request| &request.log).await?;
-        let stream = info::watch(self.host.clone(), log, interval_millis);
+        let named = !self.host.is_default(&name);
+        let stream = info::watch(self.host.clone(), (log, named), interval_millis);
         Ok(Response::new(Counted::new(stream, self.host.gauges(), Open::Watches)))
     }
 
