@@ -170,12 +170,18 @@ impl Applier {
             Err(refusal) => return Ok(Err(refusal)),
         };
         // Entries before one that makes room may use the reserve, so that it can follow.
-        let reserved = fresh.iter().rposition(makes_room).map_or(0, |n| n + 1);
+        let upto = |is| fresh.iter().rposition(|entry| is_command(entry, is)).map_or(0, |n| n + 1);
+        let (reserved, of_one_log) = (upto(Command::makes_room), upto(Command::may_lead_to_room));
+        let reserve = |n| match n {
+            n if n < reserved => Some(Purpose::Metadata),
+            n if n < of_one_log => Some(Purpose::OneLog),
+            _ => None,
+        };
         let mut outcome = Ok(());
         let mut spoilt = false;
         for (n, entry) in fresh.into_iter().enumerate() {
             let bytes = block_bytes(entry.bytes()) as u64;
-            if let Err(refusal) = self.find_room(&entry, n < reserved, kept)? {
+            if let Err(refusal) = self.find_room(&entry, reserve(n), kept)? {
                 outcome = Err(refusal);
                 break;
             }
@@ -410,9 +416,14 @@ impl Applier {
     /// Makes room for an entry. Where there is none, files of records that were discarded or jumped over are removed
     /// first: of records discarded here, once that is durable; or of records before `kept`, which the source has
     /// discarded far ahead of the entries that are fed now.
-    fn find_room(&mut self, entry: &FollowEntry, reserved: bool, kept: Index) -> Result<Result<()>> {
+    fn find_room(
+        &mut self,
+        entry: &FollowEntry,
+        reserve: Option<Purpose>,
+        kept: Index,
+    ) -> Result<Result<()>> {
         loop {
-            let Err(refusal) = self.make_room(entry, reserved) else { return Ok(Ok(())) };
+            let Err(refusal) = self.make_room(entry, reserve) else { return Ok(Ok(())) };
             if self.to_drop.is_empty() && self.is_settled() {
                 let first = kept.min(self.sequencer.end().next);
                 // A file of a shared group holds records of many logs: the source alone discards them.
@@ -434,13 +445,13 @@ impl Applier {
             && (first >= self.sequencer.end().next || list.iter().skip(1).any(|s| s.base.next <= first))
     }
 
-    /// Makes room for an entry. A `reserved` entry may use the reserve: it makes room itself, or is followed by one
+    /// Makes room for an entry. It may use the `reserve` for this purpose: it makes room itself, or may lead to it, or is followed by one
     /// that does.
-    fn make_room(&mut self, entry: &FollowEntry, reserved: bool) -> Result<()> {
+    fn make_room(&mut self, entry: &FollowEntry, reserve: Option<Purpose>) -> Result<()> {
         let body = entry.bytes();
         let bytes = block_bytes(body) as u64;
         let is_data = entry.header.kind.has_records();
-        let is_full = is_data && !reserved && self.is_beyond_capacity(bytes);
+        let is_full = is_data && reserve.is_none() && self.is_beyond_capacity(bytes);
         if is_full || !self.writer.plan.fits(body) {
             if let Some(first) = self.retained(bytes).or_else(|| self.released(bytes)) {
                 return self.roll_from(first, body);
@@ -454,14 +465,18 @@ impl Applier {
                 return Err(Error::new(ErrorKind::Full, what));
             }
         }
-        let purpose = if is_data { Purpose::Data } else { Purpose::Metadata };
-        match self.writer.plan.make_room(body, purpose, &mut self.sequencer) {
-            Err(_) if reserved && is_data => {
-                self.writer.plan.make_room(body, Purpose::Metadata, &mut self.sequencer)?;
+        let purpose = match () {
+            () if is_data => Purpose::Data,
+            () if is_command(entry, Command::may_lead_to_room) => Purpose::OneLog,
+            () => Purpose::Metadata,
+        };
+        let room = self.writer.plan.make_room(body, purpose, &mut self.sequencer);
+        match (room, reserve.filter(|_| purpose != Purpose::Metadata)) {
+            (Err(_), Some(reserve)) => {
+                self.writer.plan.make_room(body, reserve, &mut self.sequencer).map(drop)
             }
-            outcome => drop(outcome?),
+            (room, _) => room.map(drop),
         }
-        Ok(())
     }
 
     /// Whether the capacity has no room for `more` bytes in addition to those that are planned.
@@ -785,9 +800,9 @@ fn does_not_follow(end: EntryIndex, raft: EntryIndex, why: Malformed) -> Error {
     Error::new(ErrorKind::Diverged, what)
 }
 
-fn makes_room(entry: &FollowEntry) -> bool {
+fn is_command(entry: &FollowEntry, is: fn(Command) -> bool) -> bool {
     let command = || entry.body.first().and_then(|body| parse_command(body).ok());
-    entry.header.kind == Kind::Command && command().is_some_and(Command::makes_room)
+    entry.header.kind == Kind::Command && command().is_some_and(is)
 }
 
 /// The bytes of blocks in a file.

@@ -36,7 +36,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 pub(crate) enum Purpose {
     /// Records: may not take the last prepared file.
     Data,
-    /// Commands and positions: may take the last prepared file.
+    /// Discards of single logs of a shared group: may take the last prepared file, but only a half of its room. Each alone removes no file.
+    OneLog,
+    /// Other commands and positions: may take the last prepared file.
     Metadata,
 }
 
@@ -45,7 +47,7 @@ impl Purpose {
     fn files_ready(self) -> usize {
         match self {
             Self::Data => 2,
-            Self::Metadata => 1,
+            Self::OneLog | Self::Metadata => 1,
         }
     }
 }

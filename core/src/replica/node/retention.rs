@@ -187,8 +187,8 @@ impl Node {
             let command = Command::Log(LogCommand::Discard { log, first });
             let (body, sequencer) = (body_bytes_of(&command), &mut self.replica.sequencer);
             // This thread sends heartbeats, and does not wait for a file.
-            if self.writer.plan.awaits_file(body, Purpose::Metadata)
-                || self.writer.plan.make_room(body, Purpose::Metadata, sequencer).is_err()
+            if self.writer.plan.awaits_file(body, Purpose::OneLog)
+                || self.writer.plan.make_room(body, Purpose::OneLog, sequencer).is_err()
             {
                 self.log_retention.put_back((log, first));
                 self.retain_at = now.plus(RETRY_DELAY); // no file is available

@@ -211,6 +211,7 @@ impl Replica {
             these.map(|(h, _)| h.raft_index.0).collect()
         };
         let makers = these(Command::makes_room);
+        let of_one_log = these(Command::may_lead_to_room);
         // They need no more than their own blocks. Records before them wait for room as all others. Where no file goes for what is stored,
         // they free nothing.
         let frees = releases_files(&self.options) || self.keeps_discarded_files();
@@ -222,7 +223,11 @@ impl Replica {
         let opening = self.sequencer.opening_bytes_max() + options_in(fresh);
         let of = |e: &Entry| {
             let is_command = makers.contains(&e.index) || of_objects.contains(&e.index);
-            (purpose_of_entry(e, is_command), body_of(e))
+            let purpose = match of_one_log.contains(&e.index) {
+                true => Purpose::OneLog,
+                false => purpose_of_entry(e, is_command),
+            };
+            (purpose, body_of(e))
         };
         // Their ready also writes their term, unless an opening holds it, and a commit record after them.
         let state = (Purpose::Metadata, HARD_STATE_BYTES);
@@ -238,18 +243,21 @@ impl Replica {
         }
         let mut blocks = fit.blocks.saturating_sub(terms).min(fresh.len());
         if let Some(why) = &fit.why {
-            // Entries up to one that makes room may use the reserve.
-            let upto = fresh
-                .iter()
-                .skip(blocks)
-                .position(|e| makers.contains(&e.index))
-                .map_or(0, |n| blocks + n + 1);
+            // Entries up to one that makes room may use the reserve. Up to one that may lead to room they leave a part of it: such ones can
+            // follow without end, and no file goes.
             let is_whole = |fit: Fit| fit.why.is_none() && !fit.is_coming;
-            let mut in_reserve = upto;
-            if upto > 0 && is_whole(room(&mut fresh[..upto].iter().map(|e| (Purpose::Metadata, body_of(e)))))
+            let mut in_reserve = 0;
+            for (these, purpose) in [(&makers, Purpose::Metadata), (&of_one_log, Purpose::OneLog)] {
+                let upto = fresh.iter().skip(blocks).position(|e| these.contains(&e.index));
+                let upto = upto.map_or(0, |n| blocks + n + 1);
+                if upto > 0 && is_whole(room(&mut fresh[..upto].iter().map(|e| (purpose, body_of(e))))) {
+                    (blocks, in_reserve) = (upto, upto);
+                    break;
+                }
+            }
+            if in_reserve == 0
+                && let Some(n) = fresh.iter().skip(blocks).position(|e| stores.contains(&e.index))
             {
-                blocks = upto;
-            } else if let Some(n) = fresh.iter().skip(blocks).position(|e| stores.contains(&e.index)) {
                 // Up to one that says that an object is stored, the end of this segment, but no file; and not all of it, so that votes
                 // have room.
                 let upto = blocks + n + 1;

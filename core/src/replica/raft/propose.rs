@@ -107,12 +107,15 @@ impl Replica {
     /// it, because without it nothing could be discarded from a full log.
     pub(crate) fn purpose_of(&self, command: &Command) -> Purpose {
         match command {
-            Command::Discard { .. } | Command::Log(LogCommand::Drop { .. } | LogCommand::Discard { .. }) => {
+            Command::Discard { .. } | Command::Log(LogCommand::Drop { .. }) => Purpose::Metadata,
+            Command::Log(LogCommand::Discard { .. }) => Purpose::OneLog,
+            Command::SetOptions(set) if may_make_room(set, &self.options_of(LogNumber::OWN)) => {
                 Purpose::Metadata
             }
-            Command::SetOptions(set) => may_make_room(set, &self.options_of(LogNumber::OWN)),
-            Command::Log(LogCommand::SetOptions { log, options }) => {
-                may_make_room(options, &self.options_of(*log))
+            Command::Log(LogCommand::SetOptions { log, options })
+                if may_make_room(options, &self.options_of(*log)) =>
+            {
+                Purpose::OneLog
             }
             // Without them no file here can be removed for those in the object store.
             Command::Object(_) => Purpose::Metadata,
@@ -120,6 +123,7 @@ impl Replica {
             | Command::CloseSession { .. }
             | Command::OpenAfter { .. }
             | Command::PassOver { .. }
+            | Command::SetOptions(_)
             | Command::Log(_) => Purpose::Data,
         }
     }
@@ -405,15 +409,11 @@ impl Replica {
     }
 }
 
-/// The purpose of the room for a change of options: other retention can make room, and so can objects with what is in files.
-fn may_make_room(set: &LogOptions, before: &LogOptions) -> Purpose {
+/// Whether a change of options can make room: other retention can, and so can objects with what is in files.
+fn may_make_room(set: &LogOptions, before: &LogOptions) -> bool {
     use LogOption::{CapacityBytes, ObjectBytes, RetentionAge, RetentionBytes};
     let differs = |option: &LogOption| set.get(*option) != before.get(*option);
-    if [RetentionBytes, RetentionAge, CapacityBytes, ObjectBytes].iter().any(differs) {
-        Purpose::Metadata
-    } else {
-        Purpose::Data
-    }
+    [RetentionBytes, RetentionAge, CapacityBytes, ObjectBytes].iter().any(differs)
 }
 
 /// The error of an append whose leader was lost before its outcome was known.

@@ -11,6 +11,7 @@
 //! - files that were taken ahead are used in the order of their numbers, before any other;
 //! - records use neither the last prepared file nor room in a segment that began with it: these are kept for discards,
 //!   terms and votes;
+//! - of that room, discards of single logs of a shared group leave a half to what removes files, terms and votes;
 //! - while no file is ready after the growing segment, records do not use that segment's end either ([`reserve_of`]).
 //!
 //! Must not know: raft, who waits.
@@ -44,6 +45,11 @@ pub(crate) enum Step {
     Kept(Index),
     /// Another block that says so comes before this step, in a later sector. It was planned once the first one was durable.
     Repeated(Index),
+}
+
+/// Whether a block with a body of `body` bytes at `at` leaves `bytes` bytes free before `limit`.
+fn leaves(bytes: usize, at: usize, body: usize, limit: usize) -> bool {
+    at + block_bytes(body) + PROOF_BYTES_MAX + bytes <= limit
 }
 
 /// Bytes that records leave free at the end of a segment while no file is ready after it. A log that was just opened
@@ -145,7 +151,7 @@ impl Plan {
     }
 
     fn awaits_here(&self, at: usize, body: usize, purpose: Purpose) -> bool {
-        purpose == Purpose::Data && self.needs_file_behind(at, body) && self.allocator.is_one_coming()
+        purpose != Purpose::Metadata && self.needs_file_behind(at, body) && self.allocator.is_one_coming()
     }
 
     /// Plans to continue in the next file, behind the last block that is planned.
@@ -203,11 +209,30 @@ impl Plan {
     /// # Errors
     /// No file could be prepared (`Full`, `Io`), or the log is being closed (`Closed`).
     fn allow_here(&mut self, at: usize, body: usize, purpose: Purpose) -> Result<()> {
-        if purpose == Purpose::Data && self.needs_file_behind(at, body) {
-            self.allocator.keep_one_ready()?;
-            self.is_last_resort = false;
+        if purpose == Purpose::Metadata || !self.needs_file_behind(at, body) {
+            return Ok(());
+        }
+        let reserve = if self.is_last_resort { self.limit } else { reserve_of(self.limit) };
+        match self.allocator.keep_one_ready() {
+            Ok(()) => self.is_last_resort = false,
+            Err(_) if purpose == Purpose::OneLog && leaves(reserve / 2, at, body, self.limit) => {}
+            Err(why) => return Err(why),
         }
         Ok(())
+    }
+
+    /// As [`Self::allow_here`], in a file that was taken ahead. False: the file after it is being prepared; this does not wait for it.
+    fn allow_ahead(&self, at: usize, body: usize, limit: usize, purpose: Purpose) -> Result<bool> {
+        if purpose == Purpose::Metadata
+            || (purpose == Purpose::OneLog && leaves(limit / 2, at, body, limit))
+            || self.allocator.has_one_ready()
+        {
+            return Ok(true);
+        }
+        if self.allocator.is_one_coming() {
+            return Ok(false);
+        }
+        self.allocator.keep_one_ready().map(|()| true)
     }
 
     /// Makes room for the blocks to come, each with its purpose and the size of its body. Takes the files that they
@@ -227,7 +252,7 @@ impl Plan {
             let purpose = if planted!(64) { Purpose::Metadata } else { purpose };
             let room = if at + block_bytes(body) + PROOF_BYTES_MAX <= limit {
                 if files > 0 {
-                    Ok(true)
+                    self.allow_ahead(at, body, limit, purpose)
                 } else if self.awaits_here(at, body, purpose) {
                     Ok(false)
                 } else {

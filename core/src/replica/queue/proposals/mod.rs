@@ -118,17 +118,21 @@ pub(crate) enum LogCommand {
 }
 
 impl Command {
-    /// Whether it makes room, or leads to it: a discard, or options of the log.
+    /// Whether it makes room, or leads to it: a discard, or options of the log. A log of a shared group is dropped only once.
     pub(crate) fn makes_room(self) -> bool {
         matches!(
             self,
             Self::Discard { .. }
                 | Self::SetOptions(_)
                 | Self::PassOver { .. }
-                | Self::Log(
-                    LogCommand::Drop { .. } | LogCommand::Discard { .. } | LogCommand::SetOptions { .. }
-                )
+                | Self::Log(LogCommand::Drop { .. })
         )
+    }
+
+    /// Whether it can lead to room, and can follow without end: files go once all logs of a shared group have left them, and this is a
+    /// discard of one of them, or its options.
+    pub(crate) fn may_lead_to_room(self) -> bool {
+        matches!(self, Self::Log(LogCommand::Discard { .. } | LogCommand::SetOptions { .. }))
     }
 
     /// Whether it comes from the queue alone, and appends depend on it: it opens or closes a session, or opens, seals or drops a log of a

@@ -3,7 +3,7 @@
 use super::*;
 use crate::error::Error;
 use crate::options::log_options::{LogOption, LogOptions};
-use crate::replica::queue::proposals::{Command, ObjectCommand};
+use crate::replica::queue::proposals::{Command, LogCommand, ObjectCommand};
 use crate::replica::state::command::encode_command;
 use crate::replica::state::sequencer::Decision;
 use crate::replica::wire::raft_message::Arrived;
@@ -255,6 +255,65 @@ fn no_entry_is_accepted_without_room_for_the_commit_record() {
     fill(&mut node, block_bytes(HARD_STATE_BYTES));
     assert_eq!(commands_taken(&mut node, &[SESSION, DISCARD]), 0);
     assert!(node.replica.is_short());
+}
+
+const LOGS: [LogNumber; 2] = [LogNumber(1), LogNumber(2)];
+
+fn open_logs() -> [Command; 2] {
+    LOGS.map(|log| Command::Log(LogCommand::Open { log, start: Index(1) }))
+}
+
+fn discard_of_one(log: LogNumber, first: u64) -> Command {
+    Command::Log(LogCommand::Discard { log, first: Index(first) })
+}
+
+/// Discards of one log of a shared group can follow each other without end, and remove no file: they used all of the reserve, and with it
+/// the room of what removes files.
+#[test]
+fn discards_of_one_log_leave_room_for_what_removes_files() {
+    let disk = SimDisk::default();
+    let mut node = node_with(&disk, Bootstrap::Init);
+    let mut put = |disk_is_full: bool, command| {
+        disk.limit_space(disk_is_full.then_some(0));
+        let completer = Completer::new();
+        let ticket = completer.ticket(0, 0, 0);
+        node.replica.command(command, Some(completer), Moment::START, &mut node.writer.plan).unwrap();
+        for _ in 0..3 {
+            node.step(Moment::START, Work::default()).unwrap();
+            sync(&mut node);
+        }
+        (ticket.poll().unwrap().map(drop).map_err(|error| error.kind()), node.writer.plan.space())
+    };
+    for command in open_logs() {
+        assert_eq!(put(false, command).0, Ok(()));
+    }
+    let mut discards = (2..10_000).map(|n| put(true, discard_of_one(LOGS[0], n)));
+    let (refused, space) = discards.find(|(put, _)| put.is_err()).unwrap();
+    drop(discards);
+    assert_eq!(refused, Err(ErrorKind::Full));
+    assert!(space > 1 << 10, "{space} bytes are left");
+    assert_eq!(put(true, Command::Log(LogCommand::Drop { log: LOGS[1] })).0, Ok(()));
+}
+
+/// A follower took all records before a discard of one log into the reserve, and so on, until there was no room for a vote.
+#[test]
+fn entries_before_discards_of_one_log_leave_room_for_what_removes_files() {
+    let mut node = follower();
+    assert_eq!(taken(&mut node, &open_logs()), 2);
+    while node.writer.plan.is_roomy(block_bytes(16)) {
+        let marker = node.replica.sequencer.marker(0);
+        node.writer.plan.push(marker);
+    }
+    let session = Command::OpenSession { log: LOGS[0], idle_max_ms: 1000 };
+    let discards: Vec<_> =
+        (2..100).map(|n| taken(&mut node, &[session, discard_of_one(LOGS[0], n)])).collect();
+    assert_eq!(discards[0], 2, "one may lead to room");
+    assert_eq!(discards.last(), Some(&0), "many do not");
+    assert!(node.replica.is_short());
+    let space = node.writer.plan.space();
+    assert!(space > 1 << 10, "{space} bytes are left");
+    assert_eq!(taken(&mut node, &[session, Command::Log(LogCommand::Drop { log: LOGS[1] })]), 2);
+    assert_eq!(taken(&mut node, &[session, Command::Discard { first: Index(1) }]), 2);
 }
 
 /// However much room is left, the number of accepted entries leaves room for the commit record.
