@@ -168,7 +168,8 @@ impl Replica {
             MessageType::MsgAppend if current && !message.get_entries().is_empty() => {}
             // Its state begins a new file, and makes room.
             MessageType::MsgSnapshot if current => {
-                return Ok(match plan.take_ahead(1, Purpose::Metadata) {
+                let room = plan.check_opening(message.get_snapshot().data.len());
+                return Ok(match room.and_then(|()| plan.take_ahead(1, Purpose::Metadata)) {
                     Ok(true) => {
                         self.admission.is_ahead = true;
                         Admitted::Yes

@@ -11,6 +11,11 @@ use raft::eraftpb::{Message, MessageType};
 
 /// The snapshot of a leader of term 1 whose log begins after entry 50 and record 99.
 pub(crate) fn snapshot_of(leader: NodeId, directory: DirectoryId, to: NodeId) -> Message {
+    snapshot_with(Vec::new(), leader, directory, to)
+}
+
+/// As [`snapshot_of`], of a shared group with this table of logs.
+pub(crate) fn snapshot_with(logs: Vec<u8>, leader: NodeId, directory: DirectoryId, to: NodeId) -> Message {
     let membership = Membership::of([Member::voter(leader, directory, "")]);
     let opening = Opening {
         base_raft: EntryIndex(50),
@@ -20,7 +25,7 @@ pub(crate) fn snapshot_of(leader: NodeId, directory: DirectoryId, to: NodeId) ->
         configuration: membership.encode(),
         sessions: Sessions::new(16, 16).encode(),
         options: Vec::new(),
-        logs: Vec::new(),
+        logs,
         objects: Vec::new(),
     };
     let opening = opening.encode();

@@ -189,6 +189,14 @@ impl Plan {
         Ok(())
     }
 
+    /// Checks that a new segment has room for an opening with a body of `body` bytes.
+    ///
+    /// # Errors
+    /// `TooLarge`.
+    pub(crate) fn check_opening(&self, body: usize) -> Result<()> {
+        self.check_size(block_bytes(body), 0)
+    }
+
     /// Fails if a new segment has no room for a block with a body of `body` bytes after its opening.
     fn check_size(&self, opening_bytes: usize, body: usize) -> Result<()> {
         let needed = opening_bytes + block_bytes(body) + PROOF_BYTES_MAX;

@@ -257,6 +257,21 @@ fn no_entry_is_accepted_without_room_for_the_commit_record() {
     assert!(node.replica.is_short());
 }
 
+/// A member with smaller segments than the others got a state that does not fit in one. It was poisoned, at each start.
+#[test]
+fn snapshot_that_fits_in_no_segment_is_not_taken() {
+    let mut node = node_with(&SimDisk::default(), Bootstrap::Join(LOG));
+    let mut table = LogTable::default();
+    for n in 1..2000 {
+        table.apply(LogCommand::Open { log: LogNumber(n), start: Index(1) }).unwrap();
+    }
+    step(&mut node, &snapshot_with(table.encode(), LEADER, DIRECTORY, NodeId(2)));
+    assert_eq!(node.replica.shortage().map(Error::kind), Some(ErrorKind::TooLarge));
+    assert_eq!(node.replica.sequencer.end().raft, EntryIndex(0));
+    step(&mut node, &snapshot());
+    assert_eq!(node.replica.sequencer.end().raft, EntryIndex(50));
+}
+
 const LOGS: [LogNumber; 2] = [LogNumber(1), LogNumber(2)];
 
 fn open_logs() -> [Command; 2] {
