@@ -115,6 +115,16 @@ impl LogSet {
         shrank
     }
 
+    /// No record before the first one of these logs can be read any more. Their ends are shown later.
+    pub(crate) fn discarded<'a>(&self, logs: impl Iterator<Item = (LogNumber, &'a LogState)>) {
+        let inner = self.lock();
+        for (log, state) in logs {
+            if let Some(positions) = inner.logs.get(&log).and_then(|known| known.positions.upgrade()) {
+                positions.discarded(state.first);
+            }
+        }
+    }
+
     /// Notes the options that are set for a log.
     pub(crate) fn show_options(&self, log: LogNumber, options: LogOptions) {
         let known = &mut self.lock().options;

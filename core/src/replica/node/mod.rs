@@ -86,7 +86,7 @@ pub(crate) struct Node {
     pub(crate) queue: Arc<ProposalQueue>,
     pub(crate) positions: Arc<Positions>,
     /// The logs of a shared group.
-    logs: Arc<LogSet>,
+    pub(crate) logs: Arc<LogSet>,
     /// A log of the group has discarded records, or was dropped: a segment may be without records now.
     logs_shrank: bool,
     /// Whether it can be is written in the opening of an object, which is being fetched.
@@ -116,6 +116,8 @@ pub(crate) struct Node {
     to_drop: Option<(EntryIndex, Index)>,
     /// Records below it are durably known here to be discarded.
     droppable: Index,
+    /// A segment has begun since files were last looked for that hold commands alone, behind what is discarded.
+    has_rolled: bool,
     /// When the tail is to be proven.
     prove_at: Option<Moment>,
     retain_at: Moment,
@@ -191,6 +193,7 @@ impl Node {
             uncommitted_bytes: 0,
             to_drop: None,
             droppable,
+            has_rolled: false,
             prove_at: None,
             retain_at: now,
             sync_began: now,
@@ -393,6 +396,7 @@ impl Node {
         counters.blocks.fetch_add(done.blocks, Ordering::Relaxed);
         counters.bytes.fetch_add(done.bytes, Ordering::Relaxed);
         counters.rolls.fetch_add(done.rolls, Ordering::Relaxed);
+        self.has_rolled |= done.rolls > 0;
         self.replica.written(end.raft);
         self.positions.written(end.next.previous());
         // A truncation takes back records that were durable.
@@ -422,8 +426,11 @@ impl Node {
     /// is written, and the write removes all older segments. By then a reader of their records has to get `Discarded`.
     /// Segments that a command discards stay until the discard is published.
     fn advance_first_index(&mut self) {
-        self.positions.discarded(self.replica.sequencer.committed().first);
-        self.publish_logs();
+        let sequencer = &self.replica.sequencer;
+        self.positions.discarded(sequencer.committed().first);
+        if sequencer.has_replaced_logs() {
+            self.logs.discarded(sequencer.committed().logs.iter());
+        }
     }
 
     /// A leader whose disk is slow transfers leadership.

@@ -7,7 +7,7 @@ mod introduced;
 mod leading;
 mod without_room;
 
-use super::fixtures::snapshot_of;
+use super::fixtures::{snapshot_of, snapshot_with};
 use crate::cluster::membership::{Change, Member, Membership};
 use crate::cluster::memory_transport::MemoryNetwork;
 use crate::cluster::options::{Bootstrap, ClusterOptions, Role};
@@ -20,12 +20,13 @@ use crate::replica::node::driver::DrivenNode as _;
 use crate::replica::node::shared::Shared;
 use crate::replica::open::open;
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
-use crate::replica::queue::proposals::{QueueLimits, Work};
+use crate::replica::queue::proposals::{LogCommand, QueueLimits, Work};
+use crate::replica::state::log_table::LogTable;
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
-use crate::types::{DirectoryId, EntryIndex, Index, LogId, NodeId, Term, Timestamp};
+use crate::types::{DirectoryId, EntryIndex, Index, LogId, LogNumber, NodeId, Term, Timestamp};
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
@@ -235,6 +236,29 @@ fn skipped_records_are_discarded_before_their_segments_are_removed() {
         EntryIndex(50),
         "the commit is recorded durably, so that files may be removed"
     );
+}
+
+/// The same of a named log. Its end was published before its records were here, or in objects that readers know: a reader got an error that
+/// the log is damaged.
+#[test]
+fn skipped_records_of_a_named_log_are_published_after_its_first_record() {
+    let mut node = joining();
+    let log = LogNumber(1);
+    let open = |start| LogCommand::Open { log, start: Index(start) };
+    let table = |start| {
+        let mut table = LogTable::default();
+        table.apply(open(start)).unwrap();
+        table
+    };
+    let state = table(1);
+    node.logs.show(log, [(log, state.get(log))].into_iter());
+    let positions = node.logs.positions(log).unwrap();
+    let skips = snapshot_with(table(41).encode(), LEADER, DIRECTORY, NodeId(2));
+    deliver(&mut node, raft_message::encode_message(&skips).unwrap());
+    node.write(Moment::START).unwrap();
+    assert_eq!((positions.first(), positions.committed()), (Index(41), Index(0)), "not published yet");
+    node.step(Moment::START, Work::default()).unwrap();
+    assert_eq!((positions.first(), positions.committed()), (Index(41), Index(40)));
 }
 
 /// A rollback replays the log from its files: planned entries were missing there. The effects of a truncated entry

@@ -1,6 +1,6 @@
 //! The decisions about the logs of a shared group: their commands, their options, the sessions on them.
 
-use super::{Decision, Sequencer, limits_of_sessions};
+use super::{Decision, Sequencer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::log_options::LogOptions;
 use crate::read::log_set::unknown;
@@ -73,7 +73,7 @@ impl Sequencer {
 
     /// The bytes that the openings of this replica's segments have for them, with these options of the group.
     fn logs_room(&self, options: &LogOptions) -> usize {
-        let (sessions_max, window) = limits_of_sessions(options, self.own_limits);
+        let (sessions_max, window) = self.sessions_to_fit(options);
         logs_room(self.segment_bytes, sessions_max, window)
     }
 
@@ -124,7 +124,7 @@ impl Sequencer {
         if bytes <= room {
             return Ok(());
         }
-        let (sessions_max, window) = limits_of_sessions(options, self.own_limits);
+        let (sessions_max, window) = self.sessions_to_fit(options);
         let what = format!(
             "{sessions_max} sessions that remember {window} batches each leave room for {room} bytes of logs at the start \
              of a segment, and the group has {} logs of {bytes} bytes with their options; lower sessions_max or \

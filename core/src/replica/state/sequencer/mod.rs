@@ -274,6 +274,17 @@ impl Sequencer {
         &self.logs
     }
 
+    /// For how many sessions openings need room with these options, and for how many batches of each. A lower limit closes no session.
+    fn sessions_to_fit(&self, options: &LogOptions) -> (u32, u16) {
+        let (max, window) = limits_of_sessions(options, self.own_limits);
+        (max.max(u32::try_from(self.sessions.len()).unwrap_or(u32::MAX)), window)
+    }
+
+    /// Whether a snapshot has replaced the logs since the last call of [`Self::take_changed_logs`].
+    pub(crate) fn has_replaced_logs(&self) -> bool {
+        self.replaced_logs
+    }
+
     /// The logs that committed entries have changed since the last call, and that `shown` does not show yet.
     pub(crate) fn take_changed_logs(&mut self, shown: &LogSet) -> ChangedLogs {
         let mut changed = std::mem::take(&mut self.changed_logs);

@@ -1,6 +1,6 @@
 //! The objects of the log: what a leader decides about them, and the opening block of an object.
 
-use super::{Committed, Decision, Sequencer, limits_of_sessions};
+use super::{Committed, Decision, Sequencer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::replica::queue::proposals::ObjectCommand;
 use crate::replica::state::discarded_objects::DiscardedObjects;
@@ -48,7 +48,7 @@ impl Sequencer {
 
     /// The most objects that can have rows in the openings of this replica's segments.
     pub(crate) fn rows_max(&self) -> usize {
-        let (max, window) = limits_of_sessions(&self.options_at_end(), self.own_limits);
+        let (max, window) = self.sessions_to_fit(&self.options_at_end());
         let logs = self.logs.encoded_bytes() / OBJECT_BYTES
             + self.objects.bytes_beside_rows().div_ceil(OBJECT_BYTES);
         // A group leaves room for a log that is passed over.

@@ -5,7 +5,7 @@ use crate::error::ErrorKind;
 use crate::record::batch::Stamp;
 use crate::replica::queue::proposals::{Proposal, ProposalQueue, QueueLimits, WaitLimit};
 use crate::replica::state::command::{COMMAND_BYTES, SET_OPTIONS_BYTES, parse_command};
-use crate::store::format::geometry::LOG_OPTION_BYTES;
+use crate::store::format::geometry::{LOG_OPTION_BYTES, REMEMBERED_BYTES, opening_room};
 use crate::types::Sequence;
 use proptest::prelude::*;
 
@@ -320,6 +320,30 @@ fn logs_that_are_missing_in_an_opening_are_shown_as_dropped() {
     let changed = restarted.take_changed_logs(&shown);
     assert!((1..=3).all(|n| changed.states.contains(&LogNumber(n))), "{changed:?}");
     assert_eq!(restarted.committed().logs.get(LogNumber(2)), None);
+}
+
+/// A lower limit of sessions closes none. Logs got the room of those that were open, and openings took more than their part of a segment.
+#[test]
+fn open_sessions_keep_their_room_when_their_limit_is_lowered() {
+    let (mut leader, options) = replica(1, 300);
+    let log = LogNumber(1);
+    decide(&mut leader, LogCommand::Open { log, start: Index(1) }).unwrap();
+    for _ in 0..300 {
+        let opened = leader.command(Command::OpenSession { log, idle_max_ms: 1 << 30 }, Timestamp(5));
+        assert!(matches!(opened, Decision::Write(..)), "{opened:?}");
+    }
+    let few = LogOptions::default().with(&[(LogOption::SessionsMax, Some(1))]);
+    leader.command(Command::SetOptions(few), Timestamp(5));
+    leader.commit_to(leader.end().raft);
+    assert_eq!(leader.sessions().len(), 300);
+    let beside = leader.opening_bytes_max();
+    let opened = (2..).take_while(|n| {
+        decide(&mut leader, LogCommand::Open { log: LogNumber(*n), start: Index(1) }).is_some()
+    });
+    assert!(opened.count() > 0);
+    let window = usize::from(options.session_window) * REMEMBERED_BYTES;
+    let grown = 300 * window + leader.opening_bytes_max();
+    assert!(grown <= opening_room(options.segment_bytes), "{beside} bytes, then up to {grown}");
 }
 
 /// In a group whose openings are full, with objects too, a log that was deleted before it was open is passed over all the same.
