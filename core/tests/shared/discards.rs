@@ -54,6 +54,23 @@ fn segments_of_commands_alone_go_with_the_next_ones() {
     assert!(segments() <= 2, "{} of {before} segments are left", segments());
 }
 
+/// Without records no discard followed the last one, and files with commands alone filled the disk.
+#[test]
+fn segments_of_commands_alone_do_not_add_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
+    let log = logs.create("a").unwrap();
+    let mut next = 2;
+    let begun = || logs.groups()[&1].metrics().rolls;
+    while begun() < 8 {
+        let tickets: Vec<_> = (next..next + 500).map(|n| log.submit_discard(Index(n)).unwrap()).collect();
+        tickets.into_iter().for_each(|ticket| drop(ticket.wait().unwrap()));
+        next += 500;
+    }
+    let segments = logs.groups()[&1].status().segments;
+    assert!(segments <= 4, "{segments} segments");
+}
+
 #[test]
 fn discard_beyond_the_end_moves_the_end() {
     let dir = tempfile::tempdir().unwrap();
