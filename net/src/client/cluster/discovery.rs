@@ -448,9 +448,10 @@ impl Servers {
                 return Ok(());
             }
         }
-        let mut asked = JoinSet::new();
-        self.ask_each(self.all(), &mut asked);
-        let (mut failed, mut answered) = (None, false);
+        let (all, mut asked) = (self.all(), JoinSet::new());
+        let servers = all.len();
+        self.ask_each(all, &mut asked);
+        let (mut failures, mut answered) = (Vec::new(), false);
         let mut best: Option<Found> = None;
         let mut answers = Vec::new();
         if thorough {
@@ -482,7 +483,7 @@ impl Servers {
                 Err(error) if thorough && error.kind() == ErrorKind::InvalidArgument => {
                     return Err(error.into());
                 }
-                Err(error) => failed = Some(error),
+                Err(error) => failures.push(error),
             }
         }
         match best {
@@ -503,7 +504,7 @@ impl Servers {
                 known.doubted = None;
                 Ok(())
             }
-            None => Err(match failed {
+            None => Err(match failure_of(failures, servers) {
                 Some(error) if !answered => Unfound { error, hopeless },
                 failed => {
                     let more = failed.map_or_else(String::new, |error| format!("; {error}"));
@@ -684,9 +685,39 @@ impl Servers {
     }
 }
 
+/// The failure that a round of questions to so many servers reports, of those that were answered. One server that has just started can
+/// still have the log that had the name before, or none: that there is no such log is believed if most servers say so.
+fn failure_of(failures: Vec<Error>, servers: usize) -> Option<Error> {
+    let (missing, mut others): (Vec<_>, Vec<_>) =
+        failures.into_iter().partition(|error| error.kind() == ErrorKind::NotFound);
+    match missing.last() {
+        Some(error) if 2 * missing.len() > servers => Some(error.clone()),
+        Some(error) if others.is_empty() => {
+            Some(Error::new(ErrorKind::Unavailable, format!("{error}; the other servers do not answer")))
+        }
+        _ => others.pop(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// All servers started again, and the first one that listened had the log that had the name before: the client gave up.
+    #[test]
+    fn most_servers_say_that_there_is_no_log() {
+        let of = |kinds: &[ErrorKind], servers| {
+            let failures = kinds.iter().map(|kind| Error::new(*kind, "x")).collect();
+            failure_of(failures, servers).map(|error| error.kind())
+        };
+        let (missing, refused) = (ErrorKind::NotFound, ErrorKind::Unavailable);
+        assert_eq!(of(&[], 3), None);
+        assert_eq!(of(&[missing], 1), Some(missing));
+        assert_eq!(of(&[missing, missing, refused], 3), Some(missing));
+        assert_eq!(of(&[refused, refused, missing], 3), Some(refused));
+        assert_eq!(of(&[missing], 3), Some(refused));
+        assert_eq!(of(&[ErrorKind::Unsupported, missing], 3), Some(ErrorKind::Unsupported));
+    }
 
     /// The last server that answered decided. If it lagged behind, the client was tied to a deleted log for its whole life.
     #[test]
