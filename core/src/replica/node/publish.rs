@@ -201,7 +201,7 @@ impl Node {
             self.drop_files();
         }
         // Without records no discard follows the last one.
-        if std::mem::take(&mut self.has_rolled) && !planted!(88) {
+        if std::mem::take(&mut self.has_rolled) {
             self.drop_discarded(self.known_commit());
         }
         self.publish_state(now);
