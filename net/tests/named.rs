@@ -375,13 +375,13 @@ async fn watch_ends_with_its_log_and_reports_no_other_log() {
     let (quiet, busy) = (named.client("quiet").await, named.client("busy").await);
     append(&quiet, &["first"]).await;
     let mut watch = quiet.watch(Duration::from_millis(10));
-    assert_eq!(watch.next().await.unwrap().last, 1);
+    assert_eq!(watch.next().await.unwrap().last, Index(1));
     for n in 1..20 {
         assert_eq!(append(&busy, &["other"]).await, n);
         tokio::time::sleep(Duration::from_millis(15)).await;
     }
     append(&quiet, &["second"]).await;
-    assert_eq!(watch.next().await.unwrap().last, 2, "nothing else was news");
+    assert_eq!(watch.next().await.unwrap().last, Index(2), "nothing else was news");
     named.delete("quiet").await;
     for again in [false, true] {
         if again {
