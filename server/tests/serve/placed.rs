@@ -1,11 +1,13 @@
 //! Groups of named logs that run on some of the servers only.
 
 use crate::harness::{
-    Server, created_apart, ended, fed, founded_with, leader, made, made_after, run, started, status, wait,
+    Server, clients, created_apart, ended, fed, founded_with, leader, made, made_after, run, started, status,
+    vote_in_groups, wait,
 };
 use chiplog::{BatchBuilder, ErrorKind};
 use chiplog_net::client::ClientOptions;
 use chiplog_net::client::blocking::Client;
+use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -341,4 +343,29 @@ fn removed_replica_gets_a_new_directory_when_its_group_returns() {
         fed(&["append", &format!("{others}/log-{log}")], &lines(log, 101, 200)).ok();
         assert_eq!(run(&["read", &format!("{others}/log-{log}")]).ok().out, lines(log, 1, 200));
     }
+}
+
+/// A server that left the cluster gave its groups to the first voter of the default log, whether that was heard or not: it kept them, and
+/// refused their appends while it waited for the other one.
+#[test]
+fn server_that_left_gives_its_groups_to_one_that_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    let servers = founded_with((1..=4).map(|node| Server::new(node, dir.path())).collect(), &["--set", "groups=1"]);
+    vote_in_groups(&servers, 1);
+    servers[0].signal(Signal::STOP);
+    let both = clients(&[&servers[1], &servers[2]]);
+    for log in ["_system", "_group-1"] {
+        let target = format!("{both}/{log}");
+        wait("server 4 leads", || {
+            let moved = run(&["transfer-leader", "4", "--cluster", &target]);
+            (moved.code == 0).then_some(())
+        });
+    }
+    made(&["member", "remove", "4", "--cluster", &both, "--force"]);
+    wait("the groups do without it", || {
+        let shown = run(&["status", &both, "--json"]).json();
+        let is_without = |group: &&Value| group["voters"] == serde_json::json!([1, 2, 3]);
+        (shown["groups"].as_array()?.iter().filter(is_without).count() == 2).then_some(())
+    });
+    servers[0].signal(Signal::CONT);
 }

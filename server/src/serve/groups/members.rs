@@ -9,9 +9,10 @@
 
 use super::elsewhere::address_of;
 use super::{Groups, HOST_TIMEOUT, label};
-use chiplog::cluster::{Change, Member};
+use chiplog::cluster::{Change, Member, PeerStatus, ReplicaStatus};
 use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, NodeId};
 use chiplog_net::peer::GroupOn;
+use std::cmp::Reverse;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -46,10 +47,12 @@ impl Groups {
         if !servers.iter().any(|server| server.node == own) {
             // A server that left the cluster gives its groups away; their next leaders remove it. Its own replica of the
             // default log learns no more.
-            let stays = |m: &&Member| servers.iter().any(|s| s.node == m.node && s.is_voter());
-            if let Some(next) = have.members.iter().find(stays) {
-                replica.transfer_leader(next.node, HOST_TIMEOUT)?;
-            }
+            let stays = |node| servers.iter().any(|server| server.node == node && server.is_voter());
+            let Some(next) = successor(&have, stays) else {
+                let what = "this server left the cluster and leads the group: it hears no voter of the group that stays";
+                return Err(Error::new(ErrorKind::Unavailable, what));
+            };
+            replica.transfer_leader(next, HOST_TIMEOUT)?;
             return Ok(true);
         }
         let place = self.placed_on(group)?;
@@ -79,7 +82,12 @@ impl Groups {
             return Ok(false); // the next look compares with the new ones
         }
         tracing::info!(group = %label(group), ?change, "a group of named logs follows the members of the cluster");
-        replica.change_members(&[change], CHANGE_TIMEOUT)?;
+        // The cluster removed the server, so its number is not mistyped, even if it runs and another member is silent.
+        let has_left = matches!(change, Change::Remove(node) if !servers.iter().any(|s| s.node == node));
+        match has_left && hears_most_without(&replica.status().replica, change.node()) {
+            true => replica.force_members(&[change], CHANGE_TIMEOUT)?,
+            false => replica.change_members(&[change], CHANGE_TIMEOUT)?,
+        }
         Ok(true)
     }
 
@@ -106,10 +114,9 @@ impl Groups {
 
     /// Transfers the leadership of a group to a server that is to run it. Returns whether there is one.
     fn hand_over(&self, replica: &Log, wanted: &[Member]) -> chiplog::Result<bool> {
-        let Some(next) = wanted.iter().find(|server| self.is_ready(replica, server.node)) else {
-            return Ok(false);
-        };
-        replica.transfer_leader(next.node, HOST_TIMEOUT)?;
+        let is_wanted = |node| wanted.iter().any(|server| server.node == node);
+        let Some(next) = successor(&replica.status().replica, is_wanted) else { return Ok(false) };
+        replica.transfer_leader(next, HOST_TIMEOUT)?;
         Ok(true)
     }
 
@@ -254,6 +261,22 @@ impl Groups {
             }
         }
     }
+}
+
+/// The server that is to lead a group instead of this leader: of the voters that `may`, the one that has most, and of these the
+/// first. None: the leader hears none. One that is not heard is never chosen: the leader takes no appends while it waits for it.
+fn successor(have: &ReplicaStatus, may: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+    let voters = have.voters();
+    let can_lead = |peer: &&PeerStatus| peer.active && voters.contains(&peer.node) && may(peer.node);
+    let most = have.peers.iter().filter(can_lead).max_by_key(|peer| (peer.matched, Reverse(peer.node)));
+    most.map(|peer| peer.node)
+}
+
+/// Whether this leader hears most of the voters that are left without one member.
+fn hears_most_without(have: &ReplicaStatus, gone: NodeId) -> bool {
+    let is_heard = |node| node == have.node || have.peers.iter().any(|peer| peer.node == node && peer.active);
+    let left: Vec<NodeId> = have.voters().into_iter().filter(|node| *node != gone).collect();
+    2 * left.iter().filter(|node| is_heard(**node)).count() > left.len()
 }
 
 /// The servers on which a group is placed. `place` empty: all.
