@@ -350,7 +350,8 @@ fn removed_replica_gets_a_new_directory_when_its_group_returns() {
 #[test]
 fn server_that_left_gives_its_groups_to_one_that_answers() {
     let dir = tempfile::tempdir().unwrap();
-    let servers = founded_with((1..=4).map(|node| Server::new(node, dir.path())).collect(), &["--set", "groups=1"]);
+    let servers =
+        founded_with((1..=4).map(|node| Server::new(node, dir.path())).collect(), &["--set", "groups=1"]);
     vote_in_groups(&servers, 1);
     servers[0].signal(Signal::STOP);
     let both = clients(&[&servers[1], &servers[2]]);
@@ -368,4 +369,49 @@ fn server_that_left_gives_its_groups_to_one_that_answers() {
         (shown["groups"].as_array()?.iter().filter(is_without).count() == 2).then_some(())
     });
     servers[0].signal(Signal::CONT);
+}
+
+/// While a group moves, its leader can be one that is not to run it. No other server found it there: logs could neither be created nor deleted.
+#[test]
+fn leader_of_a_group_that_moves_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let alone = ["--set", "groups=2", "--set", "group_replicas=1"];
+    let servers = founded_with((1..=3).map(|node| Server::new(node, dir.path())).collect(), &alone);
+    let client = clients(&[&servers[0], &servers[1], &servers[2]]);
+    let groups = || {
+        let shown = run(&["status", &client, "--json"]).json();
+        let groups = shown["groups"].as_array()?.clone();
+        (shown["ok"] == true && groups.len() == 3).then_some(groups)
+    };
+    let alone = |group: &Value| group["voters"].as_array().filter(|all| all.len() == 1)?[0].as_u64();
+    let (other, old) = wait("two servers run a group", || {
+        let groups = groups()?;
+        Some((alone(&groups[1])?, alone(&groups[2])?)).filter(|(other, old)| other != old)
+    });
+    created_apart(&client, &["log-0", "log-1"]);
+    let listed = || -> Vec<Value> {
+        let listed = run(&["logs", "list", &client, "--json"]).ok().out;
+        listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let log = listed().into_iter().find(|log| log["group"] == 2).unwrap();
+    let log = log["name"].as_str().unwrap();
+
+    // The third server is to run it instead, and cannot: there is a file in the way.
+    let third = 6 - old - other;
+    std::fs::write(servers[third as usize - 1].data.join("named/group-2"), "").unwrap();
+    let group_2 = || {
+        let shown = run(&["status", &client, "--json"]).json();
+        shown["groups"].as_array()?.iter().find(|group| group["number"] == 2).cloned()
+    };
+    let old_node = old.to_string();
+    wait("the group is to move", || {
+        // The command would wait until the group has moved.
+        let _ = run(&["member", "demote", &old_node, "--cluster", &client, "--timeout", "1"]);
+        (group_2()?["placed"] == serde_json::json!([third])).then_some(())
+    });
+    wait("the list has its logs", || listed().iter().all(|log| log["known"] == true).then_some(()));
+    let beside = || run(&["logs", "create", &client, "log-2", "--beside", log]);
+    wait("it gets new logs", || (beside().code == 0).then_some(()));
+    run(&["logs", "delete", &client, log, "log-2", "--yes"]).ok();
+    assert_eq!(group_2().unwrap()["voters"], serde_json::json!([old]), "it has not moved");
 }

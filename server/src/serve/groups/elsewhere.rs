@@ -18,9 +18,12 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
+use tokio::time::timeout_at;
 
 /// The time limit of one server's answer about a group.
 const VIEW_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the servers that are to run a group have to answer before all others are asked.
+const FURTHER_AFTER: Duration = Duration::from_millis(200);
 /// How often the leader of a group that was moved is asked whether this server is still a member.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// A directory whose group was moved is renamed to this extension, and a number, before its files are removed.
@@ -76,8 +79,8 @@ impl Groups {
         Ok(view)
     }
 
-    /// Asks all servers that are to run a group, until its leader answers. They are asked at the same time, so one that vanished delays
-    /// nothing. Blocks.
+    /// Asks the other servers that are to run a group, until its leader answers, and then all others: while a group moves, its leader can
+    /// be one that is not to run it any more. Servers are asked at the same time, so one that vanished delays nothing. Blocks.
     ///
     /// # Errors
     /// `Unavailable`: none leads, or none answers.
@@ -90,25 +93,48 @@ impl Groups {
             return Err(unavailable("this server has no catalogue yet"));
         };
         let Some(id) = logs.group_id(group)? else { return Err(unavailable("there is no such group")) };
-        let (place, members) = (logs.group_place(group)?, default.status().replica);
-        let is_asked = |m: &&Member| m.node != members.node && (place.is_empty() || place.contains(&m.node));
+        let (place, cluster) = (logs.group_place(group)?, default.status().replica);
+        let others = cluster.members.into_iter().filter(|server| server.node != cluster.node);
+        let (placed, mut further): (Vec<Member>, Vec<Member>) =
+            others.partition(|server| place.is_empty() || place.contains(&server.node));
         Handle::current().block_on(async {
             let mut asked = JoinSet::new();
-            for server in members.members.iter().filter(is_asked) {
-                let (groups, server, of) = (Self { inner: self.inner.clone() }, server.clone(), of.to_vec());
-                asked.spawn(async move { groups.ask_view(&server, group, id, &of).await });
-            }
+            self.ask_each(placed, group, id, of, &mut asked);
+            let until = tokio::time::Instant::now() + FURTHER_AFTER;
             let mut last = unavailable("no other server runs it");
-            while let Some(answer) = asked.join_next().await {
+            loop {
+                let answer = match further.is_empty() {
+                    true => asked.join_next().await,
+                    false => timeout_at(until, asked.join_next()).await.unwrap_or(None),
+                };
                 last = match answer {
-                    Ok(Ok(view)) if view.leads => return Ok(view),
-                    Ok(Ok(_)) => unavailable("those that answer do not lead it"),
-                    Ok(Err(error)) => unavailable(&error.to_string()),
-                    Err(_) => unavailable("a question panicked"),
+                    Some(Ok(Ok(view))) if view.leads => return Ok(view),
+                    Some(Ok(Ok(_))) => unavailable("those that answer do not lead it"),
+                    Some(Ok(Err(error))) => unavailable(&error.to_string()),
+                    Some(Err(_)) => unavailable("a question panicked"),
+                    None if further.is_empty() => return Err(last),
+                    None => {
+                        self.ask_each(std::mem::take(&mut further), group, id, of, &mut asked);
+                        last
+                    }
                 };
             }
-            Err(last)
         })
+    }
+
+    /// Asks each of these servers about a group.
+    fn ask_each(
+        &self,
+        servers: Vec<Member>,
+        group: u32,
+        id: LogId,
+        of: &[LogNumber],
+        asked: &mut JoinSet<chiplog::Result<GroupView>>,
+    ) {
+        for server in servers {
+            let (groups, of) = (self.clone(), of.to_vec());
+            asked.spawn(async move { groups.ask_view(&server, group, id, &of).await });
+        }
     }
 
     /// Whether a member of a group gave up leadership lately because its disk was slow. One that does not answer is not known to have.

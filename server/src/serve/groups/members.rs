@@ -231,7 +231,10 @@ impl Groups {
     /// because its disk was slow does not get it back for some time.
     pub(super) fn even_leaders(&self, group: u32, replica: &Log) {
         let status = replica.status().replica;
-        let voters: Vec<NodeId> = status.voters();
+        // While a group moves, one that is to run it leads: the others are asked last.
+        let place = self.placed_on(group).unwrap_or_default();
+        let stays = |node: &NodeId| place.is_empty() || place.contains(node);
+        let voters: Vec<NodeId> = status.voters().into_iter().filter(stays).collect();
         let turn = self.placed_leader(group).filter(|node| voters.contains(node));
         let turn = turn.or_else(|| voters.get(group as usize % voters.len().max(1)).copied());
         let can_lead = |node| self.is_ready(replica, node);

@@ -2,11 +2,11 @@
 //! with one disk until others have been added. A group without a leader could not open the log. A server that is down does
 //! not keep a group from being used.
 //!
-//! Invariant: a log is created only in a group that has a leader, and in which most of the servers vote that are to run it;
-//! the first log only if most of the servers vote in the system log.
+//! Invariant: a log is created only in a group that has a leader, and in which more than half as many servers of the cluster vote as are to
+//! run it, whichever these are: a group that moves stays ready. The first log is created only if that is so in the system log.
 
 use super::Groups;
-use chiplog::cluster::Role;
+use chiplog::cluster::{ReplicaStatus, Role};
 use chiplog::{Log, Logs, NodeId};
 use chiplog_net::served::elsewhere::GroupView;
 use std::collections::BTreeMap;
@@ -20,14 +20,16 @@ impl Groups {
     /// Looks which groups are ready, on the leader of the system log. Blocks while it asks other servers about groups.
     pub(super) fn look_ready(&self, logs: &Logs, default: &Log) {
         if logs.system().role() == Role::Leader {
-            logs.set_ready_groups(self.ready(logs, &default.status().replica.voters()));
+            logs.set_ready_groups(self.ready(logs, &default.status().replica));
         }
     }
 
-    /// The groups that are ready, with the most logs of each. `servers`: the voters of the default log.
-    fn ready(&self, logs: &Logs, servers: &[NodeId]) -> BTreeMap<u32, usize> {
+    /// The groups that are ready, with the most logs of each. `cluster`: the default log.
+    fn ready(&self, logs: &Logs, cluster: &ReplicaStatus) -> BTreeMap<u32, usize> {
+        let members: Vec<NodeId> = cluster.members.iter().map(|server| server.node).collect();
+        let servers = cluster.voters();
         let is_new = logs.list_after("", "", 1).is_ok_and(|first| first.is_empty());
-        if is_new && !has_most(&GroupView::of(logs.system()).voters, servers) {
+        if is_new && !has_enough(&GroupView::of(logs.system()).voters, servers.len(), &members) {
             return BTreeMap::new();
         }
         let mut seen = self.inner.ready.lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,9 +39,9 @@ impl Groups {
                 return Some((group, *room));
             }
             let place = logs.group_place(group).unwrap_or_default();
-            let wanted = if place.is_empty() { servers } else { &place };
+            let wanted = if place.is_empty() { servers.len() } else { place.len() };
             let view = self.view(logs, group, &[]).ok().filter(|view| view.leads)?;
-            let is_ready = has_most(&view.voters, wanted);
+            let is_ready = has_enough(&view.voters, wanted, &members);
             is_ready.then(|| seen.insert(group, (Instant::now(), view.logs_max)));
             is_ready.then_some((group, view.logs_max))
         };
@@ -47,9 +49,9 @@ impl Groups {
     }
 }
 
-/// Whether most of the servers that are to vote do.
-fn has_most(voters: &[NodeId], wanted: &[NodeId]) -> bool {
-    2 * wanted.iter().filter(|node| voters.contains(node)).count() > wanted.len()
+/// Whether of these voters more than half as many are in the cluster as are wanted. None are wanted: the cluster is not known yet.
+fn has_enough(voters: &[NodeId], wanted: usize, cluster: &[NodeId]) -> bool {
+    wanted > 0 && 2 * voters.iter().filter(|node| cluster.contains(node)).count() > wanted
 }
 
 #[cfg(test)]
@@ -57,18 +59,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn most_of_the_wanted_servers_have_to_vote() {
+    fn as_many_servers_have_to_vote_as_most_of_those_that_are_wanted() {
         let nodes = |numbers: &[u64]| numbers.iter().map(|node| NodeId(*node)).collect::<Vec<_>>();
-        for (voters, wanted, has) in [
-            (&[1][..], &[1][..], true),
-            (&[1], &[1, 2], false),
-            (&[1], &[1, 2, 3], false),
-            (&[1, 2], &[1, 2, 3], true),
-            (&[1, 4, 5], &[1, 2, 3], false),
-            (&[1, 2, 3], &[1, 2, 3, 4, 5], true),
-            (&[1], &[], false),
+        for (voters, wanted, cluster, has) in [
+            (&[1][..], 1, &[1][..], true),
+            (&[1], 2, &[1, 2], false),
+            (&[1], 3, &[1, 2, 3], false),
+            (&[1, 2], 3, &[1, 2, 3], true),
+            (&[1, 4, 5], 3, &[1, 2, 3], false),
+            (&[1, 2, 3], 5, &[1, 2, 3, 4, 5], true),
+            (&[1], 0, &[], false),
+            (&[1], 0, &[1], false),
         ] {
-            assert_eq!(has_most(&nodes(voters), &nodes(wanted)), has, "{voters:?} of {wanted:?}");
+            assert_eq!(
+                has_enough(&nodes(voters), wanted, &nodes(cluster)),
+                has,
+                "{voters:?}, {wanted} of {cluster:?}"
+            );
         }
     }
 }
