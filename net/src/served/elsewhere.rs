@@ -5,6 +5,7 @@
 use crate::wire::address::Address;
 use chiplog::cluster::Member;
 use chiplog::{Log, LogId, LogInfo, LogNumber, Logs, NodeId, Result};
+use std::collections::BTreeMap;
 
 /// A group as its leader sees it, or another server that runs it.
 ///
@@ -54,10 +55,12 @@ impl GroupView {
     }
 }
 
-/// Asks the servers that run a group for its leader's view, also of these logs of it. Blocks for some seconds at most.
+/// Asks the servers that run these groups for their leaders' views, also of these logs of each. All are asked at the same time. Blocks for some
+/// seconds at most.
 ///
-/// The callback fails with `Unavailable` if no leader of the group answers.
-pub type AskElsewhere = Box<dyn Fn(u32, &[LogNumber]) -> Result<GroupView> + Send + Sync>;
+/// The view of a group is an error, `Unavailable`, if no leader of it answers. The callback fails if the server ends.
+pub type AskElsewhere =
+    Box<dyn Fn(BTreeMap<u32, Vec<LogNumber>>) -> Result<BTreeMap<u32, Result<GroupView>>> + Send + Sync>;
 
 /// A named log of a group that does not run here.
 #[derive(Debug)]

@@ -13,6 +13,7 @@ use crate::wire::ids::{from_hex, to_hex};
 use crate::wire::status::{LOG_ID, to_status, without_replica};
 use chiplog::{Error, ErrorKind, Log, LogId, LogNumber, Logs, NodeId};
 use http::HeaderMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -218,10 +219,22 @@ impl LogSlot {
     /// # Errors
     /// `Unavailable`: no leader of the group answers.
     pub(crate) fn view_elsewhere(&self, group: u32, of: &[LogNumber]) -> chiplog::Result<GroupView> {
+        let unknown = || Error::new(ErrorKind::Unavailable, format!("no answer is about group {group}"));
+        self.views_elsewhere([(group, of.to_vec())].into())?.remove(&group).unwrap_or_else(|| Err(unknown()))
+    }
+
+    /// The same for several groups at the same time, each with its own error.
+    ///
+    /// # Errors
+    /// `Unavailable`: this server asks no other one.
+    pub(crate) fn views_elsewhere(
+        &self,
+        asked: BTreeMap<u32, Vec<LogNumber>>,
+    ) -> chiplog::Result<BTreeMap<u32, chiplog::Result<GroupView>>> {
         let ask = self.elsewhere.get().ok_or_else(|| {
-            Error::new(ErrorKind::Unavailable, format!("this server asks no other one about group {group}"))
+            Error::new(ErrorKind::Unavailable, "this server asks no other one about groups")
         })?;
-        ask(group, of)
+        ask(asked)
     }
 
     /// The named logs. None: this server keeps none.

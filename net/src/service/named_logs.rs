@@ -210,7 +210,7 @@ fn describe_elsewhere(host: &LogSlot, logs: &mut [chiplog::LogInfo]) {
     for log in logs.iter().filter(|log| log.elsewhere) {
         groups.entry(log.group).or_default().push(log.number);
     }
-    let views = groups.into_iter().filter_map(|(group, numbers)| host.view_elsewhere(group, &numbers).ok());
+    let views = host.views_elsewhere(groups).unwrap_or_default().into_values().flatten();
     let told: HashMap<LogId, chiplog::LogInfo> =
         views.flat_map(|view| view.logs).map(|log| (log.log_id, log)).collect();
     for log in logs {

@@ -58,7 +58,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 /// The directory of the named logs, below the server's data directory.
 pub(super) const NAMED: &str = "named";
@@ -77,6 +77,8 @@ const ALONE: &str =
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The limit of changes of a group's members before the other groups have their turn.
 const CHANGES_MAX: usize = 8;
+/// The limit of questions to other servers about groups at a time; more wait. A server answers as many.
+const QUESTIONS_MAX: usize = 64;
 /// The time limit of a server's answer to a request to host a replica.
 const HOST_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -172,12 +174,14 @@ struct Inner {
     unopened: Mutex<BTreeMap<u32, Instant>>,
     /// The groups that could not be made for lack of room.
     unmade: Mutex<BTreeMap<u32, Unmade>>,
-    /// When a group was last found ready for new logs, and the most logs that it can hold.
-    ready: Mutex<BTreeMap<u32, (Instant, usize)>>,
+    /// When a group was last found ready for new logs, and the most logs that it can hold. Without these: no leader of it answered.
+    ready: Mutex<BTreeMap<u32, (Instant, Option<usize>)>>,
     /// The group that was moved last to make the servers more even.
     moving: Mutex<Option<u32>>,
     /// When the leader of a group that was moved away was asked whether it does without this server.
     asked: Mutex<BTreeMap<u32, Instant>>,
+    /// Places for questions to other servers about groups.
+    questions: Semaphore,
 }
 
 impl Groups {
@@ -207,8 +211,8 @@ impl Groups {
         transport.on_host(Box::new(Hosted(hosting)));
         groups.inner.slot.set_groups_wanted(groups.inner.config.groups);
         let elsewhere = Arc::downgrade(&groups.inner);
-        groups.inner.slot.ask_elsewhere(Box::new(move |group, of| {
-            Self { inner: running(&elsewhere)? }.view_elsewhere(group, of)
+        groups.inner.slot.ask_elsewhere(Box::new(move |asked| {
+            Ok(Self { inner: running(&elsewhere)? }.views_elsewhere(asked))
         }));
         Ok(groups)
     }
@@ -244,6 +248,7 @@ impl Groups {
             ready: Mutex::default(),
             moving: Mutex::default(),
             asked: Mutex::default(),
+            questions: Semaphore::new(QUESTIONS_MAX),
         };
         Ok(Self { inner: Arc::new(inner) })
     }

@@ -20,20 +20,20 @@ fn lines(log: usize, from: u64, to: u64) -> String {
     (from..=to).map(|n| format!("{log}: {n}\n")).collect()
 }
 
-/// Waits until all is well and each group has this many voters; returns the voters of each group.
+/// Waits until all is well and each of this number of groups has this many voters; returns the voters of each group.
 #[track_caller]
-fn settled(servers: &[Server], replicas: usize) -> BTreeMap<u64, BTreeSet<u64>> {
+fn settled(servers: &[Server], groups: usize, replicas: usize) -> BTreeMap<u64, BTreeSet<u64>> {
     wait("each group has its voters", || {
         let shown = status(&servers.iter().filter(|server| server.is_running()).collect::<Vec<_>>());
         let nodes = |group: &Value| -> BTreeSet<u64> {
             group["voters"].as_array().unwrap().iter().map(|node| node.as_u64().unwrap()).collect()
         };
-        let groups = shown["groups"].as_array()?.iter();
-        let of: BTreeMap<u64, BTreeSet<u64>> = groups
+        let all = shown["groups"].as_array()?.iter();
+        let of: BTreeMap<u64, BTreeSet<u64>> = all
             .filter_map(|group| Some((group["number"].as_u64()?, nodes(group))))
             .filter(|(n, _)| *n > 0)
             .collect();
-        let full = of.len() == 4 && of.values().all(|voters| voters.len() == replicas);
+        let full = of.len() == groups && of.values().all(|voters| voters.len() == replicas);
         (shown["ok"] == true && full).then_some(of)
     })
 }
@@ -45,9 +45,9 @@ fn loads(of: &BTreeMap<u64, BTreeSet<u64>>, nodes: impl Iterator<Item = u64>) ->
 
 /// Waits until the groups are spread evenly.
 #[track_caller]
-fn even(servers: &[Server], replicas: usize) -> BTreeMap<u64, BTreeSet<u64>> {
+fn even(servers: &[Server], groups: usize, replicas: usize) -> BTreeMap<u64, BTreeSet<u64>> {
     wait("the groups are even", || {
-        let of = settled(servers, replicas);
+        let of = settled(servers, groups, replicas);
         let running = servers.iter().zip(1..).filter(|(server, _)| server.is_running());
         let loads = loads(&of, running.map(|(_, node)| node));
         (loads.iter().max()? - loads.iter().min()? <= 1).then_some(of)
@@ -92,7 +92,7 @@ fn groups_run_on_three_of_all_servers() {
     let mut servers =
         founded_with((1..=4).map(|node| Server::new(node, dir.path())).collect::<Vec<_>>(), &PLACED);
     let client = servers[0].client.clone();
-    let of = even(&servers, 3);
+    let of = even(&servers, 4, 3);
     created_apart(&client, &["log-0", "log-1", "log-2", "log-3"]);
     assert_eq!(loads(&of, 1..=4), [3, 3, 3, 3], "{of:?}");
     files_follow(&servers, &of);
@@ -137,7 +137,7 @@ fn groups_run_on_three_of_all_servers() {
     made(&["member", "add", &fifth.client, "--cluster", &client, "--promote"]);
     servers.push(fifth);
     let of = wait("the added server has groups", || {
-        let of = even(&servers, 3);
+        let of = even(&servers, 4, 3);
         (loads(&of, 5..=5)[0] >= 2).then_some(of)
     });
     files_follow(&servers, &of);
@@ -148,7 +148,7 @@ fn groups_run_on_three_of_all_servers() {
     let another = servers.iter().zip(1..).find(|(_, node)| *node != leader).unwrap().0.client.clone();
     made_after(&["member", "remove", &leader.to_string(), "--cluster", &another], Some("wait until"));
     servers[leader as usize - 1].kill();
-    let of = settled(&servers, 3);
+    let of = settled(&servers, 4, 3);
     assert!(of.values().all(|voters| !voters.contains(&leader)), "{of:?}");
     for (log, server) in servers.iter().filter(|server| server.is_running()).enumerate() {
         fed(&["append", &format!("{}/log-{log}", server.client)], &lines(log, 501, 600)).ok();
@@ -163,7 +163,7 @@ fn batches_of_several_logs_reach_their_group_through_any_server() {
     let dir = tempfile::tempdir().unwrap();
     let servers =
         founded_with((1..=4).map(|node| Server::new(node, dir.path())).collect::<Vec<_>>(), &PLACED);
-    even(&servers, 3);
+    even(&servers, 4, 3);
     let client = servers[0].client.clone();
     created_apart(&client, &["log-0", "log-1", "log-2", "log-3"]);
     for n in 0..4 {
@@ -190,7 +190,7 @@ fn lost_directory_of_a_group_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let groups = ["--set", "groups=4"];
     let mut servers = founded_with((1..=3).map(|node| Server::new(node, dir.path())).collect(), &groups);
-    settled(&servers, 3);
+    settled(&servers, 4, 3);
     let client = servers[0].client.clone();
     run(&["logs", "create", &client, "orders"]).ok();
     fed(&["append", &format!("{client}/orders")], &lines(0, 1, 200)).ok();
@@ -218,7 +218,7 @@ fn only_voter_of_a_group_is_not_removed() {
     let alone = ["--set", "groups=4", "--set", "group_replicas=1"];
     let servers = founded_with((1..=4).map(|node| Server::new(node, dir.path())).collect(), &alone);
     let client = servers[0].client.clone();
-    let of = even(&servers, 1);
+    let of = even(&servers, 4, 1);
     run(&["logs", "create", &client, "log-0", "log-1", "log-2", "log-3"]).ok();
     (0..4).for_each(|log| _ = fed(&["append", &format!("{client}/log-{log}")], &lines(log, 1, 100)).ok());
     let has_one = |node: &u64| of.values().any(|voters| voters.contains(node));
@@ -255,7 +255,7 @@ fn moves_under_load_and_kills_lose_no_record() {
     for server in &servers[1..] {
         made(&["member", "add", &server.client, "--cluster", &servers[0].client, "--promote"]);
     }
-    even(&servers, 3);
+    even(&servers, 4, 3);
     let client = servers[0].client.clone();
     run(&["logs", "create", &client, "log-0", "log-1", "log-2", "log-3"]).ok();
     let all = servers.iter().map(|server| server.client.clone()).collect::<Vec<_>>().join(",");
@@ -283,7 +283,7 @@ fn moves_under_load_and_kills_lose_no_record() {
         std::thread::sleep(Duration::from_millis(300));
         start_with_disk(&mut servers[n]);
     }
-    let of = even(&servers, 3);
+    let of = even(&servers, 4, 3);
     let last = feed(500);
     drop(inputs);
     for (log, append) in appends.into_iter().enumerate() {
@@ -317,7 +317,7 @@ fn removed_replica_gets_a_new_directory_when_its_group_returns() {
     let mut servers =
         founded_with((1..=4).map(|node| Server::new(node, dir.path())).collect::<Vec<_>>(), &PLACED);
     let client = servers[0].client.clone();
-    even(&servers, 3);
+    even(&servers, 4, 3);
     run(&["logs", "create", &client, "log-0", "log-1", "log-2", "log-3"]).ok();
     (0..4).for_each(|log| _ = fed(&["append", &format!("{client}/log-{log}")], &lines(log, 1, 100)).ok());
     servers[3].kill();
@@ -334,7 +334,7 @@ fn removed_replica_gets_a_new_directory_when_its_group_returns() {
     wait("it votes again", || {
         (run(&["member", "promote", "4", "--cluster", &client]).code == 0).then_some(())
     });
-    let of = even(&servers, 3);
+    let of = even(&servers, 4, 3);
     assert!(loads(&of, 4..=4)[0] >= 2, "{of:?}");
     files_follow(&servers, &of);
     servers[0].kill(); // the groups that it ran have a majority only with server 4
@@ -414,4 +414,29 @@ fn leader_of_a_group_that_moves_is_found() {
     wait("it gets new logs", || (beside().code == 0).then_some(()));
     run(&["logs", "delete", &client, log, "log-2", "--yes"]).ok();
     assert_eq!(group_2().unwrap()["voters"], serde_json::json!([old]), "it has not moved");
+}
+
+/// A server that vanished delayed a list of logs by 2 s for each group that only it ran, one after the other: clients gave up before that.
+#[test]
+fn groups_without_a_leader_delay_a_list_together() {
+    let dir = tempfile::tempdir().unwrap();
+    // A question ends when its connection finds the server silent: with this, later than at its own limit of 2 s.
+    let patient = ["--set", "cluster.election_timeout_millis=2000"];
+    let alone = [&["--set", "groups=16", "--set", "group_replicas=1"], &patient[..]].concat();
+    let servers = founded_with((1..=3).map(|node| Server::new(node, dir.path())).collect(), &alone);
+    let of = even(&servers, 16, 1);
+    files_follow(&servers, &of);
+    let names: Vec<String> = (0..16).map(|n| format!("log-{n}")).collect();
+    created_apart(&servers[0].client, &names.iter().map(String::as_str).collect::<Vec<_>>());
+    // One server runs six groups: they took 12 s, and the client waits 10 s for an answer.
+    let (lost, node) = loads(&of, 1..=3).into_iter().zip(1..).max().unwrap();
+    assert_eq!(lost, 6, "{of:?}");
+    let vanished = &servers[node - 1];
+    vanished.signal(Signal::STOP);
+    let others: Vec<&Server> = servers.iter().filter(|server| server.node != vanished.node).collect();
+    let listed = run(&["logs", "list", &clients(&others), "--json"]).ok().out;
+    let listed: Vec<Value> = listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let known = listed.iter().filter(|log| log["known"] == true).count();
+    assert_eq!((listed.len(), known), (16, 16 - lost), "{listed:?}");
+    vanished.signal(Signal::CONT);
 }

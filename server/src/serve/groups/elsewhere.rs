@@ -13,6 +13,7 @@ use chiplog::{Error, ErrorKind, Log, LogId, LogNumber, Logs, NodeId};
 use chiplog_net::peer::GroupOn;
 use chiplog_net::served::elsewhere::GroupView;
 use chiplog_net::wire::address::Address;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -36,15 +37,31 @@ const FORGET_INTERVAL: Duration = Duration::from_secs(10);
 const DELETED_MAX: usize = 1000;
 
 impl Groups {
-    /// A group as its leader sees it, wherever that is. Blocks.
-    ///
-    /// # Errors
-    /// `Unavailable`: no leader answered.
-    pub(super) fn view(&self, logs: &Logs, group: u32, of: &[LogNumber]) -> chiplog::Result<GroupView> {
-        match logs.group(group) {
-            Ok(replica) if replica.role() == Role::Leader => self.own_view(logs, group, replica.log_id(), of),
-            _ => self.view_elsewhere(group, of),
-        }
+    /// Groups as their leaders see them, wherever those are. All are asked at the same time; groups of which no leader answers are left
+    /// out. Blocks.
+    pub(super) fn views(
+        &self,
+        logs: &Logs,
+        asked: impl IntoIterator<Item = u32>,
+    ) -> BTreeMap<u32, GroupView> {
+        Handle::current().block_on(async {
+            let mut asking = JoinSet::new();
+            for group in asked {
+                let leads = logs.group(group).ok().filter(|replica| replica.role() == Role::Leader);
+                let Some(id) = leads.map(|replica| replica.log_id()) else {
+                    self.ask_others(group, Vec::new(), &mut asking);
+                    continue;
+                };
+                let (groups, logs) = (self.clone(), logs.clone());
+                asking.spawn_blocking(move || (group, groups.own_view(&logs, group, id, &[])));
+            }
+            let mut views = BTreeMap::new();
+            while let Some(answer) = asking.join_next().await {
+                let Ok((group, Ok(view))) = answer else { continue };
+                views.extend(view.leads.then_some((group, view)));
+            }
+            views
+        })
     }
 
     /// A group as the replica here sees it. A leader asks a majority first.
@@ -79,47 +96,96 @@ impl Groups {
         Ok(view)
     }
 
-    /// Asks the other servers that are to run a group, until its leader answers, and then all others: while a group moves, its leader can
-    /// be one that is not to run it any more. Servers are asked at the same time, so one that vanished delays nothing. Blocks.
+    /// The views of the leaders of groups on other servers, and of these logs of them. All groups are asked about at the same time, so one
+    /// without a leader delays nothing. Blocks.
+    ///
+    /// # Errors
+    /// For each group, `Unavailable`: none leads, or none answers.
+    pub(super) fn views_elsewhere(
+        &self,
+        asked: BTreeMap<u32, Vec<LogNumber>>,
+    ) -> BTreeMap<u32, chiplog::Result<GroupView>> {
+        let panicked = |group: &u32| (*group, Err(unanswered(*group, "a question panicked")));
+        let mut views: BTreeMap<_, _> = asked.keys().map(panicked).collect();
+        Handle::current().block_on(async {
+            let mut asking = JoinSet::new();
+            asked.into_iter().for_each(|(group, of)| self.ask_others(group, of, &mut asking));
+            while let Some(answer) = asking.join_next().await {
+                views.extend(answer);
+            }
+        });
+        views
+    }
+
+    /// Begins to ask the others about a group.
+    fn ask_others(
+        &self,
+        group: u32,
+        of: Vec<LogNumber>,
+        asking: &mut JoinSet<(u32, chiplog::Result<GroupView>)>,
+    ) {
+        let (groups, others) = (self.clone(), self.others(group));
+        asking.spawn(async move {
+            let view = match others {
+                Ok(others) => groups.view_of_leader(group, others, &of).await,
+                Err(error) => Err(error),
+            };
+            (group, view)
+        });
+    }
+
+    /// The other servers, of which one leads a group.
+    ///
+    /// # Errors
+    /// `Unavailable`: the catalogue does not have it, as far as is known here. Those of reading the system log.
+    fn others(&self, group: u32) -> chiplog::Result<Others> {
+        let slot = &self.inner.slot;
+        let (Some(logs), Some(default)) = (slot.named(), slot.opened()) else {
+            return Err(unanswered(group, "this server has no catalogue yet"));
+        };
+        let Some(id) = logs.group_id(group)? else {
+            return Err(unanswered(group, "there is no such group"));
+        };
+        let (place, cluster) = (logs.group_place(group)?, default.status().replica);
+        let others = cluster.members.into_iter().filter(|server| server.node != cluster.node);
+        let (placed, further) =
+            others.partition(|server: &Member| place.is_empty() || place.contains(&server.node));
+        Ok(Others { id, placed, further })
+    }
+
+    /// Asks the servers that are to run a group, until its leader answers, and then all others: while a group moves, its leader can
+    /// be one that is not to run it any more. Servers are asked at the same time, so one that vanished delays nothing.
     ///
     /// # Errors
     /// `Unavailable`: none leads, or none answers.
-    pub(super) fn view_elsewhere(&self, group: u32, of: &[LogNumber]) -> chiplog::Result<GroupView> {
-        let unavailable = |why: &str| {
-            Error::new(ErrorKind::Unavailable, format!("no leader of group {group} answers: {why}"))
-        };
-        let slot = &self.inner.slot;
-        let (Some(logs), Some(default)) = (slot.named(), slot.opened()) else {
-            return Err(unavailable("this server has no catalogue yet"));
-        };
-        let Some(id) = logs.group_id(group)? else { return Err(unavailable("there is no such group")) };
-        let (place, cluster) = (logs.group_place(group)?, default.status().replica);
-        let others = cluster.members.into_iter().filter(|server| server.node != cluster.node);
-        let (placed, mut further): (Vec<Member>, Vec<Member>) =
-            others.partition(|server| place.is_empty() || place.contains(&server.node));
-        Handle::current().block_on(async {
-            let mut asked = JoinSet::new();
-            self.ask_each(placed, group, id, of, &mut asked);
-            let until = tokio::time::Instant::now() + FURTHER_AFTER;
-            let mut last = unavailable("no other server runs it");
-            loop {
-                let answer = match further.is_empty() {
-                    true => asked.join_next().await,
-                    false => timeout_at(until, asked.join_next()).await.unwrap_or(None),
-                };
-                last = match answer {
-                    Some(Ok(Ok(view))) if view.leads => return Ok(view),
-                    Some(Ok(Ok(_))) => unavailable("those that answer do not lead it"),
-                    Some(Ok(Err(error))) => unavailable(&error.to_string()),
-                    Some(Err(_)) => unavailable("a question panicked"),
-                    None if further.is_empty() => return Err(last),
-                    None => {
-                        self.ask_each(std::mem::take(&mut further), group, id, of, &mut asked);
-                        last
-                    }
-                };
-            }
-        })
+    async fn view_of_leader(
+        &self,
+        group: u32,
+        Others { id, placed, mut further }: Others,
+        of: &[LogNumber],
+    ) -> chiplog::Result<GroupView> {
+        let unavailable = |why: &str| unanswered(group, why);
+        let mut asked = JoinSet::new();
+        self.ask_each(placed, group, id, of, &mut asked);
+        let until = tokio::time::Instant::now() + FURTHER_AFTER;
+        let mut last = unavailable("no other server runs it");
+        loop {
+            let answer = match further.is_empty() {
+                true => asked.join_next().await,
+                false => timeout_at(until, asked.join_next()).await.unwrap_or(None),
+            };
+            last = match answer {
+                Some(Ok(Ok(view))) if view.leads => return Ok(view),
+                Some(Ok(Ok(_))) => unavailable("those that answer do not lead it"),
+                Some(Ok(Err(error))) => unavailable(&error.to_string()),
+                Some(Err(_)) => unavailable("a question panicked"),
+                None if further.is_empty() => return Err(last),
+                None => {
+                    self.ask_each(std::mem::take(&mut further), group, id, of, &mut asked);
+                    last
+                }
+            };
+        }
     }
 
     /// Asks each of these servers about a group.
@@ -154,26 +220,24 @@ impl Groups {
     ) -> chiplog::Result<GroupView> {
         let address = address_of(server)?;
         let on = GroupOn { node: server.node, address: &address.peer, group: group + 1, log };
+        let _place = self.inner.questions.acquire().await; // it is never closed
         self.inner.transport.ask_view(on, of, VIEW_TIMEOUT).await
     }
 
     /// Closes and removes the replicas here whose groups were moved to other servers, once the groups do without them.
     pub(super) fn leave_moved(&self, logs: &Logs) {
-        for (group, replica) in logs.groups() {
+        let is_moved = |group: u32, replica: &Log| {
             let own = replica.status().replica.node;
-            let is_moved =
-                logs.group_place(group).is_ok_and(|place| !place.is_empty() && !place.contains(&own));
-            if !is_moved || replica.role() == Role::Leader {
-                continue;
-            }
-            {
-                let mut asked = self.inner.asked.lock().unwrap_or_else(PoisonError::into_inner);
-                if asked.get(&group).is_some_and(|asked| asked.elapsed() < ASK_AGAIN) {
-                    continue;
-                }
-                asked.insert(group, Instant::now());
-            }
-            let left = self.view_elsewhere(group, &[]).and_then(|view| match view.members.contains(&own) {
+            logs.group_place(group).is_ok_and(|place| !place.is_empty() && !place.contains(&own))
+                && replica.role() != Role::Leader
+        };
+        let mut moved = logs.groups();
+        moved.retain(|group, replica| is_moved(*group, replica) && self.is_due(*group, ASK_AGAIN));
+        let mut views = self.views_elsewhere(moved.keys().map(|group| (*group, Vec::new())).collect());
+        for (group, replica) in moved {
+            let own = replica.status().replica.node;
+            let Some(view) = views.remove(&group) else { continue };
+            let left = view.and_then(|view| match view.members.contains(&own) {
                 true => Ok(None),
                 false => self.leave(logs, group, &replica, own),
             });
@@ -189,22 +253,28 @@ impl Groups {
     /// Forgets deleted logs of groups that do not run here, once the leaders find them gone.
     pub(super) fn forget_deleted(&self, logs: &Logs) {
         let here = logs.groups();
-        let known = logs.known_groups().unwrap_or_default();
-        for group in known.into_iter().filter(|group| !here.contains_key(group)) {
+        let mut asked = BTreeMap::new();
+        for group in logs.known_groups().unwrap_or_default() {
             let mut deleted = logs.deleted_in(group).unwrap_or_default();
             deleted.truncate(DELETED_MAX);
-            {
-                let mut asked = self.inner.asked.lock().unwrap_or_else(PoisonError::into_inner);
-                if deleted.is_empty()
-                    || asked.get(&group).is_some_and(|asked| asked.elapsed() < FORGET_INTERVAL)
-                {
-                    continue;
-                }
-                asked.insert(group, Instant::now());
+            if !here.contains_key(&group) && !deleted.is_empty() && self.is_due(group, FORGET_INTERVAL) {
+                asked.insert(group, deleted);
             }
-            let gone = self.view_elsewhere(group, &deleted).map(|view| view.gone).unwrap_or_default();
+        }
+        for (group, view) in self.views_elsewhere(asked) {
+            let gone = view.map(|view| view.gone).unwrap_or_default();
             gone.into_iter().for_each(|log| _ = logs.forget_dropped(group, log));
         }
+    }
+
+    /// Whether nothing was asked about a group for this time. Notes that it is asked now.
+    fn is_due(&self, group: u32, after: Duration) -> bool {
+        let mut asked = self.inner.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = asked.get(&group).is_none_or(|at| at.elapsed() >= after);
+        if is_due {
+            asked.insert(group, Instant::now());
+        }
+        is_due
     }
 
     /// Closes one, if the catalogue does not place it here, and returns its renamed directory, which can be removed.
@@ -245,6 +315,21 @@ impl Groups {
             remove(&path);
         }
     }
+}
+
+/// The other servers of the cluster, for questions about a group.
+struct Others {
+    /// The group's log.
+    id: LogId,
+    /// Those that are to run the group.
+    placed: Vec<Member>,
+    /// All others.
+    further: Vec<Member>,
+}
+
+/// The error of a question about a group.
+fn unanswered(group: u32, why: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("no leader of group {group} answers: {why}"))
 }
 
 /// Whether this is a directory that [`Groups::leave`] has renamed, and no other one.

@@ -72,8 +72,8 @@ impl Groups {
         if places.get(&group).is_some_and(|place| place.iter().any(|node| silent.contains(node))) {
             return true;
         }
-        let view = self.view(logs, group, &[]);
-        view.is_ok_and(|view| view.leads && places.get(&group).is_none_or(|place| *place == view.voters))
+        let view = self.views(logs, [group]).remove(&group);
+        view.is_some_and(|view| places.get(&group).is_none_or(|place| *place == view.voters))
     }
 
     /// The server that should lead a group, if the catalogue places the groups.

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How long a group that was found ready counts as that.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// How long a group of which no leader answered is not asked again.
+const ABSENT: Duration = Duration::from_secs(2);
 
 impl Groups {
     /// Looks which groups are ready, on the leader of the system log. Blocks while it asks other servers about groups.
@@ -33,19 +35,21 @@ impl Groups {
             return BTreeMap::new();
         }
         let mut seen = self.inner.ready.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.retain(|_, (at, _)| at.elapsed() < LOOK_AGAIN);
-        let room = |group: u32| {
-            if let Some((_, room)) = seen.get(&group) {
-                return Some((group, *room));
-            }
+        seen.retain(|_, (at, room)| at.elapsed() < room.map_or(ABSENT, |_| LOOK_AGAIN));
+        let known = logs.known_groups().unwrap_or_default();
+        let unseen: Vec<u32> = known.iter().copied().filter(|group| !seen.contains_key(group)).collect();
+        let views = self.views(logs, unseen.iter().copied());
+        for group in unseen {
             let place = logs.group_place(group).unwrap_or_default();
             let wanted = if place.is_empty() { servers.len() } else { place.len() };
-            let view = self.view(logs, group, &[]).ok().filter(|view| view.leads)?;
-            let is_ready = has_enough(&view.voters, wanted, &members);
-            is_ready.then(|| seen.insert(group, (Instant::now(), view.logs_max)));
-            is_ready.then_some((group, view.logs_max))
-        };
-        logs.known_groups().unwrap_or_default().into_iter().filter_map(room).collect()
+            let room = match views.get(&group) {
+                None => None,
+                Some(view) if has_enough(&view.voters, wanted, &members) => Some(view.logs_max),
+                Some(_) => continue, // it gets its voters, perhaps in a moment
+            };
+            seen.insert(group, (Instant::now(), room));
+        }
+        known.into_iter().filter_map(|group| Some((group, seen.get(&group)?.1?))).collect()
     }
 }
 
