@@ -16,8 +16,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::replica::open::disk_at;
 use crate::replica::state::log_table::LogTable;
 use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
-use crate::store::format::segment::{Footer, HeaderFault, SegmentHeader};
+use crate::store::format::segment::{Base, Footer, HeaderFault, SegmentHeader};
 use crate::store::format::sorted_object::is_sorted;
+use crate::store::objects::deletion::newest_begin;
 use crate::store::objects::names::{Lineage, salt};
 use crate::store::segment::file_name;
 use crate::store::sorted_object::unsort;
@@ -43,16 +44,34 @@ pub(super) struct Downloads {
     has_begun: bool,
     /// How many objects were downloaded.
     pub(super) fetched: u64,
+    /// Of a pin: its first object. The log can have discarded more since, and none of the objects under the pin.
+    pinned_from: Option<u64>,
 }
 
 /// An object whose segment file is there.
-struct Download {
+pub(super) struct Download {
+    number: u64,
+    /// The name of the object.
+    name: String,
     footer: Footer,
     bytes: usize,
     logs: LogsOfObject,
 }
 
+impl Download {
+    /// The segment file of this object, with these bytes.
+    pub(super) fn of((number, object): &(u64, ObjectInfo), footer: Footer, bytes: &[u8]) -> Self {
+        let logs = LogsOfObject::read(bytes, &footer);
+        Self { number: *number, name: object.name.clone(), footer, bytes: bytes.len(), logs }
+    }
+}
+
 impl Downloads {
+    /// The objects under a pin, whose first one has this number.
+    pub(super) fn of_pin(first: u64) -> Self {
+        Self { pinned_from: Some(first), ..Self::default() }
+    }
+
     /// Begins the backup in `dest`, or goes on with it: leaves only the files of those of `objects` that are there.
     ///
     /// # Errors
@@ -102,38 +121,40 @@ impl Downloads {
             let _taken = memory.take(object.1.bytes.saturating_mul(COPIES));
             let (footer, bytes) = get(vault, lineage, object)?;
             write(disk, footer.number, &bytes, bytes.len())?;
-            let logs = LogsOfObject::read(&bytes, &footer);
-            Ok((object.0, Download { footer, bytes: bytes.len(), logs }))
+            Ok(Download::of(object, footer, &bytes))
         };
-        in_parallel(AT_A_TIME, &lacking, copy, |(number, download)| {
+        in_parallel(AT_A_TIME, &lacking, copy, |download| {
             note(download.bytes);
             self.fetched += 1;
-            self.here.insert(number, download);
+            self.here.insert(download.number, download);
         })
     }
 
-    /// Removes the files before the last one that does not begin where the one before it ends; `last` is behind all of them. Objects are
-    /// cut like this only if everything in between, and so everything before, is discarded. Returns the first record of the files that are
-    /// left, and of each log.
+    /// Removes the files before the last one that does not begin where the one before it ends; the `newest` object is behind all of them.
+    /// Objects are cut like this only if everything in between, and so everything before, is discarded. Returns the first record of the
+    /// files that are left, and of each log.
     ///
     /// # Errors
-    /// `Io`.
+    /// `Corrupt`: an object does not begin where the one before it ends, and no discard explains it. Those of [`Vault`]; `Io`.
     pub(super) fn remove_discarded(
         &mut self,
+        vault: &dyn Vault,
+        log: LogId,
         disk: &dyn Disk,
-        (footer, logs): (&Footer, &LogsOfObject),
+        newest: &Download,
     ) -> Result<(Index, LogTable)> {
-        let follows = |before: &Footer, footer: &Footer| {
-            let end = (before.last_raft, before.last_term, before.next);
-            end == (footer.base_raft, footer.base_term, footer.first)
-        };
-        let mut read: Vec<_> =
-            self.here.iter().map(|(number, here)| (*number, &here.footer, &here.logs)).collect();
-        read.push((u64::MAX, footer, logs));
-        let kept = read.windows(2).rposition(|pair| !follows(pair[0].1, pair[1].1)).map_or(0, |n| n + 1);
-        let removed: Vec<_> = read[..kept].iter().map(|(number, _, _)| *number).collect();
-        let first = read[kept].1.first;
-        let logs = firsts(read[kept..].iter().map(|(_, _, logs)| *logs));
+        let read: Vec<_> = self.here.values().chain([newest]).collect();
+        let is_gap = |pair: &[&Download]| Base::behind(&pair[0].footer) != Base::before(&pair[1].footer);
+        let kept = read.windows(2).rposition(is_gap).map_or(0, |n| n + 1);
+        if let Some([.., before, next]) = read.get(..=kept) {
+            let begin = (next.number, next.footer.first, next.logs.log_first());
+            if !is_discarded_before(vault, log, self.pinned_from, begin)? {
+                return Err(contradiction(&before.name, &next.name));
+            }
+        }
+        let removed: Vec<_> = read[..kept].iter().map(|download| download.number).collect();
+        let first = read[kept].footer.first;
+        let logs = firsts(read[kept..].iter().map(|download| &download.logs));
         for number in removed {
             if let Some(download) = self.here.remove(&number) {
                 remove(disk, &file_name(download.footer.number))?;
@@ -141,6 +162,33 @@ impl Downloads {
         }
         Ok((first, logs))
     }
+}
+
+/// Whether everything before an object is discarded, which begins with record `first`, and in whose opening the log begins with `log_first`.
+/// Its maker has told the store so before it put the object: the begin of the log `log`, or for objects under a pin the first of them.
+///
+/// # Errors
+/// Those of [`Vault`].
+pub(super) fn is_discarded_before(
+    vault: &dyn Vault,
+    log: LogId,
+    pinned_from: Option<u64>,
+    (number, first, log_first): (u64, Index, Index),
+) -> Result<bool> {
+    let said = || match pinned_from {
+        Some(first) => Ok(first),
+        None => newest_begin(vault, log).map(Option::unwrap_or_default),
+    };
+    Ok(log_first >= first || said()? >= number)
+}
+
+/// The error of an object that does not begin where the one before it ends, although that one is not discarded.
+pub(super) fn contradiction(before: &str, name: &str) -> Error {
+    let what = format!(
+        "{name} does not begin where {before} ends, and no discard is known that would explain it: one of them is of another history of \
+         the log"
+    );
+    Error::new(ErrorKind::Corrupt, what)
 }
 
 /// The memory that may be taken at a time.

@@ -17,8 +17,7 @@
 //! Must not know: the network, which object store it is.
 
 use crate::api::follower::FollowerLog;
-use crate::backup::downloads::{Downloads, get, segment_file_of, write};
-use crate::backup::firsts::LogsOfObject;
+use crate::backup::downloads::{Download, Downloads, get, segment_file_of, write};
 use crate::backup::payloads::{is_of_slice, with_payload};
 use crate::backup::restore::TERMS_APART;
 use crate::backup::slices::{AT_A_TIME, End, SliceChain, leads_on, longest, names, read};
@@ -342,8 +341,8 @@ impl Backup {
         let (footer, bytes) = get(vault, lineage, last)?;
         note(bytes.len());
         let behind = footer.last_raft;
-        let logs = LogsOfObject::read(&bytes, &footer);
-        let (first, logs) = downloads.remove_discarded(&*disk, (&footer, &logs))?;
+        let newest = Download::of(last, footer, &bytes);
+        let (first, logs) = downloads.remove_discarded(vault, log, &*disk, &newest)?;
         let bytes = begin_with(first, &logs, footer.id, bytes, &last.1.name)?;
         let opening = opening_bytes_of(&bytes, footer.id);
         // A segment with a footer has a successor. The last one has none, and is read from its beginning.

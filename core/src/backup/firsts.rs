@@ -10,10 +10,13 @@ use crate::replica::state::log_table::LogTable;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
 use crate::store::format::segment::{Footer, Opening};
+use crate::types::Index;
 
 /// The logs of a group as an object begins, and the changes of them in it.
 #[derive(Default)]
 pub(super) struct LogsOfObject {
+    /// The log's, or group's, first record where it begins. 0: not known.
+    log_first: Index,
     /// The logs where it begins.
     begin: LogTable,
     /// The commands to logs in it.
@@ -27,7 +30,13 @@ impl LogsOfObject {
     /// The opening's table of logs is malformed.
     pub(super) fn new(opening: Option<&Opening>, commands: Vec<LogCommand>) -> Result<Self, Malformed> {
         let begin = opening.map(|opening| LogTable::decode(&opening.logs)).transpose()?;
-        Ok(Self { begin: begin.unwrap_or_default(), commands })
+        let log_first = opening.map_or(Index(0), |opening| opening.log_first);
+        Ok(Self { log_first, begin: begin.unwrap_or_default(), commands })
+    }
+
+    /// The first record of the log, or of the group, as the object's opening says. 0: it is damaged.
+    pub(super) fn log_first(&self) -> Index {
+        self.log_first
     }
 
     /// Reads the segment file of an object. Stops at damage, which is found when the file is read.
@@ -42,6 +51,7 @@ impl LogsOfObject {
                 Kind::Opening => {
                     let logs = Opening::logs_in(body).and_then(LogTable::decode);
                     found.begin = logs.unwrap_or_default();
+                    found.log_first = Opening::parse(body).map_or(Index(0), |opening| opening.log_first);
                 }
                 Kind::Command => {
                     if let Ok(Command::Log(command)) = parse_command(body) {

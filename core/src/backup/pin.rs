@@ -231,7 +231,7 @@ impl Backup {
         let objects = pin.objects(vault, &lineage)?;
         let (chain, tail) = (SliceChain::default(), Tail::default());
         let ends = Ends { chain: &chain, tail: &tail, is_short: false };
-        let (dest, mut downloads) = (dest.as_ref(), Downloads::default());
+        let (dest, mut downloads) = (dest.as_ref(), Downloads::of_pin(pin.first_object));
         let made = Self::make_of(vault, &lineage, &objects, ends, (dest, &mut downloads), None, progress);
         let made = made.and_then(|made| match made {
             Made::Backup(backup) => Ok(backup),

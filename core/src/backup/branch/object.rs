@@ -15,7 +15,7 @@ use crate::replica::state::command::parse_command;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_body};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
 use crate::store::format::objects::{ObjectState, StoredObject};
-use crate::store::format::segment::{Base, Footer, Opening};
+use crate::store::format::segment::{Base, Opening};
 use crate::store::format::sorted_object::{SortedObjectHeader, is_sorted};
 use crate::store::objects::names::salt;
 use crate::store::sorted_object::entries_without_records;
@@ -146,12 +146,7 @@ pub(super) fn sum_object(vault: &dyn Vault, owner: LogId, object: &(u64, ObjectI
         crc: crc.sum(),
     };
     let stored = StoredObject::parse(&stored.encode()).map_err(|why| corrupt(&object.1, why))?;
-    Ok(ObjectState { end: end_of(&footer), timestamp: footer.last_timestamp, stored: Some(stored) })
-}
-
-/// The position behind an object.
-pub(super) fn end_of(footer: &Footer) -> Base {
-    Base { raft: footer.last_raft, term: footer.last_term, next: footer.next }
+    Ok(ObjectState { end: Base::behind(&footer), timestamp: footer.last_timestamp, stored: Some(stored) })
 }
 
 /// An object whose opening is not as it has to be.

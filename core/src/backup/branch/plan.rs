@@ -2,7 +2,8 @@
 //!
 //! Must not know: the network, which object store it is.
 
-use super::object::{corrupt, end_of};
+use super::object::corrupt;
+use crate::backup::downloads::{contradiction, is_discarded_before};
 use crate::backup::fetch::made_of;
 use crate::backup::pin::{Pin, first_with, no_pin};
 use crate::backup::restore::RestoreTo;
@@ -10,7 +11,7 @@ use crate::backup::stored::{Objects, footer_at, lineage_of, opening_at};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::format::objects::{self, ANCESTORS_MAX, Ancestor};
 use crate::store::format::older_rows::{OlderRows, RowsRun};
-use crate::store::format::segment::{Base, Footer, Opening};
+use crate::store::format::segment::{Base, Opening};
 use crate::store::objects::deletion::newest_begin;
 use crate::store::objects::names::Lineage;
 use crate::store::objects::pins;
@@ -107,7 +108,7 @@ impl Plan {
                 first_with(objects.len(), |at| Ok(footer(at)?.last_timestamp > time))?.unwrap_or(newest)
             }
         };
-        let base = begin_of(&footer(at)?);
+        let base = Base::before(&footer(at)?);
         // An opening that knows of no objects knows of no discarded ones either.
         let opening = opening_at(vault, lineage.owner(objects[at].0), &objects[at])?;
         if !opening.logs.is_empty() && !of_cluster {
@@ -118,13 +119,21 @@ impl Plan {
             false => objects::decode(&opening.objects).map_err(|why| corrupt(&objects[at].1, why))?.0.number,
         };
         // Objects that do not lead to it are discarded.
-        let from =
-            if at > 0 && !is_discarded && end_of(&footer(at - 1)?) != base { objects[at].0 } else { from };
+        let from = match at > 0 && !is_discarded && Base::behind(&footer(at - 1)?) != base {
+            true => {
+                let begin = (objects[at].0, base.next, opening.log_first);
+                if !is_discarded_before(vault, log, pin.as_ref().map(|pin| pin.first_object), begin)? {
+                    return Err(contradiction(&objects[at - 1].1.name, &objects[at].1.name));
+                }
+                objects[at].0
+            }
+            false => from,
+        };
         let oldest = match is_discarded {
             true => at,
             false => objects[..at].partition_point(|(number, _)| *number < from),
         };
-        let begin = begin_of(&footer(oldest)?);
+        let begin = Base::before(&footer(oldest)?);
         let plan = Self {
             below: objects[oldest..at].to_vec(),
             last: objects[at].clone(),
@@ -169,8 +178,4 @@ pub(super) fn is_shared(log: LogId) -> Error {
         log.0
     );
     Error::new(ErrorKind::Unsupported, what)
-}
-
-fn begin_of(footer: &Footer) -> Base {
-    Base { raft: footer.base_raft, term: footer.base_term, next: footer.first }
 }

@@ -234,6 +234,11 @@ impl Base {
     pub(crate) fn before(footer: &Footer) -> Self {
         Self { raft: footer.base_raft, term: footer.base_term, next: footer.first }
     }
+
+    /// The end of the segment that this footer describes.
+    pub(crate) fn behind(footer: &Footer) -> Self {
+        Self { raft: footer.last_raft, term: footer.last_term, next: footer.next }
+    }
 }
 
 impl Footer {
