@@ -149,6 +149,30 @@ fn payload_does_not_go_to_an_empty_store() {
     read_all(&log, 1, 4);
 }
 
+/// `root` goes first when a log is removed from the object store. Servers that still run it go on for a while: what they put then would be
+/// left over.
+#[test]
+fn no_payload_is_put_once_the_root_is_gone() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let options = Options::with_segment_bytes(4 << 20).vault(vault.clone() as Arc<dyn Vault>);
+    let options = options.slice_interval(Some(Duration::from_millis(10))).payload_slices(true);
+    let log = open(dir.path(), options.slice_bytes(512 << 10));
+    append(&log, 10);
+    let id = log.log_id();
+    let root = format!("{:032x}/root", id.get());
+    let text = vault.get(&root, 0..vault.size(&root).unwrap().unwrap()).unwrap();
+    let before = payloads(&*vault, id).len();
+    vault.delete(&root).unwrap();
+    // A slice has two or three of them.
+    let tickets: Vec<_> = (0..40).map(|n| log.submit(&vec![n; 600 << 10]).unwrap()).collect();
+    eventually("each was tried, and some again", || log.metrics().payload_failures > 60);
+    let added = payloads(&*vault, id).len() - before;
+    assert!(added <= 8, "{added} were put, more than are put at a time");
+    // It was a directory that was not mounted for a while: they go on.
+    vault.create(&root, text).unwrap();
+    tickets.into_iter().for_each(|ticket| _ = ticket.wait().unwrap());
+}
+
 /// Payload that comes damaged, and is sound in the object store, ends no fetch early.
 #[test]
 fn fetch_is_not_cut_by_payload_that_comes_damaged() {

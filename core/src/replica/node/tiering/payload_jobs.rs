@@ -40,6 +40,9 @@ pub(super) struct Put {
     pub(super) first: Option<Begun>,
     /// There is no slice of this leader yet: it is still to be checked that there is none of this term, or of a later one.
     pub(super) checks_term: bool,
+    /// A put has failed, and none that began later has succeeded: what is there is looked at before this one. If `root` is gone, the log was
+    /// removed there, and nobody would find what goes there now.
+    pub(super) checks_there: bool,
     /// Where readers here look for it.
     pub(super) readers: Arc<Payloads>,
 }
@@ -93,6 +96,8 @@ pub(super) struct PutDone {
     pub(super) leadership: u64,
     /// The term was checked, whether or not the slice is stored.
     pub(super) is_term_checked: bool,
+    /// As in [`Put`].
+    pub(super) checks_there: bool,
     pub(super) result: Result<()>,
 }
 
@@ -104,12 +109,15 @@ impl Put {
         let result = catch_unwind(AssertUnwindSafe(|| self.try_run(&mut is_term_checked)));
         let panicked = || Err(Error::new(ErrorKind::Io, "a call of the object store panicked"));
         let result = result.unwrap_or_else(|_| panicked());
-        PutDone { id: self.id, leadership: self.leadership, is_term_checked, result }
+        let (id, leadership, checks_there) = (self.id, self.leadership, self.checks_there);
+        PutDone { id, leadership, is_term_checked, checks_there, result }
     }
 
     fn try_run(&self, is_term_checked: &mut bool) -> Result<()> {
         if let Some(begun) = &self.first {
             begun.check_root(&*self.vault, self.log)?;
+        } else if self.checks_there {
+            check_there(&*self.vault, self.log)?;
         }
         if self.checks_term {
             check_term(self.log, self.id.term, self.vault.list(&payloads(self.log))?.iter())?;

@@ -96,7 +96,7 @@ pub(in crate::replica::node) struct PayloadGate {
     is_checked: bool,
     /// Whether it is known to have no slices of the present term but those of this leader, and none of a later one.
     is_term_checked: bool,
-    /// The last failure, until a slice is stored.
+    /// The last failure, until a slice is stored whose put began after one.
     failed: Option<Error>,
     /// The log is being closed: nothing is gathered any longer.
     hurries: bool,
@@ -562,9 +562,12 @@ impl Node {
         let result = match done.result {
             Ok(()) => {
                 gate.is_checked = true;
-                self.published.store_works(Kept::Payloads);
-                if gate.failed.take().is_some() {
-                    tracing::info!(path = %path.display(), "payload slices are stored again");
+                // One that was under way says nothing of a failure since.
+                if gate.failed.is_none() || done.checks_there {
+                    self.published.store_works(Kept::Payloads);
+                    if gate.failed.take().is_some() {
+                        tracing::info!(path = %path.display(), "payload slices are stored again");
+                    }
                 }
                 Ok(())
             }
@@ -627,7 +630,9 @@ impl Node {
             // Until the first one has checked it, each does.
             let first = begun.clone();
             let (leadership, checks_term) = (gate.leadership, !gate.is_term_checked);
-            let put = Put { vault, log, id, leadership, head, pieces, first, checks_term, readers };
+            let checks_there = gate.failed.is_some();
+            let put =
+                Put { vault, log, id, leadership, head, pieces, first, checks_term, checks_there, readers };
             gate.under_way += 1;
             if unaided {
                 let Range { start, end } = gate.unaided_takes;
@@ -647,6 +652,7 @@ impl Node {
                     id,
                     leadership,
                     is_term_checked: false,
+                    checks_there,
                     result: Err(error),
                 });
                 self.tiering.queue.push_event(InboxEvent::JobEnded);

@@ -197,3 +197,27 @@ fn collect(
         deleted_payloads,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chiplog::vault::MemoryVault;
+
+    /// Payload that a server has put after `root` was gone can be removed, too.
+    #[test]
+    fn rest_of_a_removed_log_is_removed() {
+        let vault = MemoryVault::default();
+        vault.put(&format!("{}/p/{:020}.{:020}", to_hex(7), 0, 1), &["payload".into()]).unwrap();
+        let ui = Ui::new(true, true, false);
+        let run = |log, delete| {
+            let wanted = Wanted { log: Some(LogId(log)), delete, all: true, after: 0 };
+            run(&vault, &HalfWritten::at("memory"), &wanted, &ui)
+        };
+        assert!(run(8, true).is_err());
+        assert!(run(7, false).is_ok());
+        assert_eq!(vault.list("").unwrap().len(), 1);
+        assert!(run(7, true).is_ok());
+        assert!(vault.list("").unwrap().is_empty());
+        assert!(run(7, true).is_err());
+    }
+}

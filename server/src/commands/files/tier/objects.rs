@@ -99,6 +99,11 @@ impl Listed {
         parts.map(shown).collect()
     }
 
+    /// Whether only things are left that no command makes a log of, as of one that was removed while servers ran it.
+    fn is_rest(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// Whether all records of this object are discarded.
     pub(super) fn is_discarded(&self, number: u64) -> bool {
         number < self.begin
@@ -112,7 +117,7 @@ impl Listed {
     }
 }
 
-/// The logs that have objects, or only this one.
+/// The logs of which anything is there, or only this one.
 ///
 /// # Errors
 /// Those of the object store.
@@ -126,20 +131,19 @@ pub(super) fn logs(vault: &dyn Vault, only: Option<LogId>) -> Result<BTreeMap<u1
     for object in found {
         let Some((log, rest)) = object.name.split_once('/') else { continue };
         let Ok(log) = from_hex(log) else { continue };
+        // Also of a name that is not known here: nobody removes a log that no command finds.
+        let listed = logs.entry(log).or_default();
         if rest == "root" {
-            logs.entry(log).or_default().has_root = true;
+            listed.has_root = true;
         } else if rest == "named" {
-            logs.entry(log).or_default().has_list = true;
+            listed.has_list = true;
         } else if let Some(number) = number_in("o/", rest) {
-            logs.entry(log).or_default().objects.insert(number, object.bytes);
+            listed.objects.insert(number, object.bytes);
         } else if rest.starts_with("s/") {
-            let listed = logs.entry(log).or_default();
             listed.slices = (listed.slices.0 + 1, listed.slices.1 + object.bytes);
         } else if let Some(number) = number_in("begin/", rest) {
-            let listed = logs.entry(log).or_default();
             listed.begin = listed.begin.max(number);
         } else if rest == "branch" {
-            let listed = logs.entry(log).or_default();
             listed.is_listed_alone = object.bytes == 0;
             match Branch::of(vault, LogId(log)) {
                 Ok(branch) => listed.branch = branch,
@@ -212,7 +216,7 @@ fn choose(vault: &dyn Vault, chosen: Option<LogId>) -> Result<Chosen> {
             ),
         }
     }
-    all.retain(|log, _| !parts.contains(log));
+    all.retain(|log, listed| !parts.contains(log) && !listed.is_rest());
     let (branches, found): (Vec<_>, Vec<_>) = all.iter().partition(|(_, listed)| listed.is_branch());
     let shown = |(log, listed): &(&u128, &Listed)| match listed.role() {
         role if role.is_empty() => to_hex(**log),
@@ -281,5 +285,14 @@ mod tests {
         assert_eq!(seven.slices, (0, 0));
         assert_eq!(logs(&vault, Some(LogId(9))).unwrap().len(), 1);
         assert!(logs(&vault, Some(LogId(8))).unwrap().is_empty());
+        // The rest of a log that was removed while servers ran it is found, and is no log to choose.
+        for (log, rest) in [(10, "p/0.1"), (11, "pin/a"), (12, "set/a"), (13, "later")] {
+            put(&format!("{}/{rest}", to_hex(log)), b"x");
+            assert!(logs(&vault, None).unwrap()[&log].is_rest(), "{rest}");
+        }
+        for object in vault.list(&format!("{}/", to_hex(9))).unwrap() {
+            vault.delete(&object.name).unwrap();
+        }
+        assert_eq!(sole_log(&vault, None).unwrap(), LogId(7));
     }
 }
