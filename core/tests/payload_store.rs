@@ -81,6 +81,45 @@ fn pins_have_the_payload_and_the_inventory_knows_every_slice() {
     assert!(vault.list("").unwrap().is_empty());
 }
 
+/// Servers keep payload from the first object on that is lost, to make it again: so does the inventory, and all of it.
+#[test]
+fn payload_stays_while_an_object_is_lost() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = open(dir.path(), options(&vault).object_bytes(256 << 10));
+    let id = log.log_id();
+    (0..12).for_each(|_| append(&log, 100));
+    eventually("objects are stored", || log.metrics().stored_objects >= 4);
+    all_sliced(&log);
+    drop(log);
+    vault.put(&format!("{:032x}/p/{:020}.{:020}", id.get(), 0, 9), &["of an earlier term".into()]).unwrap();
+    let counted = || {
+        let there = Inventory::take(&*vault, id).unwrap();
+        (there.unneeded_payloads.objects, there.payloads_unclear)
+    };
+    assert_eq!(counted(), (1, None));
+    let objects = vault.list(&format!("{:032x}/o/", id.get())).unwrap();
+    let (_, others) = objects.split_last().unwrap();
+    for object in others {
+        let bytes = vault.get(&object.name, 0..object.bytes).unwrap();
+        for left in [None, Some(bytes.slice(..bytes.len() - 4096))] {
+            match left {
+                None => vault.delete(&object.name).unwrap(),
+                Some(part) => vault.put(&object.name, &[part]).unwrap(),
+            }
+            let (unneeded, why) = counted();
+            assert!(unneeded == 0 && why.as_ref().is_some_and(|why| why.contains(&object.name)), "{why:?}");
+            let there = Inventory::take(&*vault, id).unwrap();
+            assert_eq!(there.delete_unneeded_payloads(&*vault).unwrap_err().kind(), ErrorKind::Corrupt);
+        }
+        vault.put(&object.name, &[bytes]).unwrap();
+        assert_eq!(counted(), (1, None));
+    }
+    // One whose records are discarded is not made again.
+    vault.delete(&others[0].name).unwrap();
+    vault.create(&format!("{:032x}/begin/{:020}", id.get(), 1), "begin".into()).unwrap();
+    assert_eq!(counted(), (1, None));
+}
+
 /// All objects are discarded, and slices cannot begin with the log's state yet: the older slices lead to the newest records, so their
 /// payload stays.
 #[test]

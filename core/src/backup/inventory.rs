@@ -6,14 +6,15 @@
 //! | objects below it, under a pin | the pin | - |
 //! | other objects below it | nothing | [`Inventory::delete_unneeded`], or the log's leader |
 //! | slices | the log | servers, once objects have their records |
-//! | payload slices of a term before that of the last entry before the newest object | nothing: below | [`Inventory::delete_unneeded_payloads`], or the log's leader |
+//! | payload slices of a term before that of the last entry before the newest object, if all objects from the highest begin on are whole | nothing: below | [`Inventory::delete_unneeded_payloads`], or the log's leader |
 //! | other payload slices | the log | its leader, once objects have their records |
 //! | begins below the highest one | nothing | the same |
 //! | the state in which a branch began | the branch, for ever | - |
 //! | names that no version of this program makes, or a later one does | unknown | - |
 //!
 //! An object is cut only once the one before it is stored, or discarded. So of the entries before the newest object nobody needs payload
-//! slices any more, and every entry refers to slices of its own term. The newest object itself may not be known to be stored.
+//! slices any more, and every entry refers to slices of its own term. The newest object itself may not be known to be stored. If one of the
+//! others is lost, its entries are still in files, and it is made again of their payload.
 //!
 //! Invariants: nothing is deleted that is not known to be unneeded. Objects go as a leader deletes them, so pins hold:
 //! `store/objects/deletion.rs`. Of a whole log `root` goes first, and a pin is made only as long as it is there.
@@ -22,19 +23,21 @@
 
 use crate::backup::cluster_pins;
 use crate::backup::pin::Covered;
-use crate::backup::stored::footer_at;
-use crate::backup::stored::lineage_of;
+use crate::backup::stored::{footer_at, lineage_of, opening_at};
 use crate::error::{Error, ErrorKind, Result};
+use crate::store::format::objects;
 use crate::store::objects::cluster_logs;
-use crate::store::objects::deletion::delete_below;
+use crate::store::objects::deletion::{delete_below, newest_begin};
 use crate::store::objects::names::{
-    begin_name, begin_number, branch_name, folder, log_folder, object_number, root_name, root_text,
+    begin_name, begin_number, branch_name, folder, log_folder, object_name, object_number, root_name,
+    root_text,
 };
 use crate::store::objects::payloads::{payload_id, payload_name, payloads};
 use crate::store::objects::pins::{self, Pin};
 use crate::store::objects::slice_names::SliceName;
 use crate::types::{Index, LogId, Term, Timestamp};
-use crate::vault::Vault;
+use crate::vault::{ObjectInfo, Vault};
+use std::collections::BTreeMap;
 
 /// A number of objects, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,7 +89,8 @@ pub struct Inventory {
     pub payloads: ObjectCount,
     /// The payload slices that nothing needs.
     pub unneeded_payloads: ObjectCount,
-    /// Why it cannot be seen which payload slices are needed: the newest object cannot be read. All of them count as needed then.
+    /// Why it cannot be seen which payload slices are needed: the newest object cannot be read, or one that the log is made of is missing, or
+    /// of another size than the log says, and may have to be made again. All of them count as needed then.
     pub payloads_unclear: Option<String>,
     /// The begins that a higher one has replaced.
     pub old_begins: u64,
@@ -127,7 +131,7 @@ impl Inventory {
         let sets = cluster_pins::sets(log);
         let has_payloads = there.iter().any(|object| payload_id(log, &object.name).is_some());
         // If it cannot be seen which of them are needed, all are.
-        let (needed_from, unclear) = match has_payloads.then(|| payloads_from(vault, log)) {
+        let (needed_from, unclear) = match has_payloads.then(|| payloads_from(vault, log, begin, &there)) {
             None => (Term(0), None),
             Some(Ok(term)) => (term, None),
             Some(Err(error)) if is_of_object(&error) => (Term(0), Some(error.to_string())),
@@ -196,13 +200,16 @@ impl Inventory {
     /// servers. Blocks for the network.
     ///
     /// # Errors
-    /// `Corrupt`: the end of the newest object is damaged; nothing was deleted. Those of [`Vault`].
+    /// `Corrupt`: the newest object is damaged, or one that the log is made of is missing or of another size than the log says; nothing was
+    /// deleted. Those of [`Vault`].
     pub fn delete_unneeded_payloads(&self, vault: &dyn Vault) -> Result<u64> {
         let log = self.log_id;
         let found = vault.list(&payloads(log))?;
         let mut ids: Vec<_> = found.iter().filter_map(|found| payload_id(log, &found.name)).collect();
         if !ids.is_empty() {
-            let needed_from = payloads_from(vault, log)?;
+            let objects = vault.list(&folder(log))?;
+            let begin = newest_begin(vault, log)?.unwrap_or(0);
+            let needed_from = payloads_from(vault, log, begin, &objects)?;
             ids.retain(|id| id.term < needed_from);
         }
         for id in &ids {
@@ -270,10 +277,60 @@ fn is_of_object(error: &Error) -> bool {
     )
 }
 
-/// The first term of whose payload slices entries can need some: that of the last entry before the newest object.
-fn payloads_from(vault: &dyn Vault, log: LogId) -> Result<Term> {
-    let found = vault.list(&folder(log))?.into_iter();
-    let numbered = found.filter_map(|object| Some((object_number(log, &object.name)?, object)));
-    let newest = numbered.max_by_key(|(number, _)| *number);
-    newest.map_or(Ok(Term(0)), |newest| Ok(footer_at(vault, log, &newest)?.base_term))
+/// The first term of whose payload slices entries can need some: that of the last entry before the newest object. All objects from `begin` on
+/// have to be whole: one that is lost may have to be made again, of payload that nothing else has. `there`: what the log has in the object store.
+///
+/// # Errors
+/// `Corrupt`: an object is missing, or has another size than the log says, or the newest one cannot be read; the message names it. Those of
+/// [`Vault`].
+fn payloads_from(vault: &dyn Vault, log: LogId, begin: u64, there: &[ObjectInfo]) -> Result<Term> {
+    let numbered =
+        there.iter().filter_map(|object| Some((object_number(log, &object.name)?, object.clone())));
+    let objects: BTreeMap<u64, ObjectInfo> = numbered.collect();
+    let Some((newest, object)) = objects.last_key_value() else { return Ok(Term(0)) };
+    let newest = (*newest, object.clone());
+    let footer = footer_at(vault, log, &newest)?;
+    let opening = opening_at(vault, log, &newest)?;
+    let table = match opening.objects.is_empty() {
+        true => None,
+        false => Some(objects::decode(&opening.objects).map_err(|why| corrupt(&newest.1, why))?.0),
+    };
+    let discarded = table.as_ref().map_or(0, |table| table.number);
+    let from = begin.max(discarded).max(lineage_of(vault, log)?.own_from());
+    if let Some(missing) = (from..newest.0).find(|number| !objects.contains_key(number)) {
+        return Err(corrupt_name(&object_name(log, missing), "it is missing, and may have to be made again"));
+    }
+    let rows = table.iter().flat_map(|table| (table.rows_from().0..).zip(&table.list));
+    let sizes: BTreeMap<u64, u64> =
+        rows.filter_map(|(number, row)| Some((number, row.stored?.bytes.into()))).collect();
+    let rows_from = table.as_ref().map_or(0, |table| table.rows_from().0);
+    for (number, object) in objects.iter().filter(|(number, _)| (from..newest.0).contains(number)) {
+        match sizes.get(number) {
+            Some(bytes) if *bytes != object.bytes => {
+                return Err(corrupt(object, "it has another size than the log says"));
+            }
+            // The log says it of all of a run together.
+            None if *number < rows_from => {}
+            // One that was put just before the newest one. Its footer is its end.
+            None => _ = footer_at(vault, log, &(*number, object.clone()))?,
+            Some(_) => {}
+        }
+    }
+    for run in table.iter().flat_map(|table| table.runs()).filter(|run| run.number >= from) {
+        let bytes: u64 = objects.range(run.number..run.rows.below).map(|(_, object)| object.bytes).sum();
+        if bytes != run.rows.bytes {
+            let what =
+                format!("it and those up to {} have another size than the log says", run.rows.below - 1);
+            return Err(corrupt_name(&object_name(log, run.number), &what));
+        }
+    }
+    Ok(footer.base_term)
+}
+
+fn corrupt(object: &ObjectInfo, why: &str) -> Error {
+    corrupt_name(&object.name, why)
+}
+
+fn corrupt_name(name: &str, why: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("{name}: {why}"))
 }
