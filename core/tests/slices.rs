@@ -12,7 +12,7 @@ use chiplog::backup::{Backup, Inventory, Pin, RestoreOptions, RestoreTo};
 use chiplog::cluster::{Bootstrap, Change, Role};
 use chiplog::transport::MemoryNetwork;
 use chiplog::vault::{FaultOptions, FaultyVault, HookedVault, MemoryVault, ObjectInfo, Vault};
-use chiplog::{Durability, ErrorKind, Index, Log, LogId, NodeId, Options};
+use chiplog::{Durability, Error, ErrorKind, Index, Log, LogId, NodeId, Options};
 use replica::replica_over;
 use sliced_log::{again, all_sliced, append_all, eventually, fetch, read_from_to, record_of};
 use std::collections::BTreeMap;
@@ -120,6 +120,48 @@ fn slices_continue_the_newest_object_and_go_once_another_has_them() {
     let (log, notes) = again(&*vault, id, dir.path());
     assert!(notes.is_empty(), "{notes:?}");
     read_all(&log, 1, 4000);
+}
+
+/// Beside servers, a slice that is being put can be missing while a later one is there already, and an object can go after it was listed.
+/// Neither is damage.
+#[test]
+fn slice_that_is_being_put_is_no_fault() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let (id, names) = several(&memory, dir.path(), 9);
+    let late = names[names.len() / 2].clone();
+    let bytes = memory.get(&late, 0..memory.size(&late).unwrap().unwrap()).unwrap();
+    let whole = Backup::slices_in(&*memory, id, &mut |_| {}).unwrap();
+    memory.delete(&late).unwrap();
+    let (vault, mut lists) = (HookedVault::new(memory.clone()), 0);
+    vault.set(move |call, name| {
+        lists += usize::from(call == "list" && name.ends_with("/s/"));
+        match lists {
+            3 => memory.put(&late, &[bytes.clone()]),
+            _ => Ok(()),
+        }
+    });
+    assert_eq!(Backup::slices_in(&vault, id, &mut |_| {}).unwrap(), whole);
+}
+
+#[test]
+fn object_that_goes_after_it_was_listed_is_looked_for_again() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = Log::open(dir.path(), options(&memory).object_bytes(128 << 10)).unwrap();
+    (0..8).for_each(|_| append(&log, 100));
+    eventually("objects are stored", || log.metrics().stored_objects > 1);
+    all_sliced(&log);
+    let id = log.log_id();
+    drop(log);
+    let whole = Backup::slices_in(&*memory, id, &mut |_| {}).unwrap();
+    let (vault, mut is_gone) = (HookedVault::new(memory), false);
+    vault.set(move |call, name| match call == "get" && name.contains("/o/") && !is_gone {
+        true => {
+            is_gone = true;
+            Err(Error::new(ErrorKind::NotFound, name))
+        }
+        false => Ok(()),
+    });
+    assert_eq!(Backup::slices_in(&vault, id, &mut |_| {}).unwrap(), whole);
 }
 
 /// Slices of a log, one for each time that something is appended.

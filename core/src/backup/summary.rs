@@ -16,6 +16,14 @@ use crate::store::objects::names::{folder, object_number};
 use crate::store::objects::slice_names::SliceName;
 use crate::types::{EntryIndex, Index, LogId};
 use crate::vault::Vault;
+use std::thread::sleep;
+use std::time::Duration;
+
+/// In how many looks in a row a gap between slices has to be at the same place to count, and how many there are at most.
+const GAP_LOOKS: u32 = 3;
+const GAP_LOOKS_MAX: u32 = 5;
+/// The time between such looks: longer than that between two attempts to put a slice.
+const GAP_PAUSE: Duration = Duration::from_secs(6);
 
 /// A summary of the slices that a log has in an object store.
 ///
@@ -51,32 +59,32 @@ pub struct SliceSummary {
 
 impl Backup {
     /// Reads all slices that a log has in an object store, and the payload behind them, and says which of them [`Self::fetch`] would take.
-    /// `progress` is called with the bytes of each slice. Blocks for the network.
+    /// `progress` is called with the bytes of each slice. Blocks for the network, and up to half a minute longer if a slice is missing before
+    /// others: a server may be putting it.
     ///
     /// # Errors
     /// `Corrupt`: the end of the newest object cannot be read. Those of [`Vault`], and `Unsupported`.
     pub fn slices_in(vault: &dyn Vault, log: LogId, progress: &mut dyn FnMut(u64)) -> Result<SliceSummary> {
-        let (mut tries, mut lost) = (0, None);
+        let (mut tries, mut lost, mut gaps) = (0, None, Gaps::default());
         loop {
-            let payloads = payload_names(vault, log)?;
-            let names = self::names(vault, log)?;
-            let newest = vault.list(&folder(log))?.into_iter();
-            let newest = newest.filter_map(|at| Some((object_number(log, &at.name)?, at)));
-            let newest = match newest.max_by_key(|(number, _)| *number) {
-                None => start_of(vault, log)?.map(|start| (start.number, start.object)),
-                newest => newest,
-            };
-            let end = newest.map(|newest| end_of(vault, log, &newest)).transpose()?;
-            let mut found = match summary(vault, log, &names, &payloads, end, progress) {
-                // A slice was deleted after it was listed.
+            let (names, mut found, end) = match look(vault, log, progress) {
+                // A slice, or an object, was deleted after it was listed.
                 Err(error) if error.kind() == ErrorKind::NotFound && tries < LOOKS_MAX => {
                     tries += 1;
                     continue;
                 }
                 found => found?,
             };
-            if found.faults.is_empty() && !found.is_cut_off && found.tail_fault.is_none() {
-                return Ok(found);
+            if found.faults.is_empty() && found.tail_fault.is_none() {
+                if !found.is_cut_off || gaps.is_lasting(end) {
+                    return Ok(found);
+                }
+                if gaps.looks == GAP_LOOKS_MAX {
+                    found.is_cut_off = false; // each look found another one: all of them were being put
+                    return Ok(found);
+                }
+                sleep(GAP_PAUSE);
+                continue;
             }
             // A server may have deleted slices meanwhile, because an object has them.
             let now = self::names(vault, log)?;
@@ -96,7 +104,48 @@ impl Backup {
     }
 }
 
-/// Reads all slices of a log, whose newest object ends there, and the payload slices that a fetch would take.
+/// Gaps before slices that lead nowhere, as the looks find them. Several slices are put at a time, and a put that fails is repeated: so a
+/// later one can be there first.
+#[derive(Default)]
+struct Gaps {
+    looks: u32,
+    /// The end of the log before the gap, and how many looks in a row have found it there.
+    last: Option<(Option<End>, u32)>,
+}
+
+impl Gaps {
+    /// A look has found a gap behind `end`. Whether it counts: a slice that is being put is there by now.
+    fn is_lasting(&mut self, end: Option<End>) -> bool {
+        self.looks += 1;
+        let before = self.last.filter(|(at, _)| *at == end).map_or(0, |(_, looks)| looks);
+        self.last = Some((end, before + 1));
+        before + 1 == GAP_LOOKS
+    }
+}
+
+/// One look at the slices that are there: their names, what is behind the newest object, and where the log ends.
+///
+/// # Errors
+/// `NotFound`: one was deleted after it was listed. Those of [`Backup::slices_in`].
+fn look(
+    vault: &dyn Vault,
+    log: LogId,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(Vec<(SliceName, u64)>, SliceSummary, Option<End>)> {
+    let payloads = payload_names(vault, log)?;
+    let names = names(vault, log)?;
+    let newest = vault.list(&folder(log))?.into_iter();
+    let newest = newest.filter_map(|at| Some((object_number(log, &at.name)?, at)));
+    let newest = match newest.max_by_key(|(number, _)| *number) {
+        None => start_of(vault, log)?.map(|start| (start.number, start.object)),
+        newest => newest,
+    };
+    let end = newest.map(|newest| end_of(vault, log, &newest)).transpose()?;
+    let (found, end) = summary(vault, log, &names, &payloads, end, progress)?;
+    Ok((names, found, end))
+}
+
+/// Reads all slices of a log, whose newest object ends there, and the payload slices that a fetch would take. Returns also where the log ends.
 ///
 /// # Errors
 /// Those of [`Vault`], and `Unsupported`.
@@ -107,7 +156,7 @@ fn summary(
     payloads: &PayloadNames,
     object: Option<End>,
     progress: &mut dyn FnMut(u64),
-) -> Result<SliceSummary> {
+) -> Result<(SliceSummary, Option<End>)> {
     let mut reading = Reading::new(vault, names);
     let mut all: Vec<SliceName> = names.iter().map(|(name, _)| *name).collect();
     all.sort_unstable();
@@ -115,7 +164,7 @@ fn summary(
         reading.read(piece, progress)?;
     }
     let chain = reading.longest(object, progress)?;
-    let last = chain.slices.last();
+    let (last, log_end) = (chain.slices.last(), chain.end(object));
     let mut summary = SliceSummary {
         slices: names.len() as u64,
         bytes: names.iter().map(|(_, bytes)| bytes).sum(),
@@ -134,7 +183,7 @@ fn summary(
             if let Some(error) = with_payload(vault, log, entries, |_| Ok(()))? {
                 let why = format!("it refers to payload that cannot be read: {error}");
                 summary.faults.push((name.to_string(), why));
-                return Ok(summary);
+                return Ok((summary, log_end));
             }
         }
         behind = behind.max(name.last);
@@ -143,5 +192,5 @@ fn summary(
     (summary.tail_records, summary.tail_bytes) = (tail.records, tail.bytes);
     summary.is_cut_off &= !tail.fills_gap; // nothing is lost there
     summary.tail_fault = tail.fault.map(|error| error.to_string());
-    Ok(summary)
+    Ok((summary, log_end))
 }

@@ -394,7 +394,8 @@ impl Check<'_> {
         };
         for pin in pins {
             let missing = pin.missing(self.vault, LogId(self.log))?;
-            if missing > 0 {
+            // One that was removed meanwhile keeps nothing.
+            if missing > 0 && Pin::list(self.vault, LogId(self.log))?.contains(&pin) {
                 let missing = format::many(missing, "object is", "objects are");
                 let what = format!(
                     "{missing} missing under pin {}: lost, or the command that made it was interrupted",
@@ -597,7 +598,8 @@ fn end_of(block: &Block<'_>, before: Option<End>) -> End {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use chiplog::vault::MemoryVault;
+    use chiplog::vault::{HookedVault, MemoryVault};
+    use std::sync::Arc;
 
     fn sealed(body: &str) -> String {
         format!("{body}sum {:08x}\n", chiplog::internal::Crc::default().add(body.as_bytes()).sum())
@@ -663,6 +665,37 @@ mod tests {
         vault.delete(&set.0).unwrap();
         put(&format!("{}/set/-no-name", id(default)), b"x");
         assert_eq!(faults(), Vec::<String>::new());
+    }
+
+    /// A pin goes while it is checked, and then its objects. One that stays and lacks objects is a fault.
+    #[test]
+    fn pin_that_goes_meanwhile_lacks_nothing() {
+        let (log, memory) = (LogId(7), Arc::new(MemoryVault::default()));
+        memory.put(&root_name(log), &[root_text(log).into()]).unwrap();
+        let body = format!(
+            "chiplog pin\nformat 1\nlog {}\nobjects 0 1\nrecords 1 9\nmade 5\nby {:016x}\n",
+            to_hex(7),
+            3
+        );
+        let pin = format!("{}/pin/early", to_hex(7));
+        memory.put(&pin, &[sealed(&body).into()]).unwrap();
+        let vault = HookedVault::new(memory.clone());
+        let dir = tempfile::tempdir().unwrap();
+        let (ui, bar) = (Ui::new(true, true, false), ProgressBar::hidden());
+        let corrupt = || {
+            let listed = logs(&vault, None).unwrap().remove(&7).unwrap();
+            Check::new(&vault, 7, dir.path(), &bar, &ui).run(&listed).unwrap().corrupt
+        };
+        assert_eq!(corrupt(), 1);
+        let mut is_known = false;
+        vault.set(move |call, name| {
+            is_known |= call == "get" && name == pin;
+            match is_known && call == "list" && name.ends_with("/o/") {
+                true => memory.delete(&pin),
+                false => Ok(()),
+            }
+        });
+        assert_eq!(corrupt(), 0);
     }
 
     /// An object that was listed is not there any more: lost, unless the store says that its records are discarded.
