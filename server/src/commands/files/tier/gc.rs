@@ -131,11 +131,6 @@ fn collect(
     place: Place,
 ) -> Result<Shown> {
     let there = Inventory::take(vault, log)?;
-    let now = Options::default().clock.now();
-    let age = there.begin_made.map(|made: Timestamp| now.0.saturating_sub(made.0) / 1000);
-    let due = there.begin > 0 && (wanted.after == 0 || age.is_some_and(|age| age >= wanted.after));
-    let left = half_written.of(log, wanted.after)?;
-    let mut deleted = 0;
     if wanted.all && !there.pins.is_empty() {
         let what = format!(
             "log {} has pins: remove them first, with `chiplog tier unpin`: {}",
@@ -164,7 +159,17 @@ fn collect(
         );
         return Err(Failure::new(ErrorKind::Busy, what));
     }
-    let mut deleted_payloads = 0;
+    let here = Options::default().clock.now();
+    // A store that is only looked at is not written to.
+    let has_old = (!wanted.all && there.unneeded.objects > 0) || !half_written.of(log, 0, here)?.is_empty();
+    let now = match wanted.delete && wanted.after > 0 && has_old {
+        true => time_of_store(vault, log)?,
+        false => Some(here),
+    };
+    let age = there.begin_made.zip(now).map(|(made, now)| now.0.saturating_sub(made.0) / 1000);
+    let due = there.begin > 0 && (wanted.after == 0 || age.is_some_and(|age| age >= wanted.after));
+    let left = now.map_or_else(|| Ok(Vec::new()), |now| half_written.of(log, wanted.after, now))?;
+    let (mut deleted, mut deleted_payloads) = (0, 0);
     if wanted.delete && !wanted.all && there.unneeded_payloads.objects > 0 {
         deleted_payloads = there.delete_unneeded_payloads(vault)?;
     }
@@ -198,10 +203,46 @@ fn collect(
     })
 }
 
+/// The time of the store, which it gives to an object that is written now, and removed again: the clock here may be another one, and what
+/// is deleted too early is lost. None: it does not say.
+fn time_of_store(vault: &dyn Vault, log: LogId) -> Result<Option<Timestamp>> {
+    let name = format!("{}/time", to_hex(log.get()));
+    vault.put(&name, &["chiplog asks for the time\n".into()])?;
+    let now = vault.modified(&name);
+    vault.delete(&name)?;
+    Ok(now?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use chiplog::vault::MemoryVault;
+    use chiplog::vault::{HookedVault, MemoryVault};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Discarded objects stay for the time of `--after`, however wrong the clock here is.
+    #[test]
+    fn delay_is_counted_by_the_clock_of_the_store() {
+        let (vault, id) = (HookedVault::new(Arc::new(MemoryVault::default())), to_hex(7));
+        // For the clock here that is long ago.
+        let now = Arc::new(AtomicU64::new(1_000_000));
+        vault.set_time(now.clone());
+        let put = |name: &str| vault.put(&format!("{id}/{name}"), &["x".into()]).unwrap();
+        ["root", "o/00000000000000000000", "o/00000000000000000001", "begin/00000000000000000001"]
+            .into_iter()
+            .for_each(put);
+        let run = |delete| {
+            let wanted = Wanted { log: Some(LogId(7)), delete, all: false, after: 3600 };
+            run(&vault, &HalfWritten::at("memory"), &wanted, &Ui::new(true, true, false)).unwrap();
+            vault.list("").unwrap().len()
+        };
+        assert_eq!((run(true), run(false)), (4, 4));
+        now.fetch_add(3_599_000, Ordering::Relaxed);
+        assert_eq!(run(true), 4);
+        now.fetch_add(1_000, Ordering::Relaxed);
+        assert_eq!((run(false), run(true)), (4, 3));
+        assert!(vault.list("").unwrap().iter().all(|object| !object.name.ends_with("time")));
+    }
 
     /// Payload that a server has put after `root` was gone can be removed, too.
     #[test]

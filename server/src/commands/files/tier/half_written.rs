@@ -2,12 +2,12 @@
 //! complete. Buckets keep such parts out of sight; a rule of the bucket removes them.
 
 use crate::common::failure::{Failure, Result};
-use chiplog::LogId;
+use chiplog::{LogId, Timestamp};
 use chiplog_net::wire::ids::to_hex;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// The directory of an object store, if it is one.
 #[derive(Debug)]
@@ -23,8 +23,8 @@ impl HalfWritten {
         Self { dir }
     }
 
-    /// Those of a log that nobody wrote to for this many seconds.
-    pub(super) fn of(&self, log: LogId, after: u64) -> Result<Vec<PathBuf>> {
+    /// Those of a log that nobody wrote to for this many seconds before `now`.
+    pub(super) fn of(&self, log: LogId, after: u64, now: Timestamp) -> Result<Vec<PathBuf>> {
         let Some(dir) = &self.dir else { return Ok(Vec::new()) };
         let log = dir.join(to_hex(log.get()));
         let mut found = Vec::new();
@@ -37,7 +37,7 @@ impl HalfWritten {
             };
             for file in files {
                 let path = file.map_err(read)?.path();
-                if is_half_written(&path) && is_older(&path, after) {
+                if is_half_written(&path) && is_older(&path, after, now) {
                     found.push(path);
                 }
             }
@@ -61,9 +61,9 @@ fn is_half_written(path: &Path) -> bool {
     })
 }
 
-/// Whether a file was last written this many seconds ago, or earlier.
-fn is_older(path: &Path, seconds: u64) -> bool {
-    let age =
-        fs::symlink_metadata(path).and_then(|meta| meta.modified()).ok().and_then(|at| at.elapsed().ok());
-    age.is_some_and(|age| age >= Duration::from_secs(seconds))
+/// Whether a file was last written this many seconds before `now`, or earlier.
+fn is_older(path: &Path, seconds: u64, now: Timestamp) -> bool {
+    let written = fs::symlink_metadata(path).and_then(|meta| meta.modified()).ok();
+    let written = written.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    written.is_some_and(|at| Duration::from_millis(now.0).saturating_sub(at) >= Duration::from_secs(seconds))
 }
