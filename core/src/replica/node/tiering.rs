@@ -184,6 +184,11 @@ fn in_millis(age: Duration) -> u64 {
     u64::try_from(age.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// The error of a job that has panicked, in the program's own vault.
+fn panicked() -> Error {
+    Error::new(ErrorKind::Io, "a call of the object store panicked")
+}
+
 impl Tiering {
     pub(super) fn new(
         store: &Store,
@@ -242,9 +247,13 @@ impl Tiering {
             return Err(Error::new(ErrorKind::Io, "no thread can be started"));
         }
         let (done, queue) = (self.done.clone(), self.queue.clone());
+        let panicked = match job {
+            Job::List(_) => JobDone::Listed(Err(panicked())),
+            _ => JobDone::Panicked,
+        };
         let run = move || {
             // Without this a panic in the program's own vault would stop everything here without a word.
-            let result = catch_unwind(AssertUnwindSafe(|| job.run())).unwrap_or(JobDone::Panicked);
+            let result = catch_unwind(AssertUnwindSafe(|| job.run())).unwrap_or(panicked);
             *done.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
             queue.push_event(InboxEvent::JobEnded);
         };
@@ -677,7 +686,7 @@ impl Node {
             JobDone::SlicesDeleted(upto, result) => self.end_sweep(upto, result, now),
             JobDone::PayloadsSwept(behind, result) => self.end_payload_sweep(behind, result, now),
             JobDone::Panicked => {
-                let error = Error::new(ErrorKind::Io, "a call of the object store panicked");
+                let error = panicked();
                 if let Some((_, number)) = asked {
                     self.answer(asked, number, Err(error.clone()));
                 }

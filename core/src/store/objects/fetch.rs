@@ -5,10 +5,11 @@
 //!
 //! Must not know: what is in a chunk.
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::sync::threads::spawn;
 use std::collections::VecDeque;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -111,11 +112,56 @@ impl Shared {
                 continue;
             };
             drop(state);
-            // The reader meets the error, if it needs the chunk.
-            if let Some(Err(error)) = file.upgrade().map(|file| file.fetch_chunk(chunk)) {
+            // The reader meets the error, if it needs the chunk. A panic in the program's own vault would end this thread, and no other one
+            // would take its place.
+            let fetch = || file.upgrade().map_or(Ok(()), |file| file.fetch_chunk(chunk));
+            let panicked = |_| Err(Error::new(ErrorKind::Io, "a call of the object store panicked"));
+            if let Err(error) = catch_unwind(AssertUnwindSafe(fetch)).unwrap_or_else(panicked) {
                 tracing::debug!(%error, "a chunk could not be fetched ahead");
             }
             state = self.lock();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::{Duration, Instant};
+
+    /// Chunks of a program's vault that panics at first.
+    #[derive(Default)]
+    struct Panicking {
+        begun: AtomicUsize,
+        fetched: AtomicUsize,
+    }
+
+    impl Chunks for Panicking {
+        fn fetch_chunk(&self, _: usize) -> Result<()> {
+            assert!(self.begun.fetch_add(1, Ordering::SeqCst) >= THREADS_MAX, "injected: a panic");
+            self.fetched.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        }
+    }
+
+    /// After as many panics as there may be threads nothing was fetched ahead any more.
+    #[test]
+    fn panics_of_a_vault_end_no_thread() {
+        let (fetchers, file) = (Fetchers::default(), Arc::new(Panicking::default()));
+        fetchers.start(Path::new("log"));
+        let begun = Instant::now();
+        let wait_for = |count: &AtomicUsize, least| {
+            while count.load(Ordering::SeqCst) < least {
+                assert!(begun.elapsed() < Duration::from_secs(60), "{count:?} of {least}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        for chunk in 0..=THREADS_MAX {
+            fetchers.push(&file, chunk);
+            wait_for(&file.begun, chunk + 1);
+        }
+        wait_for(&file.fetched, 1);
+        fetchers.stop();
     }
 }

@@ -4,7 +4,7 @@
 
 use super::super::super::Node;
 use super::super::examination::Verdict;
-use super::super::jobs::JobDone;
+use super::super::jobs::{Job, JobDone};
 use super::super::object_scrub::ObjectScrub;
 use super::Going;
 use crate::cluster::memory_transport::MemoryNetwork;
@@ -33,7 +33,7 @@ use crate::store::recovery::gap::{Look, Place, Probe};
 use crate::store::segment::{Base, Segment, file_name};
 use crate::sync::clock::Moment;
 use crate::types::{EntryIndex, Index, LogNumber, NodeId, SegmentId, Term, Timestamp};
-use crate::vault::{HookedVault, MemoryVault};
+use crate::vault::{HookedVault, MemoryVault, Vault};
 use bytes::Bytes;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -665,6 +665,28 @@ fn files_of_an_unstored_object_that_cannot_be_read_are_put_aside() {
     node.remove_put_aside(Moment::START);
     assert!((1..=5).all(|number| SegmentFile::open(&disk, number).is_ok()));
     assert_eq!(node.writer.store.put_aside.names.len(), 5);
+}
+
+/// A listing that panicked, in the program's own vault, counted as one that was made: the next one was an hour later.
+#[test]
+fn listing_that_panics_is_repeated() {
+    let mut node = node_on(&SimDisk::default(), options());
+    fill_segments(&mut node, 5);
+    let at = bases(&node);
+    store_object(&mut node, 0, at[0], at[2]);
+    let vault = HookedVault::new(Arc::new(MemoryVault::default()));
+    vault.set(|call, _| {
+        assert_ne!(call, "list", "injected: a panic");
+        Ok(())
+    });
+    let vault: Arc<dyn Vault> = Arc::new(vault);
+    assert!(node.scrub_job(&vault, Moment::START).is_none());
+    let now = Moment::START.plus(Duration::from_secs(120));
+    let job = node.scrub_job(&vault, now).unwrap();
+    node.tiering.start(job).unwrap();
+    let done = node.tiering.take_done().unwrap();
+    node.end_job(done, now).unwrap();
+    assert!(matches!(node.scrub_job(&vault, now.plus(Duration::from_secs(600))), Some(Job::List(_))));
 }
 
 /// A majority was missing for long. Readers have the whole delay from the commit on, and the entry is older.
