@@ -136,7 +136,7 @@ fn slice_that_is_being_put_is_no_fault() {
     vault.set(move |call, name| {
         lists += usize::from(call == "list" && name.ends_with("/s/"));
         match lists {
-            3 => memory.put(&late, &[bytes.clone()]),
+            3 => memory.put(&late, std::slice::from_ref(&bytes)),
             _ => Ok(()),
         }
     });

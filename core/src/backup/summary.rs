@@ -67,7 +67,7 @@ impl Backup {
     pub fn slices_in(vault: &dyn Vault, log: LogId, progress: &mut dyn FnMut(u64)) -> Result<SliceSummary> {
         let (mut tries, mut lost, mut gaps) = (0, None, Gaps::default());
         loop {
-            let (names, mut found, end) = match look(vault, log, progress) {
+            let Look { names, mut found, end } = match Look::take(vault, log, progress) {
                 // A slice, or an object, was deleted after it was listed.
                 Err(error) if error.kind() == ErrorKind::NotFound && tries < LOOKS_MAX => {
                     tries += 1;
@@ -123,26 +123,31 @@ impl Gaps {
     }
 }
 
-/// One look at the slices that are there: their names, what is behind the newest object, and where the log ends.
-///
-/// # Errors
-/// `NotFound`: one was deleted after it was listed. Those of [`Backup::slices_in`].
-fn look(
-    vault: &dyn Vault,
-    log: LogId,
-    progress: &mut dyn FnMut(u64),
-) -> Result<(Vec<(SliceName, u64)>, SliceSummary, Option<End>)> {
-    let payloads = payload_names(vault, log)?;
-    let names = names(vault, log)?;
-    let newest = vault.list(&folder(log))?.into_iter();
-    let newest = newest.filter_map(|at| Some((object_number(log, &at.name)?, at)));
-    let newest = match newest.max_by_key(|(number, _)| *number) {
-        None => start_of(vault, log)?.map(|start| (start.number, start.object)),
-        newest => newest,
-    };
-    let end = newest.map(|newest| end_of(vault, log, &newest)).transpose()?;
-    let (found, end) = summary(vault, log, &names, &payloads, end, progress)?;
-    Ok((names, found, end))
+/// One look at what is behind the newest object.
+struct Look {
+    /// The slices that are there, with their sizes.
+    names: Vec<(SliceName, u64)>,
+    found: SliceSummary,
+    /// Where the log ends.
+    end: Option<End>,
+}
+
+impl Look {
+    /// # Errors
+    /// `NotFound`: a slice or an object was deleted after it was listed. Those of [`Backup::slices_in`].
+    fn take(vault: &dyn Vault, log: LogId, progress: &mut dyn FnMut(u64)) -> Result<Self> {
+        let payloads = payload_names(vault, log)?;
+        let names = names(vault, log)?;
+        let newest = vault.list(&folder(log))?.into_iter();
+        let newest = newest.filter_map(|at| Some((object_number(log, &at.name)?, at)));
+        let newest = match newest.max_by_key(|(number, _)| *number) {
+            None => start_of(vault, log)?.map(|start| (start.number, start.object)),
+            newest => newest,
+        };
+        let end = newest.map(|newest| end_of(vault, log, &newest)).transpose()?;
+        let (found, end) = summary(vault, log, &names, &payloads, end, progress)?;
+        Ok(Self { names, found, end })
+    }
 }
 
 /// Reads all slices of a log, whose newest object ends there, and the payload slices that a fetch would take. Returns also where the log ends.

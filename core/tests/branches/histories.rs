@@ -47,7 +47,7 @@ fn object_of_another_history_is_no_discard() {
     let wrong = goes_on("other", &|n| [record_of(1, n), record(n)].concat());
     let restore = || {
         wrong.keys().for_each(|name| place.vault.delete(name).unwrap());
-        right.iter().for_each(|(name, bytes)| place.vault.put(name, &[bytes.clone()]).unwrap());
+        right.iter().for_each(|(name, bytes)| place.vault.put(name, std::slice::from_ref(bytes)).unwrap());
     };
     restore();
     check(&place.fetched(id, "whole"), 1, 3000, record);
@@ -57,7 +57,7 @@ fn object_of_another_history_is_no_discard() {
     for middle in common + 1..last {
         let [before, other, behind] =
             [middle - 1, middle, middle + 1].map(|number| format!("{:032x}/o/{number:020}", id.get()));
-        place.vault.put(&other, &[wrong[&other].clone()]).unwrap();
+        place.vault.put(&other, std::slice::from_ref(&wrong[&other])).unwrap();
         let dir = place.path("none");
         let fetched = Backup::fetch(&*place.vault, id, &dir, &mut |_, _| {});
         let pinned = Backup::fetch_pin(&*place.vault, id, "all", &dir, &mut |_, _| {});

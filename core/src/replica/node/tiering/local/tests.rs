@@ -676,7 +676,7 @@ fn listing_that_panics_is_repeated() {
     store_object(&mut node, 0, at[0], at[2]);
     let vault = HookedVault::new(Arc::new(MemoryVault::default()));
     vault.set(|call, _| {
-        assert_ne!(call, "list", "injected: a panic");
+        assert!(call.is_empty(), "injected: a panic"); // in every call
         Ok(())
     });
     let vault: Arc<dyn Vault> = Arc::new(vault);
