@@ -34,26 +34,6 @@ fn discard_moves_one_log_and_files_go_when_all_have_discarded() {
     assert_eq!(logs.get("a").unwrap().first_index(), end);
 }
 
-#[test]
-fn segments_of_commands_alone_go_with_the_next_ones() {
-    let dir = tempfile::tempdir().unwrap();
-    let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
-    let segments = || logs.groups()[&1].status().segments;
-    while segments() < 2 {
-        logs.create("a").unwrap();
-        logs.delete("a").unwrap();
-    }
-    let a = logs.create("a").unwrap();
-    for n in 0..3000u64 {
-        drop(a.submit(&numbered(0, n)[..]).unwrap());
-    }
-    a.append(b"end").unwrap();
-    let before = segments();
-    a.discard(a.last_index()).unwrap();
-    append_until(&a, || segments() <= 2);
-    assert!(segments() <= 2, "{} of {before} segments are left", segments());
-}
-
 /// Without records no discard followed the last one, and files with commands alone filled the disk.
 #[test]
 fn segments_of_commands_alone_do_not_add_up() {
@@ -109,7 +89,7 @@ fn segments_without_records_keep_no_others() {
         ticket.wait().unwrap();
     });
     let segments = || logs.groups()[&1].status().segments;
-    assert!(segments() > 1, "commands fill a segment");
+    assert!(logs.groups()[&1].metrics().rolls > 0, "commands fill a segment");
     for n in 0..2000u64 {
         drop(log.submit(&numbered(0, n)[..]).unwrap());
     }
