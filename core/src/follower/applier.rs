@@ -598,13 +598,18 @@ impl Applier {
 
     /// Writes everything that is planned. Before a roll it syncs.
     fn carry_out(&mut self) -> Result<()> {
+        let mut rolled = false;
         loop {
             let done = self.writer.write()?;
             self.count(&done);
-            if self.writer.plan.is_empty() {
+            rolled |= done.rolls > 0;
+            if !self.writer.plan.is_empty() {
+                self.sync()?;
+            } else if std::mem::take(&mut rolled) {
+                self.mark(); // without records no discard follows the last one, and files with commands alone go, too
+            } else {
                 return Ok(());
             }
-            self.sync()?;
         }
     }
 

@@ -62,6 +62,23 @@ fn discards_make_room_while_a_follower_catches_up() {
     assert!(follower.log().status().segments <= 2, "{:?}", follower.log().status());
 }
 
+/// Without records no discard followed the last one, and files with commands alone filled the disk of the copy.
+#[test]
+fn files_of_commands_alone_do_not_add_up_here() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let source = Log::open(a.path(), options()).unwrap();
+    let follower = create(&source, FollowFrom::First, b.path());
+    while follower.log().metrics().rolls < 6 {
+        for _ in 0..50 {
+            source.open_session().unwrap().close().unwrap();
+        }
+        catch_up(&source, &follower);
+    }
+    follower.sync().unwrap();
+    let segments = follower.log().status().segments;
+    assert!(segments <= 3, "{segments} segments");
+}
+
 /// The entries that are fed with a discard can need several syncs. The first sync let the discarded files go. For the
 /// rest of the time readers reported the part that was gone as damage.
 #[test]

@@ -44,7 +44,7 @@ fn segments_of_commands_alone_do_not_add_up() {
     let begun = || logs.groups()[&1].metrics().rolls;
     while begun() < 8 {
         let tickets: Vec<_> = (next..next + 500).map(|n| log.submit_discard(Index(n)).unwrap()).collect();
-        tickets.into_iter().for_each(|ticket| drop(ticket.wait().unwrap()));
+        tickets.into_iter().for_each(|ticket| _ = ticket.wait().unwrap());
         next += 500;
     }
     let segments = logs.groups()[&1].status().segments;
