@@ -373,7 +373,7 @@ impl Follower {
         positions.durable_to(last);
         positions.commit_entries_to(end.raft);
         positions.commit_to(last);
-        drop(self.view.segments.drop_below(first, end.raft));
+        drop(self.view.segments.drop_below(first, end.raft, true));
         self.state.last_timestamp.store(self.sequencer.last_timestamp().0, Ordering::Relaxed);
         self.state.term.store(end.term.0, Ordering::Relaxed);
         self.state.sessions.store(self.sequencer.sessions().len() as u64, Ordering::Relaxed);

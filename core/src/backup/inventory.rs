@@ -30,7 +30,7 @@ use crate::store::objects::cluster_logs;
 use crate::store::objects::deletion::{delete_below, newest_begin};
 use crate::store::objects::names::{
     begin_name, begin_number, branch_name, folder, log_folder, object_name, object_number, root_name,
-    root_text,
+    root_text, time_name,
 };
 use crate::store::objects::payloads::{payload_id, payload_name, payloads};
 use crate::store::objects::pins::{self, Pin};
@@ -128,6 +128,7 @@ impl Inventory {
             pins,
         };
         let (root, list, pins) = (root_name(log), cluster_logs::name(log), pins::folder(log));
+        let time = time_name(log);
         let sets = cluster_pins::sets(log);
         let has_payloads = there.iter().any(|object| payload_id(log, &object.name).is_some());
         // If it cannot be seen which of them are needed, all are.
@@ -151,8 +152,8 @@ impl Inventory {
                 counted.add(object.bytes);
             } else if object.name == root {
                 inventory.has_root = true;
-            } else if object.name == list || object.name.starts_with(&sets) {
-                // They go with the log.
+            } else if object.name == list || object.name == time || object.name.starts_with(&sets) {
+                // They go with the log. (A `gc` that was killed leaves the one that told it the store's time.)
             } else if SliceName::parse(log, &object.name).is_some() {
                 inventory.slices.add(object.bytes);
             } else if let Some(id) = payload_id(log, &object.name) {

@@ -115,14 +115,20 @@ impl LogSet {
         shrank
     }
 
-    /// No record before the first one of these logs can be read any more. Their ends are shown later.
-    pub(crate) fn discarded<'a>(&self, logs: impl Iterator<Item = (LogNumber, &'a LogState)>) {
-        let inner = self.lock();
-        for (log, state) in logs {
-            if let Some(positions) = inner.logs.get(&log).and_then(|known| known.positions.upgrade()) {
-                positions.discarded(state.first);
-            }
+    /// No record before the first one of these logs can be read any more. Their ends are shown later. Returns whether a log has discarded
+    /// records.
+    pub(crate) fn discarded<'a>(&self, logs: impl Iterator<Item = (LogNumber, &'a LogState)>) -> bool {
+        let (mut inner, mut shrank) = (self.lock(), false);
+        for (log, LogState { first, .. }) in logs {
+            let Some(known) = inner.logs.get_mut(&log).filter(|known| known.state.first < *first) else {
+                continue;
+            };
+            shrank = true;
+            known.state.first = *first;
+            known.state.next = known.state.next.max(*first);
+            known.positions.upgrade().inspect(|positions| positions.discarded(*first));
         }
+        shrank
     }
 
     /// Notes the options that are set for a log.

@@ -553,8 +553,11 @@ impl Store {
 
     /// Drops the segments that contain no record from `first` on and no entry above `known`. `known` is the last entry
     /// durably known to be committed, where recovery starts. The discard must be at or below it.
+    ///
+    /// Invariant: no file goes before the opening of a segment behind it is durable.
     pub(crate) fn drop_below(&mut self, first: Index, known: EntryIndex) {
-        let dropped = self.segments.drop_below(first, known.min(self.committed));
+        let has_begun = self.truncation.is_none();
+        let dropped = self.segments.drop_below(first, known.min(self.committed), has_begun);
         if !dropped.is_empty() {
             self.allocator.discard(dropped);
         }

@@ -272,7 +272,8 @@ impl Client {
     }
 
     /// Watches the state of the log: returns it now and at each change, from the leader, or without a leader from
-    /// another replica.
+    /// another replica. The bytes of a named log are those of its group: a change of them alone is not reported.
+    /// [`Watch::next`] fails with `NotFound` once the log is deleted.
     pub fn watch(&self, interval: Duration) -> Watch {
         Watch::new(self.clone(), interval)
     }

@@ -174,7 +174,7 @@ struct Inner {
     unopened: Mutex<BTreeMap<u32, Instant>>,
     /// The groups that could not be made for lack of room.
     unmade: Mutex<BTreeMap<u32, Unmade>>,
-    /// When a group was last found ready for new logs, and the most logs that it can hold. Without these: no leader of it answered.
+    /// When a group was last found ready for new logs, and the most logs that it can hold. `None`: no leader of it answered.
     ready: Mutex<BTreeMap<u32, (Instant, Option<usize>)>>,
     /// The group that was moved last to make the servers more even.
     moving: Mutex<Option<u32>>,

@@ -423,6 +423,13 @@ fn room_for_connections(connections: u64, with_objects: u64) -> u64 {
     let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum });
     let may = if raised.is_ok() { wanted } else { current };
     let room = connections.min(limits::connections_within(may, others));
+    if room == connections && may - room < others {
+        tracing::warn!(
+            open_files = may,
+            needed,
+            "too few open files are allowed for the objects that the logs may have cached: raise the limit (ulimit -n)"
+        );
+    }
     if room < connections {
         tracing::warn!(
             open_files = may,

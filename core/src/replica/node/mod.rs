@@ -116,7 +116,7 @@ pub(crate) struct Node {
     to_drop: Option<(EntryIndex, Index)>,
     /// Records below it are durably known here to be discarded.
     droppable: Index,
-    /// A segment has begun since files were last looked for that hold commands alone, behind what is discarded.
+    /// A segment has begun since files were last removed for that.
     has_rolled: bool,
     /// When the tail is to be proven.
     prove_at: Option<Moment>,
@@ -428,8 +428,9 @@ impl Node {
     fn advance_first_index(&mut self) {
         let sequencer = &self.replica.sequencer;
         self.positions.discarded(sequencer.committed().first);
-        if sequencer.has_replaced_logs() {
-            self.logs.discarded(sequencer.committed().logs.iter());
+        if sequencer.has_replaced_logs() && self.logs.discarded(sequencer.committed().logs.iter()) {
+            self.logs_shrank = true;
+            self.holes.shrank();
         }
     }
 
@@ -580,6 +581,7 @@ impl DrivenNode for Node {
         self.replica.persisted(synced.ready, self.known_commit(), now, &mut self.writer.plan)?;
         self.resume_settled(now)?;
         self.drop_files();
+        self.drop_behind();
         self.finish(now)?;
         self.mind_the_disk(now);
         Ok(())

@@ -200,10 +200,6 @@ impl Node {
             self.owes_commit = !self.keep_commit(raft);
             self.drop_files();
         }
-        // Without records no discard follows the last one.
-        if std::mem::take(&mut self.has_rolled) {
-            self.drop_discarded(self.known_commit());
-        }
         self.publish_state(now);
         self.positions.wake();
         self.logs.wake();

@@ -107,6 +107,16 @@ impl Node {
         }
     }
 
+    /// Removes files behind the last discard, once a segment behind them has durably begun: those that hold commands alone, without records
+    /// no other discard follows; and the last one of the discard.
+    pub(super) fn drop_behind(&mut self) {
+        let known = self.known_commit();
+        let begun = self.writer.store.segments.newest().is_some_and(|newest| newest.base.raft <= known);
+        if begun && std::mem::take(&mut self.has_rolled) {
+            self.drop_discarded(known);
+        }
+    }
+
     /// Removes the files of discards that are durable. Keeps those of an object that is not stored yet, and of one that may have to be
     /// made again: some of its records may be left.
     pub(super) fn drop_discarded(&mut self, known: EntryIndex) {

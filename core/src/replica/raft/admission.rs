@@ -171,6 +171,7 @@ impl Replica {
                 let room = plan.check_opening(message.get_snapshot().data.len());
                 return Ok(match room.and_then(|()| plan.take_ahead(1, Purpose::Metadata)) {
                     Ok(true) => {
+                        self.is_short_of_room(None);
                         self.admission.is_ahead = true;
                         Admitted::Yes
                     }

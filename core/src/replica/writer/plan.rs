@@ -229,9 +229,17 @@ impl Plan {
         Ok(())
     }
 
-    /// As [`Self::allow_here`], in a file that was taken ahead. False: the file after it is being prepared; this does not wait for it.
-    fn allow_ahead(&self, at: usize, body: usize, limit: usize, purpose: Purpose) -> Result<bool> {
+    /// As [`Self::allow_here`], in the last of `files` files that were taken ahead. False: the file after it is being prepared; this does not
+    /// wait for it.
+    fn allow_ahead(
+        &self,
+        files: usize,
+        (at, limit): (usize, usize),
+        body: usize,
+        purpose: Purpose,
+    ) -> Result<bool> {
         if purpose == Purpose::Metadata
+            || self.ahead.len() > files
             || (purpose == Purpose::OneLog && leaves(limit / 2, at, body, limit))
             || self.allocator.has_one_ready()
         {
@@ -260,7 +268,7 @@ impl Plan {
             let purpose = if planted!(64) { Purpose::Metadata } else { purpose };
             let room = if at + block_bytes(body) + PROOF_BYTES_MAX <= limit {
                 if files > 0 {
-                    self.allow_ahead(at, body, limit, purpose)
+                    self.allow_ahead(files, (at, limit), body, purpose)
                 } else if self.awaits_here(at, body, purpose) {
                     Ok(false)
                 } else {

@@ -94,6 +94,11 @@ pub fn root_name(log: LogId) -> String {
     format!("{:032x}/root", log.0)
 }
 
+/// The name of the object that a program makes to learn the store's time, and removes.
+pub fn time_name(log: LogId) -> String {
+    format!("{:032x}/time", log.0)
+}
+
 /// The text of the error that this object is missing.
 pub(crate) fn not_there(root: &str) -> String {
     format!(

@@ -113,13 +113,19 @@ impl Segments {
         *lock(&self.places) = Remembered::default();
     }
 
-    /// Removes the segments that contain no record from `first` on and no entry above `committed`; never the last one.
-    pub(crate) fn drop_below(&self, first: Index, committed: EntryIndex) -> Vec<Arc<Segment>> {
-        let mut dropped = Vec::new();
+    /// Removes the segments that contain no record from `first` on and no entry above `committed`; never the last one. Unless that has
+    /// durably begun, the one before it stays, too: after a crash the log ends there.
+    pub(crate) fn drop_below(
+        &self,
+        first: Index,
+        committed: EntryIndex,
+        has_begun: bool,
+    ) -> Vec<Arc<Segment>> {
+        let (mut dropped, stay) = (Vec::new(), if has_begun { 1 } else { 2 });
         {
             let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
             let gone = |next: &Arc<Segment>| next.base.next <= first && next.base.raft <= committed;
-            while list.get(1).is_some_and(gone) {
+            while list.len() > stay && list.get(1).is_some_and(gone) {
                 dropped.extend(list.pop_front());
             }
             self.removals.fetch_add(u64::from(!dropped.is_empty()), Ordering::Relaxed);

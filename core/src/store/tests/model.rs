@@ -251,7 +251,7 @@ impl Watcher {
             begun.unwrap().into_iter().for_each(|segment| self.segments.push(segment));
         }
         let proven = self.follow.proven();
-        drop(self.segments.drop_below(proven.first, proven.end.raft));
+        drop(self.segments.drop_below(proven.first, proven.end.raft, true));
         self.check(rig);
     }
 

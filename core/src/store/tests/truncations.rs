@@ -171,6 +171,26 @@ fn segment_with_uncommitted_entries_stays() {
     rig.check();
 }
 
+/// The files of a discard went while the opening of the only segment behind them was written and not durable: after a power cut the log had
+/// no beginning.
+#[test]
+fn last_segment_that_has_durably_begun_stays() {
+    let mut rig = log_of(20);
+    rig.discard(Index(1000));
+    rig.no_op();
+    rig.sync();
+    rig.commit(22);
+    rig.roll(rig.end());
+    rig.write();
+    assert_eq!(rig.store.segments.len(), 2);
+    rig.store.drop_below(Index(1000), EntryIndex(22));
+    assert_eq!(rig.store.segments.len(), 2);
+    rig.sync();
+    rig.store.drop_below(Index(1000), EntryIndex(22));
+    assert_eq!(rig.store.segments.len(), 1);
+    rig.check();
+}
+
 /// The opening of the next segment was behind an entry that was not in the files yet. All segments were taken to be dead.
 #[test]
 #[should_panic(expected = "files would be removed")]

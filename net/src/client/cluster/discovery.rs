@@ -693,9 +693,10 @@ fn failure_of(failures: Vec<Error>, servers: usize) -> Option<Error> {
     match missing.last() {
         Some(error) if 2 * missing.len() > servers => Some(error.clone()),
         Some(error) if others.is_empty() => {
-            Some(Error::new(ErrorKind::Unavailable, format!("{error}; the other servers do not answer")))
+            Some(Error::new(ErrorKind::Unavailable, format!("{error}; and the others know no leader")))
         }
-        _ => others.pop(),
+        Some(error) => others.pop().map(|other| Error::new(other.kind(), format!("{other}; {error}"))),
+        None => others.pop(),
     }
 }
 

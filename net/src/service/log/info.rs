@@ -178,6 +178,12 @@ impl Stream for WatchStream {
                 let error = Error::new(ErrorKind::Unavailable, "this server is shutting down");
                 return Poll::Ready(Some(Err(status_of(&self.log, &error))));
             }
+            // So does one of a group that has left this server.
+            let is_closed = |error: Error| error.kind() == ErrorKind::Closed;
+            if self.named && self.log.check_room(0).is_err_and(is_closed) {
+                let error = Error::new(ErrorKind::Unavailable, "this server does not run the log any more");
+                return Poll::Ready(Some(Err(status_of(&self.log, &error))));
+            }
             let now = match info(&self.log) {
                 Ok(now) => now,
                 Err(status) => return Poll::Ready(Some(Err(status))),

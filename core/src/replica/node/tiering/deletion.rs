@@ -86,9 +86,9 @@ impl Deletion {
         due.map(|seen| seen.below).filter(|below| *below > self.below)
     }
 
-    /// When the oldest discard that was seen, and is not deleted, is older than the delay.
-    fn seen_due(&self, delay: Duration) -> Option<Moment> {
-        let next = self.seen.iter().find(|seen| seen.below > self.below)?;
+    /// When the oldest discard that was seen, is not deleted, and `may_go`, is older than the delay.
+    fn seen_due(&self, delay: Duration, may_go: impl Fn(EntryIndex, Index) -> bool) -> Option<Moment> {
+        let next = self.seen.iter().find(|seen| seen.below > self.below && may_go(seen.raft, seen.next))?;
         Some(next.at.plus(delay).max(self.again))
     }
 
@@ -116,7 +116,7 @@ impl Node {
     /// When the next objects can be deleted.
     pub(super) fn deletion_due(&self, now: Moment) -> Option<Moment> {
         let of_step = self.deletable().next().map(|next| self.can_go_at(next, now))?;
-        let seen = self.tiering.deletion.seen_due(self.options.object_delete_delay);
+        let seen = self.tiering.deletion.seen_due(self.options.object_delete_delay, self.may_be_deleted());
         Some(seen.map_or(of_step, |seen| seen.min(of_step)))
     }
 
@@ -266,12 +266,17 @@ mod tests {
         let due = |deletion: &Deletion, millis, known| {
             deletion.seen_before(at(millis), DELAY, |raft, _| raft <= EntryIndex(known))
         };
-        assert_eq!(deletion.seen_due(DELAY), Some(at(36_000)), "of those that are due the newest stays");
+        assert_eq!(
+            deletion.seen_due(DELAY, |_, _| true),
+            Some(at(36_000)),
+            "of those that are due the newest stays"
+        );
         assert_eq!(due(&deletion, 36_000, 9), Some(5));
         assert_eq!(due(&deletion, 36_000, 4), None, "it is not durably committed");
         deletion.below = 5;
         assert_eq!(due(&deletion, 36_000, 9), None);
-        assert_eq!(deletion.seen_due(DELAY), Some(at(24_000 + 16_000)));
+        assert_eq!(deletion.seen_due(DELAY, |_, _| true), Some(at(24_000 + 16_000)));
+        assert_eq!(deletion.seen_due(DELAY, |raft, _| raft < EntryIndex(6)), None, "none may go");
         deletion.again = at(50_000);
         assert_eq!((due(&deletion, 49_000, 9), due(&deletion, 50_000, 9)), (None, Some(8)));
     }

@@ -11,6 +11,7 @@ use crate::common::failure::{Failure, Result};
 use crate::common::format;
 use crate::common::output::Ui;
 use chiplog::backup::{ClusterPins, Inventory};
+use chiplog::internal::time_name;
 use chiplog::vault::Vault;
 use chiplog::{ErrorKind, LogId, Options, Timestamp};
 use chiplog_net::wire::ids::to_hex;
@@ -160,8 +161,12 @@ fn collect(
         return Err(Failure::new(ErrorKind::Busy, what));
     }
     let here = Options::default().clock.now();
-    // A store that is only looked at is not written to.
-    let has_old = (!wanted.all && there.unneeded.objects > 0) || !half_written.of(log, 0, here)?.is_empty();
+    let (mut deleted, mut deleted_payloads) = (0, 0);
+    if wanted.delete && !wanted.all && there.unneeded_payloads.objects > 0 {
+        deleted_payloads = there.delete_unneeded_payloads(vault)?;
+    }
+    // A store that is only looked at is not written to. Of a branch pins in its ancestors can go, too.
+    let has_old = (!wanted.all && there.begin > 0) || !half_written.of(log, 0, here)?.is_empty();
     let now = match wanted.delete && wanted.after > 0 && has_old {
         true => time_of_store(vault, log)?,
         false => Some(here),
@@ -169,10 +174,6 @@ fn collect(
     let age = there.begin_made.zip(now).map(|(made, now)| now.0.saturating_sub(made.0) / 1000);
     let due = there.begin > 0 && (wanted.after == 0 || age.is_some_and(|age| age >= wanted.after));
     let left = now.map_or_else(|| Ok(Vec::new()), |now| half_written.of(log, wanted.after, now))?;
-    let (mut deleted, mut deleted_payloads) = (0, 0);
-    if wanted.delete && !wanted.all && there.unneeded_payloads.objects > 0 {
-        deleted_payloads = there.delete_unneeded_payloads(vault)?;
-    }
     if wanted.delete && wanted.all {
         deleted = Inventory::delete_log(vault, log)?;
     } else if wanted.delete && due {
@@ -206,7 +207,7 @@ fn collect(
 /// The time of the store, which it gives to an object that is written now, and removed again: the clock here may be another one, and what
 /// is deleted too early is lost. None: it does not say.
 fn time_of_store(vault: &dyn Vault, log: LogId) -> Result<Option<Timestamp>> {
-    let name = format!("{}/time", to_hex(log.get()));
+    let name = time_name(log);
     vault.put(&name, &["chiplog asks for the time\n".into()])?;
     let now = vault.modified(&name);
     vault.delete(&name)?;
