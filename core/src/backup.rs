@@ -92,15 +92,6 @@ const SUMS_AT_A_TIME: usize = 4;
 const LOOKS_MAX: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Whether a directory is a finished backup.
-///
-/// # Errors
-/// `Io`.
-pub(crate) fn is_on(disk: &dyn Disk) -> Result<bool> {
-    let names = disk.list().map_err(|e| Error::io("list", disk.path(), e))?;
-    Ok(names.iter().any(|name| name == MANIFEST_FILE))
-}
-
 /// A finished backup of a log, in a directory. [`Self::make`] makes it from a directory. From servers a follower
 /// makes it between [`Self::begin`] and [`Self::seal`], as `chiplog backup` does. [`Self::restore`] makes a log of
 /// it.

@@ -17,7 +17,6 @@
 //! Must not know: raft, the network.
 
 use crate::api::log::Log;
-use crate::backup;
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::follower::applier::{Applier, Jumped, check_retention};
@@ -143,8 +142,8 @@ impl FollowerLog {
     /// source's blocks; use at least the source's value. `create` is ignored; `cluster` has to be `None`.
     ///
     /// # Errors
-    /// `NotFound`: there is no log yet; see [`Self::create`]. `InvalidArgument`: the directory holds a standalone log,
-    /// a replica or a backup; or an option is out of bounds. `Locked`. `Corrupt`: names file and offset; see [`Self::destroy`].
+    /// `NotFound`: there is no log yet; see [`Self::create`]. `InvalidArgument`: the directory holds a standalone log
+    /// or a replica; or an option is out of bounds. `Locked`. `Corrupt`: names file and offset; see [`Self::destroy`].
     /// `Unsupported`, `Io`, `Full`.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
         Self::open_on(disk_at(dir.as_ref(), false)?, options)
@@ -155,13 +154,6 @@ impl FollowerLog {
     /// # Errors
     /// As [`Self::open`].
     pub fn open_on(disk: Arc<dyn Disk>, options: Options) -> Result<Self> {
-        if backup::is_on(&*disk)? {
-            let what = format!(
-                "{} is a backup, in which nothing is written: restore it into another directory as a copy, and open that",
-                disk.path().display()
-            );
-            return Err(Error::new(ErrorKind::InvalidArgument, what));
-        }
         check(&options)?;
         let opened = open_followed(disk.clone(), &options)?;
         check_fill(&options, &opened)?;
