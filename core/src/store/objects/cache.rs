@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //! - the bytes of a chunk are written before it counts as here, and never again: references to them stay sound;
-//! - it has a bounded number of files open, whatever is in them, besides those that readers use;
+//! - it has a bounded number of files open, whatever is in them, and in addition those that readers use;
 //! - a file that leaves the cache loses its name alone. Readers that have it open go on in it;
 //! - where the disk is full, cached files give way: those of any cache before the log is refused a file, and those of this one before a
 //!   reader is refused a file or a chunk, those that no reader has open first. None goes for nothing: once one has gone and there is no more

@@ -685,7 +685,7 @@ impl Servers {
     }
 }
 
-/// The failure that a round of questions to so many servers reports, of those that were answered. One server that has just started can
+/// The failure that a round of questions to this number of servers reports, of those that were answered. One server that has just started can
 /// still have the log that had the name before, or none: that there is no such log is believed if most servers say so.
 fn failure_of(failures: Vec<Error>, servers: usize) -> Option<Error> {
     let (missing, mut others): (Vec<_>, Vec<_>) =

@@ -3,8 +3,8 @@
 //! Readers that a discard has overtaken can go on for as long as the delay. A replica that runs when a discard is committed counts it from
 //! then, by a clock that nobody sets. For older discards there is only the log's time ([`DiscardedObjects`](crate::replica::state::discarded_objects::DiscardedObjects)): a restart does not begin the
 //! delay again. That time can be wrong, and an entry can have waited long for its commit. So nothing goes within a part of the delay after
-//! the start. What was seen to be discarded goes after the delay by the clock that nobody sets, whatever the log's time says: that stands
-//! still while a wall clock that was ahead is behind it.
+//! the start. Objects that were seen to be discarded go after the delay by the clock that nobody sets, whatever the log's time says: that
+//! stands still while a wall clock that was ahead is behind it.
 //!
 //! Invariant: T2 of `tiering.rs`.
 //!
