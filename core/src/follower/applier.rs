@@ -606,7 +606,7 @@ impl Applier {
             if !self.writer.plan.is_empty() {
                 self.sync()?;
             } else if std::mem::take(&mut rolled) {
-                self.mark(); // without records no discard follows the last one, and files with commands alone go, too
+                self.mark(); // files with commands alone go, too: no discard follows where there are no records
             } else {
                 return Ok(());
             }

@@ -116,7 +116,7 @@ pub(crate) struct Node {
     to_drop: Option<(EntryIndex, Index)>,
     /// Records below it are durably known here to be discarded.
     droppable: Index,
-    /// A segment has begun since files were last removed for that.
+    /// A segment has begun since [`Node::drop_behind`] last removed files.
     has_rolled: bool,
     /// When the tail is to be proven.
     prove_at: Option<Moment>,

@@ -107,8 +107,8 @@ impl Node {
         }
     }
 
-    /// Removes files behind the last discard, once a segment behind them has durably begun: those that hold commands alone, without records
-    /// no other discard follows; and the last one of the discard.
+    /// Removes the files that had to wait until the newest segment has durably begun: the last one whose records are discarded, and those
+    /// behind it that hold commands alone. No other discard follows where there are no records.
     pub(super) fn drop_behind(&mut self) {
         let known = self.known_commit();
         let begun = self.writer.store.segments.newest().is_some_and(|newest| newest.base.raft <= known);
