@@ -7,7 +7,7 @@
 mod support;
 
 use chiplog::Codec;
-use chiplog::disk::sim::SimDisk;
+use chiplog::disk::sim::{Call, Fault, Landed, SimDisk, Trouble};
 use proptest::prelude::*;
 use std::time::Duration;
 use support::{Step, record, run};
@@ -79,5 +79,27 @@ proptest! {
             Err(wrong) => prop_assert!(false, "{}", wrong),
             Ok(trace) => prop_assert!(trace.error.is_none(), "{:?}", trace.error),
         }
+    }
+}
+
+/// A retry is acknowledged although the append before it got no file, and was refused.
+#[test]
+fn an_append_is_refused_before_a_retry_and_a_crash() {
+    let large = |n| Step::Append { session: None, records: vec![record(n, 28_000)], codec: Codec::None };
+    let steps = [
+        Step::OpenSession,
+        Step::Append { session: Some(0), records: vec![record(1, 10)], codec: Codec::None },
+        large(2),
+        Step::Wait,
+        large(3),
+        Step::Retry { session: 0 },
+        Step::Crash { seed: 1, keep: 1 },
+        Step::Read,
+    ];
+    for nth in 1..20 {
+        let disk = SimDisk::default();
+        let trouble = Trouble::Eio(Landed::Nothing);
+        disk.plan(Fault { call: Some(Call::Create), nth, lasting: true, trouble });
+        run(&disk, &steps).unwrap_or_else(|wrong| panic!("the {nth}th file cannot be created: {wrong}"));
     }
 }

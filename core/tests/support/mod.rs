@@ -253,9 +253,10 @@ impl Runner {
         let after =
             self.disk.crash(|versions| if rng.below(8) < keep { 1 + rng.below(versions - 1) } else { 0 });
         // Appends that return `Ok` now were durable before the power failed.
-        while let Some((n, ticket, _)) = self.waiting.pop_front() {
-            if ticket.wait().is_ok() {
-                self.acknowledged(n);
+        while let Some((n, ticket, wanted)) = self.waiting.pop_front() {
+            match ticket.wait() {
+                Ok(_) => self.acknowledged(n),
+                Err(error) => self.refused(n, wanted, &error),
             }
         }
         let _ = self.log.close();
@@ -316,17 +317,20 @@ impl Runner {
         self.trace.acknowledged(&self.disk, n);
     }
 
+    /// An append that was refused, not one that failed, is as if it had never been submitted; a retry behind it may be acknowledged.
+    fn refused(&mut self, n: usize, wanted: Appended, error: &chiplog::Error) {
+        if error.kind() == ErrorKind::Poisoned {
+            return;
+        }
+        self.trace.refuse(n, wanted);
+        for (_, _, later) in self.waiting.iter_mut().filter(|(_, _, w)| w.first > wanted.first) {
+            later.first = Index(later.first.0 - u64::from(wanted.count));
+        }
+    }
+
     fn wait_all(&mut self) -> Result<(), Stop> {
         while let Some((n, ticket, wanted)) = self.waiting.pop_front() {
-            let appended = ticket.wait().inspect_err(|error| {
-                // Refused, not failed: as if it had never been submitted.
-                if error.kind() != ErrorKind::Poisoned {
-                    self.trace.refuse(n, wanted);
-                    for (_, _, later) in self.waiting.iter_mut().filter(|(_, _, w)| w.first > wanted.first) {
-                        later.first = Index(later.first.0 - u64::from(wanted.count));
-                    }
-                }
-            })?;
+            let appended = ticket.wait().inspect_err(|error| self.refused(n, wanted, error))?;
             if place(appended) != place(wanted) {
                 return Err(Stop::Wrong(format!("command {n} got {appended:?}, not {wanted:?}")));
             }
