@@ -19,7 +19,8 @@
 use crate::api::log::Log;
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
-use crate::follower::applier::{Applier, Jumped, check_retention};
+use crate::follower::applier::room::check_retention;
+use crate::follower::applier::{Applier, Jumped};
 use crate::follower::entry_feed::PASSED_SEGMENTS_MAX;
 use crate::follower::message::{FollowEntries, FollowFrom, FollowMessage};
 use crate::follower::to_replica::replica_of_copy;
