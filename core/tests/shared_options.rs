@@ -228,6 +228,22 @@ fn refused_session_of_a_sealed_log_closes_none_of_another() {
     }
 }
 
+/// A discard of more records than a sealed log has moved its end.
+#[test]
+fn discard_behind_the_end_of_a_sealed_log_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path(), options());
+    let log = logs.create("sealed").unwrap();
+    log.append(b"x").unwrap();
+    log.append(b"y").unwrap();
+    logs.seal("sealed").unwrap();
+    log.discard(Index(2)).unwrap();
+    assert_eq!(log.discard(Index(4)).unwrap_err().kind(), ErrorKind::Sealed);
+    assert_eq!((log.first_index(), log.last_index()), (Index(2), Index(2)));
+    log.discard(Index(3)).unwrap();
+    assert_eq!((log.first_index(), log.last_index()), (Index(3), Index(2)));
+}
+
 #[test]
 fn sessions_of_one_log_expire_as_its_own_option_says() {
     let dir = tempfile::tempdir().unwrap();

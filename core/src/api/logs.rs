@@ -424,7 +424,8 @@ impl Logs {
     }
 
     /// Appends a batch to each of several logs of one group, all of them or none, and blocks until that is durable. They
-    /// are in one block: no crash and no reader of the group separates them. Returns the indexes of each batch.
+    /// are in one block: no crash and no copy of the group separates them. Readers of two of the logs can see one batch a moment
+    /// before the other. Returns the indexes of each batch.
     ///
     /// ```
     /// # use chiplog::{BatchBuilder, Logs, LogsOptions};

@@ -285,7 +285,7 @@ pub(crate) fn sealed(log: LogNumber, next: Index) -> Error {
     Error::new(
         ErrorKind::Sealed,
         format!(
-            "the log is sealed, and takes no more appends: it ends before record {next} (it is log {log} of its group)"
+            "the log is sealed, and takes no more appends: it ends before record {next} for good (it is log {log} of its group)"
         ),
     )
 }

@@ -12,8 +12,8 @@ use chiplog::{Appended, Batch, Error, ErrorKind, Index, Result};
 
 impl Client {
     /// Appends a batch to each of several named logs of one group, all of them or none, and returns once that is durable.
-    /// They are in one block: no crash and no reader of the group separates them. Returns the indexes of each batch. Each log
-    /// is given as a client of it ([`Client::of_log`]), all of them of the same servers; a log can be given several times. The
+    /// They are in one block: no crash and no copy of the group separates them. Readers of two of the logs can see one batch a
+    /// moment before the other. Returns the indexes of each batch. Each log is given as a client of it ([`Client::of_log`]), all of them of the same servers; a log can be given several times. The
     /// time limits are those of the first client. Up to 256 batches.
     ///
     /// The leader of the group is searched for, and asked again, as long as it is certain that nothing was appended. An

@@ -3,7 +3,7 @@
 use super::{Decision, Sequencer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::log_options::LogOptions;
-use crate::read::log_set::unknown;
+use crate::read::log_set::{sealed, unknown};
 use crate::read::view::shared_group;
 use crate::replica::queue::proposals::LogCommand;
 use crate::store::format::geometry::{LOG_BYTES, LOGS_HEADER_BYTES, logs_room};
@@ -35,6 +35,10 @@ impl Sequencer {
             }
             (LogCommand::Discard { first, .. }, Some(state)) if first <= state.first => {
                 Decision::Done(state.first)
+            }
+            // It would move the end of the log.
+            (LogCommand::Discard { first, .. }, Some(state)) if state.sealed && first > state.next => {
+                Decision::Refused(sealed(log, state.next))
             }
             (_, Some(_)) => return None,
             (_, None) => Decision::Refused(unknown(log)),

@@ -44,8 +44,9 @@ const BYTES_MAX: usize = 32 << 20;
 /// Append to several logs of one group, all or nothing.
 ///
 /// Each line of FILE becomes a record of the log NAME. All records of all logs are in one block: no crash separates
-/// them, and no reader of the group does. So they have to fit into one, 4 MiB by default, and the logs have to be of one
-/// group: `chiplog logs create NAME --beside OTHER`. Up to 256 files; several can be for one log.
+/// them, and no copy of the group; readers of two of the logs can see those of one a moment before those of the other. So
+/// they have to fit into one block, 4 MiB by default, and the logs have to be of one group:
+/// `chiplog logs create NAME --beside OTHER`. Up to 256 files; several can be for one log.
 ///
 /// There are no sessions over several logs. If the answer of the servers is lost, the command does not try again: status
 /// 6, and all records are in the logs, or none. Wait some seconds then, and read the ends of the logs. After any other
