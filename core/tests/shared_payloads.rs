@@ -7,7 +7,7 @@ use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::follower::{FollowFrom, FollowMessage};
 use chiplog::inspect::{Content, Event, Inspector};
 use chiplog::transport::MemoryNetwork;
-use chiplog::vault::{HookedVault, MemoryVault, Vault};
+use chiplog::vault::{FaultOptions, FaultyVault, HookedVault, MemoryVault, Vault};
 use chiplog::{
     Appended, Batch, BatchBuilder, Codec, Durability, Error, ErrorKind, FollowerLog, Index, Log, LogId,
     LogNumber, LogOption, Logs, LogsOptions, NodeId, Options, Sequence, Start,
@@ -512,6 +512,44 @@ fn copies_are_fed_whole_batches() {
     for (log, number) in &numbers[..3] {
         let handle = late.log().named(*number).unwrap();
         read_all(*log, &handle, handle.first_index().get(), last);
+    }
+}
+
+/// What came damaged from the object store stayed in the cache of objects: each copy that was fed from it failed at the same record.
+#[test]
+fn copy_is_fed_on_after_an_object_came_damaged() {
+    let (dir, below) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    // All files stay.
+    let logs = open(&dir.path().join("source"), options(&below).object_bytes(128 << 10));
+    let id = group(&logs).log_id();
+    let mut last = 0;
+    eventually("payload slices go", || {
+        append(&logs, &[1, 2, 3], 20);
+        last += 20;
+        last >= 400 && group(&logs).metrics().stored_payloads as usize > 4 * names(&*below, id, "p").len()
+    });
+    drop(logs);
+    let vault = Arc::new(FaultyVault::new(below, 7, FaultOptions::default().flipped(250)));
+    let logs = open(&dir.path().join("source"), options(&vault).object_bytes(128 << 10));
+    let source = group(&logs);
+    let state = source.follow(FollowFrom::First).unwrap().next(0).unwrap();
+    let Some(FollowMessage::State(state)) = state else { panic!("a feed begins with a state") };
+    let copy =
+        FollowerLog::create(dir.path().join("copy"), Options::with_segment_bytes(1 << 20), &state).unwrap();
+    let feed = |copy: &FollowerLog| -> chiplog::Result<()> {
+        let mut feed = source.follow(copy.resume_point()?)?;
+        while let Some(item) = feed.next(64 << 10)? {
+            copy.apply(item)?;
+        }
+        Ok(())
+    };
+    let failed = (0..200).filter(|_| feed(&copy).is_err()).count();
+    assert!(failed > 0, "nothing came damaged");
+    vault.set_faults(FaultOptions::default());
+    eventually("the copy has all", || feed(&copy).is_ok());
+    for log in 1..=3 {
+        let number = logs.info(&format!("log-{log}")).unwrap().number;
+        read_all(log, &copy.log().named(number).unwrap(), 1, last);
     }
 }
 

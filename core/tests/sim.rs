@@ -215,3 +215,10 @@ fn seed_1198_raised_header_is_whole_after_a_failed_write() {
     let report = run(1198);
     assert!(report.violation.is_none(), "{}", report.violation.unwrap());
 }
+
+/// A part of an object came damaged, and stayed in the cache: copies of a group in the class `object` failed at it for ever.
+#[test]
+fn seed_1304_object_that_came_damaged_leaves_the_cache() {
+    let report = run(1304);
+    assert!(report.violation.is_none(), "{}", report.violation.unwrap());
+}

@@ -283,6 +283,31 @@ fn faults_of_the_object_store_delay_slices_and_lose_nothing() {
 }
 
 /// A restart goes on behind the slices that are there, and stores none of them again.
+/// `root` goes first when a log is removed from the object store. Each attempt of a server that still runs it put a slice of another name.
+#[test]
+fn no_slice_is_put_once_the_root_is_gone() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let log = Log::open(dir.path(), options(&vault)).unwrap();
+    append(&log, 10);
+    all_sliced(&log);
+    let id = log.log_id();
+    let root = format!("{:032x}/root", id.get());
+    let text = vault.get(&root, 0..vault.size(&root).unwrap().unwrap()).unwrap();
+    vault.delete(&root).unwrap();
+    let next_fails = || {
+        append(&log, 1);
+        let failures = log.metrics().slice_failures;
+        eventually("another attempt fails", || log.metrics().slice_failures > failures);
+    };
+    next_fails();
+    let before = slices(&*vault, id);
+    (0..4).for_each(|_| next_fails());
+    assert_eq!(slices(&*vault, id), before);
+    // It was a directory that was not mounted for a while: they go on.
+    vault.create(&root, text).unwrap();
+    all_sliced(&log);
+}
+
 #[test]
 fn restart_goes_on_behind_its_slices() {
     let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));

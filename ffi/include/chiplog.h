@@ -2596,8 +2596,8 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_logs_get(const chiplog_logs_t *logs,
  * Deletes a log with all its records, durably. Its handles return CHIPLOG_NOT_FOUND from then on, and so do
  * its readers behind the last record; records that were read stay valid. A new log can have the name.
  * Ownership: borrowed. Any thread. Blocks; not in a callback on a thread of the logs.
- * Errors: NOT_FOUND; INVALID_ARGUMENT (in a callback); FULL, BUSY, POISONED, CLOSED, FORKED. Repeating the call does no
- * harm.
+ * Errors: NOT_FOUND; INVALID_ARGUMENT (in a callback); UNAVAILABLE: it is deleted, and its group drops its records later;
+ * FULL, BUSY, POISONED, CLOSED, FORKED. Repeating the call does no harm.
  */
 CHIPLOG_MUST_USE chiplog_status_t chiplog_logs_delete(chiplog_logs_t *logs,
                                      const char *name,

@@ -2,7 +2,8 @@
 //! slices of a log that goes on change meanwhile, and what was downloaded once is not downloaded again.
 //!
 //! Invariants:
-//! - objects that are under way take no more memory than [`OBJECTS_BYTES_MAX`], unless one alone needs more;
+//! - objects that are under way take no more memory than [`OBJECTS_BYTES_MAX`], unless one alone needs more; of those that are there, none
+//!   keeps its table of the logs of a group;
 //! - before an attempt, files in the directory are those of objects that it needs. Any other is removed;
 //! - nothing is taken on trust: recovery and the seal read every file, also those of earlier attempts.
 //!
@@ -28,6 +29,7 @@ use crate::vault::{ObjectInfo, Vault};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
+use std::iter;
 use std::path::Path;
 use std::sync::{Condvar, Mutex, PoisonError};
 
@@ -123,9 +125,10 @@ impl Downloads {
             write(disk, footer.number, &bytes, bytes.len())?;
             Ok(Download::of(object, footer, &bytes))
         };
-        in_parallel(AT_A_TIME, &lacking, copy, |download| {
+        in_parallel(AT_A_TIME, &lacking, copy, |mut download| {
             note(download.bytes);
             self.fetched += 1;
+            download.logs.forget_begin();
             self.here.insert(download.number, download);
         })
     }
@@ -153,8 +156,11 @@ impl Downloads {
             }
         }
         let removed: Vec<_> = read[..kept].iter().map(|download| download.number).collect();
-        let first = read[kept].footer.first;
-        let logs = firsts(read[kept..].iter().map(|download| &download.logs));
+        let (oldest, others) = (read[kept], &read[kept + 1..]);
+        let first = oldest.footer.first;
+        let again = (!others.is_empty()).then(|| logs_in_file(disk, oldest)).transpose()?;
+        let begin = again.as_ref().unwrap_or(&oldest.logs); // the newest one is not in a file
+        let logs = firsts(iter::once(begin).chain(others.iter().map(|download| &download.logs)));
         for number in removed {
             if let Some(download) = self.here.remove(&number) {
                 remove(disk, &file_name(download.footer.number))?;
@@ -162,6 +168,15 @@ impl Downloads {
         }
         Ok((first, logs))
     }
+}
+
+/// The logs of an object whose segment file is there, with those where it begins.
+fn logs_in_file(disk: &dyn Disk, of: &Download) -> Result<LogsOfObject> {
+    let name = file_name(of.footer.number);
+    let mut bytes = vec![0; of.bytes];
+    let read = disk.open(&name, false).and_then(|file| file.read_at(0, &mut bytes));
+    read.map_err(|e| Error::io("read", &disk.path().join(name), e))?;
+    Ok(LogsOfObject::read(&bytes, &of.footer))
 }
 
 /// Whether everything before an object is discarded, which begins with record `first`, and in whose opening the log begins with `log_first`.

@@ -39,6 +39,11 @@ impl LogsOfObject {
         self.log_first
     }
 
+    /// Forgets the logs where it begins, of which there can be thousands.
+    pub(super) fn forget_begin(&mut self) {
+        self.begin = LogTable::default();
+    }
+
     /// Reads the segment file of an object. Stops at damage, which is found when the file is read.
     pub(super) fn read(bytes: &[u8], footer: &Footer) -> Self {
         let (mut found, mut at) = (Self::default(), SEGMENT_HEADER_BYTES);
@@ -66,7 +71,8 @@ impl LogsOfObject {
     }
 }
 
-/// The logs where the newest of these objects begins, if nothing before the oldest one is left. Only their first records are right.
+/// The logs where the newest of these objects begins, if nothing before the oldest one is left. Only their first records are right. Of the
+/// objects behind the oldest one, the logs where they begin are not needed.
 pub(super) fn firsts<'a>(mut objects: impl DoubleEndedIterator<Item = &'a LogsOfObject>) -> LogTable {
     let newest = objects.next_back();
     let mut objects = objects.peekable();

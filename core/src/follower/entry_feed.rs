@@ -22,7 +22,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::follower::message::{FollowEntries, FollowEntry, FollowFrom, FollowMessage};
 use crate::options::Options;
 use crate::read::view::{LogView, Start};
-use crate::record::batch::{BatchHeader, Malformed};
+use crate::record::batch::BatchHeader;
 use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::wire::raft_message::body_bytes;
@@ -33,7 +33,8 @@ use crate::store::objects::payloads::resolve_placed;
 use crate::store::read::block_reader::Located;
 use crate::store::read::cursor::Cursor;
 use crate::store::read::entry_lookup::Archive;
-use crate::store::read::run_cursor::RunCursor;
+use crate::store::read::run_cursor::{FoundRun, RunCursor};
+use crate::store::read::run_directory::RunDirectories;
 use crate::store::segment::Segment;
 use crate::store::segment::objects::is_sorted_object;
 use crate::types::{EntryIndex, Index, LogId, LogNumber, Term};
@@ -589,30 +590,24 @@ impl EntryFeed {
         header: BlockHeader,
         body: Bytes,
     ) -> Result<(BlockHeader, Bytes)> {
-        // The batches of the last run that was found, from the one with this record on.
-        let mut rest: Option<(LogNumber, Index, Bytes)> = None;
+        let mut rest: Option<RunRest> = None;
         resolve_placed(header, body, |(log, first), of, reference| {
             let known =
-                rest.take().filter(|(of, next, bytes)| (*of, *next) == (log, first) && !bytes.is_empty());
-            let (mut next, mut batches) = match known {
-                Some((_, next, batches)) => (next, batches),
-                None => {
-                    let found = RunCursor::new(self.view.runs.clone(), log).find_in(object, first)?;
-                    (found.first, found.bytes.into_bytes())
-                }
-            };
-            let lacks = |why: Malformed| {
-                let what = format!("record {first} of log {log} in object {}: {why}", object.number);
-                Error::new(ErrorKind::Corrupt, what)
+                rest.take().filter(|run| (run.log, run.next) == (log, first) && !run.batches.is_empty());
+            let mut run = match known {
+                Some(run) => run,
+                None => RunRest::find(&self.view.runs, object, log, first)?,
             };
             loop {
-                let found = BatchHeader::parse(&batches).map_err(lacks)?;
-                let batch = batches.split_to(found.length as usize);
-                let here = next;
-                next = here.plus(found.count.into());
+                let (here, offset) = (run.next, run.offset);
+                // What came damaged leaves the cache.
+                let corrupt = |run: &RunRest, why| run.cursor.corrupt(offset, why);
+                let found = BatchHeader::parse(&run.batches).map_err(|why| corrupt(&run, why))?;
+                let batch = run.batches.split_to(found.length as usize);
+                (run.next, run.offset) = (here.plus(found.count.into()), offset + batch.len());
                 if here >= first {
-                    reference.check(of, &batch).map_err(lacks)?;
-                    rest = Some((log, next, batches));
+                    reference.check(of, &batch).map_err(|why| corrupt(&run, why))?;
+                    rest = Some(run);
                     return Ok(batch);
                 }
             }
@@ -650,6 +645,26 @@ impl EntryFeed {
 impl std::fmt::Debug for EntryFeed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EntryFeed").field("log", &self.log).field("position", &self.position).finish()
+    }
+}
+
+/// The rest of a run in an object whose records are log by log.
+struct RunRest {
+    log: LogNumber,
+    /// The first record of the next batch.
+    next: Index,
+    batches: Bytes,
+    /// Where they begin in the object.
+    offset: usize,
+    cursor: RunCursor,
+}
+
+impl RunRest {
+    /// From the beginning of the run with record `first` on.
+    fn find(runs: &Arc<RunDirectories>, object: &Arc<Segment>, log: LogNumber, first: Index) -> Result<Self> {
+        let mut cursor = RunCursor::new(runs.clone(), log);
+        let FoundRun { bytes, offset, first: next, .. } = cursor.find_in(object, first)?;
+        Ok(Self { log, next, batches: bytes.into_bytes(), offset, cursor })
     }
 }
 

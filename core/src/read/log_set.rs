@@ -13,7 +13,7 @@ use crate::options::log_options::{LogOption, LogOptions};
 use crate::read::positions::Positions;
 use crate::store::format::logs::LogState;
 use crate::types::{Index, LogNumber};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -115,19 +115,26 @@ impl LogSet {
         shrank
     }
 
-    /// No record before the first one of these logs can be read any more. Their ends are shown later. Returns whether a log has discarded
-    /// records.
+    /// No record before the first one of these logs can be read any more, and none of a log that is not one of them. Their ends are shown
+    /// later. Returns whether a log has discarded records, or was dropped.
     pub(crate) fn discarded<'a>(&self, logs: impl Iterator<Item = (LogNumber, &'a LogState)>) -> bool {
         let (mut inner, mut shrank) = (self.lock(), false);
-        for (log, LogState { first, .. }) in logs {
-            let Some(known) = inner.logs.get_mut(&log).filter(|known| known.state.first < *first) else {
-                continue;
+        let Inner { logs: known, dropped, .. } = &mut *inner;
+        let firsts: BTreeMap<_, _> = logs.map(|(log, state)| (log, state.first)).collect();
+        known.retain(|log, known| {
+            let Some(first) = firsts.get(log) else {
+                shrank = true;
+                dropped.extend(known.positions.upgrade().map(|positions| (*log, positions)));
+                return false;
             };
-            shrank = true;
-            known.state.first = *first;
-            known.state.next = known.state.next.max(*first);
-            known.positions.upgrade().inspect(|positions| positions.discarded(*first));
-        }
+            if known.state.first < *first {
+                shrank = true;
+                known.state.first = *first;
+                known.state.next = known.state.next.max(*first);
+                known.positions.upgrade().inspect(|positions| positions.discarded(*first));
+            }
+            true
+        });
         shrank
     }
 
@@ -336,6 +343,16 @@ mod tests {
         let gone = positions.wait(Index(6), Some(Duration::ZERO)).unwrap_err();
         assert_eq!(gone.kind(), ErrorKind::NotFound);
         assert!(gone.to_string().contains("it was deleted (it was log 3"), "{gone}");
+        // A snapshot without a log ends it, and moves the first record of the others.
+        set.show(LogNumber(5), [(LogNumber(5), Some(&state(1, 9)))].into_iter());
+        let dropped = set.positions(LogNumber(5)).unwrap();
+        let other = set.positions(LogNumber(4)).unwrap();
+        assert!(set.discarded([(LogNumber(4), &state(1, 1)), (LogNumber(7), &state(1, 1))].into_iter()));
+        assert!(!set.discarded([(LogNumber(4), &state(1, 1))].into_iter()));
+        assert!(set.discarded([(LogNumber(4), &state(8, 9))].into_iter()));
+        set.wake();
+        assert_eq!(dropped.wait(Index(9), Some(Duration::ZERO)).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!((set.numbers(), other.range()), (vec![LogNumber(4)], (Index(8), Index(7))));
         set.close(&Error::new(ErrorKind::Closed, "closed"));
         let other = set.positions(LogNumber(4)).unwrap();
         assert_eq!(other.wait(Index(1), None).unwrap_err().kind(), ErrorKind::Closed);

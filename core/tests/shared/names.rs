@@ -130,6 +130,27 @@ fn log_that_found_no_room_can_be_deleted() {
     assert_eq!(logs.get("late").unwrap_err().kind(), ErrorKind::NotFound);
 }
 
+/// A lower limit closes no session. The room for a log was counted without those that are open: the log got its name, and was then refused
+/// by its group, and all later ones of that group behind it.
+#[test]
+fn creation_is_refused_before_it_has_a_name_if_sessions_take_the_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(1).options(group().sessions_max(130))).unwrap();
+    let running = logs.groups()[&1].clone();
+    let log = logs.create("log-0").unwrap();
+    let sessions: Vec<_> = (0..130).map(|_| log.open_session().unwrap()).collect();
+    let max = running.named_logs_max();
+    running.set_log_options(&[(LogOption::SessionsMax, Some(1))], Duration::from_secs(20)).unwrap();
+    assert_eq!(running.named_logs_max(), max, "as many sessions are open as before");
+    (1..max).for_each(|n| drop(logs.create(&format!("log-{n}")).unwrap()));
+    assert_eq!(logs.create("late").unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(logs.get("late").unwrap_err().kind(), ErrorKind::NotFound);
+    // With room for fewer sessions there is room for more logs.
+    sessions.into_iter().for_each(|session| session.close().unwrap());
+    assert!(running.named_logs_max() > max);
+    logs.create("late").unwrap().append(b"x").unwrap();
+}
+
 /// New logs went to the group with the fewest logs, also if that could hold no more.
 #[test]
 fn new_logs_go_to_a_group_with_room() {

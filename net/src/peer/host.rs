@@ -7,7 +7,7 @@
 //! - A call makes no state for a group: only the callback does, for the numbers that a server's groups can have.
 
 use super::certificate::check_node;
-use super::{Common, DEFAULT_GROUP, GROUPS_MAX, PROTOCOL, Shared};
+use super::{Common, DEFAULT_GROUP, GROUPS_MAX, PROTOCOL, Shared, VIEW_WAIT};
 use crate::listener::connection_info::ConnectionInfo;
 use crate::served::elsewhere::GroupView;
 use crate::wire::connect_error::causes;
@@ -22,6 +22,7 @@ use chiplog::{DirectoryId, Error, ErrorKind, LogId, LogNumber, NodeId, Term};
 use std::fmt;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
+use tokio::time::timeout;
 use tonic::{Request, Status};
 
 /// The limit of logs that a call asks for: those of one page of the catalogue.
@@ -213,7 +214,8 @@ pub(super) async fn answer_view(
         return Err(to_status(&Error::new(ErrorKind::InvalidArgument, what), None));
     }
     let logs: Vec<LogNumber> = logs.into_iter().map(LogNumber).collect();
-    let Ok(permit) = common.viewing.clone().try_acquire_owned() else {
+    // Each of the other servers may ask as many questions at a time as there are places.
+    let Ok(Ok(permit)) = timeout(VIEW_WAIT, common.viewing.clone().acquire_owned()).await else {
         return Err(to_status(
             &Error::new(ErrorKind::Busy, "other servers ask for many groups already"),
             None,

@@ -89,6 +89,8 @@ const SECOND_SILENCE: Duration = Duration::from_secs(30);
 pub const GROUPS_MAX: u32 = 16;
 /// The limit of calls for the members of groups that are answered at a time.
 const VIEWS_MAX: usize = 64;
+/// How long such a call waits for others to end; the caller's own limit is twice that.
+const VIEW_WAIT: Duration = Duration::from_secs(1);
 /// The group of the default log.
 const DEFAULT_GROUP: u32 = 0;
 /// How long a link to a node that is no member stays open without a message.

@@ -221,13 +221,12 @@ fn describe_elsewhere(host: &LogSlot, logs: &mut [chiplog::LogInfo]) {
     }
 }
 
-/// The error of a log that has its name already, and is not open yet. `NotLeader` is about its group: the caller would take
-/// it for an answer that nothing was done.
+/// The error of a log that has its name already, and is not open yet. These kinds are about its group: the caller would take them for an
+/// answer that nothing was done.
 fn after_creation(name: &str, error: Error) -> Error {
     match error.kind() {
-        ErrorKind::NotLeader => {
-            let what =
-                format!("log {name:?} was created, and its group has no leader yet that opens it: {error}");
+        ErrorKind::NotLeader | ErrorKind::Full | ErrorKind::Busy => {
+            let what = format!("log {name:?} was created, and is not open in its group yet: {error}");
             Error::new(ErrorKind::Unavailable, what)
         }
         _ => error,

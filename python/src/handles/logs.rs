@@ -124,8 +124,8 @@ impl Logs {
     /// Its handles raise `NotFoundError` from then on, and so do its readers behind the last record; records that were
     /// read stay valid. A new log can have the name. Blocks, without the GIL; Ctrl-C ends the wait, and deleting continues.
     ///
-    /// Raises `NotFoundError`; `FullError`, `BusyError`, `PoisonedError`, `ClosedError`, `TypeError`. Repeating the
-    /// call does no harm.
+    /// Raises `NotFoundError`; `UnavailableError`: it is deleted, and its group drops its records later; `FullError`,
+    /// `BusyError`, `PoisonedError`, `ClosedError`, `TypeError`. Repeating the call does no harm.
     fn delete(&self, py: Python<'_>, name: String) -> PyResult<()> {
         self.wait(py, move |logs| logs.delete(&name))
     }

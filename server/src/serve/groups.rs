@@ -77,7 +77,8 @@ const ALONE: &str =
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The limit of changes of a group's members before the other groups have their turn.
 const CHANGES_MAX: usize = 8;
-/// The limit of questions to other servers about groups at a time; more wait. A server answers as many.
+/// The limit of questions to other servers about groups at a time; more wait. A server answers as many, of all other
+/// servers together.
 const QUESTIONS_MAX: usize = 64;
 /// The time limit of a server's answer to a request to host a replica.
 const HOST_TIMEOUT: Duration = Duration::from_secs(5);

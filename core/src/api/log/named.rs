@@ -45,12 +45,15 @@ impl Log {
         self.inner.queue.full_logs()
     }
 
-    /// The most named logs that this group can hold now, beside the options of logs and the objects that it has. Never blocks.
+    /// The most named logs that this group can hold now, beside the options of logs, the objects and the open sessions that it has. Never
+    /// blocks.
     pub fn named_logs_max(&self) -> usize {
         let set = self.group_options();
         let sessions_max = set.get(LogOption::SessionsMax).and_then(|max| u32::try_from(max).ok());
         let Options { segment_bytes, sessions_max: own, .. } = self.inner.options;
-        let room = logs_room(segment_bytes, sessions_max.unwrap_or(own), self.session_window());
+        // A lower limit closes no session.
+        let open = self.inner.published.sessions.load(Ordering::Relaxed);
+        let room = logs_room(segment_bytes, sessions_max.unwrap_or(own).max(open), self.session_window());
         let others = self.view.logs.options_bytes() + self.view.logs.objects_bytes();
         (room.saturating_sub(others) / LOG_BYTES).saturating_sub(1)
     }

@@ -95,7 +95,6 @@ impl Logs {
         check_new_name(name)?;
         self.may_wait()?;
         self.check_leads()?;
-        self.drop_deleted()?;
         let group =
             beside.map(|other| self.entry_confirmed(other, None)).transpose()?.map(|entry| entry.group);
         let system = &self.inner.system;
@@ -107,8 +106,10 @@ impl Logs {
             }
         }
         let group = group.map_or_else(|| self.emptiest_group(), Ok)?;
+        let here = self.running(group);
+        here.as_ref().map_or(Ok(()), |here| self.drop_deleted_in(group, here))?; // they take places
         let _place = self.reserve(group)?;
-        if let Some(here) = self.running(group) {
+        if let Some(here) = here {
             self.note_group(group, &here)?; // a group is in the catalogue before its logs
         }
         let id = system.random_id()?;
@@ -178,7 +179,7 @@ impl Logs {
     ///
     /// # Errors
     /// `NotFound`. `Unavailable`: no majority confirms which log has the name; or it is deleted, as the message then says, and its
-    /// group, which does not run here, has yet to drop its records. Those of [`Log::append`]; it is safe to retry.
+    /// group has yet to drop its records: it does not run here, or could not, and does so later. Those of [`Log::append`]; it is safe to retry.
     pub fn delete(&self, name: &str) -> Result<()> {
         let CatalogueEntry { number, id, group, .. } = self.remove_entry(name, None)?;
         // It is deleted. The leader of its group drops its records.
@@ -195,7 +196,12 @@ impl Logs {
         };
         match drop_in(&running, number) {
             Err(error) if error.kind() == ErrorKind::NotLeader => self.await_dropped(id, CONFIRM_TIMEOUT),
-            dropped => dropped,
+            dropped => dropped.map_err(|error| {
+                let what = format!(
+                    "log {name:?} is deleted, and group {group} has yet to drop its records: {error}"
+                );
+                Error::with_source(ErrorKind::Unavailable, what, &error)
+            }),
         }
     }
 
@@ -230,8 +236,7 @@ impl Logs {
         loop {
             let place = self.catalogue()?.deleted_log(id);
             let Some((number, log)) = place else { return Ok(()) };
-            self.group(number)?;
-            self.drop_deleted()?;
+            self.drop_deleted_in(number, &self.group(number)?)?;
             if self.catalogue()?.deleted_log(id).is_none() {
                 return Ok(());
             }
@@ -302,23 +307,24 @@ impl Logs {
     /// Drops the logs in groups that a delete left there: it was interrupted between its two steps, or the group had its
     /// leader elsewhere. A group that cannot drop its logs now keeps them until a later call.
     pub(super) fn drop_deleted(&self) -> Result<()> {
-        let mut deleted = Vec::new();
-        for (number, group) in self.groups() {
-            let here = self.catalogue()?.deleted_in(number);
-            deleted.extend(here.into_iter().map(|log| (number, group.clone(), log)));
-        }
-        for (number, group, log) in deleted {
+        self.groups().iter().try_for_each(|(number, group)| self.drop_deleted_in(*number, group))
+    }
+
+    /// As [`Self::drop_deleted`], in one group that runs here: it waits for no other one.
+    fn drop_deleted_in(&self, number: u32, group: &Log) -> Result<()> {
+        let deleted = self.catalogue()?.deleted_in(number);
+        for log in deleted {
             let is_there = group.logs().get(log).is_some();
             // One that was never opened, behind older ones that are: from then on it cannot be opened any more.
             if (is_there || log > group.logs().opened()) && group.replica_leads() {
                 let older = LogNumber(log.0.saturating_sub(1));
-                let pass = || self.open_up_to(&group, number, older).and_then(|()| pass_over_in(&group, log));
-                let dropped = if is_there { drop_in(&group, log) } else { pass() };
+                let pass = || self.open_up_to(group, number, older).and_then(|()| pass_over_in(group, log));
+                let dropped = if is_there { drop_in(group, log) } else { pass() };
                 if let Err(error) = dropped {
                     tracing::warn!(group = number, %log, %error, "a deleted log could not be dropped; it is tried again");
                 }
             }
-            if never_again(&group, log) {
+            if never_again(group, log) {
                 self.catalogue()?.forget(number, log);
             }
         }

@@ -21,6 +21,7 @@ use crate::record::crc::Crc;
 use crate::types::{Index, LogId, Timestamp};
 use crate::vault::Vault;
 use bytes::Bytes;
+use std::collections::BTreeSet;
 
 /// The length of the longest name of a pin.
 pub const PIN_NAME_BYTES_MAX: usize = 64;
@@ -30,6 +31,9 @@ pub const PINS_MAX: usize = 1000;
 
 /// The beginning of the name of a branch's pin; the branch's id follows.
 const BRANCH: &str = "branch-";
+
+/// How often the pins of a log are read from the beginning while some of them go.
+const LISTS_MAX: usize = 16;
 
 /// The size of the largest pin.
 const PIN_BYTES_MAX: u64 = 1024;
@@ -180,30 +184,44 @@ pub(crate) fn count(vault: &dyn Vault, log: LogId) -> Result<usize> {
 /// All pins of a log, by name. Anything in their folder counts as a pin. One that the list has and that is not found is gone only if
 /// another list lacks it: an answer that an object is not there, which a store gives in error, must not undo a pin.
 ///
+/// Invariant: a range that some pin keeps all the time is kept by one of these. A pin can take over the objects of another one, which
+/// goes then: so if one of a list is gone when it is read, all those of a newer list are read.
+///
 /// # Errors
-/// Those of [`read`]: a pin that cannot be read could keep any object. `Unavailable`: one is in the lists, and is not found.
+/// Those of [`read`]: a pin that cannot be read could keep any object. `Unavailable`: one is in the lists, and is not found; or pins go all
+/// the time.
 pub(crate) fn all(vault: &dyn Vault, log: LogId) -> Result<Vec<Pin>> {
     let folder = folder(log);
-    let (mut pins, mut unfound) = (Vec::new(), Vec::new());
-    for object in vault.list(&folder)? {
-        match read(vault, log, object.name.strip_prefix(&folder).unwrap_or(&object.name))? {
-            Some(pin) => pins.push(pin),
-            None => unfound.push(object.name),
+    let mut listed = vault.list(&folder)?;
+    for _ in 0..LISTS_MAX {
+        let (mut pins, mut unfound) = (Vec::new(), BTreeSet::new());
+        for object in listed {
+            match read(vault, log, object.name.strip_prefix(&folder).unwrap_or(&object.name))? {
+                Some(pin) => pins.push(pin),
+                None => _ = unfound.insert(object.name),
+            }
+        }
+        if unfound.is_empty() {
+            return Ok(pins);
+        }
+        listed = vault.list(&folder)?;
+        if let Some(pin) = listed.iter().find(|pin| unfound.contains(&pin.name)) {
+            let what =
+                format!("{} is in the list of the object store, and the store does not find it", pin.name);
+            return Err(Error::new(ErrorKind::Unavailable, what));
         }
     }
-    if !unfound.is_empty()
-        && let Some(pin) = vault.list(&folder)?.into_iter().find(|pin| unfound.contains(&pin.name))
-    {
-        let what = format!("{} is in the list of the object store, and the store does not find it", pin.name);
-        return Err(Error::new(ErrorKind::Unavailable, what));
-    }
-    Ok(pins)
+    let what = format!(
+        "pins in {folder} of the object store went while they were read, {LISTS_MAX} times: try again later"
+    );
+    Err(Error::new(ErrorKind::Unavailable, what))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vault::MemoryVault;
+    use crate::vault::{HookedVault, MemoryVault};
+    use std::sync::Arc;
 
     fn pin(name: &str) -> Pin {
         Pin {
@@ -247,6 +265,45 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         }
         assert_eq!(Pin::parse(LogId(8), "a", text.as_bytes()), None, "of another log");
+    }
+
+    /// A branch takes over the objects of a pin, which is removed then. A deletion that had listed the pin before, and did not find it when
+    /// it came to read it, knew neither.
+    #[test]
+    fn pin_that_takes_over_from_another_is_read() {
+        let (log, below) = (LogId(7), Arc::new(MemoryVault::default()));
+        let vault = HookedVault::new(below.clone());
+        let put = |below: &MemoryVault, name: &str| {
+            below.put(&object_name(log, name), &[pin(name).text(log)]).unwrap();
+        };
+        ["a", "z"].map(|name| put(&below, name));
+        let (store, mut chain) = (below.clone(), vec!["d", "c"]);
+        let mut there = "z";
+        vault.set(move |call, name| {
+            // As soon as the last one is looked for, another one has come for it.
+            if call == "size"
+                && name == object_name(log, there)
+                && let Some(next) = chain.pop()
+            {
+                put(&store, next);
+                store.delete(&object_name(log, there)).unwrap();
+                there = next;
+            }
+            Ok(())
+        });
+        assert_eq!(all(&vault, log).unwrap(), [pin("a"), pin("d")]);
+        // One goes each time.
+        let store = below.clone();
+        let mut made = 0;
+        vault.set(move |call, name| {
+            if call == "size" && name != object_name(log, "a") {
+                made += 1;
+                put(&store, &format!("x{made}"));
+                store.delete(name).unwrap();
+            }
+            Ok(())
+        });
+        assert_eq!(all(&vault, log).unwrap_err().kind(), ErrorKind::Unavailable);
     }
 
     #[test]

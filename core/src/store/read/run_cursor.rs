@@ -201,7 +201,8 @@ impl RunCursor {
     pub(crate) fn find_in(&mut self, object: &Arc<Segment>, next: Index) -> Result<FoundRun> {
         self.enter(object, next)?;
         self.find_here(next)?.ok_or_else(|| {
-            let what = format!("object {} lacks record {next} of log {}", object.number, self.log);
+            let number = object_of(object).unwrap_or(object.number);
+            let what = format!("object {number} lacks record {next} of log {}", self.log);
             Error::new(ErrorKind::Corrupt, what)
         })
     }

@@ -87,8 +87,8 @@ pub unsafe extern "C" fn chiplog_logs_get(
 /// Deletes a log with all its records, durably. Its handles return CHIPLOG_NOT_FOUND from then on, and so do
 /// its readers behind the last record; records that were read stay valid. A new log can have the name.
 /// Ownership: borrowed. Any thread. Blocks; not in a callback on a thread of the logs.
-/// Errors: NOT_FOUND; INVALID_ARGUMENT (in a callback); FULL, BUSY, POISONED, CLOSED, FORKED. Repeating the call does no
-/// harm.
+/// Errors: NOT_FOUND; INVALID_ARGUMENT (in a callback); UNAVAILABLE: it is deleted, and its group drops its records later;
+/// FULL, BUSY, POISONED, CLOSED, FORKED. Repeating the call does no harm.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_logs_delete(
     logs: *mut chiplog_logs_t,

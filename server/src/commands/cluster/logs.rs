@@ -334,12 +334,10 @@ impl Cluster {
         }
     }
 
-    /// Deletes a log. If the answer to an earlier request was lost, a log that does not exist counts as deleted.
-    fn delete(&self, name: &str, ui: &Ui) -> Result<()> {
-        // A repeated request must not delete a log that got the name meanwhile.
-        let log_id = self.get(name)?.log_id;
+    /// Deletes the log of this name and id. If the answer to an earlier request was lost, a log that does not exist counts as deleted.
+    fn delete(&self, name: &str, log_id: &str, ui: &Ui) -> Result<()> {
         let insisted = self.asker.insist(&self.system(), |mut admin| {
-            let request = DeleteLogRequest { name: name.to_owned(), log_id: log_id.clone() };
+            let request = DeleteLogRequest { name: name.to_owned(), log_id: log_id.to_owned() };
             async move { admin.delete_log(request).await.map(drop) }
         });
         match insisted.answer {
@@ -452,10 +450,9 @@ fn listed<T: AsRef<str>>(names: &[T]) -> String {
 /// Asks before logs are deleted.
 ///
 /// # Errors
-/// `InvalidArgument`: the user did not consent. `NotFound`: one of the logs does not exist.
-fn check_consent(cluster: &Cluster, names: &[String], ui: &Ui) -> Result<()> {
-    let contents = names.iter().map(|name| cluster.get(name).map(|log| log.contents()));
-    let contents = contents.collect::<Result<Vec<_>>>()?;
+/// `InvalidArgument`: the user did not consent.
+fn check_consent(logs: &[Shown], ui: &Ui) -> Result<()> {
+    let contents: Vec<_> = logs.iter().map(Shown::contents).collect();
     let what = format!("all records of {} would be deleted, for good", listed(&contents));
     match ui.agrees(&what) {
         true => Ok(()),
@@ -491,11 +488,14 @@ pub(crate) fn run(args: &LogsCommand, ui: &Ui) -> Result<Exit> {
         }
         Action::Delete { of, yes } => {
             let (cluster, names) = parts(of)?;
+            // The logs that the user sees are deleted, not one that gets such a name meanwhile.
+            let logs = names.iter().map(|name| cluster.get(name)).collect::<Result<Vec<_>>>()?;
             if !yes {
-                check_consent(&cluster, &names, ui)?;
+                check_consent(&logs, ui)?;
             }
+            let mut ids = logs.iter().map(|log| log.log_id.as_str());
             each(&names, |name| {
-                cluster.delete(name, ui)?;
+                cluster.delete(name, ids.next().unwrap_or_default(), ui)?;
                 ui.result(&json!({ "name": name, "deleted": true }), |_| format!("deleted {name}"))
             })?;
         }

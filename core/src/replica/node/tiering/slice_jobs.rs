@@ -63,6 +63,8 @@ pub(super) struct Storing {
     pub(super) one: bool,
     /// Whether it is still to be checked that what the object store has under this log's id is this log's.
     pub(super) is_first: bool,
+    /// Whether it is still to be checked that the object store is there, after a failure: what goes to one that is not is left over.
+    pub(super) checks_there: bool,
     /// Whether the object store has to have something of this log.
     pub(super) begun: Begun,
     /// Whether it has no threads.
@@ -123,6 +125,8 @@ impl Storing {
         let Self { vault, log, maker, .. } = self;
         if self.is_first {
             self.begun.check_root(&**vault, *log)?;
+        } else if self.checks_there {
+            check_there(&**vault, *log)?;
         }
         stored.is_checked = true;
         let archive = &maker.archive;

@@ -337,6 +337,7 @@ impl Node {
             // Slices that are there continue one with which they are to begin.
             one: slices.chain.is_some() && !matches!(begin, SliceBegin::Behind(_)),
             is_first: !slices.is_checked,
+            checks_there: slices.failed.is_some(),
             begun: self.begun(),
             unaided: self.tiering.unaided,
         }))
