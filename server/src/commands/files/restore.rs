@@ -46,7 +46,7 @@ JSON fields:
   Of a cluster also named_logs (how many), and in notes a text for each named log that is not as it was.
   With --to-time also later: logs whose state at that time is not stored, and which are as of a later one
   (each with name, timestamp in ms since 1970, time).
-  With --check, of a cluster only log_id, logs (how many), files, bytes, seconds, notes.";
+  With --check, of a cluster only log_id, logs (how many), files, bytes, seconds, ends_early, notes.";
 
 /// Make a log of a backup, all of it or up to a record or a time; or verify the backup.
 ///

@@ -116,8 +116,9 @@ JSON fields:
   logs  each {\"log_id\", \"objects\", \"first_object\", \"last_object\", \"records\", \"bytes\", \"first\",
         \"last\" (indexes of records), \"slices\", \"slice_bytes\", \"slices_used\" (those that `fetch`
         would take),
-        \"sliced_last\" (the last record in these; null: there are none), \"corrupt\", \"harmless\",
-        \"undecodable\", \"faults\", \"faults_left_out\", \"branch_of\" (as in `chiplog tier list`)}
+        \"sliced_last\" (the last record in these; null: there are none), \"tail_records\",
+        \"tail_bytes\" (of records behind the newest object), \"corrupt\", \"harmless\", \"undecodable\",
+        \"faults\", \"faults_left_out\", \"branch_of\" (as in `chiplog tier list`)}
         faults  each {\"object\" (null: none), \"offset\", \"bytes\", \"severity\", \"what\"}";
 
 /// List, check, fetch, pin and clean up the objects that logs keep in an object store.
@@ -432,6 +433,9 @@ JSON fields, one object per line:
   unneeded_payloads, unneeded_payload_bytes  those that nothing needs
   payloads_unclear  why it cannot be seen which are needed: then all count as needed; else null
   unknown           objects that this version does not know
+  sliced_last, tail_records, tail_bytes  the last record in slices and payload behind the newest
+                    object (null: there are none), and how much is behind that object
+  faults            what is wrong with these; `chiplog tier verify` says more
   server            null without --cluster; else {\"leader\", \"last\", \"stored_index\",
                     \"unstored_records\", \"unstored_bytes\", \"object_failures\"}, as the leader says";
 
