@@ -88,7 +88,7 @@ pub enum ErrorKind {
     Cancelled = 28,
     /// A log of this name exists already.
     AlreadyExists = 29,
-    /// The log is sealed: it takes no more appends. Its records can still be read.
+    /// The log is sealed: it takes no more appends, and no discard beyond its end. Its records can still be read.
     Sealed = 30,
 }
 

@@ -515,7 +515,7 @@ fn copies_are_fed_whole_batches() {
     }
 }
 
-/// What came damaged from the object store stayed in the cache of objects: each copy that was fed from it failed at the same record.
+/// Bytes that came damaged from the object store stayed in the cache of objects: each copy that was fed from it failed at the same record.
 #[test]
 fn copy_is_fed_on_after_an_object_came_damaged() {
     let (dir, below) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));

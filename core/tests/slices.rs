@@ -282,7 +282,6 @@ fn faults_of_the_object_store_delay_slices_and_lose_nothing() {
     read_all(&log, 1, 3500);
 }
 
-/// A restart goes on behind the slices that are there, and stores none of them again.
 /// `root` goes first when a log is removed from the object store. Each attempt of a server that still runs it put a slice of another name.
 #[test]
 fn no_slice_is_put_once_the_root_is_gone() {
@@ -308,6 +307,7 @@ fn no_slice_is_put_once_the_root_is_gone() {
     all_sliced(&log);
 }
 
+/// A restart goes on behind the slices that are there, and stores none of them again.
 #[test]
 fn restart_goes_on_behind_its_slices() {
     let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));

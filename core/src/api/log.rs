@@ -367,7 +367,7 @@ impl Log {
     ///
     /// # Errors
     /// `Poisoned`, `Closed`, `Forked`. `Full`: not even the reserve has room. `Busy`: 65,536 commands already wait.
-    /// `InvalidArgument`: `first` is out of bounds. `Sealed`: a named log is sealed, and ends before `first`. In a replica also `NotLeader`, `Removed`: nothing was discarded;
+    /// `InvalidArgument`: `first` is out of bounds. `Sealed`: a named log is sealed, and `first` is behind the record after its last one. In a replica also `NotLeader`, `Removed`: nothing was discarded;
     /// `Unavailable`: this replica lost leadership meanwhile, and the discard may or may not happen. It is safe to
     /// retry.
     pub fn discard(&self, first: Index) -> Result<()> {

@@ -600,7 +600,7 @@ impl EntryFeed {
             };
             loop {
                 let (here, offset) = (run.next, run.offset);
-                // What came damaged leaves the cache.
+                // Damaged bytes leave the cache.
                 let corrupt = |run: &RunRest, why| run.cursor.corrupt(offset, why);
                 let found = BatchHeader::parse(&run.batches).map_err(|why| corrupt(&run, why))?;
                 let batch = run.batches.split_to(found.length as usize);

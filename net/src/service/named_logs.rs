@@ -221,8 +221,8 @@ fn describe_elsewhere(host: &LogSlot, logs: &mut [chiplog::LogInfo]) {
     }
 }
 
-/// The error of a log that has its name already, and is not open yet. These kinds are about its group: the caller would take them for an
-/// answer that nothing was done.
+/// The error of a log that has its name already, and is not open yet. `NotLeader`, `Full` and `Busy` are about its group: the
+/// caller would take them for an answer that nothing was done.
 fn after_creation(name: &str, error: Error) -> Error {
     match error.kind() {
         ErrorKind::NotLeader | ErrorKind::Full | ErrorKind::Busy => {

@@ -368,12 +368,13 @@ impl Client {
 
     /// Appends a batch to each of several named logs of servers, all or none. Returns a list of ranges.
     ///
-    /// No crash and no reader separates them. `appends`: an iterable of up to 256 pairs, a `Client` of a log (see `of_log`)
-    /// and an iterable of records, bytes or objects with a buffer, at least one; a log may occur more than once. The
-    /// logs are of one group of the same servers (see `create_log`). `codec`: the compression, "none", "lz4" or
-    /// "zstd". The ranges are those of the records' indexes, in the order of `appends`. The batches are appended at most
-    /// once: an attempt without an outcome is not repeated. Blocks for up to `ClientOptions.timeout` or `attempt_timeout`
-    /// seconds of the first client, the longer one, without the GIL; Ctrl-C ends the wait.
+    /// No crash and no copy of the group separates them; readers of two of the logs can see one a moment before the
+    /// other. `appends`: an iterable of up to 256 pairs, a `Client` of a log (see `of_log`) and an iterable of records,
+    /// bytes or objects with a buffer, at least one; a log may occur more than once. The logs are of one group of the
+    /// same servers (see `create_log`). `codec`: the compression, "none", "lz4" or "zstd". The ranges are those of the
+    /// records' indexes, in the order of `appends`. The batches are appended at most once: an attempt without an
+    /// outcome is not repeated. Blocks for up to `ClientOptions.timeout` or `attempt_timeout` seconds of the first
+    /// client, the longer one, without the GIL; Ctrl-C ends the wait.
     ///
     /// Raises `UnavailableError`, `TimeoutError`: the batches MAY BE IN THE LOGS: if you append them again, they can be
     /// there twice. Wait some seconds, because a server can still have the request, and read the ends of the logs: all

@@ -168,11 +168,12 @@ impl Logs {
 
     /// Appends a batch to each of several logs, all or none, and waits for stable storage. Returns a list of ranges.
     ///
-    /// No crash and no reader separates them. `appends`: an iterable of pairs, a `Log` of these and an iterable of
-    /// records, bytes or objects with a buffer, at least one; a log may occur more than once. The logs are of one group
-    /// (see `create`), and all records together take up to `options.block_bytes_max` bytes. `codec`: the compression,
-    /// "none", "lz4" or "zstd". `timeout`: seconds, from 0; None: no limit. The ranges are those of the records'
-    /// indexes, in the order of `appends`. Blocks, without the GIL; Ctrl-C ends the wait.
+    /// No crash and no copy of the group separates them; readers of two of the logs can see one a moment before the
+    /// other. `appends`: an iterable of pairs, a `Log` of these and an iterable of records, bytes or objects with a
+    /// buffer, at least one; a log may occur more than once. The logs are of one group (see `create`), and all records
+    /// together take up to `options.block_bytes_max` bytes. `codec`: the compression, "none", "lz4" or "zstd".
+    /// `timeout`: seconds, from 0; None: no limit. The ranges are those of the records' indexes, in the order of
+    /// `appends`. Blocks, without the GIL; Ctrl-C ends the wait.
     ///
     /// Raises `TimeoutError`, `PoisonedError`: all MAY STILL BE APPENDED, or be in the logs: if you append them again,
     /// they can be there twice. The same holds after Ctrl-C. `NotFoundError`, `SealedError`: one of the logs takes no

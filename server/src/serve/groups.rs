@@ -229,7 +229,11 @@ impl Groups {
         let directories = GroupDirectories::new(config.data.join(NAMED), &config.group_directories)?;
         let (groups, disks) = (config.groups, config.group_directories.len());
         if (groups as usize) < disks {
-            tracing::warn!(groups, disks, "group_directories has more directories than there are groups: some stay empty");
+            tracing::warn!(
+                groups,
+                disks,
+                "group_directories has more directories than there are groups: some stay empty"
+            );
         }
         let inner = Inner {
             config,

@@ -179,29 +179,23 @@ impl Logs {
     ///
     /// # Errors
     /// `NotFound`. `Unavailable`: no majority confirms which log has the name; or it is deleted, as the message then says, and its
-    /// group has yet to drop its records: it does not run here, or could not, and does so later. Those of [`Log::append`]; it is safe to retry.
+    /// group has yet to drop its records: it does not run here, or could not. Its leader does so with the next [`Logs::settle`], the next
+    /// creation in that group, or once the directory is opened again. Those of [`Log::append`]; it is safe to retry.
     pub fn delete(&self, name: &str) -> Result<()> {
         let CatalogueEntry { number, id, group, .. } = self.remove_entry(name, None)?;
         // It is deleted. The leader of its group drops its records.
-        let running = match self.group(group) {
-            Err(error) if error.kind() == ErrorKind::NotLeader => None,
-            running => Some(running?),
-        };
-        let Some(running) = running else {
-            let what = format!(
-                "log {name:?} is deleted, and group {group} has yet to drop its records; it does not run here, so the leader there does that, \
-                 and no answer says when"
-            );
-            return Err(Error::new(ErrorKind::Unavailable, what));
-        };
-        match drop_in(&running, number) {
+        self.drop_now(group, number, id).map_err(|error| {
+            let what =
+                format!("log {name:?} is deleted, and group {group} has yet to drop its records: {error}");
+            Error::with_source(ErrorKind::Unavailable, what, &error)
+        })
+    }
+
+    /// The second half of [`Logs::delete`].
+    fn drop_now(&self, group: u32, number: LogNumber, id: LogId) -> Result<()> {
+        match drop_in(&self.group(group)?, number) {
             Err(error) if error.kind() == ErrorKind::NotLeader => self.await_dropped(id, CONFIRM_TIMEOUT),
-            dropped => dropped.map_err(|error| {
-                let what = format!(
-                    "log {name:?} is deleted, and group {group} has yet to drop its records: {error}"
-                );
-                Error::with_source(ErrorKind::Unavailable, what, &error)
-            }),
+            dropped => dropped,
         }
     }
 

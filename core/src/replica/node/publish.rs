@@ -215,7 +215,8 @@ impl Node {
         let changed = sequencer.take_changed_logs(&self.logs);
         self.logs.show_objects(sequencer.objects().encoded_bytes());
         let logs = if planted!(82) { sequencer.logs() } else { &sequencer.committed().logs };
-        if changed.states.is_empty() && logs.opened() == self.logs.opened() {
+        // Logs that a snapshot has replaced can be gone from `self.logs` already, and their options are not.
+        if changed.states.is_empty() && changed.options.is_empty() && logs.opened() == self.logs.opened() {
             return;
         }
         for log in &changed.options {

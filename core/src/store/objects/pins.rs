@@ -32,7 +32,7 @@ pub const PINS_MAX: usize = 1000;
 /// The beginning of the name of a branch's pin; the branch's id follows.
 const BRANCH: &str = "branch-";
 
-/// How often the pins of a log are read from the beginning while some of them go.
+/// How often the pins of a log are read while they come and go.
 const LISTS_MAX: usize = 16;
 
 /// The size of the largest pin.
@@ -181,38 +181,42 @@ pub(crate) fn count(vault: &dyn Vault, log: LogId) -> Result<usize> {
     Ok(vault.list(&folder(log))?.len())
 }
 
-/// All pins of a log, by name. Anything in their folder counts as a pin. One that the list has and that is not found is gone only if
+/// All pins of a log, by name. Anything in their folder counts as a pin. One that a list has and that is not found is gone only if
 /// another list lacks it: an answer that an object is not there, which a store gives in error, must not undo a pin.
 ///
 /// Invariant: a range that some pin keeps all the time is kept by one of these. A pin can take over the objects of another one, which
-/// goes then: so if one of a list is gone when it is read, all those of a newer list are read.
+/// goes then, and neither may be in a list that is read in pieces, or be there when it is read: so all are read again until a list has no
+/// other names than the one before, and all of that were found.
 ///
 /// # Errors
-/// Those of [`read`]: a pin that cannot be read could keep any object. `Unavailable`: one is in the lists, and is not found; or pins go all
-/// the time.
+/// Those of [`read`]: a pin that cannot be read could keep any object. `Unavailable`: one is in the lists, and is not found; or they come and
+/// go all the time.
 pub(crate) fn all(vault: &dyn Vault, log: LogId) -> Result<Vec<Pin>> {
     let folder = folder(log);
-    let mut listed = vault.list(&folder)?;
+    let list = || -> Result<BTreeSet<String>> {
+        Ok(vault.list(&folder)?.into_iter().map(|object| object.name).collect())
+    };
+    let mut names = list()?;
     for _ in 0..LISTS_MAX {
         let (mut pins, mut unfound) = (Vec::new(), BTreeSet::new());
-        for object in listed {
-            match read(vault, log, object.name.strip_prefix(&folder).unwrap_or(&object.name))? {
+        for name in &names {
+            match read(vault, log, name.strip_prefix(&folder).unwrap_or(name))? {
                 Some(pin) => pins.push(pin),
-                None => _ = unfound.insert(object.name),
+                None => _ = unfound.insert(name),
             }
         }
-        if unfound.is_empty() {
-            return Ok(pins);
-        }
-        listed = vault.list(&folder)?;
-        if let Some(pin) = listed.iter().find(|pin| unfound.contains(&pin.name)) {
-            let what =
-                format!("{} is in the list of the object store, and the store does not find it", pin.name);
+        let later = list()?;
+        if let Some(name) = unfound.iter().find(|name| later.contains(**name)) {
+            let what = format!("{name} is in the list of the object store, and the store does not find it");
             return Err(Error::new(ErrorKind::Unavailable, what));
         }
+        if unfound.is_empty() && later.is_subset(&names) {
+            return Ok(pins);
+        }
+        names = later;
     }
     let what = format!(
-        "pins in {folder} of the object store went while they were read, {LISTS_MAX} times: try again later"
+        "pins in {folder} of the object store came and went while they were read, {LISTS_MAX} times: try again later"
     );
     Err(Error::new(ErrorKind::Unavailable, what))
 }
@@ -273,10 +277,10 @@ mod tests {
     fn pin_that_takes_over_from_another_is_read() {
         let (log, below) = (LogId(7), Arc::new(MemoryVault::default()));
         let vault = HookedVault::new(below.clone());
-        let put = |below: &MemoryVault, name: &str| {
+        let put = move |below: &MemoryVault, name: &str| {
             below.put(&object_name(log, name), &[pin(name).text(log)]).unwrap();
         };
-        ["a", "z"].map(|name| put(&below, name));
+        ["a", "z"].into_iter().for_each(|name| put(&below, name));
         let (store, mut chain) = (below.clone(), vec!["d", "c"]);
         let mut there = "z";
         vault.set(move |call, name| {
@@ -292,6 +296,18 @@ mod tests {
             Ok(())
         });
         assert_eq!(all(&vault, log).unwrap(), [pin("a"), pin("d")]);
+        // A list in pieces: the new one is behind the piece that was read, and the old one goes before its piece is read.
+        let store = below.clone();
+        let mut is_first = true;
+        vault.set(move |call, _| {
+            if call == "list" && std::mem::take(&mut is_first) {
+                store.delete(&object_name(log, "d")).unwrap();
+            } else if call == "size" && store.size(&object_name(log, "b"))?.is_none() {
+                put(&store, "b");
+            }
+            Ok(())
+        });
+        assert_eq!(all(&vault, log).unwrap(), [pin("a"), pin("b")]);
         // One goes each time.
         let store = below.clone();
         let mut made = 0;

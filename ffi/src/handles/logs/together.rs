@@ -93,8 +93,8 @@ impl Drop for Handles {
 }
 
 /// Appends `count` batches to named logs of one group, all of them or none, and blocks until they are durable. No crash
-/// and no copy of the group separates them; readers of two of the logs can see one a moment before the other. A log may occur more than once. `placed` (may be NULL) has room for `count` positions,
-/// in the same order.
+/// and no copy of the group separates them; readers of two of the logs can see one a moment before the other. A log may
+/// occur more than once. `placed` (may be NULL) has room for `count` positions, in the same order.
 /// Ownership: all borrowed; a batch can be appended again. Any thread, many at once. Blocks; not in a callback on a thread
 /// of the group.
 /// Errors: INVALID_ARGUMENT: the logs are not of `logs` or of different groups (see `beside` of chiplog_logs_create), a

@@ -488,14 +488,16 @@ pub(crate) fn run(args: &LogsCommand, ui: &Ui) -> Result<Exit> {
         }
         Action::Delete { of, yes } => {
             let (cluster, names) = parts(of)?;
-            // The logs that the user sees are deleted, not one that gets such a name meanwhile.
-            let logs = names.iter().map(|name| cluster.get(name)).collect::<Result<Vec<_>>>()?;
+            let mut seen = Vec::new();
             if !yes {
-                check_consent(&logs, ui)?;
+                seen = names.iter().map(|name| cluster.get(name)).collect::<Result<_>>()?;
+                check_consent(&seen, ui)?;
             }
-            let mut ids = logs.iter().map(|log| log.log_id.as_str());
+            // The logs that the user has seen are deleted, not one that gets such a name meanwhile.
+            let mut seen = seen.into_iter();
             each(&names, |name| {
-                cluster.delete(name, ids.next().unwrap_or_default(), ui)?;
+                let log = seen.next().map_or_else(|| cluster.get(name), Ok)?;
+                cluster.delete(name, &log.log_id, ui)?;
                 ui.result(&json!({ "name": name, "deleted": true }), |_| format!("deleted {name}"))
             })?;
         }

@@ -239,7 +239,6 @@ impl Groups {
             let Some(view) = views.remove(&group) else { continue };
             let left = view.and_then(|view| match view.members.contains(&own) {
                 true => Ok(None),
-                // The view can be old: the groups before this one took their time.
                 false => self.leave(logs, group, &replica, own),
             });
             match left {
@@ -281,6 +280,11 @@ impl Groups {
     /// Closes one, if the catalogue does not place it here and its leader does without it, and returns its renamed directory, which can be
     /// removed.
     fn leave(&self, logs: &Logs, group: u32, replica: &Log, own: NodeId) -> chiplog::Result<Option<PathBuf>> {
+        // The view that led here can be old: the groups before this one took their time.
+        let view = self.views_elsewhere([(group, Vec::new())].into()).remove(&group);
+        if view.transpose()?.is_none_or(|view| view.members.contains(&own)) {
+            return Ok(None);
+        }
         let _one = self.opening();
         logs.system().barrier(HOST_TIMEOUT)?;
         let place = logs.group_place(group)?;
@@ -290,10 +294,6 @@ impl Groups {
         let directory = |log: &Log| log.status().directory_id;
         if logs.groups().get(&group).map(directory) != Some(directory(replica)) {
             return Ok(None); // another replica of the group runs here by now
-        }
-        let view = self.views_elsewhere([(group, Vec::new())].into()).remove(&group);
-        if view.transpose()?.is_none_or(|view| view.members.contains(&own)) {
-            return Ok(None);
         }
         drop(logs.remove_group(group));
         replica.close()?;
