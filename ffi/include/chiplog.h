@@ -2650,8 +2650,8 @@ chiplog_status_t chiplog_logs_close(chiplog_logs_t *logs,
 
 /**
  * Appends `count` batches to named logs of one group, all of them or none, and blocks until they are durable. No crash
- * and no reader separates them. A log may occur more than once. `placed` (may be NULL) has room for `count` positions,
- * in the same order.
+ * and no copy of the group separates them; readers of two of the logs can see one a moment before the other. A log may
+ * occur more than once. `placed` (may be NULL) has room for `count` positions, in the same order.
  * Ownership: all borrowed; a batch can be appended again. Any thread, many at once. Blocks; not in a callback on a thread
  * of the group.
  * Errors: INVALID_ARGUMENT: the logs are not of `logs` or of different groups (see `beside` of chiplog_logs_create), a
@@ -2803,11 +2803,12 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_watch_next(chiplog_watch_t *watch,
 void chiplog_watch_close(chiplog_watch_t *watch);
 
 /**
- * Appends `count` batches, up to 256, to named logs of one group of the same servers, all of them or none, and blocks until they
- * are durable. No crash and no reader separates them. A log may occur more than once. `placed` (may be NULL) has room for `count`
- * positions, in the same order. The batches are appended at most once: while it is certain that they were not appended, the call
- * is repeated; an attempt without an outcome is not. Then wait some seconds, because a server can still have the request, and
- * read the ends of the logs: all batches are there, or none.
+ * Appends `count` batches, up to 256, to named logs of one group of the same servers, all of them or none, and blocks
+ * until they are durable. No crash and no copy of the group separates them; readers of two of the logs can see one a
+ * moment before the other. A log may occur more than once. `placed` (may be NULL) has room for `count` positions, in
+ * the same order. The batches are appended at most once: while it is certain that they were not appended, the call is
+ * repeated; an attempt without an outcome is not. Then wait some seconds, because a server can still have the request,
+ * and read the ends of the logs: all batches are there, or none.
  * Ownership: all borrowed; a batch can be appended again. Any thread, many at once. Blocks for up to timeout_ms or
  * attempt_timeout_ms of the first client, whichever is longer; not in a callback on a client's thread.
  * Errors: UNAVAILABLE, TIMEOUT: it is unknown whether the batches were appended. INVALID_ARGUMENT: the logs are of different
