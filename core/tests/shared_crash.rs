@@ -304,12 +304,18 @@ fn run(system: &SimDisk, group: &SimDisk, seed: u64, steps: usize) -> Trace {
                 trace.acknowledge(group, command);
             }
             80..92 => {
-                let LogModel { first, next, .. } = open[&log];
+                let LogModel { first, next, sealed } = open[&log];
                 let to = match rng.below(10) {
                     0 => next + 1 + rng.below(5) as u64,
                     1..4 => next,
                     _ => first + rng.below((next - first) as usize + 1) as u64,
                 };
+                // The end of a sealed log does not move.
+                if sealed && to > next {
+                    let refused = handles[&log].discard(Index(to)).unwrap_err();
+                    assert_eq!(refused.kind(), ErrorKind::Sealed, "{refused}");
+                    continue;
+                }
                 let command = trace.submit(group, |s| {
                     let log = s.logs.get_mut(&log).unwrap();
                     (log.first, log.next) = (log.first.max(to), log.next.max(to));

@@ -13,7 +13,7 @@ use chiplog_net::wire::status::{NOT_APPENDED, to_status};
 use served::PATIENCE;
 use served::client::{producing, quick};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpSocket};
@@ -627,6 +627,43 @@ async fn full_log_is_reported_soon() {
         }
         assert_eq!(producer.flush(PATIENCE).await.unwrap_err().kind(), kind);
     }
+}
+
+/// Records that waited behind others failed although those were acknowledged one after the other; and records behind them got into the log, so
+/// that this had a gap in what `chiplog append` had read.
+#[tokio::test]
+async fn producer_that_ends_at_a_failure_leaves_no_gap() {
+    let (mut rogue, well) = (Rogue::new(), Arc::new(AtomicBool::new(false)));
+    let is_well = well.clone();
+    rogue.on_append = Box::new(move |stream, n, batch| match (stream, n) {
+        _ if is_well.load(Ordering::Relaxed) => appended(batch, 100),
+        (..5, 0) => appended(batch, 1 + stream as u64),
+        _ => {
+            let (kind, message) = (ErrorKind::Busy.code(), "its rate".to_owned());
+            Some(Outcome::Refused(Refused { kind, message, retry_after_millis: 600, ..Default::default() }))
+        }
+    });
+    let producer = producer_of(rogue, |o| {
+        (o.delivery_timeout, o.ends_at_failure) = (Duration::from_secs(2), true);
+        (o.batch_bytes, o.linger) = (60, Duration::from_millis(20));
+    })
+    .await;
+    let mut given = Vec::new();
+    for n in 0..6 {
+        given.push(producer.append(format!("record {n}..").as_bytes()).await.unwrap());
+    }
+    let last = given.pop().unwrap();
+    for (n, delivery) in given.into_iter().enumerate() {
+        assert_eq!(delivery.await.unwrap(), Index(1 + n as u64)); // 3 s in all
+    }
+    let error = last.await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Busy && error.to_string().contains("its rate"), "{error}");
+    well.store(true, Ordering::Relaxed);
+    let after = match producer.append(b"record 6..").await {
+        Ok(delivery) => delivery.await,
+        Err(error) => Err(error),
+    };
+    assert_eq!(after.unwrap_err().kind(), ErrorKind::Closed);
 }
 
 /// When a record expired, the producer opened a new session and left the old one open. Late batches of the old session

@@ -355,6 +355,6 @@ mod tests {
         assert_eq!((set.numbers(), other.range()), (vec![LogNumber(4)], (Index(8), Index(7))));
         set.close(&Error::new(ErrorKind::Closed, "closed"));
         let other = set.positions(LogNumber(4)).unwrap();
-        assert_eq!(other.wait(Index(1), None).unwrap_err().kind(), ErrorKind::Closed);
+        assert_eq!(other.wait(Index(8), None).unwrap_err().kind(), ErrorKind::Closed);
     }
 }

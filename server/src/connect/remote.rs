@@ -148,7 +148,8 @@ impl GivenServers {
             // A token that may not see everything gets no positions, and nothing of the room.
             if leader.first > 0 {
                 return Stall::Other(format!(
-                    "{server} leads and answers, so it has no majority, or is slow: `chiplog status {server}` shows which"
+                    "{server} leads and answers, so it has no majority, or is slow, which `chiplog status {server}` shows; or the log has an \
+                     append_bytes_per_second, which `chiplog options` shows"
                 ));
             }
         }

@@ -48,6 +48,10 @@ options! {
         /// `TooManySessions` if a server rejected the record with it and the record is not in the log. Otherwise it is
         /// `Timeout`, and the record may be in the log. Records behind it that were sent by then fail with it.
         pub delivery_timeout: Duration,
+        /// Whether the producer ends once a batch has failed, default false: nothing behind that batch is sent, so the records in the log
+        /// are the first ones that were given, without a gap. `delivery_timeout` and `full_max` then count from the last
+        /// acknowledgement: records that wait behind others do not fail while those are acknowledged.
+        pub ends_at_failure: bool,
         /// Once the log has been full for this long, records that have waited for this long fail as `Full`, default
         /// 5 s: time for an operator or a program to discard.
         pub full_max: Duration,
@@ -68,6 +72,7 @@ impl Default for ProducerOptions {
             session: None,
             request_timeout: Duration::from_secs(10),
             delivery_timeout: Duration::from_secs(120),
+            ends_at_failure: false,
             full_max: Duration::from_secs(5),
         }
     }

@@ -57,8 +57,10 @@ pub(crate) struct SenderTask {
     careful: bool,
     /// When the last acknowledgement arrived, or when sending began with nothing else in flight.
     progress: Instant,
-    /// The kind of the last rejection for lack of room.
-    refused_as: Option<ErrorKind>,
+    /// When the last batch was acknowledged, or this began.
+    acknowledged: Instant,
+    /// The last rejection for lack of room.
+    refused_as: Option<Error>,
     /// Since when the log has been full.
     full_since: Option<Instant>,
     backoff: Backoff,
@@ -165,6 +167,7 @@ impl SenderTask {
             under_way: 0,
             careful: false,
             progress: Instant::now(),
+            acknowledged: Instant::now(),
             refused_as: None,
             full_since: None,
             backoff: Backoff::new(min, max),
@@ -307,7 +310,12 @@ impl SenderTask {
     /// The deadline of the oldest record.
     fn due(&self) -> Instant {
         let oldest = self.unacked.front().map(|s| s.waiting.since).or_else(|| self.accumulator.oldest());
-        after(oldest.unwrap_or_else(Instant::now), self.options.delivery_timeout)
+        after(self.waits_since(oldest.unwrap_or_else(Instant::now)), self.options.delivery_timeout)
+    }
+
+    /// Since when a record that was given then counts as waiting.
+    fn waits_since(&self, given: Instant) -> Instant {
+        if self.options.ends_at_failure { given.max(self.acknowledged) } else { given }
     }
 
     /// Sends what the window allows. Some: the time at which a lingering batch must be sent.
@@ -372,6 +380,7 @@ impl SenderTask {
         self.under_way -= 1;
         self.settle_front(&result);
         self.progress = Instant::now();
+        self.acknowledged = self.progress;
         self.backoff.reset();
         self.search.reset();
         (self.careful, self.proven) = (false, None);
@@ -424,6 +433,9 @@ impl SenderTask {
                 self.prove().await;
             }
             ErrorKind::TooLarge | ErrorKind::InvalidArgument if clear => {
+                if self.options.ends_at_failure {
+                    return self.fail(error);
+                }
                 // A new leader can have other limits: request them again.
                 self.doubt_server();
                 self.settle_front(&Err(error.clone()));
@@ -441,7 +453,7 @@ impl SenderTask {
             },
         }
         if matches!(error.kind(), ErrorKind::Full | ErrorKind::Busy | ErrorKind::TooManySessions) {
-            self.refused_as = Some(error.kind());
+            self.refused_as = Some(error.clone());
         }
         let full = error.kind() == ErrorKind::Full;
         self.full_since = full.then(|| self.full_since.unwrap_or_else(Instant::now));
@@ -498,25 +510,32 @@ impl SenderTask {
     }
 
     /// Fails the batches that have waited too long, and with them all batches in doubt, whose numbers would leave a
-    /// gap. Some: the session was given by the caller, and there is no other one to continue in.
+    /// gap. Some: the producer ends instead, because it is to, or because the session was given by the caller and there is no other one to
+    /// continue in.
     fn expire(&mut self, cause: &Error) -> Option<Error> {
         let now = Instant::now();
         let full_for_long = self.full_since.is_some_and(|since| after(since, self.options.full_max) <= now);
         let patience = self.options.delivery_timeout;
         let patience = if full_for_long { patience.min(self.options.full_max) } else { patience };
         let is_due = |since| after(since, patience) <= now;
+        // Of a time-out the last rejection says more.
+        let cause = self.refused_as.as_ref().filter(|_| cause.kind() == ErrorKind::Timeout).unwrap_or(cause);
         let what = format!("not acknowledged within {patience:?}: {cause}");
-        let kind = self.refused_as.unwrap_or(ErrorKind::Timeout);
+        let kind = self.refused_as.as_ref().map_or(ErrorKind::Timeout, Error::kind);
         let clear = Error::new(kind, format!("{what}; the append is not in the log"));
         let in_doubt = Error::new(ErrorKind::Timeout, format!("{what}; the append may be in the log"));
-        if self.options.session.is_some() {
+        let has_session = self.options.session.is_some();
+        if has_session || self.options.ends_at_failure {
             let oldest = self.unacked.front().map(|s| s.waiting.since).or_else(|| self.accumulator.oldest());
-            let is_clear = kind == ErrorKind::Full && self.unacked.iter().all(|sent| !sent.unanswered);
             let what = format!(
                 "{what}; the append is not in the log, unless another process of the session has sent it"
             );
-            let error = if is_clear { Error::new(kind, what) } else { in_doubt };
-            return oldest.is_some_and(is_due).then_some(error);
+            let error = match self.unacked.iter().any(|sent| sent.unanswered) {
+                false if !has_session && !self.unacked.iter().any(|sent| sent.in_doubt) => clear,
+                false if has_session && kind == ErrorKind::Full => Error::new(kind, what),
+                _ => in_doubt,
+            };
+            return oldest.map(|given| self.waits_since(given)).is_some_and(is_due).then_some(error);
         }
         let mut gap = false;
         while let Some(front) = self.unacked.front()
@@ -537,7 +556,13 @@ impl SenderTask {
     /// The producer cannot continue.
     fn fail(&mut self, error: Error) -> bool {
         tracing::warn!(%error, "a producer failed");
-        self.accumulator.end(error.clone());
+        // A caller takes `Busy` for want of room, and waits.
+        self.accumulator.end(match error.kind() {
+            ErrorKind::Busy => {
+                Error::with_source(ErrorKind::Closed, format!("the producer ended: {error}"), &error)
+            }
+            _ => error.clone(),
+        });
         self.give_up(&error);
         false
     }

@@ -66,7 +66,7 @@ Examples:
 /// Ends with the input. All records are durable then, and the first and last index are printed. If the
 /// command fails earlier, the message says how many records are durable, and their indexes.
 ///
-/// With one thread the records keep the order of the input. With several threads, the records of a batch stay
+/// With one thread the records keep the order of the input, and after a failure the log has a beginning of it, without a gap. With several threads, the records of a batch stay
 /// together and in order, but batches can come in any order.
 ///
 /// Servers: each thread has a connection and a session, so a record that is sent again after a failure is in

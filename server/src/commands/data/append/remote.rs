@@ -29,6 +29,7 @@ impl Servers {
         options.inflight_max = plan.in_flight.min(1024) as u16;
         (options.delivery_timeout, options.full_max) = (DELIVERY, FULL_MAX);
         options.block_max = STOP_CHECK;
+        options.ends_at_failure = true; // what is in the log is the beginning of the input
         Self { remote, options }
     }
 }

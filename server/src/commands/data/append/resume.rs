@@ -87,6 +87,7 @@ impl Resuming {
         options.inflight_max = plan.in_flight.min(1024) as u16;
         (options.delivery_timeout, options.full_max) = (DELIVERY, FULL_MAX);
         options.block_max = STOP_CHECK;
+        options.ends_at_failure = true;
         plan.batch_bytes = plan.batch_bytes.min(remote.client.batch_bytes_max());
         let again: VecDeque<Cut> = journal.open_cuts().into();
         let mut from = sum.records;
