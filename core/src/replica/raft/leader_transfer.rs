@@ -3,7 +3,7 @@
 //! ```text
 //! leader                                      voters
 //! ------                                      ------
-//! no file for an append: it is refused as Full
+//! no file for an append or a session: it is refused as Full
 //! Room(bytes) ------------------------------> room for that many bytes of records?
 //!                                 <---------- HasRoom(bytes): yes. No room, or an older version: no answer
 //! voters with room are a majority:
@@ -15,7 +15,7 @@
 //! that could not be committed.
 //!
 //! Invariants:
-//! - the leader asks only when it refused an append because it had no room, and at most once in an election timeout;
+//! - the leader asks only when it refused an append or a command because it had no room, and at most once in an election timeout;
 //! - only the answers to the last request count.
 
 use super::Replica;
@@ -52,7 +52,7 @@ impl Replica {
         self.room_requests.asked = None;
     }
 
-    /// This leader has refused records of `bytes` bytes: asks whether others have room for them.
+    /// This leader has refused a proposal of `bytes` bytes: asks whether others have room for that much.
     pub(super) fn has_refused(&mut self, bytes: usize, why: &Error, now: Moment) {
         let again = self.room_requests.asked_at.map(|at| at.plus(self.cluster.election_timeout));
         let lacks_room = matches!(why.kind(), ErrorKind::Full | ErrorKind::Io);

@@ -76,16 +76,12 @@ impl Replica {
         plan: &mut Plan,
     ) -> Result<Option<Proposed>> {
         self.lockstep(now, plan)?;
-        let refusal = self.refusal().or_else(|| {
-            let is_of_no_log = !gathered.is_mixed() && self.sequencer.logs().is_shared();
-            is_of_no_log.then(shared_group)
-        });
-        let room = match refusal {
-            Some(refusal) => Err(refusal),
-            None => plan.make_room(gathered.bytes, Purpose::Data, &mut self.sequencer),
+        let is_of_no_log = !gathered.is_mixed() && self.sequencer.logs().is_shared();
+        let room = match is_of_no_log && self.refusal().is_none() {
+            true => Err(shared_group()),
+            false => self.make_room(gathered.bytes, Purpose::Data, now, plan),
         };
         if let Err(refusal) = room {
-            self.has_refused(gathered.bytes, &refusal, now);
             gathered.into_pieces(None).1.answer(Outcome::Failed(refusal));
             return Ok(None);
         }
@@ -163,15 +159,8 @@ impl Replica {
             }
             Command::OpenAfter { log, .. } => opens(log),
             Command::PassOver { log } => {
-                let room = match self.refusal() {
-                    Some(refusal) => Err(refusal),
-                    None => plan.make_room(
-                        body_bytes_of(&command),
-                        self.purpose_of(&command),
-                        &mut self.sequencer,
-                    ),
-                };
-                match room.map(|_| self.sequencer.command(command, time)) {
+                let room = self.make_room(body_bytes_of(&command), self.purpose_of(&command), now, plan);
+                match room.map(|()| self.sequencer.command(command, time)) {
                     Ok(Decision::Write(block, _)) => {
                         self.order(block)?;
                         self.process(now, plan)?;
@@ -193,17 +182,14 @@ impl Replica {
             }
             _ => COMMAND_BODY_BYTES, // room for the close was made above
         };
-        let room = match self.refusal() {
-            Some(refusal) => Err(refusal),
-            None => plan.make_room(room, self.purpose_of(&command), &mut self.sequencer),
-        };
+        let room = self.make_room(room, self.purpose_of(&command), now, plan);
         // Records of named logs are discarded log by log. Only the node itself removes segments without any.
         let is_foreign = matches!(command, Command::Discard { .. })
             && completer.is_some()
             && self.sequencer.logs().is_shared();
         let decision = match room {
-            Ok(_) if is_foreign => Decision::Refused(shared_group()),
-            Ok(_) => self.sequencer.command(command, time),
+            Ok(()) if is_foreign => Decision::Refused(shared_group()),
+            Ok(()) => self.sequencer.command(command, time),
             Err(refusal) => Decision::Refused(refusal),
         };
         let outcome = match decision {
@@ -230,6 +216,23 @@ impl Replica {
             }
         }
         self.process(now, plan)
+    }
+
+    /// Makes room for a proposal of `bytes` bytes. If there is none, asks the others for room.
+    ///
+    /// # Errors
+    /// The reason why nothing is proposed now, or why there is no room.
+    fn make_room(&mut self, bytes: usize, purpose: Purpose, now: Moment, plan: &mut Plan) -> Result<()> {
+        let room = match self.refusal() {
+            Some(refusal) => Err(refusal),
+            None => plan.make_room(bytes, purpose, &mut self.sequencer).map(drop),
+        };
+        if let Err(why) = &room
+            && !(planted!(169) && bytes == COMMAND_BODY_BYTES)
+        {
+            self.has_refused(bytes, why, now);
+        }
+        room
     }
 
     /// The timestamp of an entry that is proposed now.

@@ -132,15 +132,19 @@ impl Plan {
         }
     }
 
-    /// Whether records of `body` bytes can be planned at once. If no file is ready, has one prepared, without waiting.
+    /// Whether records of `body` bytes can be planned at once. If a file is missing, has it prepared, without waiting.
     pub(crate) fn has_room(&self, body: usize) -> bool {
+        if self.awaits_file(body, Purpose::Data) {
+            return false;
+        }
         if self.fits(body) {
-            !self.awaits_here(self.at, body, Purpose::Data)
-                && (!self.needs_file_behind(self.at, body) || self.allocator.has_one_ready())
-        } else {
-            self.ahead.is_empty()
-                && !self.allocator.is_coming(Purpose::Data)
-                && self.allocator.has_ready(Purpose::Data)
+            return !self.needs_file_behind(self.at, body) || self.allocator.has_one_ready();
+        }
+        match self.ahead.len() {
+            0 => self.allocator.has_ready(Purpose::Data),
+            // It may have been taken for another purpose, such as a commit record that was not needed in the end.
+            1 => !planted!(88) && self.allocator.has_one_ready(),
+            _ => true,
         }
     }
 

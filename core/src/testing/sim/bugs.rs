@@ -229,6 +229,7 @@ bugs! {
     85 "the number of a dropped log is forgotten at a restart" at 7,
     86 "the options of named logs are forgotten at a roll" at 7,
     87 "retention of a named log discards records that are not old enough",
+    88 "a voter that has taken a file ahead has no room for a leader's records" by "leadership_leaves_a_full_disk",
     89 "the sorted copy of a segment mixes its logs",
     90 "files are removed before their records are stored" at 469,
     91 "an object begins with the first record that its replica keeps",
@@ -316,6 +317,7 @@ bugs! {
         by "state_behind_objects_leads",
     168 "the logs of a branch of a group lack the records in its oldest object"
         by "logs_of_a_branch_begin_where_its_objects_do",
+    169 "a leader without room for a session keeps leading" by "leadership_leaves_a_full_disk",
     170 "an object whose footer cannot be read counts as nobody's" by "object_that_may_be_of_another_history_stays",
     171 "a put whose answer was lost is forgotten" by "object_whose_put_had_no_answer_is_put_again",
     172 "cached objects do not give way for the file of another one" by "cached_files_give_way_in_order",

@@ -24,5 +24,5 @@ pub(super) const GONE: &str = "reader wanted an object that was deleted meanwhil
 pub(super) const LATE: &str = "reader wanted a record of an object that its replica does not know yet";
 /// A payload slice is not judged that a replica has put in the step in which it failed.
 pub(super) const FAILED: &str = "payload slice was put by a replica that has failed";
-/// A leader without room keeps leading.
-pub(super) const FULL_LEADER: &str = "appends wait for a leader whose disk is full";
+/// A leader without room takes a while to transfer leadership.
+pub(super) const FULL_LEADER: &str = "appends wait for a leader whose disk became full a moment ago";

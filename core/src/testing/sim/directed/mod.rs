@@ -13,6 +13,7 @@ mod filling;
 mod full_disks;
 mod gaps;
 mod holes;
+mod leader_transfer;
 mod object_class;
 mod object_faults;
 mod one_replica;
@@ -58,6 +59,7 @@ use gaps::{
     payload_fills_a_gap_if_slices_say_so, slices_of_another_history_hide_nothing,
 };
 use holes::holes_have_nothing_that_a_log_needs;
+use leader_transfer::leadership_leaves_a_full_disk;
 use object_class::{
     object_counts_as_stored_once_it_was_read, payload_begins_behind_the_first_entry_of_its_term,
     reference_that_cannot_be_read_is_damage, slices_go_while_no_payload_is_appended,
@@ -141,6 +143,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("message_from_another_directory_is_dropped", message_from_another_directory_is_dropped),
     ("only_committed_entries_are_sent_as_committed", only_committed_entries_are_sent_as_committed),
     ("full_cluster_accepts_a_discard", full_cluster_accepts_a_discard),
+    ("leadership_leaves_a_full_disk", leadership_leaves_a_full_disk),
     ("replica_without_room_is_silent_and_recovers", replica_without_room_is_silent_and_recovers),
     ("follower_on_a_slow_link_gets_nothing_twice", follower_on_a_slow_link_gets_nothing_twice),
     (

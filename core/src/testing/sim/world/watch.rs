@@ -30,6 +30,8 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(8);
 pub(in crate::testing::sim) struct Watch {
     /// When each host became well, and the life of its process.
     well: BTreeMap<NodeId, (u32, Moment)>,
+    /// The leader whose disk is full, and since when both hold.
+    full_leader: Option<(NodeId, Moment)>,
     /// The digest of walls and weather, and when it changed last.
     network: Option<(u64, Moment)>,
     /// The newest committed membership, and when it became known.
@@ -92,6 +94,10 @@ impl World {
             self.watch.network = Some((signature, now));
         }
         let full: BTreeSet<NodeId> = self.nemesis.full().collect();
+        let full_leader = self.leader().filter(|node| full.contains(node));
+        if self.watch.full_leader.map(|(node, _)| node) != full_leader {
+            self.watch.full_leader = full_leader.map(|node| (node, now));
+        }
         for host in self.hosts.values() {
             let ill = !is_free_of_faults(host) || full.contains(&host.node);
             let fresh = |(life, _): &(u32, Moment)| *life != host.life;
@@ -153,8 +159,7 @@ impl World {
         if !calm || !self.oracle.config.has_majority(&still) {
             return Ok(());
         }
-        let leader = self.leader();
-        if self.nemesis.full().any(|node| Some(node) == leader) {
+        if self.watch.full_leader.is_some_and(|(_, since)| now.since(since) < bound + CLIENT_PATIENCE) {
             self.oracle.excuse(excuse::FULL_LEADER);
             return Ok(());
         }
