@@ -7,12 +7,15 @@
 mod backup;
 mod beside;
 mod cost;
-mod files;
+mod damage;
 mod harness;
+mod info;
 mod installed;
 #[path = "../support/limited.rs"]
 mod limited;
 mod named;
 mod new_log;
+mod records;
 mod targets;
 mod tier;
+mod usage;
