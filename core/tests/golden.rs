@@ -3,17 +3,18 @@
 //!
 //! The files in `golden/` were made once; those of blocks, header and footer by a program that shares no code with
 //! this crate. **Never make them again**: if one of these tests fails, the format has changed.
+//! The code that made those of logs is in this file's history, `make_…`.
 #![cfg(feature = "testing")] // opens the decoders
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "support/golden_files.rs"]
 mod golden_files;
 
-use chiplog::backup::{Backup, Branch, BranchOptions, RestoreOptions, RestoreTo};
+use chiplog::backup::{Backup, Branch, RestoreOptions};
 use chiplog::vault::{MemoryVault, Vault};
 use chiplog::{
-    Batch, BatchBuilder, Clock, Codec, ErrorKind, Index, Log, LogId, LogNumber, LogOption, LogOptions, Logs,
-    LogsOptions, Options, ReadOnlyLog, Reader, Sequence, SessionId, Start, Timestamp, fuzzing,
+    Batch, BatchBuilder, Clock, Codec, ErrorKind, Index, Log, LogId, LogNumber, LogOption, LogOptions,
+    Options, ReadOnlyLog, Reader, Sequence, SessionId, Start, Timestamp, fuzzing,
 };
 use golden_files::{copy_of, golden, path};
 use std::fs;
@@ -214,31 +215,6 @@ fn golden_record(log: u8, n: u8) -> Vec<u8> {
     [log, n].repeat(500)
 }
 
-/// Makes the golden group. It was run once; its files must never be made again.
-#[test]
-#[ignore = "the golden files exist"]
-fn make_the_group_of_version_2() {
-    let at = path("logs-2");
-    assert!(!at.exists(), "never make golden files again");
-    let dir = tempfile::tempdir().unwrap();
-    let logs = Logs::open(dir.path(), LogsOptions::default().groups(1).options(options())).unwrap();
-    let (a, b) = (logs.create("a").unwrap(), logs.create("b").unwrap());
-    logs.create("c").unwrap().append(b"dropped").unwrap();
-    for n in 1..=40u8 {
-        a.append(&golden_record(1, n)[..]).unwrap();
-        b.append(&golden_record(2, n)[..]).unwrap();
-    }
-    a.discard(Index(21)).unwrap();
-    logs.seal("b").unwrap();
-    logs.delete("c").unwrap();
-    logs.close().unwrap();
-    fs::create_dir(&at).unwrap();
-    for entry in fs::read_dir(dir.path().join("group-1")).unwrap() {
-        let entry = entry.unwrap();
-        fs::copy(entry.path(), at.join(entry.file_name())).unwrap();
-    }
-}
-
 /// The options that are set in the golden log of version 2.
 fn golden_options() -> LogOptions {
     let mut options = LogOptions::default();
@@ -269,33 +245,10 @@ fn log_of_version_2_is_opened_and_appended_to() {
     assert_eq!(asked, [2, 2]);
 }
 
-/// Makes the golden log of version 2. It was run once; its files must never be made again.
-#[test]
-#[ignore = "the golden files exist"]
-fn make_the_log_of_version_2() {
-    let at = path("log-2");
-    assert!(!at.exists(), "never make golden files again");
-    let log = Log::open(&at, options()).unwrap();
-    for n in 1..=10u8 {
-        log.append(&[n; 9_000]).unwrap();
-        if n == 3 {
-            let changes: Vec<_> = golden_options().iter().map(|(o, value)| (o, Some(value))).collect();
-            log.set_log_options(&changes, std::time::Duration::from_secs(1)).unwrap();
-        }
-    }
-    log.discard(Index(6)).unwrap();
-    log.close().unwrap();
-}
-
 /// 300 records, of which objects of 64 KiB have most; an option set and a session opened on the way.
 fn with_objects(vault: &Arc<MemoryVault>) -> Options {
     let options = Options::with_segment_bytes(256 << 10).session_window(16).sessions_max(16);
     options.vault(vault.clone() as Arc<dyn Vault>).object_bytes(64 << 10)
-}
-
-fn objects_of(vault: &MemoryVault) -> Vec<(String, bytes::Bytes)> {
-    let found = vault.list("").unwrap();
-    found.into_iter().map(|o| (o.name.clone(), vault.get(&o.name, 0..o.bytes).unwrap())).collect()
 }
 
 /// The objects of the golden log, by name.
@@ -357,41 +310,6 @@ fn tiered_record(n: u64) -> Vec<u8> {
     format!("record {n}, ").into_bytes().repeat((n % 170) as usize)
 }
 
-/// Makes the golden log with objects. It was run once; its files must never be made again.
-#[test]
-#[ignore = "the golden files exist"]
-fn make_the_log_with_objects() {
-    let (at, objects) = (path("log-3"), path("log-3-objects"));
-    assert!(!at.exists(), "never make golden files again");
-    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
-    let log = Log::open(dir.path(), with_objects(&vault)).unwrap();
-    let mut session = log.open_session().unwrap();
-    for n in 1..=300 {
-        let first = Index(n);
-        let appended =
-            if n % 3 == 0 { session.append(&tiered_record(n)) } else { log.append(&tiered_record(n)) };
-        assert_eq!(appended.unwrap(), first);
-        if n == 100 {
-            let change = [(LogOption::RetentionBytes, Some(1 << 30))];
-            log.set_log_options(&change, Duration::from_secs(1)).unwrap();
-        }
-    }
-    while (objects_of(&vault).len() as u64) < GOLDEN_OBJECTS + 1 {
-        std::thread::sleep(Duration::from_millis(5)); // and the root
-    }
-    log.close().unwrap();
-    fs::create_dir(&at).unwrap();
-    fs::create_dir(&objects).unwrap();
-    for entry in fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap()) {
-        if entry.file_type().unwrap().is_file() {
-            fs::copy(entry.path(), at.join(entry.file_name())).unwrap();
-        }
-    }
-    for (name, bytes) in objects_of(&vault).into_iter().filter(|(name, _)| name.contains("/o/")) {
-        fs::write(objects.join(name.rsplit('/').next().unwrap()), bytes).unwrap();
-    }
-}
-
 /// The last record that the golden branch has of the golden log with objects, of those in its own objects, and of all.
 const BRANCH: [u64; 3] = [150, 200, 205];
 
@@ -444,48 +362,6 @@ fn golden_branch_is_read() {
     let backup = Backup::fetch(&*vault, id, dir.path().join("backup"), &mut |_, _| {}).unwrap();
     backup.restore(dir.path().join("again"), &RestoreOptions::default(), &mut |_, _| {}).unwrap();
     check(&Log::open(dir.path().join("again"), with_objects(&Arc::default())).unwrap(), BRANCH[1]);
-}
-
-/// Makes the golden branch. It was run once; its files must never be made again.
-#[test]
-#[ignore = "the golden files exist"]
-fn make_the_branch() {
-    let (at, objects) = (path("log-4"), path("log-4-objects"));
-    assert!(!at.exists(), "never make golden files again");
-    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
-    let parent = golden_objects();
-    let log = &parent[0].0[..32];
-    let root = format!("chiplog objects\nformat 1\nlog {log}\n");
-    vault.put(&format!("{log}/root"), &[root.into()]).unwrap();
-    parent.iter().for_each(|(name, bytes)| vault.put(name, std::slice::from_ref(bytes)).unwrap());
-    let id = LogId(u128::from_str_radix(log, 16).unwrap());
-    let options = BranchOptions::default().to(RestoreTo::Index(Index(BRANCH[0])));
-    let made = Branch::make(&*vault, id, dir.path().join("branch"), &options).unwrap();
-    let log = Log::open(dir.path().join("branch"), with_objects(&vault)).unwrap();
-    let append = |from: u64, to: u64| {
-        (from..=to).for_each(|n| assert_eq!(log.append(&branch_record(n)).unwrap(), Index(n)));
-    };
-    append(BRANCH[0] + 1, BRANCH[1]);
-    log.cut_objects(Index(BRANCH[1])).unwrap();
-    while log.metrics().stored_index < BRANCH[1] {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    append(BRANCH[1] + 1, BRANCH[2]);
-    log.close().unwrap();
-    fs::create_dir(&at).unwrap();
-    fs::create_dir(&objects).unwrap();
-    for entry in fs::read_dir(dir.path().join("branch")).unwrap().map(|entry| entry.unwrap()) {
-        if entry.file_type().unwrap().is_file() {
-            fs::copy(entry.path(), at.join(entry.file_name())).unwrap();
-        }
-    }
-    let own = format!("{:032x}/", made.log_id.get());
-    for (name, bytes) in objects_of(&vault) {
-        if let Some(name) = name.strip_prefix(&own).filter(|name| *name == "branch" || name.starts_with("o/"))
-        {
-            fs::write(objects.join(name.rsplit('/').next().unwrap()), bytes).unwrap();
-        }
-    }
 }
 
 /// Record `n` of the golden log: 600 of them, the first 42 discarded. Of every ten, the first five are one batch (of

@@ -3,7 +3,7 @@
 //! them, and make the same objects and copies.
 //!
 //! Beside each directory is what the object store had of the log. **Never make them again**: if one of these tests fails, the format has
-//! changed.
+//! changed. The code that made them is in this file's history, `make_…`.
 #![cfg(feature = "testing")] // opens the decoders
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -11,14 +11,12 @@
 mod golden_files;
 
 use chiplog::backup::{Backup, RestoreOptions};
-use chiplog::disk::Disk as _;
-use chiplog::disk::sim::SimDisk;
-use chiplog::vault::{HookedVault, MemoryVault, Vault};
+use chiplog::vault::{MemoryVault, Vault};
 use chiplog::{
-    BatchBuilder, Clock, Codec, Error, ErrorKind, Index, Log, LogId, LogNumber, LogOption, Logs, LogsOptions,
-    Options, ReadOnlyLog, Start, Timestamp, fuzzing,
+    Clock, ErrorKind, Index, Log, LogId, LogNumber, LogOption, Options, ReadOnlyLog, Start, Timestamp,
+    fuzzing,
 };
-use golden_files::{blocks, copy_files, copy_of, golden, path};
+use golden_files::{blocks, copy_of, golden, path};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -95,23 +93,6 @@ fn stored_now(vault: &MemoryVault, log: LogId) -> Stored {
         }
     });
     found.collect()
-}
-
-/// Makes golden files of a directory, and of what an object store has of its log.
-fn keep(from: &Path, vault: &MemoryVault, log: LogId, name: &str) {
-    let (at, store) = (path(name), path(&format!("{name}-store")));
-    fs::create_dir(&at).unwrap();
-    copy_files(from, &at);
-    keep_stored(&stored_now(vault, log), &store);
-}
-
-fn keep_stored(stored: &Stored, at: &Path) {
-    for (name, bytes) in stored {
-        let file = at.join(name);
-        fs::create_dir_all(file.parent().unwrap()).unwrap();
-        assert!(!file.exists(), "never make golden files again");
-        fs::write(file, bytes).unwrap();
-    }
 }
 
 /// The blocks in all segment files of a golden directory, and the oldest versions that read these files.
@@ -238,56 +219,6 @@ mod older_rows {
         let last = read_all(&Log::open(again, alone(SEGMENT)).unwrap());
         assert!(last > EACH * FIRST_OBJECTS, "{last}");
     }
-
-    /// Makes the golden log. It was run once; its files must never be made again.
-    #[test]
-    #[ignore = "the golden files exist"]
-    fn make_the_log_of_version_5() {
-        assert!(!path("log-5").exists(), "never make golden files again");
-        let (disk, below) = (SimDisk::default(), Arc::new(MemoryVault::default()));
-        let vault = Arc::new(HookedVault::new(below.clone()));
-        let options = options(vault.clone()).local_bytes(2 * u64::from(SEGMENT));
-        let log = Log::open_on(Arc::new(disk.clone()), options).unwrap();
-        for n in 0..FIRST_OBJECTS {
-            append(&log, n * EACH + 1, (n + 1) * EACH);
-            log.cut_objects(log.last_index()).unwrap();
-            eventually("an object is stored", || log.metrics().stored_index >= log.last_index().get());
-            if n == 0 {
-                let change = [(LogOption::ObjectRows, Some(2))];
-                log.set_log_options(&change, Duration::from_secs(1)).unwrap();
-            }
-        }
-        // No object can be stored until the disk is full. Then files go without a roll.
-        vault.set(|call, name| match matches!(call, "put" | "create") && name.contains("/o/") {
-            true => Err(Error::new(ErrorKind::Unavailable, "refused")),
-            false => Ok(()),
-        });
-        append(&log, EACH * FIRST_OBJECTS + 1, EACH * (FIRST_OBJECTS + 4));
-        disk.limit_space(Some(disk.space_used()));
-        while log.append(&record(log.last_index().get() + 1)).is_ok() {}
-        vault.set(|_, _| Ok(()));
-        let oldest = |log: &Log| log.status().segments;
-        let before = oldest(&log);
-        let begun = Instant::now();
-        while oldest(&log) >= before || log.metrics().stored_index < log.last_index().get() {
-            assert!(begun.elapsed() < Duration::from_secs(200), "{:?}", log.metrics());
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        let id = log.log_id();
-        log.close().unwrap();
-        drop(log);
-        let dir = tempfile::tempdir().unwrap();
-        for name in disk.list().unwrap() {
-            let file = disk.open(&name, false).unwrap();
-            let mut bytes = vec![0; file.len().unwrap() as usize];
-            file.read_at(0, &mut bytes).unwrap();
-            println!("{name} {}", bytes.len());
-            if name.ends_with(".seg") || name == "chiplog.id" {
-                fs::write(dir.path().join(name), bytes).unwrap();
-            }
-        }
-        keep(dir.path(), &below, id, "log-5");
-    }
 }
 
 mod groups {
@@ -387,36 +318,6 @@ mod groups {
         let again = made_of_the_store(&vault, id, dir.path());
         let lasts = read_all(&Log::open(again, alone(SEGMENT)).unwrap());
         assert!(lasts.iter().all(|last| (LAST / 2..=LAST).contains(last)), "{lasts:?}");
-    }
-
-    /// Makes the golden group. It was run once; its files must never be made again.
-    #[test]
-    #[ignore = "the golden files exist"]
-    fn make_the_group_with_objects() {
-        assert!(!path("logs-3").exists(), "never make golden files again");
-        let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
-        let options = LogsOptions::default().groups(1).options(with_objects(SEGMENT, vault.clone()));
-        let logs = Logs::open(dir.path(), options).unwrap();
-        let handles = ["a", "b", "c"].map(|name| logs.create(name).unwrap());
-        for n in 1..=LAST {
-            let submit = |(number, log): (u32, &Log)| log.submit(&record(number, n)).unwrap();
-            let tickets: Vec<_> = (1..).zip(&handles).map(submit).collect();
-            tickets.into_iter().for_each(|ticket| assert_eq!(ticket.wait().unwrap(), Index(n)));
-            if n == 40 {
-                handles[0].discard(Index(21)).unwrap();
-            }
-        }
-        logs.seal("b").unwrap();
-        let (group, at) = (logs.groups()[&1].clone(), dir.path().join("group-1"));
-        let id = group.log_id();
-        eventually("segments are sorted, and objects stored", || {
-            (1..=COPIES).all(|number| at.join(copy(number)).exists())
-                && stored_now(&vault, id).keys().filter(|name| name.starts_with("o/")).count() as u64
-                    >= OBJECTS
-        });
-        drop((group, handles));
-        logs.close().unwrap();
-        keep(&at, &vault, id, "logs-3");
     }
 }
 
@@ -528,39 +429,5 @@ mod payload {
             let again = made_of_the_store(&vault, id, dir.path());
             read_all(&Log::open(again, alone(SEGMENT)).unwrap());
         }
-    }
-
-    /// Makes the golden log. It was run once; its files must never be made again.
-    #[test]
-    #[ignore = "the golden files exist"]
-    fn make_the_log_with_payload() {
-        assert!(!path("log-4-payload").exists(), "never make golden files again");
-        let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
-        let log = open(dir.path(), &vault);
-        let mut session = log.open_session().unwrap();
-        for from in [1, 21, 41] {
-            let tickets: Vec<_> = (from..from + 10).map(|n| log.submit(&record(n)).unwrap()).collect();
-            tickets.into_iter().for_each(|ticket| assert!(ticket.wait().is_ok()));
-            for n in from + 10..from + 15 {
-                assert_eq!(session.append(&record(n)).unwrap(), Index(n));
-            }
-            let mut packed = BatchBuilder::new();
-            packed.codec(Codec::Lz4);
-            (from + 15..from + 20).for_each(|n| _ = packed.push(&record(n)).unwrap());
-            assert_eq!(log.append(&packed.build().unwrap()).unwrap().first, Index(from + 15));
-        }
-        (61..=LAST).for_each(|n| assert_eq!(log.append(&record(n)).unwrap(), Index(n)));
-        eventually("everything is in a slice", || {
-            let metrics = log.metrics();
-            metrics.sliced_index == LAST && metrics.unsliced_bytes == 0
-        });
-        let id = log.log_id();
-        drop(session);
-        log.close().unwrap();
-        drop(log);
-        keep(dir.path(), &vault, id, "log-4-payload");
-        let log = open(dir.path(), &vault);
-        let object = Stored::from([(OBJECT.to_owned(), cut(&log, &vault))]);
-        keep_stored(&object, &path("log-4-payload-store"));
     }
 }
