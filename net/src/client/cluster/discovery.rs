@@ -12,6 +12,7 @@
 
 use super::connections::{Connection, Connections, separate};
 use super::logs::meant_log;
+use super::missing_log::MissingLog;
 use super::wait_notice::WaitNotice;
 use crate::client::credentials::token::{Bearer, LogMark, Shown};
 use crate::client::retry::backoff::Backoff;
@@ -449,9 +450,8 @@ impl Servers {
             }
         }
         let (all, mut asked) = (self.all(), JoinSet::new());
-        let servers = all.len();
-        self.ask_each(all, &mut asked);
-        let (mut failures, mut answered) = (Vec::new(), false);
+        self.ask_each(all.clone(), &mut asked);
+        let (mut failures, mut missing, mut answered) = (Vec::new(), MissingLog::default(), false);
         let mut best: Option<Found> = None;
         let mut answers = Vec::new();
         if thorough {
@@ -471,6 +471,7 @@ impl Servers {
                     _ => break,
                 },
             };
+            let said = answer.info.as_ref().ok().map(|info| (answer.address.clone(), info.clone()));
             match self.judge(answer) {
                 Ok(Some(found)) => {
                     let sure = found.sure;
@@ -483,7 +484,12 @@ impl Servers {
                 Err(error) if thorough && error.kind() == ErrorKind::InvalidArgument => {
                     return Err(error.into());
                 }
-                Err(error) => failures.push(error),
+                Err(error) => {
+                    if let (ErrorKind::NotFound, Some((address, info))) = (error.kind(), said) {
+                        missing.note(&address, &info);
+                    }
+                    failures.push(error);
+                }
             }
         }
         match best {
@@ -504,7 +510,7 @@ impl Servers {
                 known.doubted = None;
                 Ok(())
             }
-            None => Err(match failure_of(failures, servers) {
+            None => Err(match failure_of(failures, missing.is_believed(&all)) {
                 Some(error) if !answered => Unfound { error, hopeless },
                 failed => {
                     let more = failed.map_or_else(String::new, |error| format!("; {error}"));
@@ -685,13 +691,12 @@ impl Servers {
     }
 }
 
-/// The failure that a round of questions to this number of servers reports, of those that were answered. One server that has just started can
-/// still have the log that had the name before, or none: that there is no such log is believed if most servers say so.
-fn failure_of(failures: Vec<Error>, servers: usize) -> Option<Error> {
+/// The failure that a round of questions reports, of those that were answered. `is_missing`: there is no such log; see [`MissingLog`].
+fn failure_of(failures: Vec<Error>, is_missing: bool) -> Option<Error> {
     let (missing, mut others): (Vec<_>, Vec<_>) =
         failures.into_iter().partition(|error| error.kind() == ErrorKind::NotFound);
     match missing.last() {
-        Some(error) if 2 * missing.len() > servers => Some(error.clone()),
+        Some(error) if is_missing => Some(error.clone()),
         Some(error) if others.is_empty() => {
             Some(Error::new(ErrorKind::Unavailable, format!("{error}; and the others know no leader")))
         }
@@ -704,20 +709,18 @@ fn failure_of(failures: Vec<Error>, servers: usize) -> Option<Error> {
 mod tests {
     use super::*;
 
-    /// All servers started again, and the first one that listened had the log that had the name before: the client gave up.
     #[test]
-    fn most_servers_say_that_there_is_no_log() {
-        let of = |kinds: &[ErrorKind], servers| {
+    fn a_missing_log_is_reported_only_if_it_is_believed() {
+        let of = |kinds: &[ErrorKind], is_missing| {
             let failures = kinds.iter().map(|kind| Error::new(*kind, "x")).collect();
-            failure_of(failures, servers).map(|error| error.kind())
+            failure_of(failures, is_missing).map(|error| error.kind())
         };
         let (missing, refused) = (ErrorKind::NotFound, ErrorKind::Unavailable);
-        assert_eq!(of(&[], 3), None);
-        assert_eq!(of(&[missing], 1), Some(missing));
-        assert_eq!(of(&[missing, missing, refused], 3), Some(missing));
-        assert_eq!(of(&[refused, refused, missing], 3), Some(refused));
-        assert_eq!(of(&[missing], 3), Some(refused));
-        assert_eq!(of(&[ErrorKind::Unsupported, missing], 3), Some(ErrorKind::Unsupported));
+        assert_eq!(of(&[], false), None);
+        assert_eq!(of(&[missing, refused], true), Some(missing));
+        assert_eq!(of(&[refused, refused, missing], false), Some(refused));
+        assert_eq!(of(&[missing], false), Some(refused));
+        assert_eq!(of(&[ErrorKind::Unsupported, missing], false), Some(ErrorKind::Unsupported));
     }
 
     /// The last server that answered decided. If it lagged behind, the client was tied to a deleted log for its whole life.

@@ -5,5 +5,6 @@ pub(crate) mod discovery;
 pub(crate) mod leader_watchdog;
 pub(crate) mod local_info;
 pub(crate) mod logs;
+mod missing_log;
 pub(crate) mod wait_notice;
 pub(crate) mod watch;
