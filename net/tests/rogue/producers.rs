@@ -186,6 +186,38 @@ async fn producer_that_ends_at_a_failure_leaves_no_gap() {
     assert_eq!(after.unwrap_err().kind(), ErrorKind::Closed);
 }
 
+/// After a large batch, a server with a low rate names a time for the next one that is later than the time limit of a record. The producer ended
+/// at that limit, although nothing was wrong.
+#[tokio::test]
+async fn producer_that_ends_at_a_failure_waits_until_the_time_that_the_server_names() {
+    let mut rogue = Rogue::new();
+    let calls = rogue.calls.clone();
+    rogue.on_append = Box::new(move |stream, n, batch| match (stream, n) {
+        (1, 0) => appended(batch, 1),
+        _ => {
+            let (kind, message) = (ErrorKind::Busy.code(), "its rate".to_owned());
+            Some(Outcome::Refused(Refused { kind, message, retry_after_millis: 2500, ..Default::default() }))
+        }
+    });
+    let producer = producer_of(rogue, |o| {
+        (o.delivery_timeout, o.ends_at_failure) = (Duration::from_secs(1), true);
+    })
+    .await;
+    assert_eq!(producer.append(b"one").await.unwrap().await.unwrap(), Index(1));
+    let error = producer.append(b"refused again then").await.unwrap().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    // Such a producer ends. Its session would have stayed for a day.
+    producer.close(PATIENCE).await;
+    assert!(calls.lock().unwrap().contains(&"close 7".to_owned()));
+}
+
+#[tokio::test]
+async fn ends_at_failure_needs_exactly_once() {
+    let client = Client::connect(Rogue::new().serve().await, quick()).await.unwrap();
+    let options = producing(|o| (o.ends_at_failure, o.exactly_once) = (true, false));
+    assert_eq!(client.producer(options).await.unwrap_err().kind(), ErrorKind::InvalidArgument);
+}
+
 /// The next leader can have lower limits: one batch that was too large for it ended the producer.
 #[tokio::test]
 async fn batch_rejected_for_its_content_fails_alone() {

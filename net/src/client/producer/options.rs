@@ -50,7 +50,8 @@ options! {
         pub delivery_timeout: Duration,
         /// Whether the producer ends once a batch has failed, default false: nothing behind that batch is sent, so the records in the log
         /// are the first ones that were given, without a gap. `delivery_timeout` and `full_max` then count from the last
-        /// acknowledgement: records that wait behind others do not fail while those are acknowledged.
+        /// acknowledgement: records that wait behind others do not fail while those are acknowledged. A server that says when there is room for
+        /// the next batch, because of a rate, is asked then, if that is within ten `delivery_timeout`. Needs `exactly_once`.
         pub ends_at_failure: bool,
         /// Once the log has been full for this long, records that have waited for this long fail as `Full`, default
         /// 5 s: time for an operator or a program to discard.
@@ -96,6 +97,11 @@ impl ProducerOptions {
         if self.session.is_some_and(|(_, next)| next.get() == 0 || !self.exactly_once) {
             return refuse(
                 "option session: its next sequence number must be at least 1, and exactly_once must be set",
+            );
+        }
+        if self.ends_at_failure && !self.exactly_once {
+            return refuse(
+                "option ends_at_failure needs exactly_once: without it, batches behind one that failed can be in the log",
             );
         }
         if self.linger >= self.delivery_timeout {

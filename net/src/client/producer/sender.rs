@@ -38,6 +38,8 @@ use tonic::Status;
 
 /// The time limit of closing the session, which is optional: a session also expires.
 const CLOSE_SESSION: Duration = Duration::from_secs(2);
+/// Times that a server names for the next attempt count up to this many time-outs of a record.
+const NAMED_TIMES_MAX: u32 = 10;
 /// How long a stream that shares its connection stays open without an append.
 const IDLE: Duration = Duration::from_secs(1);
 /// How long the end of a stream may take.
@@ -61,6 +63,8 @@ pub(crate) struct SenderTask {
     acknowledged: Instant,
     /// The last rejection for lack of room.
     refused_as: Option<Error>,
+    /// When a server that rejected the oldest batch wants it again, as it said first.
+    try_again_at: Option<Instant>,
     /// Since when the log has been full.
     full_since: Option<Instant>,
     backoff: Backoff,
@@ -169,6 +173,7 @@ impl SenderTask {
             progress: Instant::now(),
             acknowledged: Instant::now(),
             refused_as: None,
+            try_again_at: None,
             full_since: None,
             backoff: Backoff::new(min, max),
             search: Backoff::searching(min, max),
@@ -195,18 +200,27 @@ impl SenderTask {
                 self.connection = None; // it has no stream, and nothing to send
             }
             if self.unacked.is_empty() && !self.accumulator.wait_for_work().await {
-                if let Some(session) = self.stamp.session.or(self.retired) {
-                    let _ = timeout(CLOSE_SESSION, self.client.close_session(session)).await;
-                }
+                self.close_session().await;
                 return;
             }
             if let Err(broken) = self.stream().await {
                 tracing::debug!(error = %broken.error, server = self.server, "append stream ended");
                 self.stream_ended(&broken);
                 if !self.recover(broken).await {
+                    // Everything has its result. The caller's session stays: it may go on in another process.
+                    if self.options.session.is_none() {
+                        self.close_session().await;
+                    }
                     return;
                 }
             }
+        }
+    }
+
+    /// Closes the session, if a server answers soon.
+    async fn close_session(&mut self) {
+        if let Some(session) = self.stamp.session.take().or(self.retired.take()) {
+            let _ = timeout(CLOSE_SESSION, self.client.close_session(session)).await;
         }
     }
 
@@ -310,12 +324,18 @@ impl SenderTask {
     /// The deadline of the oldest record.
     fn due(&self) -> Instant {
         let oldest = self.unacked.front().map(|s| s.waiting.since).or_else(|| self.accumulator.oldest());
-        after(self.waits_since(oldest.unwrap_or_else(Instant::now)), self.options.delivery_timeout)
+        self.due_of(oldest.unwrap_or_else(Instant::now), self.options.delivery_timeout)
     }
 
-    /// Since when a record that was given then counts as waiting.
-    fn waits_since(&self, given: Instant) -> Instant {
-        if self.options.ends_at_failure { given.max(self.acknowledged) } else { given }
+    /// The deadline of the oldest record, which was given then.
+    fn due_of(&self, given: Instant, patience: Duration) -> Instant {
+        if !self.options.ends_at_failure {
+            return after(given, patience);
+        }
+        let due = after(given.max(self.acknowledged), patience);
+        // One more attempt at the time that the server named first.
+        let attempt = self.options.request_timeout.min(patience);
+        self.try_again_at.map_or(due, |at| due.max(after(at, attempt)))
     }
 
     /// Sends what the window allows. Some: the time at which a lingering batch must be sent.
@@ -384,7 +404,7 @@ impl SenderTask {
         self.backoff.reset();
         self.search.reset();
         (self.careful, self.proven) = (false, None);
-        (self.refused_as, self.full_since) = (None, None);
+        (self.refused_as, self.full_since, self.try_again_at) = (None, None, None);
         Ok(())
     }
 
@@ -454,6 +474,11 @@ impl SenderTask {
         }
         if matches!(error.kind(), ErrorKind::Full | ErrorKind::Busy | ErrorKind::TooManySessions) {
             self.refused_as = Some(error.clone());
+        }
+        if let Some(wait) = error.retry_after().filter(|_| self.try_again_at.is_none())
+            && wait <= self.options.delivery_timeout * NAMED_TIMES_MAX
+        {
+            self.try_again_at = Some(after(Instant::now(), wait));
         }
         let full = error.kind() == ErrorKind::Full;
         self.full_since = full.then(|| self.full_since.unwrap_or_else(Instant::now));
@@ -532,10 +557,12 @@ impl SenderTask {
             );
             let error = match self.unacked.iter().any(|sent| sent.unanswered) {
                 false if !has_session && !self.unacked.iter().any(|sent| sent.in_doubt) => clear,
-                false if has_session && kind == ErrorKind::Full => Error::new(kind, what),
+                false if has_session && matches!(kind, ErrorKind::Full | ErrorKind::Busy) => {
+                    Error::new(kind, what)
+                }
                 _ => in_doubt,
             };
-            return oldest.map(|given| self.waits_since(given)).is_some_and(is_due).then_some(error);
+            return oldest.is_some_and(|given| self.due_of(given, patience) <= now).then_some(error);
         }
         let mut gap = false;
         while let Some(front) = self.unacked.front()

@@ -46,7 +46,7 @@ impl Sink for Servers {
                 break;
             }
             if let Err(error) = self.remote.wait(send(&producer, &batch, shared, bar)) {
-                shared.fail(failure(error));
+                shared.fail(failure(source(&error).clone()));
                 break;
             }
         }
@@ -67,6 +67,12 @@ pub(super) fn begin(remote: &Remote, options: &ProducerOptions, shared: &Shared)
             None
         }
     }
+}
+
+/// The error that ended the producer.
+pub(super) fn source(error: &chiplog::Error) -> &chiplog::Error {
+    let source = std::error::Error::source(error).and_then(|e| e.downcast_ref::<chiplog::Error>());
+    source.filter(|_| error.kind() == ErrorKind::Closed).unwrap_or(error)
 }
 
 /// Waits until everything that was sent is answered, or the command is to end.
@@ -96,12 +102,14 @@ async fn send(
                         to.tally.add(appended, bytes, last);
                         bar.inc(bytes + 1); // one newline
                     }
+                    // It is in the log; its index is no longer known.
+                    Err(error) if error.kind() == ErrorKind::SequenceForgotten => bar.inc(bytes + 1),
                     Err(error) => {
                         // No answer arrived: the append may have been carried out.
                         if error.kind() == ErrorKind::Timeout {
                             to.doubt();
                         }
-                        to.fail(failure(error));
+                        to.fail(failure(source(&error).clone()));
                     }
                 }
             };

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::remote::{LAST_WORDS, begin, flush};
+use super::remote::{LAST_WORDS, begin, flush, source};
 
 /// The servers that the records go to, and the journal of earlier records.
 pub(super) struct Resuming {
@@ -34,8 +34,8 @@ pub(super) struct Resuming {
 struct Doubt {
     /// Batches of earlier runs without an answer.
     earlier: AtomicUsize,
-    /// The servers refused what this run has sent, because the log is full.
-    is_full: AtomicBool,
+    /// The servers refused what this run has sent, because the log is full or a quota is used up.
+    is_refused: AtomicBool,
 }
 
 impl Doubt {
@@ -47,7 +47,7 @@ impl Doubt {
 
     /// Whether a batch that was not confirmed may be in the log.
     fn is_left(&self) -> bool {
-        !self.is_full.load(Relaxed) || self.earlier.load(Relaxed) > 0
+        !self.is_refused.load(Relaxed) || self.earlier.load(Relaxed) > 0
     }
 }
 
@@ -133,7 +133,7 @@ impl Resuming {
                     // In the log since an earlier run; its index is no longer known.
                     Err(error) if error.kind() == ErrorKind::SequenceForgotten => true,
                     Err(error) => {
-                        doubt.is_full.fetch_or(cause(&error) == ErrorKind::Full, Relaxed);
+                        doubt.is_refused.fetch_or(is_refusal(&error), Relaxed);
                         if doubt.is_left() {
                             to.doubt();
                         }
@@ -161,7 +161,7 @@ impl Resuming {
                 }
                 Err(error) => {
                     shared.untake();
-                    self.doubt.is_full.fetch_or(cause(&error) == ErrorKind::Full, Relaxed);
+                    self.doubt.is_refused.fetch_or(is_refusal(&error), Relaxed);
                     return Err(doubtful(error));
                 }
                 Ok(()) => return Ok(true),
@@ -220,14 +220,12 @@ pub(super) fn other_input(records: u64) -> Failure {
     Failure::usage(what)
 }
 
-/// The error that ended the producer.
-fn source(error: &chiplog::Error) -> &chiplog::Error {
-    let source = std::error::Error::source(error).and_then(|e| e.downcast_ref::<chiplog::Error>());
-    source.unwrap_or(error)
-}
-
 fn cause(error: &chiplog::Error) -> ErrorKind {
     source(error).kind()
+}
+
+fn is_refusal(error: &chiplog::Error) -> bool {
+    matches!(cause(error), ErrorKind::Full | ErrorKind::Busy)
 }
 
 /// The error of a batch that was not confirmed, with advice.
@@ -243,7 +241,7 @@ fn doubtful(error: chiplog::Error) -> Failure {
         ErrorKind::SessionExpired => {
             "; what was sent and not confirmed may or may not be in the log: look at the end of the log, then append the rest of the input with a new session file"
         }
-        ErrorKind::Timeout | ErrorKind::Closed | ErrorKind::Unavailable => {
+        ErrorKind::Busy | ErrorKind::Timeout | ErrorKind::Closed | ErrorKind::Unavailable => {
             "; run the same command again: it continues where this one stopped"
         }
         _ => "",
