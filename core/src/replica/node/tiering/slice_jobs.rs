@@ -74,7 +74,8 @@ pub(super) struct Storing {
 /// The result of a job.
 #[derive(Debug)]
 pub(super) enum SliceDone {
-    Found(Result<FoundSlices>),
+    /// The result for a leader of this term.
+    Found(Term, Result<FoundSlices>),
     Stored(StoredSlices),
     /// A call of the program's vault panicked.
     Panicked,
@@ -107,7 +108,7 @@ impl SliceJob {
     pub(super) fn run(self) -> SliceDone {
         match self {
             Self::Find { vault, log, archive, stored, term } => {
-                SliceDone::Found(find(&*vault, log, &archive, stored, term))
+                SliceDone::Found(term, find(&*vault, log, &archive, stored, term))
             }
             Self::Store(storing) => {
                 let mut stored = StoredSlices::default();

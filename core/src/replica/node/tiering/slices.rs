@@ -372,7 +372,9 @@ impl Node {
 
     fn end_slice_job(&mut self, done: SliceDone, now: Moment) {
         let failed = match done {
-            SliceDone::Found(Ok(FoundSlices { chain, ahead })) => {
+            // Slices that a later leader stored meanwhile would count as those of another history.
+            SliceDone::Found(term, Ok(_)) if term != self.replica.term() => None,
+            SliceDone::Found(_, Ok(FoundSlices { chain, ahead })) => {
                 let slices = &mut self.tiering.slices;
                 (slices.is_found, slices.chain, slices.ahead) = (true, chain, ahead);
                 if let Some(last) = ahead {
@@ -386,7 +388,7 @@ impl Node {
                 slices.has_succeeded(&self.tiering.path);
                 None
             }
-            SliceDone::Found(Err(error)) => Some(error),
+            SliceDone::Found(_, Err(error)) => Some(error),
             SliceDone::Stored(stored) => self.end_storing(stored),
             SliceDone::Panicked => Some(Error::new(ErrorKind::Io, "a call of the object store panicked")),
         };
