@@ -52,6 +52,8 @@ use std::time::Duration;
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most logs that are opened in a group at once.
 const OPENINGS_MAX: usize = 256;
+/// How long a log is waited for that its group's leader has no room for.
+const FULL_WAIT: Duration = Duration::from_secs(2);
 /// How often [`Logs::find`] looks whether a log has been opened in its group.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 /// How long opening waits until this replica can read the catalogue, and how often it looks.
@@ -353,13 +355,18 @@ impl Logs {
         if !self.catalogue()?.get(name).is_some_and(is_meant) {
             self.inner.system.barrier(timeout)?;
         }
+        let give_up = pause::now() + FULL_WAIT.min(timeout);
         loop {
             let entry = meant(name, self.entry(name)?, id)?; // again each time: it can be deleted meanwhile
             let group = self.group(entry.group)?;
             if group.logs().get(entry.number).is_none() && group.replica_leads() {
                 match self.open_up_to(&group, entry.group, entry.number) {
-                    // The next leader opens it.
+                    // The next leader opens it. One without room transfers leadership.
                     Err(error) if is_for_later(&error) => {}
+                    Err(error)
+                        if error.kind() == ErrorKind::Full
+                            && group.status().replica.voters().len() > 1
+                            && pause::now() < give_up => {}
                     opened => opened?,
                 }
             }

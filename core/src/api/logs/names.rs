@@ -55,7 +55,7 @@ impl Logs {
         let entry = self.add_entry(name, beside)?;
         match self.open_entry(&entry) {
             // It is created. The leader of its group opens it, or the next one.
-            Err(error) if is_for_later(&error) => {
+            Err(error) if is_for_later(&error) || error.kind() == ErrorKind::Full => {
                 self.find(name, Some(entry.id), CONFIRM_TIMEOUT).map_err(|error| half_created(name, &error))
             }
             opened => opened.map_err(|error| half_created(name, &error)),
