@@ -30,6 +30,7 @@ use crate::types::LogId;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 /// The use of a new segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -489,10 +490,12 @@ impl HelperWork for Allocator {
         let Some(job) = state.next_job() else { return };
         state.busy = true;
         drop(state);
+        let (now, begun) = (self.now(), Instant::now());
         let outcome = self.carry_out(job);
         state = self.lock();
         state.busy = false;
-        state.note(outcome, self.now());
+        // The log's time may have stood still meanwhile. A failure that counted as old at once would never be reported.
+        state.note(outcome, self.now().max(now.plus(begun.elapsed())));
         drop(state);
         self.done.notify_all();
         self.run_file_hook();

@@ -189,6 +189,7 @@ impl Replica {
         let follows = message.index == self.raw.raft.raft_log.last_index();
         if follows && !self.admission.is_ahead && plan.is_roomy(self.admission.bytes + bytes + terms) {
             self.admission.bytes += bytes;
+            self.is_short_of_room(None);
             return Ok(Admitted::Yes);
         }
         self.process(now, plan)?;
@@ -497,6 +498,21 @@ mod tests {
         assert!(node.replica.is_held().is_none());
         assert!(last(&node) > before);
         assert!(!node.writer.plan.has_space(word + block_bytes(body_of(&entry(1)))), "room for one more");
+    }
+
+    /// The shortage stayed until the end of the segment, and this voter told a full leader that it had no room.
+    #[test]
+    fn entries_with_room_end_a_shortage() {
+        let disk = crate::disk::sim::SimDisk::default();
+        let bootstrap = crate::cluster::options::Bootstrap::Join(crate::LogId(7));
+        let mut node = crate::replica::raft::tests::node_with(&disk, bootstrap);
+        node.replica.admission.set_short(true);
+        let index = node.replica.raw.raft.raft_log.last_index();
+        let mut message = Message { from: 1, to: 2, term: 1, index, log_term: 1, ..Message::default() };
+        message.set_msg_type(MessageType::MsgAppend);
+        message.set_entries(vec![Entry { index: index + 1, term: 1, ..Entry::default() }].into());
+        node.replica.step((message, Vec::new()), Moment::START, &mut node.writer.plan).unwrap();
+        assert!(!node.replica.is_short());
     }
 
     #[test]

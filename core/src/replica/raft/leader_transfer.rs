@@ -16,15 +16,17 @@
 //!
 //! Invariants:
 //! - the leader asks only when it refused an append or a command because it had no room, and at most once in an election timeout;
-//! - only the answers to the last request count.
+//! - only the answers to the last request count, and only until as much was ordered as it was about. Smaller records that still have room, or
+//!   retries, which need none, end no request.
 
 use super::Replica;
 use crate::cluster::membership::Member;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::Malformed;
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;
 use crate::replica::writer::plan::Plan;
+use crate::store::block_bytes;
 use crate::sync::clock::Moment;
 use crate::types::NodeId;
 use std::collections::BTreeSet;
@@ -47,9 +49,9 @@ struct RoomRequest {
 }
 
 impl Replica {
-    /// This leader has accepted records: it has room.
-    pub(super) fn has_taken(&mut self) {
-        self.room_requests.asked = None;
+    /// This leader has ordered a block of records of `stride` bytes: it has room for that much.
+    pub(super) fn has_taken(&mut self, stride: usize) {
+        self.room_requests.asked.take_if(|asked| block_bytes(asked.bytes as usize) <= stride);
     }
 
     /// This leader has refused a proposal of `bytes` bytes: asks whether others have room for that much.
@@ -79,16 +81,25 @@ impl Replica {
         Ok(())
     }
 
-    /// Answers if there is room for the records that the leader has no room for. Never waits for a file.
-    pub(super) fn answer_room(&mut self, plan: &mut Plan) {
-        let Some((from, bytes)) = self.room_requests.question.take() else { return };
+    /// Answers if there is room for the records that the leader has no room for, behind all entries that raft was given. Never waits for a file.
+    ///
+    /// # Errors
+    /// A fatal error of this replica.
+    pub(super) fn answer_room(&mut self, now: Moment, plan: &mut Plan) -> Result<()> {
+        let Some((from, bytes)) = self.room_requests.question.take() else { return Ok(()) };
+        self.process(now, plan)?;
         let may = self.membership.get(self.node()).is_some_and(may_lead)
             && self.exclusion().is_none()
             && self.may_vote();
         let size = usize::try_from(bytes).unwrap_or(usize::MAX);
-        if may && !self.is_short() && plan.has_room(size) {
+        if may
+            && !self.is_short()
+            && self.is_held().is_none()
+            && plan.has_room(size, self.sequencer.opening_bytes_max())
+        {
             self.post(from, raft_message::head(HeadKind::HasRoom, &bytes.to_le_bytes()));
         }
+        Ok(())
     }
 
     /// Receives a voter's answer that it has room.

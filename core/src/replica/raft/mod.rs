@@ -373,7 +373,7 @@ impl Replica {
             self.clock.look(now, self.options.clock.now());
         }
         self.step_held(now, plan)?;
-        self.answer_room(plan);
+        self.answer_room(now, plan)?;
         let alone = self.is_alone() && self.is_leader();
         if self.needs_no_clock() || alone || now >= self.ticks.next.plus(self.ticks.interval * 8) {
             // Without peers there is nothing to tick for. After a sleep of this process, the inbox is newer than the

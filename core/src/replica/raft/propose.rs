@@ -85,13 +85,13 @@ impl Replica {
             gathered.into_pieces(None).1.answer(Outcome::Failed(refusal));
             return Ok(None);
         }
-        self.has_taken();
         let time = self.look_at_clock(now);
         let batches = gathered.batches.len() as u32;
         let SequencedBlock { block, completer, outcome } = self.sequencer.data(gathered, time);
         let is_whole = block.as_ref().is_some_and(|block| block.header.batch_count == batches);
         let entry = block.is_some().then(|| self.sequencer.end());
         if let Some(block) = block {
+            self.has_taken(block.header.stride());
             self.order(block)?;
         }
         self.wait(completer, outcome, batches as usize, false);

@@ -132,9 +132,10 @@ impl Plan {
         }
     }
 
-    /// Whether records of `body` bytes can be planned at once. If a file is missing, has it prepared, without waiting.
-    pub(crate) fn has_room(&self, body: usize) -> bool {
-        if self.awaits_file(body, Purpose::Data) {
+    /// Whether records of `body` bytes can be planned at once, here or behind an opening with a body of `opening` bytes. If a file is missing,
+    /// has it prepared, without waiting.
+    pub(crate) fn has_room(&self, body: usize, opening: usize) -> bool {
+        if self.check_size(block_bytes(opening), body).is_err() || self.awaits_file(body, Purpose::Data) {
             return false;
         }
         if self.fits(body) {

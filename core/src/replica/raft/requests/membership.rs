@@ -70,7 +70,7 @@ impl Replica {
             return;
         }
         let Some(n) = self.next_change(now) else { return };
-        match self.propose_change(n, plan) {
+        match self.propose_change(n, now, plan) {
             Ok(None) => {} // its file is being prepared
             Ok(at) => self.requests.changes[n].at = at,
             Err(error) => self.requests.changes.remove(n).completer.answer(Outcome::Failed(error)),
@@ -156,11 +156,15 @@ impl Replica {
     }
 
     /// Proposes the pending change `n`. None: a file for it is being prepared.
-    fn propose_change(&mut self, n: usize, plan: &mut Plan) -> Result<Option<EntryIndex>> {
+    fn propose_change(&mut self, n: usize, now: Moment, plan: &mut Plan) -> Result<Option<EntryIndex>> {
         let changes = &self.requests.changes[n].changes;
         let result = self.membership.after(changes)?;
         let entry = entry_of_change(changes, &result)?;
-        if !self.has_room_for_change(&entry, plan)? {
+        let room = self.has_room_for_change(&entry, plan);
+        if let Err(why) = &room {
+            self.has_refused(body_of(&entry), why, now);
+        }
+        if !room? {
             return Ok(None);
         }
         self.propose_entry(entry)?;

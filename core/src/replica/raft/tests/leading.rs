@@ -3,6 +3,7 @@
 use super::*;
 use crate::error::Error;
 use crate::replica::queue::proposals::{Command, LogCommand};
+use crate::store::block_bytes;
 use crate::sync::completion::{Durability, Ticket};
 use crate::types::LogNumber;
 
@@ -220,12 +221,14 @@ fn voter_with_room_answers_the_leader() {
     become_voter(&mut node, 2);
     assert_eq!(ask(&mut node, 100), [LEADER]);
     assert_eq!(ask(&mut node, u32::MAX.into()), []);
+    assert_eq!(ask(&mut node, 40_000), [LEADER]);
+    assert_eq!(ask(&mut node, 65_000), [], "no segment here is this large");
     assert_eq!(ask(&mut node, u64::MAX), [], "no block is this large");
     node.replica.admission.set_short(true);
     assert_eq!(ask(&mut node, 100), [], "it has no room for the leader's entries");
     node.replica.admission.set_short(false);
     node.replica.misplaced = Some(full());
-    node.replica.answer_room(&mut node.writer.plan);
+    node.replica.answer_room(Moment::START, &mut node.writer.plan).unwrap();
     assert_eq!(heads(&mut node, HeadKind::HasRoom), [], "it takes no part");
 }
 
@@ -246,6 +249,25 @@ fn leadership_is_transferred_only_if_a_majority_has_room() {
     assert_eq!(node.replica.raw.raft.lead_transferee, None);
     give_from(&mut node, NodeId(3), room(1000));
     assert!(node.replica.raw.raft.lead_transferee.is_some());
+}
+
+/// Records that still had room, beside larger ones that had none, ended each request before it was answered.
+#[test]
+fn smaller_records_do_not_end_a_request_for_room() {
+    for (stride, is_transferred) in [(block_bytes(900), true), (block_bytes(1000), false)] {
+        let mut node = leader_of(3);
+        for from in [1, 3] {
+            let mut answer = message(MessageType::MsgAppendResponse, 2);
+            answer.index = 5;
+            give_raft(&mut node, from, answer);
+        }
+        node.replica.has_refused(1000, &full(), Moment::START);
+        node.replica.has_taken(stride);
+        for from in [LEADER, NodeId(3)] {
+            give_from(&mut node, from, raft_message::head(HeadKind::HasRoom, &1000u64.to_le_bytes()));
+        }
+        assert_eq!(node.replica.raw.raft.lead_transferee.is_some(), is_transferred, "{stride}");
+    }
 }
 
 /// The outcome of a transfer to node 1 when this node leads. None: not answered yet.
