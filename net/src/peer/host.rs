@@ -121,6 +121,7 @@ pub(super) async fn ask_view(
     (view.leads, view.term) = (answer.leads, answer.term);
     view.logs_max = usize::try_from(answer.logs_max).unwrap_or(usize::MAX);
     view.slow_disk = answer.slow_disk;
+    view.lacks_room = answer.lacks_room;
     view.logs = answer.logs.into_iter().map(from_wire).collect::<chiplog::Result<_>>()?;
     view.gone = answer.gone.into_iter().map(LogNumber).collect();
     view.leader = Some(NodeId(answer.leader_node)).filter(|node| !node.is_none());
@@ -240,6 +241,7 @@ pub(super) async fn answer_view(
         gone: view.gone.into_iter().map(LogNumber::get).collect(),
         logs_max: view.logs_max as u64,
         slow_disk: view.slow_disk,
+        lacks_room: view.lacks_room,
     })
 }
 

@@ -36,6 +36,8 @@ pub struct GroupView {
     pub logs_max: usize,
     /// The replica of the server that answers gave up leadership lately because its disk was slow.
     pub slow_disk: bool,
+    /// The replica of the server that answers found no room for another file.
+    pub lacks_room: bool,
 }
 
 impl GroupView {
@@ -50,6 +52,7 @@ impl GroupView {
             members: status.members.iter().map(|m| m.node).collect(),
             logs_max: replica.named_logs_max(),
             slow_disk: replica.has_slow_disk(),
+            lacks_room: replica.lacks_room(),
             ..Self::default()
         }
     }

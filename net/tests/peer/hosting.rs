@@ -140,7 +140,7 @@ impl Hosting for Describes {
         let mut view = GroupView::default();
         (view.leads, view.leader, view.term) = (group == 1, Some(NodeId(2)), log.get() as u64);
         (view.voters, view.members) = (vec![NodeId(2)], vec![NodeId(2), NodeId(9)]);
-        view.slow_disk = group == 1;
+        (view.slow_disk, view.lacks_room) = (group == 1, group == 1);
         let mut info = LogInfo::default();
         (info.log_id, info.number, info.sealed) = (LogId(5), logs[0], true);
         (info.first_index, info.last_index) = (Index(3), Index(u64::MAX));
@@ -170,7 +170,7 @@ fn server_asks_another_one_about_a_group() {
     assert_eq!(ask(2, 1, &[]).unwrap_err().kind(), ErrorKind::Unsupported, "it keeps no groups");
     replicas[1].transport.on_host(Box::new(Describes));
     let view = ask(2, 1, &[LogNumber(4), LogNumber(6)]).unwrap();
-    assert!(view.slow_disk);
+    assert!(view.slow_disk && view.lacks_room);
     assert_eq!((view.leads, view.leader, view.term), (true, Some(NodeId(2)), 7));
     assert_eq!((view.voters, view.members), (vec![NodeId(2)], vec![NodeId(2), NodeId(9)]));
     let log = &view.logs[0];
@@ -178,7 +178,7 @@ fn server_asks_another_one_about_a_group() {
     assert_eq!((log.first_index, log.last_index), (Index(3), Index(u64::MAX)));
     assert_eq!(view.gone, [LogNumber(6)]);
     let other = ask(2, 2, &[LogNumber(4)]).unwrap();
-    assert!(!other.leads && !other.slow_disk);
+    assert!(!other.leads && !other.slow_disk && !other.lacks_room);
     assert_eq!(ask(1, 1, &[]).unwrap_err().kind(), ErrorKind::Membership, "node 2 is at this address");
     let of = GroupOn { node: NodeId(2), address: &address, group: 1, log: LogId(7) };
     let found =

@@ -167,6 +167,8 @@ struct Inner {
     unanswered: Mutex<BTreeMap<NodeId, Instant>>,
     /// Since when nothing is heard of a member of a group that this server leads.
     silent: Mutex<BTreeMap<(u32, NodeId), Instant>>,
+    /// When the server of a silent member was asked last whether it has the member's directory.
+    asked_lost: Mutex<BTreeMap<(u32, NodeId), Instant>>,
     /// The last report about each piece of work on a group.
     reported: Mutex<BTreeMap<(u32, Task), Report>>,
     /// Whether this server leads the system log, and the object store does not have the list of the cluster's logs.
@@ -250,6 +252,7 @@ impl Groups {
             steady: Mutex::default(),
             unanswered: Mutex::default(),
             silent: Mutex::default(),
+            asked_lost: Mutex::default(),
             reported: Mutex::default(),
             has_unstored_list: Arc::default(),
             unopened: Mutex::default(),
@@ -691,14 +694,21 @@ impl Groups {
             return Ok(());
         }
         logs.system().barrier(HOST_TIMEOUT)?; // a majority confirms that this is the newest catalogue
+        let mut failed = Ok(());
         for group in 1..=wanted {
-            if logs.group_id(group)?.is_none() {
-                let log = self.start(group, Bootstrap::Init)?;
-                logs.register_group(group, &log)?;
-                self.serve(group, &log)?;
+            if logs.group_id(group)?.is_some() {
+                continue;
+            }
+            match self.start(group, Bootstrap::Init) {
+                Ok(log) => {
+                    logs.register_group(group, &log)?;
+                    self.serve(group, &log)?;
+                }
+                // The others can be on other disks.
+                Err(error) => failed = failed.and(Err(error)),
             }
         }
-        Ok(())
+        failed
     }
 
     /// Reports what keeps a group from following, once until it changes. A failure of a kind that passes by itself is a

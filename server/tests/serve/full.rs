@@ -1,6 +1,8 @@
 //! Three servers under load, each on a small disk of its own, which other data fills up.
 
-use crate::harness::{Server, fed, founded, leader, run, status, wait};
+use crate::harness::{
+    Server, clients, fed, founded, founded_with, leader, leader_of, made, run, status, vote_in_groups, wait,
+};
 use crate::notary::{Load, Notary};
 use crate::tmpfs::Tmpfs;
 use chiplog::ErrorKind;
@@ -47,9 +49,14 @@ impl Drop for Ballast {
     }
 }
 
+/// Disks for three servers. None if nothing can be mounted.
+fn disks(dir: &Path) -> Option<Vec<Tmpfs>> {
+    (1..=3).map(|n| Tmpfs::mount(&dir.join(format!("node{n}")), DISK)).collect()
+}
+
 /// Three servers on disks of their own, and the disks. None if nothing can be mounted.
 fn three_disks(dir: &Path) -> Option<(Vec<Tmpfs>, Vec<Server>)> {
-    let disks = (1..=3).map(|n| Tmpfs::mount(&dir.join(format!("node{n}")), DISK)).collect::<Option<_>>()?;
+    let disks = disks(dir)?;
     Some((disks, founded((1..=3).map(|node| Server::new(node, dir)).collect())))
 }
 
@@ -177,6 +184,35 @@ fn group_with_a_full_disk_is_full() {
     fed(&["append", &orders], "one more\n").ok();
     drop(server);
     drop(disk);
+}
+
+/// The leadership of a group went back to the server whose turn it was every ten seconds or so, although its disk was full.
+#[test]
+fn group_is_not_led_by_a_server_with_a_full_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disks) = disks(dir.path()) else { return };
+    let servers = (1..=3).map(|node| Server::new(node, dir.path())).collect();
+    let servers = founded_with(servers, &["-v", "--set", "groups=1"]);
+    vote_in_groups(&servers, 1);
+    let all: Vec<&Server> = servers.iter().collect();
+    made(&["logs", "create", &clients(&all), "orders"]);
+    wait("it is node 2's turn", || (leader_of(&all, "orders") == 2).then_some(()));
+    let ballast = Ballast::fill(&servers[1].data);
+    let orders = format!("{}/orders", clients(&all));
+    let records = ("x".repeat(1000) + "\n").repeat(3000);
+    wait("another server leads", || {
+        let ran = fed(&["append", &orders], &records);
+        assert!(matches!(ran.code, 0 | 5), "{}", ran.err);
+        (leader_of(&all, "orders") != 2).then_some(())
+    });
+    wait("the leader passes over the server with the full disk", || {
+        let passes = "a server with a slow or full disk does not lead a group";
+        all.iter().any(|server| server.said().contains(passes)).then_some(())
+    });
+    fed(&["append", &orders], "goes on\n").ok();
+    drop(ballast);
+    drop(servers);
+    drop(disks);
 }
 
 /// Every error spoke of "the log", also if its group had no room, and nothing said which group that was.

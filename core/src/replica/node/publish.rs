@@ -40,6 +40,8 @@ pub(crate) struct Published {
     pub(crate) cut_upto: AtomicU64,
     /// Whether this replica has transferred leadership lately because its disk was slow.
     pub(crate) has_slow_disk: AtomicBool,
+    /// Whether the last attempt to make a file found no room.
+    pub(crate) lacks_room: AtomicBool,
     /// Whether this is a copy of one log of a shared group, which numbers its entries by itself.
     pub(crate) of_one_log: AtomicBool,
     /// The reason why nothing can be read now: the log is being repaired.
@@ -293,6 +295,7 @@ impl Node {
         self.queue.set_leads(self.replica.is_leader());
         let published = &self.published;
         published.has_slow_disk.store(self.slow_disk.has_transferred_lately(now), Ordering::Relaxed);
+        published.lacks_room.store(self.writer.store.allocator.is_out_of_room(), Ordering::Relaxed);
         let sequencer = &self.replica.sequencer;
         published.sessions.store(sequencer.sessions().len() as u32, Ordering::Relaxed);
         published.last_timestamp.store(sequencer.last_timestamp().0, Ordering::Relaxed);

@@ -186,11 +186,13 @@ impl Groups {
         if self.silence(group, replica, member.node) < LOST_AFTER {
             return false;
         }
-        self.inner
-            .silent
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert((group, member.node), Instant::now());
+        {
+            let mut asked = self.inner.asked_lost.lock().unwrap_or_else(PoisonError::into_inner);
+            if asked.get(&(group, member.node)).is_some_and(|at| at.elapsed() < LOST_AFTER) {
+                return false;
+            }
+            asked.insert((group, member.node), Instant::now());
+        }
         let there = self.ask_to_host(server, group, replica.log_id(), LOST_TIMEOUT);
         there.is_ok_and(|directory| directory != member.directory)
     }
@@ -228,7 +230,7 @@ impl Groups {
     }
 
     /// Transfers the leadership of a group to the voter whose turn it is, once that has been able to lead for a while. One that gave it up
-    /// because its disk was slow does not get it back for some time.
+    /// because its disk was slow does not get it back for some time; one whose disk is full does not get it either.
     pub(super) fn even_leaders(&self, group: u32, replica: &Log) {
         let status = replica.status().replica;
         // While a group moves, one that is to run it leads: the others are asked last.
@@ -251,8 +253,8 @@ impl Groups {
             return;
         }
         self.inner.steady.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
-        if self.has_slow_disk(group, replica, next) {
-            tracing::debug!(group = %label(group), node = %next, "a server with a slow disk does not lead a group, although it is its turn");
+        if self.has_bad_disk(group, replica, next) {
+            tracing::debug!(group = %label(group), node = %next, "a server with a slow or full disk does not lead a group, although it is its turn");
             return;
         }
         match replica.transfer_leader(next, HOST_TIMEOUT) {
