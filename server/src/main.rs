@@ -11,10 +11,11 @@ mod connect;
 mod serve;
 
 use clap::FromArgMatches;
-use clap::error::{ContextKind, ErrorKind};
+use clap::error::ErrorKind;
 use commands::cli::{self, Cli};
 use common::exit::Exit;
 use common::failure::Failure;
+use common::hints;
 use common::logging;
 use common::output::Ui;
 use std::io::Write;
@@ -26,15 +27,10 @@ fn main() -> ExitCode {
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
-            if is_backup_check(&error) && !json {
-                let _ =
-                    writeln!(std::io::stderr(), "chiplog: `chiplog restore BACKUP --check` checks a backup");
-            }
-            if is_member_list(&error) && !json {
-                let _ = writeln!(
-                    std::io::stderr(),
-                    "chiplog: `chiplog status HOST:PORT` lists the members; `chiplog member --help` has the changes"
-                );
+            let arguments: Vec<String> =
+                std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
+            if let Some(hint) = hints::hint(&error, &arguments).filter(|_| !json) {
+                let _ = writeln!(std::io::stderr(), "chiplog: {hint}");
             }
             return explain(&error, json);
         }
@@ -48,24 +44,6 @@ fn main() -> ExitCode {
         failure.exit()
     });
     exit.into()
-}
-
-/// Whether `chiplog backup` was called with `--check`, an option of `restore`.
-fn is_backup_check(error: &clap::Error) -> bool {
-    let is_check = error.get(ContextKind::InvalidArg).is_some_and(|arg| arg.to_string() == "--check");
-    error.kind() == ErrorKind::UnknownArgument
-        && is_check
-        && std::env::args_os().any(|argument| argument == "backup")
-}
-
-/// Whether `chiplog member list` was called, or the like.
-fn is_member_list(error: &clap::Error) -> bool {
-    let lists = ["list", "ls", "show", "status"];
-    let is_list =
-        error.get(ContextKind::InvalidSubcommand).is_some_and(|name| lists.contains(&&*name.to_string()));
-    error.kind() == ErrorKind::InvalidSubcommand
-        && is_list
-        && std::env::args_os().any(|argument| argument == "member")
 }
 
 /// Prints help, the version, or what is wrong with the command line.

@@ -207,7 +207,7 @@ async fn producer_that_ends_at_a_failure_waits_until_the_time_that_the_server_na
     let error = producer.append(b"refused again then").await.unwrap().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy);
     // Such a producer ends. Its session would have stayed for a day.
-    producer.close(PATIENCE).await;
+    assert_eq!(producer.close(PATIENCE).await.left.len(), 1);
     assert!(calls.lock().unwrap().contains(&"close 7".to_owned()));
 }
 

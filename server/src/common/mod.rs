@@ -3,6 +3,7 @@
 pub(crate) mod exit;
 pub(crate) mod failure;
 pub(crate) mod format;
+pub(crate) mod hints;
 pub(crate) mod locks;
 pub(crate) mod logging;
 pub(crate) mod number;

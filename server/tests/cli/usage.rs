@@ -205,3 +205,36 @@ fn completions_and_manual_pages_are_printed() {
     assert!(pages["written"].as_array().unwrap().len() >= 10);
     assert!(dir.path().join("chiplog-verify.1").exists() && dir.path().join("chiplog.1").exists());
 }
+
+/// Each hint names a command that there is.
+#[test]
+fn words_of_other_programs_have_hints() {
+    let lines = [
+        "tail a",
+        "cat a",
+        "ls",
+        "topics",
+        "consume a",
+        "produce a",
+        "trim a",
+        "logs rm a:1 b",
+        "logs ls",
+        "member list",
+    ];
+    for line in lines {
+        let ran = run(&line.split(' ').collect::<Vec<_>>());
+        let hint = ran.err.lines().next().and_then(|hint| hint.strip_prefix("chiplog: `chiplog "));
+        let hint = hint.unwrap_or_else(|| panic!("{line}: {}", ran.err));
+        assert_eq!(ran.code, 2, "{line}");
+        let is_word = |word: &&str| word.chars().all(char::is_lowercase);
+        let mut named: Vec<_> = hint.split(' ').take_while(is_word).collect();
+        named.push("--help");
+        run(&named).ok();
+    }
+    for line in ["nonsense", "read a --nonsense", "restore a b --yes"] {
+        let ran = run(&line.split(' ').collect::<Vec<_>>());
+        assert!(!ran.err.contains("chiplog: `"), "{line}: {}", ran.err);
+    }
+    let asks = run(&["logs", "seal", "a:1", "b", "--yes"]);
+    assert!(asks.err.contains("does not ask"), "{}", asks.err);
+}

@@ -37,23 +37,24 @@ Keys:
   session_window, session_idle_max_seconds
       Each means the same as log.KEY in a server's file.
   append_bytes_per_second
-      How many bytes may be appended to the log in a second, on average. Appends beyond it wait, then fail
-      with status 5 (busy); clients retry them.
+      How many bytes may be appended to the log in a second, on average. Appends beyond it wait,
+      then fail with status 5 (busy); clients retry them.
   object_bytes, object_age_seconds
-      Each means the same as objects.KEY in a server's file. A server with an object store sets them itself.
-      Once object_bytes is set, the log has objects, and it cannot be unset.
+      Each means the same as objects.KEY in a server's file. A server with an object store sets
+      them itself. Once object_bytes is set, the log has objects, and it cannot be unset.
   payload_slices
-      1 or 0: whether appends go to the object store, and only references are replicated. It cannot be unset.
+      1 or 0: whether appends go to the object store, and only references are replicated. It
+      cannot be unset.
   object_rows
-      For a log with more objects than its state has room for (about 34,000): how many objects, at least, that
-      state has rows of, 2 to 65536; 1024 is a good number. It cannot be unset.
-  A named log has retention_bytes, retention_seconds, capacity_bytes, record_bytes_max, sessions_max,
-  session_idle_max_seconds and append_bytes_per_second of its own; the other keys are those of its group,
-  /_group-N. Once a named log keeps capacity_bytes, its appends are refused as full. Of two record_bytes_max
-  or sessions_max the lower one applies; session_idle_max_seconds of the log replaces that of its group. Its
-  retention goes by whole segments of the group: at least retention_bytes of its newest records stay, and the
-  part of a segment goes once the segment's last record
-  is older than retention_seconds.";
+      For a log with more objects than its state has room for (about 34,000): how many objects, at
+      least, that state has rows of, 2 to 65536; 1024 is a good number. It cannot be unset.
+  A named log has retention_bytes, retention_seconds, capacity_bytes, record_bytes_max,
+  sessions_max, session_idle_max_seconds and append_bytes_per_second of its own; the other keys
+  are those of its group, /_group-N. Once a named log keeps capacity_bytes, its appends are
+  refused as full. Of two record_bytes_max or sessions_max the lower one applies;
+  session_idle_max_seconds of the log replaces that of its group. Its retention goes by whole
+  segments of the group: at least retention_bytes of its newest records stay, and the part of a
+  segment goes once the segment's last record is older than retention_seconds.";
 
 /// Show or change the options that are set in the log itself.
 ///

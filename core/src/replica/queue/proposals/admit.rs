@@ -299,7 +299,7 @@ impl ProposalQueue {
         }
         let what = format!(
             "the log is full: it would hold {used} bytes with this append, and its capacity is {capacity}; discard \
-             records or raise capacity_bytes"
+             records or raise the capacity (option capacity_bytes, of commands --capacity)"
         );
         Err(Error::new(ErrorKind::Full, what))
     }
