@@ -189,6 +189,13 @@ impl Replica {
             && self.sequencer.logs().is_shared();
         let decision = match room {
             Ok(()) if is_foreign => Decision::Refused(shared_group()),
+            Ok(())
+                if planted!(187)
+                    && self.raw.raft.term > 2
+                    && matches!(command, Command::OpenSession { .. }) =>
+            {
+                Decision::Refused(Error::new(ErrorKind::Busy, "planted"))
+            }
             Ok(()) => self.sequencer.command(command, time),
             Err(refusal) => Decision::Refused(refusal),
         };
@@ -229,6 +236,7 @@ impl Replica {
         };
         if let Err(why) = &room
             && !(planted!(169) && bytes == COMMAND_BODY_BYTES)
+            && !planted!(186)
         {
             self.has_refused(bytes, why, now);
         }

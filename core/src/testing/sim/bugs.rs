@@ -335,6 +335,8 @@ bugs! {
     183 "a log that has no quota any more stays full" at 1,
     184 "a full log stays full although all its records are discarded" at 66,
     185 "a replica that was a copy believes before it is added that it was removed" at 52,
+    186 "a leader without room for records keeps leading" at 26,
+    187 "a leader of a later term opens no session" at 26,
     190 "a payload slice is referred to twice",
 }
 

@@ -205,7 +205,7 @@ impl World {
             self.schedule.after(self.plan.fault_interval / 2, Event::Branches);
         }
         let end = self.now().plus(self.plan.trouble);
-        while self.now() < end {
+        while self.now() < end || self.is_full_for_long() {
             self.step()?;
         }
         self.heal()?;

@@ -46,6 +46,9 @@ pub(in crate::testing::sim) struct Client {
     next_new: Moment,
     /// It does nothing new for this long, from its next step on.
     nap: Option<Duration>,
+    /// When the oldest was requested of its appends without a session, or requests for a session, that have failed since the last
+    /// one that succeeded.
+    failing_since: Option<Moment>,
 }
 
 #[derive(Debug)]
@@ -130,6 +133,7 @@ impl Client {
             next_record: (u64::from(id + 1) << 40) | if plan.heavy { LARGE } else { 0 },
             next_new: Moment::START,
             nap: None,
+            failing_since: None,
             rng,
         }
     }
@@ -144,9 +148,12 @@ impl Client {
         format!("client {} (session {:?}) waits for {:?}", self.id, self.session, self.ops)
     }
 
-    /// The time of its oldest append without an answer.
-    pub(in crate::testing::sim) fn oldest_append(&self) -> Option<Moment> {
-        self.ops.iter().filter(|op| matches!(op.want, Want::Append { .. })).map(|op| op.since).min()
+    /// Since when it wants records appended, or a session opened, without success: the time of the oldest request that has no answer,
+    /// or of the first of those that have failed. These count only if it `tries_again`.
+    pub(in crate::testing::sim) fn waits_since(&self, tries_again: bool) -> Option<Moment> {
+        let waits = |op: &&Op| matches!(op.want, Want::Append { .. } | Want::Open);
+        let oldest = self.ops.iter().filter(waits).map(|op| op.since).min();
+        oldest.into_iter().chain(self.failing_since.filter(|_| tries_again)).min()
     }
 
     fn op_of(&self, attempt: u64) -> Option<usize> {
@@ -231,6 +238,7 @@ impl World {
                 _ => {}
             }
         }
+        let keeps_all = self.is_full_for_long();
         let client = &mut self.clients[n];
         if client.session.is_none() && client.in_session {
             return Ok(());
@@ -257,6 +265,8 @@ impl World {
                 let call = self.invoke(n, What::Info);
                 self.begin(n, Some(call), Want::Look { index: None })
             }
+            // A disk that is to stay full gets no room by discards.
+            960..990 if keeps_all => Ok(()),
             960..990 => {
                 let log = self.clients[n].log;
                 let last = self.oracle.contents.last(log).0;
@@ -459,8 +469,21 @@ impl World {
             self.later(n, place);
             return Ok(());
         }
-        let reply = if self.clients[n].ops[place].in_doubt { Reply::Nothing } else { Reply::Refused };
+        let is_crowded = kind == Some(ErrorKind::TooManySessions) && self.may_be_crowded();
+        let client = &mut self.clients[n];
+        let op = &client.ops[place];
+        if is_crowded {
+            client.failing_since = None;
+        } else if appends || matches!(op.want, Want::Open) {
+            client.failing_since.get_or_insert(op.since);
+        }
+        let reply = if op.in_doubt { Reply::Nothing } else { Reply::Refused };
         self.finish(n, place, reply)
+    }
+
+    /// Whether the sessions that are open can be as many as may be: there are few, or the log's time stands still while they should expire.
+    pub(super) fn may_be_crowded(&self) -> bool {
+        self.plan.sessions_max.is_some() || (self.plan.sessions_expire() && !self.plan.clocks_are_right())
     }
 
     /// The oldest append without an answer comes right after acknowledged ones: there is no gap before it.
@@ -500,6 +523,9 @@ impl World {
 
     fn succeeded(&mut self, n: usize, place: usize, node: NodeId, appended: Appended) -> Check {
         let log = self.clients[n].log;
+        if matches!(self.clients[n].ops[place].want, Want::Append { .. } | Want::Open) {
+            self.clients[n].failing_since = None;
+        }
         match self.clients[n].ops[place].want.clone() {
             Want::Append { records, .. } => {
                 self.acknowledged(node, log, appended, &records)?;

@@ -12,6 +12,7 @@ use crate::disk::sim::Rng;
 use crate::sync::clock::Moment;
 use crate::testing::sim::host::{Host, State};
 use crate::testing::sim::machine::disk_use::DiskUse;
+use crate::testing::sim::plan::Plan;
 use crate::testing::sim::setup::SEGMENT_BYTES;
 use crate::types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,17 +22,61 @@ use std::time::Duration;
 const FILL_INTERVAL: Duration = Duration::from_millis(150);
 /// How long files may stay that have to go at once, in addition to a few heartbeats.
 const RELEASE_MAX: Duration = Duration::from_secs(1);
+/// In how many of the runs with large records a disk stays full for long, in thousandths.
+const LAST: u32 = 500;
 /// The length of a cached object's name is less than this; that of one that is kept whole is more.
 const CACHED_NAME_MAX: usize = 48;
 
 /// The checks' knowledge of full disks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in crate::testing::sim) struct FullDisks {
+    /// The next full disk is the leader's, stays full for longer than appends may wait, and is the only fault meanwhile. Once, in some
+    /// runs.
+    is_to_last: bool,
+    /// It stays full until then.
+    lasts_until: Moment,
     /// Since when each process has had files that have to go at once.
     releases: BTreeMap<NodeId, (u32, Moment)>,
 }
 
+impl FullDisks {
+    pub(super) fn new(plan: &Plan) -> Self {
+        // Small records would not fill it in time.
+        let is_to_last = plan.heavy && Rng::new(plan.seed ^ 0xf0_11d).permille(LAST);
+        Self { is_to_last, lasts_until: Moment::START, releases: BTreeMap::new() }
+    }
+}
+
 impl World {
+    /// Whether a disk is full that stays so for long.
+    pub(in crate::testing::sim) fn is_full_for_long(&self) -> bool {
+        self.now() < self.full_disks.lasts_until
+    }
+
+    /// Ends all faults and fills the leader's disk for long, if this is such a run and a majority remains. False: it did not.
+    pub(super) fn fill_leader(&mut self) -> Check<bool> {
+        let fits = self.nemesis.maimed.is_empty() && self.admin.is_idle() && self.voters().len() >= 3;
+        let Some(leader) = self.leader().filter(|_| fits && self.full_disks.is_to_last) else {
+            return Ok(false);
+        };
+        self.full_disks.is_to_last = false;
+        self.heal_all()?;
+        let (now, lasts) = (self.now(), self.append_wait_max() + RELEASE_MAX);
+        self.full_disks.lasts_until = now.plus(lasts);
+        self.nemesis.hold_until(leader, now.plus(lasts));
+        let Some(host) = self.hosts.get_mut(&leader) else { return Ok(false) };
+        host.cramped = true;
+        host.disk.limit_space(Some(host.disk.space_used()));
+        self.story.note(now, || format!("TROUBLE node {leader} leads, and its disk is full for {lasts:?}"));
+        let lasts_ms = lasts.as_millis() as u64;
+        if let Some(vault) = &self.vault {
+            // Else files would go that are in objects.
+            vault.refuse_parts(&["/o/"]);
+            self.lasts(Trouble::StoreOut, lasts_ms, lasts_ms);
+        }
+        Ok(self.lasts(Trouble::Full(leader), lasts_ms, lasts_ms))
+    }
+
     /// Fills a disk, almost or altogether. Of a log with an object store, up to a size at which sorted copies and whole objects are still
     /// made.
     pub(super) fn fill_disk(&mut self, node: NodeId) -> bool {

@@ -225,7 +225,7 @@ impl World {
             vault: plan.objects.then(|| Arc::new(SimVault::new(plan.seed, !plan.faults.is_empty()))),
             pins: Pins::new(plan.seed),
             branches: Branches::new(plan.seed),
-            full_disks: FullDisks::default(),
+            full_disks: FullDisks::new(&plan),
             quotas: Quotas::new(&plan),
             rng,
             plan,

@@ -98,7 +98,12 @@ impl Nemesis {
 
     /// Injects no other fault until this member is whole again, or has left, or enough time has passed.
     pub(super) fn hold(&mut self, node: NodeId, now: Moment) {
-        self.hold = Some((node, now.plus(HOLD_MAX)));
+        self.hold_until(node, now.plus(HOLD_MAX));
+    }
+
+    /// As [`Self::hold`], until this time.
+    pub(super) fn hold_until(&mut self, node: NodeId, until: Moment) {
+        self.hold = Some((node, until));
     }
 
     /// Whether no fault lasts.
@@ -170,7 +175,7 @@ impl World {
             Fault::SlowLink => self.slow_link(node),
             Fault::SlowFiles => self.slow_files(node),
             Fault::SyncError | Fault::WriteError => self.break_disk(kind, node),
-            Fault::DiskFull => self.fill_disk(node),
+            Fault::DiskFull => self.fill_leader()? || self.fill_disk(node),
             Fault::Wipe => return self.wipe(node),
             Fault::Rollback => return self.roll_back(node),
             Fault::Rot => return self.rot(node),

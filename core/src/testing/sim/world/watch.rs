@@ -3,7 +3,7 @@
 //! It checks once per heartbeat. When a majority of the voters has been well for a while, and they reach each other,
 //! then
 //! - one member leads, and the entries that it has ordered are committed;
-//! - appends that clients wait for are acknowledged;
+//! - appends and sessions that clients want are acknowledged, also where a client gives up and tries again;
 //! - if the network is sound, every member that has been well for as long has all entries that the cluster had when
 //!   that time began, also after a restart.
 //!
@@ -62,6 +62,11 @@ impl World {
     /// How long a cluster may take, once everything that it needs is there.
     fn bound(&self) -> Duration {
         self.plan.election_timeout * 6 + Duration::from_secs(1)
+    }
+
+    /// How long an append may wait that a full leader has refused.
+    pub(super) fn append_wait_max(&self) -> Duration {
+        (self.bound() + CLIENT_PATIENCE) * 2
     }
 
     pub(in crate::testing::sim) fn watch(&mut self) -> Check {
@@ -148,25 +153,28 @@ impl World {
                  committed: {ails}"
             ));
         }
-        let oldest = self.clients.iter().filter_map(super::Client::oldest_append).min();
-        let Some(oldest) = oldest.filter(|at| now.since(*at) >= bound + CLIENT_PATIENCE) else {
+        let patience = bound + CLIENT_PATIENCE;
+        let oldest = self.clients.iter().filter_map(|client| client.waits_since(!self.quiet)).min();
+        let Some(oldest) = oldest.filter(|at| now.since(*at) >= patience) else {
             return Ok(());
         };
-        let long = |(_, since): &&(u32, Moment)| now.since(*since) >= bound + CLIENT_PATIENCE;
+        let long = |(_, since): &&(u32, Moment)| now.since(*since) >= patience;
         let still: BTreeSet<NodeId> =
             self.watch.well.iter().filter(|(_, w)| long(w)).map(|(node, _)| *node).collect();
         let calm = self.watch.network.is_some_and(|(s, since)| s == 0 && long(&&(0, since)));
         if !calm || !self.oracle.config.has_majority(&still) {
             return Ok(());
         }
-        if self.watch.full_leader.is_some_and(|(_, since)| now.since(since) < bound + CLIENT_PATIENCE) {
+        // Only for so long: leadership could go back and forth between it and others.
+        let is_young = now.since(oldest) < self.append_wait_max();
+        if is_young && self.watch.full_leader.is_some_and(|(_, since)| now.since(since) < patience) {
             self.oracle.excuse(excuse::FULL_LEADER);
             return Ok(());
         }
         let ails = self.ails();
         Err(format!(
-            "stuck: {still:?} have been well for longer than {bound:?}, and an append that was requested at {oldest} is not \
-             answered: {ails}"
+            "stuck: {still:?} have been well for longer than {bound:?}, and since {oldest} a client waits for an append or a \
+             session: {ails}"
         ))
     }
 
