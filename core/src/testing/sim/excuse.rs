@@ -26,3 +26,5 @@ pub(super) const LATE: &str = "reader wanted a record of an object that its repl
 pub(super) const FAILED: &str = "payload slice was put by a replica that has failed";
 /// A leader without room takes a while to transfer leadership.
 pub(super) const FULL_LEADER: &str = "appends wait for a leader whose disk became full a moment ago";
+/// Few sessions may be open at once, and the open ones have not expired.
+pub(super) const CROWDED: &str = "no session was opened, because as many are open as may be";

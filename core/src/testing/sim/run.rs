@@ -209,6 +209,7 @@ impl World {
             self.step()?;
         }
         self.heal()?;
+        self.accepts_new()?;
         self.verdict()
     }
 
@@ -252,7 +253,12 @@ impl World {
         self.quiet = true;
         self.drill = None;
         self.heal_all()?;
-        let limit = now.plus(self.plan.wait_limit);
+        self.recovers()
+    }
+
+    /// Waits until the cluster has recovered.
+    pub(super) fn recovers(&mut self) -> Check {
+        let limit = self.now().plus(self.plan.wait_limit);
         loop {
             if self.has_recovered() {
                 return Ok(());

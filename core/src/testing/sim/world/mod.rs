@@ -23,6 +23,7 @@ mod joining;
 mod leaving;
 mod nemesis;
 mod options;
+mod peace;
 mod pins;
 mod process;
 mod quotas;
