@@ -407,9 +407,9 @@ impl Oracle {
         self.entries.last().is_some_and(|last| last.term >= term)
     }
 
-    /// Whether this node leads in this term, or did.
-    pub(super) fn is_leader_of(&self, term: Term, node: NodeId) -> bool {
-        self.leaders.get(&term) == Some(&node)
+    /// The node that leads in this term, or did, as far as is known.
+    pub(super) fn leader_of(&self, term: Term) -> Option<NodeId> {
+        self.leaders.get(&term).copied()
     }
 
     /// Checks an entry of a slice: it is the one that was committed at this index. False: no replica has shown yet what was.

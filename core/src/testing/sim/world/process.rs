@@ -141,8 +141,8 @@ impl World {
         if host.disk.is_off() {
             self.counts.add(Fault::PowerCutInside);
             self.story.note(now, || format!("node {node}: the power failed during a call to the disk"));
-            // The judge would compare the states that its slices begin with to the log of the next node that makes a step.
-            self.vault.iter().for_each(|vault| drop(vault.take_begins()));
+            // Else they would be judged as those of the next node that makes a step.
+            self.vault.iter().for_each(|vault| drop((vault.take_begins(), vault.take_payloads())));
             let after = self.rng.between(100, 4000);
             return self.cut_power(node, Duration::from_millis(after));
         }

@@ -119,16 +119,20 @@ impl World {
         Ok(())
     }
 
-    /// Checks payload slices after a step of the node that has put them: an entry of their term is committed (P4). Else the term may
-    /// not be durable, and a later process could lead in it again and put other bytes under these names.
+    /// Checks payload slices after a step of the node that has put them: it is the leader of their term, and an entry of the term is
+    /// committed (P4). Else the term may not be durable, and a later process could lead in it again and put other bytes under these names.
     pub(in crate::testing::sim) fn judge_puts(&mut self, node: NodeId) -> Check {
         let Some(vault) = &self.vault else { return Ok(()) };
         // The oracle does not look at all entries of a replica that has failed.
         let has_failed =
             self.hosts.get(&node).and_then(|host| host.machine.as_ref()).is_none_or(Machine::is_poisoned);
         for id in vault.take_payloads() {
-            if has_failed || !self.oracle.is_leader_of(id.term, node) {
+            if has_failed {
                 self.oracle.excuse(excuse::FAILED);
+            } else if let Some(leader) = self.oracle.leader_of(id.term).filter(|leader| *leader != node) {
+                return Err(format!(
+                    "node {node} has put payload slice {id}, and node {leader} led in its term"
+                ));
             } else if !self.oracle.has_committed_in(id.term) {
                 return Err(format!(
                     "node {node} has put payload slice {id}, and no entry of its term is committed"
