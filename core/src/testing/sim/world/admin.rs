@@ -3,6 +3,7 @@
 
 use super::{Asker, Check, Event, World};
 use crate::cluster::membership::Change;
+use crate::cluster::options::Role;
 use crate::error::Result as LogResult;
 use crate::sync::completion::Appended;
 use crate::testing::sim::fault::Fault;
@@ -205,6 +206,14 @@ impl World {
     }
 
     fn has_happened(&mut self, leader: NodeId, task: &Task) -> bool {
+        // Its state proves less than an answer of it: it could still forget that members have left.
+        let drops = matches!(task, Task::Remove(_) | Task::Replace { .. });
+        self.is_in_force(leader, task)
+            && (!drops || self.machine(leader).is_some_and(|m| m.change_is_durable()))
+    }
+
+    /// Whether a change is in force for this leader, which can have learnt from the others that it is durable.
+    fn is_in_force(&mut self, leader: NodeId, task: &Task) -> bool {
         let Some(machine) = self.machine(leader) else { return false };
         let ((voters, outgoing), learners) = (machine.voters(), machine.learners());
         let joint = !outgoing.is_empty();
@@ -212,13 +221,10 @@ impl World {
             Task::Add(n) => voters.contains(n) || learners.contains(n),
             Task::Promote(n) => voters.contains(n) && !joint,
             Task::Demote(n) => learners.contains(n) && !joint,
-            // The leader's state proves less than an answer: the leader could still forget it.
-            Task::Remove(n) => {
-                !voters.contains(n) && !learners.contains(n) && !joint && machine.change_is_durable()
-            }
+            Task::Remove(n) => !voters.contains(n) && !learners.contains(n) && !joint,
             Task::Replace { out, into } => {
                 let there = into.iter().all(|n| voters.contains(n));
-                !voters.contains(out) && there && !joint && machine.change_is_durable()
+                !voters.contains(out) && there && !joint
             }
             Task::Away { .. } | Task::Back(_) | Task::Rest(_) => false,
             Task::Transfer(n) => leader == *n,
@@ -248,24 +254,24 @@ impl World {
     pub(in crate::testing::sim) fn on_admin_result(
         &mut self,
         attempt: u64,
-        result: Option<LogResult<Appended>>,
+        result: Option<(NodeId, LogResult<Appended>)>,
     ) -> Check {
         if self.admin.attempt.take_if(|a| *a == attempt).is_none() {
             return Ok(());
         }
         match result {
-            Some(Ok(_)) => {
+            Some((node, Ok(_))) => {
                 let Some(task) = self.admin.tasks.front().cloned() else { return Ok(()) };
-                // An answer has to be true, unless another node leads already.
-                let holds = self.leader().is_none_or(|l| self.has_happened(l, &task));
-                if !holds && !matches!(task, Task::Transfer(_)) {
-                    let now = self.now();
-                    self.story
-                        .note(now, || format!("{task:?} was answered; the leader does not know of it yet"));
+                // An answer has to be true. A node that does not lead any more may have forgotten the change; another leader has it.
+                let leads = self.machine(node).is_some_and(|m| m.summary().role == Role::Leader);
+                if leads && !matches!(task, Task::Transfer(_)) && !self.is_in_force(node, &task) {
+                    return Err(format!(
+                        "node {node} leads and has answered {task:?}, which has not happened there"
+                    ));
                 }
                 self.task_over(true)
             }
-            Some(Err(error)) => {
+            Some((_, Err(error))) => {
                 let now = self.now();
                 let task = self.admin.tasks.front().cloned();
                 self.story.note(now, || format!("{task:?} failed: {error}"));

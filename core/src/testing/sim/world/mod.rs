@@ -559,7 +559,7 @@ impl World {
     ) -> Check {
         match asker {
             Asker::Client(client) => self.on_client_result(client, attempt, result),
-            Asker::Admin => self.on_admin_result(attempt, result.map(|(_, r)| r)),
+            Asker::Admin => self.on_admin_result(attempt, result),
             Asker::Probe => self.on_probe_result(attempt, result),
             Asker::Options { impossible } => self.on_options_result(impossible, result.map(|(_, r)| r)),
             Asker::Tenant => self.on_tenant_result(attempt, result),
