@@ -19,6 +19,10 @@ pub(super) struct Seal {
 }
 
 impl Seal {
+    /// No entry's: says that an entry was discarded.
+    pub(super) const DISCARDED: Self =
+        Self { term: Term(0), kind: Kind::HardState, first: Index(0), records: 0, digest: 0 };
+
     pub(super) fn of(header: &BlockHeader) -> Self {
         Self {
             term: header.term,

@@ -654,8 +654,16 @@ mod tests {
         stage.append_many(5).unwrap();
         let (later, end) = (last(&mut stage, leader), last(&mut stage, out));
         assert!(later > end && !stage.world.has_nobody(later));
-        stage.world.hosts.retain(|node, _| *node == out);
+        let fresh = stage.world.new_host(Bootstrap::Join(stage.world.log.unwrap()));
+        stage.world.start(fresh).unwrap();
+        let off = stage.other(&[leader, out]).unwrap();
+        stage.world.kill(off, ELECTION_TIMEOUT).unwrap();
+        stage.world.hosts.retain(|node, _| [out, fresh, off].contains(node));
+        assert!(!stage.world.has_nobody(later) && !stage.world.has_nobody(entry), "they are on a disk");
+        stage.world.hosts.remove(&off);
         assert!(stage.world.has_nobody(later) && stage.world.has_nobody(entry));
+        stage.world.hosts.remove(&fresh);
+        assert!(!stage.world.has_nobody(later), "there is nobody to ask");
         // Of a member what it has counts, and nothing behind that.
         stage.world.left.clear();
         assert!(stage.world.has_nobody(later) && !stage.world.has_nobody(entry));

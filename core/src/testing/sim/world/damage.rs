@@ -9,8 +9,8 @@ use crate::testing::sim::excuse;
 use crate::testing::sim::fault::Fault;
 use crate::testing::sim::harm;
 use crate::testing::sim::harm::Harm;
-use crate::testing::sim::host::{Host, Maimed};
-use crate::testing::sim::machine::Machine;
+use crate::testing::sim::host::{Host, Maimed, State};
+use crate::testing::sim::kept::Seal;
 use crate::types::{EntryIndex, NodeId};
 use std::time::Duration;
 
@@ -166,12 +166,26 @@ impl World {
         }
     }
 
-    /// Whether no running member has this entry: it was discarded there, or has not arrived. A replica that was removed, and runs on for a
-    /// while, is not asked, and what it has behind its removal was perhaps never committed.
+    /// Whether no member has this entry: it was discarded there, or has not arrived. A member that is off is asked by its disk. A replica
+    /// that was removed, and runs on for a while, is not asked, and what it has behind its removal was perhaps never committed. False
+    /// if there is nobody to ask.
     pub(in crate::testing::sim) fn has_nobody(&self, entry: EntryIndex) -> bool {
         let members = self.hosts.values().filter(|host| !self.left.contains(&host.node));
-        let mut summaries = members.filter_map(|h| h.machine.as_ref()).map(Machine::summary);
-        summaries.all(|g| g.base_raft >= entry || g.last_raft < entry)
+        let known: Vec<bool> = members.filter_map(|host| self.has_entry(host, entry)).collect();
+        !known.is_empty() && known.iter().all(|has| !has)
+    }
+
+    /// Whether a host has this entry. None: it repairs its log itself, is gone, or its disk cannot be read.
+    fn has_entry(&self, host: &Host, entry: EntryIndex) -> Option<bool> {
+        if let Some(machine) = &host.machine {
+            let summary = machine.summary();
+            return Some(summary.base_raft < entry && summary.last_raft >= entry);
+        }
+        if host.state != State::Down || host.maimed.is_some() {
+            return None;
+        }
+        let there = host.entry_in_truth(&self.plan, entry, Seal::DISCARDED).ok()?;
+        Some(there.is_some_and(|seal| seal != Seal::DISCARDED))
     }
 
     /// A replica with a damaged file takes part. It was repaired, or it has not noticed the damage and is replaced.
