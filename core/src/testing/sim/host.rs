@@ -30,6 +30,9 @@ use std::time::Duration;
 /// How many messages a paused process finds when it resumes; the network drops the others.
 const HELD_MAX: usize = 256;
 
+/// How long after a disk has room again its lack still explains what a process does.
+pub(super) const ROOM_IS_NOTICED: Duration = Duration::from_secs(2);
+
 /// The state of a host's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -106,8 +109,8 @@ pub(super) struct Host {
     pub(super) old: Option<DiskState>,
     /// The number of calls to the disk after which the power fails in the next recovery.
     pub(super) cut_recovery: Option<u64>,
-    /// Its disk was too small for a while.
-    pub(super) cramped: bool,
+    /// When its disk was last seen to be limited.
+    pub(super) limited_at: Option<Moment>,
     /// Its segment files are prepared late.
     pub(super) prepares_late: bool,
     /// An event for the work of its helper thread is queued.
@@ -180,7 +183,7 @@ impl Host {
             kept: Kept::default(),
             old: None,
             cut_recovery: None,
-            cramped: false,
+            limited_at: None,
             prepares_late: false,
             help_is_due: false,
             room: Room::default(),
@@ -197,6 +200,11 @@ impl Host {
             voters: Voters::default(),
             voters_before: Vec::new(),
         }
+    }
+
+    /// Whether its disk is limited, or was a moment ago.
+    pub(super) fn is_cramped(&self, now: Moment) -> bool {
+        self.disk.is_limited() || self.limited_at.is_some_and(|at| now.since(at) < ROOM_IS_NOTICED)
     }
 
     pub(super) fn is_up(&self) -> bool {

@@ -15,7 +15,6 @@ pub(super) fn leadership_leaves_a_full_disk() -> Check {
     for round in 0..ROUNDS {
         let full = stage.leader()?;
         let host = stage.world.hosts.get_mut(&full).ok_or("the leader has no host")?;
-        host.cramped = true;
         host.disk.limit_space(Some(host.disk.space_used()));
         let mut is_refused = false;
         for _ in 0..APPENDS_MAX {

@@ -264,7 +264,6 @@ impl Stage {
     /// Takes away the space for one more file on each disk.
     fn fill(&mut self) {
         for host in self.world.hosts.values_mut() {
-            host.cramped = true;
             host.disk.limit_space(Some(host.disk.space_used()));
         }
     }

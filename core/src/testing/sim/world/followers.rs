@@ -23,6 +23,7 @@ use crate::follower::source::FollowSource;
 use crate::sync::clock::Moment;
 use crate::testing::sim::copy::{Chore, Copy, CopySetup};
 use crate::testing::sim::fault::Fault;
+use crate::testing::sim::host::ROOM_IS_NOTICED;
 use crate::testing::sim::store_faults::StoreFaults;
 use crate::types::{DirectoryId, EntryIndex, Index, LogId, LogNumber, NodeId};
 use bytes::Bytes;
@@ -89,7 +90,8 @@ pub(in crate::testing::sim) struct Follower {
     life: u32,
     /// Its log was created.
     made: bool,
-    cramped: bool,
+    /// When its disk was last seen to be limited.
+    limited_at: Option<Moment>,
     /// The last entry that the running sync covers; and the last durable one.
     syncing: EntryIndex,
     kept: EntryIndex,
@@ -107,8 +109,14 @@ impl Follower {
         self.up = false;
     }
 
-    fn may_fail(&self) -> bool {
-        self.cramped || self.disk.faults_fired() > 0
+    /// Whether its disk is limited, or was a moment ago.
+    fn is_cramped(&self, now: Moment) -> bool {
+        self.disk.is_limited() || self.limited_at.is_some_and(|at| now.since(at) < ROOM_IS_NOTICED)
+    }
+
+    /// Whether a fault of its disk explains this error.
+    fn may_fail(&self, error: &Error, now: Moment) -> bool {
+        self.disk.faults_fired() > 0 || (error.kind() == ErrorKind::Full && self.is_cramped(now))
     }
 }
 
@@ -137,7 +145,7 @@ impl World {
                 up: true,
                 life: 1,
                 made: false,
-                cramped: false,
+                limited_at: None,
                 syncing: EntryIndex(0),
                 kept: EntryIndex(0),
                 streams: 0,
@@ -169,6 +177,9 @@ impl World {
         let now = self.now();
         let life = self.followers[n].life;
         self.followers[n].setup.clock.show(now, 0);
+        if self.followers[n].disk.is_limited() {
+            self.followers[n].limited_at = Some(now);
+        }
         match event {
             FollowerEvent::Wake { life: of } if of == life && self.followers[n].due == Some(now) => {
                 self.followers[n].due = None;
@@ -241,7 +252,7 @@ impl World {
         if let Err(error) = outcome {
             let node = follower.node;
             self.story.note(now, || format!("follower {node}: ends: {error}"));
-            if !follower.may_fail() {
+            if !follower.may_fail(&error, now) {
                 return Err(format!("follower {node} ended although its disk is sound: {error:?}"));
             }
             return self.crash_follower(n, false);
@@ -294,7 +305,7 @@ impl World {
                 (follower.copy, follower.made) = (Some(copy), true);
             }
             Err(error) if error.kind() == ErrorKind::NotFound && !follower.made => {}
-            Err(error) if follower.may_fail() => {
+            Err(error) if follower.may_fail(&error, now) => {
                 self.story.note(now, || format!("follower {node}: does not start: {error}"));
                 follower.disk.limit_space(None);
                 self.schedule.after(Duration::from_millis(500), Event::Follower(n, FollowerEvent::Start));
@@ -377,10 +388,11 @@ impl World {
         let node = self.followers[n].node;
         self.story.note(now, || format!("follower {node}: {source:?} stops feeding: {error}"));
         let faulty = match source {
-            Source::Replica(node, _) => self.hosts.get(&node).is_none_or(|h| {
-                h.maimed.is_some() || h.cramped || h.disk.faults_fired() > 0 || h.disk.is_off()
-            }),
-            Source::Follower(other, _) => self.followers[other].may_fail(),
+            Source::Replica(node, _) => self
+                .hosts
+                .get(&node)
+                .is_none_or(|h| h.maimed.is_some() || h.disk.faults_fired() > 0 || h.disk.is_off()),
+            Source::Follower(other, _) => self.followers[other].may_fail(error, now),
         };
         let disk = match source {
             Source::Replica(node, _) => self.hosts.get(&node).map(|host| host.disk.clone()),
@@ -503,10 +515,10 @@ impl World {
             }
             Ok(Err(refusal)) => {
                 self.story.note(now, || format!("follower {node}: refuses: {refusal}"));
-                let full = refusal.kind() == ErrorKind::Full && follower.cramped;
+                let full = refusal.kind() == ErrorKind::Full && follower.is_cramped(now);
                 if full {
                     self.counts.add(Fault::FollowerFull);
-                } else if !follower.may_fail() && !follower.disk.is_off() {
+                } else if !follower.may_fail(&refusal, now) && !follower.disk.is_off() {
                     return Err(format!("follower {node} refuses committed entries: {refusal:?}"));
                 }
                 self.break_stream(n);
@@ -528,7 +540,6 @@ impl World {
             // Counted when it refuses an item.
             let more = self.nemesis.rng.between(0, 50_000);
             let follower = &mut self.followers[n];
-            follower.cramped = true;
             follower.disk.limit_space(Some(follower.disk.space_used() + more));
             let time = Duration::from_millis(self.nemesis.rng.between(1_000, 8_000));
             self.schedule.after(time, Event::Follower(n, FollowerEvent::Room));

@@ -65,7 +65,6 @@ impl World {
         self.full_disks.lasts_until = now.plus(lasts);
         self.nemesis.hold_until(leader, now.plus(lasts));
         let Some(host) = self.hosts.get_mut(&leader) else { return Ok(false) };
-        host.cramped = true;
         host.disk.limit_space(Some(host.disk.space_used()));
         self.story.note(now, || format!("TROUBLE node {leader} leads, and its disk is full for {lasts:?}"));
         let lasts_ms = lasts.as_millis() as u64;
@@ -100,7 +99,6 @@ impl World {
             (more, time_ms) = (self.nemesis.rng.between(0, 3 * segment), (9_000, 16_000));
         }
         let Some(host) = self.hosts.get_mut(&node) else { return false };
-        host.cramped = true;
         host.disk.limit_space(Some(host.disk.space_used() + more));
         self.lasts(Trouble::Full(node), time_ms.0, time_ms.1)
     }

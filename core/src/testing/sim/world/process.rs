@@ -192,9 +192,11 @@ impl World {
     /// Whether this node leads a cluster in which nothing prevents it from committing.
     fn is_free_of_trouble(&mut self, node: NodeId) -> bool {
         let voters = self.voters();
+        let now = self.now();
         let sound = |w: &Self, n: &NodeId| {
             w.hosts.get(n).is_some_and(|h| {
-                h.is_up() && h.limp == 1 && h.maimed.is_none() && !h.cramped && h.disk.faults_fired() == 0
+                let is_sound = h.maimed.is_none() && !h.is_cramped(now) && h.disk.faults_fired() == 0;
+                h.is_up() && h.limp == 1 && is_sound
             })
         };
         let leads = self.hosts.get(&node).and_then(|h| h.machine.as_ref()).map(Machine::summary);
@@ -208,7 +210,7 @@ impl World {
         });
         // A log that is closed gives up appends that no majority seems to commit: the others need time to answer
         // again.
-        let (now, answers) = (self.now(), self.plan.heartbeat * 4);
+        let answers = self.plan.heartbeat * 4;
         let reached = self.watch.untroubled_since().is_some_and(|since| now.since(since) >= answers);
         follow
             && reached
@@ -264,7 +266,7 @@ impl World {
         let well = closing.well.as_ref().is_some_and(same)
             && self.network.is_sound()
             && self.nemesis.is_quiet()
-            && self.hosts.values().all(|h| h.disk.faults_fired() == 0 && !h.cramped)
+            && self.hosts.values().all(|h| h.disk.faults_fired() == 0 && !h.is_cramped(now))
             && now.since(closing.began) < self.plan.election_timeout;
         if well {
             return Err(format!(

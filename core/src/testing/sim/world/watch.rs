@@ -103,7 +103,10 @@ impl World {
         if self.watch.full_leader.map(|(node, _)| node) != full_leader {
             self.watch.full_leader = full_leader.map(|node| (node, now));
         }
-        for host in self.hosts.values() {
+        for host in self.hosts.values_mut() {
+            if host.disk.is_limited() {
+                host.limited_at = Some(now);
+            }
             let ill = !is_free_of_faults(host) || full.contains(&host.node);
             let fresh = |(life, _): &(u32, Moment)| *life != host.life;
             if ill {
