@@ -110,6 +110,11 @@ impl Contents {
         self.places.range((log, Index(0))..=(log, last)).next_back().map(|(_, (raft, _))| *raft)
     }
 
+    /// The entry of the first record that was ever committed to a log.
+    pub(super) fn first_entry_of(&self, log: LogNumber) -> Option<EntryIndex> {
+        self.places.range((log, Index(0))..=(log, Index(u64::MAX))).next().map(|(_, (raft, _))| *raft)
+    }
+
     pub(super) fn proposed(&mut self, log: LogNumber, records: &[u64]) {
         self.proposed.extend(records.iter().map(|record| (*record, log)));
     }

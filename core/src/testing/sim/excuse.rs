@@ -28,3 +28,7 @@ pub(super) const FAILED: &str = "payload slice was put by a replica that has fai
 pub(super) const FULL_LEADER: &str = "appends wait for a leader whose disk became full a moment ago";
 /// Few sessions may be open at once, and the open ones have not expired.
 pub(super) const CROWDED: &str = "no session was opened, because as many are open as may be";
+/// The disk of a replica has a fault.
+pub(super) const DISK: &str = "reader failed because of a fault of the disk of its replica";
+/// A replica that was added learns of the named logs one after the other.
+pub(super) const NEW_LOG: &str = "reader asked a replica that has not learnt of its log yet";

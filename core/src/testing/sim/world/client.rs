@@ -9,15 +9,17 @@
 
 use super::{Asker, Check, Event, World};
 use crate::disk::sim::Rng;
-use crate::error::{ErrorKind, Result as LogResult};
+use crate::error::{Error, ErrorKind, Result as LogResult};
 use crate::record::batch::{Batch, BatchBuilder};
 use crate::record::compression::Codec;
 use crate::sync::clock::Moment;
 use crate::sync::completion::Appended;
+use crate::testing::sim::excuse;
 use crate::testing::sim::fault::Fault;
 use crate::testing::sim::history::{LARGE, Reply, Seen, What, number_of, record_of};
 use crate::testing::sim::machine::Request;
 use crate::testing::sim::plan::Plan;
+use crate::testing::sim::store_faults::StoreFaults;
 use crate::types::{Index, LogNumber, NodeId, Sequence, SessionId};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -330,23 +332,52 @@ impl World {
         Ok(())
     }
 
-    /// Reads one record; `None` if no process runs there, or its disk failed.
+    /// Reads one record; `None` if no process runs there, or a fault explains that it cannot be read.
     fn read_at(&mut self, node: NodeId, log: LogNumber, index: Index) -> Check<Option<Seen>> {
+        let before = self.store_faults();
         let Some(machine) = self.machine(node) else { return Ok(None) };
-        Ok(Some(match machine.read(log, index) {
-            Ok(record) => match number_of(&record) {
-                Some(number) => Seen::Record(number),
-                None => return Err(format!("node {node} returned damaged bytes at {index} of log {log}")),
-            },
-            Err(e) if e.kind() == ErrorKind::Discarded => Seen::Discarded,
-            Err(e) if e.kind() == ErrorKind::OutOfRange => Seen::Beyond,
-            Err(e) if matches!(e.kind(), ErrorKind::Io | ErrorKind::Corrupt) => return Ok(None),
-            // The object store has faults, or this replica does not know yet which object has the record.
-            Err(e) if e.kind() == ErrorKind::Unavailable && self.vault.is_some() => return Ok(None),
+        let error = match machine.read(log, index) {
+            Ok(record) => {
+                return match number_of(&record) {
+                    Some(number) => Ok(Some(Seen::Record(number))),
+                    None => Err(format!("node {node} returned damaged bytes at {index} of log {log}")),
+                };
+            }
+            Err(e) if e.kind() == ErrorKind::Discarded => return Ok(Some(Seen::Discarded)),
+            Err(e) if e.kind() == ErrorKind::OutOfRange => return Ok(Some(Seen::Beyond)),
+            Err(error) => error,
+        };
+        if self.may_not_read(node, log, before, &error) {
+            return Ok(None);
+        }
+        Err(format!("node {node}, reading {index} of log {log}: {error:?}"))
+    }
+
+    /// Whether a fault explains that a replica cannot read a record. `before`: the faults of the object store before it tried.
+    fn may_not_read(&mut self, node: NodeId, log: LogNumber, before: u64, error: &Error) -> bool {
+        let Some(host) = self.hosts.get(&node) else { return true };
+        match error.kind() {
+            ErrorKind::Io | ErrorKind::Corrupt if host.maimed.is_some() || host.disk.faults_fired() > 0 => {
+                self.oracle.excuse(excuse::DISK);
+                true
+            }
+            ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Unavailable => {
+                let mut faults = StoreFaults::since(self.vault.clone(), &host.disk, before);
+                let is_explained = faults.explain(error, None);
+                self.oracle.excuse_all(faults.take_excuses());
+                is_explained
+            }
             // It has not heard of the log yet.
-            Err(e) if e.kind() == ErrorKind::NotFound && !log.is_none() => return Ok(None),
-            Err(e) => return Err(format!("node {node}, reading {index} of log {log}: {e:?}")),
-        }))
+            ErrorKind::NotFound if !log.is_none() => {
+                let heard = host.machine.as_ref().map(|machine| machine.summary().committed_raft);
+                let is_new = self.oracle.contents.first_entry_of(log).is_none_or(|first| heard < Some(first));
+                if is_new {
+                    self.oracle.excuse(excuse::NEW_LOG);
+                }
+                is_new
+            }
+            _ => false,
+        }
     }
 
     fn record_reply(&mut self, call: usize, reply: Reply) {

@@ -378,7 +378,7 @@ impl World {
     }
 
     /// How many calls of the object store have had a fault.
-    fn store_faults(&self) -> u64 {
+    pub(super) fn store_faults(&self) -> u64 {
         self.vault.as_ref().map_or(0, |vault| vault.faults())
     }
 
