@@ -194,7 +194,7 @@ fn export(seeds: Range<u64>, dir: &PathBuf) -> Result<ExitCode> {
 fn bugs(seeds: Range<u64>, only: Option<u32>, in_order: bool) -> Result<ExitCode> {
     use chiplog::sim::bugs::{
         BUGS, COPIES_OF_ONE_LOG, COPIES_WITH_OBJECTS, GROUP_OBJECTS_FROM, GROUP_PAYLOADS, GROUP_SLICES,
-        JOINED_COPIES, NAMED_LOGS_FROM, NAMES, OBJECTS_FROM, PAYLOADS_FROM, QUOTAS, play,
+        JOINED_COPIES, NAMED_LOGS_FROM, NAMES, OBJECTS_FROM, PAYLOADS_FROM, QUOTAS, REFUSALS, play,
     };
     let mut missed = 0;
     println!("{:>3}  {:<66} {:>8} {:>6}  found by", "bug", "what", "seed", "runs");
@@ -220,6 +220,7 @@ fn bugs(seeds: Range<u64>, only: Option<u32>, in_order: bool) -> Result<ExitCode
                     n if NAMES.contains(&n) => Plan::of(*seed).creators,
                     n if QUOTAS.contains(&n) => Plan::of(*seed).quotas,
                     n if JOINED_COPIES.contains(&n) => Plan::of(*seed).copies_join,
+                    n if REFUSALS.contains(&n) => true,
                     PAYLOADS_FROM.. => Plan::of(*seed).objects && Plan::of(*seed).logs == 0,
                     GROUP_OBJECTS_FROM.. => Plan::of(*seed).objects && Plan::of(*seed).logs > 0,
                     OBJECTS_FROM.. => Plan::of(*seed).objects,

@@ -107,6 +107,14 @@ pub const GROUP_PAYLOADS: std::ops::Range<u32> = 156..160;
 /// ```
 pub const QUOTAS: std::ops::Range<u32> = 183..185;
 
+/// The bugs of leaders that refuse for ever: all seeds can find them.
+///
+/// ```
+/// use chiplog::sim::bugs::{BUGS, REFUSALS};
+/// assert!(BUGS.iter().any(|bug| REFUSALS.contains(&bug.number)));
+/// ```
+pub const REFUSALS: std::ops::Range<u32> = 186..188;
+
 /// Bugs of these numbers are in replicas that were copies: runs where no new server begins with a copy cannot find them.
 ///
 /// ```
