@@ -366,7 +366,10 @@ impl Logs {
                     Err(error)
                         if error.kind() == ErrorKind::Full
                             && group.status().replica.voters().len() > 1
-                            && pause::now() < give_up => {}
+                            && pause::now() < give_up =>
+                    {
+                        pause::sleep(CATALOGUE_LOOK);
+                    }
                     opened => opened?,
                 }
             }

@@ -224,6 +224,21 @@ impl Allocator {
         state.ready.len() < AHEAD && state.failure().is_some_and(is_full)
     }
 
+    /// Whether files are missing, and the last attempt that ended found no room, also while another one is under way.
+    pub(crate) fn lacks_room(&self) -> bool {
+        let state = self.lock();
+        state.lacks_room && state.ready.len() < AHEAD
+    }
+
+    /// Has the next file prepared where that is done on the caller's thread, once there is time for it.
+    pub(crate) fn want_in_time(&self) {
+        let mut state = self.lock();
+        if state.unaided {
+            state.try_again(self.now());
+            state.wanted = true;
+        }
+    }
+
     /// When the last attempt to make a file found no room. None: it did not fail for that.
     #[cfg(feature = "testing")]
     pub(crate) fn refused_at(&self) -> Option<Moment> {

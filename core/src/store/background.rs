@@ -5,7 +5,7 @@
 use super::helper::Urgency;
 use super::segment::{Segment, file_name};
 use crate::disk::DiskFile;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::sync::clock::Moment;
 use crate::types::SegmentId;
 use std::collections::VecDeque;
@@ -55,6 +55,8 @@ pub(super) struct JobQueue {
     /// free.
     pub(super) failed: Option<Error>,
     pub(super) failed_at: Option<Moment>,
+    /// Whether the last attempt to prepare a file found no room.
+    pub(super) lacks_room: bool,
     /// When a failure was logged, unless a file was prepared since.
     pub(super) warned_at: Option<Moment>,
     pub(super) busy: bool,
@@ -155,6 +157,7 @@ impl JobQueue {
             Outcome::Prepared(Ok(prepared)) => {
                 self.next_number = prepared.number + 1;
                 self.warned_at = None;
+                self.lacks_room = false;
                 self.ready.push_back(prepared);
             }
             Outcome::Prepared(Err((error, spare))) => {
@@ -165,6 +168,7 @@ impl JobQueue {
                 }
                 // First in the list, so last in line: one bad file does not block the others.
                 self.spare.splice(..0, spare);
+                self.lacks_room = error.kind() == ErrorKind::Full;
                 self.failed = Some(error);
                 self.failed_at = Some(now);
             }

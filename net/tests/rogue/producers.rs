@@ -196,11 +196,11 @@ async fn producer_that_ends_at_a_failure_waits_until_the_time_that_the_server_na
         (1, 0) => appended(batch, 1),
         _ => {
             let (kind, message) = (ErrorKind::Busy.code(), "its rate".to_owned());
-            Some(Outcome::Refused(Refused { kind, message, retry_after_millis: 2500, ..Default::default() }))
+            Some(Outcome::Refused(Refused { kind, message, retry_after_millis: 5000, ..Default::default() }))
         }
     });
     let producer = producer_of(rogue, |o| {
-        (o.delivery_timeout, o.ends_at_failure) = (Duration::from_secs(1), true);
+        (o.delivery_timeout, o.ends_at_failure) = (Duration::from_secs(4), true);
     })
     .await;
     assert_eq!(producer.append(b"one").await.unwrap().await.unwrap(), Index(1));
@@ -209,6 +209,21 @@ async fn producer_that_ends_at_a_failure_waits_until_the_time_that_the_server_na
     // Such a producer ends. Its session would have stayed for a day.
     assert_eq!(producer.close(PATIENCE).await.left.len(), 1);
     assert!(calls.lock().unwrap().contains(&"close 7".to_owned()));
+}
+
+/// The longest time limit times ten is longer than any duration: the producer panicked at the first refusal that named a time.
+#[tokio::test]
+async fn refusal_that_names_a_time_may_come_with_the_longest_time_limit() {
+    let mut rogue = Rogue::new();
+    rogue.on_append = Box::new(move |stream, _, batch| match stream {
+        1.. => appended(batch, 1),
+        0 => {
+            let kind = ErrorKind::Busy.code();
+            Some(Outcome::Refused(Refused { kind, retry_after_millis: 20, ..Default::default() }))
+        }
+    });
+    let producer = producer_of(rogue, |o| o.delivery_timeout = Duration::MAX).await;
+    assert_eq!(producer.append(b"one").await.unwrap().await.unwrap(), Index(1));
 }
 
 #[tokio::test]

@@ -201,8 +201,9 @@ fn group_is_not_led_by_a_server_with_a_full_disk() {
     let orders = format!("{}/orders", clients(&all));
     let records = ("x".repeat(1000) + "\n").repeat(3000);
     wait("another server leads", || {
-        let ran = fed(&["append", &orders], &records);
-        assert!(matches!(ran.code, 0 | 5), "{}", ran.err);
+        // Few batches: the old leader lacks little of what the next one accepts.
+        let ran = fed(&["append", &orders, "--batch", "1000"], &records);
+        assert!(matches!(ran.code, 0 | 5 | 6), "{}", ran.err);
         (leader_of(&all, "orders") != 2).then_some(())
     });
     wait("the leader passes over the server with the full disk", || {

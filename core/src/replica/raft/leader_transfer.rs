@@ -49,7 +49,7 @@ struct RoomRequest {
 }
 
 impl Replica {
-    /// This leader has ordered a block of records of `stride` bytes: it has room for that much.
+    /// This leader has ordered a block of `stride` bytes: it has room for that much.
     pub(super) fn has_taken(&mut self, stride: usize) {
         self.room_requests.asked.take_if(|asked| block_bytes(asked.bytes as usize) <= stride);
     }

@@ -140,7 +140,7 @@ impl Replica {
             && self.refusal().is_none()
             && let Some(id) = self.sequencer.session_to_go(log, time)
             // Only if there is room for both, so that no session is closed without effect.
-            && plan.make_room(body_bytes_of(&command), self.purpose_of(&command), &mut self.sequencer).is_ok()
+            && self.make_room(body_bytes_of(&command), self.purpose_of(&command), now, plan).is_ok()
         {
             self.command(Command::CloseSession { id }, None, now, plan)?;
             self.lockstep(now, plan)?;
@@ -201,6 +201,7 @@ impl Replica {
         };
         let outcome = match decision {
             Decision::Write(block, first) => {
+                self.has_taken(block.header.stride());
                 self.order(block)?;
                 Outcome::Placed { first }
             }
@@ -235,7 +236,7 @@ impl Replica {
             None => plan.make_room(bytes, purpose, &mut self.sequencer).map(drop),
         };
         if let Err(why) = &room
-            && !(planted!(169) && bytes == COMMAND_BODY_BYTES)
+            && !(planted!(169) && bytes <= COMMAND_BODY_BYTES + block_bytes(COMMAND_BODY_BYTES))
             && !planted!(186)
         {
             self.has_refused(bytes, why, now);

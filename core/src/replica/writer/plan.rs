@@ -135,6 +135,7 @@ impl Plan {
     /// Whether records of `body` bytes can be planned at once, here or behind an opening with a body of `opening` bytes. If a file is missing,
     /// has it prepared, without waiting.
     pub(crate) fn has_room(&self, body: usize, opening: usize) -> bool {
+        self.allocator.want_in_time();
         if self.check_size(block_bytes(opening), body).is_err() || self.awaits_file(body, Purpose::Data) {
             return false;
         }

@@ -24,6 +24,7 @@ pub(super) struct MissingLog {
 impl MissingLog {
     /// The server at `address` says so.
     pub(super) fn note(&mut self, address: &str, info: &ServerInfoResponse) {
+        self.addresses.insert(address.to_owned());
         if info.follows {
             self.copies += 1;
             return;
@@ -31,7 +32,6 @@ impl MissingLog {
         self.servers.insert(info.node);
         self.named.insert(info.node);
         self.named.extend(info.servers.iter().map(|server| server.node));
-        self.addresses.insert(address.to_owned());
         self.addresses.extend(info.servers.iter().map(|server| server.address.clone()));
     }
 
@@ -90,6 +90,17 @@ mod tests {
         let asked = |all: &[&str]| all.iter().map(|address| (*address).to_owned()).collect();
         assert!(!missing.is_believed(&asked(&["a1", "a2", "a3"])));
         assert!(missing.is_believed(&asked(&["a1"])));
+    }
+
+    #[test]
+    fn copies_beside_servers_do_not_count() {
+        let asked: BTreeSet<String> = ["a1", "c1", "c2"].map(str::to_owned).into();
+        let mut missing = MissingLog::default();
+        for address in ["c1", "c2"] {
+            missing.note(address, &ServerInfoResponse { follows: true, ..Default::default() });
+        }
+        missing.note("a1", &ServerInfoResponse { node: 1, ..Default::default() });
+        assert!(missing.is_believed(&asked));
     }
 
     #[test]

@@ -475,11 +475,9 @@ impl SenderTask {
         if matches!(error.kind(), ErrorKind::Full | ErrorKind::Busy | ErrorKind::TooManySessions) {
             self.refused_as = Some(error.clone());
         }
-        if let Some(wait) = error.retry_after().filter(|_| self.try_again_at.is_none())
-            && wait <= self.options.delivery_timeout * NAMED_TIMES_MAX
-        {
-            self.try_again_at = Some(after(Instant::now(), wait));
-        }
+        let longest = self.options.delivery_timeout.saturating_mul(NAMED_TIMES_MAX);
+        let wait = error.retry_after().filter(|wait| *wait <= longest);
+        self.try_again_at = self.try_again_at.or(wait.map(|wait| after(Instant::now(), wait)));
         let full = error.kind() == ErrorKind::Full;
         self.full_since = full.then(|| self.full_since.unwrap_or_else(Instant::now));
         if let Some(error) = self.expire(&error) {

@@ -514,7 +514,9 @@ impl World {
 
     /// Whether the sessions that are open can be as many as may be: there are few, or the log's time stands still while they should expire.
     pub(super) fn may_be_crowded(&self) -> bool {
-        self.plan.sessions_max.is_some() || (self.plan.sessions_expire() && !self.plan.clocks_are_right())
+        self.plan.sessions_max.is_some()
+            || self.plan.logs > 0
+            || (self.plan.sessions_expire() && !self.plan.clocks_are_right())
     }
 
     /// The oldest append without an answer comes right after acknowledged ones: there is no gap before it.

@@ -181,7 +181,10 @@ impl World {
             let summary = machine.summary();
             return Some(summary.base_raft < entry && summary.last_raft >= entry);
         }
-        if host.state != State::Down || host.maimed.is_some() {
+        let config = &self.oracle.config;
+        let mut members = config.voters.iter().chain(&config.outgoing).chain(&config.learners);
+        let is_member = members.any(|node| *node == host.node);
+        if host.state != State::Down || host.maimed.is_some() || !is_member {
             return None;
         }
         let there = host.entry_in_truth(&self.plan, entry, Seal::DISCARDED).ok()?;

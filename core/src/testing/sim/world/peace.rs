@@ -28,7 +28,7 @@ impl World {
             logs.push(LogNumber::OWN);
         }
         for (n, log) in logs.into_iter().enumerate() {
-            self.accepts_append(log, u64::from(VISITOR) << 40 | n as u64 * 1_000)?;
+            self.accepts_append(log, (u64::from(VISITOR) << 40) + ((n as u64) << 20))?;
         }
         self.opens_session()?;
         self.recovers()

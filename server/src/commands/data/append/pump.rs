@@ -169,7 +169,7 @@ impl Shared {
         let in_doubt = self.in_doubt.load(Relaxed);
         match lock(&self.failure).take() {
             Some(failure) if in_doubt => Err(failure.with_exit(Exit::Unknown)),
-            // What was not confirmed when the command had to end.
+            // Some records were not confirmed when the command had to end.
             Some(failure) if failure.kind() == ErrorKind::Closed && self.interrupted.load(Relaxed) => {
                 Ok(Exit::Interrupted)
             }

@@ -238,10 +238,17 @@ fn doubtful(error: chiplog::Error) -> Failure {
             );
             return Failure::new(ErrorKind::Full, what);
         }
+        ErrorKind::Busy => {
+            let what = format!(
+                "{}; run the same command again: it continues where this one stopped",
+                source(&error)
+            );
+            return Failure::new(ErrorKind::Busy, what);
+        }
         ErrorKind::SessionExpired => {
             "; what was sent and not confirmed may or may not be in the log: look at the end of the log, then append the rest of the input with a new session file"
         }
-        ErrorKind::Busy | ErrorKind::Timeout | ErrorKind::Closed | ErrorKind::Unavailable => {
+        ErrorKind::Timeout | ErrorKind::Closed | ErrorKind::Unavailable => {
             "; run the same command again: it continues where this one stopped"
         }
         _ => "",
