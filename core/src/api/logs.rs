@@ -348,7 +348,7 @@ impl Logs {
     /// # Errors
     /// `NotFound`: there is no log of this name, or it is not the one with the id that is given. `NotLeader`: the log's group
     /// runs on other servers. `Unavailable`: no majority answered, or the group does not run here yet. `Timeout`: the log was not
-    /// opened in its group. Those of reading the system log.
+    /// opened in its group. `Full`: the group has no room for it, nor has another leader within two seconds. Those of reading the system log.
     pub fn find(&self, name: &str, id: Option<LogId>, timeout: Duration) -> Result<Log> {
         let deadline = pause::now() + timeout;
         let is_meant = |entry: &CatalogueEntry| id == Some(entry.id);

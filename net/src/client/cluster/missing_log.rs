@@ -15,7 +15,7 @@ pub(super) struct MissingLog {
     servers: BTreeSet<u64>,
     /// The numbers of all servers that they name.
     named: BTreeSet<u64>,
-    /// The addresses of these, and those that were asked.
+    /// The addresses of these, and of all that say so, copies among them.
     addresses: BTreeSet<String>,
     /// How many copies say so.
     copies: usize,

@@ -232,9 +232,8 @@ fn voter_with_room_answers_the_leader() {
     assert_eq!(heads(&mut node, HeadKind::HasRoom), [], "it takes no part");
 }
 
-/// If only one of three had room, nothing could be committed without the leader's disk.
-#[test]
-fn leadership_is_transferred_only_if_a_majority_has_room() {
+/// A leader of three whose voters have all entries, after it refused an append for want of room.
+fn leader_that_refuses_1000_bytes() -> Node {
     let mut node = leader_of(3);
     for from in [1, 3] {
         let mut answer = message(MessageType::MsgAppendResponse, 2);
@@ -242,6 +241,13 @@ fn leadership_is_transferred_only_if_a_majority_has_room() {
         give_raft(&mut node, from, answer);
     }
     node.replica.has_refused(1000, &full(), Moment::START);
+    node
+}
+
+/// If only one of three had room, nothing could be committed without the leader's disk.
+#[test]
+fn leadership_is_transferred_only_if_a_majority_has_room() {
+    let mut node = leader_that_refuses_1000_bytes();
     assert_eq!(heads(&mut node, HeadKind::Room), [LEADER, NodeId(3)]);
     let room = |bytes: u64| raft_message::head(HeadKind::HasRoom, &bytes.to_le_bytes());
     give_from(&mut node, LEADER, room(999));
@@ -255,13 +261,7 @@ fn leadership_is_transferred_only_if_a_majority_has_room() {
 #[test]
 fn smaller_records_do_not_end_a_request_for_room() {
     for (stride, is_transferred) in [(block_bytes(900), true), (block_bytes(1000), false)] {
-        let mut node = leader_of(3);
-        for from in [1, 3] {
-            let mut answer = message(MessageType::MsgAppendResponse, 2);
-            answer.index = 5;
-            give_raft(&mut node, from, answer);
-        }
-        node.replica.has_refused(1000, &full(), Moment::START);
+        let mut node = leader_that_refuses_1000_bytes();
         node.replica.has_taken(stride);
         for from in [LEADER, NodeId(3)] {
             give_from(&mut node, from, raft_message::head(HeadKind::HasRoom, &1000u64.to_le_bytes()));
