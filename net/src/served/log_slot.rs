@@ -422,17 +422,22 @@ impl LogSlot {
     }
 
     /// Returns the replica that a call about replicas names: of the default log, of the system log, of a group by its
-    /// number, or of the group of a named log.
+    /// number, or of the group of a named log. `meant`: what [`meant`] returned for the call.
     ///
     /// # Errors
     /// As [`Self::find`].
-    pub(crate) async fn replica(&self, caller: &Caller, name: &str) -> Result<Log, Status> {
+    pub(crate) async fn replica(
+        &self,
+        caller: &Caller,
+        name: &str,
+        meant: Option<&[u8]>,
+    ) -> Result<Log, Status> {
         let Some(logs) = self.named().filter(|_| name.starts_with('_') && !self.is_draining()) else {
-            return self.find(caller, name, None).await;
+            return self.find(caller, name, meant).await;
         };
         caller.claim(name)?;
         if name == SYSTEM_LOG {
-            return Ok(logs.system().clone());
+            return checked(logs.system().clone(), meant);
         }
         let number = name.strip_prefix(GROUP).and_then(|number| number.parse().ok());
         let Some(number) = number else { return Err(self.unknown(name)) };
@@ -443,10 +448,11 @@ impl LogSlot {
             confirmed.map_err(|error| to_status(&error, None))?;
             group = logs.group(number);
         }
-        group.map_err(|error| match logs.group_id(number) {
+        let group = group.map_err(|error| match logs.group_id(number) {
             Ok(None) => self.unknown(name),
             _ => self.found_elsewhere(|| Ok(Some(number)), &error),
-        })
+        });
+        checked(group?, meant)
     }
 
     /// The call reads what all named logs have that are in the group of this one.

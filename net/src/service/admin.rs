@@ -4,7 +4,7 @@
 //! existing log, whose leader must add it). Both create it once; a repeated call returns the existing one.
 
 use crate::served::caller::Caller;
-use crate::served::log_slot::{DEFAULT_LOG, LogSlot, status_of};
+use crate::served::log_slot::{DEFAULT_LOG, LogSlot, meant, status_of};
 use crate::service::groups;
 use crate::service::named_logs::NamedLogs;
 use crate::wire::address::Address;
@@ -125,6 +125,12 @@ impl AdminService {
         made.await.map_err(|_| Status::internal("the call panicked"))?
     }
 
+    /// The replica that a call about replicas names, if it is of the log that the call means.
+    async fn replica<T: Sync>(&self, request: &Request<T>, name: &str) -> Result<Log, Status> {
+        let (caller, meant) = (Caller::of(request.extensions()), meant(request.metadata()));
+        self.host.replica(&caller, name, meant.as_deref()).await
+    }
+
     /// Waits for the log's answer; the log enforces the time limit.
     async fn answered(&self, log: &Log, asked: chiplog::Result<Ticket<()>>) -> Result<(), Status> {
         let answer = async { asked?.await };
@@ -234,7 +240,7 @@ impl Admin for AdminService {
                 caller.claim(name)?;
                 self.host.opened().cloned()
             }
-            name => Some(self.host.replica(&caller, name).await?),
+            name => Some(self.replica(&request, name).await?),
         };
         let status = self.describe(log.as_ref());
         Ok(Response::new(if caller.may_see_everything() { status } else { servers_of(status) }))
@@ -244,10 +250,9 @@ impl Admin for AdminService {
         &self,
         request: Request<ChangeMembersRequest>,
     ) -> Result<Response<ChangeMembersResponse>, Status> {
-        let caller = Caller::of(request.extensions());
-        let ChangeMembersRequest { log, changes, timeout_millis, force } = request.into_inner();
-        let of_servers = matches!(&*log, "" | DEFAULT_LOG);
-        let log = self.host.replica(&caller, &log).await?;
+        let log = self.replica(&request, &request.get_ref().log).await?;
+        let ChangeMembersRequest { log: name, changes, timeout_millis, force } = request.into_inner();
+        let of_servers = matches!(&*name, "" | DEFAULT_LOG);
         let servers = log.status().replica.voters();
         let leaves = |change: &MemberChange| match change.change {
             Some(WireChange::Remove(node) | WireChange::Demote(node)) => Some(NodeId(node)),
@@ -288,9 +293,8 @@ impl Admin for AdminService {
         &self,
         request: Request<TransferLeaderRequest>,
     ) -> Result<Response<TransferLeaderResponse>, Status> {
-        let caller = Caller::of(request.extensions());
-        let TransferLeaderRequest { log, to, timeout_millis } = request.into_inner();
-        let log = self.host.replica(&caller, &log).await?;
+        let log = self.replica(&request, &request.get_ref().log).await?;
+        let TransferLeaderRequest { to, timeout_millis, .. } = request.into_inner();
         let timeout = timeout(timeout_millis, Duration::from_secs(10));
         self.answered(&log, log.submit_transfer_leader(NodeId(to), timeout)).await?;
         Ok(Response::new(TransferLeaderResponse {}))
@@ -300,7 +304,7 @@ impl Admin for AdminService {
         &self,
         request: Request<LogOptionsRequest>,
     ) -> Result<Response<LogOptionsResponse>, Status> {
-        let log = self.host.replica(&Caller::of(request.extensions()), &request.get_ref().log).await?;
+        let log = self.replica(&request, &request.get_ref().log).await?;
         Ok(Response::new(LogOptionsResponse { options: options(&log) }))
     }
 
@@ -308,9 +312,8 @@ impl Admin for AdminService {
         &self,
         request: Request<SetLogOptionsRequest>,
     ) -> Result<Response<SetLogOptionsResponse>, Status> {
-        let caller = Caller::of(request.extensions());
+        let log = self.replica(&request, &request.get_ref().log).await?;
         let SetLogOptionsRequest { log: name, changes, timeout_millis } = request.into_inner();
-        let log = self.host.replica(&caller, &name).await?;
         let changes: Vec<_> = changes.iter().map(option).collect::<Result<_, _>>()?;
         if changes.is_empty() {
             return Err(refusal(ErrorKind::InvalidArgument, "no option was given"));
@@ -326,9 +329,8 @@ impl Admin for AdminService {
         &self,
         request: Request<CutObjectsRequest>,
     ) -> Result<Response<CutObjectsResponse>, Status> {
-        let caller = Caller::of(request.extensions());
-        let CutObjectsRequest { log, upto } = request.into_inner();
-        let log = self.host.replica(&caller, &log).await?;
+        let log = self.replica(&request, &request.get_ref().log).await?;
+        let CutObjectsRequest { upto, .. } = request.into_inner();
         let cut = async {
             let upto = match upto {
                 0 => log.submit_barrier(BARRIER)?.await?,
@@ -343,7 +345,7 @@ impl Admin for AdminService {
     type ScrubStream = ReceiverStream<Result<ScrubResponse, Status>>;
 
     async fn scrub(&self, request: Request<ScrubRequest>) -> Result<Response<Self::ScrubStream>, Status> {
-        let log = self.host.replica(&Caller::of(request.extensions()), &request.get_ref().log).await?;
+        let log = self.replica(&request, &request.get_ref().log).await?;
         let Ok(permit) = self.scrubs.clone().try_acquire_owned() else {
             return Err(refusal(ErrorKind::Busy, "another scrub of this server is running"));
         };

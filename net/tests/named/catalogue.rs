@@ -43,6 +43,16 @@ async fn client_sets_options_of_a_log_and_of_its_group() {
     named.delete("orders").await;
     let gone = orders.set_log_options(&[(age, Some(60_000))], PATIENCE).await.unwrap_err();
     assert_eq!(gone.kind(), ErrorKind::NotFound, "{gone}");
+    // A client of the deleted log neither changes nor shows the options of the one that has its name now.
+    named.create("orders").await.unwrap();
+    named.logs.get("orders").unwrap().set_log_options(&[(rate, Some(9))], PATIENCE).unwrap();
+    let gone =
+        orders.set_log_options(&[(LogOption::RetentionBytes, Some(1 << 20))], PATIENCE).await.unwrap_err();
+    assert_eq!(gone.kind(), ErrorKind::NotFound, "{gone}");
+    let gone = orders.log_options().await.unwrap_err();
+    assert_eq!(gone.kind(), ErrorKind::NotFound, "{gone}");
+    let kept = named.logs.get("orders").unwrap().log_options();
+    assert_eq!(kept.iter().collect::<Vec<_>>(), [(rate, 9)]);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use crate::served::PATIENCE;
 use crate::served::client::{producing, quick};
-use crate::server::{Rogue, about, appended, producer_of, refused, soon, until};
+use crate::server::{Rogue, about, appended, producer_of, refused, refused_for, soon, until};
 use chiplog::{ErrorKind, Index, Sequence};
 use chiplog_net::client::{Client, ProducerOptions};
 use chiplog_net::wire::proto::v1::append_response::Result as Outcome;
@@ -158,10 +158,8 @@ async fn producer_that_ends_at_a_failure_leaves_no_gap() {
     rogue.on_append = Box::new(move |stream, n, batch| match (stream, n) {
         _ if is_well.load(Ordering::Relaxed) => appended(batch, 100),
         (..5, 0) => appended(batch, 1 + stream as u64),
-        _ => {
-            let (kind, message) = (ErrorKind::Busy.code(), "its rate".to_owned());
-            Some(Outcome::Refused(Refused { kind, message, retry_after_millis: 600, ..Default::default() }))
-        }
+        (..5, _) => refused_for(600),
+        _ => refused(ErrorKind::Busy),
     });
     let producer = producer_of(rogue, |o| {
         (o.delivery_timeout, o.ends_at_failure) = (Duration::from_secs(2), true);
@@ -177,7 +175,7 @@ async fn producer_that_ends_at_a_failure_leaves_no_gap() {
         assert_eq!(delivery.await.unwrap(), Index(1 + n as u64)); // 3 s in all
     }
     let error = last.await.unwrap_err();
-    assert!(error.kind() == ErrorKind::Busy && error.to_string().contains("its rate"), "{error}");
+    assert!(error.kind() == ErrorKind::Busy && error.to_string().contains("busy"), "{error}");
     well.store(true, Ordering::Relaxed);
     let after = match producer.append(b"record 6..").await {
         Ok(delivery) => delivery.await,
@@ -187,24 +185,25 @@ async fn producer_that_ends_at_a_failure_leaves_no_gap() {
 }
 
 /// After a large batch, a server with a low rate names a time for the next one that is later than the time limit of a record. The producer ended
-/// at that limit, although nothing was wrong.
+/// at that limit, although nothing was wrong. Later it ended if another producer had taken the room by then, and a new time was named.
 #[tokio::test]
-async fn producer_that_ends_at_a_failure_waits_until_the_time_that_the_server_names() {
+async fn producer_that_ends_at_a_failure_waits_until_the_times_that_the_server_names() {
     let mut rogue = Rogue::new();
     let calls = rogue.calls.clone();
     rogue.on_append = Box::new(move |stream, n, batch| match (stream, n) {
         (1, 0) => appended(batch, 1),
-        _ => {
-            let (kind, message) = (ErrorKind::Busy.code(), "its rate".to_owned());
-            Some(Outcome::Refused(Refused { kind, message, retry_after_millis: 5000, ..Default::default() }))
-        }
+        (..3, _) => refused_for(3000),
+        (3, 0) => appended(batch, 2),
+        _ => refused_for(25_000), // later than ten times the limit
     });
     let producer = producer_of(rogue, |o| {
-        (o.delivery_timeout, o.ends_at_failure) = (Duration::from_secs(4), true);
+        (o.delivery_timeout, o.ends_at_failure) = (Duration::from_secs(2), true);
     })
     .await;
-    assert_eq!(producer.append(b"one").await.unwrap().await.unwrap(), Index(1));
-    let error = producer.append(b"refused again then").await.unwrap().await.unwrap_err();
+    for n in 1..3 {
+        assert_eq!(producer.append(b"refused until then").await.unwrap().await.unwrap(), Index(n));
+    }
+    let error = producer.append(b"refused for too long").await.unwrap().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy);
     // Such a producer ends. Its session would have stayed for a day.
     assert_eq!(producer.close(PATIENCE).await.left.len(), 1);
@@ -217,10 +216,7 @@ async fn refusal_that_names_a_time_may_come_with_the_longest_time_limit() {
     let mut rogue = Rogue::new();
     rogue.on_append = Box::new(move |stream, _, batch| match stream {
         1.. => appended(batch, 1),
-        0 => {
-            let kind = ErrorKind::Busy.code();
-            Some(Outcome::Refused(Refused { kind, retry_after_millis: 20, ..Default::default() }))
-        }
+        0 => refused_for(20),
     });
     let producer = producer_of(rogue, |o| o.delivery_timeout = Duration::MAX).await;
     assert_eq!(producer.append(b"one").await.unwrap().await.unwrap(), Index(1));

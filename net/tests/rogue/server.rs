@@ -112,6 +112,12 @@ pub(crate) fn refused(kind: ErrorKind) -> Option<Outcome> {
     Some(Outcome::Refused(Refused { kind: kind.code(), message: format!("{kind}"), ..Default::default() }))
 }
 
+/// Busy because of a rate, for this many milliseconds.
+pub(crate) fn refused_for(millis: u64) -> Option<Outcome> {
+    let (kind, message) = (ErrorKind::Busy.code(), "its rate".to_owned());
+    Some(Outcome::Refused(Refused { kind, message, retry_after_millis: millis, ..Default::default() }))
+}
+
 #[tonic::async_trait]
 impl Log for Rogue {
     type AppendStream = Answers<AppendResponse>;

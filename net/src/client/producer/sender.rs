@@ -38,7 +38,7 @@ use tonic::Status;
 
 /// The time limit of closing the session, which is optional: a session also expires.
 const CLOSE_SESSION: Duration = Duration::from_secs(2);
-/// Times that a server names for the next attempt count up to this many time-outs of a record.
+/// Times that a server names for the next attempt count up to this many time-outs of a record after the last acknowledgement.
 const NAMED_TIMES_MAX: u32 = 10;
 /// How long a stream that shares its connection stays open without an append.
 const IDLE: Duration = Duration::from_secs(1);
@@ -63,7 +63,7 @@ pub(crate) struct SenderTask {
     acknowledged: Instant,
     /// The last rejection for lack of room.
     refused_as: Option<Error>,
-    /// When a server that rejected the oldest batch wants it again, as it said first.
+    /// When a server that rejected the oldest batch wants it again, as it said last.
     try_again_at: Option<Instant>,
     /// Since when the log has been full.
     full_since: Option<Instant>,
@@ -323,8 +323,12 @@ impl SenderTask {
 
     /// The deadline of the oldest record.
     fn due(&self) -> Instant {
-        let oldest = self.unacked.front().map(|s| s.waiting.since).or_else(|| self.accumulator.oldest());
-        self.due_of(oldest.unwrap_or_else(Instant::now), self.options.delivery_timeout)
+        self.due_of(self.oldest().unwrap_or_else(Instant::now), self.options.delivery_timeout)
+    }
+
+    /// Since when the oldest record has waited.
+    fn oldest(&self) -> Option<Instant> {
+        self.unacked.front().map(|sent| sent.waiting.since).or_else(|| self.accumulator.oldest())
     }
 
     /// The deadline of the oldest record, which was given then.
@@ -333,7 +337,7 @@ impl SenderTask {
             return after(given, patience);
         }
         let due = after(given.max(self.acknowledged), patience);
-        // One more attempt at the time that the server named first.
+        // One more attempt at the time that the server named.
         let attempt = self.options.request_timeout.min(patience);
         self.try_again_at.map_or(due, |at| due.max(after(at, attempt)))
     }
@@ -475,10 +479,16 @@ impl SenderTask {
         if matches!(error.kind(), ErrorKind::Full | ErrorKind::Busy | ErrorKind::TooManySessions) {
             self.refused_as = Some(error.clone());
         }
-        let longest = self.options.delivery_timeout.saturating_mul(NAMED_TIMES_MAX);
-        let wait = error.retry_after().filter(|wait| *wait <= longest);
-        self.try_again_at = self.try_again_at.or(wait.map(|wait| after(Instant::now(), wait)));
         let full = error.kind() == ErrorKind::Full;
+        match error.retry_after() {
+            Some(wait) => {
+                let begun = self.oldest().map_or(self.acknowledged, |given| given.max(self.acknowledged));
+                let last = after(begun, self.options.delivery_timeout.saturating_mul(NAMED_TIMES_MAX));
+                self.try_again_at = Some(after(Instant::now(), wait)).filter(|at| *at <= last);
+            }
+            None if full => self.try_again_at = None, // another reason, with a limit of its own
+            None => {}
+        }
         self.full_since = full.then(|| self.full_since.unwrap_or_else(Instant::now));
         if let Some(error) = self.expire(&error) {
             return self.fail(error);
@@ -549,7 +559,6 @@ impl SenderTask {
         let in_doubt = Error::new(ErrorKind::Timeout, format!("{what}; the append may be in the log"));
         let has_session = self.options.session.is_some();
         if has_session || self.options.ends_at_failure {
-            let oldest = self.unacked.front().map(|s| s.waiting.since).or_else(|| self.accumulator.oldest());
             let what = format!(
                 "{what}; the append is not in the log, unless another process of the session has sent it"
             );
@@ -560,7 +569,7 @@ impl SenderTask {
                 }
                 _ => in_doubt,
             };
-            return oldest.is_some_and(|given| self.due_of(given, patience) <= now).then_some(error);
+            return self.oldest().is_some_and(|given| self.due_of(given, patience) <= now).then_some(error);
         }
         let mut gap = false;
         while let Some(front) = self.unacked.front()

@@ -109,7 +109,7 @@ pub(super) async fn find_log(
     meant: Option<&[u8]>,
 ) -> Result<Log, Status> {
     if name.starts_with('_') || host.is_default(name) {
-        return host.replica(caller, name).await;
+        return host.replica(caller, name, None).await;
     }
     host.find(caller, name, meant).await
 }

@@ -284,7 +284,7 @@ impl Service for LogService {
         let default = self.host.default_log().ok();
         let named = match &*name {
             "" | DEFAULT_LOG => None,
-            name if default.is_some() => match self.host.replica(&caller, name).await {
+            name if default.is_some() => match self.host.replica(&caller, name, None).await {
                 Err(status) if status.code() == Code::NotFound => None,
                 Err(status) => match default.zip(self.host.elsewhere(name)) {
                     Some((default, place)) => {

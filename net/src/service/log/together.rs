@@ -82,7 +82,7 @@ struct Call<'a> {
     host: &'a LogSlot,
     caller: Caller,
     payer: Arc<Payer>,
-    /// How long the batches wait to be unpacked, and for room.
+    /// How long the logs are looked for, and how long the batches wait to be unpacked, and for room.
     patience: Duration,
 }
 
@@ -90,7 +90,11 @@ impl Call<'_> {
     /// Submits the batches. After an error, nothing was submitted; the same if the future is dropped before it is ready.
     async fn submit(&self, appends: Vec<LogBatch>) -> Result<(Named, Vec<Ticket>), Status> {
         check(&appends).map_err(|error| to_status(&error, None))?;
-        let found = self.find(&appends).await?;
+        // Each of up to 256 look-ups can wait for a majority.
+        let found = timeout(self.patience, self.find(&appends)).await.unwrap_or_else(|_| {
+            let what = format!("not all of the logs were found within {:?}; try again later", self.patience);
+            Err(to_status(&Error::new(ErrorKind::Busy, what), None))
+        })?;
         let logs: Named = appends.iter().map(|append| append.log.clone()).zip(found).collect();
         let submitting = async {
             let batches = self.decode(&logs, appends).await?;

@@ -13,10 +13,13 @@ use chiplog::limits::SEGMENT_BYTES_MIN;
 use chiplog::{ErrorKind, Index, LogOption, LogOptions, Start, Timestamp};
 use chiplog_net::client::ReaderOptions;
 use chiplog_net::wire::proto::v1::{LogOption as WireOption, LogOptionsRequest, SetLogOptionsRequest};
+use chiplog_net::wire::status::LOG_ID;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tonic::Request;
+use tonic::metadata::MetadataValue;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -396,8 +399,11 @@ fn remote(
 ) -> Result<LogOptions> {
     let asker = Asker::new(&args.connect, ui)?;
     let mut loss = None;
+    // The log whose loss is shown: by the time of the answer another one can have its name.
+    let mut meant = None;
     if shortens(changes) {
         let (_, leader) = asker.leader(servers)?;
+        meant = MetadataValue::try_from(&leader.log_id).ok();
         let records = (leader.last + 1).saturating_sub(leader.first);
         let is_group = servers.log.starts_with('_');
         let is_named = servers.is_named() && !is_group;
@@ -415,13 +421,16 @@ fn remote(
         .collect();
     let timeout_millis = args.timeout * 1000;
     let current = asker.ask_leader(servers, patience, |mut admin| {
-        let (log, changes) = (servers.log.clone(), wire.clone());
+        let (log, changes, meant) = (servers.log.clone(), wire.clone(), meant.clone());
         async move {
             if changes.is_empty() {
                 let current = admin.log_options(LogOptionsRequest { log }).await?;
                 return Ok(current.into_inner().options);
             }
-            let request = SetLogOptionsRequest { log, changes, timeout_millis };
+            let mut request = Request::new(SetLogOptionsRequest { log, changes, timeout_millis });
+            if let Some(meant) = meant {
+                request.metadata_mut().insert(LOG_ID, meant);
+            }
             Ok(admin.set_log_options(request).await?.into_inner().options)
         }
     });
