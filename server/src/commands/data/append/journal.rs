@@ -60,6 +60,8 @@ pub(super) struct Journal {
     path: PathBuf,
     file: File,
     state: State,
+    /// A write failed: the last line may be there in part, and nothing may follow it.
+    failed: Option<String>,
 }
 
 /// The running checksum of the input: of the records and of where each ends.
@@ -165,7 +167,7 @@ impl Journal {
         };
         file.set_len(whole as u64).map_err(|e| io("cut", &e))?;
         file.seek(SeekFrom::End(0)).map_err(|e| io("write", &e))?;
-        let mut journal = Self { path: path.to_owned(), file, state };
+        let mut journal = Self { path: path.to_owned(), file, state, failed: None };
         if whole == 0 {
             journal.write(&format!("{FORM}\n"))?;
         }
@@ -173,11 +175,25 @@ impl Journal {
     }
 
     fn write(&mut self, text: &str) -> Result<()> {
-        self.file.write_all(text.as_bytes()).map_err(|e| Failure::io("write", &self.path, &e))
+        self.check()?;
+        self.file.write_all(text.as_bytes()).map_err(|e| {
+            self.failed = Some(e.to_string());
+            Failure::io("write", &self.path, &e)
+        })
     }
 
-    /// Makes all written lines durable.
+    fn check(&self) -> Result<()> {
+        let Some(why) = &self.failed else { return Ok(()) };
+        let what = format!("session file {} could not be written before: {why}", self.path.display());
+        Err(Failure::new(ErrorKind::Io, what))
+    }
+
+    /// Makes all lines durable.
+    ///
+    /// # Errors
+    /// `Io`, also after a line could not be written: what the file says is not all that is in the log.
     pub(super) fn sync(&self) -> Result<()> {
+        self.check()?;
         self.file.sync_data().map_err(|e| Failure::io("sync", &self.path, &e))
     }
 
@@ -370,5 +386,24 @@ mod tests {
             std::fs::write(&path, wrong).unwrap();
             assert_eq!(Journal::open(&path).unwrap_err().exit(), crate::common::exit::Exit::Usage, "{wrong}");
         }
+    }
+
+    /// A line that was written in part was followed by others, so that the file could not be read again; or the session was closed
+    /// although the file says that batches are open.
+    #[test]
+    fn nothing_follows_a_line_that_could_not_be_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(&dir.path().join("session")).unwrap();
+        journal.begin(SessionId(42), LOG).unwrap();
+        journal.cut(&sum(&["a"])).unwrap();
+        journal.cut(&sum(&["a", "b"])).unwrap();
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let file = std::mem::replace(&mut journal.file, full);
+        assert!(journal.acked().is_err());
+        journal.file = file; // there is room again
+        assert!(journal.acked().is_err() && journal.sync().is_err());
+        drop(journal);
+        let journal = Journal::open(&dir.path().join("session")).unwrap();
+        assert_eq!((journal.done(), journal.open_cuts().len()), (0, 2));
     }
 }

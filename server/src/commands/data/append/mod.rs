@@ -146,9 +146,17 @@ struct Summary {
     /// With a session file: the number of records of the input that were in the log before this run.
     #[serde(skip_serializing_if = "Option::is_none")]
     skipped: Option<u64>,
+    /// Records of these whose indexes the servers no longer know: an earlier run sent them, and they were not confirmed then.
+    #[serde(skip_serializing_if = "is_zero")]
+    without_index: u64,
     /// It ended before its input did.
     #[serde(skip)]
     is_interrupted: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 impl Summary {
@@ -166,6 +174,7 @@ impl Summary {
             records_per_second: format::rate(tally.records(), time),
             bytes_per_second: format::rate(tally.bytes(), time),
             skipped,
+            without_index: tally.forgotten(),
             is_interrupted: false,
         }
     }
@@ -175,7 +184,11 @@ impl Summary {
             let were = if n == 1 { "was" } else { "were" };
             format!("{} of the input {were} in the log before", format::many(n, "record", "records"))
         });
+        let forgotten = (self.without_index > 0).then(|| self.forgotten());
         let (Some(first), Some(last)) = (self.first, self.last) else {
+            if let Some(forgotten) = forgotten {
+                return before.map_or(forgotten.clone(), |before| format!("{forgotten}; {before}"));
+            }
             let why =
                 if self.is_interrupted { "interrupted, nothing was appended" } else { "nothing to append" };
             return match before {
@@ -184,9 +197,10 @@ impl Summary {
                 None => format!("{why}: the input was empty"),
             };
         };
-        let before = before.map_or_else(String::new, |before| format!("; {before}"));
+        let more: String =
+            [forgotten, before].into_iter().flatten().map(|more| format!("; {more}")).collect();
         format!(
-            "appended {} ({}), index {} to {}, in {}: {} records/s, {}/s{before}",
+            "appended {} ({}), index {} to {}, in {}: {} records/s, {}/s{more}",
             format::many(self.records, "record", "records"),
             format::bytes(self.bytes),
             first,
@@ -195,6 +209,11 @@ impl Summary {
             format::per_second(self.records_per_second),
             format::bytes(self.bytes_per_second as u64),
         )
+    }
+
+    fn forgotten(&self) -> String {
+        let records = format::many(self.without_index, "record is", "records are");
+        format!("{records} in the log since an earlier run, at indexes that are no longer known")
     }
 }
 
@@ -291,12 +310,15 @@ fn skip(input: &mut Input, journal: &Journal) -> Result<Sum> {
 /// Says what is durable when not everything was appended.
 fn durable(tally: &Tally) -> String {
     let ranges = tally.ranges();
+    let records = format::many(tally.records(), "record is", "records are");
     if ranges.is_empty() {
-        return "no record was confirmed".into();
+        return match tally.forgotten() {
+            0 => "no record was confirmed".into(),
+            _ => format!("{records} durable, at indexes that are no longer known"),
+        };
     }
     let spans: Vec<String> = ranges.iter().take(5).map(|(a, b)| format!("{a} to {b}")).collect();
-    let more = if ranges.len() > spans.len() { " and more" } else { "" };
-    let records = format::many(tally.records(), "record is", "records are");
+    let more = if ranges.len() > spans.len() || tally.forgotten() > 0 { " and more" } else { "" };
     format!("{records} durable, index {}{more}", spans.join(", "))
 }
 

@@ -43,6 +43,8 @@ pub(super) struct Tally {
     durability: Mutex<Option<Option<Durability>>>,
     /// The durable indexes, as few ranges (first to last) as possible.
     ranges: Mutex<BTreeMap<u64, u64>>,
+    /// Durable records whose indexes the servers no longer know: an earlier run sent them, and more since.
+    forgotten: AtomicU64,
 }
 
 impl Tally {
@@ -67,6 +69,13 @@ impl Tally {
         ranges.insert(first, last);
     }
 
+    /// Counts durable records whose indexes are no longer known.
+    pub(super) fn add_forgotten(&self, records: u64, bytes: u64, batch_ends: bool) {
+        self.batches.fetch_add(batch_ends.into(), Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+        self.forgotten.fetch_add(records, Relaxed);
+    }
+
     pub(super) fn ranges(&self) -> Vec<(u64, u64)> {
         lock(&self.ranges).iter().map(|(a, b)| (*a, *b)).collect()
     }
@@ -77,7 +86,12 @@ impl Tally {
     }
 
     pub(super) fn records(&self) -> u64 {
-        lock(&self.ranges).iter().map(|(first, last)| last - first + 1).sum()
+        let known: u64 = lock(&self.ranges).iter().map(|(first, last)| last - first + 1).sum();
+        known + self.forgotten()
+    }
+
+    pub(super) fn forgotten(&self) -> u64 {
+        self.forgotten.load(Relaxed)
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -262,6 +276,7 @@ pub(super) fn run(
         bytes: AtomicU64::new(shared.tally.bytes()),
         durability: Mutex::new(*lock(&shared.tally.durability)),
         ranges: Mutex::new(std::mem::take(&mut *lock(&shared.tally.ranges))),
+        forgotten: AtomicU64::new(shared.tally.forgotten()),
     };
     Ok((tally, shared.ended()))
 }
@@ -378,6 +393,9 @@ mod tests {
         tally.add(Appended::new(Index(20), 1), 10, true);
         assert_eq!(tally.ranges(), [(1, 9), (20, 20)]);
         assert_eq!((tally.records(), tally.bytes(), tally.batches()), (10, 60, 6));
+        tally.add_forgotten(3, 30, true);
+        assert_eq!((tally.records(), tally.bytes(), tally.batches()), (13, 90, 7));
+        assert_eq!(tally.ranges(), [(1, 9), (20, 20)]);
     }
 
     #[test]

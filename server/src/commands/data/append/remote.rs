@@ -103,7 +103,10 @@ async fn send(
                         bar.inc(bytes + 1); // one newline
                     }
                     // It is in the log; its index is no longer known.
-                    Err(error) if error.kind() == ErrorKind::SequenceForgotten => bar.inc(bytes + 1),
+                    Err(error) if error.kind() == ErrorKind::SequenceForgotten => {
+                        to.tally.add_forgotten(1, bytes, last);
+                        bar.inc(bytes + 1);
+                    }
                     Err(error) => {
                         // No answer arrived: the append may have been carried out.
                         if error.kind() == ErrorKind::Timeout {

@@ -16,6 +16,7 @@ use indicatif::ProgressBar;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use super::remote::{LAST_WORDS, begin, flush, source};
 
@@ -131,7 +132,10 @@ impl Resuming {
                         true
                     }
                     // In the log since an earlier run; its index is no longer known.
-                    Err(error) if error.kind() == ErrorKind::SequenceForgotten => true,
+                    Err(error) if error.kind() == ErrorKind::SequenceForgotten => {
+                        to.tally.add_forgotten(count.into(), bytes, true);
+                        true
+                    }
                     Err(error) => {
                         doubt.is_refused.fetch_or(is_refusal(&error), Relaxed);
                         if doubt.is_left() {
@@ -192,6 +196,9 @@ impl Sink for Resuming {
             }
         }
         flush(&self.remote, &producer, shared);
+        // Answers that arrive after the sync would be lost with the power, but not the end of the session.
+        let begun = Instant::now();
+        let _ = self.remote.wait(producer.flush(LAST_WORDS));
         // The producer ends the session when every batch is in the log. Until then the session has to stay,
         // so that batches can be sent again.
         if let Err(failed) = lock(&self.journal).sync() {
@@ -199,7 +206,7 @@ impl Sink for Resuming {
             std::mem::forget(producer); // dropping it would end the session, which the next run needs
             return;
         }
-        let closed = self.remote.wait(producer.close(LAST_WORDS));
+        let closed = self.remote.wait(producer.close(LAST_WORDS.saturating_sub(begun.elapsed())));
         match closed.left.is_empty() {
             true => {}
             false if self.doubt.is_left() => shared.doubt(),
