@@ -110,6 +110,7 @@ pub struct Reader {
 /// A batch and its location in its segment's file.
 struct Found {
     bytes: Slice,
+    header: BatchHeader,
     first: Index,
     timestamp: Timestamp,
     offset: usize,
@@ -355,7 +356,8 @@ impl Reader {
         let mut behind = None;
         let found = self.read(|reader| {
             let found = reader.find_batch()?;
-            let header = batch::verify(&found.bytes).map_err(|why| reader.corrupt(&found, why))?;
+            let Found { header, .. } = found;
+            batch::verify_sum(&header, &found.bytes).map_err(|why| reader.corrupt(&found, why))?;
             let batch = RecordBatch::unpack(&found.bytes, &header, found.first, found.timestamp);
             batch.map_err(|why| {
                 behind = Some(found.first.plus(header.count.into()));
@@ -460,7 +462,7 @@ impl Reader {
     /// comes from the object store.
     fn find_batch(&mut self) -> Result<Found> {
         let found = self.find_stored()?;
-        if !is_reference(&found.bytes) {
+        if !is_reference(&found.header) {
             return Ok(found);
         }
         // Once an object has the batch, the slice to which the log refers may be gone. Which object has one of a named log, only its
@@ -472,11 +474,12 @@ impl Reader {
         }
         match self.fetch(&found) {
             Err(error) if error.kind() == ErrorKind::NotFound => match self.find_in_object() {
-                Some(Ok(found)) if is_reference(&found.bytes) => Err(gone(&error)),
+                Some(Ok(found)) if is_reference(&found.header) => Err(gone(&error)),
                 Some(found) => found,
                 None => Err(gone(&error)),
             },
-            bytes => Ok(Found { bytes: bytes?, ..found }),
+            Err(error) => Err(error),
+            Ok((bytes, header)) => Ok(Found { bytes, header, ..found }),
         }
     }
 
@@ -502,12 +505,15 @@ impl Reader {
     }
 
     /// Fetches the batch to which the log refers. A small one does not keep its whole slice in memory.
-    fn fetch(&self, found: &Found) -> Result<Slice> {
-        let parsed = batch::verify(&found.bytes)
-            .and_then(|header| Ok((header, Reference::parse(&header, &found.bytes)?)));
-        let (header, reference) = parsed.map_err(|why| self.corrupt(found, why))?;
-        let bytes = self.view.segments.objects().payloads()?.batch(&header, &reference)?;
-        Ok(Slice::Copied(bytes).apart_from(reference.slice_bytes as usize))
+    fn fetch(&self, found: &Found) -> Result<(Slice, BatchHeader)> {
+        let header = &found.header;
+        let parsed =
+            batch::verify_sum(header, &found.bytes).and_then(|()| Reference::parse(header, &found.bytes));
+        let reference = parsed.map_err(|why| self.corrupt(found, why))?;
+        let bytes = self.view.segments.objects().payloads()?.batch(header, &reference)?;
+        let bytes = Slice::Copied(bytes).apart_from(reference.slice_bytes as usize);
+        let header = BatchHeader::parse(&bytes).map_err(|why| self.corrupt(found, why))?;
+        Ok((bytes, header))
     }
 
     /// Finds the batch that contains `next` as it is in the log, and moves past it. Not verified yet.
@@ -537,7 +543,7 @@ impl Reader {
                 let bytes = block.bytes.slice(at..at + header.length as usize);
                 let (timestamp, offset, length) =
                     (block.timestamp, block.offset + at, header.length as usize);
-                return Ok(Found { bytes, first, timestamp, offset, length });
+                return Ok(Found { bytes, header, first, timestamp, offset, length });
             }
         }
     }
@@ -562,9 +568,9 @@ impl Drop for Reader {
     }
 }
 
-/// Whether the batch at the start of `bytes` is a reference to one in the object store.
-fn is_reference(bytes: &[u8]) -> bool {
-    BatchHeader::parse(bytes).is_ok_and(|header| header.codec == Codec::Reference)
+/// Whether the batch is a reference to one in the object store.
+fn is_reference(header: &BatchHeader) -> bool {
+    header.codec == Codec::Reference
 }
 
 /// The error of a batch whose slice is gone, while no object with it is known here.

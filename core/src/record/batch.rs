@@ -64,6 +64,7 @@ pub(crate) struct BatchHeader {
 impl BatchHeader {
     /// Reads the header at the start of `bytes`, which may contain more than this batch. Checks every bound, so later
     /// code cannot read past the end: `length <= bytes.len()`.
+    #[inline]
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let head: &[u8; BATCH_HEADER_BYTES] = bytes.first_chunk().ok_or("batch header is cut off")?;
         let codec = Codec::from_code(head[34]).ok_or("batch has an unknown codec")?;
@@ -120,10 +121,15 @@ impl BatchHeader {
 /// Parses the batch at the start of `bytes` and verifies its checksum.
 pub(crate) fn verify(bytes: &[u8]) -> Result<BatchHeader, Malformed> {
     let header = BatchHeader::parse(bytes)?;
-    if crc32c(&bytes[4..header.length as usize]) != header.crc {
-        return Err("batch checksum does not match");
-    }
+    verify_sum(&header, bytes)?;
     Ok(header)
+}
+
+/// Verifies the checksum of the batch at the start of `bytes`, whose header was parsed.
+#[inline]
+pub(crate) fn verify_sum(header: &BatchHeader, bytes: &[u8]) -> Result<(), Malformed> {
+    let summed = bytes.get(4..header.length as usize).ok_or("batch is cut off")?;
+    if crc32c(summed) == header.crc { Ok(()) } else { Err("batch checksum does not match") }
 }
 
 /// The verified batch `bytes` without its place in a session. Its new checksum follows from the old one, so that it still shows damage
