@@ -60,6 +60,11 @@ number! {
     Term(u64)
 }
 
+/// A restored log that keeps its id begins this many terms after the backup's last one. Entries that the old log
+/// wrote after the backup may still be in a replica or a copy that was thought lost. Entries are the same only if
+/// index and term are, and elections never reach a term this far ahead.
+pub(crate) const TERMS_APART: u64 = 1 << 32;
+
 number! {
     /// The number of an exactly-once session: the raft index of the entry that opened it, so it is never reused. 0
     /// means "no session".

@@ -19,7 +19,6 @@
 use crate::api::follower::FollowerLog;
 use crate::backup::downloads::{Download, Downloads, get, segment_file_of, write};
 use crate::backup::payloads::{is_of_slice, with_payload};
-use crate::backup::restore::TERMS_APART;
 use crate::backup::slices::{AT_A_TIME, End, SliceChain, leads_on, longest, names, read};
 use crate::backup::stored::{Objects, footer_at, list_objects, opening_at, start_of};
 use crate::backup::tail::{OneBatch, Part, Tail, bytes_in_block, payload_names};
@@ -40,7 +39,7 @@ use crate::store::objects::deletion::newest_begin;
 use crate::store::objects::names::{Lineage, object_name, root_log};
 use crate::store::objects::slice_names::SliceName;
 use crate::sync::threads::in_parallel;
-use crate::types::{EntryIndex, Index, LogId, SegmentId, Timestamp};
+use crate::types::{EntryIndex, Index, LogId, SegmentId, TERMS_APART, Timestamp};
 use crate::vault::{ObjectInfo, Vault};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};

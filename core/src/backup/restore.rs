@@ -39,7 +39,7 @@ use crate::replica::state::snapshot::FollowSnapshot;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind, digest_of_batches};
 use crate::store::format::identity::Identity;
 use crate::store::format::segment::{HardState, Opening, digest_of_bytes};
-use crate::types::{Index, LogId, Term, Timestamp};
+use crate::types::{Index, LogId, TERMS_APART, Term, Timestamp};
 use bytes::Bytes;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -48,11 +48,6 @@ use std::sync::Arc;
 /// The suffix of the directory in which a log is restored until it is complete. An existing one is never touched:
 /// another restore may be using it, or it may hold a log that was opened after a crash.
 const UNDER_WAY: &str = ".restoring";
-
-/// A restored log that keeps its id begins this many terms after the backup's last one. Entries that the old log
-/// wrote after the backup may still be in a replica or a copy that was thought lost. Entries are the same only if
-/// index and term are, and elections never reach a term this far ahead.
-pub(super) const TERMS_APART: u64 = 1 << 32;
 
 /// The end up to which a log is restored.
 ///

@@ -37,7 +37,7 @@ use crate::store::read::run_cursor::{FoundRun, RunCursor};
 use crate::store::read::run_directory::RunDirectories;
 use crate::store::segment::Segment;
 use crate::store::segment::objects::is_sorted_object;
-use crate::types::{EntryIndex, Index, LogId, LogNumber, Term};
+use crate::types::{EntryIndex, Index, LogId, LogNumber, TERMS_APART, Term};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
@@ -216,11 +216,20 @@ impl EntryFeed {
         loop {
             let (raft, term) = match self.position {
                 FeedPosition::Begins(beginning) => return Ok(Coming::Beginning(beginning)),
-                FeedPosition::Claimed(raft, _) if self.committed() < raft => return Ok(Coming::Nothing),
+                FeedPosition::Claimed(raft, term) if self.committed() < raft => {
+                    self.check_not_shorter(raft, term)?;
+                    return Ok(Coming::Nothing);
+                }
                 FeedPosition::FarBehind(raft, term) => return Ok(Coming::Skip(raft, term)),
                 FeedPosition::Claimed(raft, term) | FeedPosition::Behind(raft, term) => (raft, term),
             };
-            if self.archive.first().raft > raft {
+            let first = self.archive.first();
+            if first.raft > raft {
+                // The entry that would be compared is gone.
+                let restored = first.term.0.saturating_sub(term.0) >= TERMS_APART;
+                if restored && matches!(self.position, FeedPosition::Claimed(..)) {
+                    return Err(restored_since(raft, first.term, term));
+                }
                 return Ok(Coming::Jump(raft));
             }
             if let FeedPosition::Claimed(..) = self.position {
@@ -242,6 +251,16 @@ impl EntryFeed {
             } else {
                 Coming::Nothing
             });
+        }
+    }
+
+    /// Entries of a copy are committed. If this log has a later term before the copy's last one, the entry is not of this history: the log was
+    /// restored with its old id, to an earlier end.
+    fn check_not_shorter(&self, claimed: EntryIndex, term: Term) -> Result<()> {
+        let end = self.committed();
+        match self.archive.term(end) {
+            Ok(Some(here)) if here > term => Err(restored_since(claimed, here, term)),
+            _ => Ok(()), // it is compared once it is there
         }
     }
 
@@ -682,6 +701,14 @@ pub(crate) fn begins(start: Start) -> FollowFrom {
         Start::Timestamp(time) => FollowFrom::Timestamp(time),
         Start::Next => FollowFrom::Newest,
     }
+}
+
+fn restored_since(raft: EntryIndex, here: Term, there: Term) -> Error {
+    let what = format!(
+        "entry {raft} has term {there} at the follower, and the entries here are of term {here}: this log was restored with its old id \
+         since, and the follower may have entries that it left out; nothing was sent to it. Begin with a new copy"
+    );
+    Error::new(ErrorKind::Diverged, what)
 }
 
 fn diverged(raft: EntryIndex, here: Term, there: Term) -> Error {
