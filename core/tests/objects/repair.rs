@@ -610,7 +610,9 @@ fn files_stay_until_the_objects_were_listed() {
     read_all(&log, 1);
 }
 
-/// A second cluster that continues the same log at the same location replaces none of its objects, also not by one of the same size.
+/// A second cluster that continues the same log at the same location stores none of its objects there: begins of the first one would have
+/// them deleted, and a fetch would take the first one's. If it has objects already, elsewhere, it replaces none, also not by one of the
+/// same size.
 #[test]
 fn objects_of_another_history_are_not_replaced_by_new_ones() {
     let dir = tempfile::tempdir().unwrap();
@@ -625,6 +627,14 @@ fn objects_of_another_history_are_not_replaced_by_new_ones() {
     });
     log.close().unwrap();
     let before = objects_in(&vault);
+    let twin = Log::open(place("twin"), options(&vault)).unwrap();
+    append(&twin, 3000);
+    eventually("it is refused", || twin.metrics().object_failures > 1);
+    assert!(objects_in(&vault) == before);
+    twin.close().unwrap();
+    let twin = Log::open(place("twin"), options(&Arc::new(MemoryVault::default()))).unwrap();
+    eventually("it stores objects elsewhere", || twin.metrics().stored_objects > 1);
+    twin.close().unwrap();
     let twin = Log::open(place("twin"), options(&vault)).unwrap();
     append(&twin, 3000);
     eventually("it is refused", || twin.metrics().object_failures > 2);
