@@ -54,6 +54,8 @@ const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
 const OPENINGS_MAX: usize = 256;
 /// How long a log is waited for that its group's leader has no room for.
 const FULL_WAIT: Duration = Duration::from_secs(2);
+/// How often it is tried meanwhile. Each attempt is an entry for up to [`OPENINGS_MAX`] logs, which the leader refuses.
+const FULL_LOOK: Duration = Duration::from_millis(100);
 /// How often [`Logs::find`] looks whether a log has been opened in its group.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 /// How long opening waits until this replica can read the catalogue, and how often it looks.
@@ -368,7 +370,7 @@ impl Logs {
                             && group.status().replica.voters().len() > 1
                             && pause::now() < give_up =>
                     {
-                        pause::sleep(CATALOGUE_LOOK);
+                        pause::sleep(FULL_LOOK);
                     }
                     opened => opened?,
                 }

@@ -16,7 +16,7 @@
 mod files;
 
 pub(super) use self::files::random_id;
-pub(crate) use super::background::{AHEAD, PreparedSegment, RETRY_DELAY};
+pub(crate) use super::background::{AHEAD, LOOK_AGAIN, PreparedSegment, RETRY_DELAY};
 
 use super::background::{BackgroundJob, Job, JobQueue, Outcome};
 use super::format::segment::FORMAT_VERSION_FIRST;
@@ -224,10 +224,29 @@ impl Allocator {
         state.ready.len() < AHEAD && state.failure().is_some_and(is_full)
     }
 
-    /// Whether files are missing, and the last attempt that ended found no room, also while another one is under way.
+    /// Whether files are missing, and the last attempt that ended made none, also while another one is under way.
     pub(crate) fn lacks_room(&self) -> bool {
         let state = self.lock();
         state.lacks_room && state.ready.len() < AHEAD
+    }
+
+    /// Repeats the last attempt if the disk has room by now: a log that needs no further file for long would not find out. Asks the disk
+    /// every [`LOOK_AGAIN`].
+    pub(crate) fn look_for_room(&self) {
+        let now = self.now();
+        {
+            let mut state = self.lock();
+            let last = state.looked_at.max(state.failed_at);
+            if state.busy || last.is_some_and(|at| now.since(at) < LOOK_AGAIN) {
+                return;
+            }
+            state.looked_at = Some(now);
+        }
+        let needed = u64::from(self.segment_bytes);
+        if self.disk.space().is_ok_and(|space| space.is_some_and(|space| space.free >= needed)) {
+            self.lock().failed = None;
+            self.wake();
+        }
     }
 
     /// Has the next file prepared where that is done on the caller's thread, once there is time for it.
@@ -551,6 +570,32 @@ mod tests {
         allocator.help();
         assert_eq!(disk.list().unwrap(), [file_name(1), file_name(2), file_name(3)]);
         allocator.settle();
+    }
+
+    /// It stood in the way of leadership until the log needed another file.
+    #[test]
+    fn room_is_noticed_although_no_file_is_needed() {
+        let disk = Arc::new(SimDisk::default());
+        let allocator = Allocator::new(disk.clone(), LogId(1), 1 << 16, 1, Vec::new());
+        allocator.go_unaided();
+        disk.limit_space(Some(2 << 16));
+        allocator.take(Purpose::Metadata).unwrap();
+        allocator.help();
+        assert!(allocator.lacks_room() && allocator.has_one_ready());
+        let later = |times| Moment::START.plus(LOOK_AGAIN * times);
+        allocator.set_time(later(1));
+        allocator.look_for_room();
+        allocator.help();
+        assert!(allocator.lacks_room(), "the disk is full still");
+        disk.limit_space(None);
+        allocator.set_time(Moment(later(2).0 - 1));
+        allocator.look_for_room();
+        allocator.help();
+        assert!(allocator.lacks_room(), "too soon");
+        allocator.set_time(later(2));
+        allocator.look_for_room();
+        allocator.help();
+        assert!(!allocator.lacks_room());
     }
 
     /// Work of another log that goes on until it is stopped, and gives way.

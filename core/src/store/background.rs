@@ -5,7 +5,7 @@
 use super::helper::Urgency;
 use super::segment::{Segment, file_name};
 use crate::disk::DiskFile;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::sync::clock::Moment;
 use crate::types::SegmentId;
 use std::collections::VecDeque;
@@ -19,6 +19,8 @@ pub(crate) const AHEAD: usize = 2;
 /// No file is prepared for this long after a failure, unless one becomes free: each attempt on a full disk would fill
 /// it up again.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(500);
+/// How often a log that needs no file now looks whether the disk has room for the one that it could not have ahead.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// How often the same failure is logged.
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
@@ -55,8 +57,10 @@ pub(super) struct JobQueue {
     /// free.
     pub(super) failed: Option<Error>,
     pub(super) failed_at: Option<Moment>,
-    /// Whether the last attempt to prepare a file found no room.
+    /// Whether the last attempt to prepare a file failed: for lack of room, or because the disk or the process could not.
     pub(super) lacks_room: bool,
+    /// When the disk was last asked whether it has room again.
+    pub(super) looked_at: Option<Moment>,
     /// When a failure was logged, unless a file was prepared since.
     pub(super) warned_at: Option<Moment>,
     pub(super) busy: bool,
@@ -168,7 +172,7 @@ impl JobQueue {
                 }
                 // First in the list, so last in line: one bad file does not block the others.
                 self.spare.splice(..0, spare);
-                self.lacks_room = error.kind() == ErrorKind::Full;
+                self.lacks_room = true;
                 self.failed = Some(error);
                 self.failed_at = Some(now);
             }

@@ -65,7 +65,8 @@ impl Log {
         self.inner.published.has_slow_disk.load(Ordering::Relaxed)
     }
 
-    /// Whether this replica found no room for another file when it tried last: as leader it would refuse appends. A program that spreads
+    /// Whether this replica found no room for another file when it tried last, or refuses entries for another reason: as leader it would
+    /// refuse appends. A program that spreads
     /// leaders over servers passes over such a replica. Never blocks.
     pub fn lacks_room(&self) -> bool {
         self.inner.published.lacks_room.load(Ordering::Relaxed)

@@ -295,7 +295,12 @@ impl Node {
         self.queue.set_leads(self.replica.is_leader());
         let published = &self.published;
         published.has_slow_disk.store(self.slow_disk.has_transferred_lately(now), Ordering::Relaxed);
-        published.lacks_room.store(self.writer.store.allocator.lacks_room(), Ordering::Relaxed);
+        let allocator = &self.writer.store.allocator;
+        let lacks_file = allocator.lacks_room();
+        if lacks_file {
+            allocator.look_for_room();
+        }
+        published.lacks_room.store(lacks_file || shortage.is_some(), Ordering::Relaxed);
         let sequencer = &self.replica.sequencer;
         published.sessions.store(sequencer.sessions().len() as u32, Ordering::Relaxed);
         published.last_timestamp.store(sequencer.last_timestamp().0, Ordering::Relaxed);

@@ -155,10 +155,9 @@ impl Node {
             }
             return Ok(());
         };
-        let sequencer = &mut self.replica.sequencer;
         let command = Command::Discard { first };
-        if self.writer.plan.make_room(body_bytes_of(&command), Purpose::Metadata, sequencer).is_err() {
-            self.retain_at = now.plus(RETRY_DELAY); // no file is available
+        if !self.has_made_room(&command, Purpose::Metadata, now) {
+            self.retain_at = now.plus(RETRY_DELAY);
             return Ok(());
         }
         self.replica.command(command, None, now, &mut self.writer.plan)?;
@@ -169,6 +168,13 @@ impl Node {
         // Not again before this discard has taken effect.
         self.retain_at = now.plus(MARKER_DELAY);
         self.finish(now)
+    }
+
+    /// Makes room for a command of the leader's own. False: there is none now. If no file can be had, the others are asked for room. Never
+    /// waits for a file: this thread sends heartbeats.
+    pub(super) fn has_made_room(&mut self, command: &Command, purpose: Purpose, now: Moment) -> bool {
+        let (body, plan) = (body_bytes_of(command), &mut self.writer.plan);
+        !plan.awaits_file(body, purpose) && self.replica.make_room(body, purpose, now, plan).is_ok()
     }
 
     /// Discards records of single logs of a shared group that are beyond their limits, a few logs a step.
@@ -195,13 +201,9 @@ impl Node {
             let next = self.log_retention.next(&sequencer.committed().logs, sequencer.logs());
             let Some((log, first)) = next else { break };
             let command = Command::Log(LogCommand::Discard { log, first });
-            let (body, sequencer) = (body_bytes_of(&command), &mut self.replica.sequencer);
-            // This thread sends heartbeats, and does not wait for a file.
-            if self.writer.plan.awaits_file(body, Purpose::OneLog)
-                || self.writer.plan.make_room(body, Purpose::OneLog, sequencer).is_err()
-            {
+            if !self.has_made_room(&command, Purpose::OneLog, now) {
                 self.log_retention.put_back((log, first));
-                self.retain_at = now.plus(RETRY_DELAY); // no file is available
+                self.retain_at = now.plus(RETRY_DELAY);
                 break;
             }
             self.replica.command(command, None, now, &mut self.writer.plan)?;

@@ -51,7 +51,6 @@ use crate::options::log_options::LogOption;
 use crate::options::{Clock, Options};
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
 use crate::replica::queue::proposals::{Command, ObjectCommand, ProposalQueue};
-use crate::replica::raft::body_bytes_of;
 use crate::replica::state::object_table::Shown;
 use crate::store::Store;
 use crate::store::filling::{self, FillLimits};
@@ -705,11 +704,8 @@ impl Node {
         if !self.replica.is_leader() || self.replica.refusal().is_some() {
             return Ok(Proposed::Waits);
         }
-        let (body, purpose) = (body_bytes_of(&command), self.replica.purpose_of(&command));
-        let sequencer = &mut self.replica.sequencer;
-        if self.writer.plan.awaits_file(body, purpose)
-            || self.writer.plan.make_room(body, purpose, sequencer).is_err()
-        {
+        let purpose = self.replica.purpose_of(&command);
+        if !self.has_made_room(&command, purpose, now) {
             self.tiering.again = now.plus(RETRY_MIN); // no file is available
             return Ok(Proposed::Waits);
         }

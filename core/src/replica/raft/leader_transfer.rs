@@ -58,10 +58,12 @@ impl Replica {
     pub(super) fn has_refused(&mut self, bytes: usize, why: &Error, now: Moment) {
         let again = self.room_requests.asked_at.map(|at| at.plus(self.cluster.election_timeout));
         let lacks_room = matches!(why.kind(), ErrorKind::Full | ErrorKind::Io);
-        if !self.is_leader() || !lacks_room || again.is_some_and(|at| now < at) {
+        let bytes = bytes as u64;
+        // Others may have room for less: large records must not take every turn.
+        let is_smaller = self.room_requests.asked.as_ref().is_some_and(|asked| bytes < asked.bytes);
+        if !self.is_leader() || !lacks_room || again.is_some_and(|at| now < at && !is_smaller) {
             return;
         }
-        let bytes = bytes as u64;
         self.room_requests.asked_at = Some(now);
         self.room_requests.asked = Some(RoomRequest { bytes, has_room: BTreeSet::new() });
         for to in self.others() {

@@ -230,7 +230,13 @@ impl Replica {
     ///
     /// # Errors
     /// The reason why nothing is proposed now, or why there is no room.
-    fn make_room(&mut self, bytes: usize, purpose: Purpose, now: Moment, plan: &mut Plan) -> Result<()> {
+    pub(crate) fn make_room(
+        &mut self,
+        bytes: usize,
+        purpose: Purpose,
+        now: Moment,
+        plan: &mut Plan,
+    ) -> Result<()> {
         let room = match self.refusal() {
             Some(refusal) => Err(refusal),
             None => plan.make_room(bytes, purpose, &mut self.sequencer).map(drop),

@@ -203,13 +203,13 @@ impl Groups {
         }
     }
 
-    /// Whether a member of a group gave up leadership lately because its disk was slow, or lacks room now. One that does not answer is not
-    /// known to.
+    /// Whether a member of a group gave up leadership lately because its disk was slow, or lacks room now. One that does not answer may
+    /// have.
     pub(super) fn has_bad_disk(&self, group: u32, replica: &Log, node: NodeId) -> bool {
         let members = replica.status().replica.members;
         let Some(member) = members.iter().find(|member| member.node == node) else { return false };
         let asking = self.ask_view(member, group, replica.log_id(), &[]);
-        Handle::current().block_on(asking).is_ok_and(|view| view.slow_disk || view.lacks_room)
+        Handle::current().block_on(asking).map_or(true, |view| view.slow_disk || view.lacks_room)
     }
 
     async fn ask_view(

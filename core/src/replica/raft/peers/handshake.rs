@@ -212,14 +212,19 @@ impl Replica {
         }
     }
 
-    /// A learner requests no votes. If it hears no leader for long, it asks whether it is still a member.
+    /// A learner requests no votes, nor does a replica that does not know yet that its addition is committed. If it hears no leader for
+    /// long, it asks whether it is still a member.
     pub(crate) fn query_membership(&mut self) {
         let silence = self.raw.raft.election_elapsed;
-        let is_learner = self.membership.get(self.node()).is_some_and(|m| !m.is_voter());
-        if is_learner && silence > 0 && silence.is_multiple_of(self.ticks.election) {
+        let asks = match self.membership.get(self.node()) {
+            Some(member) => !member.is_voter(),
+            None => self.has_entries() && self.exclusion().is_none(),
+        };
+        if asks && silence > 0 && silence.is_multiple_of(self.ticks.election) {
             let head = raft_message::head(HeadKind::Hello, &self.extent().encode());
-            for to in self.others() {
-                self.post(to, head.clone());
+            let node = self.node();
+            for member in self.all_members().iter().filter(|member| member.node != node) {
+                self.post(member.node, head.clone());
             }
         }
     }

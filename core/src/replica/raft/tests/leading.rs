@@ -270,6 +270,17 @@ fn smaller_records_do_not_end_a_request_for_room() {
     }
 }
 
+/// A client that tried large records again and again had every request be for these, and the others had room for small ones alone.
+#[test]
+fn smaller_records_are_asked_for_at_once() {
+    for (bytes, is_asked) in [(1000, false), (100, true)] {
+        let mut node = leader_that_refuses_1000_bytes();
+        node.replica.take_outgoing();
+        node.replica.has_refused(bytes, &full(), Moment::START);
+        assert_eq!(!heads(&mut node, HeadKind::Room).is_empty(), is_asked, "{bytes}");
+    }
+}
+
 /// The outcome of a transfer to node 1 when this node leads. None: not answered yet.
 fn transferred(leads: Option<u64>) -> Option<Result<(), ErrorKind>> {
     let mut node = leader_of(3);
