@@ -358,8 +358,8 @@ class Log:
         append begins at once, and waits for space in the queue without a limit. A cancelled task does not know
         whether the record is appended.
 
-        Raises what `append` does, but never `BusyError` or `TimeoutError`. `RuntimeError`: no event loop runs on
-        this thread; then nothing is appended."""
+        Raises what `append` does, but never `TimeoutError`, and `BusyError` only behind the log's rate
+        (`append_bytes_per_second`). `RuntimeError`: no event loop runs on this thread; then nothing is appended."""
     def append_batch_async(self, records: Iterable[Buffer], codec: _Codec = "none") -> Pending[int]:
         """Appends records as one batch, all or none. When awaited, gives the index of the first once they are stored.
 
@@ -368,8 +368,8 @@ class Log:
         for compression, without the GIL. Waits for space in the queue without a limit. A cancelled task does not
         know whether the records are appended.
 
-        Raises what `append_batch` does, but never `BusyError` or `TimeoutError`. `RuntimeError`: no event loop runs
-        on this thread; then nothing is appended."""
+        Raises what `append_batch` does, but never `TimeoutError`, and `BusyError` only behind the log's rate
+        (`append_bytes_per_second`). `RuntimeError`: no event loop runs on this thread; then nothing is appended."""
     def get(self, index: int) -> Record:
         """Returns the `Record` at `index`, from 1.
 

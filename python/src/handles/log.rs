@@ -189,8 +189,8 @@ impl Log {
     /// append begins at once, and waits for space in the queue without a limit. A cancelled task does not know
     /// whether the record is appended.
     ///
-    /// Raises what `append` does, but never `BusyError` or `TimeoutError`. `RuntimeError`: no event loop runs on
-    /// this thread; then nothing is appended.
+    /// Raises what `append` does, but never `TimeoutError`, and `BusyError` only behind the log's rate
+    /// (`append_bytes_per_second`). `RuntimeError`: no event loop runs on this thread; then nothing is appended.
     fn append_async(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Py<PyAny>> {
         let (log, bytes) = (self.log()?, record.as_slice());
         running_loop(py)?; // without a loop nothing is appended
@@ -214,8 +214,8 @@ impl Log {
     /// for compression, without the GIL. Waits for space in the queue without a limit. A cancelled task does not
     /// know whether the records are appended.
     ///
-    /// Raises what `append_batch` does, but never `BusyError` or `TimeoutError`. `RuntimeError`: no event loop runs
-    /// on this thread; then nothing is appended.
+    /// Raises what `append_batch` does, but never `TimeoutError`, and `BusyError` only behind the log's rate
+    /// (`append_bytes_per_second`). `RuntimeError`: no event loop runs on this thread; then nothing is appended.
     #[pyo3(signature = (records, codec="none"))]
     fn append_batch_async(
         &self,

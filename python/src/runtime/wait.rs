@@ -122,17 +122,19 @@ pub(crate) fn for_room<T: Send>(
     patience: Duration,
     mut attempt: impl FnMut(Duration) -> Result<T> + Send,
 ) -> PyResult<T> {
-    /// The next write makes space; the pause lets other threads run.
+    /// The next write makes space; the pause lets other threads run. Behind a rate it is as long as the error says, within a slice.
     const PAUSE: Duration = Duration::from_millis(1);
     let limit = Limit::of(Some(patience));
     loop {
         let slice = limit.slice();
         match py.detach(|| attempt(slice)) {
-            Err(error) if error.kind() == ErrorKind::Busy && !slice.is_zero() => {}
+            Err(error) if error.kind() == ErrorKind::Busy && !slice.is_zero() => {
+                py.check_signals()?;
+                let pause = error.retry_after().map_or(PAUSE, |wait| wait.min(slice).max(PAUSE));
+                py.detach(|| std::thread::sleep(pause));
+            }
             done => return done.map_err(raise),
         }
-        py.check_signals()?;
-        py.detach(|| std::thread::sleep(PAUSE));
     }
 }
 
