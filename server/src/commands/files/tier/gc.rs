@@ -117,11 +117,16 @@ pub(super) fn run(vault: &dyn Vault, half_written: &HalfWritten, wanted: &Wanted
         ui.note("no log has objects there");
     }
     let places = Places::of_one(vault, wanted.log, &found);
+    let mut first_failure = None;
     for log in found.into_keys().map(LogId) {
-        let shown = collect(vault, half_written, log, wanted, places.get(log))?;
-        ui.result(&shown, |shown| shown.words(wanted))?;
+        match collect(vault, half_written, log, wanted, places.get(log)) {
+            Ok(shown) => ui.result(&shown, |shown| shown.words(wanted))?,
+            // One log keeps no room that others can free.
+            Err(failure) if first_failure.is_none() => first_failure = Some(failure),
+            Err(failure) => ui.warn(&failure.at(&format!("log {}", to_hex(log.get()))).to_string()),
+        }
     }
-    Ok(Exit::Ok)
+    first_failure.map_or(Ok(Exit::Ok), Err)
 }
 
 fn collect(
@@ -208,7 +213,8 @@ fn collect(
 /// is deleted too early is lost. None: it does not say.
 fn time_of_store(vault: &dyn Vault, log: LogId) -> Result<Option<Timestamp>> {
     let name = time_name(log);
-    vault.put(&name, &["chiplog asks for the time\n".into()])?;
+    // Without a byte it can be written on a full disk, too.
+    vault.put(&name, &[])?;
     let now = vault.modified(&name);
     vault.delete(&name)?;
     Ok(now?)
@@ -217,6 +223,7 @@ fn time_of_store(vault: &dyn Vault, log: LogId) -> Result<Option<Timestamp>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use chiplog::Error;
     use chiplog::vault::{HookedVault, MemoryVault};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -243,6 +250,27 @@ mod tests {
         now.fetch_add(1_000, Ordering::Relaxed);
         assert_eq!((run(false), run(true)), (4, 3));
         assert!(vault.list("").unwrap().iter().all(|object| !object.name.ends_with("time")));
+    }
+
+    /// A failure of one log left all logs behind it as they were.
+    #[test]
+    fn failure_of_one_log_stops_no_other() {
+        let vault = HookedVault::new(Arc::new(MemoryVault::default()));
+        for log in [7, 8, 9] {
+            let put = |name: &str| vault.put(&format!("{}/{name}", to_hex(log)), &["x".into()]).unwrap();
+            ["root", "o/00000000000000000000", "begin/00000000000000000001"].into_iter().for_each(put);
+        }
+        vault.set(|call, name| match call == "delete" && !name.starts_with(&to_hex(9)) {
+            true => Err(Error::new(ErrorKind::PermissionDenied, name)),
+            false => Ok(()),
+        });
+        let wanted = Wanted { log: None, delete: true, all: false, after: 0 };
+        let failure =
+            run(&vault, &HalfWritten::at("memory"), &wanted, &Ui::new(true, true, false)).unwrap_err();
+        assert_eq!(failure.kind(), ErrorKind::PermissionDenied);
+        assert!(failure.to_string().starts_with(&to_hex(7)), "{failure}");
+        let left = |log| vault.list(&format!("{}/o/", to_hex(log))).unwrap().len();
+        assert_eq!([7, 8, 9].map(left), [1, 1, 0]);
     }
 
     /// Payload that a server has put after `root` was gone can be removed, too.
