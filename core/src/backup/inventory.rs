@@ -6,7 +6,7 @@
 //! | objects below it, under a pin | the pin | - |
 //! | other objects below it | nothing | [`Inventory::delete_unneeded`], or the log's leader |
 //! | slices | the log | servers, once objects have their records |
-//! | payload slices of a term before that of the last entry before the newest object, if all objects from the highest begin on are whole | nothing: below | [`Inventory::delete_unneeded_payloads`], or the log's leader |
+//! | payload slices of a term before that of the last entry before the newest object, if all objects from the highest begin on have their sizes | nothing: below | [`Inventory::delete_unneeded_payloads`] once it has read the objects with records of these terms, or the log's leader |
 //! | other payload slices | the log | its leader, once objects have their records |
 //! | begins below the highest one | nothing | the same |
 //! | the state in which a branch began | the branch, for ever | - |
@@ -21,23 +21,29 @@
 //!
 //! Must not know: the network, which object store it is.
 
+use crate::backup::branch::object::{read_object, sum_object};
 use crate::backup::cluster_pins;
 use crate::backup::pin::Covered;
+use crate::backup::slices::AT_A_TIME;
 use crate::backup::stored::{footer_at, lineage_of, opening_at};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::format::objects;
+use crate::store::format::objects::{self, ObjectState, Objects, StoredObject};
+use crate::store::format::segment::Base;
 use crate::store::objects::cluster_logs;
 use crate::store::objects::deletion::{delete_below, newest_begin};
 use crate::store::objects::names::{
-    begin_name, begin_number, branch_name, folder, log_folder, object_name, object_number, root_name,
-    root_text, time_name,
+    Lineage, begin_name, begin_number, branch_name, folder, log_folder, object_name, object_number,
+    root_name, root_text, time_name,
 };
+use crate::store::objects::older_rows::fetch;
 use crate::store::objects::payloads::{payload_id, payload_name, payloads};
 use crate::store::objects::pins::{self, Pin};
 use crate::store::objects::slice_names::SliceName;
+use crate::sync::threads::in_parallel;
 use crate::types::{Index, LogId, Term, Timestamp};
 use crate::vault::{ObjectInfo, Vault};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 
 /// A number of objects, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -132,9 +138,9 @@ impl Inventory {
         let sets = cluster_pins::sets(log);
         let has_payloads = there.iter().any(|object| payload_id(log, &object.name).is_some());
         // If it cannot be seen which of them are needed, all are.
-        let (needed_from, unclear) = match has_payloads.then(|| payloads_from(vault, log, begin, &there)) {
+        let (needed_from, unclear) = match has_payloads.then(|| Known::find(vault, log, begin, &there)) {
             None => (Term(0), None),
-            Some(Ok(term)) => (term, None),
+            Some(Ok(known)) => (known.payloads_from, None),
             Some(Err(error)) if is_of_object(&error) => (Term(0), Some(error.to_string())),
             Some(Err(error)) => return Err(error),
         };
@@ -198,11 +204,12 @@ impl Inventory {
     }
 
     /// Deletes the payload slices that nothing needs. Returns how many. Servers delete theirs by themselves: this is for logs without
-    /// servers. Blocks for the network.
+    /// servers. Blocks for the network, and if there are such slices until all objects with records of their terms are read: after damage in
+    /// one of these the slices may be all that is left of its records.
     ///
     /// # Errors
-    /// `Corrupt`: the newest object is damaged, or one that the log is made of is missing or of another size than the log says; nothing was
-    /// deleted. Those of [`Vault`].
+    /// `Corrupt`: such an object, or the newest one, is damaged, or one that the log is made of is missing or of another size than the log
+    /// says; nothing was deleted. Those of [`Vault`].
     pub fn delete_unneeded_payloads(&self, vault: &dyn Vault) -> Result<u64> {
         let log = self.log_id;
         let found = vault.list(&payloads(log))?;
@@ -210,8 +217,11 @@ impl Inventory {
         if !ids.is_empty() {
             let objects = vault.list(&folder(log))?;
             let begin = newest_begin(vault, log)?.unwrap_or(0);
-            let needed_from = payloads_from(vault, log, begin, &objects)?;
-            ids.retain(|id| id.term < needed_from);
+            let known = Known::find(vault, log, begin, &objects)?;
+            ids.retain(|id| id.term < known.payloads_from);
+            if !ids.is_empty() {
+                known.check_entries_of(vault, &ids.iter().map(|id| id.term).collect())?;
+            }
         }
         for id in &ids {
             vault.delete(&payload_name(log, *id))?;
@@ -278,54 +288,122 @@ fn is_of_object(error: &Error) -> bool {
     )
 }
 
-/// The first term of whose payload slices entries can need some: that of the last entry before the newest object. All objects from `begin` on
-/// have to be whole: one that is lost may have to be made again, of payload that nothing else has. `there`: what the log has in the object store.
-///
-/// # Errors
-/// `Corrupt`: an object is missing, or has another size than the log says, or the newest one cannot be read; the message names it. Those of
-/// [`Vault`].
-fn payloads_from(vault: &dyn Vault, log: LogId, begin: u64, there: &[ObjectInfo]) -> Result<Term> {
-    let numbered =
-        there.iter().filter_map(|object| Some((object_number(log, &object.name)?, object.clone())));
-    let objects: BTreeMap<u64, ObjectInfo> = numbered.collect();
-    let Some((newest, object)) = objects.last_key_value() else { return Ok(Term(0)) };
-    let newest = (*newest, object.clone());
-    let footer = footer_at(vault, log, &newest)?;
-    let opening = opening_at(vault, log, &newest)?;
-    let table = match opening.objects.is_empty() {
-        true => None,
-        false => Some(objects::decode(&opening.objects).map_err(|why| corrupt(&newest.1, why))?.0),
-    };
-    let discarded = table.as_ref().map_or(0, |table| table.number);
-    let from = begin.max(discarded).max(lineage_of(vault, log)?.own_from());
-    if let Some(missing) = (from..newest.0).find(|number| !objects.contains_key(number)) {
-        return Err(corrupt_name(&object_name(log, missing), "it is missing, and may have to be made again"));
-    }
-    let rows = table.iter().flat_map(|table| (table.rows_from().0..).zip(&table.list));
-    let sizes: BTreeMap<u64, u64> =
-        rows.filter_map(|(number, row)| Some((number, row.stored?.bytes.into()))).collect();
-    let rows_from = table.as_ref().map_or(0, |table| table.rows_from().0);
-    for (number, object) in objects.iter().filter(|(number, _)| (from..newest.0).contains(number)) {
-        match sizes.get(number) {
-            Some(bytes) if *bytes != object.bytes => {
-                return Err(corrupt(object, "it has another size than the log says"));
+/// The objects of a log, as its newest one says they have to be.
+#[derive(Default)]
+struct Known {
+    /// The first term of whose payload slices entries can need some: that of the last entry before the newest object.
+    payloads_from: Term,
+    /// The objects that the log is made of, without the newest one.
+    objects: BTreeMap<u64, ObjectInfo>,
+    /// The object table in the newest one. None: it knows of no objects.
+    table: Option<Objects>,
+    lineage: Option<Lineage>,
+}
+
+impl Known {
+    /// Finds what the newest object says. All objects from `begin` on have to be whole: one that is lost may have to be made again, of payload
+    /// that nothing else has. `there`: what the log has in the object store.
+    ///
+    /// # Errors
+    /// `Corrupt`: an object is missing, or has another size than the log says, or the newest one cannot be read; the message names it. Those
+    /// of [`Vault`].
+    fn find(vault: &dyn Vault, log: LogId, begin: u64, there: &[ObjectInfo]) -> Result<Self> {
+        let numbered =
+            there.iter().filter_map(|object| Some((object_number(log, &object.name)?, object.clone())));
+        let mut objects: BTreeMap<u64, ObjectInfo> = numbered.collect();
+        let Some(newest) = objects.pop_last() else { return Ok(Self::default()) };
+        let footer = footer_at(vault, log, &newest)?;
+        let opening = opening_at(vault, log, &newest)?;
+        let table = match opening.objects.is_empty() {
+            true => None,
+            false => Some(objects::decode(&opening.objects).map_err(|why| corrupt(&newest.1, why))?.0),
+        };
+        let discarded = table.as_ref().map_or(0, |table| table.number);
+        let lineage = lineage_of(vault, log)?;
+        let from = begin.max(discarded).max(lineage.own_from());
+        if let Some(missing) = (from..newest.0).find(|number| !objects.contains_key(number)) {
+            return Err(corrupt_name(
+                &object_name(log, missing),
+                "it is missing, and may have to be made again",
+            ));
+        }
+        objects.retain(|number, _| *number >= from);
+        let rows = table.iter().flat_map(|table| (table.rows_from().0..).zip(&table.list));
+        let sizes: BTreeMap<u64, u64> =
+            rows.filter_map(|(number, row)| Some((number, row.stored?.bytes.into()))).collect();
+        let rows_from = table.as_ref().map_or(0, |table| table.rows_from().0);
+        for (number, object) in &objects {
+            match sizes.get(number) {
+                Some(bytes) if *bytes != object.bytes => {
+                    return Err(corrupt(object, "it has another size than the log says"));
+                }
+                // The log says it of all of a run together.
+                None if *number < rows_from => {}
+                // One that was put just before the newest one. Its footer is its end.
+                None => _ = footer_at(vault, log, &(*number, object.clone()))?,
+                Some(_) => {}
             }
-            // The log says it of all of a run together.
-            None if *number < rows_from => {}
-            // One that was put just before the newest one. Its footer is its end.
-            None => _ = footer_at(vault, log, &(*number, object.clone()))?,
-            Some(_) => {}
         }
-    }
-    for run in table.iter().flat_map(|table| table.runs()).filter(|run| run.number >= from) {
-        let bytes: u64 = objects.range(run.number..run.rows.below).map(|(_, object)| object.bytes).sum();
-        if bytes != run.rows.bytes {
-            let what =
-                format!("it and those up to {} have another size than the log says", run.rows.below - 1);
-            return Err(corrupt_name(&object_name(log, run.number), &what));
+        for run in table.iter().flat_map(|table| table.runs()).filter(|run| run.number >= from) {
+            let bytes: u64 = objects.range(run.number..run.rows.below).map(|(_, object)| object.bytes).sum();
+            if bytes != run.rows.bytes {
+                let what =
+                    format!("it and those up to {} have another size than the log says", run.rows.below - 1);
+                return Err(corrupt_name(&object_name(log, run.number), &what));
+            }
         }
+        Ok(Self { payloads_from: footer.base_term, objects, table, lineage: Some(lineage) })
     }
-    Ok(footer.base_term)
+
+    /// Checks every byte of the objects with entries of these terms, which their payload slices may have, too.
+    ///
+    /// # Errors
+    /// `Corrupt`: one of them is damaged; the message names it. Those of [`Vault`].
+    fn check_entries_of(&self, vault: &dyn Vault, terms: &BTreeSet<Term>) -> Result<()> {
+        let Some(lineage) = &self.lineage else { return Ok(()) };
+        let has_some =
+            |begin: Base, end: Base| terms.iter().any(|term| (begin.term..=end.term).contains(term));
+        let mut rows: BTreeMap<u64, (Base, ObjectState)> = BTreeMap::new();
+        let mut rows_from = 0;
+        if let Some(table) = &self.table {
+            for run in table.runs().filter(|run| has_some(run.begin, run.rows.end)) {
+                let (of_run, _) = fetch(vault, lineage, &run)?;
+                rows.extend(of_run.into_iter().map(|at| (at.number, (at.begin, at.state))));
+            }
+            let begin;
+            (rows_from, begin) = table.rows_from();
+            let begins = iter::once(begin).chain(table.list.iter().map(|row| row.end));
+            rows.extend((rows_from..).zip(begins.zip(table.list.iter().copied())));
+        }
+        let mut wanted = Vec::new();
+        for (number, object) in &self.objects {
+            let object = (*number, object.clone());
+            let (begin, end, stored) = match rows.get(number) {
+                Some((begin, row)) => (*begin, row.end, row.stored),
+                // Of a run of other terms.
+                None if *number < rows_from => continue,
+                None => {
+                    let footer = footer_at(vault, lineage.log, &object)?;
+                    (Base::before(&footer), Base::behind(&footer), None)
+                }
+            };
+            if has_some(begin, end) {
+                wanted.push((object, stored));
+            }
+        }
+        let check = |(object, stored): &((u64, ObjectInfo), Option<StoredObject>)| match stored {
+            Some(stored)
+                if sum_object(vault, lineage.log, object)?.stored.map(|read| read.crc)
+                    == Some(stored.crc) =>
+            {
+                Ok(())
+            }
+            Some(_) => Err(corrupt(&object.1, "it has another checksum than the log says")),
+            // No opening has its checksum: its blocks have theirs.
+            None => read_object(vault, lineage.log, object).map(drop),
+        };
+        in_parallel(AT_A_TIME, &wanted, check, |()| {})
+    }
 }
 
 fn corrupt(object: &ObjectInfo, why: &str) -> Error {

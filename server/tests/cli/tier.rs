@@ -652,7 +652,8 @@ fn full_directory_is_emptied() {
         for folder in ["o", "begin"] {
             fs::create_dir_all(disk.path().join(format!("{log:032x}/{folder}"))).unwrap();
         }
-        for name in ["root", "o/00000000000000000000", "o/00000000000000000001", "begin/00000000000000000001"] {
+        for name in ["root", "o/00000000000000000000", "o/00000000000000000001", "begin/00000000000000000001"]
+        {
             fs::write(disk.path().join(format!("{log:032x}/{name}")), "x").unwrap();
         }
         let begin = disk.path().join(format!("{log:032x}/begin/{:020}", 1));

@@ -167,9 +167,6 @@ fn collect(
     }
     let here = Options::default().clock.now();
     let (mut deleted, mut deleted_payloads) = (0, 0);
-    if wanted.delete && !wanted.all && there.unneeded_payloads.objects > 0 {
-        deleted_payloads = there.delete_unneeded_payloads(vault)?;
-    }
     // A store that is only looked at is not written to. Of a branch pins in its ancestors can go, too.
     let has_old = (!wanted.all && there.begin > 0) || !half_written.of(log, 0, here)?.is_empty();
     let now = match wanted.delete && wanted.after > 0 && has_old {
@@ -186,6 +183,10 @@ fn collect(
     }
     if wanted.delete {
         half_written.remove(&left)?;
+    }
+    // The last thing: it can be refused.
+    if wanted.delete && !wanted.all && there.unneeded_payloads.objects > 0 {
+        deleted_payloads = there.delete_unneeded_payloads(vault)?;
     }
     Ok(Shown {
         log_id: to_hex(log.get()),
