@@ -159,7 +159,7 @@ pub(super) fn pin_all(
     named::await_roots(vault, logs)?;
     let (set, made) = ClusterPins::make(vault, logs, name, upto)?;
     if let Some(lost) = stored.iter().find(|log| set.empty.contains(log)) {
-        ClusterPins::remove(vault, logs.log_id, name, false)?;
+        set.remove_own(vault)?;
         let what = format!(
             "log {} has records that the servers say are stored, and no object: objects were lost, or its records were discarded \
              meanwhile. Nothing is pinned; `chiplog tier verify` says what is missing",
