@@ -167,15 +167,17 @@ fn collect(
     }
     let here = Options::default().clock.now();
     let (mut deleted, mut deleted_payloads) = (0, 0);
+    // Nobody goes on with what a log without objects has.
+    let after = if wanted.all { 0 } else { wanted.after };
     // A store that is only looked at is not written to. Of a branch pins in its ancestors can go, too.
     let has_old = (!wanted.all && there.begin > 0) || !half_written.of(log, 0, here)?.is_empty();
-    let now = match wanted.delete && wanted.after > 0 && has_old {
+    let now = match wanted.delete && after > 0 && has_old {
         true => time_of_store(vault, log)?,
         false => Some(here),
     };
     let age = there.begin_made.zip(now).map(|(made, now)| now.0.saturating_sub(made.0) / 1000);
-    let due = there.begin > 0 && (wanted.after == 0 || age.is_some_and(|age| age >= wanted.after));
-    let left = now.map_or_else(|| Ok(Vec::new()), |now| half_written.of(log, wanted.after, now))?;
+    let due = there.begin > 0 && (after == 0 || age.is_some_and(|age| age >= after));
+    let left = now.map_or_else(|| Ok(Vec::new()), |now| half_written.of(log, after, now))?;
     if wanted.delete && wanted.all {
         deleted = Inventory::delete_log(vault, log)?;
     } else if wanted.delete && due {
@@ -272,6 +274,20 @@ mod tests {
         assert!(failure.to_string().starts_with(&to_hex(7)), "{failure}");
         let left = |log| vault.list(&format!("{}/o/", to_hex(log))).unwrap().len();
         assert_eq!([7, 8, 9].map(left), [1, 1, 0]);
+    }
+
+    /// They stayed if they were younger than the delay of another command, and no later one found the log.
+    #[test]
+    fn half_written_files_go_with_the_log() {
+        let (dir, vault) = (tempfile::tempdir().unwrap(), MemoryVault::default());
+        vault.put(&format!("{}/root", to_hex(7)), &["x".into()]).unwrap();
+        let folder = dir.path().join(to_hex(7)).join("o");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("00000000000000000000#3"), "half").unwrap();
+        let wanted = Wanted { log: Some(LogId(7)), delete: true, all: true, after: 86_400 };
+        let half_written = HalfWritten::at(&dir.path().display().to_string());
+        run(&vault, &half_written, &wanted, &Ui::new(true, true, false)).unwrap();
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
     }
 
     /// Payload that a server has put after `root` was gone can be removed, too.
