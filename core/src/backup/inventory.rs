@@ -8,7 +8,7 @@
 //! | slices | the log | servers, once objects have their records |
 //! | payload slices of a term before that of the last entry before the newest object, if all objects from the highest begin on have their sizes | nothing: below | [`Inventory::delete_unneeded_payloads`] once it has read the objects with records of these terms, or the log's leader |
 //! | other payload slices | the log | its leader, once objects have their records |
-//! | begins below the highest one | nothing | the same |
+//! | begins below the highest one | nothing but to say how long records are discarded: [`Inventory::begin_made_by`] | the same |
 //! | the state in which a branch began | the branch, for ever | - |
 //! | names that no version of this program makes, or a later one does | unknown | - |
 //!
@@ -23,7 +23,7 @@
 
 use crate::backup::branch::object::{read_object, sum_object};
 use crate::backup::cluster_pins;
-use crate::backup::pin::Covered;
+use crate::backup::pin::{Covered, first_with};
 use crate::backup::slices::AT_A_TIME;
 use crate::backup::stored::{footer_at, lineage_of, opening_at};
 use crate::error::{Error, ErrorKind, Result};
@@ -104,6 +104,10 @@ pub struct Inventory {
     pub unknown: ObjectCount,
     /// The pins.
     pub pins: Vec<Pin>,
+    /// The begins, the highest one first.
+    begins: Vec<u64>,
+    /// The sizes of the objects that nothing needs, by their numbers.
+    unneeded_sizes: BTreeMap<u64, u64>,
 }
 
 impl Inventory {
@@ -113,8 +117,10 @@ impl Inventory {
     /// `Unsupported`: a pin is damaged, or of a newer format: it could keep any object. Those of [`Vault`].
     pub fn take(vault: &dyn Vault, log: LogId) -> Result<Self> {
         let there = vault.list(&log_folder(log))?;
-        let begins = there.iter().filter_map(|object| begin_number(log, &object.name));
-        let begin = begins.clone().max().unwrap_or(0);
+        let mut begins: Vec<u64> =
+            there.iter().filter_map(|object| begin_number(log, &object.name)).collect();
+        begins.sort_unstable_by(|a, b| b.cmp(a));
+        let begin = begins.first().copied().unwrap_or(0);
         let pins = pins::all(vault, log)?;
         let mut inventory = Self {
             log_id: log,
@@ -129,9 +135,11 @@ impl Inventory {
             payloads: ObjectCount::default(),
             unneeded_payloads: ObjectCount::default(),
             payloads_unclear: None,
-            old_begins: begins.filter(|number| *number < begin).count() as u64,
+            old_begins: begins.len().saturating_sub(1) as u64,
             unknown: ObjectCount::default(),
             pins,
+            begins,
+            unneeded_sizes: BTreeMap::new(),
         };
         let (root, list, pins) = (root_name(log), cluster_logs::name(log), pins::folder(log));
         let time = time_name(log);
@@ -153,7 +161,10 @@ impl Inventory {
                 let counted = match number >= begin {
                     true => &mut inventory.needed,
                     false if is_kept => &mut inventory.pinned,
-                    false => &mut inventory.unneeded,
+                    false => {
+                        inventory.unneeded_sizes.insert(number, object.bytes);
+                        &mut inventory.unneeded
+                    }
                 };
                 counted.add(object.bytes);
             } else if object.name == root {
@@ -191,15 +202,44 @@ impl Inventory {
         }
     }
 
+    /// The highest begin that the store was told by this time of its clock: the records of all objects below it are discarded since then,
+    /// at least. None: there is none, or the store does not say when. Blocks for the network.
+    ///
+    /// # Errors
+    /// Those of [`Vault`].
+    pub fn begin_made_by(&self, vault: &dyn Vault, time: Timestamp) -> Result<Option<u64>> {
+        // A lower one was made earlier.
+        let found = first_with(self.begins.len(), |at| {
+            let made = vault.modified(&begin_name(self.log_id, self.begins[at]))?;
+            Ok(made.is_some_and(|made| made <= time))
+        });
+        Ok(found?.map(|at| self.begins[at]))
+    }
+
+    /// The objects below this number that nothing needs.
+    pub fn unneeded_below(&self, begin: u64) -> ObjectCount {
+        let mut count = ObjectCount::default();
+        self.unneeded_sizes.range(..begin).for_each(|(_, bytes)| count.add(*bytes));
+        count
+    }
+
     /// Deletes the objects and the begins that nothing needs. Returns how many objects. Pins that were made since hold. Blocks for
     /// the network.
     ///
     /// # Errors
     /// Those of [`Self::take`].
     pub fn delete_unneeded(&self, vault: &dyn Vault) -> Result<u64> {
-        match self.begin {
-            0 => Ok(0),
-            begin => delete_below(vault, &lineage_of(vault, self.log_id)?, begin),
+        self.delete_unneeded_below(vault, self.begin)
+    }
+
+    /// As [`Self::delete_unneeded`], of those below this begin. Below a number that is none nothing is deleted. Blocks for the network.
+    ///
+    /// # Errors
+    /// Those of [`Self::take`].
+    pub fn delete_unneeded_below(&self, vault: &dyn Vault, begin: u64) -> Result<u64> {
+        match begin > 0 && self.begins.contains(&begin) {
+            true => delete_below(vault, &lineage_of(vault, self.log_id)?, begin),
+            false => Ok(0),
         }
     }
 

@@ -430,6 +430,8 @@ fn unneeded_objects_are_listed_and_deleted() {
             "pinned_bytes",
             "unneeded_objects",
             "unneeded_bytes",
+            "due_objects",
+            "due_bytes",
             "payloads",
             "payload_bytes",
             "unneeded_payloads",

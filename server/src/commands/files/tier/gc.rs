@@ -44,6 +44,8 @@ struct Shown {
     pinned_bytes: u64,
     unneeded_objects: u64,
     unneeded_bytes: u64,
+    due_objects: u64,
+    due_bytes: u64,
     #[serde(flatten)]
     payloads: Payloads,
     old_begins: u64,
@@ -82,15 +84,20 @@ impl Shown {
             let unknown = format::many(self.unknown, "object", "objects");
             _ = writeln!(out, "  kept: {unknown} that this version does not know");
         }
-        let unneeded = objects(self.unneeded_objects, self.unneeded_bytes);
-        let what = match (self.deleted, self.due, self.begin_age_seconds) {
-            (1.., ..) => "deleted".to_owned(),
-            (_, true, _) => "can be deleted with --delete".to_owned(),
-            (_, _, Some(age)) => format!("kept: discarded {} ago; --after has the delay", format::span(age)),
-            _ => "kept: the store does not say when they were discarded; --after 0 deletes them".to_owned(),
-        };
-        if self.unneeded_objects > 0 {
-            _ = writeln!(out, "  not needed: {unneeded}: {what}");
+        if self.due_objects > 0 {
+            let due = objects(self.due_objects, self.due_bytes);
+            let what = if self.deleted > 0 { "deleted" } else { "can be deleted with --delete" };
+            _ = writeln!(out, "  not needed: {due}: {what}");
+        }
+        let (others, bytes) =
+            (self.unneeded_objects - self.due_objects, self.unneeded_bytes - self.due_bytes);
+        if others > 0 {
+            let others = objects(others, bytes);
+            let why = match self.begin_age_seconds {
+                Some(age) => format!("discarded {} ago; --after has the delay", format::span(age)),
+                None => "the store does not say when they were discarded; --after 0 deletes them".to_owned(),
+            };
+            _ = writeln!(out, "  not needed: {others}: kept: {why}");
         }
         if self.old_begins + self.half_written > 0 {
             let small = self.old_begins + self.half_written;
@@ -176,12 +183,17 @@ fn collect(
         false => Some(here),
     };
     let age = there.begin_made.zip(now).map(|(made, now)| now.0.saturating_sub(made.0) / 1000);
-    let due = there.begin > 0 && (after == 0 || age.is_some_and(|age| age >= after));
+    let due = match now.and_then(|now| now.0.checked_sub(after.saturating_mul(1000))) {
+        _ if after == 0 => Some(there.begin).filter(|begin| *begin > 0),
+        Some(by) => there.begin_made_by(vault, Timestamp(by))?,
+        None => None,
+    };
+    let of_due = there.unneeded_below(due.unwrap_or(0));
     let left = now.map_or_else(|| Ok(Vec::new()), |now| half_written.of(log, after, now))?;
     if wanted.delete && wanted.all {
         deleted = Inventory::delete_log(vault, log)?;
-    } else if wanted.delete && due {
-        deleted = there.delete_unneeded(vault)?;
+    } else if let Some(begin) = due.filter(|_| wanted.delete) {
+        deleted = there.delete_unneeded_below(vault, begin)?;
     }
     if wanted.delete {
         half_written.remove(&left)?;
@@ -202,11 +214,13 @@ fn collect(
         pinned_bytes: there.pinned.bytes,
         unneeded_objects: there.unneeded.objects,
         unneeded_bytes: there.unneeded.bytes,
+        due_objects: of_due.objects,
+        due_bytes: of_due.bytes,
         payloads: Payloads::new(&there),
         old_begins: there.old_begins,
         half_written: left.len() as u64,
         unknown: there.unknown.objects,
-        due,
+        due: due.is_some(),
         deleted,
         deleted_payloads,
     })
@@ -253,6 +267,38 @@ mod tests {
         now.fetch_add(1_000, Ordering::Relaxed);
         assert_eq!((run(false), run(true)), (4, 3));
         assert!(vault.list("").unwrap().iter().all(|object| !object.name.ends_with("time")));
+    }
+
+    /// Servers that may not delete leave every begin. A log that discards more often than `--after` kept all of its objects.
+    #[test]
+    fn older_begins_say_what_was_discarded_long_ago() {
+        let (vault, id) = (HookedVault::new(Arc::new(MemoryVault::default())), to_hex(7));
+        let now = Arc::new(AtomicU64::new(1_000_000));
+        vault.set_time(now.clone());
+        let put = |name: &str| vault.put(&format!("{id}/{name}"), &["x".into()]).unwrap();
+        (0..7).for_each(|number| put(&format!("o/{number:020}")));
+        for begin in 1..=6 {
+            put(&format!("begin/{begin:020}"));
+            now.fetch_add(1_000_000, Ordering::Relaxed);
+        }
+        let wanted = Wanted { log: Some(LogId(7)), delete: true, all: false, after: 3600 };
+        let left = |folder: &str| {
+            let found = vault.list(&format!("{id}/{folder}/")).unwrap();
+            found.iter().map(|at| at.name[at.name.len() - 1..].to_owned()).collect::<String>()
+        };
+        let half_written = HalfWritten::at("memory");
+        let shown = collect(&vault, &half_written, LogId(7), &wanted, Place::default()).unwrap();
+        // The third one is 4,000 s old, and the highest one 1,000 s.
+        assert_eq!((shown.unneeded_objects, shown.due_objects, shown.deleted), (6, 3, 3));
+        assert_eq!((left("o"), left("begin")), ("3456".to_owned(), "3456".to_owned()));
+        let words = shown.words(&wanted);
+        assert!(
+            words.contains("3 objects, 3 B: deleted") && words.contains("3 objects, 3 B: kept"),
+            "{words}"
+        );
+        now.fetch_add(10_000_000, Ordering::Relaxed);
+        run(&vault, &half_written, &wanted, &Ui::new(true, true, false)).unwrap();
+        assert_eq!((left("o"), left("begin")), ("6".to_owned(), "6".to_owned()));
     }
 
     /// A failure of one log left all logs behind it as they were.
