@@ -8,7 +8,7 @@ mod unsteady;
 
 use chiplog::backup::{Backup, Inventory, Pin, RestoreOptions};
 use chiplog::vault::{HookedVault, MemoryVault, Vault};
-use chiplog::{ErrorKind, Index, Log, Options};
+use chiplog::{ErrorKind, Index, Log, LogOption, Options};
 use payload_log::{again, all_sliced, append, eventually, open, options, payloads, read_all, record, refuse};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -118,6 +118,60 @@ fn payload_stays_while_an_object_is_lost() {
     vault.delete(&others[0].name).unwrap();
     vault.create(&format!("{:032x}/begin/{:020}", id.get(), 1), "begin".into()).unwrap();
     assert_eq!(counted(), (1, None));
+}
+
+/// An object that had rotted, of the size that the log says, counted as whole: then payload that was left over, the last copy of its
+/// records, was deleted.
+#[test]
+fn payload_stays_while_an_object_with_its_records_is_damaged() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let options = || options(&vault).object_bytes(256 << 10);
+    // The log has two terms, and its oldest rows are in other objects.
+    let mut terms = Vec::new();
+    for objects in [6, 12] {
+        let log = open(dir.path(), options());
+        let rows = [(LogOption::ObjectRows, Some(2))];
+        log.set_log_options(&rows, Duration::from_secs(60)).unwrap();
+        (0..20).for_each(|_| append(&log, 100));
+        eventually("objects are stored", || log.metrics().stored_objects >= objects);
+        all_sliced(&log);
+        let newest = payloads(&*vault, log.log_id()).pop().unwrap();
+        let (term, _) = newest.rsplit('/').next().unwrap().split_once('.').unwrap();
+        terms.push((log.log_id(), term.parse::<u64>().unwrap()));
+    }
+    let (id, term) = terms[0];
+    assert!(term < terms[1].1);
+    let left = format!("{:032x}/p/{:020}.{:020}", id.get(), term, 9999);
+    vault.put(&left, &["left".into()]).unwrap();
+    let there = Inventory::take(&*vault, id).unwrap();
+    assert_eq!((there.unneeded_payloads.objects, &there.payloads_unclear), (1, &None));
+    let objects = vault.list(&format!("{:032x}/o/", id.get())).unwrap();
+    let (_, others) = objects.split_last().unwrap();
+    let mut kept = 0;
+    for object in others {
+        let bytes = vault.get(&object.name, 0..object.bytes).unwrap();
+        let mut bad = bytes.to_vec();
+        bad[bytes.len() / 2] ^= 1;
+        vault.put(&object.name, &[bad.into()]).unwrap();
+        match there.delete_unneeded_payloads(&*vault) {
+            Ok(deleted) => {
+                assert!(deleted == 1 && vault.size(&left).unwrap().is_none());
+                vault.put(&left, &["left".into()]).unwrap();
+            }
+            Err(error) => {
+                assert!(
+                    error.kind() == ErrorKind::Corrupt && error.to_string().contains(&object.name),
+                    "{error}"
+                );
+                assert!(vault.size(&left).unwrap().is_some());
+                kept += 1;
+            }
+        }
+        vault.put(&object.name, &[bytes]).unwrap();
+    }
+    // The records of the second term are not in it.
+    assert!(kept >= 5 && kept + 4 <= others.len(), "{kept} of {}", others.len());
+    assert_eq!(there.delete_unneeded_payloads(&*vault).unwrap(), 1);
 }
 
 /// All objects are discarded, and slices cannot begin with the log's state yet: the older slices lead to the newest records, so their

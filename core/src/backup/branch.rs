@@ -27,7 +27,7 @@
 //!
 //! Must not know: the network, which object store it is.
 
-mod object;
+pub(super) mod object;
 mod plan;
 
 use crate::api::follower::FollowerLog;

@@ -103,21 +103,29 @@ impl ClusterPins {
                 return Ok((set, made));
             }
             Ok(false) => exists(logs.log_id, name),
-            Err(error) => {
-                // It may be there, although the call failed. Its pins go only after it.
-                if matches!(read(vault, logs.log_id, name), Ok(Some(there)) if there == set)
-                    && vault.delete(&object).is_err()
-                {
-                    return Err(error);
-                }
-                error
-            }
+            Err(error) => error,
         };
-        for (log, _) in made {
-            // The caller gets the first error. `chiplog tier pins` shows what could not be removed.
-            let _ = Pin::remove(vault, log, name);
-        }
+        // The caller gets the first error. `chiplog tier pins` shows what could not be removed.
+        let _ = set.remove_own(vault);
         Err(error)
+    }
+
+    /// Removes this set and its pins, and none of the same names that another command has made since. Removes as much as it can. Blocks for
+    /// the network.
+    ///
+    /// # Errors
+    /// The first of those of [`Vault`]; `Unsupported`: a pin cannot be read. If the set cannot be removed, its pins stay, too.
+    pub fn remove_own(&self, vault: &dyn Vault) -> Result<()> {
+        let log = self.logs.log_id;
+        // Its pins go only after it.
+        if matches!(read(vault, log, &self.name), Ok(Some(there)) if there == *self) {
+            vault.delete(&object_name(log, &self.name))?;
+        }
+        let mut outcome = Ok(());
+        for (_, log) in self.logs.parts() {
+            outcome = outcome.and(pins::delete_own(vault, log, &self.name, self.by));
+        }
+        outcome
     }
 
     fn make_pins(

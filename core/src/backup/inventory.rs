@@ -6,9 +6,9 @@
 //! | objects below it, under a pin | the pin | - |
 //! | other objects below it | nothing | [`Inventory::delete_unneeded`], or the log's leader |
 //! | slices | the log | servers, once objects have their records |
-//! | payload slices of a term before that of the last entry before the newest object, if all objects from the highest begin on are whole | nothing: below | [`Inventory::delete_unneeded_payloads`], or the log's leader |
+//! | payload slices of a term before that of the last entry before the newest object, if all objects from the highest begin on have their sizes | nothing: below | [`Inventory::delete_unneeded_payloads`] once it has read the objects with records of these terms, or the log's leader |
 //! | other payload slices | the log | its leader, once objects have their records |
-//! | begins below the highest one | nothing | the same |
+//! | begins below the highest one | nothing but to say how long records are discarded: [`Inventory::begin_made_by`] | the same |
 //! | the state in which a branch began | the branch, for ever | - |
 //! | names that no version of this program makes, or a later one does | unknown | - |
 //!
@@ -21,23 +21,29 @@
 //!
 //! Must not know: the network, which object store it is.
 
+use crate::backup::branch::object::{read_object, sum_object};
 use crate::backup::cluster_pins;
-use crate::backup::pin::Covered;
+use crate::backup::pin::{Covered, first_with};
+use crate::backup::slices::AT_A_TIME;
 use crate::backup::stored::{footer_at, lineage_of, opening_at};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::format::objects;
+use crate::store::format::objects::{self, ObjectState, Objects, StoredObject};
+use crate::store::format::segment::Base;
 use crate::store::objects::cluster_logs;
 use crate::store::objects::deletion::{delete_below, newest_begin};
 use crate::store::objects::names::{
-    begin_name, begin_number, branch_name, folder, log_folder, object_name, object_number, root_name,
-    root_text, time_name,
+    Lineage, begin_name, begin_number, branch_name, folder, log_folder, object_name, object_number,
+    root_name, root_text, time_name,
 };
+use crate::store::objects::older_rows::fetch;
 use crate::store::objects::payloads::{payload_id, payload_name, payloads};
 use crate::store::objects::pins::{self, Pin};
 use crate::store::objects::slice_names::SliceName;
+use crate::sync::threads::in_parallel;
 use crate::types::{Index, LogId, Term, Timestamp};
 use crate::vault::{ObjectInfo, Vault};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 
 /// A number of objects, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,6 +104,10 @@ pub struct Inventory {
     pub unknown: ObjectCount,
     /// The pins.
     pub pins: Vec<Pin>,
+    /// The begins, the highest one first.
+    begins: Vec<u64>,
+    /// The sizes of the objects that nothing needs, by their numbers.
+    unneeded_sizes: BTreeMap<u64, u64>,
 }
 
 impl Inventory {
@@ -107,8 +117,10 @@ impl Inventory {
     /// `Unsupported`: a pin is damaged, or of a newer format: it could keep any object. Those of [`Vault`].
     pub fn take(vault: &dyn Vault, log: LogId) -> Result<Self> {
         let there = vault.list(&log_folder(log))?;
-        let begins = there.iter().filter_map(|object| begin_number(log, &object.name));
-        let begin = begins.clone().max().unwrap_or(0);
+        let mut begins: Vec<u64> =
+            there.iter().filter_map(|object| begin_number(log, &object.name)).collect();
+        begins.sort_unstable_by(|a, b| b.cmp(a));
+        let begin = begins.first().copied().unwrap_or(0);
         let pins = pins::all(vault, log)?;
         let mut inventory = Self {
             log_id: log,
@@ -123,18 +135,20 @@ impl Inventory {
             payloads: ObjectCount::default(),
             unneeded_payloads: ObjectCount::default(),
             payloads_unclear: None,
-            old_begins: begins.filter(|number| *number < begin).count() as u64,
+            old_begins: begins.len().saturating_sub(1) as u64,
             unknown: ObjectCount::default(),
             pins,
+            begins,
+            unneeded_sizes: BTreeMap::new(),
         };
         let (root, list, pins) = (root_name(log), cluster_logs::name(log), pins::folder(log));
         let time = time_name(log);
         let sets = cluster_pins::sets(log);
         let has_payloads = there.iter().any(|object| payload_id(log, &object.name).is_some());
         // If it cannot be seen which of them are needed, all are.
-        let (needed_from, unclear) = match has_payloads.then(|| payloads_from(vault, log, begin, &there)) {
+        let (needed_from, unclear) = match has_payloads.then(|| Known::find(vault, log, begin, &there)) {
             None => (Term(0), None),
-            Some(Ok(term)) => (term, None),
+            Some(Ok(known)) => (known.payloads_from, None),
             Some(Err(error)) if is_of_object(&error) => (Term(0), Some(error.to_string())),
             Some(Err(error)) => return Err(error),
         };
@@ -147,7 +161,10 @@ impl Inventory {
                 let counted = match number >= begin {
                     true => &mut inventory.needed,
                     false if is_kept => &mut inventory.pinned,
-                    false => &mut inventory.unneeded,
+                    false => {
+                        inventory.unneeded_sizes.insert(number, object.bytes);
+                        &mut inventory.unneeded
+                    }
                 };
                 counted.add(object.bytes);
             } else if object.name == root {
@@ -185,24 +202,54 @@ impl Inventory {
         }
     }
 
+    /// The highest begin that the store was told by this time of its clock: the records of all objects below it are discarded since then,
+    /// at least. None: there is none, or the store does not say when. Blocks for the network.
+    ///
+    /// # Errors
+    /// Those of [`Vault`].
+    pub fn begin_made_by(&self, vault: &dyn Vault, time: Timestamp) -> Result<Option<u64>> {
+        // A lower one was made earlier.
+        let found = first_with(self.begins.len(), |at| {
+            let made = vault.modified(&begin_name(self.log_id, self.begins[at]))?;
+            Ok(made.is_some_and(|made| made <= time))
+        });
+        Ok(found?.map(|at| self.begins[at]))
+    }
+
+    /// The objects below this number that nothing needs.
+    pub fn unneeded_below(&self, begin: u64) -> ObjectCount {
+        let mut count = ObjectCount::default();
+        self.unneeded_sizes.range(..begin).for_each(|(_, bytes)| count.add(*bytes));
+        count
+    }
+
     /// Deletes the objects and the begins that nothing needs. Returns how many objects. Pins that were made since hold. Blocks for
     /// the network.
     ///
     /// # Errors
     /// Those of [`Self::take`].
     pub fn delete_unneeded(&self, vault: &dyn Vault) -> Result<u64> {
-        match self.begin {
-            0 => Ok(0),
-            begin => delete_below(vault, &lineage_of(vault, self.log_id)?, begin),
+        self.delete_unneeded_below(vault, self.begin)
+    }
+
+    /// As [`Self::delete_unneeded`], of those below this begin. Below a number that is none nothing is deleted. Blocks for the network.
+    ///
+    /// # Errors
+    /// Those of [`Self::take`].
+    pub fn delete_unneeded_below(&self, vault: &dyn Vault, begin: u64) -> Result<u64> {
+        match begin > 0 && self.begins.contains(&begin) {
+            true => delete_below(vault, &lineage_of(vault, self.log_id)?, begin),
+            false => Ok(0),
         }
     }
 
     /// Deletes the payload slices that nothing needs. Returns how many. Servers delete theirs by themselves: this is for logs without
-    /// servers. Blocks for the network.
+    /// servers. Blocks for the network, and if there are such slices until all objects with records of their terms are read: after damage in
+    /// one of these the slices may be all that is left of its records.
     ///
     /// # Errors
-    /// `Corrupt`: the newest object is damaged, or one that the log is made of is missing or of another size than the log says; nothing was
-    /// deleted. Those of [`Vault`].
+    /// `Corrupt`: such an object, or the newest one, is damaged, or one that the log is made of is missing or of another size than the log
+    /// says; nothing was deleted. Those of [`Vault`].
     pub fn delete_unneeded_payloads(&self, vault: &dyn Vault) -> Result<u64> {
         let log = self.log_id;
         let found = vault.list(&payloads(log))?;
@@ -210,8 +257,11 @@ impl Inventory {
         if !ids.is_empty() {
             let objects = vault.list(&folder(log))?;
             let begin = newest_begin(vault, log)?.unwrap_or(0);
-            let needed_from = payloads_from(vault, log, begin, &objects)?;
-            ids.retain(|id| id.term < needed_from);
+            let known = Known::find(vault, log, begin, &objects)?;
+            ids.retain(|id| id.term < known.payloads_from);
+            if !ids.is_empty() {
+                known.check_entries_of(vault, &ids.iter().map(|id| id.term).collect())?;
+            }
         }
         for id in &ids {
             vault.delete(&payload_name(log, *id))?;
@@ -278,54 +328,122 @@ fn is_of_object(error: &Error) -> bool {
     )
 }
 
-/// The first term of whose payload slices entries can need some: that of the last entry before the newest object. All objects from `begin` on
-/// have to be whole: one that is lost may have to be made again, of payload that nothing else has. `there`: what the log has in the object store.
-///
-/// # Errors
-/// `Corrupt`: an object is missing, or has another size than the log says, or the newest one cannot be read; the message names it. Those of
-/// [`Vault`].
-fn payloads_from(vault: &dyn Vault, log: LogId, begin: u64, there: &[ObjectInfo]) -> Result<Term> {
-    let numbered =
-        there.iter().filter_map(|object| Some((object_number(log, &object.name)?, object.clone())));
-    let objects: BTreeMap<u64, ObjectInfo> = numbered.collect();
-    let Some((newest, object)) = objects.last_key_value() else { return Ok(Term(0)) };
-    let newest = (*newest, object.clone());
-    let footer = footer_at(vault, log, &newest)?;
-    let opening = opening_at(vault, log, &newest)?;
-    let table = match opening.objects.is_empty() {
-        true => None,
-        false => Some(objects::decode(&opening.objects).map_err(|why| corrupt(&newest.1, why))?.0),
-    };
-    let discarded = table.as_ref().map_or(0, |table| table.number);
-    let from = begin.max(discarded).max(lineage_of(vault, log)?.own_from());
-    if let Some(missing) = (from..newest.0).find(|number| !objects.contains_key(number)) {
-        return Err(corrupt_name(&object_name(log, missing), "it is missing, and may have to be made again"));
-    }
-    let rows = table.iter().flat_map(|table| (table.rows_from().0..).zip(&table.list));
-    let sizes: BTreeMap<u64, u64> =
-        rows.filter_map(|(number, row)| Some((number, row.stored?.bytes.into()))).collect();
-    let rows_from = table.as_ref().map_or(0, |table| table.rows_from().0);
-    for (number, object) in objects.iter().filter(|(number, _)| (from..newest.0).contains(number)) {
-        match sizes.get(number) {
-            Some(bytes) if *bytes != object.bytes => {
-                return Err(corrupt(object, "it has another size than the log says"));
+/// The objects of a log, as its newest one says they have to be.
+#[derive(Default)]
+struct Known {
+    /// The first term of whose payload slices entries can need some: that of the last entry before the newest object.
+    payloads_from: Term,
+    /// The objects that the log is made of, without the newest one.
+    objects: BTreeMap<u64, ObjectInfo>,
+    /// The object table in the newest one. None: it knows of no objects.
+    table: Option<Objects>,
+    lineage: Option<Lineage>,
+}
+
+impl Known {
+    /// Finds what the newest object says. All objects from `begin` on have to be whole: one that is lost may have to be made again, of payload
+    /// that nothing else has. `there`: what the log has in the object store.
+    ///
+    /// # Errors
+    /// `Corrupt`: an object is missing, or has another size than the log says, or the newest one cannot be read; the message names it. Those
+    /// of [`Vault`].
+    fn find(vault: &dyn Vault, log: LogId, begin: u64, there: &[ObjectInfo]) -> Result<Self> {
+        let numbered =
+            there.iter().filter_map(|object| Some((object_number(log, &object.name)?, object.clone())));
+        let mut objects: BTreeMap<u64, ObjectInfo> = numbered.collect();
+        let Some(newest) = objects.pop_last() else { return Ok(Self::default()) };
+        let footer = footer_at(vault, log, &newest)?;
+        let opening = opening_at(vault, log, &newest)?;
+        let table = match opening.objects.is_empty() {
+            true => None,
+            false => Some(objects::decode(&opening.objects).map_err(|why| corrupt(&newest.1, why))?.0),
+        };
+        let discarded = table.as_ref().map_or(0, |table| table.number);
+        let lineage = lineage_of(vault, log)?;
+        let from = begin.max(discarded).max(lineage.own_from());
+        if let Some(missing) = (from..newest.0).find(|number| !objects.contains_key(number)) {
+            return Err(corrupt_name(
+                &object_name(log, missing),
+                "it is missing, and may have to be made again",
+            ));
+        }
+        objects.retain(|number, _| *number >= from);
+        let rows = table.iter().flat_map(|table| (table.rows_from().0..).zip(&table.list));
+        let sizes: BTreeMap<u64, u64> =
+            rows.filter_map(|(number, row)| Some((number, row.stored?.bytes.into()))).collect();
+        let rows_from = table.as_ref().map_or(0, |table| table.rows_from().0);
+        for (number, object) in &objects {
+            match sizes.get(number) {
+                Some(bytes) if *bytes != object.bytes => {
+                    return Err(corrupt(object, "it has another size than the log says"));
+                }
+                // The log says it of all of a run together.
+                None if *number < rows_from => {}
+                // One that was put just before the newest one. Its footer is its end.
+                None => _ = footer_at(vault, log, &(*number, object.clone()))?,
+                Some(_) => {}
             }
-            // The log says it of all of a run together.
-            None if *number < rows_from => {}
-            // One that was put just before the newest one. Its footer is its end.
-            None => _ = footer_at(vault, log, &(*number, object.clone()))?,
-            Some(_) => {}
         }
-    }
-    for run in table.iter().flat_map(|table| table.runs()).filter(|run| run.number >= from) {
-        let bytes: u64 = objects.range(run.number..run.rows.below).map(|(_, object)| object.bytes).sum();
-        if bytes != run.rows.bytes {
-            let what =
-                format!("it and those up to {} have another size than the log says", run.rows.below - 1);
-            return Err(corrupt_name(&object_name(log, run.number), &what));
+        for run in table.iter().flat_map(|table| table.runs()).filter(|run| run.number >= from) {
+            let bytes: u64 = objects.range(run.number..run.rows.below).map(|(_, object)| object.bytes).sum();
+            if bytes != run.rows.bytes {
+                let what =
+                    format!("it and those up to {} have another size than the log says", run.rows.below - 1);
+                return Err(corrupt_name(&object_name(log, run.number), &what));
+            }
         }
+        Ok(Self { payloads_from: footer.base_term, objects, table, lineage: Some(lineage) })
     }
-    Ok(footer.base_term)
+
+    /// Checks every byte of the objects with entries of these terms, which their payload slices may have, too.
+    ///
+    /// # Errors
+    /// `Corrupt`: one of them is damaged; the message names it. Those of [`Vault`].
+    fn check_entries_of(&self, vault: &dyn Vault, terms: &BTreeSet<Term>) -> Result<()> {
+        let Some(lineage) = &self.lineage else { return Ok(()) };
+        let has_some =
+            |begin: Base, end: Base| terms.iter().any(|term| (begin.term..=end.term).contains(term));
+        let mut rows: BTreeMap<u64, (Base, ObjectState)> = BTreeMap::new();
+        let mut rows_from = 0;
+        if let Some(table) = &self.table {
+            for run in table.runs().filter(|run| has_some(run.begin, run.rows.end)) {
+                let (of_run, _) = fetch(vault, lineage, &run)?;
+                rows.extend(of_run.into_iter().map(|at| (at.number, (at.begin, at.state))));
+            }
+            let begin;
+            (rows_from, begin) = table.rows_from();
+            let begins = iter::once(begin).chain(table.list.iter().map(|row| row.end));
+            rows.extend((rows_from..).zip(begins.zip(table.list.iter().copied())));
+        }
+        let mut wanted = Vec::new();
+        for (number, object) in &self.objects {
+            let object = (*number, object.clone());
+            let (begin, end, stored) = match rows.get(number) {
+                Some((begin, row)) => (*begin, row.end, row.stored),
+                // Of a run of other terms.
+                None if *number < rows_from => continue,
+                None => {
+                    let footer = footer_at(vault, lineage.log, &object)?;
+                    (Base::before(&footer), Base::behind(&footer), None)
+                }
+            };
+            if has_some(begin, end) {
+                wanted.push((object, stored));
+            }
+        }
+        let check = |(object, stored): &((u64, ObjectInfo), Option<StoredObject>)| match stored {
+            Some(stored)
+                if sum_object(vault, lineage.log, object)?.stored.map(|read| read.crc)
+                    == Some(stored.crc) =>
+            {
+                Ok(())
+            }
+            Some(_) => Err(corrupt(&object.1, "it has another checksum than the log says")),
+            // No opening has its checksum: its blocks have theirs.
+            None => read_object(vault, lineage.log, object).map(drop),
+        };
+        in_parallel(AT_A_TIME, &wanted, check, |()| {})
+    }
 }
 
 fn corrupt(object: &ObjectInfo, why: &str) -> Error {

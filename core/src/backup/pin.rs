@@ -64,7 +64,6 @@ impl Pin {
         by: u64,
     ) -> Result<Self> {
         pins::check_name(name)?;
-        let object = pins::object_name(log, name);
         let root = root_name(log);
         if vault.size(&root)?.is_none() {
             let what =
@@ -84,12 +83,8 @@ impl Pin {
             if matches!(holds, Ok(true)) {
                 return Ok(pin);
             }
-            // This call has not told anybody of the pin. Another one may have removed it meanwhile, and made its own of this name.
-            let removed = pins::read(vault, log, name).and_then(|there| match there {
-                Some(there) if there.by == by => vault.delete(&object),
-                _ => Ok(()),
-            });
-            if let Err(error) = holds.and(removed) {
+            // This call has not told anybody of the pin.
+            if let Err(error) = holds.and(pins::delete_own(vault, log, name, by)) {
                 let what = format!("the pin {name} may have been made; remove it and try again: {error}");
                 return Err(Error::with_source(error.kind(), what, &error));
             }

@@ -215,6 +215,38 @@ fn pins_of_another_command_are_none_of_the_set() {
     assert!(lacking.kind() == ErrorKind::Corrupt && lacking.to_string().contains("group-2"), "{lacking}");
 }
 
+/// A command that fails removed pins by their name, also one that another command had made of it meanwhile and had confirmed.
+#[test]
+fn failed_command_leaves_the_pins_of_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::new(dir.path());
+    let (stages, _) = history(&mut cluster);
+    let (ids, last) = (cluster.ids(), stages.last().unwrap());
+    let below = whole(&ids, last);
+    let vault = HookedVault::new(below.clone());
+    let (store, group, of_default) =
+        (below.clone(), ids.groups[&1], format!("{:032x}/pin/nightly", ids.log_id.get()));
+    vault.set(move |call, name| match call == "create" && name == of_default {
+        true => {
+            Pin::remove(&*store, group, "nightly").unwrap();
+            Pin::make(&*store, group, "nightly", None).unwrap();
+            Err(Error::new(ErrorKind::PermissionDenied, name))
+        }
+        false => Ok(()),
+    });
+    let error = ClusterPins::make(&vault, &ids, "nightly", None).unwrap_err();
+    assert_eq!((error.kind(), pins(&below, &ids)), (ErrorKind::PermissionDenied, 1));
+    Pin::remove(&*below, group, "nightly").unwrap();
+    // The set and its pins are those of another command.
+    let (set, _) = ClusterPins::make(&*below, &ids, "nightly", None).unwrap();
+    ClusterPins::remove(&*below, ids.log_id, "nightly", false).unwrap();
+    let (other, _) = ClusterPins::make(&*below, &ids, "nightly", None).unwrap();
+    set.remove_own(&*below).unwrap();
+    assert_eq!(ClusterPins::find(&*below, ids.log_id, "nightly").unwrap().as_ref(), Some(&other));
+    other.remove_own(&*below).unwrap();
+    assert_eq!((ClusterPins::read(&*below, ids.log_id, "nightly").unwrap(), pins(&below, &ids)), (None, 0));
+}
+
 /// A log whose pin is missing, damaged or another one is left out, and no other fault of the pins is.
 #[test]
 fn log_without_its_pin_does_not_block_the_others() {

@@ -18,4 +18,6 @@ mod new_log;
 mod records;
 mod targets;
 mod tier;
+#[path = "../support/tmpfs.rs"]
+mod tmpfs;
 mod usage;

@@ -1,12 +1,15 @@
 //! `chiplog tier`: the objects of logs in an object store: output, exit codes, what is found.
 
 use crate::harness::{command, finish, has_fields, is_error, run};
-use chiplog::{Index, Log, Options, ReadOnlyLog};
+use crate::tmpfs::Tmpfs;
+use chiplog::vault::Vault;
+use chiplog::{ErrorKind, Index, Log, Options, ReadOnlyLog};
 use chiplog_tier::{ObjectVault, VaultOptions};
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tempfile::TempDir;
 
 /// A log with objects in a directory.
@@ -427,6 +430,8 @@ fn unneeded_objects_are_listed_and_deleted() {
             "pinned_bytes",
             "unneeded_objects",
             "unneeded_bytes",
+            "due_objects",
+            "due_bytes",
             "payloads",
             "payload_bytes",
             "unneeded_payloads",
@@ -635,4 +640,39 @@ fn branches_are_made_shown_and_removed() {
     assert!(!String::from_utf8_lossy(&left.out).contains(&pin));
     assert!(!stored.dir.path().join("store").join(id).join("branch").exists());
     run(&["tier", "unpin", &at, &pin, "--log-id", &stored.id, "--force"]).fails(4);
+}
+
+/// A directory that its objects had filled could not be emptied: the text that says that they go, and the question for the store's time,
+/// found no room.
+#[test]
+fn full_directory_is_emptied() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = Tmpfs::mount(&dir.path().join("store"), 1 << 20) else { return };
+    let location = disk.path().display().to_string();
+    let objects = |log: u128| disk.path().join(format!("{log:032x}/o"));
+    for log in [7, 8] {
+        for folder in ["o", "begin"] {
+            fs::create_dir_all(disk.path().join(format!("{log:032x}/{folder}"))).unwrap();
+        }
+        for name in ["root", "o/00000000000000000000", "o/00000000000000000001", "begin/00000000000000000001"]
+        {
+            fs::write(disk.path().join(format!("{log:032x}/{name}")), "x").unwrap();
+        }
+        let begin = disk.path().join(format!("{log:032x}/begin/{:020}", 1));
+        let day_ago = SystemTime::now() - Duration::from_hours(24);
+        fs::File::options().write(true).open(begin).unwrap().set_modified(day_ago).unwrap();
+    }
+    let mut ballast = fs::File::create(disk.path().join("ballast")).unwrap();
+    while ballast.write(&[1; 4096]).is_ok() {}
+    // The leader of a log says that it discards more, as far as there is room.
+    let vault = ObjectVault::open(&location, VaultOptions::default()).unwrap();
+    let begin = format!("{:032x}/begin/{:020}", 7, 2);
+    assert_eq!(vault.create(&begin, "text".into()).unwrap_err().kind(), ErrorKind::Io);
+    assert!(vault.create(&begin, "".into()).unwrap());
+    vault.delete(&begin).unwrap();
+    let told = run(&["tier", "gc", &location, "--delete", "--after", "1h", "--json"]).ok();
+    assert!(told.lines().iter().all(|told| told["deleted"] == 1), "{}", told.text());
+    for log in [7, 8] {
+        assert_eq!(fs::read_dir(objects(log)).unwrap().count(), 1);
+    }
 }

@@ -25,7 +25,7 @@ use bytes::Bytes;
 use std::path::Path;
 
 /// An object that was read.
-pub(super) struct ReadObject {
+pub(in crate::backup) struct ReadObject {
     pub(super) opening: (BlockHeader, Bytes),
     pub(super) entries: Vec<FollowEntry>,
     /// The size of its segment file.
@@ -34,7 +34,7 @@ pub(super) struct ReadObject {
 
 /// The blocks of an object: its opening, and its entries, in their order also if its records are log by log. Every byte of them was
 /// checked.
-pub(super) fn read_object(
+pub(in crate::backup) fn read_object(
     vault: &dyn Vault,
     owner: LogId,
     (number, object): &(u64, ObjectInfo),
@@ -124,7 +124,11 @@ pub(super) fn logs_of_object(
 }
 
 /// The entry in an object table for an object that no table has yet: reads all of the object.
-pub(super) fn sum_object(vault: &dyn Vault, owner: LogId, object: &(u64, ObjectInfo)) -> Result<ObjectState> {
+pub(in crate::backup) fn sum_object(
+    vault: &dyn Vault,
+    owner: LogId,
+    object: &(u64, ObjectInfo),
+) -> Result<ObjectState> {
     let footer = footer_at(vault, owner, object)?;
     let (name, bytes) = (&object.1.name, object.1.bytes);
     let (mut crc, mut at, mut is_by_log) = (Crc::new(), 0, false);

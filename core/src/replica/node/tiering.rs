@@ -680,7 +680,7 @@ impl Node {
             }
             done @ (JobDone::FoundRows(_) | JobDone::FetchedRun(..)) => self.end_rows_job(done, now)?,
             JobDone::Listed(result) => self.end_listing(result, now),
-            JobDone::Examined(number, begin, result) => self.end_examination(number, begin, result, now),
+            JobDone::Examined(number, place, result) => self.end_examination(number, place, result, now),
             JobDone::Deleted(below, result) => self.end_deletion(below, result, now),
             JobDone::SlicesDeleted(upto, result) => self.end_sweep(upto, result, now),
             JobDone::PayloadsSwept(behind, result) => self.end_payload_sweep(behind, result, now),

@@ -25,17 +25,28 @@ use super::names::{
     Lineage, begin_name, begin_number, begin_text, begins, folder, object_name, object_number,
 };
 use super::pins;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::types::LogId;
 use crate::vault::{ObjectInfo, Vault};
+use bytes::Bytes;
 use std::ops::Range;
 
 /// Records in the object store that the records of all objects below a number are discarded: no object says so of a discard that
 /// comes after it, and without it nobody could tell a deleted object from a lost one. An object before the oldest one may be
-/// missing for another reason, too: it was discarded before it was stored.
+/// missing for another reason, too: it was discarded before it was stored. On a full disk it has no text: nobody reads that, and then
+/// deletion can make room.
 pub(crate) fn say_begin(vault: &dyn Vault, log: LogId, number: u64) -> Result<()> {
-    if number > 0 && !planted!(99) {
-        vault.create(&begin_name(log, number), begin_text(log, number).into())?;
+    if number == 0 || planted!(99) {
+        return Ok(());
+    }
+    let name = begin_name(log, number);
+    match vault.create(&name, begin_text(log, number).into()) {
+        // A directory store writes a file first, also for a begin that is there.
+        Err(error) if error.kind() == ErrorKind::Io && vault.size(&name)?.is_none() => {
+            vault.create(&name, Bytes::new())?;
+        }
+        Err(error) if error.kind() != ErrorKind::Io => return Err(error),
+        _ => {}
     }
     Ok(())
 }
@@ -110,4 +121,56 @@ fn unneeded_below(vault: &dyn Vault, log: LogId, below: u64) -> Result<Vec<Objec
 /// Whether a pin keeps an object. For one below the highest begin that is about to be deleted.
 pub(crate) fn is_pinned(vault: &dyn Vault, log: LogId, number: u64) -> Result<bool> {
     Ok(pins::all(vault, log)?.iter().any(|pin| pin.keeps(number)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+    use crate::vault::{MemoryVault, pass_on};
+
+    /// A directory on a full disk. An object is written before it is seen that there is one of its name.
+    #[derive(Debug, Default)]
+    struct FullVault {
+        below: MemoryVault,
+    }
+
+    impl FullVault {
+        fn write(bytes: &[Bytes]) -> Result<()> {
+            match bytes.concat().is_empty() {
+                true => Ok(()),
+                false => Err(Error::new(ErrorKind::Io, "No space left on device (os error 28)")),
+            }
+        }
+    }
+
+    impl Vault for FullVault {
+        pass_on!(below: get, size, list, delete);
+
+        fn put(&self, name: &str, pieces: &[Bytes]) -> Result<()> {
+            Self::write(pieces)?;
+            self.below.put(name, pieces)
+        }
+
+        fn create(&self, name: &str, bytes: Bytes) -> Result<bool> {
+            Self::write(std::slice::from_ref(&bytes))?;
+            self.below.create(name, bytes)
+        }
+    }
+
+    /// The objects stayed, because the disk had no room for the text that says that they go.
+    #[test]
+    fn objects_go_from_a_full_disk() {
+        let (log, vault) = (LogId(7), FullVault::default());
+        for number in 0..4 {
+            vault.below.put(&object_name(log, number), &["object".into()]).unwrap();
+        }
+        vault.below.put(&begin_name(log, 1), &[begin_text(log, 1).into()]).unwrap();
+        // The begin of the first deletion is there already.
+        for (below, left) in [(1, 3), (3, 1)] {
+            delete_below(&vault, &Lineage::of(log), below).unwrap();
+            assert_eq!(vault.list(&folder(log)).unwrap().len(), left);
+            assert_eq!(newest_begin(&vault, log).unwrap(), Some(below));
+        }
+    }
 }

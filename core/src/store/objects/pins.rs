@@ -176,6 +176,17 @@ pub(crate) fn read(vault: &dyn Vault, log: LogId, name: &str) -> Result<Option<P
     Err(Error::new(ErrorKind::Unsupported, what))
 }
 
+/// Removes the pin of this name if it is the one with this number: it may have been removed meanwhile, and another one made of its name.
+///
+/// # Errors
+/// Those of [`read`].
+pub(crate) fn delete_own(vault: &dyn Vault, log: LogId, name: &str, by: u64) -> Result<()> {
+    match read(vault, log, name)? {
+        Some(pin) if pin.by == by => vault.delete(&object_name(log, name)),
+        _ => Ok(()),
+    }
+}
+
 /// The number of pins of a log.
 pub(crate) fn count(vault: &dyn Vault, log: LogId) -> Result<usize> {
     Ok(vault.list(&folder(log))?.len())

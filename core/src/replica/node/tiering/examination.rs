@@ -122,8 +122,8 @@ impl Listing {
 }
 
 impl OlderObject {
-    /// Examines the object. Returns where it begins, too, if that is known.
-    pub(super) fn run(self) -> (Option<Base>, Result<Verdict>) {
+    /// Examines the object. Returns where it begins and ends, too, if that is known.
+    pub(super) fn run(self) -> (Option<(Base, Base)>, Result<Verdict>) {
         let Self { vault, lineage, run, number, maker, has_lasted, gives_way } = self;
         let fetched = check_usable(&*vault, lineage.log).and_then(|()| fetch(&*vault, &lineage, &run));
         let objects = match fetched {
@@ -140,7 +140,8 @@ impl OlderObject {
             return (None, Ok(Verdict::Sound));
         };
         let (log, owner) = (lineage.log, lineage.owner(number));
-        (Some(at.begin), Examination { vault, log, owner, at, maker, has_lasted, gives_way }.run())
+        let place = (at.begin, at.state.end);
+        (Some(place), Examination { vault, log, owner, at, maker, has_lasted, gives_way }.run())
     }
 }
 

@@ -100,8 +100,8 @@ pub(super) enum JobDone {
     Panicked,
     /// The objects that are not there as they were stored.
     Listed(Result<BTreeSet<u64>>),
-    /// With where the object begins, if that is known.
-    Examined(u64, Option<Base>, Result<Verdict>),
+    /// With where the object begins and ends, if that is known.
+    Examined(u64, Option<(Base, Base)>, Result<Verdict>),
     /// The command that moves rows. None: the object does not have all of them.
     FoundRows(Result<Option<ObjectCommand>>),
     /// The objects of a run that ends below this number, and whether its holder has their rows.
@@ -150,11 +150,14 @@ impl Job {
                 JobDone::Checked(number, object, from, is_there)
             }
             Self::List(listing) => JobDone::Listed(listing.run()),
-            Self::Examine(object) => JobDone::Examined(object.number(), Some(object.at.begin), object.run()),
+            Self::Examine(object) => {
+                let place = (object.at.begin, object.at.state.end);
+                JobDone::Examined(object.number(), Some(place), object.run())
+            }
             Self::ExamineOlder(object) => {
                 let number = object.number;
-                let (begin, verdict) = object.run();
-                JobDone::Examined(number, begin, verdict)
+                let (place, verdict) = object.run();
+                JobDone::Examined(number, place, verdict)
             }
             Self::FindRows(look) => JobDone::FoundRows(look.find()),
             Self::FetchRun(look) => JobDone::FetchedRun(look.run.rows.below, look.read()),

@@ -29,7 +29,6 @@ use super::super::Node;
 use crate::error::Result;
 use crate::replica::writer::plan::Room;
 use crate::store::allocator::Purpose;
-use crate::store::format::objects::StoredAt;
 use crate::store::format::segment::KEPT_STATE_BYTES;
 use crate::store::objects::names::object_name;
 use crate::store::read::run_directory::has_objects;
@@ -349,24 +348,29 @@ impl Node {
     /// Reports that files go which have a part of an object that is lost or damaged: perhaps nothing else has these records. No object can be
     /// made of a part. Files that stayed for it would fill the disk, and nothing but a discard would let them go.
     fn report_part(&self, first: Index) {
-        let objects = &self.replica.sequencer.committed().objects;
-        let suspects = self.tiering.scrub.known_suspects();
-        let here = self.writer.archive.first().raft;
-        let is_part = |at: &StoredAt| {
-            let (begin, end) = (at.begin, at.state.end);
-            suspects.contains(&at.number)
-                && here < end.raft
-                && begin.next < first
-                && !self.may_have_all_behind(begin)
-        };
         let (log, path) = (self.tiering.log, self.tiering.path.display());
-        if let Some(number) = objects.stored().find(is_part).map(|at| at.number) {
-            let name = object_name(objects.lineage(log).owner(number), number);
+        if let Some(number) = self.part_going(first) {
+            let name =
+                object_name(self.replica.sequencer.committed().objects.lineage(log).owner(number), number);
             tracing::warn!(
                 %path, name, %first,
                 "this object is lost, damaged or cannot be read, and files go that have a part of it: this replica cannot make it again"
             );
         }
+    }
+
+    /// The first object that is lost or damaged of which the files before this record have a part, and the files here not all.
+    fn part_going(&self, first: Index) -> Option<u64> {
+        let objects = &self.replica.sequencer.committed().objects;
+        let suspects = self.tiering.scrub.known_suspects();
+        let here = self.writer.archive.first().raft;
+        let rows = objects.stored().filter(|at| suspects.contains(&at.number));
+        let rows = rows.map(|at| (at.number, (at.begin, at.state.end)));
+        let mut all = self.tiering.scrub.suspects_of_runs(objects).into_iter().chain(rows);
+        let is_part = |(begin, end): (Base, Base)| {
+            here < end.raft && begin.next < first && !self.may_have_all_behind(begin)
+        };
+        all.find(|(_, place)| is_part(*place)).map(|(number, _)| number)
     }
 
     /// The first record that this replica keeps by its own limits, if that is beyond the present one.

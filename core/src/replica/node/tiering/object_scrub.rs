@@ -32,6 +32,7 @@ use super::jobs::Job;
 use super::unreadable::LOOK_AGAIN;
 use crate::disk::Disk;
 use crate::error::{ErrorKind, Result};
+use crate::replica::state::object_table::ObjectTable;
 use crate::store::format::older_rows::RowsRun;
 use crate::store::objects::suspects;
 use crate::store::segment::Base;
@@ -74,8 +75,8 @@ pub(super) struct ObjectScrub {
     /// Objects that are known to be lost or damaged: all are suspects, too.
     damaged: BTreeSet<u64>,
     examining: Option<Examining>,
-    /// Where suspects begin whose rows are not in the log's table, as their examinations have found.
-    begins: BTreeMap<u64, Base>,
+    /// Where suspects begin and end whose rows are not in the log's table, as their examinations have found.
+    places: BTreeMap<u64, (Base, Base)>,
     /// How often in a row examinations gave way.
     gave_way: u32,
     /// Whether the last examination was of a suspect.
@@ -160,6 +161,13 @@ impl ObjectScrub {
         let examining = self.examining.iter().filter(|examining| examining.is_suspect);
         let suspects = self.suspects.iter().filter(|(_, suspect)| suspect.holds);
         suspects.map(|(number, _)| *number).chain(examining.map(|examining| examining.number)).collect()
+    }
+
+    /// Those of them whose rows are not in the log's table: where they begin and end, as their examinations have found.
+    pub(super) fn suspects_of_runs(&self, objects: &ObjectTable) -> Vec<(u64, (Base, Base))> {
+        let suspects = self.known_suspects();
+        let places = self.places.iter().map(|(number, place)| (*number, *place));
+        places.filter(|(number, _)| suspects.contains(number) && objects.run_of(*number).is_some()).collect()
     }
 
     /// Whether all objects were listed since the start.
@@ -465,7 +473,7 @@ impl Node {
     /// read, the files here can have all of it if they have a part of its run.
     fn held_of_run(&self, number: u64) -> Option<Base> {
         let run = self.replica.sequencer.committed().objects.run_of(number)?;
-        if let Some(begin) = self.tiering.scrub.begins.get(&number) {
+        if let Some((begin, _)) = self.tiering.scrub.places.get(&number) {
             return Some(*begin).filter(|begin| self.may_have_all_behind(*begin));
         }
         self.held_of_any(&run)
@@ -498,7 +506,7 @@ impl Node {
         let own_from = objects.lineage(self.tiering.log).own_from();
         let of_run = |number: &u64| {
             let run = objects.run_of(*number)?;
-            Some(self.tiering.scrub.begins.get(number).copied().unwrap_or(run.begin))
+            Some(self.tiering.scrub.places.get(number).map_or(run.begin, |(begin, _)| *begin))
         };
         if let Some(begin) = suspects.range(own_from..).find_map(of_run) {
             return Some(begin);
@@ -598,13 +606,13 @@ impl Node {
     pub(super) fn end_examination(
         &mut self,
         number: u64,
-        begin: Option<Base>,
+        place: Option<(Base, Base)>,
         result: Result<Verdict>,
         now: Moment,
     ) {
         let scrub = &mut self.tiering.scrub;
-        scrub.begins.retain(|known, _| scrub.suspects.contains_key(known));
-        scrub.begins.extend(begin.map(|begin| (number, begin)));
+        scrub.places.retain(|known, _| scrub.suspects.contains_key(known));
+        scrub.places.extend(place.map(|place| (number, place)));
         let examined = scrub.examining.take();
         let was_suspect = examined.as_ref().is_some_and(|examining| examining.is_suspect);
         let has_lasted = examined.is_some_and(|examining| examining.has_lasted);

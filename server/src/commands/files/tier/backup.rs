@@ -50,7 +50,7 @@ pub(super) fn run(
     let mut with_records = Vec::new();
     for part in &named {
         let stored = store_all(&asker, &servers.with_log(part), timeout, deadline, ui)?;
-        with_records.extend(stored.map(|(log, _)| log));
+        with_records.extend(stored.map(|(log, upto)| (log, Index(upto))));
     }
     let stored = store_all(&asker, servers, timeout, deadline, ui)?;
     let upto = stored.map(|(stored, upto)| {

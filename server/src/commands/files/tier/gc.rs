@@ -44,6 +44,8 @@ struct Shown {
     pinned_bytes: u64,
     unneeded_objects: u64,
     unneeded_bytes: u64,
+    due_objects: u64,
+    due_bytes: u64,
     #[serde(flatten)]
     payloads: Payloads,
     old_begins: u64,
@@ -82,15 +84,20 @@ impl Shown {
             let unknown = format::many(self.unknown, "object", "objects");
             _ = writeln!(out, "  kept: {unknown} that this version does not know");
         }
-        let unneeded = objects(self.unneeded_objects, self.unneeded_bytes);
-        let what = match (self.deleted, self.due, self.begin_age_seconds) {
-            (1.., ..) => "deleted".to_owned(),
-            (_, true, _) => "can be deleted with --delete".to_owned(),
-            (_, _, Some(age)) => format!("kept: discarded {} ago; --after has the delay", format::span(age)),
-            _ => "kept: the store does not say when they were discarded; --after 0 deletes them".to_owned(),
-        };
-        if self.unneeded_objects > 0 {
-            _ = writeln!(out, "  not needed: {unneeded}: {what}");
+        if self.due_objects > 0 {
+            let due = objects(self.due_objects, self.due_bytes);
+            let what = if self.deleted > 0 { "deleted" } else { "can be deleted with --delete" };
+            _ = writeln!(out, "  not needed: {due}: {what}");
+        }
+        let (others, bytes) =
+            (self.unneeded_objects - self.due_objects, self.unneeded_bytes - self.due_bytes);
+        if others > 0 {
+            let others = objects(others, bytes);
+            let why = match self.begin_age_seconds {
+                Some(age) => format!("discarded {} ago; --after has the delay", format::span(age)),
+                None => "the store does not say when they were discarded; --after 0 deletes them".to_owned(),
+            };
+            _ = writeln!(out, "  not needed: {others}: kept: {why}");
         }
         if self.old_begins + self.half_written > 0 {
             let small = self.old_begins + self.half_written;
@@ -117,11 +124,16 @@ pub(super) fn run(vault: &dyn Vault, half_written: &HalfWritten, wanted: &Wanted
         ui.note("no log has objects there");
     }
     let places = Places::of_one(vault, wanted.log, &found);
+    let mut first_failure = None;
     for log in found.into_keys().map(LogId) {
-        let shown = collect(vault, half_written, log, wanted, places.get(log))?;
-        ui.result(&shown, |shown| shown.words(wanted))?;
+        match collect(vault, half_written, log, wanted, places.get(log)) {
+            Ok(shown) => ui.result(&shown, |shown| shown.words(wanted))?,
+            // One log keeps no room that others can free.
+            Err(failure) if first_failure.is_none() => first_failure = Some(failure),
+            Err(failure) => ui.warn(&failure.at(&format!("log {}", to_hex(log.get()))).to_string()),
+        }
     }
-    Ok(Exit::Ok)
+    first_failure.map_or(Ok(Exit::Ok), Err)
 }
 
 fn collect(
@@ -162,25 +174,33 @@ fn collect(
     }
     let here = Options::default().clock.now();
     let (mut deleted, mut deleted_payloads) = (0, 0);
-    if wanted.delete && !wanted.all && there.unneeded_payloads.objects > 0 {
-        deleted_payloads = there.delete_unneeded_payloads(vault)?;
-    }
+    // Nobody goes on with what a log without objects has.
+    let after = if wanted.all { 0 } else { wanted.after };
     // A store that is only looked at is not written to. Of a branch pins in its ancestors can go, too.
     let has_old = (!wanted.all && there.begin > 0) || !half_written.of(log, 0, here)?.is_empty();
-    let now = match wanted.delete && wanted.after > 0 && has_old {
+    let now = match wanted.delete && after > 0 && has_old {
         true => time_of_store(vault, log)?,
         false => Some(here),
     };
     let age = there.begin_made.zip(now).map(|(made, now)| now.0.saturating_sub(made.0) / 1000);
-    let due = there.begin > 0 && (wanted.after == 0 || age.is_some_and(|age| age >= wanted.after));
-    let left = now.map_or_else(|| Ok(Vec::new()), |now| half_written.of(log, wanted.after, now))?;
+    let due = match now.and_then(|now| now.0.checked_sub(after.saturating_mul(1000))) {
+        _ if after == 0 => Some(there.begin).filter(|begin| *begin > 0),
+        Some(by) => there.begin_made_by(vault, Timestamp(by))?,
+        None => None,
+    };
+    let of_due = there.unneeded_below(due.unwrap_or(0));
+    let left = now.map_or_else(|| Ok(Vec::new()), |now| half_written.of(log, after, now))?;
     if wanted.delete && wanted.all {
         deleted = Inventory::delete_log(vault, log)?;
-    } else if wanted.delete && due {
-        deleted = there.delete_unneeded(vault)?;
+    } else if let Some(begin) = due.filter(|_| wanted.delete) {
+        deleted = there.delete_unneeded_below(vault, begin)?;
     }
     if wanted.delete {
         half_written.remove(&left)?;
+    }
+    // The last thing: it can be refused.
+    if wanted.delete && !wanted.all && there.unneeded_payloads.objects > 0 {
+        deleted_payloads = there.delete_unneeded_payloads(vault)?;
     }
     Ok(Shown {
         log_id: to_hex(log.get()),
@@ -194,11 +214,13 @@ fn collect(
         pinned_bytes: there.pinned.bytes,
         unneeded_objects: there.unneeded.objects,
         unneeded_bytes: there.unneeded.bytes,
+        due_objects: of_due.objects,
+        due_bytes: of_due.bytes,
         payloads: Payloads::new(&there),
         old_begins: there.old_begins,
         half_written: left.len() as u64,
         unknown: there.unknown.objects,
-        due,
+        due: due.is_some(),
         deleted,
         deleted_payloads,
     })
@@ -208,7 +230,8 @@ fn collect(
 /// is deleted too early is lost. None: it does not say.
 fn time_of_store(vault: &dyn Vault, log: LogId) -> Result<Option<Timestamp>> {
     let name = time_name(log);
-    vault.put(&name, &["chiplog asks for the time\n".into()])?;
+    // Without a byte it can be written on a full disk, too.
+    vault.put(&name, &[])?;
     let now = vault.modified(&name);
     vault.delete(&name)?;
     Ok(now?)
@@ -217,6 +240,7 @@ fn time_of_store(vault: &dyn Vault, log: LogId) -> Result<Option<Timestamp>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use chiplog::Error;
     use chiplog::vault::{HookedVault, MemoryVault};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -243,6 +267,73 @@ mod tests {
         now.fetch_add(1_000, Ordering::Relaxed);
         assert_eq!((run(false), run(true)), (4, 3));
         assert!(vault.list("").unwrap().iter().all(|object| !object.name.ends_with("time")));
+    }
+
+    /// Servers that may not delete leave every begin. A log that discards more often than `--after` kept all of its objects.
+    #[test]
+    fn older_begins_say_what_was_discarded_long_ago() {
+        let (vault, id) = (HookedVault::new(Arc::new(MemoryVault::default())), to_hex(7));
+        let now = Arc::new(AtomicU64::new(1_000_000));
+        vault.set_time(now.clone());
+        let put = |name: &str| vault.put(&format!("{id}/{name}"), &["x".into()]).unwrap();
+        (0..7).for_each(|number| put(&format!("o/{number:020}")));
+        for begin in 1..=6 {
+            put(&format!("begin/{begin:020}"));
+            now.fetch_add(1_000_000, Ordering::Relaxed);
+        }
+        let wanted = Wanted { log: Some(LogId(7)), delete: true, all: false, after: 3600 };
+        let left = |folder: &str| {
+            let found = vault.list(&format!("{id}/{folder}/")).unwrap();
+            found.iter().map(|at| at.name[at.name.len() - 1..].to_owned()).collect::<String>()
+        };
+        let half_written = HalfWritten::at("memory");
+        let shown = collect(&vault, &half_written, LogId(7), &wanted, Place::default()).unwrap();
+        // The third one is 4,000 s old, and the highest one 1,000 s.
+        assert_eq!((shown.unneeded_objects, shown.due_objects, shown.deleted), (6, 3, 3));
+        assert_eq!((left("o"), left("begin")), ("3456".to_owned(), "3456".to_owned()));
+        let words = shown.words(&wanted);
+        assert!(
+            words.contains("3 objects, 3 B: deleted") && words.contains("3 objects, 3 B: kept"),
+            "{words}"
+        );
+        now.fetch_add(10_000_000, Ordering::Relaxed);
+        run(&vault, &half_written, &wanted, &Ui::new(true, true, false)).unwrap();
+        assert_eq!((left("o"), left("begin")), ("6".to_owned(), "6".to_owned()));
+    }
+
+    /// A failure of one log left all logs behind it as they were.
+    #[test]
+    fn failure_of_one_log_stops_no_other() {
+        let vault = HookedVault::new(Arc::new(MemoryVault::default()));
+        for log in [7, 8, 9] {
+            let put = |name: &str| vault.put(&format!("{}/{name}", to_hex(log)), &["x".into()]).unwrap();
+            ["root", "o/00000000000000000000", "begin/00000000000000000001"].into_iter().for_each(put);
+        }
+        vault.set(|call, name| match call == "delete" && !name.starts_with(&to_hex(9)) {
+            true => Err(Error::new(ErrorKind::PermissionDenied, name)),
+            false => Ok(()),
+        });
+        let wanted = Wanted { log: None, delete: true, all: false, after: 0 };
+        let failure =
+            run(&vault, &HalfWritten::at("memory"), &wanted, &Ui::new(true, true, false)).unwrap_err();
+        assert_eq!(failure.kind(), ErrorKind::PermissionDenied);
+        assert!(failure.to_string().starts_with(&to_hex(7)), "{failure}");
+        let left = |log| vault.list(&format!("{}/o/", to_hex(log))).unwrap().len();
+        assert_eq!([7, 8, 9].map(left), [1, 1, 0]);
+    }
+
+    /// They stayed if they were younger than the delay of another command, and no later one found the log.
+    #[test]
+    fn half_written_files_go_with_the_log() {
+        let (dir, vault) = (tempfile::tempdir().unwrap(), MemoryVault::default());
+        vault.put(&format!("{}/root", to_hex(7)), &["x".into()]).unwrap();
+        let folder = dir.path().join(to_hex(7)).join("o");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("00000000000000000000#3"), "half").unwrap();
+        let wanted = Wanted { log: Some(LogId(7)), delete: true, all: true, after: 86_400 };
+        let half_written = HalfWritten::at(&dir.path().display().to_string());
+        run(&vault, &half_written, &wanted, &Ui::new(true, true, false)).unwrap();
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
     }
 
     /// Payload that a server has put after `root` was gone can be removed, too.

@@ -4,6 +4,7 @@
 use crate::common::failure::{Failure, Result};
 use chiplog::{LogId, Timestamp};
 use chiplog_net::wire::ids::to_hex;
+use chiplog_tier::local_directory;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -18,9 +19,7 @@ pub(super) struct HalfWritten {
 impl HalfWritten {
     /// For the store at a location.
     pub(super) fn at(location: &str) -> Self {
-        let path = location.strip_prefix("file://").unwrap_or(location);
-        let dir = Some(PathBuf::from(path)).filter(|path| path.is_absolute() && path.is_dir());
-        Self { dir }
+        Self { dir: local_directory(location).filter(|path| path.is_dir()) }
     }
 
     /// Those of a log that nobody wrote to for this many seconds before `now`.
@@ -66,4 +65,23 @@ fn is_older(path: &Path, seconds: u64, now: Timestamp) -> bool {
     let written = fs::symlink_metadata(path).and_then(|meta| meta.modified()).ok();
     let written = written.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
     written.is_some_and(|at| Duration::from_millis(now.0).saturating_sub(at) >= Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The directory with `%20` in its name was looked for.
+    #[test]
+    fn directory_is_that_of_the_objects() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("the store").join(to_hex(7)).join("o");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("00000000000000000000#3"), "half").unwrap();
+        let path = dir.path().join("the store").display().to_string();
+        for location in [format!("file://{}", path.replace(' ', "%20")), path] {
+            let found = HalfWritten::at(&location).of(LogId(7), 0, Timestamp(0)).unwrap();
+            assert_eq!(found.len(), 1, "{location}");
+        }
+    }
 }

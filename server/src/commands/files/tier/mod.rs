@@ -453,12 +453,13 @@ JSON fields, one object per line:
   needed_objects, needed_bytes      the log is made of them
   pins, pinned_objects, pinned_bytes      of discarded records, under pins of these names
   unneeded_objects, unneeded_bytes  of discarded records, under no pin
+  due_objects, due_bytes            those of them of which --after has passed
   payloads, payload_bytes           payload slices that may be needed, of a log with payload_slices
   unneeded_payloads, unneeded_payload_bytes  those that nothing needs
   payloads_unclear  why it cannot be seen which are needed: then all count as needed; else null
   old_begins, half_written          small files that nothing needs
   unknown            objects that this version does not know; they stay
-  due                whether --after has passed
+  due                whether --after has passed since the store was told of any discard
   deleted            how many objects were deleted; of --all also everything else
   deleted_payloads   how many payload slices were deleted";
 

@@ -121,20 +121,19 @@ pub(super) fn others(vault: &dyn Vault, log: LogId) -> Result<Vec<(String, LogId
 /// Those of the object store.
 pub(super) fn faults(vault: &dyn Vault, log: LogId, listed: &Listed) -> Result<Vec<String>> {
     let (mut faults, mut list) = (Vec::new(), None);
-    match listed.has_list {
-        true => match ClusterLogs::find(vault, log) {
+    // Before the list: that only grows, so it has the logs of each of them.
+    let sets = sets(vault, log)?;
+    if listed.has_list || !sets.is_empty() {
+        let found = ClusterLogs::find(vault, log);
+        match found.and_then(|list| check_list(vault, log, list)) {
             Ok(found) => {
                 faults.extend(missing(vault, found.as_ref())?);
                 list = found;
             }
             Err(error) => faults.push(fault(error)?),
-        },
-        false => match check_list(vault, log, None) {
-            Err(error) if error.kind() == ErrorKind::Corrupt => faults.push(error.to_string()),
-            checked => _ = checked?,
-        },
+        }
     }
-    for (name, Found { set, fault }) in sets(vault, log)? {
+    for (name, Found { set, fault }) in sets {
         faults.extend(fault);
         let (Some(set), Some(list)) = (set, &list) else { continue };
         let known = list.parts();
@@ -187,7 +186,13 @@ pub(super) struct Found {
 pub(super) fn sets(vault: &dyn Vault, log: LogId) -> Result<BTreeMap<String, Found>> {
     let mut sets = BTreeMap::new();
     for name in ClusterPins::names(vault, log)? {
-        match ClusterPins::find(vault, log, &name) {
+        let find = || ClusterPins::find(vault, log, &name);
+        let found = match find() {
+            // If it was removed and made again meanwhile, another look finds it whole.
+            Err(error) if error.kind() == ErrorKind::Corrupt => find(),
+            found => found,
+        };
+        match found {
             // It was removed meanwhile.
             Ok(None) => {}
             Ok(Some(set)) => _ = sets.insert(name, Found { set: Some(set), fault: None }),
@@ -258,5 +263,93 @@ fn fault(error: Error) -> Result<String> {
     match error.kind() {
         ErrorKind::Corrupt | ErrorKind::Unsupported => Ok(error.to_string()),
         _ => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chiplog::backup::ClusterPins;
+    use chiplog::internal::{Crc, root_text};
+    use chiplog::vault::{HookedVault, MemoryVault};
+    use std::sync::Arc;
+
+    const DEFAULT: LogId = LogId(7);
+
+    fn sealed(body: &str) -> String {
+        format!("{body}sum {:08x}\n", Crc::default().add(body.as_bytes()).sum())
+    }
+
+    /// Stores the list of a cluster with this number of groups.
+    fn store_list(vault: &dyn Vault, groups: u32) {
+        let id = |log: u128| to_hex(log);
+        let mut body = format!("chiplog named logs\nformat 1\nlog {}\ncatalogue {}\n", id(7), id(8));
+        for group in 1..=groups {
+            let log = 8 + u128::from(group);
+            body += &format!("group {group} {}\n", id(log));
+            vault.put(&root_name(LogId(log)), &[root_text(LogId(log)).into()]).unwrap();
+        }
+        vault.put(&format!("{}/named", id(7)), &[sealed(&body).into()]).unwrap();
+    }
+
+    /// Stores a set of pins of these groups, of logs of which nothing was stored.
+    fn store_set(vault: &dyn Vault, groups: u32, by: u64) {
+        let id = |log: u128| format!("{} nothing", to_hex(log));
+        let mut body = format!("chiplog pins of a cluster\nformat 1\nlog {}\ncatalogue {}\n", id(7), id(8));
+        for group in 1..=groups {
+            body += &format!("group {group} {}\n", id(8 + u128::from(group)));
+        }
+        body += &format!("by {by:016x}\n");
+        vault.put(&format!("{}/set/nightly", to_hex(7)), &[sealed(&body).into()]).unwrap();
+    }
+
+    /// The list was read, then a group was made, and a backup with it: the backup had a log that was not in the list.
+    #[test]
+    fn group_and_backup_that_are_made_meanwhile_are_no_fault() {
+        for groups in [0, 1] {
+            let memory = Arc::new(MemoryVault::default());
+            for log in [7, 8] {
+                memory.put(&root_name(LogId(log)), &[root_text(LogId(log)).into()]).unwrap();
+            }
+            // None: the cluster had no named logs yet.
+            if groups > 0 {
+                store_list(&*memory, groups);
+            }
+            let listed = logs(&*memory, Some(DEFAULT)).unwrap().remove(&7).unwrap();
+            let (vault, store) = (HookedVault::new(memory.clone()), memory.clone());
+            let mut is_made = false;
+            vault.set(move |call, name| {
+                if call == "list" && name.ends_with("/set/") && !std::mem::replace(&mut is_made, true) {
+                    store_list(&*store, 2);
+                    store_set(&*store, 2, 5);
+                }
+                Ok(())
+            });
+            assert_eq!(faults(&vault, DEFAULT, &listed).unwrap(), Vec::<String>::new(), "{groups}");
+        }
+    }
+
+    /// `unpin` and `pin` of one name, between the look at the set and the one at its pins.
+    #[test]
+    fn backup_that_is_made_again_meanwhile_is_not_broken() {
+        let memory = Arc::new(MemoryVault::default());
+        store_list(&*memory, 1);
+        store_set(&*memory, 1, 5);
+        // It has a pin of the default log that is not there any more.
+        let name = format!("{}/set/nightly", to_hex(7));
+        let bytes = memory.get(&name, 0..memory.size(&name).unwrap().unwrap()).unwrap();
+        let body = String::from_utf8(bytes.to_vec()).unwrap().replacen(" nothing", "", 1);
+        let body = body.rsplit_once("sum ").unwrap().0;
+        memory.put(&name, &[sealed(body).into()]).unwrap();
+        assert_eq!(ClusterPins::find(&*memory, DEFAULT, "nightly").unwrap_err().kind(), ErrorKind::Corrupt);
+        let (vault, store) = (HookedVault::new(memory.clone()), memory.clone());
+        vault.set(move |call, name| {
+            if call == "size" && name.ends_with("/pin/nightly") {
+                store_set(&*store, 1, 6);
+            }
+            Ok(())
+        });
+        let found = sets(&vault, DEFAULT).unwrap();
+        assert!(found["nightly"].fault.is_none() && found["nightly"].set.is_some());
     }
 }

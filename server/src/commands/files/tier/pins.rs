@@ -147,25 +147,20 @@ pub(super) fn list_of(vault: &dyn Vault, log: LogId) -> Result<Option<ClusterLog
     Ok(named::check_list(vault, log, list)?)
 }
 
-/// Pins all logs of a cluster, the default log up to a record. `stored`: the logs of which records are known to be stored.
+/// Pins all logs of a cluster, the default log up to a record. `stored`: named logs with the last record of each that is known to be stored.
 pub(super) fn pin_all(
     vault: &dyn Vault,
     logs: &ClusterLogs,
     name: &str,
     upto: Option<Index>,
-    stored: &[LogId],
+    stored: &[(LogId, Index)],
     ui: &Ui,
 ) -> Result<Exit> {
     named::await_roots(vault, logs)?;
     let (set, made) = ClusterPins::make(vault, logs, name, upto)?;
-    if let Some(lost) = stored.iter().find(|log| set.empty.contains(log)) {
-        ClusterPins::remove(vault, logs.log_id, name, false)?;
-        let what = format!(
-            "log {} has records that the servers say are stored, and no object: objects were lost, or its records were discarded \
-             meanwhile. Nothing is pinned; `chiplog tier verify` says what is missing",
-            to_hex(lost.get())
-        );
-        return Err(Failure::new(ErrorKind::Corrupt, what));
+    if let Some(failure) = stored.iter().find_map(|(log, upto)| lacking(&set, &made, *log, *upto)) {
+        set.remove_own(vault)?;
+        return Err(failure);
     }
     made.iter().try_for_each(|(log, pin)| {
         let place = Place::in_list(&set.logs, *log);
@@ -175,6 +170,25 @@ pub(super) fn pin_all(
         ui.note(&format!("nothing of {part} is stored: it has no pin, and comes back empty"));
     }
     Ok(Exit::Ok)
+}
+
+/// Why these pins have less of a named log than the servers say is stored, if so.
+fn lacking(set: &ClusterPins, made: &[(LogId, Pin)], log: LogId, upto: Index) -> Option<Failure> {
+    let id = to_hex(log.get());
+    if set.empty.contains(&log) {
+        let what = format!(
+            "log {id} has records that the servers say are stored, and no object: objects were lost, or its records were discarded \
+             meanwhile. Nothing is pinned; `chiplog tier verify` says what is missing"
+        );
+        return Some(Failure::new(ErrorKind::Corrupt, what));
+    }
+    let (_, pin) = made.iter().find(|(of, _)| *of == log).filter(|(_, pin)| pin.last < upto)?;
+    let what = format!(
+        "record {upto} of log {id}, which the servers say is stored, is in no object here: the last one is {}. Nothing is pinned. A copy \
+         of the servers' object store gets it later: try again",
+        pin.last
+    );
+    Some(Failure::new(ErrorKind::OutOfRange, what))
 }
 
 /// Removes a pin, and those that were made with it. `force`: also that of a branch of this log.
@@ -244,7 +258,9 @@ mod tests {
     use super::*;
     use chiplog::internal::root_name;
     use chiplog::vault::{HookedVault, MemoryVault};
+    use chiplog::{Log, Options};
     use std::sync::Arc;
+    use std::time::{Duration, Instant};
 
     /// A pin was made, and the command failed, because the other logs could not be listed.
     #[test]
@@ -262,6 +278,33 @@ mod tests {
             Ok(())
         });
         assert_eq!(Place::of(&vault, LogId(7), false), Place::default());
+    }
+
+    /// A backup through a copy of the object store that lags behind lacked records of named logs that the servers had confirmed, and
+    /// succeeded.
+    #[test]
+    fn backup_has_all_that_the_servers_say_is_stored() {
+        let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+        let options = Options::with_segment_bytes(256 << 10).vault(Some(vault.clone() as _));
+        let group = Log::open(dir.path(), options.object_bytes(64 << 10)).unwrap();
+        let last = (0..9).fold(Index(0), |_, _| group.append(b"record").unwrap());
+        group.cut_objects(last).unwrap();
+        let begun = Instant::now();
+        while group.metrics().stored_index < last.get() {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let logs = ClusterLogs::new(LogId(7), LogId(8), [(1, group.log_id())].into());
+        for log in [logs.log_id, logs.catalogue] {
+            vault.put(&root_name(log), &["x".into()]).unwrap();
+        }
+        let ui = Ui::new(true, true, false);
+        let pin = |name, upto| pin_all(&*vault, &logs, name, None, &[(group.log_id(), upto)], &ui);
+        assert_eq!(pin("late", last.next()).unwrap_err().kind(), ErrorKind::OutOfRange);
+        assert!(Pin::list(&*vault, group.log_id()).unwrap().is_empty());
+        assert!(ClusterPins::names(&*vault, logs.log_id).unwrap().is_empty());
+        assert!(pin("whole", last).is_ok());
+        assert_eq!(Pin::list(&*vault, group.log_id()).unwrap().len(), 1);
     }
 
     /// Credentials for one log's folder are enough to list its pins, and an error is not taken for no pins.

@@ -553,6 +553,39 @@ fn files_of_a_run_go_once_its_rows_say_which_object_is_cut() {
     assert_eq!(bases(&node)[0], at[3]);
 }
 
+/// Files went with a part of a damaged object whose row had left the log's table, and nothing said that it could not be made again.
+#[test]
+fn part_of_a_damaged_object_of_a_run_is_reported() {
+    let disk = SimDisk::default();
+    let mut node = node_on(&disk, without_answer());
+    fill_segments(&mut node, 9);
+    let at = bases(&node);
+    for number in 0..4 {
+        let n = 2 * number as usize;
+        store_object(&mut node, number, at[n], at[n + 2]);
+    }
+    node.suspect_object(1, Moment::START);
+    let damaged = || Ok(Verdict::Damaged("of the test".to_owned()));
+    node.end_examination(1, Some((at[2], at[4])), damaged(), Moment::START);
+    for is_in_run in [false, true] {
+        if is_in_run {
+            let rows = node.replica.sequencer.committed().objects.first_rows(2).unwrap();
+            let moved = ObjectCommand::MoveRows { below: 2, holder: 3, offset: 5000, crc: crc32c(&rows) };
+            let moved = Command::Object(moved);
+            node.replica.command(moved, None, Moment::START, &mut node.writer.plan).unwrap();
+            step(&mut node, Moment::START, Work::default());
+        } else {
+            // Half of it is here.
+            node.writer.store.drop_below(at[3].next, at[4].raft);
+            assert_eq!(bases(&node)[0], at[3]);
+        }
+        assert_eq!(node.part_going(at[4].next), Some(1), "{is_in_run}");
+        assert_eq!(node.part_going(at[2].next), None, "{is_in_run}");
+    }
+    node.writer.store.drop_below(at[4].next, at[4].raft);
+    assert_eq!(node.part_going(at[5].next), None);
+}
+
 /// The disk was full, the list of suspects could not be written, and a restart removed the last copy of one.
 #[test]
 fn suspects_that_cannot_be_written_down_are_not_forgotten() {
