@@ -120,7 +120,7 @@ fn payload_stays_while_an_object_is_lost() {
     assert_eq!(counted(), (1, None));
 }
 
-/// An object that had rotted, of the size that the log says, counted as whole: then payload that was left over, the last copy of its
+/// A damaged object of the size that the log says counted as whole: then payload that was left over, the last copy of its
 /// records, was deleted.
 #[test]
 fn payload_stays_while_an_object_with_its_records_is_damaged() {

@@ -118,8 +118,10 @@ impl ClusterPins {
     pub fn remove_own(&self, vault: &dyn Vault) -> Result<()> {
         let log = self.logs.log_id;
         // Its pins go only after it.
-        if matches!(read(vault, log, &self.name), Ok(Some(there)) if there == *self) {
-            vault.delete(&object_name(log, &self.name))?;
+        match read(vault, log, &self.name) {
+            Ok(Some(there)) if there == *self => vault.delete(&object_name(log, &self.name))?,
+            Err(error) if error.kind() != ErrorKind::Corrupt => return Err(error),
+            _ => {}
         }
         let mut outcome = Ok(());
         for (_, log) in self.logs.parts() {

@@ -333,6 +333,8 @@ fn is_of_object(error: &Error) -> bool {
 struct Known {
     /// The first term of whose payload slices entries can need some: that of the last entry before the newest object.
     payloads_from: Term,
+    /// The number of the first object that the log is made of.
+    from: u64,
     /// The objects that the log is made of, without the newest one.
     objects: BTreeMap<u64, ObjectInfo>,
     /// The object table in the newest one. None: it knows of no objects.
@@ -392,7 +394,7 @@ impl Known {
                 return Err(corrupt_name(&object_name(log, run.number), &what));
             }
         }
-        Ok(Self { payloads_from: footer.base_term, objects, table, lineage: Some(lineage) })
+        Ok(Self { payloads_from: footer.base_term, from, objects, table, lineage: Some(lineage) })
     }
 
     /// Checks every byte of the objects with entries of these terms, which their payload slices may have, too.
@@ -406,7 +408,9 @@ impl Known {
         let mut rows: BTreeMap<u64, (Base, ObjectState)> = BTreeMap::new();
         let mut rows_from = 0;
         if let Some(table) = &self.table {
-            for run in table.runs().filter(|run| has_some(run.begin, run.rows.end)) {
+            // The rows of a run that the log needs nothing of may be gone.
+            let needed = |run: &RowsRun| run.rows.below > self.from && has_some(run.begin, run.rows.end);
+            for run in table.runs().filter(needed) {
                 let (of_run, _) = fetch(vault, lineage, &run)?;
                 rows.extend(of_run.into_iter().map(|at| (at.number, (at.begin, at.state))));
             }

@@ -226,7 +226,8 @@ impl EntryFeed {
             let first = self.archive.first();
             if first.raft > raft {
                 // The entry that would be compared is gone.
-                let restored = first.term.0.saturating_sub(term.0) >= TERMS_APART;
+                let restored =
+                    raft > EntryIndex(0) && first.term.0.saturating_sub(term.0) >= TERMS_APART;
                 if restored && matches!(self.position, FeedPosition::Claimed(..)) {
                     return Err(restored_since(raft, first.term, term));
                 }
@@ -303,7 +304,8 @@ impl EntryFeed {
     pub(crate) fn awaited(&self) -> Option<EntryIndex> {
         match self.position {
             FeedPosition::Begins(_) | FeedPosition::FarBehind(..) => None,
-            FeedPosition::Claimed(raft, _) if self.committed() < raft => Some(raft),
+            // The next entry can be of a later term already, and then this log is another history.
+            FeedPosition::Claimed(raft, _) if self.committed() < raft => Some(self.committed().next()),
             FeedPosition::Claimed(raft, _) | FeedPosition::Behind(raft, _) => Some(raft.next()),
         }
     }

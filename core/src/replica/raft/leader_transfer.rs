@@ -59,7 +59,7 @@ impl Replica {
         let again = self.room_requests.asked_at.map(|at| at.plus(self.cluster.election_timeout));
         let lacks_room = matches!(why.kind(), ErrorKind::Full | ErrorKind::Io);
         let bytes = bytes as u64;
-        // Others may have room for less: large records must not take every turn.
+        // Others may have room for less: not every request may be for large records.
         let is_smaller = self.room_requests.asked.as_ref().is_some_and(|asked| bytes < asked.bytes);
         if !self.is_leader() || !lacks_room || again.is_some_and(|at| now < at && !is_smaller) {
             return;

@@ -50,8 +50,8 @@ options! {
         pub delivery_timeout: Duration,
         /// Whether the producer ends once a batch has failed, default false: nothing behind that batch is sent, so the records in the log
         /// are the first ones that were given, without a gap. `delivery_timeout` and `full_max` then count from the last
-        /// acknowledgement: records that wait behind others do not fail while those are acknowledged. A server that says when there is room for
-        /// the next batch, because of a rate, is asked again then, if that is within ten `delivery_timeout` of the last acknowledgement; so is
+        /// acknowledgement: records that wait behind others do not fail while those are acknowledged. A server that says when to try again,
+        /// as behind a rate, is asked again then, if that is within ten `delivery_timeout` of the last acknowledgement; so is
         /// one whose room another producer took first. Needs `exactly_once`.
         pub ends_at_failure: bool,
         /// Once the log has been full for this long, records that have waited for this long fail as `Full`, default

@@ -3,7 +3,9 @@
 //! Must not know: who leads.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::objects::names::{begins, folder, not_there, root_name, root_text};
+use crate::store::objects::names::{
+    begin_number, begins, folder, not_there, object_number, root_name, root_text,
+};
 use crate::types::LogId;
 use crate::vault::Vault;
 
@@ -34,8 +36,9 @@ pub(super) fn check_root(vault: &dyn Vault, log: LogId, has_begun: bool) -> Resu
 }
 
 fn check_empty(vault: &dyn Vault, log: LogId) -> Result<()> {
+    let is_its = |name: &str| object_number(log, name).or_else(|| begin_number(log, name)).is_some();
     for folder in [folder(log), begins(log)] {
-        if let Some(found) = vault.list(&folder)?.first() {
+        if let Some(found) = vault.list(&folder)?.iter().find(|found| is_its(&found.name)) {
             let what = format!(
                 "{} in the object store is of another history of this log: the log was restored with its old id, or this replica has not \
                  heard of its first object yet. Use another location, or restore the log with a new id",

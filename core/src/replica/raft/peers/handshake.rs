@@ -218,7 +218,7 @@ impl Replica {
         let silence = self.raw.raft.election_elapsed;
         let asks = match self.membership.get(self.node()) {
             Some(member) => !member.is_voter(),
-            None => self.has_entries() && self.exclusion().is_none(),
+            None => self.has_entries() && !self.me.joins && self.exclusion().is_none(),
         };
         if asks && silence > 0 && silence.is_multiple_of(self.ticks.election) {
             let head = raft_message::head(HeadKind::Hello, &self.extent().encode());

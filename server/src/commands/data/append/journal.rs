@@ -60,7 +60,7 @@ pub(super) struct Journal {
     path: PathBuf,
     file: File,
     state: State,
-    /// A write failed: the last line may be there in part, and nothing may follow it.
+    /// A write failed: the last line may be there in part, and nothing may follow it. Or a sync did: the system reports that once.
     failed: Option<String>,
 }
 
@@ -192,9 +192,12 @@ impl Journal {
     ///
     /// # Errors
     /// `Io`, also after a line could not be written: what the file says is not all that is in the log.
-    pub(super) fn sync(&self) -> Result<()> {
+    pub(super) fn sync(&mut self) -> Result<()> {
         self.check()?;
-        self.file.sync_data().map_err(|e| Failure::io("sync", &self.path, &e))
+        self.file.sync_data().map_err(|e| {
+            self.failed = Some(e.to_string());
+            Failure::io("sync", &self.path, &e)
+        })
     }
 
     /// The number of records of the input that are in the log.

@@ -196,7 +196,7 @@ impl Sink for Resuming {
             }
         }
         flush(&self.remote, &producer, shared);
-        // Answers that arrive after the sync would be lost with the power, but not the end of the session.
+        // A power cut could lose answers that arrive after the sync, although the session has ended by then.
         let begun = Instant::now();
         let _ = self.remote.wait(producer.flush(LAST_WORDS));
         // The producer ends the session when every batch is in the log. Until then the session has to stay,

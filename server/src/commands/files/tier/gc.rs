@@ -128,7 +128,7 @@ pub(super) fn run(vault: &dyn Vault, half_written: &HalfWritten, wanted: &Wanted
     for log in found.into_keys().map(LogId) {
         match collect(vault, half_written, log, wanted, places.get(log)) {
             Ok(shown) => ui.result(&shown, |shown| shown.words(wanted))?,
-            // One log keeps no room that others can free.
+            // A failure of one log must not keep others from freeing room.
             Err(failure) if first_failure.is_none() => first_failure = Some(failure),
             Err(failure) => ui.warn(&failure.at(&format!("log {}", to_hex(log.get()))).to_string()),
         }
