@@ -28,6 +28,7 @@ use crate::backup::slices::AT_A_TIME;
 use crate::backup::stored::{footer_at, lineage_of, opening_at};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::format::objects::{self, ObjectState, Objects, StoredObject};
+use crate::store::format::older_rows::RowsRun;
 use crate::store::format::segment::Base;
 use crate::store::objects::cluster_logs;
 use crate::store::objects::deletion::{delete_below, newest_begin};

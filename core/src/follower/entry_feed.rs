@@ -226,8 +226,7 @@ impl EntryFeed {
             let first = self.archive.first();
             if first.raft > raft {
                 // The entry that would be compared is gone.
-                let restored =
-                    raft > EntryIndex(0) && first.term.0.saturating_sub(term.0) >= TERMS_APART;
+                let restored = raft > EntryIndex(0) && first.term.0.saturating_sub(term.0) >= TERMS_APART;
                 if restored && matches!(self.position, FeedPosition::Claimed(..)) {
                     return Err(restored_since(raft, first.term, term));
                 }

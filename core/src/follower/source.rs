@@ -203,7 +203,8 @@ impl FollowSource {
         self.position().is_some_and(|(raft, _)| self.committed() < raft)
     }
 
-    /// Blocks until there is an item to return (true) or the time-out passes (false); `None` waits for ever.
+    /// Blocks until there is an item to return (true) or the time-out passes (false); `None` waits for ever. While the follower
+    /// [has more](Self::is_behind), also true whenever the source has another entry: it can be of another history.
     ///
     /// # Errors
     /// `Closed` when the log was closed and everything in it was returned; `Poisoned` when it was poisoned; `NotFound`
