@@ -353,6 +353,10 @@ impl Reader {
         if !self.is_committed()? {
             return Ok(false);
         }
+        if let Some(batch) = self.next_in_block() {
+            self.batch = Some(batch);
+            return Ok(true);
+        }
         let mut behind = None;
         let found = self.read(|reader| {
             let found = reader.find_batch()?;
@@ -369,6 +373,25 @@ impl Reader {
         batch.skip = (self.next.0 - batch.first().0) as u32;
         self.batch = Some(batch);
         Ok(true)
+    }
+
+    /// The batch with the next record, if it is in the block that was read last. None: it is not, or cannot be read there; the general way
+    /// finds out why. Most batches of a scan are small, and come this way.
+    #[inline]
+    fn next_in_block(&mut self) -> Option<RecordBatch> {
+        let block = self.block.as_mut()?;
+        let header = BatchHeader::parse(block.bytes.get(block.at..)?).ok()?;
+        let (first, at) = (block.first, block.at);
+        let behind = first.plus(u64::from(header.count));
+        if !(first..behind).contains(&self.next) || is_reference(&header) {
+            return None;
+        }
+        let bytes = block.bytes.slice(at..at + header.length as usize);
+        batch::verify_sum(&header, &bytes).ok()?;
+        let mut batch = RecordBatch::unpack(&bytes, &header, first, block.timestamp).ok()?;
+        batch.skip = (self.next.0 - first.0) as u32;
+        (block.at, block.first) = (at + header.length as usize, behind);
+        Some(batch)
     }
 
     /// Whether the next record is committed; an error if it was discarded.

@@ -664,23 +664,22 @@ mod tests {
         assert!(!disk.list().unwrap().contains(&file_name(number)), "its files were removed");
     }
 
-    /// An append that waits gets its file before that is filled: whole, allocated, and all zeros behind its header.
+    /// An append that waits for long gets its file before that is filled: whole, allocated, and all zeros.
     #[test]
     fn awaited_file_is_whole_though_it_was_not_filled() {
         use std::os::unix::fs::MetadataExt as _;
         const BYTES: u32 = 16 << 20;
         let dir = tempfile::tempdir().unwrap();
         let disk: Arc<dyn Disk> = Arc::new(crate::disk::linux::RealDisk::open(dir.path(), false).unwrap());
-        let allocator = Allocator::new(disk, LogId(1), BYTES, 1, Vec::new());
+        let allocator = Allocator::new(disk.clone(), LogId(1), BYTES, 1, Vec::new());
         allocator.go_unaided();
         allocator.go_late(true);
         assert!(allocator.is_coming(Purpose::Data));
-        allocator.help();
-        let prepared = allocator.take(Purpose::Metadata).unwrap();
-        let path = dir.path().join(file_name(prepared.number));
+        allocator.fill(&*disk.create("awaited").unwrap(), Duration::ZERO).unwrap();
+        let path = dir.path().join("awaited");
         let (bytes, metadata) = (std::fs::read(&path).unwrap(), path.metadata().unwrap());
         assert_eq!(bytes.len(), BYTES as usize);
-        assert!(bytes[4096..].iter().all(|byte| *byte == 0));
+        assert!(bytes.iter().all(|byte| *byte == 0));
         assert!(metadata.blocks() * 512 >= u64::from(BYTES), "the file has holes");
     }
 

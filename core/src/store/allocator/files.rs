@@ -15,9 +15,14 @@ use std::io;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// A new file is filled in pieces of this size; filling can stop after each.
 const FILL_BYTES: u64 = 4 << 20;
+/// How long a file is filled on while an append waits for it. Each sync of a file that was not filled changes metadata, too: a growing log
+/// with 128 appends in flight is a fifth slower then (docs/performance.md). On a slow disk the zeros would take longer than they save.
+const FILL_PATIENCE: Duration = Duration::from_millis(100);
+
 impl Allocator {
     /// Makes `number.seg` from an old file or a new one. The error includes the old file if it still exists.
     pub(super) fn prepare(
@@ -45,7 +50,7 @@ impl Allocator {
                         }
                         other => other?,
                     };
-                    self.fill(&*file)?;
+                    self.fill(&*file, FILL_PATIENCE)?;
                     file
                 }
             };
@@ -115,12 +120,12 @@ impl Allocator {
     }
 
     /// Allocates a new file for real, and fills it with zeros, so that writes into it change nothing but data. Stops
-    /// filling if the log is closed, because the file is not needed then. Also stops once an append waits for the file:
-    /// if a log grows faster than its files are filled, the zeros would compete with its records for the disk. Writes
-    /// into allocated space that was not filled are about a tenth slower.
-    fn fill(&self, file: &dyn DiskFile) -> io::Result<()> {
+    /// filling if the log is closed, because the file is not needed then. Also stops once an append has waited for the
+    /// file for longer than `patience`.
+    pub(super) fn fill(&self, file: &dyn DiskFile, patience: Duration) -> io::Result<()> {
         let bytes = u64::from(self.segment_bytes);
         let is_allocated = file.allocate(bytes)?;
+        let mut awaited_since = None;
         for from in (0..bytes).step_by(FILL_BYTES as usize) {
             let (ending, awaited) = {
                 let state = self.lock();
@@ -130,7 +135,10 @@ impl Allocator {
                 return Err(io::Error::other("the log is being closed"));
             }
             if is_allocated && awaited {
-                return Ok(());
+                let since = awaited_since.get_or_insert_with(Instant::now);
+                if since.elapsed() >= patience {
+                    return Ok(());
+                }
             }
             file.fill_with_zeros(from..bytes.min(from + FILL_BYTES))?;
             self.give_way();
