@@ -120,7 +120,9 @@ impl ClusterPins {
         // Its pins go only after it.
         match read(vault, log, &self.name) {
             Ok(Some(there)) if there == *self => vault.delete(&object_name(log, &self.name))?,
-            Err(error) if error.kind() != ErrorKind::Corrupt => return Err(error),
+            Err(error) if !matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => {
+                return Err(error);
+            }
             _ => {}
         }
         let mut outcome = Ok(());

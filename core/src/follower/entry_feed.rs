@@ -58,6 +58,8 @@ pub(crate) struct EntryFeed {
     /// The copy reads objects.
     skips_stored: bool,
     position: FeedPosition,
+    /// The last committed entry, when the claim of a follower with more entries was looked at.
+    looked: EntryIndex,
     cursor: Option<Cursor>,
     /// The next block, which the cursor has found and which was too large for the last call.
     kept: Option<Located>,
@@ -139,7 +141,8 @@ impl EntryFeed {
         };
         let archive = Archive::new(view.segments.clone());
         let skips_stored = false;
-        Ok(Self { view, archive, me, log, options, skips_stored, position, cursor: None, kept: None })
+        let looked = EntryIndex(0);
+        Ok(Self { view, archive, me, log, options, skips_stored, position, looked, cursor: None, kept: None })
     }
 
     /// See [`FollowSource::skip_stored`](super::source::FollowSource::skip_stored).
@@ -217,6 +220,10 @@ impl EntryFeed {
             let (raft, term) = match self.position {
                 FeedPosition::Begins(beginning) => return Ok(Coming::Beginning(beginning)),
                 FeedPosition::Claimed(raft, term) if self.committed() < raft => {
+                    self.looked = self.committed();
+                    if self.looked >= raft {
+                        continue;
+                    }
                     self.check_not_shorter(raft, term)?;
                     return Ok(Coming::Nothing);
                 }
@@ -257,8 +264,7 @@ impl EntryFeed {
     /// Entries of a copy are committed. If this log has a later term before the copy's last one, the entry is not of this history: the log was
     /// restored with its old id, to an earlier end.
     fn check_not_shorter(&self, claimed: EntryIndex, term: Term) -> Result<()> {
-        let end = self.committed();
-        match self.archive.term(end) {
+        match self.archive.term(self.looked) {
             Ok(Some(here)) if here > term => Err(restored_since(claimed, here, term)),
             _ => Ok(()), // it is compared once it is there
         }
@@ -303,9 +309,9 @@ impl EntryFeed {
     pub(crate) fn awaited(&self) -> Option<EntryIndex> {
         match self.position {
             FeedPosition::Begins(_) | FeedPosition::FarBehind(..) => None,
-            // The next entry can be of a later term already, and then this log is another history.
-            FeedPosition::Claimed(raft, _) if self.committed() < raft => Some(self.committed().next()),
-            FeedPosition::Claimed(raft, _) | FeedPosition::Behind(raft, _) => Some(raft.next()),
+            // Each entry that the claim was not compared with can be of a later term, and then this log is another history.
+            FeedPosition::Claimed(..) => Some(self.looked.next()),
+            FeedPosition::Behind(raft, _) => Some(raft.next()),
         }
     }
 

@@ -197,8 +197,8 @@ impl FollowSource {
         }
     }
 
-    /// Whether the follower has more than this source. Then nothing is returned until the source has caught up;
-    /// another source may be further on.
+    /// Whether the follower has more than this source. Then no item is returned until the source has caught up;
+    /// another source may be further on. If the source's history turns out to be another one, [`Self::next`] says so before.
     pub fn is_behind(&self) -> bool {
         self.position().is_some_and(|(raft, _)| self.committed() < raft)
     }

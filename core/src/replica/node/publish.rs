@@ -296,10 +296,11 @@ impl Node {
         let published = &self.published;
         published.has_slow_disk.store(self.slow_disk.has_transferred_lately(now), Ordering::Relaxed);
         let allocator = &self.writer.store.allocator;
-        if allocator.lacks_room() {
+        let lacks_file = allocator.lacks_room();
+        if lacks_file {
             allocator.look_for_room();
         }
-        published.lacks_room.store(allocator.lacks_room() || shortage.is_some(), Ordering::Relaxed);
+        published.lacks_room.store(lacks_file || shortage.is_some(), Ordering::Relaxed);
         let sequencer = &self.replica.sequencer;
         published.sessions.store(sequencer.sessions().len() as u32, Ordering::Relaxed);
         published.last_timestamp.store(sequencer.last_timestamp().0, Ordering::Relaxed);

@@ -18,9 +18,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// A new file is filled in pieces of this size; filling can stop after each.
-const FILL_BYTES: u64 = 4 << 20;
-/// How long a file is filled on while an append waits for it. Each sync of a file that was not filled changes metadata, too: a growing log
-/// with 128 appends in flight is a fifth slower then (docs/performance.md). On a slow disk the zeros would take longer than they save.
+const FILL_BYTES: u64 = 1 << 20;
+/// How long each file is filled on while an append waits for it. Each sync of a file that was not filled changes metadata, too: a growing
+/// log with 128 appends in flight is a fifth slower then (docs/performance.md). On a slow disk the zeros would take longer than they save.
 const FILL_PATIENCE: Duration = Duration::from_millis(100);
 
 impl Allocator {
