@@ -174,7 +174,7 @@ fn collect(
     }
     let here = Options::default().clock.now();
     let (mut deleted, mut deleted_payloads) = (0, 0);
-    // Nobody goes on with what a log without objects has.
+    // A log that is removed whole writes nothing more: its half-written files go at any age.
     let after = if wanted.all { 0 } else { wanted.after };
     // A store that is only looked at is not written to. Of a branch pins in its ancestors can go, too.
     let has_old = (!wanted.all && there.begin > 0) || !half_written.of(log, 0, here)?.is_empty();

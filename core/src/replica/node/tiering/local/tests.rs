@@ -524,17 +524,23 @@ fn every_restart_keeps_the_files_of_a_cut_object_until_objects_are_listed() {
     assert_eq!(restarted.segments.snapshot()[0].base, at[3]);
 }
 
-/// The same of an object in a run of older rows: which one was cut is known once the rows were read. All files of the run stayed also then.
-#[test]
-fn files_of_a_run_go_once_its_rows_say_which_object_is_cut() {
-    let disk = SimDisk::default();
-    let mut node = node_on(&disk, without_answer());
+/// A node with nine segments and where they begin. Each of its four objects has the entries of two of them.
+fn with_four_objects(disk: &SimDisk) -> (Node, Vec<Base>) {
+    let mut node = node_on(disk, without_answer());
     fill_segments(&mut node, 9);
     let at = bases(&node);
     for number in 0..4 {
         let n = 2 * number as usize;
         store_object(&mut node, number, at[n], at[n + 2]);
     }
+    (node, at)
+}
+
+/// The same of an object in a run of older rows: which one was cut is known once the rows were read. All files of the run stayed also then.
+#[test]
+fn files_of_a_run_go_once_its_rows_say_which_object_is_cut() {
+    let disk = SimDisk::default();
+    let (mut node, at) = with_four_objects(&disk);
     let objects = &node.replica.sequencer.committed().objects;
     let (rows, run) = (objects.first_rows(2).unwrap(), objects.stored().take(2).collect::<Vec<_>>());
     let moved = ObjectCommand::MoveRows { below: 2, holder: 3, offset: 5000, crc: crc32c(&rows) };
@@ -557,13 +563,7 @@ fn files_of_a_run_go_once_its_rows_say_which_object_is_cut() {
 #[test]
 fn part_of_a_damaged_object_of_a_run_is_reported() {
     let disk = SimDisk::default();
-    let mut node = node_on(&disk, without_answer());
-    fill_segments(&mut node, 9);
-    let at = bases(&node);
-    for number in 0..4 {
-        let n = 2 * number as usize;
-        store_object(&mut node, number, at[n], at[n + 2]);
-    }
+    let (mut node, at) = with_four_objects(&disk);
     node.suspect_object(1, Moment::START);
     let damaged = || Ok(Verdict::Damaged("of the test".to_owned()));
     node.end_examination(1, Some((at[2], at[4])), damaged(), Moment::START);
