@@ -222,3 +222,12 @@ fn seed_1304_object_that_came_damaged_leaves_the_cache() {
     let report = run(1304);
     assert!(report.violation.is_none(), "{}", report.violation.unwrap());
 }
+
+/// A bit rotted in a replica that was removed and went on running. Then another of its files was damaged and repaired, and the checks
+/// took the whole disk for sound.
+#[test]
+fn seed_1727_rot_outlasts_the_repair_of_another_file() {
+    let report = run(1727);
+    assert!(report.violation.is_none(), "{}", report.violation.unwrap());
+    assert!(report.counts.of(Fault::Rot) > 0 && report.counts.of(Fault::Repair) > 0);
+}

@@ -119,6 +119,8 @@ pub(super) struct Host {
     pub(super) room: Room,
     /// Its disk was emptied, set back or damaged.
     pub(super) maimed: Option<Maimed>,
+    /// A bit of a full segment was flipped, which a start need not notice and no repair has to mend.
+    pub(super) has_rot: bool,
     /// The durable state of the disk when it was emptied or set back.
     pub(super) lost: Kept,
     /// The last term in which it voted or was a candidate, and its vote: it must never forget either.
@@ -188,6 +190,7 @@ impl Host {
             help_is_due: false,
             room: Room::default(),
             maimed: None,
+            has_rot: false,
             lost: Kept::default(),
             promised: (Term(0), 0),
             introduced_by: BTreeSet::new(),
@@ -274,7 +277,7 @@ impl Host {
     /// Replaces the disk: the data on the old one is lost.
     pub(super) fn loses(&mut self, disk: SimDisk, how: Maimed) {
         self.disk = disk;
-        self.maimed = Some(how);
+        (self.maimed, self.has_rot) = (Some(how), false);
         self.lost = std::mem::take(&mut self.kept);
         self.promised = (Term(0), 0); // they were on the lost disk
     }

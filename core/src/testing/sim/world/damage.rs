@@ -196,7 +196,8 @@ impl World {
         let Some(host) = self.hosts.get_mut(&node).filter(|h| h.damaged) else { return Ok(()) };
         (host.damaged, host.begins_behind) = (false, None);
         if host.repaired {
-            host.maimed = None;
+            // A former member can have rotted before this damage.
+            host.maimed = host.has_rot.then_some(Maimed::Rotten);
             self.nemesis.left(node);
             return Ok(());
         }

@@ -530,7 +530,7 @@ impl World {
         self.counts.add(Fault::Rot);
         self.nemesis.maimed.insert(node);
         if let Some(host) = self.hosts.get_mut(&node) {
-            host.maimed = Some(Maimed::Rotten);
+            (host.maimed, host.has_rot) = (Some(Maimed::Rotten), true);
         }
         self.replace(node)
     }
