@@ -501,9 +501,15 @@ fn logs_are_created_and_deleted_by_two_leaders_together() {
     let id = first.info("never").unwrap().log_id;
     first.unregister("never", Some(id)).unwrap();
     assert_eq!(first.await_dropped(id, Duration::from_millis(50)).unwrap_err().kind(), ErrorKind::Timeout);
+    // Its group can still open it, and then append to it: a client that found it would lose what it appends.
+    assert_eq!(first.predecessor("never").unwrap(), Some(id));
+    let early = first.register("never").unwrap_err();
+    assert_eq!(early.kind(), ErrorKind::Busy, "{early}");
     until("the catalogue has arrived", || second.system().last_index() == first.system().last_index());
     second.settle().unwrap();
     first.await_dropped(id, PATIENCE).unwrap();
+    assert_eq!(first.predecessor("never").unwrap(), None);
+    assert_ne!(first.register("never").unwrap(), id);
     assert_eq!(first.register("_x").unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
 

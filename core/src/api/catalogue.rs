@@ -138,6 +138,14 @@ pub(crate) struct CatalogueEntry {
     pub(crate) group: u32,
 }
 
+/// A deleted log that may still be in its group.
+#[derive(Debug)]
+struct DeletedLog {
+    id: LogId,
+    /// The name that it had. None: this was read from a snapshot, which does not have it.
+    name: Option<String>,
+}
+
 /// The named logs.
 #[derive(Debug)]
 pub(crate) struct Catalogue {
@@ -147,9 +155,11 @@ pub(crate) struct Catalogue {
     names: BTreeMap<String, CatalogueEntry>,
     by_number: BTreeMap<LogNumber, String>,
     /// Deleted logs that may still be in their groups.
-    deleted: BTreeMap<(u32, LogNumber), LogId>,
+    deleted: BTreeMap<(u32, LogNumber), DeletedLog>,
     /// Their places, by their ids.
     deleted_ids: HashMap<LogId, (u32, LogNumber)>,
+    /// The newest of them by the names that they had.
+    deleted_names: HashMap<String, LogId>,
     /// The ids of the groups.
     groups: BTreeMap<u32, LogId>,
     /// The servers that are to run a group, where those are not all.
@@ -171,6 +181,7 @@ impl Default for Catalogue {
             by_number: BTreeMap::new(),
             deleted: BTreeMap::new(),
             deleted_ids: HashMap::new(),
+            deleted_names: HashMap::new(),
             groups: BTreeMap::new(),
             places: BTreeMap::new(),
             sizes: HashMap::new(),
@@ -253,11 +264,25 @@ impl Catalogue {
         self.deleted_ids.get(&id).copied()
     }
 
+    /// The deleted log that had this name before, and may still be in its group.
+    pub(crate) fn deleted_as(&self, name: &str) -> Option<LogId> {
+        self.deleted_names.get(name).copied()
+    }
+
     /// The deleted log is not in its group, and never will be.
     pub(crate) fn forget(&mut self, group: u32, log: LogNumber) {
-        if let Some(id) = self.deleted.remove(&(group, log)) {
-            self.deleted_ids.remove(&id);
+        let Some(DeletedLog { id, name }) = self.deleted.remove(&(group, log)) else { return };
+        self.deleted_ids.remove(&id);
+        if let Some(name) = name.filter(|name| self.deleted_as(name) == Some(id)) {
+            self.deleted_names.remove(&name);
         }
+    }
+
+    /// A log was deleted, and may still be in its group.
+    fn add_deleted(&mut self, place: (u32, LogNumber), id: LogId, name: Option<String>) {
+        self.deleted_names.extend(name.clone().map(|name| (name, id)));
+        self.deleted.insert(place, DeletedLog { id, name });
+        self.deleted_ids.insert(id, place);
     }
 
     /// The id of a group, if it was noted.
@@ -327,8 +352,7 @@ impl Catalogue {
                 if let Some(name) = self.by_number.get(&number).filter(|name| is_same(name)).cloned() {
                     self.by_number.remove(&number);
                     if let Some(entry) = self.names.remove(&name) {
-                        self.deleted.insert((entry.group, number), id);
-                        self.deleted_ids.insert(id, (entry.group, number));
+                        self.add_deleted((entry.group, number), id, Some(name));
                         *self.sizes.entry(entry.group).or_default() -= 1;
                     }
                 }

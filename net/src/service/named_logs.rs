@@ -49,6 +49,9 @@ impl NamedLogs {
         }
         let host = self.host.clone();
         self.run(caller, system, move |logs| {
+            if let Some(before) = logs.predecessor(&name)? {
+                let _ = await_dropped(&host, logs, before); // if it fails, so does the registration, and says why
+            }
             let id = match &*beside {
                 "" => logs.register(&name)?,
                 other => logs.register_beside(&name, other)?,
@@ -78,12 +81,7 @@ impl NamedLogs {
                 }
                 unregistered => unregistered?,
             };
-            match logs.await_dropped(deleted, FIND_TIMEOUT) {
-                Err(error) if error.kind() == ErrorKind::NotLeader => {
-                    await_dropped_elsewhere(&host, logs, deleted)
-                }
-                dropped => dropped,
-            }
+            await_dropped(&host, logs, deleted)
         })
         .await
     }
@@ -156,6 +154,17 @@ impl NamedLogs {
 fn is_of_catalogue(error: &Error) -> bool {
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<Error>());
     error.kind() == ErrorKind::Full && source.is_some_and(|source| source.kind() == ErrorKind::Full)
+}
+
+/// Waits until a deleted log is gone from its group, wherever that runs.
+///
+/// # Errors
+/// `Timeout`: it is not, as far as is known here.
+fn await_dropped(host: &LogSlot, logs: &Logs, id: LogId) -> chiplog::Result<()> {
+    match logs.await_dropped(id, FIND_TIMEOUT) {
+        Err(error) if error.kind() == ErrorKind::NotLeader => await_dropped_elsewhere(host, logs, id),
+        dropped => dropped,
+    }
 }
 
 /// Waits until the leader of a group that does not run here finds a deleted log gone.

@@ -164,9 +164,7 @@ impl Catalogue {
                              had of it by then are left out"
                         ));
                     }
-                    let id = new_id()?;
-                    made.deleted.insert((group, *number), id);
-                    made.deleted_ids.insert(id, (group, *number));
+                    made.add_deleted((group, *number), new_id()?, None);
                 }
                 None if !made.by_number.contains_key(number) => {
                     let name = made.unused_name(*number);

@@ -180,8 +180,8 @@ impl Catalogue {
         for (name, CatalogueEntry { number, id, group }) in &self.names {
             add(number.0, CatalogueRecord::Create { name: name.clone(), id: *id, group: *group });
         }
-        for ((group, number), id) in &self.deleted {
-            add(*group, CatalogueRecord::Delete { number: *number, id: *id });
+        for ((group, number), log) in &self.deleted {
+            add(*group, CatalogueRecord::Delete { number: *number, id: log.id });
         }
         let count = parts.len() as u32;
         let part = |(number, entries): (u32, Vec<u8>)| SnapshotPart {
@@ -205,8 +205,7 @@ impl Catalogue {
                 self.names.insert(name, CatalogueEntry { number, id, group });
             }
             CatalogueRecord::Delete { number, id } => {
-                self.deleted.insert((word, number), id);
-                self.deleted_ids.insert(id, (word, number));
+                self.add_deleted((word, number), id, None);
             }
             CatalogueRecord::Group { group, id } => drop(self.groups.insert(group, id)),
             CatalogueRecord::Place { group, nodes, .. } => drop(self.places.insert(group, nodes)),

@@ -2,6 +2,8 @@
 //!
 //! Invariants:
 //! - a name decides only once a majority has confirmed it: a new leader can lack the newest records of the catalogue;
+//! - no log gets the name of a deleted one that may still accept appends: a client could find that one, and lose what it appends. The
+//!   catalogue knows the names of those that were deleted since it was opened;
 //! - creations beside each other get no more places than a group has.
 
 use super::{
@@ -22,7 +24,7 @@ impl Logs {
     ///
     /// # Errors
     /// `AlreadyExists`. `InvalidArgument`: the name is not allowed. `Full`: the group has no room for more logs. `Busy`: no
-    /// group is [ready](Self::set_ready_groups). `Unavailable`: the log may have been created; if the message says so, the leader of its
+    /// group is [ready](Self::set_ready_groups), or a deleted log of this name is still in its group. `Unavailable`: the log may have been created; if the message says so, the leader of its
     /// group opens it with the next [`Logs::settle`], and [`Logs::find`] waits for that. `NotFound`: it was created, and another call has
     /// deleted it. Those of [`Log::append`]; it is safe to retry, and a log that was created is then reported as existing.
     pub fn create(&self, name: &str) -> Result<Log> {
@@ -105,6 +107,7 @@ impl Logs {
                 found => return found.and(Err(exists())),
             }
         }
+        self.await_predecessor(name)?;
         let group = group.map_or_else(|| self.emptiest_group(), Ok)?;
         let here = self.running(group);
         here.as_ref().map_or(Ok(()), |here| self.drop_deleted_in(group, here))?; // they take places
@@ -125,6 +128,29 @@ impl Logs {
             Some(_) => Err(exists()),
             None => Err(deleted_meanwhile(name)),
         }
+    }
+
+    /// The log that had this name before, was deleted, and may still be in its group: it can accept appends until its group has dropped
+    /// it. `None`: there is none, as far as the catalogue knows since it was opened.
+    ///
+    /// # Errors
+    /// Those of reading the system log.
+    pub fn predecessor(&self, name: &str) -> Result<Option<LogId>> {
+        Ok(self.catalogue()?.deleted_as(name))
+    }
+
+    /// Waits until no deleted log of this name accepts appends.
+    ///
+    /// # Errors
+    /// `Busy`: its group has not dropped it yet.
+    fn await_predecessor(&self, name: &str) -> Result<()> {
+        let Some(id) = self.predecessor(name)? else { return Ok(()) };
+        self.await_dropped(id, CONFIRM_TIMEOUT).map_err(|error| {
+            let what = format!(
+                "a deleted log was called {name:?} and can still accept appends; try again once it is gone: {error}"
+            );
+            Error::with_source(ErrorKind::Busy, what, &error)
+        })
     }
 
     /// Checks that this replica leads the system log: only then its catalogue decides.

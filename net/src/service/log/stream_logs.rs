@@ -4,7 +4,8 @@
 //! - A log that was found is used as long as the stream lives and the log answers. If another log gets its name, the stream goes on
 //!   with that only after the first one has refused a batch as deleted, or a request has given the other one's id.
 //! - The log that the call's metadata means is found by that id, however often it is looked for.
-//! - Names are looked up at most [`LOOK_UPS_MAX`] times, so that a stream takes a bounded amount of memory.
+//! - Names are looked up at most [`LOOK_UPS_MAX`] times, and none is kept beyond [`KEPT_BYTES_MAX`], so that a stream takes a bounded
+//!   amount of memory.
 //!
 //! Must not know: how logs are found.
 
@@ -17,6 +18,8 @@ use std::collections::HashMap;
 const LOOK_UPS_MAX: usize = 4096;
 /// The most bytes of a log's name, with a partition's number and to spare.
 const NAME_BYTES_MAX: usize = 300;
+/// The most bytes that are kept of a name: too many for a log, so that a request which repeats the name is refused as well.
+const KEPT_BYTES_MAX: usize = NAME_BYTES_MAX + 8;
 
 pub(super) struct StreamLogs {
     /// Each with its id in hexadecimal, by their numbers.
@@ -55,7 +58,8 @@ impl StreamLogs {
         if request.log.is_empty() {
             request.log.clone_from(&self.last.0);
         } else if request.log != self.last.0 {
-            self.last.0.clone_from(&request.log);
+            let kept = &request.log[..request.log.floor_char_boundary(KEPT_BYTES_MAX)];
+            kept.clone_into(&mut self.last.0);
             self.last.1 = self.numbers.get(&request.log).copied();
         }
         let is_meant = |number: &usize| {
@@ -102,5 +106,27 @@ impl StreamLogs {
     pub(super) fn forget(&mut self, number: usize) {
         self.numbers.retain(|_, known| *known != number);
         self.last.1.take_if(|last| *last == number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names up to the size of a message stayed with the stream, in no budget, after their requests were refused.
+    #[test]
+    fn name_that_is_too_long_is_not_kept() {
+        let mut logs = StreamLogs::new(None);
+        let naming = |log: String| AppendRequest { log, ..AppendRequest::default() };
+        for long in ["n".repeat(1 << 20), "ü".repeat(1 << 19)] {
+            let mut request = naming(long);
+            assert_eq!(logs.turn_to(&mut request), None);
+            assert_eq!(logs.look_up(&request).unwrap_err().kind(), ErrorKind::InvalidArgument);
+            assert!(logs.last.0.capacity() <= KEPT_BYTES_MAX, "{}", logs.last.0.capacity());
+            // No other log is meant by a request that repeats the name.
+            let mut request = naming(String::new());
+            assert_eq!(logs.turn_to(&mut request), None);
+            assert_eq!(logs.look_up(&request).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        }
     }
 }
