@@ -204,7 +204,8 @@ impl FollowSource {
     }
 
     /// Blocks until there is an item to return (true) or the time-out passes (false); `None` waits for ever. While the follower
-    /// [has more](Self::is_behind), also true whenever the source has another entry: it can be of another history.
+    /// [has more](Self::is_behind), also true whenever the source has another entry: it can be of another history; and until the first
+    /// [`Self::next`] has compared its position with the source.
     ///
     /// # Errors
     /// `Closed` when the log was closed and everything in it was returned; `Poisoned` when it was poisoned; `NotFound`

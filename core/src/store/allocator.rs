@@ -170,6 +170,7 @@ impl Allocator {
     pub(crate) fn take(&self, purpose: Purpose) -> Result<PreparedSegment> {
         let mut state = self.await_ready(purpose.files_ready())?;
         self.wake();
+        state.awaited_since = None;
         match state.ready.pop_front() {
             Some(prepared) => Ok(prepared),
             None => unreachable!("it was waited for"),
@@ -203,6 +204,9 @@ impl Allocator {
         state.try_again(self.now());
         state.wanted = true;
         state.awaited = state.failure().is_none();
+        if state.awaited {
+            state.awaited_since.get_or_insert_with(Instant::now);
+        }
         self.wake();
         state.awaited
     }
@@ -295,6 +299,7 @@ impl Allocator {
                 return Err(error.clone());
             }
             self.wake();
+            state.awaited_since.get_or_insert_with(Instant::now);
             state.blocked += 1;
             state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.blocked -= 1;
@@ -488,6 +493,11 @@ impl Allocator {
         }
     }
 
+    /// Whether this thread does a job within a long one of another log.
+    fn is_within_another(&self) -> bool {
+        self.helper.get().is_some_and(|helper| helper.is_within_another())
+    }
+
     /// Does what other logs wait for, in a job that takes long.
     fn give_way(&self) {
         if let Some(helper) = self.helper.get() {
@@ -547,10 +557,12 @@ impl HelperWork for Allocator {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::DiskFile;
     use crate::disk::sim::{Call, Fault, Landed, SimDisk, Trouble};
     use crate::store::helper::Helpers;
     use crate::store::segment::{Base, file_name};
     use crate::types::Timestamp;
+    use std::io;
     use std::time::Duration;
 
     /// Without a helper thread no caller waits for a file: files are made when they are needed. The allocator's clock
@@ -602,6 +614,7 @@ mod tests {
     #[derive(Default)]
     struct Endless {
         helper: OnceLock<Arc<Helper>>,
+        is_begun: AtomicBool,
         is_stopped: AtomicBool,
     }
 
@@ -611,6 +624,7 @@ mod tests {
         }
 
         fn work(&self) {
+            self.is_begun.store(true, Ordering::Relaxed);
             while let (Some(helper), false) = (self.helper.get(), self.is_stopped()) {
                 helper.give_way();
                 std::thread::yield_now();
@@ -681,6 +695,134 @@ mod tests {
         assert_eq!(bytes.len(), BYTES as usize);
         assert!(bytes.iter().all(|byte| *byte == 0));
         assert!(metadata.blocks() * 512 >= u64::from(BYTES), "the file has holes");
+    }
+
+    /// A disk that allocates files, and counts the pieces with which they are filled.
+    #[derive(Debug, Default)]
+    struct Counting {
+        below: SimDisk,
+        pieces: Arc<AtomicU64>,
+    }
+
+    #[derive(Debug)]
+    struct Counted {
+        below: Arc<dyn DiskFile>,
+        pieces: Arc<AtomicU64>,
+    }
+
+    impl Counting {
+        fn counted(&self, below: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+            Arc::new(Counted { below, pieces: self.pieces.clone() })
+        }
+    }
+
+    impl Disk for Counting {
+        fn path(&self) -> &std::path::Path {
+            self.below.path()
+        }
+
+        fn list(&self) -> io::Result<Vec<String>> {
+            self.below.list()
+        }
+
+        fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+            Ok(self.counted(self.below.create(name)?))
+        }
+
+        fn open(&self, name: &str, write: bool) -> io::Result<Arc<dyn DiskFile>> {
+            Ok(self.counted(self.below.open(name, write)?))
+        }
+
+        fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+            self.below.rename(from, to)
+        }
+
+        fn remove(&self, name: &str) -> io::Result<()> {
+            self.below.remove(name)
+        }
+
+        fn sync_dir(&self) -> io::Result<()> {
+            self.below.sync_dir()
+        }
+
+        fn lock(&self, name: &str) -> io::Result<Box<dyn crate::disk::Lock>> {
+            self.below.lock(name)
+        }
+    }
+
+    impl DiskFile for Counted {
+        fn len(&self) -> io::Result<u64> {
+            self.below.len()
+        }
+
+        fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+            self.below.read_at(offset, buf)
+        }
+
+        fn write_at(&self, offset: u64, bufs: &[io::IoSlice<'_>]) -> io::Result<()> {
+            self.below.write_at(offset, bufs)
+        }
+
+        fn allocate(&self, bytes: u64) -> io::Result<bool> {
+            self.below.fill_with_zeros(0..bytes).map(|()| true)
+        }
+
+        fn fill_with_zeros(&self, range: std::ops::Range<u64>) -> io::Result<()> {
+            self.pieces.fetch_add(1, Ordering::Relaxed);
+            self.below.fill_with_zeros(range)
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            self.below.sync()
+        }
+    }
+
+    /// An append waits for a time that is counted once, not for each file that it needs.
+    #[test]
+    fn files_are_filled_on_as_long_as_the_append_has_patience() {
+        let disk = Counting::default();
+        let pieces = disk.pieces.clone();
+        let allocator = Allocator::new(Arc::new(disk), LogId(1), 4 << 20, 1, Vec::new());
+        allocator.go_unaided();
+        allocator.go_late(true);
+        allocator.prepare_first().unwrap();
+        assert_eq!(pieces.swap(0, Ordering::Relaxed), 4, "no append waits");
+        let since = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
+        allocator.lock().awaited_since = Some(since);
+        assert!(allocator.is_coming(Purpose::Data));
+        assert_eq!(allocator.lock().awaited_since, Some(since), "it waits for the second file");
+        allocator.help();
+        assert_eq!(pieces.load(Ordering::Relaxed), 0, "it has waited for long");
+        allocator.take(Purpose::Data).unwrap();
+        assert_eq!(allocator.lock().awaited_since, None);
+        allocator.help();
+        assert_eq!(pieces.load(Ordering::Relaxed), 4, "the next file is ahead of need");
+    }
+
+    /// Each of the groups on one disk had its file filled on in turn, and an append of one of them waited for all.
+    #[test]
+    fn file_is_not_filled_within_the_job_of_another_log() {
+        let disk = Counting::default();
+        let pieces = disk.pieces.clone();
+        let allocator = Arc::new(Allocator::new(Arc::new(disk), LogId(1), 4 << 20, 1, Vec::new()));
+        let (helpers, path) = (Helpers::default(), std::path::Path::new("/"));
+        let long = Arc::new(Endless::default());
+        let of_long = helpers.join(1, path, long.clone(), Arc::new(NoLock)).unwrap();
+        let share = helpers.join(1, path, allocator.clone(), Arc::new(NoLock)).unwrap();
+        allocator.shares(share.helper());
+        let _ = long.helper.set(of_long.helper().clone());
+        of_long.helper().wake();
+        let begun = Instant::now();
+        while !long.is_begun.load(Ordering::Relaxed) {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            std::thread::yield_now();
+        }
+        allocator.take(Purpose::Data).unwrap(); // the long job gives way to it
+        assert_eq!(pieces.load(Ordering::Relaxed), 0);
+        long.stop();
+        allocator.wind_up();
+        allocator.stop();
+        assert!(share.leave() && of_long.leave());
     }
 
     /// A failed rename removed the old file from the list. It stayed on the disk unused, and a later attempt at its

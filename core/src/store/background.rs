@@ -11,7 +11,7 @@ use crate::types::SegmentId;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The number of files kept ready.
 pub(crate) const AHEAD: usize = 2;
@@ -70,6 +70,8 @@ pub(super) struct JobQueue {
     pub(super) ending: bool,
     /// A caller waits to be notified that a file is ready or cannot be made.
     pub(super) awaited: bool,
+    /// Since when callers wait for a file, unless one was taken meanwhile.
+    pub(super) awaited_since: Option<Instant>,
     /// The number of threads that wait for a file.
     pub(super) blocked: usize,
     /// No thread does the work: a caller that needs a file makes it, and `Allocator::help` does the rest.

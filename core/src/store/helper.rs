@@ -220,6 +220,11 @@ impl Helper {
         self.members().is_within = false;
     }
 
+    /// Whether this thread does what another log waits for, within a long job.
+    pub(crate) fn is_within_another(&self) -> bool {
+        self.own.get() == Some(&std::thread::current().id()) && self.members().is_within
+    }
+
     fn members(&self) -> MutexGuard<'_, Members> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -15,11 +15,11 @@ use std::io;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A new file is filled in pieces of this size; filling can stop after each.
 const FILL_BYTES: u64 = 1 << 20;
-/// How long each file is filled on while an append waits for it. Each sync of a file that was not filled changes metadata, too: a growing
+/// How long files are filled on while an append waits for one. Each sync of a file that was not filled changes metadata, too: a growing
 /// log with 128 appends in flight is a fifth slower then (docs/performance.md). On a slow disk the zeros would take longer than they save.
 const FILL_PATIENCE: Duration = Duration::from_millis(100);
 
@@ -120,25 +120,22 @@ impl Allocator {
     }
 
     /// Allocates a new file for real, and fills it with zeros, so that writes into it change nothing but data. Stops
-    /// filling if the log is closed, because the file is not needed then. Also stops once an append has waited for the
-    /// file for longer than `patience`.
+    /// filling if the log is closed, because the file is not needed then. Also stops once an append has waited for a
+    /// file for longer than `patience`; at once within a job of another log, because that one's appends can wait as well.
     pub(super) fn fill(&self, file: &dyn DiskFile, patience: Duration) -> io::Result<()> {
         let bytes = u64::from(self.segment_bytes);
         let is_allocated = file.allocate(bytes)?;
-        let mut awaited_since = None;
+        let patience = if self.is_within_another() { Duration::ZERO } else { patience };
         for from in (0..bytes).step_by(FILL_BYTES as usize) {
-            let (ending, awaited) = {
+            let (ending, since) = {
                 let state = self.lock();
-                (state.ending, state.awaited || state.blocked > 0)
+                (state.ending, state.awaited_since.filter(|_| state.awaited || state.blocked > 0))
             };
             if ending {
                 return Err(io::Error::other("the log is being closed"));
             }
-            if is_allocated && awaited {
-                let since = awaited_since.get_or_insert_with(Instant::now);
-                if since.elapsed() >= patience {
-                    return Ok(());
-                }
+            if is_allocated && since.is_some_and(|since| since.elapsed() >= patience) {
+                return Ok(());
             }
             file.fill_with_zeros(from..bytes.min(from + FILL_BYTES))?;
             self.give_way();
