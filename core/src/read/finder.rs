@@ -91,11 +91,12 @@ impl Finder {
         }
     }
 
-    /// Closes a sorted copy of a segment. False: none is read.
-    pub(crate) fn close_copy(&mut self) -> bool {
+    /// At the tail, of a log of a shared group: lets go of the file that is read. False: none is. The file of a log on its own stays, because
+    /// nothing but the records that the reader waits for fills others.
+    pub(crate) fn rest(&mut self) -> bool {
         match self {
             Self::Blocks(_) => false,
-            Self::Runs(cursor) | Self::Older(cursor) => cursor.close_copy(),
+            Self::Runs(cursor) | Self::Older(cursor) => cursor.rest(),
         }
     }
 

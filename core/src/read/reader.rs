@@ -74,7 +74,7 @@ impl LogView {
 }
 
 /// Reads committed records in order. It keeps the segment that it reads, even if that is discarded, and can still read
-/// after the log was closed. `Send`; one thread at a time.
+/// after the log was closed. A reader of a named log keeps none while it is at the tail. `Send`; one thread at a time.
 ///
 /// ```
 /// use chiplog::{Log, Options, Start};
@@ -407,8 +407,8 @@ impl Reader {
         if self.view.positions.is_closed() && self.view.is_dropped() {
             return Err(deleted(self.view.log));
         }
-        // The next record will not be in a sorted copy, whose file would be kept.
-        if self.cursor.as_mut().is_some_and(Finder::close_copy) {
+        // A reader that waits for a quiet log keeps no file of its group, which others fill.
+        if self.cursor.as_mut().is_some_and(Finder::rest) {
             self.block = None;
         }
         Ok(false)

@@ -1,6 +1,6 @@
 //! Reads: each log has its own records, indexes and times, also after restarts and beside damage.
 
-use crate::support::{group, numbered, open, options, records};
+use crate::support::{append_until, group, numbered, open, options, records};
 use chiplog::{ErrorKind, Index, Logs, LogsOptions, ReadMode, Start};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -213,4 +213,42 @@ fn opening_that_is_damaged_after_its_check_is_named() {
     let error = a.read(Index(next)).unwrap_err();
     assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains(".seg"), "{error}");
     assert_eq!(b.read(Index(1)).unwrap().data, &[2; 4000][..]);
+}
+
+/// A reader that waited for the next record of a quiet log kept the file in which it had read the last one, after all logs had discarded
+/// that file: unlinked, mapped, and counted by nothing.
+#[cfg(target_os = "linux")]
+#[test]
+fn reader_at_the_tail_of_a_quiet_log_keeps_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let group = group().read_mode(ReadMode::Map).sorted_copies(false);
+    let logs = Logs::open(dir.path(), options().groups(1).options(group)).unwrap();
+    let (a, b) = (logs.create("a").unwrap(), logs.create("b").unwrap());
+    let status = || logs.groups()[&1].status();
+    a.append(b"first").unwrap();
+    let mut reader = a.reader(Start::First).unwrap();
+    assert_eq!(reader.next_record().unwrap().unwrap().data, b"first");
+    assert!(reader.next_record().unwrap().is_none());
+    while status().segments < 4 {
+        b.append(&[2; 4000][..]).unwrap();
+    }
+    let kept = b.append(b"kept").unwrap();
+    a.discard(Index(2)).unwrap();
+    b.discard(kept).unwrap();
+    let path = dir.path().to_str().unwrap().to_owned();
+    let unlinked = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let is_unlinked = |line: &&str| line.contains(&path) && line.ends_with(".seg (deleted)");
+        maps.lines().filter(is_unlinked).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let first = dir.path().join("group-1").join(format!("{:020}.seg", 1));
+    append_until(&b, || status().segments <= 2 && !first.exists() && unlinked().is_empty());
+    assert!(!first.exists(), "the first file was not dropped");
+    assert_eq!(unlinked(), [""; 0]);
+    // It goes on where the log does.
+    a.append(b"second").unwrap();
+    assert_eq!(reader.next_record().unwrap().unwrap().data, b"second");
+    assert!(reader.next_record().unwrap().is_none());
+    a.append(b"third").unwrap();
+    assert_eq!(reader.next_record().unwrap().unwrap().data, b"third");
 }

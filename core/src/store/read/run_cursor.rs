@@ -1,5 +1,5 @@
 //! Run cursor: finds the runs of one log of a shared group, for readers: in the sorted copy of a segment if there is one, else in the
-//! segment. It keeps the file that it reads, so that returned bytes stay valid even if the segment is dropped.
+//! segment. It keeps the file that it reads, so that returned bytes stay valid even if the segment is dropped. At the tail it keeps none.
 //!
 //! Invariants:
 //! - it reads only below `Segment::readable`;
@@ -14,9 +14,9 @@ use crate::record::batch::Malformed;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader};
 use crate::store::objects::cache::SORTED_CHUNK_BYTES;
 use crate::store::segment::objects::{is_sorted_object, object_of};
-use crate::store::segment::{Segment, Source};
+use crate::store::segment::{Segment, SegmentData, Source};
 use crate::types::{EntryIndex, Index, LogNumber, Timestamp};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// The batches of one run. Their list is checked, their payloads are not.
 #[derive(Debug)]
@@ -49,12 +49,22 @@ enum Position {
         end: usize,
         block: usize,
     },
+    /// At the tail, in this segment. The next record can be long in coming, and the segment can be dropped before: nothing keeps its
+    /// file, or its place in memory.
+    Tail {
+        directory: Weak<RunDirectory>,
+        data: Weak<SegmentData>,
+    },
 }
 
 impl Position {
     fn of_copy(copy: Arc<SortedCopy>, blocks: Blocks, end: usize) -> Self {
         let block = blocks.at();
         Self::Copy { copy, blocks, end, block }
+    }
+
+    fn in_segment(directory: Arc<RunDirectory>, data: Arc<SegmentData>) -> Self {
+        Self::Segment { directory, blocks: Blocks::new(data, 0, WINDOW_BYTES) }
     }
 }
 
@@ -170,8 +180,8 @@ impl RunCursor {
             return Ok(());
         }
         let directory = self.directories.of(segment);
-        let blocks = Blocks::new(self.directories.segments().open(segment)?, 0, WINDOW_BYTES);
-        self.position = Some(Position::Segment { directory, blocks });
+        let data = self.directories.segments().open(segment)?;
+        self.position = Some(Position::in_segment(directory, data));
         Ok(())
     }
 
@@ -251,6 +261,12 @@ impl RunCursor {
     fn find_here(&mut self, next: Index) -> Result<Option<FoundRun>> {
         match &mut self.position {
             None => Ok(None),
+            Some(Position::Tail { directory, data }) => {
+                let is_open = directory.upgrade().zip(data.upgrade());
+                self.position = is_open.map(|(directory, data)| Position::in_segment(directory, data));
+                // It is in a segment now, or nowhere.
+                if self.position.is_some() { self.find_here(next) } else { Ok(None) }
+            }
             Some(Position::Segment { directory, blocks }) => {
                 run_in_segment(directory, blocks, self.log, next)
             }
@@ -288,9 +304,19 @@ impl RunCursor {
         }
     }
 
-    /// Closes the sorted copy that the cursor reads. False: it reads none.
-    pub(crate) fn close_copy(&mut self) -> bool {
-        self.position.take_if(|position| matches!(position, Position::Copy { .. })).is_some()
+    /// At the tail: lets go of the file that it reads, a segment or a sorted copy. False: it has none.
+    pub(crate) fn rest(&mut self) -> bool {
+        let position = self.position.take();
+        let is_open = matches!(position, Some(Position::Segment { .. } | Position::Copy { .. }));
+        self.position = match position {
+            Some(Position::Segment { directory, blocks }) => {
+                let (directory, data) = (Arc::downgrade(&directory), Arc::downgrade(blocks.data()));
+                Some(Position::Tail { directory, data })
+            }
+            Some(Position::Copy { .. }) => None, // the next record is in no copy
+            position => position,
+        };
+        is_open
     }
 
     /// The first record of the log in a block of this time or later. `None`: no block is. `first`: the log's first record that is not
@@ -407,7 +433,7 @@ impl RunCursor {
             Some(Position::Segment { blocks, .. } | Position::Copy { blocks, .. }) => {
                 blocks.corrupt(offset, why)
             }
-            None => Error::new(ErrorKind::Corrupt, why),
+            Some(Position::Tail { .. }) | None => Error::new(ErrorKind::Corrupt, why),
         }
     }
 }
