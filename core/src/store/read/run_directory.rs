@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt::Display;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// Where a run is.
@@ -38,7 +38,7 @@ pub(crate) struct RunPlace {
     pub(crate) at: u32,
 }
 
-/// The most bytes that the directories keep in memory, except for the one that was used last.
+/// The most bytes of directories that stay in memory without a reader, except for the one that was used last.
 const DIRECTORIES_BYTES_MAX: usize = 32 << 20;
 
 /// How soon a replica can know which object has a record.
@@ -47,17 +47,40 @@ const OBJECT_KNOWN_IN: Duration = Duration::from_millis(10);
 /// How many sorted objects stay open without a reader.
 const OBJECTS_MAX: usize = 16;
 
-/// The run directories of a group's segments that readers used last. They keep no segment.
+/// The run directories of a group's segments that readers use, and used last. They keep no segment.
 #[derive(Debug)]
 pub(crate) struct RunDirectories {
     segments: Arc<Segments>,
     copies: Arc<SortedCopies>,
-    /// Newest first.
-    recent: Mutex<VecDeque<Arc<RunDirectory>>>,
+    made: Mutex<Made>,
     /// Sorted objects that readers used last, newest first.
     objects: Mutex<VecDeque<Arc<SortedCopy>>>,
     /// The list has objects alone, and those at its beginning can have been deleted since.
     can_lag: bool,
+}
+
+/// The directories that exist.
+///
+/// Invariant: there is one for a segment, however many readers are in it: memory grows with segments, and not with readers.
+#[derive(Debug, Default)]
+struct Made {
+    /// Those that were used last, newest first, up to [`DIRECTORIES_BYTES_MAX`].
+    recent: VecDeque<Arc<RunDirectory>>,
+    /// All of them. Those that are not recent are kept by the readers that are in their segments.
+    all: HashMap<SegmentId, Weak<RunDirectory>>,
+}
+
+impl Made {
+    /// The directory of a segment, which is made if there is none.
+    fn of(&mut self, segment: SegmentId) -> Arc<RunDirectory> {
+        if let Some(directory) = self.all.get(&segment).and_then(Weak::upgrade) {
+            return directory;
+        }
+        self.all.retain(|_, directory| directory.strong_count() > 0);
+        let directory = Arc::new(RunDirectory::new());
+        self.all.insert(segment, Arc::downgrade(&directory));
+        directory
+    }
 }
 
 impl RunDirectories {
@@ -65,7 +88,7 @@ impl RunDirectories {
         Self {
             copies: SortedCopies::new(segments.clone()),
             segments,
-            recent: Mutex::default(),
+            made: Mutex::default(),
             objects: Mutex::default(),
             can_lag: false,
         }
@@ -92,12 +115,10 @@ impl RunDirectories {
 
     /// The directory of a segment.
     pub(crate) fn of(&self, segment: &Segment) -> Arc<RunDirectory> {
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = recent.iter().position(|directory| directory.segment == segment.id);
-        let directory = match known.and_then(|n| recent.remove(n)) {
-            Some(directory) => directory,
-            None => Arc::new(RunDirectory::new(segment.id)),
-        };
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let directory = made.of(segment.id);
+        let recent = &mut made.recent;
+        recent.retain(|known| !Arc::ptr_eq(known, &directory));
         recent.push_front(directory.clone());
         let mut bytes = 0;
         let kept = recent.iter().take_while(|directory| {
@@ -105,7 +126,9 @@ impl RunDirectories {
             bytes <= DIRECTORIES_BYTES_MAX
         });
         let kept = kept.count().max(1);
-        recent.truncate(kept);
+        let closed = recent.split_off(kept);
+        drop(made);
+        drop(closed); // after the lock: there can be many places to free
         directory
     }
 
@@ -354,7 +377,6 @@ fn look_at_opening<T>(
 /// The places of all runs of a segment.
 #[derive(Debug)]
 pub(crate) struct RunDirectory {
-    segment: SegmentId,
     /// The memory that it takes, without what a hash table adds.
     bytes: AtomicUsize,
     known: Mutex<Known>,
@@ -371,9 +393,8 @@ struct Known {
 }
 
 impl RunDirectory {
-    fn new(segment: SegmentId) -> Self {
-        let known = Known { upto: SEGMENT_HEADER_BYTES, logs: HashMap::new(), places: 0, gaps: Vec::new() };
-        Self { segment, bytes: AtomicUsize::new(0), known: Mutex::new(known) }
+    fn new() -> Self {
+        Self { bytes: AtomicUsize::new(0), known: Mutex::new(Known::new()) }
     }
 
     /// The places of all runs of a segment, by log.
@@ -381,7 +402,7 @@ impl RunDirectory {
     /// # Errors
     /// `Corrupt`: a block is damaged; `Io`.
     pub(crate) fn all_of(data: &Arc<SegmentData>) -> Result<BTreeMap<LogNumber, Vec<RunPlace>>> {
-        let mut known = Self::new(data.segment.id).known.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut known = Known::new();
         known.extend(data)?;
         known.read_gaps(data)?;
         Ok(known.logs.into_iter().collect())
@@ -439,6 +460,10 @@ impl RunDirectory {
 }
 
 impl Known {
+    fn new() -> Self {
+        Self { upto: SEGMENT_HEADER_BYTES, logs: HashMap::new(), places: 0, gaps: Vec::new() }
+    }
+
     /// The last run that begins at or before `next`. Unless `complete`, only if a later one is known: the last run that
     /// is known can end before `next`.
     fn place(&self, log: LogNumber, next: Index, complete: bool) -> Option<(RunPlace, Option<RunPlace>)> {
@@ -513,5 +538,38 @@ impl Known {
             self.places += 1;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::sim::SimDisk;
+    use crate::store::segment::{Base, ReadMode};
+    use crate::types::{Term, Timestamp};
+
+    /// Each reader that came after a directory had left the list made another one of the same segment.
+    #[test]
+    fn readers_of_a_segment_share_a_directory_that_is_not_recent() {
+        let segments = Segments::new(Arc::new(SimDisk::default()), ReadMode::Map, VecDeque::new());
+        let directories = RunDirectories::new(Arc::new(segments));
+        let base = Base { raft: EntryIndex(0), term: Term(0), next: Index(1) };
+        let segment = |n| Segment::growing(n, SegmentId(n), 1 << 20, base, Timestamp(1));
+        let read = |n| {
+            let directory = directories.of(&segment(n));
+            directory.bytes.store(DIRECTORIES_BYTES_MAX, Ordering::Relaxed);
+            directory
+        };
+        let of_reader = read(1);
+        (2..4).for_each(|n| drop(read(n)));
+        let made = || directories.made.lock().unwrap();
+        assert_eq!(made().recent.len(), 1, "only one fits");
+        assert!(Arc::ptr_eq(&of_reader, &directories.of(&segment(1))));
+        let alone = Arc::downgrade(&of_reader);
+        drop(of_reader);
+        drop(read(2));
+        assert!(alone.upgrade().is_none(), "no reader is in it, and others were used later");
+        drop(read(3));
+        assert_eq!(made().all.len(), 1, "those that are gone are forgotten");
     }
 }
