@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::disk::Disk as _;
-use chiplog::disk::sim::{Call, Fault, Image, Landed, Op, SimDisk, Trouble};
+use chiplog::disk::sim::{Call, Damage, Fault, Image, Landed, Op, SimDisk, Trouble};
 use chiplog::{ErrorKind, Index, Log, Logs, LogsOptions, Options, ReadMode, Start};
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
@@ -151,6 +151,21 @@ fn deleted_and_discarded_records_take_no_space() {
         let (before, now) = (image.file(name).unwrap(), group.disk.visible().file(name).unwrap());
         assert_eq!(before.len(), now.len());
         assert!(before.iter().zip(&now).all(|(before, now)| before == now || *now == 0), "{name}");
+    }
+}
+
+/// Where a log ends in a copy was looked for in the opening of the next segment alone. If that was damaged, the copy got no holes.
+#[test]
+fn damaged_opening_keeps_no_copy_from_its_holes() {
+    let group = Group::filled();
+    let first = group.copies()[0].clone();
+    let used = || group.disk.open(&first, false).unwrap().allocated().unwrap();
+    let before = used();
+    assert!(group.disk.damage(&format!("{:020}.seg", 2), &Damage::FlipBit { bit: (4096 + 64 + 20) * 8 }));
+    group.logs.delete(&name(5)).unwrap();
+    eventually("the first copy gets a hole", || used() < before);
+    for n in (0..LOGS).filter(|n| *n != 5) {
+        read(n, &group.handles[n]);
     }
 }
 
