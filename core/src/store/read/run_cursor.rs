@@ -121,28 +121,44 @@ impl RunCursor {
             return Ok(found);
         }
         self.position = None; // an error from here on is not of the copy
-        let Holding { segment, unreadable } = self.directories.holding(self.log, next)?;
-        match (self.find_in_segment(&segment, next), unreadable) {
-            (Ok(Some(found)), _) => Ok(found),
-            (Ok(None), Some(error)) => Err(error), // the record is in it
+        let holding = self.directories.holding(self.log, next)?;
+        let segment = holding.segment.clone();
+        match self.find_in_any(holding, next)? {
+            Some(found) => Ok(found),
+            None => self.find_surely(segment, next),
+        }
+    }
+
+    /// Returns the run that contains record `next`, from the segment that begins before it, or from a file behind that whose opening cannot
+    /// be read.
+    fn find_in_any(&mut self, holding: Holding, next: Index) -> Result<Option<FoundRun>> {
+        let Holding { segment, behind, unreadable } = holding;
+        let found = self.find_in_segment(&segment, next);
+        if matches!(found, Ok(Some(_))) {
+            return found;
+        }
+        for file in &behind {
+            if let Ok(Some(found)) = self.find_in_segment(file, next) {
+                return Ok(Some(found));
+            }
+        }
+        match (found, unreadable) {
+            (found, None) => found,
+            (Ok(_), Some(error)) => Err(error), // the record is in it
             (Err(error), Some(other)) => {
                 let what = format!("{error}; the record may also be in what cannot be read either: {other}");
                 Err(error.with_message(what))
             }
-            (Ok(None), None) => self.find_surely(segment, next),
-            (Err(error), None) => Err(error),
         }
     }
 
     /// Returns the run that contains record `next`, which is not in the segment that seems to have it: an opening can be damaged.
     fn find_surely(&mut self, seemed: Arc<Segment>, next: Index) -> Result<FoundRun> {
-        let Holding { segment, unreadable } = self.directories.surely_holding(self.log, next)?;
-        let found = if Arc::ptr_eq(&segment, &seemed) { None } else { self.find_in_segment(&segment, next)? };
-        match (found, unreadable) {
-            (Some(found), _) => Ok(found),
-            (None, Some(error)) => Err(error),
-            (None, None) => Err(self.lacks(&segment, next)),
-        }
+        let holding = self.directories.surely_holding(self.log, next)?;
+        let segment = holding.segment.clone();
+        let is_new = holding.unreadable.is_some() || !Arc::ptr_eq(&segment, &seemed);
+        let found = if is_new { self.find_in_any(holding, next)? } else { None };
+        found.ok_or_else(|| self.lacks(&segment, next))
     }
 
     /// Returns the run that contains record `next`, if it is in this segment or object.
@@ -193,7 +209,7 @@ impl RunCursor {
     pub(crate) fn go_to_object(&mut self, next: Index) -> Result<bool> {
         self.position = None;
         let Some(found) = self.directories.object_holding(self.log, next)? else { return Ok(false) };
-        let Holding { segment: object, unreadable } = found;
+        let Holding { segment: object, unreadable, .. } = found;
         self.enter(&object, next)?;
         let is_there = self.find_here(next)?.is_some();
         self.position = None;

@@ -41,6 +41,9 @@ pub(crate) struct RunPlace {
 /// The most bytes of directories that stay in memory without a reader, except for the one that was used last.
 const DIRECTORIES_BYTES_MAX: usize = 32 << 20;
 
+/// In how many files whose openings cannot be read a record is looked for: this reads the tables of all their blocks.
+const BEHIND_MAX: usize = 8;
+
 /// How soon a replica can know which object has a record.
 const OBJECT_KNOWN_IN: Duration = Duration::from_millis(10);
 
@@ -137,7 +140,7 @@ impl RunDirectories {
     /// The segment is an object if the record is before all files.
     ///
     /// # Errors
-    /// `Corrupt`: a file's opening is damaged, or those of objects of which the first one would contain the record; `Io`; `Closed`: there
+    /// `Corrupt`: the openings of objects are damaged of which the first one would contain the record; `Io`; `Closed`: there
     /// are no segments. `Unavailable`: the record is before all files, and in no object that is known here; and those of reading an object.
     pub(crate) fn holding(&self, log: LogNumber, index: Index) -> Result<Holding> {
         self.holding_as(log, index, Check::Once)
@@ -155,37 +158,52 @@ impl RunDirectories {
         if self.can_lag {
             return self.object_holding(log, index)?.ok_or_else(|| not_here(log, index));
         }
-        let file = self.segments.undisturbed(|| {
+        let (mut files, found) = self.segments.undisturbed(|| {
             let files = self.segments.snapshot();
             if files.is_empty() {
                 return Err(Error::new(ErrorKind::Closed, "the log has no segments"));
             }
-            let holder = match self.file_holding(&files, log, index, check)? {
+            let found = match self.file_holding(&files, log, index, check)? {
                 // All files begin behind the record, which was checked once: that is not enough to look elsewhere.
-                None => self.file_holding(&files, log, index, Check::Always)?,
-                holder => holder,
+                Found { at: None, unreadable: None, .. } => {
+                    self.file_holding(&files, log, index, Check::Always)?
+                }
+                found => found,
             };
-            // Without objects the first file is the place where the record is missed.
-            Ok(holder.or_else(|| files.into_iter().next().filter(|_| !self.segments.reads_objects())))
+            Ok((files, found))
         })?;
-        // Files that go meanwhile do not matter here: no file will have this record.
-        match file {
-            Some(file) => Ok(Holding::of(file)),
-            None => self.object_holding(log, index)?.ok_or_else(|| not_here(log, index)),
+        let Found { at, upto, unreadable } = found;
+        if at.is_none() && unreadable.is_none() && self.segments.reads_objects() {
+            // Files that go meanwhile do not matter here: no file will have this record.
+            return self.object_holding(log, index)?.ok_or_else(|| not_here(log, index));
         }
+        // The opening is repaired, although the record may be found. Without objects the first file is the place where a record is missed.
+        if let Some(error) = &unreadable {
+            let _ = self.segments.met(error.clone(), None);
+        }
+        let segment = files.remove(at.unwrap_or(0));
+        let behind = match unreadable {
+            Some(_) => files.drain(at.unwrap_or(0)..upto.saturating_sub(1)).take(BEHIND_MAX).collect(),
+            None => Vec::new(),
+        };
+        Ok(Holding { segment, behind, unreadable })
     }
 
     /// Whether record `index` of a log is in a file, or will be: reading it does not wait for the object store.
     pub(crate) fn is_in_files(&self, log: LogNumber, index: Index) -> bool {
         !self.segments.reads_objects()
-            || matches!(self.file_holding(&self.segments.snapshot(), log, index, Check::Always), Ok(Some(_)))
+            || self
+                .file_holding(&self.segments.snapshot(), log, index, Check::Always)
+                .is_ok_and(|found| found.at.is_some() && found.unreadable.is_none())
     }
 
     /// Whether record `index` of a log is in no file, and can be in an object. If a file that can have it cannot be read, it is not known to
     /// be in none.
     pub(crate) fn is_before_files(&self, log: LogNumber, index: Index) -> bool {
         self.segments.reads_objects()
-            && matches!(self.file_holding(&self.segments.snapshot(), log, index, Check::Always), Ok(None))
+            && self
+                .file_holding(&self.segments.snapshot(), log, index, Check::Always)
+                .is_ok_and(|found| found.at.is_none() && found.unreadable.is_none())
     }
 
     /// An object whose records are log by log.
@@ -217,10 +235,10 @@ impl RunDirectories {
     /// Those of reading an object that can contain the record, or of several others.
     pub(crate) fn object_holding(&self, log: LogNumber, index: Index) -> Result<Option<Holding>> {
         let objects = self.segments.objects().beginning_before(EntryIndex(u64::MAX));
-        let Found { at, unreadable } =
+        let Found { at, unreadable, .. } =
             last_before(objects.len(), |n| self.begins_before(&objects[n], log, index, Check::Always))?;
         match (at.and_then(|n| objects.get(n)).cloned(), unreadable) {
-            (Some(segment), unreadable) => Ok(Some(Holding { segment, unreadable })),
+            (Some(segment), unreadable) => Ok(Some(Holding { segment, behind: Vec::new(), unreadable })),
             (None, Some(error)) => Err(error), // the record would be in it
             (None, None) => Ok(None),
         }
@@ -239,18 +257,15 @@ impl RunDirectories {
         })
     }
 
-    /// As [`Self::holding`], of files. If one that can have the record cannot be read, that is an error: it is repaired, and objects may
-    /// have the record.
+    /// As [`Self::holding`], of files.
     fn file_holding(
         &self,
         files: &[Arc<Segment>],
         log: LogNumber,
         index: Index,
         check: Check,
-    ) -> Result<Option<Arc<Segment>>> {
-        let Found { at, unreadable } =
-            last_before(files.len(), |n| self.begins_before(&files[n], log, index, check))?;
-        unreadable.map_or_else(|| Ok(at.and_then(|n| files.get(n)).cloned()), Err)
+    ) -> Result<Found> {
+        last_before(files.len(), |n| self.begins_before(&files[n], log, index, check))
     }
 
     /// Whether a segment begins before a record of a log. The table of a thousand logs is as long as a stretch that a reader wants, so it can
@@ -272,14 +287,11 @@ impl RunDirectories {
 #[derive(Debug)]
 pub(crate) struct Holding {
     pub(crate) segment: Arc<Segment>,
-    /// Objects behind it cannot be read, for this reason. If the record is not in the segment, it is in one of these.
+    /// Files behind it whose openings cannot be read. Their runs need no opening.
+    pub(crate) behind: Vec<Arc<Segment>>,
+    /// The openings of files or objects behind it cannot be read, for this reason. If the record is not in the segment, it is in one of
+    /// these, or before all files.
     pub(crate) unreadable: Option<Error>,
-}
-
-impl Holding {
-    fn of(segment: Arc<Segment>) -> Self {
-        Self { segment, unreadable: None }
-    }
 }
 
 /// The error of a record of a log that is in no file here, and in no object that this replica knows to be stored.
@@ -392,20 +404,37 @@ struct Known {
     gaps: Vec<Range<usize>>,
 }
 
-impl RunDirectory {
-    fn new() -> Self {
-        Self { bytes: AtomicUsize::new(0), known: Mutex::new(Known::new()) }
+/// Finds all runs of a segment, in steps.
+#[derive(Debug)]
+pub(crate) struct RunWalk {
+    data: Arc<SegmentData>,
+    known: Known,
+}
+
+impl RunWalk {
+    pub(crate) fn new(data: Arc<SegmentData>) -> Self {
+        Self { data, known: Known::new() }
     }
 
-    /// The places of all runs of a segment, by log.
+    /// Reads the tables of the blocks in the next `bytes` bytes of the segment. True: there are no more. Blocks for the disk.
     ///
     /// # Errors
     /// `Corrupt`: a block is damaged; `Io`.
-    pub(crate) fn all_of(data: &Arc<SegmentData>) -> Result<BTreeMap<LogNumber, Vec<RunPlace>>> {
-        let mut known = Known::new();
-        known.extend(data)?;
-        known.read_gaps(data)?;
-        Ok(known.logs.into_iter().collect())
+    pub(crate) fn step(&mut self, bytes: usize) -> Result<bool> {
+        let upto = self.data.segment.readable();
+        self.known.walk(&self.data, upto.min(self.known.upto + bytes), upto)?;
+        Ok(self.known.upto >= upto)
+    }
+
+    /// The places of the runs that were found, by log; those of each in order.
+    pub(crate) fn into_places(self) -> BTreeMap<LogNumber, Vec<RunPlace>> {
+        self.known.logs.into_iter().collect()
+    }
+}
+
+impl RunDirectory {
+    fn new() -> Self {
+        Self { bytes: AtomicUsize::new(0), known: Mutex::new(Known::new()) }
     }
 
     /// The last run of `log` that begins at or before `next`, which can end before `next`, and the one behind it, as far as it is
@@ -477,7 +506,7 @@ impl Known {
     fn extend(&mut self, data: &Arc<SegmentData>) -> Result<()> {
         let upto = data.segment.readable();
         while self.upto < upto {
-            if self.walk(data, upto).is_ok() {
+            if self.walk(data, upto, upto).is_ok() {
                 continue;
             }
             // Goes on behind the damage, at the next block that the block index knows.
@@ -488,10 +517,12 @@ impl Known {
         Ok(())
     }
 
-    /// Adds the blocks from `self.upto` on, up to one that is damaged.
-    fn walk(&mut self, data: &Arc<SegmentData>, upto: usize) -> Result<()> {
+    /// Adds the blocks from `self.upto` on that begin before `stop`, up to one that is damaged. All blocks end at or before `upto`.
+    fn walk(&mut self, data: &Arc<SegmentData>, stop: usize, upto: usize) -> Result<()> {
         let mut blocks = Blocks::new(data.clone(), self.upto, WINDOW_BYTES);
-        while let Some(block) = blocks.next(upto)? {
+        while blocks.at() < stop
+            && let Some(block) = blocks.next(upto)?
+        {
             if block.header.kind == Kind::Mixed {
                 self.add(&mut blocks, &block, upto)?;
             }
@@ -513,7 +544,7 @@ impl Known {
     fn read_gaps(&mut self, data: &Arc<SegmentData>) -> Result<()> {
         while let Some(gap) = self.gaps.pop() {
             let end = std::mem::replace(&mut self.upto, gap.start);
-            let read = self.walk(data, gap.end);
+            let read = self.walk(data, gap.end, gap.end);
             let at = std::mem::replace(&mut self.upto, end);
             if read.is_err() {
                 self.gaps.push(at..gap.end);
@@ -563,13 +594,13 @@ mod tests {
         let of_reader = read(1);
         (2..4).for_each(|n| drop(read(n)));
         let made = || directories.made.lock().unwrap();
-        assert_eq!(made().recent.len(), 1, "only one fits");
+        assert!(made().recent.iter().all(|recent| !Arc::ptr_eq(recent, &of_reader)));
         assert!(Arc::ptr_eq(&of_reader, &directories.of(&segment(1))));
         let alone = Arc::downgrade(&of_reader);
         drop(of_reader);
-        drop(read(2));
+        (2..4).for_each(|n| drop(read(n)));
         assert!(alone.upgrade().is_none(), "no reader is in it, and others were used later");
-        drop(read(3));
-        assert_eq!(made().all.len(), 1, "those that are gone are forgotten");
+        drop(read(4));
+        assert!(!made().all.contains_key(&SegmentId(1)), "those that are gone are forgotten");
     }
 }
