@@ -193,6 +193,29 @@ fn damaged_copies_are_not_used_and_made_again() {
     assert!(!group.files("").contains(&"00000000000000099999.run".to_owned()));
 }
 
+/// A reader that had come to a segment before it was sorted got `Corrupt` once the segment was damaged, although the copy was sound.
+#[test]
+fn reader_goes_on_in_the_copy_of_a_damaged_segment() {
+    let group = Group::new(ReadMode::Read);
+    group.append(2);
+    let mut readers: Vec<_> = group.handles.iter().map(|log| log.reader(Start::First).unwrap()).collect();
+    for (n, reader) in readers.iter_mut().enumerate() {
+        assert_eq!(reader.next_record().unwrap().unwrap().data, record(n, 1));
+    }
+    group.append(98);
+    group.await_copies();
+    let (first, copies) = (group.files(".seg")[0].clone(), group.files(".run"));
+    for at in (u64::from(SEGMENT) / 4..u64::from(SEGMENT) / 2).step_by(64) {
+        assert!(group.disk.damage(&first, &Damage::FlipBit { bit: at * 8 + 3 }));
+    }
+    for (n, reader) in readers.iter_mut().enumerate() {
+        for index in 2..=100 {
+            assert_eq!(reader.next_record().unwrap().unwrap().data, record(n, index), "log {n}");
+        }
+    }
+    assert_eq!(group.files(".run"), copies);
+}
+
 #[test]
 fn copies_go_with_their_segments_and_with_the_option() {
     let mut group = Group::new(ReadMode::Map);

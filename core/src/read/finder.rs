@@ -65,13 +65,12 @@ impl Finder {
         }
     }
 
-    /// If a sorted copy of a segment is read, and damaged: goes on in the segment.
-    pub(crate) fn leave_copy(&mut self, why: &Error) -> bool {
+    /// Of a log of a shared group: goes on in the other file that contains record `next`, the segment or its sorted copy, if `why` is damage in
+    /// the one that is read. False: it is not, or there is no other file.
+    pub(crate) fn go_to_other_file(&mut self, next: Index, why: &Error) -> bool {
         match self {
             Self::Blocks(_) => false,
-            Self::Runs(cursor) | Self::Older(cursor) => {
-                why.kind() == ErrorKind::Corrupt && cursor.leave_copy(why)
-            }
+            Self::Runs(cursor) | Self::Older(cursor) => cursor.go_to_other_file(next, why),
         }
     }
 

@@ -4,7 +4,8 @@
 //! Invariants:
 //! - it reads only below `Segment::readable`;
 //! - objects that cannot be read are passed over only if the record was found in another one; else their error is returned;
-//! - a record that cannot be read from a copy is read from the segment: a copy that is damaged, or lacks it, costs time only.
+//! - a record that cannot be read from a copy is read from the segment: a copy that is damaged, or lacks it, costs time only;
+//! - only damage in a copy's own bytes is blamed on it: the slice of a record can be damaged, too.
 
 use super::block_reader::{Blocks, Slice, WINDOW_BYTES};
 use super::run_directory::{Holding, RunDirectories, RunDirectory, RunPlace, not_here, unknown_object};
@@ -83,13 +84,13 @@ pub(crate) struct RunCursor {
     position: Option<Position>,
     /// How many runs were found. A single look-up needs no read-ahead.
     found: u32,
-    /// The segment in whose copy it met a hole: it reads the segment.
-    in_holes: Option<u64>,
+    /// The segment whose copy it has left, because of damage or a hole: it reads the segment.
+    left: Option<u64>,
 }
 
 impl RunCursor {
     pub(crate) fn new(directories: Arc<RunDirectories>, log: LogNumber) -> Self {
-        Self { directories, log, position: None, found: 0, in_holes: None }
+        Self { directories, log, position: None, found: 0, left: None }
     }
 
     /// Returns the run that contains record `next`, which is committed.
@@ -261,16 +262,21 @@ impl RunCursor {
 
     /// The sorted copy of a segment, if this can be read from it.
     fn copy_of(&self, segment: &Segment) -> Option<Arc<SortedCopy>> {
-        let is_usable = self.in_holes != Some(segment.number);
+        let is_usable = self.left != Some(segment.number);
         is_usable.then(|| self.directories.copies().of(segment)).flatten()
     }
 
     /// Returns the run that contains record `next`, if it is in the sorted copy of its segment.
     fn find_in_copy(&mut self, segment: &Segment, next: Index) -> Result<Option<FoundRun>> {
-        let Some(copy) = self.copy_of(segment) else { return Ok(None) };
-        let Some((blocks, end)) = copy.blocks(self.log, next, WINDOW_BYTES) else { return Ok(None) };
+        if self.enter_copy(segment, next) { self.find_here(next) } else { Ok(None) }
+    }
+
+    /// Goes to the sorted copy of a segment, from about record `next` on. False: there is none with it.
+    fn enter_copy(&mut self, segment: &Segment, next: Index) -> bool {
+        let Some(copy) = self.copy_of(segment) else { return false };
+        let Some((blocks, end)) = copy.blocks(self.log, next, WINDOW_BYTES) else { return false };
         self.position = Some(Position::of_copy(copy, blocks, end));
-        self.find_here(next)
+        true
     }
 
     /// Returns the run that contains record `next`, if it is in the file where the cursor is.
@@ -297,18 +303,36 @@ impl RunCursor {
         }
     }
 
+    /// If `why` is damage in the file that the cursor reads: goes on in the other one that has record `next`, the segment or its sorted copy.
+    /// False: the damage is elsewhere, as in what a record refers to, or there is no other file.
+    pub(crate) fn go_to_other_file(&mut self, next: Index, why: &Error) -> bool {
+        let Some(Position::Segment { blocks, .. } | Position::Copy { blocks, .. }) = &self.position else {
+            return false;
+        };
+        let data = blocks.data().clone();
+        if why.location().is_none_or(|(path, _)| path != data.path) {
+            return false;
+        }
+        match &self.position {
+            Some(Position::Segment { .. }) if object_of(&data.segment).is_none() => {
+                self.enter_copy(&data.segment, next)
+            }
+            Some(Position::Copy { .. }) => self.leave_copy(why),
+            _ => false,
+        }
+    }
+
     /// If the cursor reads a sorted copy: reports that it cannot be read, for this reason, and goes on in the segment. False: it reads
     /// none.
-    pub(crate) fn leave_copy(&mut self, why: &Error) -> bool {
+    fn leave_copy(&mut self, why: &Error) -> bool {
         let Some(Position::Copy { copy, blocks, block, .. }) = &self.position else { return false };
         if copy.object().is_some() {
             return false;
         }
         let looked_at = *block..blocks.at().max(*block + BLOCK_HEADER_BYTES);
         let (number, copies) = (copy.number(), self.directories.copies());
-        if copies.cannot_read(copy, &looked_at, why) {
-            self.in_holes = Some(number);
-        }
+        copies.cannot_read(copy, &looked_at, why);
+        self.left = Some(number);
         self.position = None;
         true
     }
