@@ -286,3 +286,42 @@ fn damaged_opening_hides_no_record() {
         }
     }
 }
+
+/// A search by time read all segments from that time on, up to one with records of the log, and failed by damage in any of them.
+#[test]
+fn search_by_time_reads_no_segment_in_which_the_log_is_silent() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || Logs::open(dir.path(), options().groups(1).options(group().sorted_copies(false))).unwrap();
+    let logs = open();
+    let (a, b) = (logs.create("a").unwrap(), logs.create("b").unwrap());
+    let fill = |segments| {
+        while logs.groups()[&1].status().segments < segments {
+            b.append(&[2; 4000][..]).unwrap();
+        }
+    };
+    let append = |data: &[u8]| {
+        let index = a.append(data).unwrap();
+        std::thread::sleep(Duration::from_millis(5)); // the next record has a later time
+        a.read(index).unwrap().timestamp.0
+    };
+    let early = append(b"early");
+    fill(4);
+    let late = append(b"late");
+    fill(7);
+    logs.close().unwrap();
+    for silent in [2, 5] {
+        let path = dir.path().join("group-1").join(format!("{silent:020}.seg"));
+        let mut bytes = std::fs::read(&path).unwrap();
+        let is_mixed = |at: &usize| &bytes[*at..at + 4] == b"CLB1" && bytes[at + 60] == 8;
+        let block = (8192..bytes.len() - 64).step_by(64).find(is_mixed).unwrap();
+        bytes[block + 64 + 20] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+    }
+    let logs = open();
+    let a = logs.get("a").unwrap();
+    for (time, position) in [(0, 1), (early, 1), (early + 1, 2), (late, 2), (late + 1, 3)] {
+        let reader = a.reader(Start::Timestamp(chiplog::Timestamp(time))).unwrap();
+        assert_eq!(reader.position(), Index(position), "since {time}");
+    }
+    assert_eq!(records(&a), [(1, b"early".to_vec()), (2, b"late".to_vec())]);
+}

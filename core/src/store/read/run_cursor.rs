@@ -8,11 +8,15 @@
 //! - only damage in a copy's own bytes is blamed on it: the slice of a record can be damaged, too.
 
 use super::block_reader::{Blocks, Slice, WINDOW_BYTES};
-use super::run_directory::{Holding, RunDirectories, RunDirectory, RunPlace, not_here, unknown_object};
+use super::opening_search::Found;
+use super::run_directory::{
+    Holding, RunDirectories, RunDirectory, RunPlace, in_opening, not_here, unknown_object,
+};
 use super::sorted_copies::SortedCopy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::Malformed;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader};
+use crate::store::format::logs::state_of;
 use crate::store::objects::cache::SORTED_CHUNK_BYTES;
 use crate::store::segment::objects::{is_sorted_object, object_of};
 use crate::store::segment::{Segment, SegmentData, Source};
@@ -397,7 +401,32 @@ impl RunCursor {
             list.truncate(objects);
             return Ok(Look::In(list));
         }
-        self.look_in(time, &list, passed).map(Look::Done)
+        let Found { at, unreadable, .. } =
+            self.directories.file_at_time(list.get(objects..).unwrap_or_default(), self.log, time)?;
+        // The log can be silent in all files between: only openings say so without a look at their blocks.
+        match (at, list.get(objects)) {
+            (Some(at), _) => self.look_in(time, &list[objects + at..], passed),
+            (None, Some(oldest)) if unreadable.is_none() && oldest.first_timestamp >= time => {
+                self.first_of(list.get(..objects).and_then(<[_]>::last), oldest, time)
+            }
+            (None, _) => self.look_in(time, &list, passed),
+        }
+        .map(Look::Done)
+    }
+
+    /// The first record of the log in the oldest file or behind it, where blocks before that file are of this time already: they are
+    /// discarded, or in none of the objects that are known here, of which `before` is the last one.
+    fn first_of(
+        &self,
+        before: Option<&Arc<Segment>>,
+        oldest: &Arc<Segment>,
+        time: Timestamp,
+    ) -> Result<Option<Index>> {
+        if before.is_some_and(|before| before.end().raft < oldest.base.raft) {
+            return Err(unknown_since(time));
+        }
+        let data = self.directories.segments().open(oldest)?;
+        Ok(in_opening(&data, |logs| state_of(logs, self.log))?.map(|state| state.next))
     }
 
     /// As [`Self::look_in`], where that met an object that is deleted or damaged, which is what `error` says: without the objects before
@@ -422,7 +451,7 @@ impl RunCursor {
             let before = n.checked_sub(1).and_then(|n| list.get(n));
             if before.is_some_and(|before| before.end().raft < segment.base.raft) {
                 // The next object is not known here yet.
-                return Err(unknown_object(format_args!("the first record since time {}", time.0)));
+                return Err(unknown_since(time));
             }
             if is_sorted_object(segment) {
                 match self.look_in_object(segment, time)? {
@@ -476,6 +505,10 @@ impl RunCursor {
             Some(Position::Tail { .. }) | None => Error::new(ErrorKind::Corrupt, why),
         }
     }
+}
+
+fn unknown_since(time: Timestamp) -> Error {
+    unknown_object(format_args!("the first record since time {}", time.0))
 }
 
 /// Returns the run of `log` that contains record `next`, if it is in this segment.

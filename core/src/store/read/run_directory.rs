@@ -15,10 +15,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::Malformed;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, Kind, table_of};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
-use crate::store::format::logs::{has_passed, state_of};
+use crate::store::format::logs::{has_passed, has_reached, state_of};
 use crate::store::format::segment::Opening;
 use crate::store::segment::{Segment, SegmentData, Segments, Source};
-use crate::types::{EntryIndex, Index, LogNumber, SegmentId};
+use crate::types::{EntryIndex, Index, LogNumber, SegmentId, Timestamp};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt::Display;
 use std::ops::Range;
@@ -266,6 +266,21 @@ impl RunDirectories {
         check: Check,
     ) -> Result<Found> {
         last_before(files.len(), |n| self.begins_before(&files[n], log, index, check))
+    }
+
+    /// The last of these files before which a log has no block of time `time` or later: its first such block is in that one, or behind it.
+    ///
+    /// # Errors
+    /// Those of reading more openings than can be left out.
+    pub(crate) fn file_at_time(
+        &self,
+        files: &[Arc<Segment>],
+        log: LogNumber,
+        time: Timestamp,
+    ) -> Result<Found> {
+        last_before(files.len(), |n| {
+            in_opening(&self.segments.open(&files[n])?, |logs| has_reached(logs, log, time).map(|has| !has))
+        })
     }
 
     /// Whether a segment begins before a record of a log. The table of a thousand logs is as long as a stretch that a reader wants, so it can
@@ -577,7 +592,7 @@ mod tests {
     use super::*;
     use crate::disk::sim::SimDisk;
     use crate::store::segment::{Base, ReadMode};
-    use crate::types::{Term, Timestamp};
+    use crate::types::Term;
 
     /// Each reader that came after a directory had left the list made another one of the same segment.
     #[test]
