@@ -207,6 +207,14 @@ fn power_cut_while_holes_are_made() {
         }
         for image in state.crashes(16, 6, at as u64) {
             let (system, disk) = (SimDisk::new(system.clone()), SimDisk::new(image));
+            let mut copies = disk.list().unwrap();
+            copies.retain(|name| name.ends_with(".run"));
+            // Neither are records read from the segments instead, nor are copies made of these again.
+            for copy in &copies {
+                for at in (u64::from(SEGMENT) / 4..u64::from(SEGMENT) / 2).step_by(512) {
+                    assert!(disk.damage(&copy.replace(".run", ".seg"), &Damage::FlipBit { bit: at * 8 }));
+                }
+            }
             let logs = open(&system, &disk).unwrap();
             for n in (0..LOGS).filter(|n| *n != 1) {
                 let log = logs.get(&name(n)).unwrap();
@@ -214,6 +222,8 @@ fn power_cut_while_holes_are_made() {
                 read(n, &log);
             }
             assert_eq!(logs.get(&name(1)).unwrap_err().kind(), ErrorKind::NotFound);
+            let names = disk.list().unwrap();
+            assert!(copies.iter().all(|copy| names.contains(copy)), "a copy was removed: {names:?}");
             logs.close().unwrap();
             tried += 1;
         }
