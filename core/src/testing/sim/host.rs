@@ -119,7 +119,7 @@ pub(super) struct Host {
     pub(super) room: Room,
     /// Its disk was emptied, set back or damaged.
     pub(super) maimed: Option<Maimed>,
-    /// A bit of a full segment was flipped, which a start need not notice and no repair has to mend.
+    /// A bit of a full segment was flipped, which a start need not notice and nothing has to repair.
     pub(super) has_rot: bool,
     /// The durable state of the disk when it was emptied or set back.
     pub(super) lost: Kept,
