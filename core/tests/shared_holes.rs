@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::disk::Disk as _;
-use chiplog::disk::sim::{Call, Fault, Image, Landed, Op, SimDisk, Trouble};
+use chiplog::disk::sim::{Call, Damage, Fault, Image, Landed, Op, SimDisk, Trouble};
 use chiplog::{ErrorKind, Index, Log, Logs, LogsOptions, Options, ReadMode, Start};
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
@@ -154,6 +154,21 @@ fn deleted_and_discarded_records_take_no_space() {
     }
 }
 
+/// Where a log ends in a copy was looked for in the opening of the next segment alone. If that was damaged, the copy got no holes.
+#[test]
+fn damaged_opening_keeps_no_copy_from_its_holes() {
+    let group = Group::filled();
+    let first = group.copies()[0].clone();
+    let used = || group.disk.open(&first, false).unwrap().allocated().unwrap();
+    let before = used();
+    assert!(group.disk.damage(&format!("{:020}.seg", 2), &Damage::FlipBit { bit: (4096 + 64 + 20) * 8 }));
+    group.logs.delete(&name(5)).unwrap();
+    eventually("the first copy gets a hole", || used() < before);
+    for n in (0..LOGS).filter(|n| *n != 5) {
+        read(n, &group.handles[n]);
+    }
+}
+
 /// A power cut before the holes leaves a disk without them. They are made once the group is open again.
 #[test]
 fn holes_are_made_after_a_restart() {
@@ -192,6 +207,14 @@ fn power_cut_while_holes_are_made() {
         }
         for image in state.crashes(16, 6, at as u64) {
             let (system, disk) = (SimDisk::new(system.clone()), SimDisk::new(image));
+            let mut copies = disk.list().unwrap();
+            copies.retain(|name| name.ends_with(".run"));
+            // Neither are records read from the segments instead, nor are copies made of these again.
+            for copy in &copies {
+                for at in (u64::from(SEGMENT) / 4..u64::from(SEGMENT) / 2).step_by(512) {
+                    assert!(disk.damage(&copy.replace(".run", ".seg"), &Damage::FlipBit { bit: at * 8 }));
+                }
+            }
             let logs = open(&system, &disk).unwrap();
             for n in (0..LOGS).filter(|n| *n != 1) {
                 let log = logs.get(&name(n)).unwrap();
@@ -199,6 +222,8 @@ fn power_cut_while_holes_are_made() {
                 read(n, &log);
             }
             assert_eq!(logs.get(&name(1)).unwrap_err().kind(), ErrorKind::NotFound);
+            let names = disk.list().unwrap();
+            assert!(copies.iter().all(|copy| names.contains(copy)), "a copy was removed: {names:?}");
             logs.close().unwrap();
             tried += 1;
         }

@@ -12,6 +12,7 @@ use chiplog::{
     Appended, Batch, BatchBuilder, Codec, Durability, Error, ErrorKind, FollowerLog, Index, Log, LogId,
     LogNumber, LogOption, Logs, LogsOptions, NodeId, Options, Sequence, Start,
 };
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -402,6 +403,53 @@ fn sorted_copies_have_references() {
     let logs = open(dir.path(), options(&vault));
     read_logs(&logs, [1, 2, 3].map(|log| (log, 1, last)));
     assert_eq!(group(&logs).metrics().damaged, 0);
+}
+
+/// Damage in a slice was blamed on the sorted copy whose record refers to it: the copy was removed, made again, and removed again.
+#[test]
+fn damaged_slice_removes_no_sorted_copy() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let logs = open(dir.path(), options(&vault));
+    let copies = || {
+        let found = std::fs::read_dir(dir.path().join("group-1")).unwrap();
+        let found = found.map(|entry| entry.unwrap()).filter(|entry| {
+            let name = entry.file_name();
+            name.to_string_lossy().ends_with(".run")
+        });
+        let files = found.map(|entry| (entry.file_name(), entry.metadata().unwrap()));
+        files.map(|(name, file)| (name, file.modified().unwrap())).collect::<BTreeMap<_, _>>()
+    };
+    eventually("full segments are sorted", || {
+        append(&logs, &[1, 2, 3], 100);
+        copies().len() >= 2
+    });
+    all_sliced(&logs);
+    let (last, id) = (log_of(&logs, 1).last_index().get(), ids(&logs)[1]);
+    drop(logs);
+    // The first slice has the first records, which are in the first copy.
+    let bad = &names(&*vault, id, "p")[0];
+    let mut flipped = vault.get(bad, 0..vault.size(bad).unwrap().unwrap()).unwrap().to_vec();
+    let middle = flipped.len() / 2;
+    flipped[middle] ^= 4;
+    vault.put(bad, &[flipped.into()]).unwrap();
+    let before = copies();
+    let logs = open(dir.path(), options(&vault));
+    let mut damaged = 0;
+    for log in 1..=3 {
+        let handle = log_of(&logs, log);
+        for n in 1..=last {
+            match handle.read(Index(n)) {
+                Ok(found) => assert_eq!(found.data, record(log, n)),
+                Err(error) => {
+                    assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains(bad), "{error}");
+                    damaged += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(damaged, 1);
+    let now = copies();
+    assert!(before.iter().all(|(name, made)| now.get(name) == Some(made)), "{before:?} became {now:?}");
 }
 
 /// Damage in a payload slice never shows in any log; the log that comes back ends before it, and says so.

@@ -65,13 +65,12 @@ impl Finder {
         }
     }
 
-    /// If a sorted copy of a segment is read, and damaged: goes on in the segment.
-    pub(crate) fn leave_copy(&mut self, why: &Error) -> bool {
+    /// Of a log of a shared group: goes on in the other file that contains record `next`, the segment or its sorted copy, if `why` is damage in
+    /// the one that is read. False: it is not, or there is no other file.
+    pub(crate) fn go_to_other_file(&mut self, next: Index, why: &Error) -> bool {
         match self {
             Self::Blocks(_) => false,
-            Self::Runs(cursor) | Self::Older(cursor) => {
-                why.kind() == ErrorKind::Corrupt && cursor.leave_copy(why)
-            }
+            Self::Runs(cursor) | Self::Older(cursor) => cursor.go_to_other_file(next, why),
         }
     }
 
@@ -91,11 +90,12 @@ impl Finder {
         }
     }
 
-    /// Closes a sorted copy of a segment. False: none is read.
-    pub(crate) fn close_copy(&mut self) -> bool {
+    /// At the tail, of a log of a shared group: lets go of the file that is read. False: none is. The file of a log on its own stays, because
+    /// nothing but the records that the reader waits for fills others.
+    pub(crate) fn rest(&mut self) -> bool {
         match self {
             Self::Blocks(_) => false,
-            Self::Runs(cursor) | Self::Older(cursor) => cursor.close_copy(),
+            Self::Runs(cursor) | Self::Older(cursor) => cursor.rest(),
         }
     }
 

@@ -74,7 +74,7 @@ impl LogView {
 }
 
 /// Reads committed records in order. It keeps the segment that it reads, even if that is discarded, and can still read
-/// after the log was closed. `Send`; one thread at a time.
+/// after the log was closed. A reader of a named log keeps none while it is at the tail. `Send`; one thread at a time.
 ///
 /// ```
 /// use chiplog::{Log, Options, Start};
@@ -407,8 +407,8 @@ impl Reader {
         if self.view.positions.is_closed() && self.view.is_dropped() {
             return Err(deleted(self.view.log));
         }
-        // The next record will not be in a sorted copy, whose file would be kept.
-        if self.cursor.as_mut().is_some_and(Finder::close_copy) {
+        // A reader that waits for a quiet log keeps no file of its group, which others fill.
+        if self.cursor.as_mut().is_some_and(Finder::rest) {
             self.block = None;
         }
         Ok(false)
@@ -451,34 +451,45 @@ impl Reader {
         read.map_err(|error| self.view.met(&error, self.next))
     }
 
-    /// Reads; if what is here is damaged, from the object that has the record too, or from the segment instead of its sorted copy. An
-    /// object that came damaged is fetched once more.
+    /// Reads; if what is here is damaged, from the other file that has the record too, a segment or its sorted copy, and then from the object
+    /// that has it. An object that came damaged is fetched once more.
     fn here_or_elsewhere<T>(&mut self, mut read: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
-        match read(self) {
-            Err(error) if self.cursor.as_mut().is_some_and(|cursor| cursor.leave_copy(&error)) => {
-                self.block = None;
-                read(self)
+        let mut elsewhere = [Self::go_to_other_file, Self::go_to_object].into_iter();
+        loop {
+            let error = match read(self) {
+                Err(error) if error.kind() == ErrorKind::Corrupt => error,
+                result => return result,
+            };
+            if !elsewhere.any(|go| go(self, &error)) {
+                return Err(error);
             }
-            Err(error) if error.kind() == ErrorKind::Corrupt && self.reads_runs() => {
-                let error = self.view.met(&error, self.next);
-                self.block = None;
-                match self.cursor.as_mut().map(|cursor| cursor.go_to_object(self.next)) {
-                    Some(Ok(true)) => read(self),
-                    _ => Err(error),
-                }
-            }
-            Err(error) if error.kind() == ErrorKind::Corrupt => {
-                let Ok(Some(object)) = self.view.segments.objects().holding(self.next) else {
-                    return Err(error);
-                };
-                // The repair learns of damage to a file here.
-                let error = self.view.met(&error, self.next);
-                let Ok(cursor) = self.view.cursor_in(&object, self.next) else { return Err(error) };
-                (self.block, self.cursor) = (None, Some(Finder::Blocks(cursor)));
-                read(self)
-            }
-            result => result,
+            // The repair learns of damage to a file here, also if the record is read elsewhere.
+            let _ = self.view.met(&error, self.next);
         }
+    }
+
+    fn go_to_other_file(&mut self, why: &Error) -> bool {
+        let next = self.next;
+        let goes = self.cursor.as_mut().is_some_and(|cursor| cursor.go_to_other_file(next, why));
+        if goes {
+            self.block = None;
+        }
+        goes
+    }
+
+    fn go_to_object(&mut self, _: &Error) -> bool {
+        if self.reads_runs() {
+            self.block = None;
+            let next = self.next;
+            return self
+                .cursor
+                .as_mut()
+                .is_some_and(|cursor| cursor.go_to_object(next).is_ok_and(|is_there| is_there));
+        }
+        let Ok(Some(object)) = self.view.segments.objects().holding(self.next) else { return false };
+        let Ok(cursor) = self.view.cursor_in(&object, self.next) else { return false };
+        (self.block, self.cursor) = (None, Some(Finder::Blocks(cursor)));
+        true
     }
 
     /// Finds the batch that contains `next`, which is committed, and moves past it. Not verified yet. If the log only refers to it, it

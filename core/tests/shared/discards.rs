@@ -1,6 +1,6 @@
 //! Discards: of one log alone, and which files go.
 
-use crate::support::{append_until, numbered, open, options, records};
+use crate::support::{append_until, damage_opening, numbered, open, options, records};
 use chiplog::{ErrorKind, Index, Logs, Start};
 
 #[test]
@@ -97,5 +97,29 @@ fn segments_without_records_keep_no_others() {
     assert!(segments() > 3);
     log.discard(end).unwrap();
     append_until(&log, || segments() <= 2);
+    assert!(segments() <= 2, "{} segments are left", segments());
+}
+
+/// The ends of the logs in a segment were looked for in the opening of the next one alone. If that was damaged, no file went any more.
+#[test]
+fn damaged_opening_keeps_no_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || Logs::open(dir.path(), options().groups(1)).unwrap();
+    let logs = open();
+    let (a, b) = (logs.create("a").unwrap(), logs.create("b").unwrap());
+    while logs.groups()[&1].status().segments < 6 {
+        a.append(&[1; 4000][..]).unwrap();
+        b.append(&[2; 4000][..]).unwrap();
+    }
+    logs.close().unwrap();
+    damage_opening(dir.path(), 2);
+    let logs = open();
+    let (a, b) = (logs.get("a").unwrap(), logs.get("b").unwrap());
+    let segments = || logs.groups()[&1].status().segments;
+    assert_eq!(segments(), 6);
+    for log in [&a, &b] {
+        log.discard(Index(log.last_index().get() + 1)).unwrap();
+    }
+    append_until(&a, || segments() <= 2);
     assert!(segments() <= 2, "{} segments are left", segments());
 }

@@ -1,6 +1,6 @@
 //! Reads: each log has its own records, indexes and times, also after restarts and beside damage.
 
-use crate::support::{group, numbered, open, options, records};
+use crate::support::{append_until, damage_opening, group, numbered, open, options, records};
 use chiplog::{ErrorKind, Index, Logs, LogsOptions, ReadMode, Start};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -186,9 +186,9 @@ fn damage_in_a_block_leaves_the_others_readable() {
     }
 }
 
-/// An opening is checked once for look-ups. One that is damaged later hides no record silently: the error names it, so that it is repaired.
+/// An opening is checked once for look-ups. One that is damaged later hides no record, and is counted, so that it is repaired.
 #[test]
-fn opening_that_is_damaged_after_its_check_is_named() {
+fn opening_that_is_damaged_after_its_check_is_counted() {
     const LOG_BYTES: usize = 40;
     let dir = tempfile::tempdir().unwrap();
     let group = group().read_mode(ReadMode::Map).sorted_copies(false);
@@ -210,7 +210,118 @@ fn opening_that_is_damaged_after_its_check_is_named() {
     bytes[at + 16..at + 24].copy_from_slice(&(1u64 << 40).to_le_bytes());
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &bytes[at..at + 24], at as u64).unwrap();
-    let error = a.read(Index(next)).unwrap_err();
-    assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains(".seg"), "{error}");
+    assert_eq!(logs.groups()[&1].metrics().damaged, 0);
+    assert_eq!(a.read(Index(next)).unwrap().data, &[1; 4000][..]);
+    assert_eq!(logs.groups()[&1].metrics().damaged, 1);
     assert_eq!(b.read(Index(1)).unwrap().data, &[2; 4000][..]);
+}
+
+/// A reader that waited for the next record of a quiet log kept the file in which it had read the last one, after all logs had discarded
+/// that file: unlinked, mapped, and counted by nothing.
+#[cfg(target_os = "linux")]
+#[test]
+fn reader_at_the_tail_of_a_quiet_log_keeps_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let group = group().read_mode(ReadMode::Map).sorted_copies(false);
+    let logs = Logs::open(dir.path(), options().groups(1).options(group)).unwrap();
+    let (a, b) = (logs.create("a").unwrap(), logs.create("b").unwrap());
+    let status = || logs.groups()[&1].status();
+    a.append(b"first").unwrap();
+    let mut reader = a.reader(Start::First).unwrap();
+    assert_eq!(reader.next_record().unwrap().unwrap().data, b"first");
+    assert!(reader.next_record().unwrap().is_none());
+    while status().segments < 4 {
+        b.append(&[2; 4000][..]).unwrap();
+    }
+    let kept = b.append(b"kept").unwrap();
+    a.discard(Index(2)).unwrap();
+    b.discard(kept).unwrap();
+    let path = dir.path().to_str().unwrap().to_owned();
+    let unlinked = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let is_unlinked = |line: &&str| line.contains(&path) && line.ends_with(".seg (deleted)");
+        maps.lines().filter(is_unlinked).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let first = dir.path().join("group-1").join(format!("{:020}.seg", 1));
+    append_until(&b, || status().segments <= 2 && !first.exists() && unlinked().is_empty());
+    assert!(!first.exists(), "the first file was not dropped");
+    assert_eq!(unlinked(), [""; 0]);
+    // It goes on where the log does.
+    a.append(b"second").unwrap();
+    assert_eq!(reader.next_record().unwrap().unwrap().data, b"second");
+    assert!(reader.next_record().unwrap().is_none());
+    a.append(b"third").unwrap();
+    assert_eq!(reader.next_record().unwrap().unwrap().data, b"third");
+}
+
+/// A damaged opening hid the records of its own segment, and of the one before: both may be sound, and the one before may be in none of its
+/// openings.
+#[test]
+fn damaged_opening_hides_no_record() {
+    for copies in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let open =
+            || Logs::open(dir.path(), options().groups(1).options(group().sorted_copies(copies))).unwrap();
+        let logs = open();
+        let (a, b) = (logs.create("a").unwrap(), logs.create("b").unwrap());
+        let status = |logs: &Logs| logs.groups()[&1].status();
+        let mut n = 0;
+        while status(&logs).segments < 5 {
+            n += 1;
+            a.append(&numbered(0, n)[..]).unwrap();
+            b.append(&[2; 2000][..]).unwrap();
+        }
+        logs.close().unwrap();
+        for segment in [3, 1] {
+            damage_opening(dir.path(), segment);
+            let logs = open();
+            assert_eq!(status(&logs).segments, 5);
+            let (a, b) = (logs.get("a").unwrap(), logs.get("b").unwrap());
+            assert_eq!(records(&a), (1..=n).map(|n| (n, numbered(0, n))).collect::<Vec<_>>());
+            for index in (1..=n).rev().step_by(7) {
+                assert_eq!(a.read(Index(index)).unwrap().data, numbered(0, index));
+                assert_eq!(b.read(Index(index)).unwrap().data, &[2; 2000][..]);
+            }
+            logs.close().unwrap();
+        }
+    }
+}
+
+/// A search by time read all segments from that time on, up to one with records of the log, and failed by damage in any of them.
+#[test]
+fn search_by_time_reads_no_segment_in_which_the_log_is_silent() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || Logs::open(dir.path(), options().groups(1).options(group().sorted_copies(false))).unwrap();
+    let logs = open();
+    let (a, b) = (logs.create("a").unwrap(), logs.create("b").unwrap());
+    let fill = |segments| {
+        while logs.groups()[&1].status().segments < segments {
+            b.append(&[2; 4000][..]).unwrap();
+        }
+    };
+    let append = |data: &[u8]| {
+        let index = a.append(data).unwrap();
+        std::thread::sleep(Duration::from_millis(5)); // the next record has a later time
+        a.read(index).unwrap().timestamp.0
+    };
+    let early = append(b"early");
+    fill(4);
+    let late = append(b"late");
+    fill(7);
+    logs.close().unwrap();
+    for silent in [2, 5] {
+        let path = dir.path().join("group-1").join(format!("{silent:020}.seg"));
+        let mut bytes = std::fs::read(&path).unwrap();
+        let is_mixed = |at: &usize| &bytes[*at..at + 4] == b"CLB1" && bytes[at + 60] == 8;
+        let block = (8192..bytes.len() - 64).step_by(64).find(is_mixed).unwrap();
+        bytes[block + 64 + 20] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+    }
+    let logs = open();
+    let a = logs.get("a").unwrap();
+    for (time, position) in [(0, 1), (early, 1), (early + 1, 2), (late, 2), (late + 1, 3)] {
+        let reader = a.reader(Start::Timestamp(chiplog::Timestamp(time))).unwrap();
+        assert_eq!(reader.position(), Index(position), "since {time}");
+    }
+    assert_eq!(records(&a), [(1, b"early".to_vec()), (2, b"late".to_vec())]);
 }

@@ -45,3 +45,11 @@ pub(crate) fn append_until(log: &Log, is_so: impl Fn() -> bool) {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// Changes a byte in the opening of a segment of group 1. Its header stays.
+pub(crate) fn damage_opening(dir: &Path, segment: u64) {
+    let path = dir.join("group-1").join(format!("{segment:020}.seg"));
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[4096 + 64 + 20] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+}

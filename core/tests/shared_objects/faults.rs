@@ -39,6 +39,32 @@ fn damaged_and_lost_objects_are_stored_again() {
     }
 }
 
+/// A reader whose sorted copy was damaged went on in the segment, and if that was damaged, too, no further: the caller got the error.
+#[test]
+fn record_that_is_damaged_in_both_files_is_read_from_the_object() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let logs = open(dir.path(), options(&vault).local_bytes(None));
+    append(&logs, &all(), 600);
+    let files = dir.path().join("group-1");
+    eventually("objects are stored, and full segments are sorted", || {
+        let full = group(&logs).status().segments as usize - 1;
+        group(&logs).metrics().stored_bytes > 2_000_000 && super::support::files(&files, ".run") >= full
+    });
+    let mut reader = log_of(&logs, 1).reader(Start::First).unwrap();
+    assert_eq!(reader.next_record().unwrap().unwrap().data, record(1, 1));
+    for suffix in ["seg", "run"] {
+        let path = files.join(format!("{:020}.{suffix}", 1));
+        let bytes = std::fs::read(&path).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        for at in (16 << 10..bytes.len() * 3 / 4).step_by(64) {
+            std::os::unix::fs::FileExt::write_all_at(&file, &[bytes[at] ^ 1], at as u64).unwrap();
+        }
+    }
+    for n in 2..=600 {
+        assert_eq!(reader.next_record().unwrap().unwrap().data, record(1, n), "record {n}");
+    }
+}
+
 /// The records of a log that cannot be read. Each error names this object, and all other records are right.
 fn unreadable(log: u64, handle: &Log, name: &str) -> Vec<u64> {
     let mut missing = Vec::new();

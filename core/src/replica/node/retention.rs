@@ -4,7 +4,7 @@
 
 use super::log_search::Surroundings;
 use super::{MARKER_DELAY, Node};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::options::log_options::LogOption;
 use crate::replica::queue::proposals::{Command, LogCommand};
 use crate::replica::raft::{Replica, body_bytes_of};
@@ -306,10 +306,20 @@ impl Node {
         if first > committed.next {
             return None;
         }
-        // The end of each log there stands in the opening of the next one, or of a later one.
-        let next = list.iter().find(|segment| segment.base.raft >= end && !Arc::ptr_eq(segment, oldest))?;
-        let read = segments.open(next).and_then(|data| in_opening_if_here(&data, LogTable::decode));
-        let ends = match read.map_err(|error| segments.met(error, None)) {
+        // The end of each log there stands in the opening of the next one, or of a later one: ends only grow, and a log that is missing in a
+        // later one was deleted before. So one that is damaged keeps no files.
+        let later = list.iter().filter(|segment| segment.base.raft >= end && !Arc::ptr_eq(segment, oldest));
+        let mut reads = later.map(|next| {
+            let read = segments.open(next).and_then(|data| in_opening_if_here(&data, LogTable::decode));
+            read.map_err(|error| segments.met(error, None))
+        });
+        let first_read = reads.next()?;
+        let is_damaged = |read: &Result<_>| matches!(read, Err(e) if e.kind() == ErrorKind::Corrupt);
+        let read = match is_damaged(&first_read) {
+            true => reads.find(|read| !is_damaged(read)).unwrap_or(first_read),
+            false => first_read,
+        };
+        let ends = match read {
             Ok(Some(ends)) => ends,
             Ok(None) => {
                 self.awaits_opening = true;

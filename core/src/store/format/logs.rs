@@ -137,6 +137,16 @@ pub(crate) fn has_passed(bytes: &[u8], log: LogNumber, index: Index) -> Result<b
     Ok(found.map_or(log <= opened && !planted!(84), |entry| u64_at(entry, 16) > index.0))
 }
 
+/// Whether a log has a block of time `time` or later before this table. As [`has_passed`], of a log that is not in it.
+pub(crate) fn has_reached(bytes: &[u8], log: LogNumber, time: Timestamp) -> Result<bool, Malformed> {
+    if bytes.is_empty() {
+        return Ok(false);
+    }
+    let Entries { opened, logs, .. } = entries(bytes)?;
+    // 0: it has no block.
+    Ok(find(logs, log).map_or(log <= opened, |entry| u64_at(entry, 32) >= time.0.max(1)))
+}
+
 /// How far a log is where this table is. `None`: it is not in the table. Does not decode the other logs.
 pub(crate) fn state_of(bytes: &[u8], log: LogNumber) -> Result<Option<LogState>, Malformed> {
     if bytes.is_empty() {

@@ -114,17 +114,26 @@ pub(crate) fn give_back(copies: &SortedCopies, segment: &Arc<Segment>, needed: &
     Ok(GivenBack::Bytes(before.saturating_sub(after)))
 }
 
-/// Where each log ends at the end of a segment, or behind that: the next record, as the opening of the next segment says. None: there
-/// is none.
+/// Where each log ends at the end of a segment, or behind that: the next record, as the first later opening that is not damaged says.
+/// None: no segment follows.
+///
+/// # Errors
+/// `Corrupt`: all later openings are damaged. `Io`.
 fn ends_of(copies: &SortedCopies, segment: &Segment) -> Result<Option<BTreeMap<LogNumber, Index>>> {
     let next = copies.segments().after(segment.number);
-    let Some(next) = next.filter(|next| next.base.raft >= segment.end().raft) else { return Ok(None) };
-    let data = SegmentData::unmapped(next, copies.disk())?;
+    let Some(mut next) = next.filter(|next| next.base.raft >= segment.end().raft) else { return Ok(None) };
     let ends = |bytes: &[u8]| {
         let logs = if bytes.is_empty() { Vec::new() } else { logs::decode(bytes)?.logs };
         Ok(logs.into_iter().map(|(log, state)| (log, state.next)).collect())
     };
-    in_opening(&data, ends).map(Some)
+    loop {
+        let number = next.number;
+        let read = in_opening(&SegmentData::unmapped(next, copies.disk())?, ends);
+        next = match (read, copies.segments().after(number)) {
+            (Err(error), Some(later)) if error.kind() == ErrorKind::Corrupt => later,
+            (read, _) => return read.map(Some),
+        };
+    }
 }
 
 /// The parts of a copy that no log needs, in whole pages. `ends`: the next record of each log behind the copy.

@@ -29,6 +29,8 @@ const FAILED_MAX: usize = 2;
 pub(crate) struct Found {
     /// The last segment that can be read and that begins before the record. `None`: there is none.
     pub(crate) at: Option<usize>,
+    /// The first segment that can be read and that begins behind the record, or the number of segments.
+    pub(crate) upto: usize,
     /// Segments behind that one cannot be read, for this reason. If the record is not in that one, it is in one of these.
     pub(crate) unreadable: Option<Error>,
 }
@@ -64,7 +66,7 @@ pub(crate) fn last_before(
         next = range.next();
     }
     let unreadable = if planted!(165) { None } else { all_of(&range.left_out) };
-    Ok(Found { at: range.low.checked_sub(1), unreadable })
+    Ok(Found { at: range.low.checked_sub(1), upto: range.high, unreadable })
 }
 
 /// The rest of a search. All segments before `low` begin before the record, those from `high` on do not.
@@ -113,7 +115,9 @@ fn all_of(left_out: &BTreeMap<usize, Error>) -> Option<Error> {
     let (first, more) = (errors.next()?, errors.map(|error| format!("; {error}")).collect::<String>());
     match more.is_empty() {
         true => Some(first.clone()),
-        false => Some(first.with_message(format!("the record is in one of several objects: {first}{more}"))),
+        false => Some(
+            first.with_message(format!("the record is in one of several files or objects: {first}{more}")),
+        ),
     }
 }
 
@@ -167,7 +171,8 @@ mod tests {
                 true => Err(unreadable(at, ErrorKind::Corrupt)),
                 false => Ok(at <= holder),
             });
-            let Found { at, unreadable } = found.unwrap();
+            let Found { at, upto, unreadable } = found.unwrap();
+            assert_eq!(upto, if (44..52).contains(&holder) { 52 } else { holder + 1 });
             match (44..52).contains(&holder) {
                 true => assert!(at == Some(44) && unreadable.is_some(), "{holder}: {at:?}"),
                 false => assert!(at == Some(holder) && unreadable.is_none(), "{holder}: {at:?}"),

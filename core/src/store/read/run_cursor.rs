@@ -1,22 +1,27 @@
 //! Run cursor: finds the runs of one log of a shared group, for readers: in the sorted copy of a segment if there is one, else in the
-//! segment. It keeps the file that it reads, so that returned bytes stay valid even if the segment is dropped.
+//! segment. It keeps the file that it reads, so that returned bytes stay valid even if the segment is dropped. At the tail it keeps none.
 //!
 //! Invariants:
 //! - it reads only below `Segment::readable`;
 //! - objects that cannot be read are passed over only if the record was found in another one; else their error is returned;
-//! - a record that cannot be read from a copy is read from the segment: a copy that is damaged, or lacks it, costs time only.
+//! - a record that cannot be read from a copy is read from the segment: a copy that is damaged, or lacks it, costs time only;
+//! - only damage in a copy's own bytes is blamed on it: the slice of a record can be damaged, too.
 
 use super::block_reader::{Blocks, Slice, WINDOW_BYTES};
-use super::run_directory::{Holding, RunDirectories, RunDirectory, RunPlace, not_here, unknown_object};
+use super::opening_search::Found;
+use super::run_directory::{
+    Holding, RunDirectories, RunDirectory, RunPlace, in_opening, not_here, unknown_object,
+};
 use super::sorted_copies::SortedCopy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::Malformed;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader};
+use crate::store::format::logs::state_of;
 use crate::store::objects::cache::SORTED_CHUNK_BYTES;
 use crate::store::segment::objects::{is_sorted_object, object_of};
-use crate::store::segment::{Segment, Source};
+use crate::store::segment::{Segment, SegmentData, Source};
 use crate::types::{EntryIndex, Index, LogNumber, Timestamp};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// The batches of one run. Their list is checked, their payloads are not.
 #[derive(Debug)]
@@ -49,12 +54,22 @@ enum Position {
         end: usize,
         block: usize,
     },
+    /// At the tail, in this segment. The next record can be long in coming, and the segment can be dropped before: nothing keeps its
+    /// file, or its place in memory.
+    Tail {
+        directory: Weak<RunDirectory>,
+        data: Weak<SegmentData>,
+    },
 }
 
 impl Position {
     fn of_copy(copy: Arc<SortedCopy>, blocks: Blocks, end: usize) -> Self {
         let block = blocks.at();
         Self::Copy { copy, blocks, end, block }
+    }
+
+    fn in_segment(directory: Arc<RunDirectory>, data: Arc<SegmentData>) -> Self {
+        Self::Segment { directory, blocks: Blocks::new(data, 0, WINDOW_BYTES) }
     }
 }
 
@@ -73,13 +88,13 @@ pub(crate) struct RunCursor {
     position: Option<Position>,
     /// How many runs were found. A single look-up needs no read-ahead.
     found: u32,
-    /// The segment in whose copy it met a hole: it reads the segment.
-    in_holes: Option<u64>,
+    /// The segment whose copy it has left, because of damage or a hole: it reads the segment.
+    left: Option<u64>,
 }
 
 impl RunCursor {
     pub(crate) fn new(directories: Arc<RunDirectories>, log: LogNumber) -> Self {
-        Self { directories, log, position: None, found: 0, in_holes: None }
+        Self { directories, log, position: None, found: 0, left: None }
     }
 
     /// Returns the run that contains record `next`, which is committed.
@@ -111,28 +126,44 @@ impl RunCursor {
             return Ok(found);
         }
         self.position = None; // an error from here on is not of the copy
-        let Holding { segment, unreadable } = self.directories.holding(self.log, next)?;
-        match (self.find_in_segment(&segment, next), unreadable) {
-            (Ok(Some(found)), _) => Ok(found),
-            (Ok(None), Some(error)) => Err(error), // the record is in it
+        let holding = self.directories.holding(self.log, next)?;
+        let segment = holding.segment.clone();
+        match self.find_in_any(holding, next)? {
+            Some(found) => Ok(found),
+            None => self.find_surely(segment, next),
+        }
+    }
+
+    /// Returns the run that contains record `next`, from the segment that begins before it, or from a file behind that whose opening cannot
+    /// be read.
+    fn find_in_any(&mut self, holding: Holding, next: Index) -> Result<Option<FoundRun>> {
+        let Holding { segment, behind, unreadable } = holding;
+        let found = self.find_in_segment(&segment, next);
+        if matches!(found, Ok(Some(_))) {
+            return found;
+        }
+        for file in &behind {
+            if let Ok(Some(found)) = self.find_in_segment(file, next) {
+                return Ok(Some(found));
+            }
+        }
+        match (found, unreadable) {
+            (found, None) => found,
+            (Ok(_), Some(error)) => Err(error), // the record is in it
             (Err(error), Some(other)) => {
                 let what = format!("{error}; the record may also be in what cannot be read either: {other}");
                 Err(error.with_message(what))
             }
-            (Ok(None), None) => self.find_surely(segment, next),
-            (Err(error), None) => Err(error),
         }
     }
 
     /// Returns the run that contains record `next`, which is not in the segment that seems to have it: an opening can be damaged.
     fn find_surely(&mut self, seemed: Arc<Segment>, next: Index) -> Result<FoundRun> {
-        let Holding { segment, unreadable } = self.directories.surely_holding(self.log, next)?;
-        let found = if Arc::ptr_eq(&segment, &seemed) { None } else { self.find_in_segment(&segment, next)? };
-        match (found, unreadable) {
-            (Some(found), _) => Ok(found),
-            (None, Some(error)) => Err(error),
-            (None, None) => Err(self.lacks(&segment, next)),
-        }
+        let holding = self.directories.surely_holding(self.log, next)?;
+        let segment = holding.segment.clone();
+        let is_new = holding.unreadable.is_some() || !Arc::ptr_eq(&segment, &seemed);
+        let found = if is_new { self.find_in_any(holding, next)? } else { None };
+        found.ok_or_else(|| self.lacks(&segment, next))
     }
 
     /// Returns the run that contains record `next`, if it is in this segment or object.
@@ -170,8 +201,8 @@ impl RunCursor {
             return Ok(());
         }
         let directory = self.directories.of(segment);
-        let blocks = Blocks::new(self.directories.segments().open(segment)?, 0, WINDOW_BYTES);
-        self.position = Some(Position::Segment { directory, blocks });
+        let data = self.directories.segments().open(segment)?;
+        self.position = Some(Position::in_segment(directory, data));
         Ok(())
     }
 
@@ -183,7 +214,7 @@ impl RunCursor {
     pub(crate) fn go_to_object(&mut self, next: Index) -> Result<bool> {
         self.position = None;
         let Some(found) = self.directories.object_holding(self.log, next)? else { return Ok(false) };
-        let Holding { segment: object, unreadable } = found;
+        let Holding { segment: object, unreadable, .. } = found;
         self.enter(&object, next)?;
         let is_there = self.find_here(next)?.is_some();
         self.position = None;
@@ -235,22 +266,33 @@ impl RunCursor {
 
     /// The sorted copy of a segment, if this can be read from it.
     fn copy_of(&self, segment: &Segment) -> Option<Arc<SortedCopy>> {
-        let is_usable = self.in_holes != Some(segment.number);
+        let is_usable = self.left != Some(segment.number);
         is_usable.then(|| self.directories.copies().of(segment)).flatten()
     }
 
     /// Returns the run that contains record `next`, if it is in the sorted copy of its segment.
     fn find_in_copy(&mut self, segment: &Segment, next: Index) -> Result<Option<FoundRun>> {
-        let Some(copy) = self.copy_of(segment) else { return Ok(None) };
-        let Some((blocks, end)) = copy.blocks(self.log, next, WINDOW_BYTES) else { return Ok(None) };
+        if self.enter_copy(segment, next) { self.find_here(next) } else { Ok(None) }
+    }
+
+    /// Goes to the sorted copy of a segment, from about record `next` on. False: there is none with it.
+    fn enter_copy(&mut self, segment: &Segment, next: Index) -> bool {
+        let Some(copy) = self.copy_of(segment) else { return false };
+        let Some((blocks, end)) = copy.blocks(self.log, next, WINDOW_BYTES) else { return false };
         self.position = Some(Position::of_copy(copy, blocks, end));
-        self.find_here(next)
+        true
     }
 
     /// Returns the run that contains record `next`, if it is in the file where the cursor is.
     fn find_here(&mut self, next: Index) -> Result<Option<FoundRun>> {
         match &mut self.position {
             None => Ok(None),
+            Some(Position::Tail { directory, data }) => {
+                let is_open = directory.upgrade().zip(data.upgrade());
+                self.position = is_open.map(|(directory, data)| Position::in_segment(directory, data));
+                // It is in a segment now, or nowhere.
+                if self.position.is_some() { self.find_here(next) } else { Ok(None) }
+            }
             Some(Position::Segment { directory, blocks }) => {
                 run_in_segment(directory, blocks, self.log, next)
             }
@@ -265,18 +307,36 @@ impl RunCursor {
         }
     }
 
+    /// If `why` is damage in the file that the cursor reads: goes on in the other one that has record `next`, the segment or its sorted copy.
+    /// False: the damage is elsewhere, as in what a record refers to, or there is no other file.
+    pub(crate) fn go_to_other_file(&mut self, next: Index, why: &Error) -> bool {
+        let Some(Position::Segment { blocks, .. } | Position::Copy { blocks, .. }) = &self.position else {
+            return false;
+        };
+        let data = blocks.data().clone();
+        if why.location().is_none_or(|(path, _)| path != data.path) {
+            return false;
+        }
+        match &self.position {
+            Some(Position::Segment { .. }) if object_of(&data.segment).is_none() => {
+                self.enter_copy(&data.segment, next)
+            }
+            Some(Position::Copy { .. }) => self.leave_copy(why),
+            _ => false,
+        }
+    }
+
     /// If the cursor reads a sorted copy: reports that it cannot be read, for this reason, and goes on in the segment. False: it reads
     /// none.
-    pub(crate) fn leave_copy(&mut self, why: &Error) -> bool {
+    fn leave_copy(&mut self, why: &Error) -> bool {
         let Some(Position::Copy { copy, blocks, block, .. }) = &self.position else { return false };
         if copy.object().is_some() {
             return false;
         }
         let looked_at = *block..blocks.at().max(*block + BLOCK_HEADER_BYTES);
         let (number, copies) = (copy.number(), self.directories.copies());
-        if copies.cannot_read(copy, &looked_at, why) {
-            self.in_holes = Some(number);
-        }
+        copies.cannot_read(copy, &looked_at, why);
+        self.left = Some(number);
         self.position = None;
         true
     }
@@ -288,9 +348,19 @@ impl RunCursor {
         }
     }
 
-    /// Closes the sorted copy that the cursor reads. False: it reads none.
-    pub(crate) fn close_copy(&mut self) -> bool {
-        self.position.take_if(|position| matches!(position, Position::Copy { .. })).is_some()
+    /// At the tail: lets go of the file that it reads, a segment or a sorted copy. False: it has none.
+    pub(crate) fn rest(&mut self) -> bool {
+        let position = self.position.take();
+        let is_open = matches!(position, Some(Position::Segment { .. } | Position::Copy { .. }));
+        self.position = match position {
+            Some(Position::Segment { directory, blocks }) => {
+                let (directory, data) = (Arc::downgrade(&directory), Arc::downgrade(blocks.data()));
+                Some(Position::Tail { directory, data })
+            }
+            Some(Position::Copy { .. }) => None, // the next record is in no copy
+            position => position,
+        };
+        is_open
     }
 
     /// The first record of the log in a block of this time or later. `None`: no block is. `first`: the log's first record that is not
@@ -331,7 +401,32 @@ impl RunCursor {
             list.truncate(objects);
             return Ok(Look::In(list));
         }
-        self.look_in(time, &list, passed).map(Look::Done)
+        let Found { at, unreadable, .. } =
+            self.directories.file_at_time(list.get(objects..).unwrap_or_default(), self.log, time)?;
+        // The log can be silent in all files between: only openings say so without a look at their blocks.
+        match (at, list.get(objects)) {
+            (Some(at), _) => self.look_in(time, &list[objects + at..], passed),
+            (None, Some(oldest)) if unreadable.is_none() && oldest.first_timestamp >= time => {
+                self.first_of(list.get(..objects).and_then(<[_]>::last), oldest, time)
+            }
+            (None, _) => self.look_in(time, &list, passed),
+        }
+        .map(Look::Done)
+    }
+
+    /// The first record of the log in the oldest file or behind it, where blocks before that file are of this time already: they are
+    /// discarded, or in none of the objects that are known here, of which `before` is the last one.
+    fn first_of(
+        &self,
+        before: Option<&Arc<Segment>>,
+        oldest: &Arc<Segment>,
+        time: Timestamp,
+    ) -> Result<Option<Index>> {
+        if before.is_some_and(|before| before.end().raft < oldest.base.raft) {
+            return Err(unknown_since(time));
+        }
+        let data = self.directories.segments().open(oldest)?;
+        Ok(in_opening(&data, |logs| state_of(logs, self.log))?.map(|state| state.next))
     }
 
     /// As [`Self::look_in`], where that met an object that is deleted or damaged, which is what `error` says: without the objects before
@@ -356,7 +451,7 @@ impl RunCursor {
             let before = n.checked_sub(1).and_then(|n| list.get(n));
             if before.is_some_and(|before| before.end().raft < segment.base.raft) {
                 // The next object is not known here yet.
-                return Err(unknown_object(format_args!("the first record since time {}", time.0)));
+                return Err(unknown_since(time));
             }
             if is_sorted_object(segment) {
                 match self.look_in_object(segment, time)? {
@@ -407,9 +502,13 @@ impl RunCursor {
             Some(Position::Segment { blocks, .. } | Position::Copy { blocks, .. }) => {
                 blocks.corrupt(offset, why)
             }
-            None => Error::new(ErrorKind::Corrupt, why),
+            Some(Position::Tail { .. }) | None => Error::new(ErrorKind::Corrupt, why),
         }
     }
+}
+
+fn unknown_since(time: Timestamp) -> Error {
+    unknown_object(format_args!("the first record since time {}", time.0))
 }
 
 /// Returns the run of `log` that contains record `next`, if it is in this segment.

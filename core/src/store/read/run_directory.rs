@@ -15,15 +15,15 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::Malformed;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, Kind, table_of};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
-use crate::store::format::logs::{has_passed, state_of};
+use crate::store::format::logs::{has_passed, has_reached, state_of};
 use crate::store::format::segment::Opening;
 use crate::store::segment::{Segment, SegmentData, Segments, Source};
-use crate::types::{EntryIndex, Index, LogNumber, SegmentId};
+use crate::types::{EntryIndex, Index, LogNumber, SegmentId, Timestamp};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt::Display;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// Where a run is.
@@ -38,8 +38,11 @@ pub(crate) struct RunPlace {
     pub(crate) at: u32,
 }
 
-/// The most bytes that the directories keep in memory, except for the one that was used last.
+/// The most bytes of directories that stay in memory without a reader, except for the one that was used last.
 const DIRECTORIES_BYTES_MAX: usize = 32 << 20;
+
+/// In how many files whose openings cannot be read a record is looked for: this reads the tables of all their blocks.
+const BEHIND_MAX: usize = 8;
 
 /// How soon a replica can know which object has a record.
 const OBJECT_KNOWN_IN: Duration = Duration::from_millis(10);
@@ -47,17 +50,40 @@ const OBJECT_KNOWN_IN: Duration = Duration::from_millis(10);
 /// How many sorted objects stay open without a reader.
 const OBJECTS_MAX: usize = 16;
 
-/// The run directories of a group's segments that readers used last. They keep no segment.
+/// The run directories of a group's segments that readers use, and used last. They keep no segment.
 #[derive(Debug)]
 pub(crate) struct RunDirectories {
     segments: Arc<Segments>,
     copies: Arc<SortedCopies>,
-    /// Newest first.
-    recent: Mutex<VecDeque<Arc<RunDirectory>>>,
+    made: Mutex<Made>,
     /// Sorted objects that readers used last, newest first.
     objects: Mutex<VecDeque<Arc<SortedCopy>>>,
     /// The list has objects alone, and those at its beginning can have been deleted since.
     can_lag: bool,
+}
+
+/// The directories that exist.
+///
+/// Invariant: there is one for a segment, however many readers are in it: memory grows with segments, and not with readers.
+#[derive(Debug, Default)]
+struct Made {
+    /// Those that were used last, newest first, up to [`DIRECTORIES_BYTES_MAX`].
+    recent: VecDeque<Arc<RunDirectory>>,
+    /// All of them. Those that are not recent are kept by the readers that are in their segments.
+    all: HashMap<SegmentId, Weak<RunDirectory>>,
+}
+
+impl Made {
+    /// The directory of a segment, which is made if there is none.
+    fn of(&mut self, segment: SegmentId) -> Arc<RunDirectory> {
+        if let Some(directory) = self.all.get(&segment).and_then(Weak::upgrade) {
+            return directory;
+        }
+        self.all.retain(|_, directory| directory.strong_count() > 0);
+        let directory = Arc::new(RunDirectory::new());
+        self.all.insert(segment, Arc::downgrade(&directory));
+        directory
+    }
 }
 
 impl RunDirectories {
@@ -65,7 +91,7 @@ impl RunDirectories {
         Self {
             copies: SortedCopies::new(segments.clone()),
             segments,
-            recent: Mutex::default(),
+            made: Mutex::default(),
             objects: Mutex::default(),
             can_lag: false,
         }
@@ -92,12 +118,10 @@ impl RunDirectories {
 
     /// The directory of a segment.
     pub(crate) fn of(&self, segment: &Segment) -> Arc<RunDirectory> {
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = recent.iter().position(|directory| directory.segment == segment.id);
-        let directory = match known.and_then(|n| recent.remove(n)) {
-            Some(directory) => directory,
-            None => Arc::new(RunDirectory::new(segment.id)),
-        };
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let directory = made.of(segment.id);
+        let recent = &mut made.recent;
+        recent.retain(|known| !Arc::ptr_eq(known, &directory));
         recent.push_front(directory.clone());
         let mut bytes = 0;
         let kept = recent.iter().take_while(|directory| {
@@ -105,7 +129,9 @@ impl RunDirectories {
             bytes <= DIRECTORIES_BYTES_MAX
         });
         let kept = kept.count().max(1);
-        recent.truncate(kept);
+        let closed = recent.split_off(kept);
+        drop(made);
+        drop(closed); // after the lock: there can be many places to free
         directory
     }
 
@@ -114,7 +140,7 @@ impl RunDirectories {
     /// The segment is an object if the record is before all files.
     ///
     /// # Errors
-    /// `Corrupt`: a file's opening is damaged, or those of objects of which the first one would contain the record; `Io`; `Closed`: there
+    /// `Corrupt`: the openings of objects are damaged of which the first one would contain the record; `Io`; `Closed`: there
     /// are no segments. `Unavailable`: the record is before all files, and in no object that is known here; and those of reading an object.
     pub(crate) fn holding(&self, log: LogNumber, index: Index) -> Result<Holding> {
         self.holding_as(log, index, Check::Once)
@@ -132,37 +158,52 @@ impl RunDirectories {
         if self.can_lag {
             return self.object_holding(log, index)?.ok_or_else(|| not_here(log, index));
         }
-        let file = self.segments.undisturbed(|| {
+        let (mut files, found) = self.segments.undisturbed(|| {
             let files = self.segments.snapshot();
             if files.is_empty() {
                 return Err(Error::new(ErrorKind::Closed, "the log has no segments"));
             }
-            let holder = match self.file_holding(&files, log, index, check)? {
+            let found = match self.file_holding(&files, log, index, check)? {
                 // All files begin behind the record, which was checked once: that is not enough to look elsewhere.
-                None => self.file_holding(&files, log, index, Check::Always)?,
-                holder => holder,
+                Found { at: None, unreadable: None, .. } => {
+                    self.file_holding(&files, log, index, Check::Always)?
+                }
+                found => found,
             };
-            // Without objects the first file is the place where the record is missed.
-            Ok(holder.or_else(|| files.into_iter().next().filter(|_| !self.segments.reads_objects())))
+            Ok((files, found))
         })?;
-        // Files that go meanwhile do not matter here: no file will have this record.
-        match file {
-            Some(file) => Ok(Holding::of(file)),
-            None => self.object_holding(log, index)?.ok_or_else(|| not_here(log, index)),
+        let Found { at, upto, unreadable } = found;
+        if at.is_none() && unreadable.is_none() && self.segments.reads_objects() {
+            // Files that go meanwhile do not matter here: no file will have this record.
+            return self.object_holding(log, index)?.ok_or_else(|| not_here(log, index));
         }
+        // The opening is repaired, although the record may be found. Without objects the first file is the place where a record is missed.
+        if let Some(error) = &unreadable {
+            let _ = self.segments.met(error.clone(), None);
+        }
+        let segment = files.remove(at.unwrap_or(0));
+        let behind = match unreadable {
+            Some(_) => files.drain(at.unwrap_or(0)..upto.saturating_sub(1)).take(BEHIND_MAX).collect(),
+            None => Vec::new(),
+        };
+        Ok(Holding { segment, behind, unreadable })
     }
 
     /// Whether record `index` of a log is in a file, or will be: reading it does not wait for the object store.
     pub(crate) fn is_in_files(&self, log: LogNumber, index: Index) -> bool {
         !self.segments.reads_objects()
-            || matches!(self.file_holding(&self.segments.snapshot(), log, index, Check::Always), Ok(Some(_)))
+            || self
+                .file_holding(&self.segments.snapshot(), log, index, Check::Always)
+                .is_ok_and(|found| found.at.is_some() && found.unreadable.is_none())
     }
 
     /// Whether record `index` of a log is in no file, and can be in an object. If a file that can have it cannot be read, it is not known to
     /// be in none.
     pub(crate) fn is_before_files(&self, log: LogNumber, index: Index) -> bool {
         self.segments.reads_objects()
-            && matches!(self.file_holding(&self.segments.snapshot(), log, index, Check::Always), Ok(None))
+            && self
+                .file_holding(&self.segments.snapshot(), log, index, Check::Always)
+                .is_ok_and(|found| found.at.is_none() && found.unreadable.is_none())
     }
 
     /// An object whose records are log by log.
@@ -194,10 +235,10 @@ impl RunDirectories {
     /// Those of reading an object that can contain the record, or of several others.
     pub(crate) fn object_holding(&self, log: LogNumber, index: Index) -> Result<Option<Holding>> {
         let objects = self.segments.objects().beginning_before(EntryIndex(u64::MAX));
-        let Found { at, unreadable } =
+        let Found { at, unreadable, .. } =
             last_before(objects.len(), |n| self.begins_before(&objects[n], log, index, Check::Always))?;
         match (at.and_then(|n| objects.get(n)).cloned(), unreadable) {
-            (Some(segment), unreadable) => Ok(Some(Holding { segment, unreadable })),
+            (Some(segment), unreadable) => Ok(Some(Holding { segment, behind: Vec::new(), unreadable })),
             (None, Some(error)) => Err(error), // the record would be in it
             (None, None) => Ok(None),
         }
@@ -216,18 +257,30 @@ impl RunDirectories {
         })
     }
 
-    /// As [`Self::holding`], of files. If one that can have the record cannot be read, that is an error: it is repaired, and objects may
-    /// have the record.
+    /// As [`Self::holding`], of files.
     fn file_holding(
         &self,
         files: &[Arc<Segment>],
         log: LogNumber,
         index: Index,
         check: Check,
-    ) -> Result<Option<Arc<Segment>>> {
-        let Found { at, unreadable } =
-            last_before(files.len(), |n| self.begins_before(&files[n], log, index, check))?;
-        unreadable.map_or_else(|| Ok(at.and_then(|n| files.get(n)).cloned()), Err)
+    ) -> Result<Found> {
+        last_before(files.len(), |n| self.begins_before(&files[n], log, index, check))
+    }
+
+    /// The last of these files before which a log has no block of time `time` or later: its first such block is in that one, or behind it.
+    ///
+    /// # Errors
+    /// Those of reading more openings than can be left out.
+    pub(crate) fn file_at_time(
+        &self,
+        files: &[Arc<Segment>],
+        log: LogNumber,
+        time: Timestamp,
+    ) -> Result<Found> {
+        last_before(files.len(), |n| {
+            in_opening(&self.segments.open(&files[n])?, |logs| has_reached(logs, log, time).map(|has| !has))
+        })
     }
 
     /// Whether a segment begins before a record of a log. The table of a thousand logs is as long as a stretch that a reader wants, so it can
@@ -249,14 +302,11 @@ impl RunDirectories {
 #[derive(Debug)]
 pub(crate) struct Holding {
     pub(crate) segment: Arc<Segment>,
-    /// Objects behind it cannot be read, for this reason. If the record is not in the segment, it is in one of these.
+    /// Files behind it whose openings cannot be read. Their runs need no opening.
+    pub(crate) behind: Vec<Arc<Segment>>,
+    /// The openings of files or objects behind it cannot be read, for this reason. If the record is not in the segment, it is in one of
+    /// these, or before all files.
     pub(crate) unreadable: Option<Error>,
-}
-
-impl Holding {
-    fn of(segment: Arc<Segment>) -> Self {
-        Self { segment, unreadable: None }
-    }
 }
 
 /// The error of a record of a log that is in no file here, and in no object that this replica knows to be stored.
@@ -354,7 +404,6 @@ fn look_at_opening<T>(
 /// The places of all runs of a segment.
 #[derive(Debug)]
 pub(crate) struct RunDirectory {
-    segment: SegmentId,
     /// The memory that it takes, without what a hash table adds.
     bytes: AtomicUsize,
     known: Mutex<Known>,
@@ -370,21 +419,37 @@ struct Known {
     gaps: Vec<Range<usize>>,
 }
 
-impl RunDirectory {
-    fn new(segment: SegmentId) -> Self {
-        let known = Known { upto: SEGMENT_HEADER_BYTES, logs: HashMap::new(), places: 0, gaps: Vec::new() };
-        Self { segment, bytes: AtomicUsize::new(0), known: Mutex::new(known) }
+/// Finds all runs of a segment, in steps.
+#[derive(Debug)]
+pub(crate) struct RunWalk {
+    data: Arc<SegmentData>,
+    known: Known,
+}
+
+impl RunWalk {
+    pub(crate) fn new(data: Arc<SegmentData>) -> Self {
+        Self { data, known: Known::new() }
     }
 
-    /// The places of all runs of a segment, by log.
+    /// Reads the tables of the blocks in the next `bytes` bytes of the segment. True: there are no more. Blocks for the disk.
     ///
     /// # Errors
     /// `Corrupt`: a block is damaged; `Io`.
-    pub(crate) fn all_of(data: &Arc<SegmentData>) -> Result<BTreeMap<LogNumber, Vec<RunPlace>>> {
-        let mut known = Self::new(data.segment.id).known.into_inner().unwrap_or_else(PoisonError::into_inner);
-        known.extend(data)?;
-        known.read_gaps(data)?;
-        Ok(known.logs.into_iter().collect())
+    pub(crate) fn step(&mut self, bytes: usize) -> Result<bool> {
+        let upto = self.data.segment.readable();
+        self.known.walk(&self.data, upto.min(self.known.upto + bytes), upto)?;
+        Ok(self.known.upto >= upto)
+    }
+
+    /// The places of the runs that were found, by log; those of each in order.
+    pub(crate) fn into_places(self) -> BTreeMap<LogNumber, Vec<RunPlace>> {
+        self.known.logs.into_iter().collect()
+    }
+}
+
+impl RunDirectory {
+    fn new() -> Self {
+        Self { bytes: AtomicUsize::new(0), known: Mutex::new(Known::new()) }
     }
 
     /// The last run of `log` that begins at or before `next`, which can end before `next`, and the one behind it, as far as it is
@@ -439,6 +504,10 @@ impl RunDirectory {
 }
 
 impl Known {
+    fn new() -> Self {
+        Self { upto: SEGMENT_HEADER_BYTES, logs: HashMap::new(), places: 0, gaps: Vec::new() }
+    }
+
     /// The last run that begins at or before `next`. Unless `complete`, only if a later one is known: the last run that
     /// is known can end before `next`.
     fn place(&self, log: LogNumber, next: Index, complete: bool) -> Option<(RunPlace, Option<RunPlace>)> {
@@ -452,7 +521,7 @@ impl Known {
     fn extend(&mut self, data: &Arc<SegmentData>) -> Result<()> {
         let upto = data.segment.readable();
         while self.upto < upto {
-            if self.walk(data, upto).is_ok() {
+            if self.walk(data, upto, upto).is_ok() {
                 continue;
             }
             // Goes on behind the damage, at the next block that the block index knows.
@@ -463,10 +532,12 @@ impl Known {
         Ok(())
     }
 
-    /// Adds the blocks from `self.upto` on, up to one that is damaged.
-    fn walk(&mut self, data: &Arc<SegmentData>, upto: usize) -> Result<()> {
+    /// Adds the blocks from `self.upto` on that begin before `stop`, up to one that is damaged. All blocks end at or before `upto`.
+    fn walk(&mut self, data: &Arc<SegmentData>, stop: usize, upto: usize) -> Result<()> {
         let mut blocks = Blocks::new(data.clone(), self.upto, WINDOW_BYTES);
-        while let Some(block) = blocks.next(upto)? {
+        while blocks.at() < stop
+            && let Some(block) = blocks.next(upto)?
+        {
             if block.header.kind == Kind::Mixed {
                 self.add(&mut blocks, &block, upto)?;
             }
@@ -488,7 +559,7 @@ impl Known {
     fn read_gaps(&mut self, data: &Arc<SegmentData>) -> Result<()> {
         while let Some(gap) = self.gaps.pop() {
             let end = std::mem::replace(&mut self.upto, gap.start);
-            let read = self.walk(data, gap.end);
+            let read = self.walk(data, gap.end, gap.end);
             let at = std::mem::replace(&mut self.upto, end);
             if read.is_err() {
                 self.gaps.push(at..gap.end);
@@ -513,5 +584,38 @@ impl Known {
             self.places += 1;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::sim::SimDisk;
+    use crate::store::segment::{Base, ReadMode};
+    use crate::types::Term;
+
+    /// Each reader that came after a directory had left the list made another one of the same segment.
+    #[test]
+    fn readers_of_a_segment_share_a_directory_that_is_not_recent() {
+        let segments = Segments::new(Arc::new(SimDisk::default()), ReadMode::Map, VecDeque::new());
+        let directories = RunDirectories::new(Arc::new(segments));
+        let base = Base { raft: EntryIndex(0), term: Term(0), next: Index(1) };
+        let segment = |n| Segment::growing(n, SegmentId(n), 1 << 20, base, Timestamp(1));
+        let read = |n| {
+            let directory = directories.of(&segment(n));
+            directory.bytes.store(DIRECTORIES_BYTES_MAX, Ordering::Relaxed);
+            directory
+        };
+        let of_reader = read(1);
+        (2..4).for_each(|n| drop(read(n)));
+        let made = || directories.made.lock().unwrap();
+        assert!(made().recent.iter().all(|recent| !Arc::ptr_eq(recent, &of_reader)));
+        assert!(Arc::ptr_eq(&of_reader, &directories.of(&segment(1))));
+        let alone = Arc::downgrade(&of_reader);
+        drop(of_reader);
+        (2..4).for_each(|n| drop(read(n)));
+        assert!(alone.upgrade().is_none(), "no reader is in it, and others were used later");
+        drop(read(4));
+        assert!(!made().all.contains_key(&SegmentId(1)), "those that are gone are forgotten");
     }
 }

@@ -255,17 +255,15 @@ impl SortedCopies {
         drop(closed); // after the lock: this can unmap files
     }
 
-    /// Reports that a block in this range of a copy could not be read, for this reason. A damaged copy is removed. True: it is sound,
-    /// and the block is in a hole.
-    pub(crate) fn cannot_read(&self, copy: &SortedCopy, block: &Range<usize>, why: &Error) -> bool {
+    /// Reports that a block in this range of a copy could not be read, for this reason. A damaged copy is removed; one with a hole there is
+    /// sound.
+    pub(crate) fn cannot_read(&self, copy: &SortedCopy, block: &Range<usize>, why: &Error) {
         let is_in = |hole: &Range<u32>| (hole.start as usize) < block.end && block.start < hole.end as usize;
         let known = self.known(copy.number()).filter(|known| known.made == copy.made);
         // A reader of a log that was dropped reads on, and one can be older than a discard.
-        if known.is_some_and(|known| known.holes.iter().any(is_in)) {
-            return true;
+        if known.is_none_or(|known| !known.holes.iter().any(is_in)) {
+            self.cannot_use(copy.number(), copy.made, why);
         }
-        self.cannot_use(copy.number(), copy.made, why);
-        false
     }
 
     pub(super) fn cannot_use(&self, number: u64, made: u64, why: &Error) {

@@ -1,10 +1,11 @@
 //! Sorter: makes the sorted copy of a segment, in steps, so that more urgent work of the helper thread comes between them.
 //!
-//! Every byte is checked before it is copied. Each step ends with a sync of what it wrote: the syncs of the log's appends wait on the
+//! The first steps read where the runs of each log are; the others copy them. Each reads or writes up to a few MiB: an append of any log on
+//! the disk can wait for a file meanwhile. Every byte is checked before it is copied. Each step ends with a sync of what it wrote: the syncs of the log's appends wait on the
 //! same disk.
 
 use super::block_reader::Blocks;
-use super::run_directory::{RunDirectory, RunPlace};
+use super::run_directory::{RunPlace, RunWalk};
 use super::sorted_copies::{SortedCopies, sorted_name, unfinished_name};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Error, ErrorKind, Result};
@@ -14,12 +15,15 @@ use crate::store::format::block::{BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind
 use crate::store::format::sorted::{SORTED_HEADER_BYTES, SortedDirectory, SortedHeader, salt};
 use crate::store::segment::{Segment, SegmentData};
 use crate::types::{LogId, LogNumber};
+use std::collections::btree_map;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
+use std::vec;
 
-/// Bytes written at a time, and in a step.
+/// Bytes written at a time.
 const PIECE_BYTES: usize = 256 << 10;
-const STEP_BYTES: u64 = 4 << 20;
+/// Bytes of the segment that are looked through in a step, or of the copy that are written in one.
+const STEP_BYTES: usize = 4 << 20;
 /// The most runs that are copied in a step: each can be a read of its own.
 const STEP_RUNS: usize = 4096;
 /// The largest block that batches of one time are joined to.
@@ -64,12 +68,38 @@ pub(crate) struct Sorter {
     log: LogId,
     segment: Arc<Segment>,
     blocks: Blocks,
-    /// The runs that are not copied yet, by log.
-    places: std::vec::IntoIter<(LogNumber, RunPlace)>,
+    /// Finds the runs. None: all are found.
+    walk: Option<RunWalk>,
+    /// Those that were found, and are not copied yet.
+    runs: Runs,
     output: Output,
     directory: SortedDirectory,
     next: Option<NextBlock>,
     is_done: bool,
+}
+
+/// Runs, log by log.
+#[derive(Debug, Default)]
+struct Runs {
+    log: LogNumber,
+    /// Of that log.
+    places: vec::IntoIter<RunPlace>,
+    /// Of the logs behind it.
+    others: btree_map::IntoIter<LogNumber, Vec<RunPlace>>,
+}
+
+impl Iterator for Runs {
+    type Item = (LogNumber, RunPlace);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(place) = self.places.next() {
+                return Some((self.log, place));
+            }
+            let (log, places) = self.others.next()?;
+            (self.log, self.places) = (log, places.into_iter());
+        }
+    }
 }
 
 impl Drop for Sorter {
@@ -91,10 +121,10 @@ struct NextBlock {
 }
 
 impl Sorter {
-    /// Begins the copy of a full segment whose blocks are all committed. Blocks for the disk.
+    /// Begins the copy of a full segment whose blocks are all committed: opens both files. Blocks for the disk.
     ///
     /// # Errors
-    /// `Corrupt`: the segment is damaged. `Io`.
+    /// `Io`.
     pub(crate) fn begin(copies: Arc<SortedCopies>, log: LogId, segment: Arc<Segment>) -> Result<Begun> {
         let disk = copies.segments().disk().clone();
         let records = segment.end().next.0 - segment.base.next.0;
@@ -105,16 +135,14 @@ impl Sorter {
             return Ok(Begun::NoRoom);
         }
         let data = SegmentData::unmapped(segment.clone(), &*disk)?;
-        let runs = RunDirectory::all_of(&data)?.into_iter();
-        let places: Vec<_> =
-            runs.flat_map(|(log, places)| places.into_iter().map(move |at| (log, at))).collect();
         let mut sorter = Self {
-            blocks: Blocks::new(data, 0, WINDOW_BYTES),
+            blocks: Blocks::new(data.clone(), 0, WINDOW_BYTES),
             output: Output::create(disk, unfinished_name(segment.number))?,
             copies,
             log,
             segment,
-            places: places.into_iter(),
+            walk: Some(RunWalk::new(data)),
+            runs: Runs::default(),
             directory: SortedDirectory::default(),
             next: None,
             is_done: false,
@@ -123,7 +151,7 @@ impl Sorter {
         Ok(Begun::Sorter(Box::new(sorter)))
     }
 
-    /// Copies some more. Blocks for the disk.
+    /// Finds some more runs, or copies some more. Blocks for the disk.
     ///
     /// # Errors
     /// `Corrupt`: the segment is damaged. `Io`: the disk may be full.
@@ -131,9 +159,16 @@ impl Sorter {
         if !has_room(&*self.output.disk, &self.segment) {
             return Ok(Step::NoRoom);
         }
-        let end = self.output.written + STEP_BYTES;
+        if let Some(walk) = &mut self.walk {
+            if walk.step(STEP_BYTES)? {
+                let others = self.walk.take().map(RunWalk::into_places).unwrap_or_default().into_iter();
+                self.runs = Runs { others, ..Runs::default() };
+            }
+            return Ok(Step::More);
+        }
+        let end = self.output.written + STEP_BYTES as u64;
         for _ in 0..STEP_RUNS {
-            let Some((log, place)) = self.places.next() else { return self.finish().map(|()| Step::Done) };
+            let Some((log, place)) = self.runs.next() else { return self.finish().map(|()| Step::Done) };
             self.add(log, place)?;
             if self.output.written >= end {
                 break;

@@ -1,6 +1,10 @@
 //! Tests that readers and replays find all committed entries, only those, and damage as damage.
 
 use super::*;
+use read::run_directory::RunWalk;
+use read::sorted_copies::SortedCopies;
+use read::sorter::{Begun, Sorter, Step};
+use segment::SegmentData;
 
 #[test]
 fn readers_see_committed_entries_and_nothing_else() {
@@ -212,4 +216,32 @@ fn bytes_from_a_record_leave_out_all_files_before_it() {
     let inside = rig.store.segments.bytes_from(Index(list[3].base.next.0 - 1));
     assert!(bytes_of(&list[3..]) < inside && inside < bytes_of(&list[2..]));
     assert_eq!(rig.store.segments.bytes_from(rig.end().next), 0);
+}
+
+/// A sort looked for all runs of its segment as it began: up to 1 GiB in a step, while other logs of the disk waited for files.
+#[test]
+fn sort_reads_its_segment_in_steps() {
+    let mut rig = log_of(100);
+    rig.commit(100);
+    let segment = rig.store.segments.oldest().unwrap();
+    let copies = SortedCopies::new(rig.store.segments.clone());
+    let (call, trouble) = (Some(Call::Read), Trouble::Eio(Landed::Nothing));
+    let name = segment::file_name(segment.number);
+    assert!(rig.disk.plan_on(&name, Fault { call, nth: 1, lasting: true, trouble }));
+    let begun = Sorter::begin(copies.clone(), identity().log, segment.clone()).unwrap();
+    let Begun::Sorter(mut sorter) = begun else { panic!("{begun:?}") };
+    assert_eq!(rig.disk.faults_fired(), 0, "it has read");
+    assert_eq!(sorter.step().unwrap_err().kind(), ErrorKind::Io);
+    rig.disk.heal();
+    while !matches!(sorter.step().unwrap(), Step::Done) {}
+    assert!(copies.has(segment.number));
+
+    let mut walk =
+        RunWalk::new(SegmentData::unmapped(segment.clone(), rig.store.segments.disk().as_ref()).unwrap());
+    let mut steps = 1;
+    while !walk.step(4096).unwrap() {
+        steps += 1;
+    }
+    // A block is longer than a step, or a few steps shorter.
+    assert!(steps >= segment.data_end() / 4096 / 2, "{steps} steps");
 }

@@ -30,7 +30,7 @@ fn check(count: usize, lost: u32, holders: usize) -> Check {
     let failed = |what: &str| {
         Err(format!("{count} objects, {lost:b} lost, {holders} begin before the record: {what}"))
     };
-    let Ok(Found { at, unreadable }) = last_before(count, begins_before) else {
+    let Ok(Found { at, unreadable, .. }) = last_before(count, begins_before) else {
         return failed("nothing is found");
     };
     if at != (0..holders).rev().find(|at| !is_lost(*at)) {
