@@ -37,6 +37,7 @@ mod members;
 mod placement;
 mod readiness;
 mod stored;
+mod votes;
 #[cfg(test)]
 mod tests;
 
@@ -167,6 +168,8 @@ struct Inner {
     unanswered: Mutex<BTreeMap<NodeId, Instant>>,
     /// Since when nothing is heard of a member of a group that this server leads.
     silent: Mutex<BTreeMap<(u32, NodeId), Instant>>,
+    /// Since when a group that this server leads awaits the vote of a server of which nothing is heard, or the vote in its place.
+    awaited: Mutex<BTreeMap<(u32, NodeId), Instant>>,
     /// When the server of a silent member was asked last whether it has the member's directory.
     asked_lost: Mutex<BTreeMap<(u32, NodeId), Instant>>,
     /// The last report about each piece of work on a group.
@@ -252,6 +255,7 @@ impl Groups {
             steady: Mutex::default(),
             unanswered: Mutex::default(),
             silent: Mutex::default(),
+            awaited: Mutex::default(),
             asked_lost: Mutex::default(),
             reported: Mutex::default(),
             has_unstored_list: Arc::default(),
@@ -627,8 +631,10 @@ impl Groups {
         for (group, replica) in std::iter::once((SYSTEM, logs.system().clone())).chain(logs.groups()) {
             if replica.role() != Role::Leader {
                 self.inner.steady.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
-                let mut silent = self.inner.silent.lock().unwrap_or_else(PoisonError::into_inner);
-                silent.retain(|(of, _), _| *of != group);
+                for clocks in [&self.inner.silent, &self.inner.awaited] {
+                    let mut clocks = clocks.lock().unwrap_or_else(PoisonError::into_inner);
+                    clocks.retain(|(of, _), _| *of != group);
+                }
                 continue;
             }
             // A new server is added and gets its vote in one look.
