@@ -29,6 +29,7 @@
 //!
 //! Must not know: services, clients.
 
+mod catalogue;
 mod directories;
 mod elsewhere;
 mod late;
@@ -37,13 +38,14 @@ mod members;
 mod placement;
 mod readiness;
 mod stored;
-mod votes;
 #[cfg(test)]
 mod tests;
+mod votes;
 
 use super::config::Config;
 use super::objects::warn_without_store;
 use crate::connect::directory;
+use catalogue::Confirmations;
 use chiplog::cluster::{Bootstrap, Role};
 use chiplog::internal::GroupDirectories;
 use chiplog::vault::Vault;
@@ -186,6 +188,12 @@ struct Inner {
     moving: Mutex<Option<u32>>,
     /// When the leader of a group that was moved away was asked whether it does without this server.
     asked: Mutex<BTreeMap<u32, Instant>>,
+    /// The barriers of the system log here.
+    confirmations: Mutex<Confirmations>,
+    /// The servers that failed to host groups: those that each group's leader told last.
+    unhosted: Mutex<BTreeMap<u32, Vec<NodeId>>>,
+    /// When a server was last told to fail to host a group.
+    failed: Mutex<BTreeMap<NodeId, Instant>>,
     /// Places for questions to other servers about groups.
     questions: Semaphore,
 }
@@ -264,6 +272,9 @@ impl Groups {
             ready: Mutex::default(),
             moving: Mutex::default(),
             asked: Mutex::default(),
+            confirmations: Mutex::default(),
+            unhosted: Mutex::default(),
+            failed: Mutex::default(),
             questions: Semaphore::new(QUESTIONS_MAX),
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -637,6 +648,10 @@ impl Groups {
                 }
                 continue;
             }
+            if group != SYSTEM && self.lacks_catalogue(logs) && self.hand_over_for_catalogue(group, &replica)
+            {
+                continue;
+            }
             // A new server is added and gets its vote in one look.
             let mut changed = self.follow_members(group, &replica, default, &servers.members);
             for _ in 1..CHANGES_MAX {
@@ -655,6 +670,7 @@ impl Groups {
                 Err(error) => self.report(group, Task::Members, &error.to_string()),
             }
         }
+        self.lacks_catalogue(logs); // also here without a group that this server leads: others ask for it
         self.look_ready(logs, default);
     }
 

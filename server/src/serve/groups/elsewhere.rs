@@ -90,7 +90,11 @@ impl Groups {
         }
         let mut view = GroupView::of(&replica);
         view.leads &= is_confirmed; // no majority has confirmed one that was elected since
+        if view.leads {
+            view.unhosted = self.unhosted(group, &view.members);
+        }
         if group != SYSTEM {
+            view.lacks_catalogue = self.lacks_catalogue(logs);
             (view.logs, view.gone) = logs.in_group(group, of)?;
         }
         Ok(view)
@@ -203,16 +207,18 @@ impl Groups {
         }
     }
 
-    /// Whether a member of a group gave up leadership lately because its disk was slow, or lacks room now. One that does not answer may
-    /// have.
+    /// Whether a member of a group gave up leadership lately because its disk was slow, or lacks room or the newest catalogue now. One that
+    /// does not answer may have.
     pub(super) fn has_bad_disk(&self, group: u32, replica: &Log, node: NodeId) -> bool {
         let members = replica.status().replica.members;
         let Some(member) = members.iter().find(|member| member.node == node) else { return false };
         let asking = self.ask_view(member, group, replica.log_id(), &[]);
-        Handle::current().block_on(asking).map_or(true, |view| view.slow_disk || view.lacks_room)
+        Handle::current()
+            .block_on(asking)
+            .map_or(true, |view| view.slow_disk || view.lacks_room || view.lacks_catalogue)
     }
 
-    async fn ask_view(
+    pub(super) async fn ask_view(
         &self,
         server: &Member,
         group: u32,
@@ -269,7 +275,7 @@ impl Groups {
     }
 
     /// Whether nothing was asked about a group for this time. Notes that it is asked now.
-    fn is_due(&self, group: u32, after: Duration) -> bool {
+    pub(super) fn is_due(&self, group: u32, after: Duration) -> bool {
         let mut asked = self.inner.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = asked.get(&group).is_none_or(|at| at.elapsed() >= after);
         if is_due {

@@ -133,7 +133,7 @@ impl Groups {
                 None => match self.ask_to_host(server, group, replica.log_id(), HOST_TIMEOUT) {
                     Ok(directory) => {
                         let address = server.address.clone();
-                        self.joins(group, node);
+                        self.joins(node);
                         return Ok(Some(Change::AddLearner { node, directory, address }));
                     }
                     Err(error) => failed = Some(error), // the others first
@@ -264,7 +264,7 @@ impl Groups {
 
 /// The server that is to lead a group instead of this leader: of the voters that `may`, the one that has most, and of these the
 /// first. None: the leader hears none. One that is not heard is never chosen: the leader takes no appends while it waits for it.
-fn successor(have: &ReplicaStatus, may: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+pub(super) fn successor(have: &ReplicaStatus, may: impl Fn(NodeId) -> bool) -> Option<NodeId> {
     let voters = have.voters();
     let can_lead = |peer: &&PeerStatus| peer.active && voters.contains(&peer.node) && may(peer.node);
     let most = have.peers.iter().filter(can_lead).max_by_key(|peer| (peer.matched, Reverse(peer.node)));

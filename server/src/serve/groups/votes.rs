@@ -40,9 +40,20 @@ impl Groups {
         awaited.into_iter().map(|node| (node, waited(node))).collect()
     }
 
-    /// Notes that a server has made a replica of a group: from now on only its silence counts.
-    pub(super) fn joins(&self, group: u32, node: NodeId) {
-        self.inner.awaited.lock().unwrap_or_else(PoisonError::into_inner).remove(&(group, node));
+    /// Notes that a server has made a replica of a group: it can, and its silence counts from now on. It makes one at a time, so the
+    /// other groups wait anew.
+    pub(super) fn joins(&self, node: NodeId) {
+        let mut since = self.inner.awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        since.retain(|(_, of), _| *of != node);
+    }
+
+    /// The servers that are to run a group which this server leads, and have failed for long to host a replica.
+    pub(super) fn unhosted(&self, group: u32, members: &[NodeId]) -> Vec<NodeId> {
+        let since = self.inner.awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        let fails = |((of, node), at): (&(u32, NodeId), &Instant)| {
+            (*of == group && !members.contains(node) && at.elapsed() >= JOIN_PATIENCE).then_some(*node)
+        };
+        since.iter().filter_map(fails).collect()
     }
 }
 
