@@ -188,6 +188,8 @@ struct Inner {
     moving: Mutex<Option<u32>>,
     /// When the leader of a group that was moved away was asked whether it does without this server.
     asked: Mutex<BTreeMap<u32, Instant>>,
+    /// How often each group's leader was told which directory its replica here has.
+    hosted: Mutex<BTreeMap<u32, u64>>,
     /// The barriers of the system log here.
     confirmations: Mutex<Confirmations>,
     /// The servers that failed to host groups: those that each group's leader told last.
@@ -272,6 +274,7 @@ impl Groups {
             ready: Mutex::default(),
             moving: Mutex::default(),
             asked: Mutex::default(),
+            hosted: Mutex::default(),
             confirmations: Mutex::default(),
             unhosted: Mutex::default(),
             failed: Mutex::default(),
@@ -584,7 +587,19 @@ impl Groups {
                 replica
             }
         };
+        *self.inner.hosted.lock().unwrap_or_else(PoisonError::into_inner).entry(group).or_default() += 1;
         Ok(replica.directory_id())
+    }
+
+    /// How often the leader of a group was told which directory its replica here has: it may have added that since it was seen last.
+    fn hosted(&self, group: u32) -> u64 {
+        self.inner
+            .hosted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&group)
+            .copied()
+            .unwrap_or_default()
     }
 
     /// Checks that the catalogue has this log by the number of the group. A directory that is there is set aside for

@@ -84,7 +84,7 @@ impl Groups {
             return false;
         }
         let Some(next) = super::members::successor(&replica.status().replica, |node| {
-            self.knows_catalogue(group, replica, node)
+            self.has_what_a_leader_needs(group, replica, node)
         }) else {
             return false;
         };
@@ -101,7 +101,7 @@ impl Groups {
     }
 
     /// Whether a member of a group has room for it, and a catalogue that follows. One that does not answer may not.
-    fn knows_catalogue(&self, group: u32, replica: &Log, node: NodeId) -> bool {
+    pub(super) fn has_what_a_leader_needs(&self, group: u32, replica: &Log, node: NodeId) -> bool {
         let members = replica.status().replica.members;
         let Some(member) = members.iter().find(|member| member.node == node) else { return false };
         let asking = self.ask_view(member, group, replica.log_id(), &[]);

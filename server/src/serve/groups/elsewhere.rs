@@ -4,7 +4,7 @@
 //! Invariants:
 //! - A replica here is removed only if the group's leader, confirmed by a majority, does not count this server among the
 //!   members, and then a majority confirms that the catalogue does not place the group here.
-//! - No replica is made meanwhile: both happen under one lock. So one that is made later is made for a later decision, in a
+//! - No replica is made meanwhile, and none is named to the group's leader since it was asked: both happen under one lock. So one that is made later is made for a later decision, in a
 //!   directory of its own.
 
 use super::{Groups, HOST_TIMEOUT, NAMED, SYSTEM, label};
@@ -287,12 +287,16 @@ impl Groups {
     /// Closes one, if the catalogue does not place it here and its leader does without it, and returns its renamed directory, which can be
     /// removed.
     fn leave(&self, logs: &Logs, group: u32, replica: &Log, own: NodeId) -> chiplog::Result<Option<PathBuf>> {
+        let hosted = self.hosted(group);
         // The view that led here can be old: the groups before this one took their time.
         let view = self.views_elsewhere([(group, Vec::new())].into()).remove(&group);
         if view.transpose()?.is_none_or(|view| view.members.contains(&own)) {
             return Ok(None);
         }
         let _one = self.opening();
+        if self.hosted(group) != hosted {
+            return Ok(None); // the leader was told of this directory since, and may have added it
+        }
         logs.system().barrier(HOST_TIMEOUT)?;
         let place = logs.group_place(group)?;
         if place.is_empty() || place.contains(&own) {

@@ -65,7 +65,7 @@ impl Groups {
         }
         let change = match self.next_change(group, replica, servers, &place, &have.members)? {
             // This server leads, and is to run the group no more.
-            Some(Change::Remove(node)) if node == own => return self.hand_over(replica, &wanted),
+            Some(Change::Remove(node)) if node == own => return self.hand_over(group, replica, &wanted),
             Some(change) => change,
             None => return Ok(false),
         };
@@ -108,9 +108,12 @@ impl Groups {
         moved.clone().find(|m| m.node != own).or_else(|| moved.next()).map(|m| m.node)
     }
 
-    /// Transfers the leadership of a group to a server that is to run it. Returns whether there is one.
-    fn hand_over(&self, replica: &Log, wanted: &[Member]) -> chiplog::Result<bool> {
-        let is_wanted = |node| wanted.iter().any(|server| server.node == node);
+    /// Transfers the leadership of a group to a server that is to run it, and can. Returns whether there is one.
+    fn hand_over(&self, group: u32, replica: &Log, wanted: &[Member]) -> chiplog::Result<bool> {
+        let is_wanted = |node| {
+            wanted.iter().any(|server| server.node == node)
+                && self.has_what_a_leader_needs(group, replica, node)
+        };
         let Some(next) = successor(&replica.status().replica, is_wanted) else { return Ok(false) };
         replica.transfer_leader(next, HOST_TIMEOUT)?;
         Ok(true)
@@ -177,8 +180,8 @@ impl Groups {
     /// Whether a silent member's server has another directory than the member's: the disk was replaced, or the directory
     /// removed. The server then has an empty replica. Asked now and then.
     fn has_lost(&self, group: u32, replica: &Log, server: &Member, member: &Member) -> bool {
-        if self.silence(group, replica, member.node) < LOST_AFTER {
-            return false;
+        if self.silence(group, replica, member.node) < LOST_AFTER || self.is_unanswered(member.node) {
+            return false; // a question that is not sent now is asked later, and not counted
         }
         {
             let mut asked = self.inner.asked_lost.lock().unwrap_or_else(PoisonError::into_inner);
@@ -197,6 +200,12 @@ impl Groups {
         peers.iter().any(|peer| peer.node == node && peer.active && peer.lag <= LAG_MAX)
     }
 
+    /// Whether a server did not answer a moment ago: it is not asked then.
+    fn is_unanswered(&self, node: NodeId) -> bool {
+        let unanswered = self.inner.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
+        unanswered.get(&node).is_some_and(|at| at.elapsed() < ASK_AGAIN)
+    }
+
     fn ask_to_host(
         &self,
         server: &Member,
@@ -204,17 +213,15 @@ impl Groups {
         log: LogId,
         timeout: Duration,
     ) -> chiplog::Result<DirectoryId> {
-        let mut unanswered = self.inner.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
-        if unanswered.get(&server.node).is_some_and(|at| at.elapsed() < ASK_AGAIN) {
+        if self.is_unanswered(server.node) {
             let what = format!("node {} did not answer a moment ago", server.node);
             return Err(Error::new(ErrorKind::Unavailable, what));
         }
-        drop(unanswered);
         let address = address_of(server)?;
         let on = GroupOn { node: server.node, address: &address.peer, group: group + 1, log };
         let begun = Instant::now();
         let answer = Handle::current().block_on(self.inner.transport.ask_to_host(on, timeout));
-        unanswered = self.inner.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unanswered = self.inner.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
         match &answer {
             // All groups would wait as long, one after the other.
             Err(_) if begun.elapsed() >= LOST_TIMEOUT => _ = unanswered.insert(server.node, Instant::now()),

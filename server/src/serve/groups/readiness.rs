@@ -40,12 +40,13 @@ impl Groups {
         let unseen: Vec<u32> = known.iter().copied().filter(|group| !seen.contains_key(group)).collect();
         let views = self.views(logs, unseen.iter().copied());
         self.note_unhosted(&views);
+        let follows = !self.lacks_catalogue(logs); // else the catalogue refuses new logs, and says why
         for group in unseen {
             let place = logs.group_place(group).unwrap_or_default();
             let wanted = if place.is_empty() { servers.len() } else { place.len() };
             let room = match views.get(&group) {
                 None => None,
-                Some(view) if view.lacks_catalogue => None, // another server leads it in a moment
+                Some(view) if view.lacks_catalogue && follows => None, // another server leads it in a moment
                 Some(view) if has_enough(&view.voters, wanted, &members) => Some(view.logs_max),
                 Some(_) => continue, // it gets its voters, perhaps in a moment
             };

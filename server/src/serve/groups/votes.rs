@@ -41,7 +41,7 @@ impl Groups {
     }
 
     /// Notes that a server has made a replica of a group: it can, and its silence counts from now on. It makes one at a time, so the
-    /// other groups wait anew.
+    /// clocks of the other groups start over.
     pub(super) fn joins(&self, node: NodeId) {
         let mut since = self.inner.awaited.lock().unwrap_or_else(PoisonError::into_inner);
         since.retain(|(_, of), _| *of != node);
