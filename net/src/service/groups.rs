@@ -251,8 +251,7 @@ mod tests {
         let answers = Arc::new(AtomicBool::new(true));
         let is_there = answers.clone();
         host.ask_elsewhere(Box::new(move |asked| {
-            let mut view = GroupView::default();
-            view.voters = vec![NodeId(2), NodeId(3), NodeId(4)];
+            let view = GroupView { voters: vec![NodeId(2), NodeId(3), NodeId(4)], ..GroupView::default() };
             let silent = || Error::new(ErrorKind::Unavailable, "no leader answers");
             let answer = || if is_there.load(Ordering::SeqCst) { Ok(view.clone()) } else { Err(silent()) };
             Ok(asked.into_keys().map(|group| (group, answer())).collect())
