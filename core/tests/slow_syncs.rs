@@ -8,9 +8,11 @@ mod hooked;
 #[path = "support/trio.rs"]
 mod trio;
 
+use chiplog::disk::Disk;
+use chiplog::disk::sim::SimDisk;
 use chiplog::transport::{Envelope, Inbox, Transport};
-use chiplog::{ErrorKind, Index, Log, NodeId, Start, Ticket};
-use hooked::Hooks;
+use chiplog::{ErrorKind, Index, Log, Logs, LogsOptions, NodeId, Options, Start, Ticket};
+use hooked::{Hooked, Hooks};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -297,4 +299,55 @@ fn callbacks_on_both_threads_may_submit_but_not_wait() {
         }
     }
     until("all callbacks", || called.load(Ordering::Relaxed) == 200);
+}
+
+/// Lets the disk go on when the test ends.
+struct Opens(Arc<Syncs>);
+
+impl Drop for Opens {
+    fn drop(&mut self) {
+        self.0.open();
+    }
+}
+
+/// The disk of one group held each call about its logs, and the thread that opens and drops logs of all groups, for ever.
+#[test]
+fn group_with_a_hanging_disk_holds_no_call_for_ever() {
+    let syncs = Arc::new(Syncs::default());
+    let disks: [Arc<dyn Disk>; 2] = [Arc::new(Hooked::new(syncs.clone())), Arc::new(SimDisk::default())];
+    let options = LogsOptions::default().options(Options::with_segment_bytes(256 << 10).sessions_max(16));
+    let logs = Logs::open_on(Arc::new(SimDisk::default()), disks.into(), options).unwrap();
+    for name in ["a", "b"] {
+        logs.create(name).unwrap();
+    }
+    logs.create_beside("gone", "a").unwrap();
+    assert_eq!((logs.group_of("a").unwrap(), logs.group_of("b").unwrap()), (Some(1), Some(2)));
+    let opens = Opens(syncs.clone());
+    syncs.set(Fate::Waits);
+    let _first = logs.get("a").unwrap().submit(b"x").unwrap();
+    syncs.has_one();
+
+    let (told, tells) = std::sync::mpsc::channel();
+    let caller = logs.clone();
+    let calls = std::thread::spawn(move || {
+        let id = caller.register_beside("late", "a").unwrap();
+        let kind = |error: chiplog::Error| error.kind();
+        told.send(caller.find("late", Some(id), Duration::from_millis(100)).map(drop).map_err(kind)).unwrap();
+        caller.unregister("gone", None).unwrap();
+        told.send(caller.settle().map_err(kind)).unwrap();
+        told.send(caller.seal("a").map_err(kind)).unwrap();
+        let barrier = caller.group(1).unwrap().barrier(Duration::from_millis(100));
+        told.send(barrier.map(drop).map_err(kind)).unwrap();
+    });
+    let next = || tells.recv_timeout(PATIENCE).expect("a call waits for the disk");
+    assert_eq!(next(), Err(ErrorKind::Timeout), "find");
+    assert_eq!(next(), Ok(()), "settle");
+    assert_eq!(next(), Err(ErrorKind::Timeout), "seal");
+    assert_eq!(next(), Err(ErrorKind::Unavailable), "barrier");
+    calls.join().unwrap();
+    logs.get("b").unwrap().append(b"goes on").unwrap();
+    logs.create_beside("beside-b", "b").unwrap();
+
+    drop(opens);
+    logs.get("late").unwrap().append(b"x").unwrap();
 }

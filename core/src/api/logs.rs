@@ -46,10 +46,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a majority may take to confirm that there is no log of a name.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a group may take to open, drop or seal logs. A disk that hangs would hold the caller, and the work for all other groups.
+const GROUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most logs that are opened in a group at once.
 const OPENINGS_MAX: usize = 256;
 /// How long a log is waited for that its group's leader has no room for.
@@ -305,9 +307,14 @@ impl Logs {
     /// Opens a log in its group, and before it all older ones that are missing there: after a newer one they could not
     /// be opened any more.
     fn open_up_to(&self, group: &Log, number: u32, upto: LogNumber) -> Result<()> {
+        self.open_until(group, number, upto, pause::now() + GROUP_TIMEOUT)
+    }
+
+    /// As [`Self::open_up_to`], with another time limit for the openings.
+    fn open_until(&self, group: &Log, number: u32, upto: LogNumber, deadline: Instant) -> Result<()> {
         let opened = group.logs().opened();
         let missing = self.catalogue()?.missing(number, opened, upto);
-        missing.chunks(OPENINGS_MAX).try_fold(opened, |after, logs| open_in(group, after, logs))?;
+        missing.chunks(OPENINGS_MAX).try_fold(opened, |after, logs| open_in(group, after, logs, deadline))?;
         // Another program can have deleted one meanwhile, and found nothing to drop.
         let mut deleted = self.catalogue()?.deleted_in(number);
         deleted.retain(|log| missing.contains(log) || *log == upto);
@@ -316,7 +323,7 @@ impl Logs {
 
     /// Does what calls at other replicas have left to this one: opens the logs that are missing in the groups that it
     /// leads, and drops the deleted ones there. Blocks until that is durable; costs little if there is nothing to do. A
-    /// group whose work fails keeps it for a later call.
+    /// group whose work fails, or takes longer than 5 s, keeps it for a later call.
     ///
     /// # Errors
     /// Those of reading the system log.
@@ -345,7 +352,7 @@ impl Logs {
 
     /// Returns the handle of an existing log, and is certain: in a cluster a majority confirms that this replica knows
     /// all logs that were created before the call, and it waits until the log is open in its group. Blocks up to
-    /// `timeout`.
+    /// `timeout`, or a second longer if the disk of the system log hangs.
     ///
     /// # Errors
     /// `NotFound`: there is no log of this name, or it is not the one with the id that is given. `NotLeader`: the log's group
@@ -362,7 +369,7 @@ impl Logs {
             let entry = meant(name, self.entry(name)?, id)?; // again each time: it can be deleted meanwhile
             let group = self.group(entry.group)?;
             if group.logs().get(entry.number).is_none() && group.replica_leads() {
-                match self.open_up_to(&group, entry.group, entry.number) {
+                match self.open_until(&group, entry.group, entry.number, deadline) {
                     // The next leader opens it. One without room transfers leadership.
                     Err(error) if is_for_later(&error) => {}
                     Err(error)
@@ -396,7 +403,7 @@ impl Logs {
     ///
     /// # Errors
     /// `NotFound`: there is no log of this name, as far as is known here. `Unavailable`, `NotLeader`: the log was just
-    /// created, and this replica has not heard of it.
+    /// created, and this replica has not heard of it. `Timeout`: it was just created, and its group did not open it within 5 s.
     pub fn get(&self, name: &str) -> Result<Log> {
         let entry = self.entry(name)?;
         self.open_entry(&entry)
@@ -419,7 +426,7 @@ impl Logs {
     ///
     /// # Errors
     /// `NotFound`. `InvalidArgument`: in a callback on a thread of a group. `Unavailable`, `Timeout`: no majority confirms which log
-    /// has the name. Those of [`Log::append`]; it is safe to retry.
+    /// has the name. `Timeout`: the group did not answer within 5 s, and may still seal it. Those of [`Log::append`]; it is safe to retry.
     pub fn seal(&self, name: &str) -> Result<()> {
         self.seal_log(name, None)
     }
@@ -432,7 +439,7 @@ impl Logs {
         self.may_wait()?;
         let CatalogueEntry { number, group, .. } = self.entry_confirmed(name, id)?;
         let seal = Command::Log(LogCommand::Seal { log: number });
-        self.group(group)?.command(seal).map(drop)
+        answered(&self.group(group)?, seal).map(drop)
     }
 
     /// Appends a batch to each of several logs of one group, all of them or none, and blocks until that is durable. They
@@ -610,8 +617,8 @@ fn is_for_later(error: &Error) -> bool {
 }
 
 /// Opens logs in their group that are not there, in this order, behind the log `after`: few writes and syncs carry them all. Returns
-/// the last one. After an error the first of them may be open, and the others are not.
-fn open_in(group: &Log, after: LogNumber, logs: &[LogNumber]) -> Result<LogNumber> {
+/// the last one. After an error the first of them may be open, and the others are not; after `Timeout` they may be opened yet.
+fn open_in(group: &Log, after: LogNumber, logs: &[LogNumber], deadline: Instant) -> Result<LogNumber> {
     group.may_wait()?;
     let mut last = after;
     let mut open = |log: LogNumber| {
@@ -620,7 +627,7 @@ fn open_in(group: &Log, after: LogNumber, logs: &[LogNumber]) -> Result<LogNumbe
     };
     let opening = logs.iter().map(|log| open(*log)).collect::<Result<Vec<_>>>()?;
     for ticket in opening {
-        match ticket.wait() {
+        match ticket.wait_timeout(deadline.saturating_duration_since(pause::now())) {
             // Another program has opened it, or a later one, meanwhile; or it was dropped.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             opened => drop(opened?),
@@ -640,7 +647,7 @@ fn meant(name: &str, entry: CatalogueEntry, id: Option<LogId>) -> Result<Catalog
 
 /// Has a log that is not open in a group, and was deleted, never be opened there. A group with a full table does so, too.
 fn pass_over_in(group: &Log, log: LogNumber) -> Result<()> {
-    match group.command(Command::PassOver { log }) {
+    match answered(group, Command::PassOver { log }) {
         // A later log was opened meanwhile.
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         passed => passed.map(drop),
@@ -648,5 +655,14 @@ fn pass_over_in(group: &Log, log: LogNumber) -> Result<()> {
 }
 
 fn drop_in(group: &Log, log: LogNumber) -> Result<()> {
-    group.command(Command::Log(LogCommand::Drop { log })).map(drop)
+    answered(group, Command::Log(LogCommand::Drop { log })).map(drop)
+}
+
+/// Carries out a command in a group.
+///
+/// # Errors
+/// `Timeout`: its disk hangs, and the command may still be carried out. Those of the command.
+fn answered(group: &Log, command: Command) -> Result<Index> {
+    group.may_wait()?;
+    group.submit_command(command)?.wait_timeout(GROUP_TIMEOUT)
 }

@@ -122,6 +122,8 @@ pub(super) async fn ask_view(
     view.logs_max = usize::try_from(answer.logs_max).unwrap_or(usize::MAX);
     view.slow_disk = answer.slow_disk;
     view.lacks_room = answer.lacks_room;
+    view.lacks_catalogue = answer.lacks_catalogue;
+    view.unhosted = nodes(answer.unhosted);
     view.logs = answer.logs.into_iter().map(from_wire).collect::<chiplog::Result<_>>()?;
     view.gone = answer.gone.into_iter().map(LogNumber).collect();
     view.leader = Some(NodeId(answer.leader_node)).filter(|node| !node.is_none());
@@ -242,6 +244,8 @@ pub(super) async fn answer_view(
         logs_max: view.logs_max as u64,
         slow_disk: view.slow_disk,
         lacks_room: view.lacks_room,
+        lacks_catalogue: view.lacks_catalogue,
+        unhosted: nodes(view.unhosted),
     })
 }
 

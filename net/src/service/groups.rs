@@ -14,6 +14,9 @@ use tonic::Status;
 /// How often a removal looks whether the groups have followed.
 const LOOK_INTERVAL: Duration = Duration::from_millis(30);
 
+/// How long a majority has to confirm that the replica here leads its group.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// The status of the system log, which is group 0, and of all groups, with those that run on other servers only.
 pub(super) fn statuses(host: &LogSlot, logs: &Logs) -> Vec<GroupStatus> {
     let placed = |number| -> Vec<u64> {
@@ -184,24 +187,34 @@ fn place(host: &LogSlot, group: u32) -> Result<Vec<NodeId>, Status> {
     place.map_err(|e| to_status(&e, None))
 }
 
-/// A group as its replica here sees it; if there is none, or it is not to run here, as its leader does. None: this server
-/// was removed from the group, perhaps from the cluster, too, and learns no more.
+/// A group as its leader sees it, here or on another server, confirmed by a majority. If none answers, as the replica here sees it, if it is to
+/// run here: that can be old, and that of a poisoned replica stays so. None: this server was removed from the group, perhaps from the
+/// cluster, too, and learns no more.
 async fn view(host: &Arc<LogSlot>, group: u32) -> Result<Option<GroupView>, Status> {
     let place = place(host, group)?;
     let here = host.named().and_then(|logs| running(logs).into_iter().find(|(number, _)| *number == group));
-    if let Some((_, replica)) = here {
-        let is_to_run = place.is_empty() || place.contains(&replica.status().replica.node);
-        if is_to_run && is_removed(&replica) {
-            return Ok(None); // it learns no more, and perhaps neither does the catalogue here
-        }
-        let view = GroupView::of(&replica);
-        if view.leads || is_to_run {
-            return Ok(Some(view));
-        }
+    let is_to_run = |replica: &Log| place.is_empty() || place.contains(&replica.status().replica.node);
+    let here = here.map(|(_, replica)| (is_to_run(&replica), replica));
+    if let Some((true, replica)) = &here
+        && is_removed(replica)
+    {
+        return Ok(None); // it learns no more, and perhaps neither does the catalogue here
     }
     let host = host.clone();
-    let view = tokio::task::spawn_blocking(move || host.view_elsewhere(group, &[])).await;
-    view.map_err(|_| Status::internal("the call panicked"))?.map(Some).map_err(|e| to_status(&e, None))
+    let view = tokio::task::spawn_blocking(move || {
+        if let Some((_, replica)) = &here
+            && replica.role() == chiplog::cluster::Role::Leader
+            && replica.barrier(CONFIRM_TIMEOUT).is_ok()
+        {
+            return Ok(GroupView::of(replica));
+        }
+        host.view_elsewhere(group, &[]).or_else(|error| match &here {
+            Some((true, replica)) => Ok(GroupView::of(replica)),
+            _ => Err(error),
+        })
+    });
+    let view = view.await.map_err(|_| Status::internal("the call panicked"))?;
+    view.map(Some).map_err(|e| to_status(&e, None))
 }
 
 fn is_removed(replica: &Log) -> bool {
@@ -218,5 +231,36 @@ pub(super) fn role(role: chiplog::cluster::Role) -> Role {
         chiplog::cluster::Role::Repairing => Role::Repairing,
         chiplog::cluster::Role::Removed => Role::Removed,
         _ => Role::Unspecified,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use chiplog::LogsOptions;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// A replica whose disk had died remembered the members of that time for ever, and `chiplog member remove` believed it.
+    #[tokio::test]
+    async fn leader_elsewhere_is_believed_more_than_a_replica_here() {
+        let dir = tempfile::tempdir().unwrap();
+        let logs = Logs::open(dir.path(), LogsOptions::default().groups(1)).unwrap();
+        let host = LogSlot::new();
+        host.open_named(logs.clone());
+        let answers = Arc::new(AtomicBool::new(true));
+        let is_there = answers.clone();
+        host.ask_elsewhere(Box::new(move |asked| {
+            let view = GroupView { voters: vec![NodeId(2), NodeId(3), NodeId(4)], ..GroupView::default() };
+            let silent = || Error::new(ErrorKind::Unavailable, "no leader answers");
+            let answer = || if is_there.load(Ordering::SeqCst) { Ok(view.clone()) } else { Err(silent()) };
+            Ok(asked.into_keys().map(|group| (group, answer())).collect())
+        }));
+        let own = GroupView::of(&logs.group(1).unwrap()).voters;
+        assert_eq!(view(&host, 1).await.unwrap().unwrap().voters, own, "it leads");
+        logs.group(1).unwrap().close().unwrap();
+        assert_eq!(view(&host, 1).await.unwrap().unwrap().voters, [2, 3, 4].map(NodeId));
+        answers.store(false, Ordering::SeqCst);
+        assert_eq!(view(&host, 1).await.unwrap().unwrap().voters, own, "no other one answers");
     }
 }

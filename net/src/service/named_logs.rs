@@ -57,10 +57,10 @@ impl NamedLogs {
                 other => logs.register_beside(&name, other)?,
             };
             match logs.find(&name, Some(id), FIND_TIMEOUT) {
-                Err(error) if error.kind() == ErrorKind::NotLeader && logs.info(&name)?.elsewhere => {
-                    await_open_elsewhere(&host, logs, &name)
+                Err(error) if error.kind() == ErrorKind::NotLeader && created(logs, &name, id)?.elsewhere => {
+                    await_open_elsewhere(&host, logs, &name, id)
                 }
-                found => found.map_err(|e| after_creation(&name, e)).and_then(|_| logs.info(&name)),
+                found => found.map_err(|e| after_creation(&name, e)).and_then(|_| created(logs, &name, id)),
             }
         })
         .await
@@ -193,11 +193,16 @@ fn await_dropped_elsewhere(host: &LogSlot, logs: &Logs, id: LogId) -> chiplog::R
 /// Waits until the leader of a group that does not run here has opened a new log.
 ///
 /// # Errors
-/// `Unavailable`: it did not in time.
-fn await_open_elsewhere(host: &LogSlot, logs: &Logs, name: &str) -> chiplog::Result<chiplog::LogInfo> {
+/// `Unavailable`: it did not in time. `NotFound`: the log was deleted meanwhile.
+fn await_open_elsewhere(
+    host: &LogSlot,
+    logs: &Logs,
+    name: &str,
+    id: LogId,
+) -> chiplog::Result<chiplog::LogInfo> {
     let deadline = Instant::now() + FIND_TIMEOUT;
     loop {
-        let mut one = [logs.info(name)?];
+        let mut one = [created(logs, name, id)?];
         describe_elsewhere(host, &mut one);
         let [info] = one;
         if !info.elsewhere {
@@ -230,6 +235,19 @@ fn describe_elsewhere(host: &LogSlot, logs: &mut [chiplog::LogInfo]) {
     }
 }
 
+/// The state of a log that this call has created.
+///
+/// # Errors
+/// `NotFound`: it was deleted meanwhile, and the name can be that of another log now.
+fn created(logs: &Logs, name: &str, id: LogId) -> chiplog::Result<chiplog::LogInfo> {
+    let info = logs.info(name)?;
+    if info.log_id == id {
+        return Ok(info);
+    }
+    let what = format!("log {name:?} was created, then deleted by another call, which created another one");
+    Err(Error::new(ErrorKind::NotFound, what))
+}
+
 /// The error of a log that has its name already, and is not open yet. `NotLeader`, `Full` and `Busy` are about its group: the
 /// caller would take them for an answer that nothing was done.
 fn after_creation(name: &str, error: Error) -> Error {
@@ -252,4 +270,22 @@ fn parsed(log_id: &str) -> Result<Option<LogId>, Status> {
 
 fn system(logs: &Logs) -> Log {
     logs.system().clone()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+
+    /// The caller got the id of the other log, and wrote to that.
+    #[test]
+    fn creation_of_a_log_tells_of_no_later_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let logs = Logs::open(dir.path(), chiplog::LogsOptions::default()).unwrap();
+        let first = logs.register("orders").unwrap();
+        assert_eq!(created(&logs, "orders", first).unwrap().log_id, first);
+        logs.delete("orders").unwrap();
+        assert_ne!(logs.register("orders").unwrap(), first);
+        assert_eq!(created(&logs, "orders", first).unwrap_err().kind(), ErrorKind::NotFound);
+    }
 }

@@ -29,6 +29,7 @@
 //!
 //! Must not know: services, clients.
 
+mod catalogue;
 mod directories;
 mod elsewhere;
 mod late;
@@ -39,10 +40,12 @@ mod readiness;
 mod stored;
 #[cfg(test)]
 mod tests;
+mod votes;
 
 use super::config::Config;
 use super::objects::warn_without_store;
 use crate::connect::directory;
+use catalogue::Confirmations;
 use chiplog::cluster::{Bootstrap, Role};
 use chiplog::internal::GroupDirectories;
 use chiplog::vault::Vault;
@@ -167,6 +170,8 @@ struct Inner {
     unanswered: Mutex<BTreeMap<NodeId, Instant>>,
     /// Since when nothing is heard of a member of a group that this server leads.
     silent: Mutex<BTreeMap<(u32, NodeId), Instant>>,
+    /// Since when a group that this server leads awaits the vote of a server of which nothing is heard, or the vote in its place.
+    awaited: Mutex<BTreeMap<(u32, NodeId), Instant>>,
     /// When the server of a silent member was asked last whether it has the member's directory.
     asked_lost: Mutex<BTreeMap<(u32, NodeId), Instant>>,
     /// The last report about each piece of work on a group.
@@ -183,6 +188,14 @@ struct Inner {
     moving: Mutex<Option<u32>>,
     /// When the leader of a group that was moved away was asked whether it does without this server.
     asked: Mutex<BTreeMap<u32, Instant>>,
+    /// How often each group's leader was told which directory its replica here has.
+    hosted: Mutex<BTreeMap<u32, u64>>,
+    /// The barriers of the system log here.
+    confirmations: Mutex<Confirmations>,
+    /// The servers that failed to host groups: those that each group's leader told last.
+    unhosted: Mutex<BTreeMap<u32, Vec<NodeId>>>,
+    /// When a server was last told to fail to host a group.
+    failed: Mutex<BTreeMap<NodeId, Instant>>,
     /// Places for questions to other servers about groups.
     questions: Semaphore,
 }
@@ -252,6 +265,7 @@ impl Groups {
             steady: Mutex::default(),
             unanswered: Mutex::default(),
             silent: Mutex::default(),
+            awaited: Mutex::default(),
             asked_lost: Mutex::default(),
             reported: Mutex::default(),
             has_unstored_list: Arc::default(),
@@ -260,6 +274,10 @@ impl Groups {
             ready: Mutex::default(),
             moving: Mutex::default(),
             asked: Mutex::default(),
+            hosted: Mutex::default(),
+            confirmations: Mutex::default(),
+            unhosted: Mutex::default(),
+            failed: Mutex::default(),
             questions: Semaphore::new(QUESTIONS_MAX),
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -569,7 +587,19 @@ impl Groups {
                 replica
             }
         };
+        *self.inner.hosted.lock().unwrap_or_else(PoisonError::into_inner).entry(group).or_default() += 1;
         Ok(replica.directory_id())
+    }
+
+    /// How often the leader of a group was told which directory its replica here has: it may have added that since it was seen last.
+    fn hosted(&self, group: u32) -> u64 {
+        self.inner
+            .hosted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&group)
+            .copied()
+            .unwrap_or_default()
     }
 
     /// Checks that the catalogue has this log by the number of the group. A directory that is there is set aside for
@@ -627,8 +657,14 @@ impl Groups {
         for (group, replica) in std::iter::once((SYSTEM, logs.system().clone())).chain(logs.groups()) {
             if replica.role() != Role::Leader {
                 self.inner.steady.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
-                let mut silent = self.inner.silent.lock().unwrap_or_else(PoisonError::into_inner);
-                silent.retain(|(of, _), _| *of != group);
+                for clocks in [&self.inner.silent, &self.inner.awaited] {
+                    let mut clocks = clocks.lock().unwrap_or_else(PoisonError::into_inner);
+                    clocks.retain(|(of, _), _| *of != group);
+                }
+                continue;
+            }
+            if group != SYSTEM && self.lacks_catalogue(logs) && self.hand_over_for_catalogue(group, &replica)
+            {
                 continue;
             }
             // A new server is added and gets its vote in one look.
@@ -649,6 +685,7 @@ impl Groups {
                 Err(error) => self.report(group, Task::Members, &error.to_string()),
             }
         }
+        self.lacks_catalogue(logs); // also here without a group that this server leads: others ask for it
         self.look_ready(logs, default);
     }
 

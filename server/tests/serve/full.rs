@@ -291,6 +291,49 @@ fn system_log_with_a_full_disk_is_full() {
     drop(disk);
 }
 
+/// The data disk of a group's leader was full, so its catalogue was behind: it led on, opened no new logs and replaced no member.
+#[test]
+fn group_is_not_led_by_a_server_whose_catalogue_is_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers: Vec<Server> = (1..=3).map(|node| Server::new(node, dir.path())).collect();
+    let Some(disk) = Tmpfs::mount(&servers[1].data, DISK) else { return };
+    let with = |node: u64| {
+        let groups = dir.path().join(format!("groups{node}"));
+        std::fs::create_dir_all(&groups).unwrap();
+        format!("group_directories=[{:?}]", groups.display().to_string())
+    };
+    for server in &mut servers {
+        server.start(&["--set", "groups=1", "--set", &with(server.node)]);
+    }
+    run(&["member", "init", &servers[0].client]).ok();
+    for server in &servers[1..] {
+        made(&["member", "add", &server.client, "--cluster", &servers[0].client, "--promote"]);
+    }
+    vote_in_groups(&servers, 1);
+    assert_eq!(servers[1].stop(), Some(0));
+    let system = servers[1].data.join("named/system");
+    for number in 2..=3 {
+        std::fs::remove_file(system.join(format!("{number:020}.seg"))).unwrap();
+    }
+    let ballast = Ballast::fill(disk.path());
+    servers[1].start(&["--set", "groups=1", "--set", &with(2)]);
+    let all: Vec<&Server> = servers.iter().collect();
+    made(&["logs", "create", &clients(&all), "orders"]);
+    wait("it is node 2's turn", || (leader_of(&all, "orders") == 2).then_some(()));
+    let names: Vec<String> = (0..60).map(|n| format!("{}-{n}", "x".repeat(180))).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    wait("another server leads", || {
+        run(&[&["logs", "create", &clients(&all)], &names[..]].concat());
+        run(&[&["logs", "delete", &clients(&all)], &names[..], &["--yes"]].concat());
+        (leader_of(&all, "orders") != 2).then_some(())
+    });
+    assert!(servers[1].said().contains("the replica of the system log here does not follow the others"));
+    made(&["logs", "create", &clients(&all), "users"]);
+    drop(ballast);
+    drop(servers);
+    drop(disk);
+}
+
 /// The server warned twice a second for ever, and `status` did not mention the group.
 #[test]
 fn group_without_room_is_missing_until_there_is_some() {

@@ -396,9 +396,10 @@ fn leader_of_a_group_that_moves_is_found() {
     let log = listed().into_iter().find(|log| log["group"] == 2).unwrap();
     let log = log["name"].as_str().unwrap();
 
-    // The third server is to run it instead, and cannot: there is a file in the way.
+    // The third server is to run it instead, and cannot: there is a file in the way. Nor can the other one, as long as that is asked later.
     let third = 6 - old - other;
-    std::fs::write(servers[third as usize - 1].data.join("named/group-2"), "").unwrap();
+    let in_the_way = |node: u64| servers[node as usize - 1].data.join("named/group-2");
+    [third, other].iter().for_each(|node| std::fs::write(in_the_way(*node), "").unwrap());
     let group_2 = || {
         let shown = run(&["status", &client, "--json"]).json();
         shown["groups"].as_array()?.iter().find(|group| group["number"] == 2).cloned()
@@ -414,6 +415,12 @@ fn leader_of_a_group_that_moves_is_found() {
     wait("it gets new logs", || (beside().code == 0).then_some(()));
     run(&["logs", "delete", &client, log, "log-2", "--yes"]).ok();
     assert_eq!(group_2().unwrap()["voters"], serde_json::json!([old]), "it has not moved");
+
+    // A server that failed to host a group stayed its target for ever.
+    std::fs::remove_file(in_the_way(other)).unwrap();
+    wait("another server takes the group", || {
+        (group_2()?["voters"] == serde_json::json!([other])).then_some(())
+    });
 }
 
 /// A server that vanished delayed a list of logs by 2 s for each group that only it ran, one after the other: clients gave up before that.

@@ -5,9 +5,13 @@ use crate::cluster::membership::Change;
 use crate::error::{Error, ErrorKind, Result};
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
 use crate::sync::completer::Completer;
-use crate::sync::completion::Ticket;
+use crate::sync::completion::{Ticket, TicketValue};
 use crate::types::{Index, NodeId};
 use std::time::Duration;
+
+/// How much longer than its time limit a caller waits for the replica's answer, which says more. A replica whose disk hangs looks at
+/// no clock, and gives none.
+const ANSWER_GRACE: Duration = Duration::from_secs(1);
 
 impl Log {
     /// Blocks until this replica has committed everything that any replica had committed when the call began. Returns
@@ -15,15 +19,21 @@ impl Log {
     /// linearizable. Works on any replica; a majority has to confirm.
     ///
     /// # Errors
-    /// `Unavailable`: no majority answered within `timeout`. `Busy`: 16,384 barriers already wait. `Removed`,
-    /// `Poisoned`, `Closed`, `Forked`.
+    /// `Unavailable`: no majority answered within `timeout`; or nor did this replica, whose disk hangs, within a second more. `Busy`: 16,384
+    /// barriers already wait. `Removed`, `Poisoned`, `Closed`, `Forked`.
     pub fn barrier(&self, timeout: Duration) -> Result<Index> {
         self.may_wait()?;
-        let last = self.submit_barrier(timeout)?.wait()?;
+        let last = answer(&self.submit_barrier(timeout)?, timeout).map_err(|error| match error.kind() {
+            ErrorKind::Timeout => {
+                let what = format!("this replica did not answer within {timeout:?}: its disk may hang");
+                Error::new(ErrorKind::Unavailable, what)
+            }
+            _ => error,
+        })?;
         if self.view.log.is_none() { Ok(last) } else { Ok(self.view.positions.committed()) }
     }
 
-    /// As [`Log::barrier`], but returns at once. On a named log the result counts the records of all logs of its group:
+    /// As [`Log::barrier`], but returns at once; the ticket of a replica whose disk hangs has no result until it does no more. On a named log the result counts the records of all logs of its group:
     /// [`Log::last_index`] tells the last record afterwards. Up to 16,384 barriers can be in flight: waiting ones share one round
     /// trip.
     ///
@@ -69,7 +79,7 @@ impl Log {
     /// whether it has. It is safe to retry.
     pub fn change_members(&self, changes: &[Change], timeout: Duration) -> Result<()> {
         self.may_wait()?;
-        self.submit_change_members(changes, timeout)?.wait()
+        answer(&self.submit_change_members(changes, timeout)?, timeout)
     }
 
     /// As [`Log::change_members`], but returns at once.
@@ -87,7 +97,7 @@ impl Log {
     /// replica became leader in time. `Unavailable`: another replica leads now, or a later transfer replaced this one.
     pub fn transfer_leader(&self, to: NodeId, timeout: Duration) -> Result<()> {
         self.may_wait()?;
-        self.submit_transfer_leader(to, timeout)?.wait()
+        answer(&self.submit_transfer_leader(to, timeout)?, timeout)
     }
 
     /// As [`Log::transfer_leader`], but returns at once.
@@ -106,7 +116,7 @@ impl Log {
     /// As [`Log::change_members`], except for voters that do not respond.
     pub fn force_members(&self, changes: &[Change], timeout: Duration) -> Result<()> {
         self.may_wait()?;
-        self.submit_force_members(changes, timeout)?.wait()
+        answer(&self.submit_force_members(changes, timeout)?, timeout)
     }
 
     /// As [`Log::force_members`], but returns at once.
@@ -124,4 +134,9 @@ impl Log {
         self.inner.queue.push_question(InboxEvent::AdminRequest(request, timeout, completer))?;
         Ok(ticket.returning())
     }
+}
+
+/// The replica's answer to a request with this time limit.
+fn answer<T: TicketValue>(ticket: &Ticket<T>, timeout: Duration) -> Result<T> {
+    ticket.wait_timeout(timeout.saturating_add(ANSWER_GRACE))
 }

@@ -4,7 +4,7 @@
 //! Invariants:
 //! - A replica here is removed only if the group's leader, confirmed by a majority, does not count this server among the
 //!   members, and then a majority confirms that the catalogue does not place the group here.
-//! - No replica is made meanwhile: both happen under one lock. So one that is made later is made for a later decision, in a
+//! - No replica is made meanwhile, and none is named to the group's leader since it was asked: both happen under one lock. So one that is made later is made for a later decision, in a
 //!   directory of its own.
 
 use super::{Groups, HOST_TIMEOUT, NAMED, SYSTEM, label};
@@ -90,7 +90,11 @@ impl Groups {
         }
         let mut view = GroupView::of(&replica);
         view.leads &= is_confirmed; // no majority has confirmed one that was elected since
+        if view.leads {
+            view.unhosted = self.unhosted(group, &view.members);
+        }
         if group != SYSTEM {
+            view.lacks_catalogue = self.lacks_catalogue(logs);
             (view.logs, view.gone) = logs.in_group(group, of)?;
         }
         Ok(view)
@@ -203,16 +207,18 @@ impl Groups {
         }
     }
 
-    /// Whether a member of a group gave up leadership lately because its disk was slow, or lacks room now. One that does not answer may
-    /// have.
+    /// Whether a member of a group gave up leadership lately because its disk was slow, or lacks room or the newest catalogue now. One that
+    /// does not answer may have.
     pub(super) fn has_bad_disk(&self, group: u32, replica: &Log, node: NodeId) -> bool {
         let members = replica.status().replica.members;
         let Some(member) = members.iter().find(|member| member.node == node) else { return false };
         let asking = self.ask_view(member, group, replica.log_id(), &[]);
-        Handle::current().block_on(asking).map_or(true, |view| view.slow_disk || view.lacks_room)
+        Handle::current()
+            .block_on(asking)
+            .map_or(true, |view| view.slow_disk || view.lacks_room || view.lacks_catalogue)
     }
 
-    async fn ask_view(
+    pub(super) async fn ask_view(
         &self,
         server: &Member,
         group: u32,
@@ -269,7 +275,7 @@ impl Groups {
     }
 
     /// Whether nothing was asked about a group for this time. Notes that it is asked now.
-    fn is_due(&self, group: u32, after: Duration) -> bool {
+    pub(super) fn is_due(&self, group: u32, after: Duration) -> bool {
         let mut asked = self.inner.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = asked.get(&group).is_none_or(|at| at.elapsed() >= after);
         if is_due {
@@ -281,12 +287,16 @@ impl Groups {
     /// Closes one, if the catalogue does not place it here and its leader does without it, and returns its renamed directory, which can be
     /// removed.
     fn leave(&self, logs: &Logs, group: u32, replica: &Log, own: NodeId) -> chiplog::Result<Option<PathBuf>> {
+        let hosted = self.hosted(group);
         // The view that led here can be old: the groups before this one took their time.
         let view = self.views_elsewhere([(group, Vec::new())].into()).remove(&group);
         if view.transpose()?.is_none_or(|view| view.members.contains(&own)) {
             return Ok(None);
         }
         let _one = self.opening();
+        if self.hosted(group) != hosted {
+            return Ok(None); // the leader was told of this directory since, and may have added it
+        }
         logs.system().barrier(HOST_TIMEOUT)?;
         let place = logs.group_place(group)?;
         if place.is_empty() || place.contains(&own) {

@@ -5,9 +5,10 @@
 //! - The members of a group change one at a time, by its leader, and only towards those members.
 //! - A majority confirms the members of the default log, and the catalogue, before a member of a group changes.
 //! - A learner votes only once it lacks little of what the leader has. A group is moved away from a server only once all
-//!   others on which it is placed vote.
+//!   others on which it is placed vote. `votes.rs` has when a member loses its vote.
 
 use super::elsewhere::address_of;
+use super::votes::{is_joining, loses_vote};
 use super::{Groups, HOST_TIMEOUT, label};
 use chiplog::cluster::{Change, Member, PeerStatus, ReplicaStatus};
 use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, NodeId};
@@ -29,8 +30,6 @@ const LOST_AFTER: Duration = Duration::from_secs(10);
 const LOST_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a server that did not answer is not asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
-/// How long a new member may be silent before a server that left the cluster loses its vote without waiting for it.
-const JOIN_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Groups {
     /// Makes one change towards the members that the group is to have, if there is a difference. Returns whether it did.
@@ -64,14 +63,11 @@ impl Groups {
         if wanted.iter().any(lacks) {
             default.barrier(HOST_TIMEOUT)?; // a server that was removed from the cluster asks no other one for a replica
         }
-        let change = match self.next_change(group, replica, servers, &wanted, &have.members)? {
+        let change = match self.next_change(group, replica, servers, &place, &have.members)? {
+            // This server leads, and is to run the group no more.
+            Some(Change::Remove(node)) if node == own => return self.hand_over(group, replica, &wanted),
             Some(change) => change,
-            None => match self.moves_away(replica, &wanted, &have.members) {
-                // This server leads, and is to run the group no more.
-                Some(node) if node == own => return self.hand_over(replica, &wanted),
-                Some(node) => Change::Remove(node),
-                None => return Ok(false),
-            },
+            None => return Ok(false),
         };
         // The members and the place can be old, and a server removed for that could never return: a majority confirms them.
         default.barrier(HOST_TIMEOUT)?;
@@ -112,30 +108,35 @@ impl Groups {
         moved.clone().find(|m| m.node != own).or_else(|| moved.next()).map(|m| m.node)
     }
 
-    /// Transfers the leadership of a group to a server that is to run it. Returns whether there is one.
-    fn hand_over(&self, replica: &Log, wanted: &[Member]) -> chiplog::Result<bool> {
-        let is_wanted = |node| wanted.iter().any(|server| server.node == node);
+    /// Transfers the leadership of a group to a server that is to run it, and can. Returns whether there is one.
+    fn hand_over(&self, group: u32, replica: &Log, wanted: &[Member]) -> chiplog::Result<bool> {
+        let is_wanted = |node| {
+            wanted.iter().any(|server| server.node == node)
+                && self.has_what_a_leader_needs(group, replica, node)
+        };
         let Some(next) = successor(&replica.status().replica, is_wanted) else { return Ok(false) };
         replica.transfer_leader(next, HOST_TIMEOUT)?;
         Ok(true)
     }
 
-    /// The next change of a group's members towards those that it is to have. `servers`: all of the cluster.
+    /// The next change of a group's members towards those that it is to have. `servers`: all of the cluster; `place`: those on which the
+    /// group is placed.
     fn next_change(
         &self,
         group: u32,
         replica: &Log,
         servers: &[Member],
-        wanted: &[Member],
+        place: &[NodeId],
         members: &[Member],
     ) -> chiplog::Result<Option<Change>> {
-        let (mut failed, mut is_joining) = (None, false);
+        let (wanted, mut failed) = (placed(servers, place), None);
         for server in wanted.iter().filter(|server| !server.is_leaving()) {
             let node = server.node;
             match members.iter().find(|m| m.node == node) {
                 None => match self.ask_to_host(server, group, replica.log_id(), HOST_TIMEOUT) {
                     Ok(directory) => {
                         let address = server.address.clone();
+                        self.joins(node);
                         return Ok(Some(Change::AddLearner { node, directory, address }));
                     }
                     Err(error) => failed = Some(error), // the others first
@@ -147,23 +148,19 @@ impl Groups {
                 Some(m) if m.address != server.address => {
                     return Ok(Some(Change::SetAddress { node, address: server.address.clone() }));
                 }
-                Some(m) if server.is_voter() && !m.is_voter() => {
-                    if self.is_ready(replica, node) {
-                        return Ok(Some(Change::Promote(node)));
-                    } // else it still has to receive what the others have
-                    is_joining |= self.silence(group, replica, node) < JOIN_PATIENCE;
+                // Else it still has to receive what the others have.
+                Some(m) if server.is_voter() && !m.is_voter() && self.is_ready(replica, node) => {
+                    return Ok(Some(Change::Promote(node)));
                 }
-                Some(m) if !server.is_voter() && m.is_voter() => return Ok(Some(Change::Demote(node))),
                 Some(_) => {}
             }
         }
-        let gone = members.iter().find(|m| !servers.iter().any(|server| server.node == m.node));
-        match (gone, failed) {
-            // Its vote counts until that of the server in its place does.
-            (Some(_), None) if is_joining => Ok(None),
-            (Some(gone), _) => Ok(Some(Change::Remove(gone.node))),
+        let awaited = self.awaited(group, replica, servers, place, members);
+        match (loses_vote(servers, place, members, &awaited), failed) {
+            (Some(change), _) => Ok(Some(change)),
             (None, Some(error)) => Err(error),
-            (None, None) => Ok(None),
+            (None, None) if is_joining(&awaited) => Ok(None),
+            (None, None) => Ok(self.moves_away(replica, &wanted, members).map(Change::Remove)),
         }
     }
 
@@ -183,8 +180,8 @@ impl Groups {
     /// Whether a silent member's server has another directory than the member's: the disk was replaced, or the directory
     /// removed. The server then has an empty replica. Asked now and then.
     fn has_lost(&self, group: u32, replica: &Log, server: &Member, member: &Member) -> bool {
-        if self.silence(group, replica, member.node) < LOST_AFTER {
-            return false;
+        if self.silence(group, replica, member.node) < LOST_AFTER || self.is_unanswered(member.node) {
+            return false; // a question that is not sent now is asked later, and not counted
         }
         {
             let mut asked = self.inner.asked_lost.lock().unwrap_or_else(PoisonError::into_inner);
@@ -203,6 +200,12 @@ impl Groups {
         peers.iter().any(|peer| peer.node == node && peer.active && peer.lag <= LAG_MAX)
     }
 
+    /// Whether a server did not answer a moment ago: it is not asked then.
+    fn is_unanswered(&self, node: NodeId) -> bool {
+        let unanswered = self.inner.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
+        unanswered.get(&node).is_some_and(|at| at.elapsed() < ASK_AGAIN)
+    }
+
     fn ask_to_host(
         &self,
         server: &Member,
@@ -210,17 +213,15 @@ impl Groups {
         log: LogId,
         timeout: Duration,
     ) -> chiplog::Result<DirectoryId> {
-        let mut unanswered = self.inner.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
-        if unanswered.get(&server.node).is_some_and(|at| at.elapsed() < ASK_AGAIN) {
+        if self.is_unanswered(server.node) {
             let what = format!("node {} did not answer a moment ago", server.node);
             return Err(Error::new(ErrorKind::Unavailable, what));
         }
-        drop(unanswered);
         let address = address_of(server)?;
         let on = GroupOn { node: server.node, address: &address.peer, group: group + 1, log };
         let begun = Instant::now();
         let answer = Handle::current().block_on(self.inner.transport.ask_to_host(on, timeout));
-        unanswered = self.inner.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unanswered = self.inner.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
         match &answer {
             // All groups would wait as long, one after the other.
             Err(_) if begun.elapsed() >= LOST_TIMEOUT => _ = unanswered.insert(server.node, Instant::now()),
@@ -270,7 +271,7 @@ impl Groups {
 
 /// The server that is to lead a group instead of this leader: of the voters that `may`, the one that has most, and of these the
 /// first. None: the leader hears none. One that is not heard is never chosen: the leader takes no appends while it waits for it.
-fn successor(have: &ReplicaStatus, may: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+pub(super) fn successor(have: &ReplicaStatus, may: impl Fn(NodeId) -> bool) -> Option<NodeId> {
     let voters = have.voters();
     let can_lead = |peer: &&PeerStatus| peer.active && voters.contains(&peer.node) && may(peer.node);
     let most = have.peers.iter().filter(can_lead).max_by_key(|peer| (peer.matched, Reverse(peer.node)));

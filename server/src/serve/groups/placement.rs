@@ -3,7 +3,8 @@
 //!
 //! - A group keeps the servers that it has. One that left the cluster is replaced by the server with the fewest groups.
 //! - Once every group has its servers, groups move from the server with the most to the one with the fewest, one at a time.
-//! - A server that is silent gets a group only if no other one is left, and keeps its own.
+//! - A server that is silent, or has failed lately to host a group, gets one only if no other one is left, and keeps its own.
+//! - A server that fails for long to host a group, although it is heard, is replaced in that group if another one is left.
 //! - The groups' leaders are spread in the same way: each server leads about as many as the others.
 //!
 //! Invariants:
@@ -13,8 +14,13 @@
 use super::{CHANGES_MAX, Groups, HOST_TIMEOUT, label};
 use chiplog::cluster::Role;
 use chiplog::{Log, Logs, NodeId};
+use chiplog_net::served::elsewhere::GroupView;
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+/// How long a server that failed to host a group gets others only if no other server is left.
+const FAILED_FOR: Duration = Duration::from_secs(600);
 
 /// The servers that are to run each group. None: all are.
 type Places = BTreeMap<u32, Vec<NodeId>>;
@@ -26,6 +32,28 @@ struct Decision {
     nodes: Vec<NodeId>,
     /// Whether it only makes the servers more even.
     evens: bool,
+}
+
+/// The servers that should get no groups.
+#[derive(Debug, Default)]
+struct Unfit {
+    /// Those that are not heard.
+    silent: Vec<NodeId>,
+    /// Those that have failed lately to host a group.
+    failed: Vec<NodeId>,
+    /// Those that fail now, for each group.
+    unhosted: Places,
+}
+
+impl Unfit {
+    fn has(&self, node: NodeId) -> bool {
+        self.silent.contains(&node) || self.failed.contains(&node)
+    }
+
+    /// Whether a server fails to host this group.
+    fn fails(&self, group: u32, node: NodeId) -> bool {
+        self.unhosted.get(&group).is_some_and(|nodes| nodes.contains(&node))
+    }
 }
 
 impl Groups {
@@ -58,22 +86,41 @@ impl Groups {
         let servers = default.status().replica.voters();
         let replicas = self.inner.config.group_replicas as usize;
         let places = places(logs)?;
-        let silent = silent(logs.system());
-        let decided = next(&places, &servers, &silent, replicas);
-        let may_move = || self.has_moved(logs, &places, &silent);
+        let unfit = self.unfit(logs.system());
+        let decided = next(&places, &servers, &unfit, replicas);
+        let may_move = || self.has_moved(logs, &places, &unfit);
         Ok(decided.filter(|decided| !decided.evens || may_move()))
     }
 
     /// Whether the group that was moved last has its new voters, or cannot have them now.
-    fn has_moved(&self, logs: &Logs, places: &Places, silent: &[NodeId]) -> bool {
+    fn has_moved(&self, logs: &Logs, places: &Places, unfit: &Unfit) -> bool {
         let Some(group) = *self.inner.moving.lock().unwrap_or_else(PoisonError::into_inner) else {
             return true;
         };
-        if places.get(&group).is_some_and(|place| place.iter().any(|node| silent.contains(node))) {
+        if places.get(&group).is_some_and(|place| place.iter().any(|node| unfit.has(*node))) {
             return true;
         }
         let view = self.views(logs, [group]).remove(&group);
         view.is_some_and(|view| places.get(&group).is_none_or(|place| *place == view.voters))
+    }
+
+    /// Notes which servers fail to host groups, as the groups' leaders see it.
+    pub(super) fn note_unhosted(&self, views: &BTreeMap<u32, GroupView>) {
+        let mut unhosted = self.inner.unhosted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failed = self.inner.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        for (group, view) in views {
+            unhosted.insert(*group, view.unhosted.clone());
+            failed.extend(view.unhosted.iter().map(|node| (*node, Instant::now())));
+        }
+    }
+
+    /// The servers that should get no groups, as the leader of the system log sees it: it hears all servers.
+    fn unfit(&self, system: &Log) -> Unfit {
+        let mut failed = self.inner.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.retain(|_, at| at.elapsed() < FAILED_FOR);
+        let failed = failed.keys().copied().collect();
+        let unhosted = self.inner.unhosted.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Unfit { silent: silent(system), failed, unhosted }
     }
 
     /// The server that should lead a group, if the catalogue places the groups.
@@ -100,9 +147,9 @@ fn loads(places: &Places, servers: &[NodeId]) -> BTreeMap<NodeId, usize> {
     servers.iter().map(|node| (*node, load(node))).collect()
 }
 
-/// The next decision. None: each group has its servers, and they are even. `servers`: the voters of the cluster; `silent`: those
-/// of them that are not heard. `replicas`: how many run each group; 0: all.
-fn next(places: &Places, servers: &[NodeId], silent: &[NodeId], replicas: usize) -> Option<Decision> {
+/// The next decision. None: each group has its servers, and they are even. `servers`: the voters of the cluster; `unfit`: those
+/// of them that should get no groups. `replicas`: how many run each group; 0: all.
+fn next(places: &Places, servers: &[NodeId], unfit: &Unfit, replicas: usize) -> Option<Decision> {
     if replicas == 0 {
         let (group, _) = places.iter().find(|(_, place)| !place.is_empty())?;
         return Some(Decision { group: *group, nodes: Vec::new(), evens: false });
@@ -115,13 +162,18 @@ fn next(places: &Places, servers: &[NodeId], silent: &[NodeId], replicas: usize)
     for (group, place) in places {
         let stays = |node: &&NodeId| place.is_empty() || place.contains(node);
         let mut nodes: Vec<NodeId> = servers.iter().filter(stays).copied().collect();
+        let fails = |node: NodeId| unfit.fails(*group, node) && !unfit.silent.contains(&node);
+        let is_fit = |node: &&NodeId| !unfit.has(**node) && !unfit.fails(*group, **node);
+        let others = servers.iter().filter(|node| !nodes.contains(node)).filter(is_fit).count();
+        let failing: Vec<NodeId> = nodes.iter().copied().filter(|node| fails(*node)).take(others).collect();
+        nodes.retain(|node| !failing.contains(node));
         while nodes.len() > replicas {
-            let most = nodes.iter().copied().max_by_key(|node| (silent.contains(node), load(node), *node));
+            let most = nodes.iter().copied().max_by_key(|node| (unfit.has(*node), load(node), *node));
             nodes.retain(|node| Some(*node) != most);
         }
         while nodes.len() < replicas {
             let others = servers.iter().filter(|node| !nodes.contains(node));
-            let Some(fewest) = others.min_by_key(|node| (silent.contains(node), load(node), **node)) else {
+            let Some(fewest) = others.min_by_key(|node| (!is_fit(node), load(node), **node)) else {
                 break;
             };
             nodes.push(*fewest);
@@ -131,7 +183,7 @@ fn next(places: &Places, servers: &[NodeId], silent: &[NodeId], replicas: usize)
             return Some(Decision { group: *group, nodes, evens: false });
         }
     }
-    let heard = || servers.iter().copied().filter(|node| !silent.contains(node));
+    let heard = || servers.iter().copied().filter(|node| !unfit.has(*node));
     let most = heard().max_by_key(|node| (load(node), std::cmp::Reverse(*node)))?;
     let fewest = heard().min_by_key(|node| (load(node), *node))?;
     if load(&most) < load(&fewest) + 2 {
@@ -170,7 +222,8 @@ mod tests {
     fn settle(places: &mut Places, servers: &[NodeId], replicas: usize) -> usize {
         let mut evening = 0;
         for _ in 0..1000 {
-            let Some(Decision { group, nodes, evens }) = next(places, servers, &[], replicas) else {
+            let Some(Decision { group, nodes, evens }) = next(places, servers, &Unfit::default(), replicas)
+            else {
                 return evening;
             };
             assert!(nodes.is_sorted() && nodes.iter().all(|node| servers.contains(node)), "{nodes:?}");
@@ -228,12 +281,13 @@ mod tests {
         let mut places: Places = [(1, nodes(&[1, 2, 3])), (2, Vec::new())].into();
         settle(&mut places, &nodes(&[1, 2, 3, 4]), 0);
         assert!(places.values().all(Vec::is_empty));
-        assert_eq!(next(&[(1, nodes(&[1]))].into(), &[], &[], 3), None, "no server is known");
+        assert_eq!(next(&[(1, nodes(&[1]))].into(), &[], &Unfit::default(), 3), None, "no server is known");
     }
 
     #[test]
     fn silent_server_gets_no_group_and_keeps_its_own() {
-        let (all, silent) = (nodes(&[1, 2, 3, 4, 5]), nodes(&[4]));
+        let all = nodes(&[1, 2, 3, 4, 5]);
+        let silent = Unfit { silent: nodes(&[4]), ..Unfit::default() };
         // Server 6 has left. Server 4 has no group, and is silent.
         let places: Places = [(1, nodes(&[1, 2, 6])), (2, nodes(&[1, 3, 5])), (3, nodes(&[2, 3, 5]))].into();
         let decided = next(&places, &all, &silent, 3).unwrap();
@@ -243,9 +297,35 @@ mod tests {
         assert_eq!(next(&places, &nodes(&[1, 2, 4]), &silent, 1), None);
         let places: Places = [(1, nodes(&[1])), (2, nodes(&[1])), (3, nodes(&[2]))].into();
         assert_eq!(next(&places, &nodes(&[1, 2, 4]), &silent, 1), None);
-        assert!(next(&places, &nodes(&[1, 2, 4]), &[], 1).is_some());
+        assert!(next(&places, &nodes(&[1, 2, 4]), &Unfit::default(), 1).is_some());
         // No other one is left.
         let places: Places = [(1, nodes(&[1, 2]))].into();
         assert_eq!(next(&places, &nodes(&[1, 2, 4]), &silent, 3).unwrap().nodes, nodes(&[1, 2, 4]));
+    }
+
+    /// A server whose disk was full was the target of a group for ever, and other servers had room.
+    #[test]
+    fn server_that_fails_to_host_a_group_is_replaced_there() {
+        let all = nodes(&[1, 2, 3, 4, 5]);
+        let unfit = |silent: &[u64], failed: &[u64]| Unfit {
+            silent: nodes(silent),
+            failed: nodes(failed),
+            unhosted: [(1, nodes(failed))].into(),
+        };
+        let mut places: Places =
+            [(1, nodes(&[1, 2, 4])), (2, nodes(&[1, 3, 5])), (3, nodes(&[2, 3, 5]))].into();
+        assert_eq!(next(&places, &all, &unfit(&[], &[]), 3), None);
+        let decided = next(&places, &all, &unfit(&[], &[4]), 3).unwrap();
+        assert_eq!((decided.group, decided.nodes, decided.evens), (1, nodes(&[1, 2, 3]), false));
+        // It does not get that or another one back soon, although it has none.
+        places.insert(1, nodes(&[1, 2, 3]));
+        let lately = Unfit { unhosted: Places::new(), ..unfit(&[], &[4]) };
+        assert_eq!(next(&places, &all, &lately, 3), None);
+        // A silent one stays, and so does one that no other server can replace.
+        places.insert(1, nodes(&[1, 2, 4]));
+        assert_eq!(next(&places, &all, &unfit(&[4], &[4]), 3), None);
+        assert_eq!(next(&places, &all, &unfit(&[3, 5], &[4]), 3), None);
+        places.retain(|group, _| *group == 1);
+        assert_eq!(next(&places, &nodes(&[1, 2, 4, 5]), &unfit(&[], &[4, 5]), 3), None);
     }
 }

@@ -2,7 +2,7 @@
 //! with one disk until others have been added. A group without a leader could not open the log. A server that is down does
 //! not keep a group from being used.
 //!
-//! Invariant: a log is created only in a group that has a leader, and in which more than half as many servers of the cluster vote as are to
+//! Invariant: a log is created only in a group that has a leader which knows the newest catalogue, and in which more than half as many servers of the cluster vote as are to
 //! run it, whichever these are: a group that moves stays ready. The first log is created only if that is so in the system log.
 
 use super::Groups;
@@ -39,11 +39,14 @@ impl Groups {
         let known = logs.known_groups().unwrap_or_default();
         let unseen: Vec<u32> = known.iter().copied().filter(|group| !seen.contains_key(group)).collect();
         let views = self.views(logs, unseen.iter().copied());
+        self.note_unhosted(&views);
+        let follows = !self.lacks_catalogue(logs); // else the catalogue refuses new logs, and says why
         for group in unseen {
             let place = logs.group_place(group).unwrap_or_default();
             let wanted = if place.is_empty() { servers.len() } else { place.len() };
             let room = match views.get(&group) {
                 None => None,
+                Some(view) if view.lacks_catalogue && follows => None, // another server leads it in a moment
                 Some(view) if has_enough(&view.voters, wanted, &members) => Some(view.logs_max),
                 Some(_) => continue, // it gets its voters, perhaps in a moment
             };

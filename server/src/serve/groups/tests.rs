@@ -58,7 +58,9 @@ fn caller_cannot_have_a_directory_set_aside() {
     assert_eq!(wrong.kind(), ErrorKind::Diverged, "{wrong}");
     assert!(!aside(&groups, 1));
     assert_eq!(groups.host(1, id).unwrap(), directory);
+    let hosted = groups.hosted(1);
     assert_eq!(groups.host(1, id).unwrap(), directory, "again");
+    assert!(groups.hosted(1) > hosted, "the leader may add it now: it is not removed for an earlier answer");
 }
 
 #[test]

@@ -1,0 +1,132 @@
+//! Catalogue: whether this server's replica of the system log follows the others. The leader of a group whose server does not know
+//! the newest catalogue opens no new logs there, drops no deleted ones, and replaces no member: another server has to lead it.
+//!
+//! Invariant: a group is handed over only to a server that says that its own replica follows. If the system log has no majority,
+//! none does, and the groups keep their leaders.
+
+use super::{Groups, HOST_TIMEOUT, label};
+use chiplog::{ErrorKind, Index, Log, Logs, NodeId, Ticket};
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+
+/// How long no majority has confirmed a replica of the system log before its server leads no group.
+const UNCONFIRMED_MAX: Duration = Duration::from_secs(10);
+/// How often a majority is asked.
+const ASK_INTERVAL: Duration = Duration::from_secs(2);
+/// How often the other voters of a group are asked whether they can lead it instead.
+const SUCCESSOR_INTERVAL: Duration = Duration::from_secs(2);
+
+/// The barriers of this server's replica of the system log, one at a time.
+#[derive(Default)]
+pub(super) struct Confirmations {
+    /// The last barrier, and when it began. None: it could not begin, or has its answer.
+    asked: Option<(Instant, Ticket<Index>)>,
+    last: Option<Instant>,
+    unconfirmed: Unconfirmed,
+}
+
+/// How long no barrier has passed.
+#[derive(Debug, Default)]
+struct Unconfirmed {
+    /// When the first one began that has not passed since another one did.
+    since: Option<Instant>,
+    /// How long after that it was last seen that none has.
+    lasts: Duration,
+}
+
+impl Unconfirmed {
+    /// Notes what became of a barrier that began at `asked`. One that has no answer yet did not pass.
+    fn note(&mut self, asked: Instant, passed: bool, now: Instant) {
+        if passed {
+            *self = Self::default();
+            return;
+        }
+        let since = *self.since.get_or_insert(asked);
+        self.lasts = now.saturating_duration_since(since);
+    }
+}
+
+impl Confirmations {
+    /// Looks at the last barrier, and begins another one. Never blocks. Returns for how long none has passed.
+    fn look(&mut self, system: &Log) -> Duration {
+        if let Some((begun, ticket)) = self.asked.take() {
+            let answer = ticket.wait_timeout(Duration::ZERO).map_err(|error| error.kind());
+            self.unconfirmed.note(begun, answer.is_ok(), Instant::now());
+            if answer == Err(ErrorKind::Timeout) {
+                self.asked = Some((begun, ticket));
+            }
+        }
+        if self.asked.is_none() && self.last.is_none_or(|last| last.elapsed() >= ASK_INTERVAL) {
+            let now = Instant::now();
+            self.last = Some(now);
+            match system.submit_barrier(HOST_TIMEOUT) {
+                Ok(ticket) => self.asked = Some((now, ticket)),
+                Err(_) => self.unconfirmed.note(now, false, now),
+            }
+        }
+        self.unconfirmed.lasts
+    }
+}
+
+impl Groups {
+    /// Whether the catalogue here is behind, or will be. Never blocks.
+    pub(super) fn lacks_catalogue(&self, logs: &Logs) -> bool {
+        let system = logs.system();
+        let unconfirmed =
+            self.inner.confirmations.lock().unwrap_or_else(PoisonError::into_inner).look(system);
+        system.poison_cause().is_some() || system.lacks_room() || unconfirmed >= UNCONFIRMED_MAX
+    }
+
+    /// Transfers the leadership of a group to a server whose catalogue is not behind. Returns whether there is one.
+    pub(super) fn hand_over_for_catalogue(&self, group: u32, replica: &Log) -> bool {
+        if !self.is_due(group, SUCCESSOR_INTERVAL) {
+            return false;
+        }
+        let Some(next) = super::members::successor(&replica.status().replica, |node| {
+            self.has_what_a_leader_needs(group, replica, node)
+        }) else {
+            return false;
+        };
+        match replica.transfer_leader(next, HOST_TIMEOUT) {
+            Ok(()) => {
+                tracing::warn!(group = %label(group), to = %next, "another server leads a group of named logs: the replica of the system log here does not follow the others");
+                true
+            }
+            Err(error) => {
+                tracing::info!(group = %label(group), to = %next, %error, "leadership of a group was not transferred");
+                false
+            }
+        }
+    }
+
+    /// Whether a member of a group has room for it, and a catalogue that follows. One that does not answer may not.
+    pub(super) fn has_what_a_leader_needs(&self, group: u32, replica: &Log, node: NodeId) -> bool {
+        let members = replica.status().replica.members;
+        let Some(member) = members.iter().find(|member| member.node == node) else { return false };
+        let asking = self.ask_view(member, group, replica.log_id(), &[]);
+        Handle::current().block_on(asking).is_ok_and(|view| !view.lacks_catalogue && !view.lacks_room)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_barriers_that_fail_one_after_the_other_count() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let mut unconfirmed = Unconfirmed::default();
+        unconfirmed.note(at(0), false, at(2)); // it is under way
+        unconfirmed.note(at(0), true, at(3));
+        assert_eq!(unconfirmed.lasts, Duration::ZERO);
+        // Nobody looked for a minute. One failure says nothing about that time.
+        unconfirmed.note(at(60), false, at(65));
+        assert_eq!(unconfirmed.lasts, Duration::from_secs(5));
+        unconfirmed.note(at(67), false, at(70));
+        assert_eq!(unconfirmed.lasts, UNCONFIRMED_MAX);
+        unconfirmed.note(at(72), true, at(73));
+        assert_eq!(unconfirmed.lasts, Duration::ZERO);
+    }
+}
