@@ -25,7 +25,7 @@ use self::snapshot::{SnapshotPart, SnapshotParts};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::{Malformed, u32_at, u64_at};
 use crate::types::{Index, LogId, LogNumber, NodeId};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 
 /// The number of the first named log.
@@ -158,8 +158,8 @@ pub(crate) struct Catalogue {
     deleted: BTreeMap<(u32, LogNumber), DeletedLog>,
     /// Their places, by their ids.
     deleted_ids: HashMap<LogId, (u32, LogNumber)>,
-    /// The newest of them by the names that they had.
-    deleted_names: HashMap<String, LogId>,
+    /// The names that they had, with their ids.
+    deleted_names: BTreeSet<(String, LogId)>,
     /// The ids of the groups.
     groups: BTreeMap<u32, LogId>,
     /// The servers that are to run a group, where those are not all.
@@ -181,7 +181,7 @@ impl Default for Catalogue {
             by_number: BTreeMap::new(),
             deleted: BTreeMap::new(),
             deleted_ids: HashMap::new(),
-            deleted_names: HashMap::new(),
+            deleted_names: BTreeSet::new(),
             groups: BTreeMap::new(),
             places: BTreeMap::new(),
             sizes: HashMap::new(),
@@ -264,17 +264,28 @@ impl Catalogue {
         self.deleted_ids.get(&id).copied()
     }
 
-    /// The deleted log that had this name before, and may still be in its group.
+    /// A deleted log that had this name before, and may still be in its group.
     pub(crate) fn deleted_as(&self, name: &str) -> Option<LogId> {
-        self.deleted_names.get(name).copied()
+        let mut from = self.deleted_names.range((name.to_owned(), LogId(0))..);
+        from.next().filter(|(deleted, _)| deleted == name).map(|(_, id)| *id)
+    }
+
+    /// Takes the names of deleted logs from a catalogue that this one, read from a snapshot, replaces.
+    pub(crate) fn remember(&mut self, before: &Self) {
+        for ((group, number), log) in self.deleted.iter_mut().filter(|(_, log)| log.name.is_none()) {
+            let deleted = before.deleted.get(&(*group, *number)).filter(|deleted| deleted.id == log.id);
+            log.name =
+                deleted.map_or_else(|| before.by_number.get(number).cloned(), |deleted| deleted.name.clone());
+            self.deleted_names.extend(log.name.clone().map(|name| (name, log.id)));
+        }
     }
 
     /// The deleted log is not in its group, and never will be.
     pub(crate) fn forget(&mut self, group: u32, log: LogNumber) {
         let Some(DeletedLog { id, name }) = self.deleted.remove(&(group, log)) else { return };
         self.deleted_ids.remove(&id);
-        if let Some(name) = name.filter(|name| self.deleted_as(name) == Some(id)) {
-            self.deleted_names.remove(&name);
+        if let Some(name) = name {
+            self.deleted_names.remove(&(name, id));
         }
     }
 
@@ -484,5 +495,34 @@ mod tests {
         {
             assert_eq!(check_name(bad).unwrap_err().kind(), ErrorKind::InvalidArgument, "{bad}");
         }
+    }
+
+    /// A name was given again while a deleted log of it could still accept appends, if a later one of the name was gone, or once a
+    /// snapshot had been read.
+    #[test]
+    fn names_of_deleted_logs_are_known_until_all_of_them_are_gone() {
+        let mut catalogue = Catalogue::default();
+        let delete = |number, id| CatalogueRecord::Delete { number: LogNumber(number), id: LogId(id) };
+        for record in [create("a", 1), delete(1, 1), create("a", 2), delete(2, 2), create("b", 3)] {
+            catalogue.apply(record);
+        }
+        assert_eq!((catalogue.deleted_as("a"), catalogue.deleted_as("b")), (Some(LogId(1)), None));
+        catalogue.forget(3, LogNumber(2));
+        assert_eq!(catalogue.deleted_as("a"), Some(LogId(1)));
+        // Another replica has deleted b since, and its snapshot has no names.
+        let mut later = Catalogue::default();
+        for record in
+            [create("a", 1), delete(1, 1), create("a", 2), delete(2, 2), create("b", 3), delete(3, 3)]
+        {
+            later.apply(record);
+        }
+        let mut parts = SnapshotParts::default();
+        later.snapshot(LogId(9)).into_iter().for_each(|part| _ = parts.push(part));
+        let mut read = parts.catalogue().unwrap();
+        assert_eq!(read.deleted_as("a"), None);
+        read.remember(&catalogue);
+        assert_eq!((read.deleted_as("a"), read.deleted_as("b")), (Some(LogId(1)), Some(LogId(3))));
+        [1, 2, 3].map(|log| read.forget(3, LogNumber(log)));
+        assert_eq!((read.deleted_as("a"), read.deleted_as("b")), (None, None));
     }
 }

@@ -42,7 +42,7 @@ use crate::types::{Index, LogId, LogNumber, Timestamp};
 use directories::GroupDirectories;
 use options::SYSTEM_GROUP;
 use snapshots::{SnapshotReaders, SnapshotSearch};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -202,7 +202,7 @@ impl Logs {
         for (disk, number) in groups()?.into_iter().zip(1..) {
             logs.add_group(number, Log::open_on(disk, options.of_group(number))?)?;
         }
-        match logs.drop_deleted() {
+        match logs.drop_deleted(&BTreeSet::new()) {
             // A replica that waits for the catalogue. The leaders of the groups do it.
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 tracing::debug!(%error, "no catalogue yet")
@@ -276,7 +276,9 @@ impl Logs {
         let mut search = self.inner.search.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if catalogue.next() < system.first_index() {
-                *catalogue = self.read_snapshot(&mut search)?;
+                let mut read = self.read_snapshot(&mut search)?;
+                read.remember(&catalogue);
+                *catalogue = read;
             }
             match self.read_on(&mut catalogue) {
                 Err(error) if error.kind() == ErrorKind::Discarded => {}
@@ -329,6 +331,7 @@ impl Logs {
     /// Those of reading the system log.
     pub fn settle(&self) -> Result<()> {
         self.may_wait()?;
+        let mut hanging = BTreeSet::new();
         for (number, group) in self.groups() {
             let settled = self.note_group(number, &group).and_then(|()| {
                 let newest = self.catalogue()?.newest(number);
@@ -337,10 +340,11 @@ impl Logs {
             });
             if let Err(error) = settled {
                 tracing::warn!(group = number, %error, "a group could not follow the catalogue; it is tried again");
+                hanging.extend((error.kind() == ErrorKind::Timeout).then_some(number));
             }
         }
         self.keep_system_short();
-        self.drop_deleted()
+        self.drop_deleted(&hanging)
     }
 
     /// The handle of a log, if it is known here and open. Reads nothing, and waits for no more than a thread that applies new
@@ -617,7 +621,7 @@ fn is_for_later(error: &Error) -> bool {
 }
 
 /// Opens logs in their group that are not there, in this order, behind the log `after`: few writes and syncs carry them all. Returns
-/// the last one. After an error the first of them may be open, and the others are not; after `Timeout` they may be opened yet.
+/// the last one. After an error the first of them may be open, and the others are not; after `Timeout` they may still be opened.
 fn open_in(group: &Log, after: LogNumber, logs: &[LogNumber], deadline: Instant) -> Result<LogNumber> {
     group.may_wait()?;
     let mut last = after;

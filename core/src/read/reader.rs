@@ -74,7 +74,7 @@ impl LogView {
 }
 
 /// Reads committed records in order. It keeps the segment that it reads, even if that is discarded, and can still read
-/// after the log was closed. A reader of a named log keeps none while it is at the tail. `Send`; one thread at a time.
+/// after the log was closed. A reader of a named log keeps none once it has found no record at the tail. `Send`; one thread at a time.
 ///
 /// ```
 /// use chiplog::{Log, Options, Start};

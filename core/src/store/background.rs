@@ -70,7 +70,7 @@ pub(super) struct JobQueue {
     pub(super) ending: bool,
     /// A caller waits to be notified that a file is ready or cannot be made.
     pub(super) awaited: bool,
-    /// Since when callers wait for a file, unless one was taken meanwhile.
+    /// Since when callers wait for a file. None: none does, one was taken since, or an attempt failed.
     pub(super) awaited_since: Option<Instant>,
     /// The number of threads that wait for a file.
     pub(super) blocked: usize,
@@ -175,6 +175,7 @@ impl JobQueue {
                 // First in the list, so last in line: one bad file does not block the others.
                 self.spare.splice(..0, spare);
                 self.lacks_room = true;
+                self.awaited_since = None;
                 self.failed = Some(error);
                 self.failed_at = Some(now);
             }
@@ -200,8 +201,13 @@ mod tests {
     fn discard_during_a_failing_attempt_clears_the_failure() {
         for room in [Outcome::Removed, Outcome::Spare("00000000000000000001.seg".into())] {
             let mut state = JobQueue { next_number: 9, wanted: true, ..JobQueue::default() };
+            state.awaited_since = Some(Instant::now());
             let failed = Err((Error::new(ErrorKind::Full, "no space"), None));
             state.note(Outcome::Prepared(failed), Moment::START);
+            assert!(
+                state.awaited_since.is_none(),
+                "the append was refused: the next one has its own patience"
+            );
             assert!(state.next_job().is_none(), "it tries again although nothing changed");
             state.note(room, Moment::START);
             assert!(matches!(state.next_job(), Some(Job::Prepare(9, _))));

@@ -10,6 +10,7 @@ use crate::wire::proto::v1::{
     CreateLogRequest, DeleteLogRequest, ListLogsRequest, ListLogsResponse, LogInfo, SealLogRequest,
 };
 use crate::wire::status::to_status;
+use chiplog::cluster::Role;
 use chiplog::{Error, ErrorKind, Log, LogId, LogNumber, Logs};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -49,7 +50,8 @@ impl NamedLogs {
         }
         let host = self.host.clone();
         self.run(caller, system, move |logs| {
-            if let Some(before) = logs.predecessor(&name)? {
+            let may_create = logs.system().role() == Role::Leader && logs.info(&name).is_err();
+            if let Some(before) = logs.predecessor(&name)?.filter(|_| may_create) {
                 let _ = await_dropped(&host, logs, before); // if it fails, so does the registration, and says why
             }
             let id = match &*beside {
@@ -156,18 +158,20 @@ fn is_of_catalogue(error: &Error) -> bool {
     error.kind() == ErrorKind::Full && source.is_some_and(|source| source.kind() == ErrorKind::Full)
 }
 
-/// Waits until a deleted log is gone from its group, wherever that runs.
+/// Waits until a deleted log is gone from its group, wherever that runs. A replica here that has failed learns no more of its group.
 ///
 /// # Errors
 /// `Timeout`: it is not, as far as is known here.
 fn await_dropped(host: &LogSlot, logs: &Logs, id: LogId) -> chiplog::Result<()> {
     match logs.await_dropped(id, FIND_TIMEOUT) {
-        Err(error) if error.kind() == ErrorKind::NotLeader => await_dropped_elsewhere(host, logs, id),
+        Err(error) if matches!(error.kind(), ErrorKind::NotLeader | ErrorKind::Timeout) => {
+            await_dropped_elsewhere(host, logs, id)
+        }
         dropped => dropped,
     }
 }
 
-/// Waits until the leader of a group that does not run here finds a deleted log gone.
+/// Waits until the leader of a group on another server finds a deleted log gone.
 ///
 /// # Errors
 /// `Timeout`: it did not, or no leader answered.

@@ -19,22 +19,19 @@ impl Log {
     /// linearizable. Works on any replica; a majority has to confirm.
     ///
     /// # Errors
-    /// `Unavailable`: no majority answered within `timeout`; or nor did this replica, whose disk hangs, within a second more. `Busy`: 16,384
-    /// barriers already wait. `Removed`, `Poisoned`, `Closed`, `Forked`.
+    /// `Unavailable`: no majority answered within `timeout`, or this replica did not within a second more, because its disk hangs. `Busy`:
+    /// 16,384 barriers already wait. `Removed`, `Poisoned`, `Closed`, `Forked`.
     pub fn barrier(&self, timeout: Duration) -> Result<Index> {
         self.may_wait()?;
         let last = answer(&self.submit_barrier(timeout)?, timeout).map_err(|error| match error.kind() {
-            ErrorKind::Timeout => {
-                let what = format!("this replica did not answer within {timeout:?}: its disk may hang");
-                Error::new(ErrorKind::Unavailable, what)
-            }
+            ErrorKind::Timeout => Error::with_source(ErrorKind::Unavailable, error.to_string(), &error),
             _ => error,
         })?;
         if self.view.log.is_none() { Ok(last) } else { Ok(self.view.positions.committed()) }
     }
 
-    /// As [`Log::barrier`], but returns at once; the ticket of a replica whose disk hangs has no result until it does no more. On a named log the result counts the records of all logs of its group:
-    /// [`Log::last_index`] tells the last record afterwards. Up to 16,384 barriers can be in flight: waiting ones share one round
+    /// As [`Log::barrier`], but returns at once. While the replica's disk hangs, the ticket has no result. On a named log the result counts
+    /// the records of all logs of its group: [`Log::last_index`] tells the last record afterwards. Up to 16,384 barriers can be in flight: waiting ones share one round
     /// trip.
     ///
     /// # Errors
@@ -94,7 +91,7 @@ impl Log {
     ///
     /// # Errors
     /// `Membership`: `to` is not a voter. `NotLeader`. `Timeout`: neither `to` nor, as far as is known here, another
-    /// replica became leader in time. `Unavailable`: another replica leads now, or a later transfer replaced this one.
+    /// replica became leader in time; or this replica did not answer, and may still transfer it. `Unavailable`: another replica leads now, or a later transfer replaced this one.
     pub fn transfer_leader(&self, to: NodeId, timeout: Duration) -> Result<()> {
         self.may_wait()?;
         answer(&self.submit_transfer_leader(to, timeout)?, timeout)
@@ -137,6 +134,17 @@ impl Log {
 }
 
 /// The replica's answer to a request with this time limit.
+///
+/// # Errors
+/// Those of the request. `Timeout`: also if there is none, because the disk hangs.
 fn answer<T: TicketValue>(ticket: &Ticket<T>, timeout: Duration) -> Result<T> {
-    ticket.wait_timeout(timeout.saturating_add(ANSWER_GRACE))
+    match ticket.wait_timeout(timeout.saturating_add(ANSWER_GRACE)) {
+        Err(error) if error.kind() == ErrorKind::Timeout && ticket.poll().is_none() => {
+            let what = format!(
+                "this replica did not answer within {timeout:?}: its disk may hang, and the request may still be carried out"
+            );
+            Err(Error::new(ErrorKind::Timeout, what))
+        }
+        answered => answered,
+    }
 }

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - a name decides only once a majority has confirmed it: a new leader can lack the newest records of the catalogue;
-//! - no log gets the name of a deleted one that may still accept appends: a client could find that one, and lose what it appends. The
-//!   catalogue knows the names of those that were deleted since it was opened;
+//! - no creation succeeds while a deleted log of the name may still accept appends: a client could find that one, and lose what it appends.
+//!   The catalogue knows the names of logs that were deleted, as far as it has followed them since it was opened;
 //! - creations beside each other get no more places than a group has.
 
 use super::{
@@ -14,7 +14,7 @@ use crate::api::log::Log;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::pause;
 use crate::types::{Index, LogId, LogNumber};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -124,14 +124,18 @@ impl Logs {
         };
         self.keep_system_short();
         match created {
-            Some(entry) if entry.id == id || planted!(138) => Ok(entry),
+            Some(entry) if entry.id == id || planted!(138) => {
+                // The name can have been another log's meanwhile, or before what this leader knew.
+                self.await_predecessor(name).map_err(|error| half_created(name, &error))?;
+                Ok(entry)
+            }
             Some(_) => Err(exists()),
             None => Err(deleted_meanwhile(name)),
         }
     }
 
     /// The log that had this name before, was deleted, and may still be in its group: it can accept appends until its group has dropped
-    /// it. `None`: there is none, as far as the catalogue knows since it was opened.
+    /// it. `None`: there is none, as far as the catalogue has followed names since it was opened.
     ///
     /// # Errors
     /// Those of reading the system log.
@@ -142,15 +146,20 @@ impl Logs {
     /// Waits until no deleted log of this name accepts appends.
     ///
     /// # Errors
-    /// `Busy`: its group has not dropped it yet.
+    /// `Busy`: its group has not dropped it yet. Those of reading the system log.
     fn await_predecessor(&self, name: &str) -> Result<()> {
-        let Some(id) = self.predecessor(name)? else { return Ok(()) };
-        self.await_dropped(id, CONFIRM_TIMEOUT).map_err(|error| {
-            let what = format!(
-                "a deleted log was called {name:?} and can still accept appends; try again once it is gone: {error}"
-            );
-            Error::with_source(ErrorKind::Busy, what, &error)
-        })
+        while let Some(id) = self.predecessor(name)? {
+            self.await_dropped(id, CONFIRM_TIMEOUT).map_err(|error| match error.kind() {
+                ErrorKind::Timeout | ErrorKind::NotLeader | ErrorKind::Unavailable => {
+                    let what = format!(
+                        "a deleted log was called {name:?} and can still accept appends; try again once it is gone: {error}"
+                    );
+                    Error::with_source(ErrorKind::Busy, what, &error)
+                }
+                _ => error,
+            })?;
+        }
+        Ok(())
     }
 
     /// Checks that this replica leads the system log: only then its catalogue decides.
@@ -325,9 +334,11 @@ impl Logs {
     }
 
     /// Drops the logs in groups that a delete left there: it was interrupted between its two steps, or the group had its
-    /// leader elsewhere. A group that cannot drop its logs now keeps them until a later call.
-    pub(super) fn drop_deleted(&self) -> Result<()> {
-        self.groups().iter().try_for_each(|(number, group)| self.drop_deleted_in(*number, group))
+    /// leader elsewhere. A group that cannot drop its logs now keeps them until a later call; `hanging` ones are not asked.
+    pub(super) fn drop_deleted(&self, hanging: &BTreeSet<u32>) -> Result<()> {
+        let groups = self.groups();
+        let mut answering = groups.iter().filter(|(number, _)| !hanging.contains(number));
+        answering.try_for_each(|(number, group)| self.drop_deleted_in(*number, group))
     }
 
     /// As [`Self::drop_deleted`], in one group that runs here: it waits for no other one.

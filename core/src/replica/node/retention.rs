@@ -307,7 +307,7 @@ impl Node {
             return None;
         }
         // The end of each log there stands in the opening of the next one, or of a later one: ends only grow, and a log that is missing in a
-        // later one was deleted before. So one that is damaged keeps no files.
+        // later one was deleted before. So one that is damaged keeps files no longer than that of the next one does.
         let later = list.iter().filter(|segment| segment.base.raft >= end && !Arc::ptr_eq(segment, oldest));
         let mut reads = later.map(|next| {
             let read = segments.open(next).and_then(|data| in_opening_if_here(&data, LogTable::decode));

@@ -15,8 +15,8 @@
 //! that could not be committed.
 //!
 //! Invariants:
-//! - the leader asks only when it refused an append or a command because it had no room, at most once in an election timeout, and again
-//!   sooner only for less;
+//! - the leader asks only when it refused an append or a command because it had no room, at most once in an election timeout, and
+//!   sooner only for smaller records;
 //! - only the answers to the last request count, and only until as much was ordered as it was about. Smaller records that still have room, or
 //!   retries, which need none, end no request.
 

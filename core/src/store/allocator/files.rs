@@ -121,11 +121,13 @@ impl Allocator {
 
     /// Allocates a new file for real, and fills it with zeros, so that writes into it change nothing but data. Stops
     /// filling if the log is closed, because the file is not needed then. Also stops once an append has waited for a
-    /// file for longer than `patience`; at once within a job of another log, because that one's appends can wait as well.
+    /// file for longer than `patience`. Within a job of another log it fills nothing: that one's appends can wait as well.
     pub(super) fn fill(&self, file: &dyn DiskFile, patience: Duration) -> io::Result<()> {
         let bytes = u64::from(self.segment_bytes);
         let is_allocated = file.allocate(bytes)?;
-        let patience = if self.is_within_another() { Duration::ZERO } else { patience };
+        if is_allocated && self.is_within_another() {
+            return Ok(());
+        }
         for from in (0..bytes).step_by(FILL_BYTES as usize) {
             let (ending, since) = {
                 let state = self.lock();

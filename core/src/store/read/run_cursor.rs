@@ -57,7 +57,6 @@ enum Position {
     /// At the tail, in this segment. The next record can be long in coming, and the segment can be dropped before: nothing keeps its
     /// file, or its place in memory.
     Tail {
-        directory: Weak<RunDirectory>,
         data: Weak<SegmentData>,
     },
 }
@@ -287,9 +286,11 @@ impl RunCursor {
     fn find_here(&mut self, next: Index) -> Result<Option<FoundRun>> {
         match &mut self.position {
             None => Ok(None),
-            Some(Position::Tail { directory, data }) => {
-                let is_open = directory.upgrade().zip(data.upgrade());
-                self.position = is_open.map(|(directory, data)| Position::in_segment(directory, data));
+            Some(Position::Tail { data }) => {
+                // Its directory counts as used: readers at the tail alone keep it among the recent ones.
+                let entered =
+                    data.upgrade().map(|data| Position::in_segment(self.directories.of(&data.segment), data));
+                self.position = entered;
                 // It is in a segment now, or nowhere.
                 if self.position.is_some() { self.find_here(next) } else { Ok(None) }
             }
@@ -353,9 +354,8 @@ impl RunCursor {
         let position = self.position.take();
         let is_open = matches!(position, Some(Position::Segment { .. } | Position::Copy { .. }));
         self.position = match position {
-            Some(Position::Segment { directory, blocks }) => {
-                let (directory, data) = (Arc::downgrade(&directory), Arc::downgrade(blocks.data()));
-                Some(Position::Tail { directory, data })
+            Some(Position::Segment { blocks, .. }) => {
+                Some(Position::Tail { data: Arc::downgrade(blocks.data()) })
             }
             Some(Position::Copy { .. }) => None, // the next record is in no copy
             position => position,
