@@ -91,7 +91,7 @@ impl Groups {
         let mut view = GroupView::of(&replica);
         view.leads &= is_confirmed; // no majority has confirmed one that was elected since
         if view.leads {
-            view.unhosted = self.unhosted(group, &view.members);
+            view.unhosted = self.unhosted(group);
         }
         if group != SYSTEM {
             view.lacks_catalogue = self.lacks_catalogue(logs);
