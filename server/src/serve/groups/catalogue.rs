@@ -36,14 +36,19 @@ struct Unconfirmed {
 }
 
 impl Unconfirmed {
-    /// Notes what became of a barrier that began at `asked`. One that has no answer yet did not pass.
-    fn note(&mut self, asked: Instant, passed: bool, now: Instant) {
-        if passed {
-            *self = Self::default();
-            return;
-        }
+    /// Notes whether a barrier that began at `asked` passed. None: it has no answer yet. One that failed did so in its time: it says
+    /// nothing about what came later.
+    fn note(&mut self, asked: Instant, passed: Option<bool>, now: Instant) {
+        let until = match passed {
+            Some(true) => {
+                *self = Self::default();
+                return;
+            }
+            Some(false) => now.min(asked + HOST_TIMEOUT),
+            None => now,
+        };
         let since = *self.since.get_or_insert(asked);
-        self.lasts = now.saturating_duration_since(since);
+        self.lasts = until.saturating_duration_since(since);
     }
 }
 
@@ -52,8 +57,9 @@ impl Confirmations {
     fn look(&mut self, system: &Log) -> Duration {
         if let Some((begun, ticket)) = self.asked.take() {
             let answer = ticket.wait_timeout(Duration::ZERO).map_err(|error| error.kind());
-            self.unconfirmed.note(begun, answer.is_ok(), Instant::now());
-            if answer == Err(ErrorKind::Timeout) {
+            let is_under_way = answer == Err(ErrorKind::Timeout);
+            self.unconfirmed.note(begun, (!is_under_way).then_some(answer.is_ok()), Instant::now());
+            if is_under_way {
                 self.asked = Some((begun, ticket));
             }
         }
@@ -62,7 +68,7 @@ impl Confirmations {
             self.last = Some(now);
             match system.submit_barrier(HOST_TIMEOUT) {
                 Ok(ticket) => self.asked = Some((now, ticket)),
-                Err(_) => self.unconfirmed.note(now, false, now),
+                Err(_) => self.unconfirmed.note(now, Some(false), now),
             }
         }
         self.unconfirmed.lasts
@@ -118,15 +124,22 @@ mod tests {
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
         let mut unconfirmed = Unconfirmed::default();
-        unconfirmed.note(at(0), false, at(2)); // it is under way
-        unconfirmed.note(at(0), true, at(3));
+        unconfirmed.note(at(0), None, at(2));
+        assert_eq!(unconfirmed.lasts, Duration::from_secs(2));
+        unconfirmed.note(at(0), Some(true), at(3));
         assert_eq!(unconfirmed.lasts, Duration::ZERO);
-        // Nobody looked for a minute. One failure says nothing about that time.
-        unconfirmed.note(at(60), false, at(65));
-        assert_eq!(unconfirmed.lasts, Duration::from_secs(5));
-        unconfirmed.note(at(67), false, at(70));
+        // A minute passed without a look. One failure says nothing about that time, whether its barrier began before or after.
+        unconfirmed.note(at(5), Some(false), at(65));
+        assert_eq!(unconfirmed.lasts, HOST_TIMEOUT);
+        unconfirmed.note(at(65), Some(true), at(66));
+        unconfirmed.note(at(67), Some(false), at(70));
+        assert_eq!(unconfirmed.lasts, Duration::from_secs(3));
+        unconfirmed.note(at(72), Some(false), at(77));
         assert_eq!(unconfirmed.lasts, UNCONFIRMED_MAX);
-        unconfirmed.note(at(72), true, at(73));
+        unconfirmed.note(at(79), Some(true), at(80));
         assert_eq!(unconfirmed.lasts, Duration::ZERO);
+        // The replica here has given no answer for a minute.
+        unconfirmed.note(at(80), None, at(140));
+        assert_eq!(unconfirmed.lasts, Duration::from_secs(60));
     }
 }
