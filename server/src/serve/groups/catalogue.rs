@@ -4,8 +4,11 @@
 //! Invariant: a group is handed over only to a server that says that its own replica follows. If the system log has no majority,
 //! none does, and the groups keep their leaders.
 
+use super::members::successor;
 use super::{Groups, HOST_TIMEOUT, label};
 use chiplog::{ErrorKind, Index, Log, Logs, NodeId, Ticket};
+use chiplog_net::served::elsewhere::GroupView;
+use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -89,11 +92,7 @@ impl Groups {
         if !self.is_due(group, SUCCESSOR_INTERVAL) {
             return false;
         }
-        let Some(next) = super::members::successor(&replica.status().replica, |node| {
-            self.has_what_a_leader_needs(group, replica, node)
-        }) else {
-            return false;
-        };
+        let Some(next) = self.able_successor(group, replica, |_| true) else { return false };
         match replica.transfer_leader(next, HOST_TIMEOUT) {
             Ok(()) => {
                 tracing::warn!(group = %label(group), to = %next, "another server leads a group of named logs: the replica of the system log here does not follow the others");
@@ -106,13 +105,32 @@ impl Groups {
         }
     }
 
-    /// Whether a member of a group has room for it, and a catalogue that follows. One that does not answer may not.
-    pub(super) fn has_what_a_leader_needs(&self, group: u32, replica: &Log, node: NodeId) -> bool {
-        let members = replica.status().replica.members;
-        let Some(member) = members.iter().find(|member| member.node == node) else { return false };
-        let asking = self.ask_view(member, group, replica.log_id(), &[]);
-        Handle::current().block_on(asking).is_ok_and(|view| !view.lacks_catalogue && !view.lacks_room)
+    /// The voter that is to lead a group instead of this server, and can. Those that `may` are asked. None: there is none.
+    pub(super) fn able_successor(
+        &self,
+        group: u32,
+        replica: &Log,
+        may: impl Fn(NodeId) -> bool,
+    ) -> Option<NodeId> {
+        let have = replica.status().replica;
+        let heard = have.peers.iter().filter(|peer| peer.active && may(peer.node)).map(|peer| peer.node);
+        let view = |node| {
+            let member = have.members.iter().find(|member| member.node == node && member.is_voter())?;
+            let asking = self.ask_view(member, group, replica.log_id(), &[]);
+            Some((node, Handle::current().block_on(asking).ok()?))
+        };
+        let able = able(&heard.filter_map(view).collect());
+        successor(&have, |node| able.contains(&node))
     }
+}
+
+/// The servers that can lead a group: those that have room for it, and a catalogue that follows. One with a slow disk only if no other one
+/// is left.
+fn able(views: &BTreeMap<NodeId, GroupView>) -> Vec<NodeId> {
+    let able = views.iter().filter(|(_, view)| !view.lacks_catalogue && !view.lacks_room);
+    let fast = able.clone().filter(|(_, view)| !view.slow_disk).map(|(node, _)| *node);
+    let fast: Vec<NodeId> = fast.collect();
+    if fast.is_empty() { able.map(|(node, _)| *node).collect() } else { fast }
 }
 
 #[cfg(test)]
@@ -141,5 +159,27 @@ mod tests {
         // The replica here has given no answer for a minute.
         unconfirmed.note(at(80), None, at(140));
         assert_eq!(unconfirmed.lasts, Duration::from_secs(60));
+    }
+
+    #[test]
+    fn server_with_a_slow_disk_leads_only_if_no_other_one_can() {
+        let view = |slow_disk, lacks_room, lacks_catalogue| {
+            let mut view = GroupView::default();
+            (view.slow_disk, view.lacks_room, view.lacks_catalogue) =
+                (slow_disk, lacks_room, lacks_catalogue);
+            view
+        };
+        let mut views: BTreeMap<_, _> = [
+            (NodeId(1), view(true, false, false)),
+            (NodeId(2), view(false, true, false)),
+            (NodeId(3), view(false, false, true)),
+            (NodeId(4), view(false, false, false)),
+        ]
+        .into();
+        assert_eq!(able(&views), [NodeId(4)]);
+        views.remove(&NodeId(4));
+        assert_eq!(able(&views), [NodeId(1)]);
+        views.remove(&NodeId(1));
+        assert!(able(&views).is_empty());
     }
 }

@@ -113,11 +113,8 @@ impl Groups {
 
     /// Transfers the leadership of a group to a server that is to run it, and can. Returns whether there is one.
     fn hand_over(&self, group: u32, replica: &Log, wanted: &[Member]) -> chiplog::Result<bool> {
-        let is_wanted = |node| {
-            wanted.iter().any(|server| server.node == node)
-                && self.has_what_a_leader_needs(group, replica, node)
-        };
-        let Some(next) = successor(&replica.status().replica, is_wanted) else { return Ok(false) };
+        let is_wanted = |node| wanted.iter().any(|server| server.node == node);
+        let Some(next) = self.able_successor(group, replica, is_wanted) else { return Ok(false) };
         replica.transfer_leader(next, HOST_TIMEOUT)?;
         Ok(true)
     }
