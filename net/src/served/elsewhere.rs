@@ -38,10 +38,10 @@ pub struct GroupView {
     pub slow_disk: bool,
     /// The replica of the server that answers found no room for another file.
     pub lacks_room: bool,
-    /// The replica of the system log of the server that answers does not follow the others: as leader of the group it would neither open new logs
-    /// nor replace members.
+    /// The replica of the system log of the server that answers does not follow the others: as leader of the group it would neither open
+    /// new logs nor replace members.
     pub lacks_catalogue: bool,
-    /// The servers that are to run the group and have failed for long to host a replica of it, as its leader sees it.
+    /// The servers that are to run the group and have failed for long to make or to fill a replica of it, as its leader sees it.
     pub unhosted: Vec<NodeId>,
 }
 

@@ -6,9 +6,10 @@ use crate::served::log_slot::LogSlot;
 use crate::wire::proto::v1::{GroupStatus, Role};
 use crate::wire::status::to_status;
 use chiplog::{Error, ErrorKind, Log, Logs, NodeId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
 use tonic::Status;
 
 /// How often a removal looks whether the groups have followed.
@@ -71,8 +72,8 @@ pub(super) async fn check_follow(
     let stays = |nodes: &[NodeId]| -> Vec<NodeId> {
         nodes.iter().copied().filter(|node| !leaving.contains(node)).collect()
     };
-    for number in all(host)? {
-        let view = seen(host, number).await?;
+    for (number, view) in all_seen(host).await? {
+        let view = view?;
         let have = stays(&view.voters);
         let place = place(host, number)?;
         let wanted = stays(if place.is_empty() { servers } else { &place });
@@ -97,8 +98,8 @@ pub(super) async fn check_has_others(host: &Arc<LogSlot>, removed: &[NodeId]) ->
     if host.lacks_named() {
         return Err(lacks_named());
     }
-    for number in all(host)? {
-        let view = seen(host, number).await?;
+    for (number, view) in all_seen(host).await? {
+        let view = view?;
         let Some(node) = view.voters.first() else {
             // A replica that was made a moment ago knows no member.
             return Err(unseen(
@@ -120,6 +121,20 @@ pub(super) async fn check_has_others(host: &Arc<LogSlot>, removed: &[NodeId]) ->
 fn lacks_named() -> Status {
     let what = "nothing was changed: this server has no system log now, and a server that leaves may have the only one; see in its log why it has none. --force leaves this check out";
     to_status(&Error::new(ErrorKind::Membership, what), None)
+}
+
+/// All groups as [`seen`] shows them, looked at at the same time: one whose leader hangs takes some seconds.
+async fn all_seen(host: &Arc<LogSlot>) -> Result<BTreeMap<u32, Result<GroupView, Status>>, Status> {
+    let mut looking = JoinSet::new();
+    for number in all(host)? {
+        let host = host.clone();
+        looking.spawn(async move { (number, seen(&host, number).await) });
+    }
+    let mut views = BTreeMap::new();
+    while let Some(found) = looking.join_next().await {
+        views.extend([found.map_err(|_| Status::internal("the call panicked"))?]);
+    }
+    Ok(views)
 }
 
 /// A group as [`view`] shows it.
@@ -239,7 +254,7 @@ pub(super) fn role(role: chiplog::cluster::Role) -> Role {
 mod tests {
     use super::*;
     use chiplog::LogsOptions;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     /// A replica whose disk had died remembered the members of that time for ever, and `chiplog member remove` believed it.
     #[tokio::test]
@@ -262,5 +277,32 @@ mod tests {
         assert_eq!(view(&host, 1).await.unwrap().unwrap().voters, [2, 3, 4].map(NodeId));
         answers.store(false, Ordering::SeqCst);
         assert_eq!(view(&host, 1).await.unwrap().unwrap().voters, own, "no other one answers");
+    }
+
+    /// A removal waited some seconds for each group whose leader hung, one after the other.
+    #[tokio::test]
+    async fn check_asks_about_all_groups_at_the_same_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let logs = Logs::open(dir.path(), LogsOptions::default().groups(3)).unwrap();
+        logs.groups().values().for_each(|group| group.close().unwrap());
+        let host = LogSlot::new();
+        host.open_named(logs);
+        let asked = Arc::new(AtomicUsize::new(0));
+        let begun = asked.clone();
+        host.ask_elsewhere(Box::new(move |groups| {
+            begun.fetch_add(1, Ordering::SeqCst);
+            let since = Instant::now();
+            while begun.load(Ordering::SeqCst) < 3 {
+                assert!(since.elapsed() < Duration::from_secs(30), "no other question comes meanwhile");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let view = GroupView { voters: vec![NodeId(2), NodeId(3)], ..GroupView::default() };
+            Ok(groups.into_keys().map(|group| (group, Ok(view.clone()))).collect())
+        }));
+        let views = all_seen(&host).await.unwrap();
+        assert_eq!(views.len(), 4, "and the system log");
+        let of = |group| views[&group].as_ref().unwrap().voters.clone();
+        assert!((1..=3).all(|group| of(group) == [2, 3].map(NodeId)), "{views:?}");
+        assert_eq!(asked.load(Ordering::SeqCst), 3);
     }
 }

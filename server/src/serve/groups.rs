@@ -56,12 +56,14 @@ use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::wire::address::Address;
 use late::is_alone;
 use marker::Marker;
+use placement::Failures;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore, watch};
+use votes::Waits;
 
 /// The directory of the named logs, below the server's data directory.
 pub(super) const NAMED: &str = "named";
@@ -170,8 +172,8 @@ struct Inner {
     unanswered: Mutex<BTreeMap<NodeId, Instant>>,
     /// Since when nothing is heard of a member of a group that this server leads.
     silent: Mutex<BTreeMap<(u32, NodeId), Instant>>,
-    /// Since when a group that this server leads awaits the vote of a server of which nothing is heard, or the vote in its place.
-    awaited: Mutex<BTreeMap<(u32, NodeId), Instant>>,
+    /// The votes that the groups await which this server leads.
+    awaited: Mutex<Waits>,
     /// When the server of a silent member was asked last whether it has the member's directory.
     asked_lost: Mutex<BTreeMap<(u32, NodeId), Instant>>,
     /// The last report about each piece of work on a group.
@@ -192,10 +194,8 @@ struct Inner {
     hosted: Mutex<BTreeMap<u32, u64>>,
     /// The barriers of the system log here.
     confirmations: Mutex<Confirmations>,
-    /// The servers that failed to host groups: those that each group's leader told last.
-    unhosted: Mutex<BTreeMap<u32, Vec<NodeId>>>,
-    /// When a server was last told to fail to host a group.
-    failed: Mutex<BTreeMap<NodeId, Instant>>,
+    /// The servers that failed to host groups, as the leaders of those told the leader of the system log.
+    failures: Mutex<Failures>,
     /// Places for questions to other servers about groups.
     questions: Semaphore,
 }
@@ -276,8 +276,7 @@ impl Groups {
             asked: Mutex::default(),
             hosted: Mutex::default(),
             confirmations: Mutex::default(),
-            unhosted: Mutex::default(),
-            failed: Mutex::default(),
+            failures: Mutex::default(),
             questions: Semaphore::new(QUESTIONS_MAX),
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -657,10 +656,10 @@ impl Groups {
         for (group, replica) in std::iter::once((SYSTEM, logs.system().clone())).chain(logs.groups()) {
             if replica.role() != Role::Leader {
                 self.inner.steady.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
-                for clocks in [&self.inner.silent, &self.inner.awaited] {
-                    let mut clocks = clocks.lock().unwrap_or_else(PoisonError::into_inner);
-                    clocks.retain(|(of, _), _| *of != group);
-                }
+                let mut silent = self.inner.silent.lock().unwrap_or_else(PoisonError::into_inner);
+                silent.retain(|(of, _), _| *of != group);
+                drop(silent);
+                self.inner.awaited.lock().unwrap_or_else(PoisonError::into_inner).forget(group);
                 continue;
             }
             if group != SYSTEM && self.lacks_catalogue(logs) && self.hand_over_for_catalogue(group, &replica)

@@ -396,7 +396,8 @@ fn leader_of_a_group_that_moves_is_found() {
     let log = listed().into_iter().find(|log| log["group"] == 2).unwrap();
     let log = log["name"].as_str().unwrap();
 
-    // The third server is to run it instead, and cannot: there is a file in the way. Nor can the other one, as long as that is asked later.
+    // The third server is to run it instead, and cannot: there is a file in the way. The other one could not either, if the group were
+    // placed there next: that file is removed at the end.
     let third = 6 - old - other;
     let in_the_way = |node: u64| servers[node as usize - 1].data.join("named/group-2");
     [third, other].iter().for_each(|node| std::fs::write(in_the_way(*node), "").unwrap());

@@ -4,8 +4,11 @@
 //! Invariant: a group is handed over only to a server that says that its own replica follows. If the system log has no majority,
 //! none does, and the groups keep their leaders.
 
+use super::members::successor;
 use super::{Groups, HOST_TIMEOUT, label};
 use chiplog::{ErrorKind, Index, Log, Logs, NodeId, Ticket};
+use chiplog_net::served::elsewhere::GroupView;
+use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -36,14 +39,19 @@ struct Unconfirmed {
 }
 
 impl Unconfirmed {
-    /// Notes what became of a barrier that began at `asked`. One that has no answer yet did not pass.
-    fn note(&mut self, asked: Instant, passed: bool, now: Instant) {
-        if passed {
-            *self = Self::default();
-            return;
-        }
+    /// Notes whether a barrier that began at `asked` passed. None: it has no answer yet. One that failed did so in its time: it says
+    /// nothing about what came later.
+    fn note(&mut self, asked: Instant, passed: Option<bool>, now: Instant) {
+        let until = match passed {
+            Some(true) => {
+                *self = Self::default();
+                return;
+            }
+            Some(false) => now.min(asked + HOST_TIMEOUT),
+            None => now,
+        };
         let since = *self.since.get_or_insert(asked);
-        self.lasts = now.saturating_duration_since(since);
+        self.lasts = until.saturating_duration_since(since);
     }
 }
 
@@ -52,8 +60,9 @@ impl Confirmations {
     fn look(&mut self, system: &Log) -> Duration {
         if let Some((begun, ticket)) = self.asked.take() {
             let answer = ticket.wait_timeout(Duration::ZERO).map_err(|error| error.kind());
-            self.unconfirmed.note(begun, answer.is_ok(), Instant::now());
-            if answer == Err(ErrorKind::Timeout) {
+            let is_under_way = answer == Err(ErrorKind::Timeout);
+            self.unconfirmed.note(begun, (!is_under_way).then_some(answer.is_ok()), Instant::now());
+            if is_under_way {
                 self.asked = Some((begun, ticket));
             }
         }
@@ -62,7 +71,7 @@ impl Confirmations {
             self.last = Some(now);
             match system.submit_barrier(HOST_TIMEOUT) {
                 Ok(ticket) => self.asked = Some((now, ticket)),
-                Err(_) => self.unconfirmed.note(now, false, now),
+                Err(_) => self.unconfirmed.note(now, Some(false), now),
             }
         }
         self.unconfirmed.lasts
@@ -83,11 +92,7 @@ impl Groups {
         if !self.is_due(group, SUCCESSOR_INTERVAL) {
             return false;
         }
-        let Some(next) = super::members::successor(&replica.status().replica, |node| {
-            self.has_what_a_leader_needs(group, replica, node)
-        }) else {
-            return false;
-        };
+        let Some(next) = self.able_successor(group, replica, |_| true) else { return false };
         match replica.transfer_leader(next, HOST_TIMEOUT) {
             Ok(()) => {
                 tracing::warn!(group = %label(group), to = %next, "another server leads a group of named logs: the replica of the system log here does not follow the others");
@@ -100,13 +105,32 @@ impl Groups {
         }
     }
 
-    /// Whether a member of a group has room for it, and a catalogue that follows. One that does not answer may not.
-    pub(super) fn has_what_a_leader_needs(&self, group: u32, replica: &Log, node: NodeId) -> bool {
-        let members = replica.status().replica.members;
-        let Some(member) = members.iter().find(|member| member.node == node) else { return false };
-        let asking = self.ask_view(member, group, replica.log_id(), &[]);
-        Handle::current().block_on(asking).is_ok_and(|view| !view.lacks_catalogue && !view.lacks_room)
+    /// The voter that is to lead a group instead of this server, and can. Those that `may` are asked. None: there is none.
+    pub(super) fn able_successor(
+        &self,
+        group: u32,
+        replica: &Log,
+        may: impl Fn(NodeId) -> bool,
+    ) -> Option<NodeId> {
+        let have = replica.status().replica;
+        let heard = have.peers.iter().filter(|peer| peer.active && may(peer.node)).map(|peer| peer.node);
+        let view = |node| {
+            let member = have.members.iter().find(|member| member.node == node && member.is_voter())?;
+            let asking = self.ask_view(member, group, replica.log_id(), &[]);
+            Some((node, Handle::current().block_on(asking).ok()?))
+        };
+        let able = able(&heard.filter_map(view).collect());
+        successor(&have, |node| able.contains(&node))
     }
+}
+
+/// The servers that can lead a group: those that have room for it, and a catalogue that follows. One with a slow disk only if no other one
+/// is left.
+fn able(views: &BTreeMap<NodeId, GroupView>) -> Vec<NodeId> {
+    let able = views.iter().filter(|(_, view)| !view.lacks_catalogue && !view.lacks_room);
+    let fast = able.clone().filter(|(_, view)| !view.slow_disk).map(|(node, _)| *node);
+    let fast: Vec<NodeId> = fast.collect();
+    if fast.is_empty() { able.map(|(node, _)| *node).collect() } else { fast }
 }
 
 #[cfg(test)]
@@ -118,15 +142,44 @@ mod tests {
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
         let mut unconfirmed = Unconfirmed::default();
-        unconfirmed.note(at(0), false, at(2)); // it is under way
-        unconfirmed.note(at(0), true, at(3));
+        unconfirmed.note(at(0), None, at(2));
+        assert_eq!(unconfirmed.lasts, Duration::from_secs(2));
+        unconfirmed.note(at(0), Some(true), at(3));
         assert_eq!(unconfirmed.lasts, Duration::ZERO);
-        // Nobody looked for a minute. One failure says nothing about that time.
-        unconfirmed.note(at(60), false, at(65));
-        assert_eq!(unconfirmed.lasts, Duration::from_secs(5));
-        unconfirmed.note(at(67), false, at(70));
+        // A minute passed without a look. One failure says nothing about that time, whether its barrier began before or after.
+        unconfirmed.note(at(5), Some(false), at(65));
+        assert_eq!(unconfirmed.lasts, HOST_TIMEOUT);
+        unconfirmed.note(at(65), Some(true), at(66));
+        unconfirmed.note(at(67), Some(false), at(70));
+        assert_eq!(unconfirmed.lasts, Duration::from_secs(3));
+        unconfirmed.note(at(72), Some(false), at(77));
         assert_eq!(unconfirmed.lasts, UNCONFIRMED_MAX);
-        unconfirmed.note(at(72), true, at(73));
+        unconfirmed.note(at(79), Some(true), at(80));
         assert_eq!(unconfirmed.lasts, Duration::ZERO);
+        // The replica here has given no answer for a minute.
+        unconfirmed.note(at(80), None, at(140));
+        assert_eq!(unconfirmed.lasts, Duration::from_secs(60));
+    }
+
+    #[test]
+    fn server_with_a_slow_disk_leads_only_if_no_other_one_can() {
+        let view = |slow_disk, lacks_room, lacks_catalogue| {
+            let mut view = GroupView::default();
+            (view.slow_disk, view.lacks_room, view.lacks_catalogue) =
+                (slow_disk, lacks_room, lacks_catalogue);
+            view
+        };
+        let mut views: BTreeMap<_, _> = [
+            (NodeId(1), view(true, false, false)),
+            (NodeId(2), view(false, true, false)),
+            (NodeId(3), view(false, false, true)),
+            (NodeId(4), view(false, false, false)),
+        ]
+        .into();
+        assert_eq!(able(&views), [NodeId(4)]);
+        views.remove(&NodeId(4));
+        assert_eq!(able(&views), [NodeId(1)]);
+        views.remove(&NodeId(1));
+        assert!(able(&views).is_empty());
     }
 }

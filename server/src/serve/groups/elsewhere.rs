@@ -4,8 +4,8 @@
 //! Invariants:
 //! - A replica here is removed only if the group's leader, confirmed by a majority, does not count this server among the
 //!   members, and then a majority confirms that the catalogue does not place the group here.
-//! - No replica is made meanwhile, and none is named to the group's leader since it was asked: both happen under one lock. So one that is made later is made for a later decision, in a
-//!   directory of its own.
+//! - No replica is made meanwhile, and none is named to the group's leader since it was asked: both happen under one lock. So one that
+//!   is made later is made for a later decision, in a directory of its own.
 
 use super::{Groups, HOST_TIMEOUT, NAMED, SYSTEM, label};
 use chiplog::cluster::{Member, Role};
@@ -91,7 +91,7 @@ impl Groups {
         let mut view = GroupView::of(&replica);
         view.leads &= is_confirmed; // no majority has confirmed one that was elected since
         if view.leads {
-            view.unhosted = self.unhosted(group, &view.members);
+            view.unhosted = self.unhosted(group);
         }
         if group != SYSTEM {
             view.lacks_catalogue = self.lacks_catalogue(logs);
@@ -147,7 +147,11 @@ impl Groups {
         let (Some(logs), Some(default)) = (slot.named(), slot.opened()) else {
             return Err(unanswered(group, "this server has no catalogue yet"));
         };
-        let Some(id) = logs.group_id(group)? else {
+        let id = match group {
+            SYSTEM => Some(logs.system().log_id()), // the catalogue does not have itself
+            group => logs.group_id(group)?,
+        };
+        let Some(id) = id else {
             return Err(unanswered(group, "there is no such group"));
         };
         let (place, cluster) = (logs.group_place(group)?, default.status().replica);
@@ -293,6 +297,19 @@ impl Groups {
         if view.transpose()?.is_none_or(|view| view.members.contains(&own)) {
             return Ok(None);
         }
+        self.close_left(logs, group, replica, hosted)
+    }
+
+    /// Does that of [`Groups::leave`] which waits for no other server. `hosted`: how often the leader had been told of this directory before it
+    /// was asked.
+    fn close_left(
+        &self,
+        logs: &Logs,
+        group: u32,
+        replica: &Log,
+        hosted: u64,
+    ) -> chiplog::Result<Option<PathBuf>> {
+        let own = logs.system().status().replica.node;
         let _one = self.opening();
         if self.hosted(group) != hosted {
             return Ok(None); // the leader was told of this directory since, and may have added it
@@ -392,7 +409,43 @@ pub(super) fn address_of(server: &Member) -> chiplog::Result<Address> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
+    use super::super::tests::with_system;
     use super::*;
+    use chiplog::cluster::Bootstrap;
+
+    #[test]
+    fn replica_that_the_leader_was_told_of_since_is_not_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let groups = with_system(dir.path());
+        let logs = groups.inner.slot.named().unwrap();
+        let log = groups.start(1, Bootstrap::Init).unwrap();
+        logs.register_group(1, &log).unwrap();
+        groups.serve(1, &log).unwrap();
+        let before = groups.hosted(1);
+        groups.host(1, log.log_id()).unwrap();
+        let left = |hosted| groups.close_left(logs, 1, &log, hosted).unwrap();
+        assert_eq!(left(groups.hosted(1)), None, "the catalogue places it on all servers");
+        logs.place_group(1, &[NodeId(1), NodeId(2)]).unwrap();
+        assert_eq!(left(groups.hosted(1)), None, "the catalogue places it here");
+        logs.place_group(1, &[NodeId(2)]).unwrap();
+        assert_eq!(left(before), None);
+        assert!(log.path().exists() && logs.groups().contains_key(&1));
+        let aside = left(groups.hosted(1)).unwrap();
+        assert!(is_moved(&aside) && aside.exists() && !log.path().exists());
+        assert!(!logs.groups().contains_key(&1));
+    }
+
+    /// `chiplog member remove` believed a poisoned replica of the system log on its own server.
+    #[test]
+    fn others_are_asked_about_the_system_log_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let groups = with_system(dir.path());
+        let default = chiplog::Options::with_segment_bytes(1 << 20);
+        groups.inner.slot.open(Log::open(dir.path().join("default"), default).unwrap());
+        let system = groups.replicas()[0].log_id();
+        assert_eq!(groups.others(SYSTEM).unwrap().id, system);
+        assert_eq!(groups.others(1).map(|others| others.id).unwrap_err().kind(), ErrorKind::Unavailable);
+    }
 
     /// A directory that an operator had renamed was removed at the next start.
     #[test]

@@ -8,7 +8,7 @@
 //!   others on which it is placed vote. `votes.rs` has when a member loses its vote.
 
 use super::elsewhere::address_of;
-use super::votes::{is_joining, loses_vote};
+use super::votes::{is_joining, loses_vote, stuck};
 use super::{Groups, HOST_TIMEOUT, label};
 use chiplog::cluster::{Change, Member, PeerStatus, ReplicaStatus};
 use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, NodeId};
@@ -81,8 +81,11 @@ impl Groups {
         // The cluster removed the server, so its number is not mistyped, even if it runs and another member is silent.
         let has_left = matches!(change, Change::Remove(node) if !servers.iter().any(|s| s.node == node));
         match has_left && hears_most_without(&replica.status().replica, change.node()) {
-            true => replica.force_members(&[change], CHANGE_TIMEOUT)?,
-            false => replica.change_members(&[change], CHANGE_TIMEOUT)?,
+            true => replica.force_members(std::slice::from_ref(&change), CHANGE_TIMEOUT)?,
+            false => replica.change_members(std::slice::from_ref(&change), CHANGE_TIMEOUT)?,
+        }
+        if let Change::AddLearner { node, .. } = change {
+            self.joins(node);
         }
         Ok(true)
     }
@@ -110,11 +113,8 @@ impl Groups {
 
     /// Transfers the leadership of a group to a server that is to run it, and can. Returns whether there is one.
     fn hand_over(&self, group: u32, replica: &Log, wanted: &[Member]) -> chiplog::Result<bool> {
-        let is_wanted = |node| {
-            wanted.iter().any(|server| server.node == node)
-                && self.has_what_a_leader_needs(group, replica, node)
-        };
-        let Some(next) = successor(&replica.status().replica, is_wanted) else { return Ok(false) };
+        let is_wanted = |node| wanted.iter().any(|server| server.node == node);
+        let Some(next) = self.able_successor(group, replica, is_wanted) else { return Ok(false) };
         replica.transfer_leader(next, HOST_TIMEOUT)?;
         Ok(true)
     }
@@ -136,7 +136,6 @@ impl Groups {
                 None => match self.ask_to_host(server, group, replica.log_id(), HOST_TIMEOUT) {
                     Ok(directory) => {
                         let address = server.address.clone();
-                        self.joins(node);
                         return Ok(Some(Change::AddLearner { node, directory, address }));
                     }
                     Err(error) => failed = Some(error), // the others first
@@ -156,11 +155,20 @@ impl Groups {
             }
         }
         let awaited = self.awaited(group, replica, servers, place, members);
+        let is_heard = |node| self.silence(group, replica, node).is_zero();
         match (loses_vote(servers, place, members, &awaited), failed) {
             (Some(change), _) => Ok(Some(change)),
             (None, Some(error)) => Err(error),
             (None, None) if is_joining(&awaited) => Ok(None),
-            (None, None) => Ok(self.moves_away(replica, &wanted, members).map(Change::Remove)),
+            (None, None) => match stuck(&awaited, members, is_heard) {
+                Some(node) => {
+                    let what = format!(
+                        "node {node} answers, and has stored no more of the group for 30 s: its disk may be full"
+                    );
+                    Err(Error::new(ErrorKind::Unavailable, what))
+                }
+                None => Ok(self.moves_away(replica, &wanted, members).map(Change::Remove)),
+            },
         }
     }
 

@@ -4,13 +4,15 @@
 //! - A group keeps the servers that it has. One that left the cluster is replaced by the server with the fewest groups.
 //! - Once every group has its servers, groups move from the server with the most to the one with the fewest, one at a time.
 //! - A server that is silent, or has failed lately to host a group, gets one only if no other one is left, and keeps its own.
-//! - A server that fails for long to host a group, although it is heard, is replaced in that group if another one is left.
+//! - A server that fails for long to make or to fill its replica of a group, although it is heard, is replaced in that group if another
+//!   one is left.
 //! - The groups' leaders are spread in the same way: each server leads about as many as the others.
 //!
 //! Invariants:
 //! - A majority confirms the servers of the cluster and the catalogue before a decision is noted.
 //! - The decision depends on nothing else, so a new leader of the system log continues where the old one stopped.
 
+use super::votes::JOIN_PATIENCE;
 use super::{CHANGES_MAX, Groups, HOST_TIMEOUT, label};
 use chiplog::cluster::Role;
 use chiplog::{Log, Logs, NodeId};
@@ -53,6 +55,53 @@ impl Unfit {
     /// Whether a server fails to host this group.
     fn fails(&self, group: u32, node: NodeId) -> bool {
         self.unhosted.get(&group).is_some_and(|nodes| nodes.contains(&node))
+    }
+
+    /// Whether a group cannot have its new voters now. A server that failed to host other groups can be a voter of this one.
+    fn keeps_from_moving(&self, group: u32, place: &[NodeId]) -> bool {
+        place.iter().any(|node| self.silent.contains(node) || self.fails(group, *node))
+    }
+}
+
+/// The servers that failed to host groups, as the leaders of those told the leader of the system log.
+#[derive(Debug, Default)]
+pub(super) struct Failures {
+    /// Those that each group's leader told last.
+    unhosted: Places,
+    /// When a server was last told to fail to host a group.
+    failed: BTreeMap<NodeId, Instant>,
+    /// Since when each server has been heard, this one included.
+    heard: BTreeMap<NodeId, Instant>,
+}
+
+impl Failures {
+    /// Notes which servers are heard.
+    fn hear(&mut self, heard: &[NodeId], now: Instant) {
+        self.heard.retain(|node, _| heard.contains(node));
+        for node in heard {
+            self.heard.entry(*node).or_insert(now);
+        }
+    }
+
+    /// Notes which servers a group's leader tells to fail. One that was down until a moment ago has not had its time yet.
+    fn note(&mut self, group: u32, unhosted: &[NodeId], now: Instant) {
+        let is_up = |at: &Instant| now.saturating_duration_since(*at) >= JOIN_PATIENCE;
+        let fails = |node: &NodeId| self.heard.get(node).is_some_and(is_up);
+        let failing: Vec<NodeId> = unhosted.iter().copied().filter(fails).collect();
+        self.failed.extend(failing.iter().map(|node| (*node, now)));
+        self.unhosted.insert(group, failing);
+    }
+
+    /// Forgets all but which servers failed lately.
+    fn forget(&mut self) {
+        self.unhosted.clear();
+        self.heard.clear();
+    }
+
+    fn unfit(&self, silent: Vec<NodeId>, now: Instant) -> Unfit {
+        let is_late = |at: &Instant| now.saturating_duration_since(*at) < FAILED_FOR;
+        let failed = self.failed.iter().filter(|(_, at)| is_late(at)).map(|(node, _)| *node).collect();
+        Unfit { silent, failed, unhosted: self.unhosted.clone() }
     }
 }
 
@@ -97,30 +146,34 @@ impl Groups {
         let Some(group) = *self.inner.moving.lock().unwrap_or_else(PoisonError::into_inner) else {
             return true;
         };
-        if places.get(&group).is_some_and(|place| place.iter().any(|node| unfit.has(*node))) {
+        if places.get(&group).is_some_and(|place| unfit.keeps_from_moving(group, place)) {
             return true;
         }
         let view = self.views(logs, [group]).remove(&group);
         view.is_some_and(|view| places.get(&group).is_none_or(|place| *place == view.voters))
     }
 
-    /// Notes which servers fail to host groups, as the groups' leaders see it.
-    pub(super) fn note_unhosted(&self, views: &BTreeMap<u32, GroupView>) {
-        let mut unhosted = self.inner.unhosted.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut failed = self.inner.failed.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Notes which servers fail to host groups, as the groups' leaders tell the leader of the system log.
+    pub(super) fn note_unhosted(&self, system: &Log, views: &BTreeMap<u32, GroupView>) {
+        let have = system.status().replica;
+        let others = have.peers.iter().filter(|peer| peer.active).map(|peer| peer.node);
+        let heard: Vec<NodeId> = others.chain([have.node]).collect();
+        let mut failures = self.inner.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        failures.hear(&heard, Instant::now());
         for (group, view) in views {
-            unhosted.insert(*group, view.unhosted.clone());
-            failed.extend(view.unhosted.iter().map(|node| (*node, Instant::now())));
+            failures.note(*group, &view.unhosted, Instant::now());
         }
+    }
+
+    /// Forgets what the groups' leaders told, on a server that does not lead the system log: it would be old once this one leads again.
+    pub(super) fn forget_unhosted(&self) {
+        self.inner.failures.lock().unwrap_or_else(PoisonError::into_inner).forget();
     }
 
     /// The servers that should get no groups, as the leader of the system log sees it: it hears all servers.
     fn unfit(&self, system: &Log) -> Unfit {
-        let mut failed = self.inner.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        failed.retain(|_, at| at.elapsed() < FAILED_FOR);
-        let failed = failed.keys().copied().collect();
-        let unhosted = self.inner.unhosted.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Unfit { silent: silent(system), failed, unhosted }
+        let failures = self.inner.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        failures.unfit(silent(system), Instant::now())
     }
 
     /// The server that should lead a group, if the catalogue places the groups.
@@ -327,5 +380,47 @@ mod tests {
         assert_eq!(next(&places, &all, &unfit(&[3, 5], &[4]), 3), None);
         places.retain(|group, _| *group == 1);
         assert_eq!(next(&places, &nodes(&[1, 2, 4, 5]), &unfit(&[], &[4, 5]), 3), None);
+    }
+
+    /// A server that returned lost the groups that it had not hosted yet; and what a server knew when it led last moved groups later.
+    #[test]
+    fn only_a_server_that_has_been_up_for_long_fails() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let mut failures = Failures::default();
+        let unfit = |failures: &Failures, seconds| {
+            let unfit = failures.unfit(Vec::new(), at(seconds));
+            (unfit.fails(1, NodeId(4)), unfit.has(NodeId(4)))
+        };
+        let told = |failures: &mut Failures, heard: &[u64], seconds| {
+            failures.hear(&nodes(heard), at(seconds));
+            failures.note(1, &nodes(&[4]), at(seconds));
+            unfit(failures, seconds)
+        };
+        assert_eq!(told(&mut failures, &[1, 4], 0), (false, false));
+        assert_eq!(told(&mut failures, &[1], 20), (false, false));
+        assert_eq!(told(&mut failures, &[1, 4], 40), (false, false));
+        assert_eq!(told(&mut failures, &[1, 4], 69), (false, false));
+        assert_eq!(told(&mut failures, &[1, 4], 70), (true, true));
+        failures.forget(); // another server leads the system log, and then this one again
+        assert_eq!(unfit(&failures, 71), (false, true));
+        assert_eq!(told(&mut failures, &[1, 4], 71), (false, true));
+        assert_eq!(told(&mut failures, &[1, 4], 101), (true, true));
+        failures.note(1, &[], at(102));
+        assert_eq!(unfit(&failures, 102), (false, true));
+        assert_eq!(unfit(&failures, 701), (false, false), "ten minutes later");
+    }
+
+    /// After any failure groups moved all at once.
+    #[test]
+    fn failure_in_another_group_ends_no_move() {
+        let unfit = Unfit {
+            failed: nodes(&[4, 5]),
+            unhosted: [(1, nodes(&[4])), (7, nodes(&[5]))].into(),
+            ..Unfit::default()
+        };
+        assert!(!unfit.keeps_from_moving(7, &nodes(&[2, 3, 4])));
+        assert!(unfit.keeps_from_moving(7, &nodes(&[2, 3, 5])));
+        assert!(Unfit { silent: nodes(&[4]), ..unfit }.keeps_from_moving(7, &nodes(&[2, 3, 4])));
     }
 }

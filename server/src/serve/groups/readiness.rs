@@ -2,8 +2,9 @@
 //! with one disk until others have been added. A group without a leader could not open the log. A server that is down does
 //! not keep a group from being used.
 //!
-//! Invariant: a log is created only in a group that has a leader which knows the newest catalogue, and in which more than half as many servers of the cluster vote as are to
-//! run it, whichever these are: a group that moves stays ready. The first log is created only if that is so in the system log.
+//! Invariant: a log is created only in a group that has a leader which knows the newest catalogue, and in which more than half as many
+//! servers of the cluster vote as are to run it, whichever these are: a group that moves stays ready. The first log is created only if
+//! that is so in the system log.
 
 use super::Groups;
 use chiplog::cluster::{ReplicaStatus, Role};
@@ -21,8 +22,9 @@ const ABSENT: Duration = Duration::from_secs(2);
 impl Groups {
     /// Looks which groups are ready, on the leader of the system log. Blocks while it asks other servers about groups.
     pub(super) fn look_ready(&self, logs: &Logs, default: &Log) {
-        if logs.system().role() == Role::Leader {
-            logs.set_ready_groups(self.ready(logs, &default.status().replica));
+        match logs.system().role() {
+            Role::Leader => logs.set_ready_groups(self.ready(logs, &default.status().replica)),
+            _ => self.forget_unhosted(),
         }
     }
 
@@ -39,7 +41,7 @@ impl Groups {
         let known = logs.known_groups().unwrap_or_default();
         let unseen: Vec<u32> = known.iter().copied().filter(|group| !seen.contains_key(group)).collect();
         let views = self.views(logs, unseen.iter().copied());
-        self.note_unhosted(&views);
+        self.note_unhosted(logs.system(), &views);
         let follows = !self.lacks_catalogue(logs); // else the catalogue refuses new logs, and says why
         for group in unseen {
             let place = logs.group_place(group).unwrap_or_default();

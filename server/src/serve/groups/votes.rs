@@ -1,21 +1,82 @@
 //! Votes: which member of a group loses its vote, and how long that waits for the vote of the server in its place.
 //!
-//! Invariant: no member loses its vote while the group awaits another one, up to [`JOIN_PATIENCE`] since nothing was heard of
-//! that. It is awaited from a server that is to run the group and does not vote in it, and in place of one on which the group is placed
-//! and that does not vote in the cluster any more: the catalogue names another one in a moment.
+//! Invariant: no member loses its vote while the group awaits another one, up to [`JOIN_PATIENCE`] without a sign of that. It is awaited
+//! from a server that is to run the group and does not vote in it, and in place of one on which the group is placed and that does not
+//! vote in the cluster any more: the catalogue names another one in a moment. The sign of a server that copies the group's files is that
+//! it has more of them than before: one that is heard can lack the room for them.
 
 use super::Groups;
 use chiplog::cluster::{Change, Member};
-use chiplog::{Log, NodeId};
+use chiplog::{EntryIndex, Log, NodeId};
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-/// How long a vote that is awaited keeps the others from being taken away while nothing is heard of its server.
+/// How long a vote that is awaited keeps the others from being taken away without a sign of it.
 pub(super) const JOIN_PATIENCE: Duration = Duration::from_secs(30);
 
-/// The votes that a group awaits, and how long nothing has been heard of each server.
+/// The votes that a group awaits, and for how long there has been no sign of each.
 pub(super) type Awaited = BTreeMap<NodeId, Duration>;
+
+/// How far a server is whose vote is awaited, or the vote in place of which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It does not vote in the cluster: the group is to have another one instead.
+    Leaves,
+    /// It is asked to host a replica.
+    Asked,
+    /// It is a member without a vote, and has the group's entries up to this one.
+    Copies(EntryIndex),
+}
+
+/// A vote that is awaited.
+#[derive(Debug)]
+struct Wait {
+    stage: Stage,
+    /// Since when the stage is that.
+    since: Instant,
+    /// How long that was, when it was last looked at.
+    lasts: Duration,
+}
+
+/// The votes that the groups await which this server leads.
+#[derive(Debug, Default)]
+pub(super) struct Waits(BTreeMap<(u32, NodeId), Wait>);
+
+impl Waits {
+    /// Notes how far the servers are whose votes a group awaits. Each step begins the clock of that server again.
+    fn look(&mut self, group: u32, stages: &BTreeMap<NodeId, Stage>, now: Instant) -> Awaited {
+        self.0.retain(|(of, node), _| *of != group || stages.contains_key(node));
+        let mut waited = |node: NodeId, stage: Stage| {
+            let new = || Wait { stage, since: now, lasts: Duration::ZERO };
+            let wait = self.0.entry((group, node)).or_insert_with(new);
+            if wait.stage != stage {
+                *wait = new();
+            }
+            wait.lasts = now.saturating_duration_since(wait.since);
+            wait.lasts
+        };
+        stages.iter().map(|(node, stage)| (*node, waited(*node, *stage))).collect()
+    }
+
+    /// Forgets a group that this server does not lead.
+    pub(super) fn forget(&mut self, group: u32) {
+        self.0.retain(|(of, _), _| *of != group);
+    }
+
+    /// Notes that a server became a member of a group. It makes one replica at a time, so the clocks of the groups for which it has
+    /// made none yet begin again.
+    fn joins(&mut self, node: NodeId) {
+        self.0.retain(|(_, of), wait| *of != node || wait.stage != Stage::Asked);
+    }
+
+    /// The servers that are to run a group and have failed for long to make a replica of it, or to copy its files.
+    fn unhosted(&self, group: u32) -> Vec<NodeId> {
+        let fails = |wait: &Wait| wait.stage != Stage::Leaves && wait.lasts >= JOIN_PATIENCE;
+        let of_group = self.0.iter().filter(|((of, _), wait)| *of == group && fails(wait));
+        of_group.map(|((_, node), _)| *node).collect()
+    }
+}
 
 impl Groups {
     /// The votes that a group awaits, as far as this server, its leader, has looked.
@@ -28,33 +89,41 @@ impl Groups {
         members: &[Member],
     ) -> Awaited {
         let peers = replica.status().replica.peers;
-        let is_heard = |node| peers.iter().any(|peer| peer.node == node && peer.active);
-        let copies = |node| votes(servers, node) && !votes(members, node) && is_heard(node);
-        let awaited = awaited(servers, place, members);
-        let mut since = self.inner.awaited.lock().unwrap_or_else(PoisonError::into_inner);
-        since.retain(|(of, node), _| *of != group || awaited.contains(node) && !copies(*node));
-        let mut waited = |node| match copies(node) {
-            true => Duration::ZERO,
-            false => since.entry((group, node)).or_insert_with(Instant::now).elapsed(),
-        };
-        awaited.into_iter().map(|node| (node, waited(node))).collect()
+        let is_member = |node| members.iter().any(|member| member.node == node);
+        let matched =
+            |node| peers.iter().find(|peer| peer.node == node && is_member(node)).map(|p| p.matched);
+        let of = |node| (node, stage(servers, node, matched(node)));
+        let stages = awaited(servers, place, members).into_iter().map(of).collect();
+        let mut waits = self.inner.awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        waits.look(group, &stages, Instant::now())
     }
 
-    /// Notes that a server has made a replica of a group: it can, and its silence counts from now on. It makes one at a time, so the
-    /// clocks of the other groups start over.
+    /// Notes that a server became a member of a group, see [`Waits::joins`].
     pub(super) fn joins(&self, node: NodeId) {
-        let mut since = self.inner.awaited.lock().unwrap_or_else(PoisonError::into_inner);
-        since.retain(|(_, of), _| *of != node);
+        self.inner.awaited.lock().unwrap_or_else(PoisonError::into_inner).joins(node);
     }
 
-    /// The servers that are to run a group which this server leads, and have failed for long to host a replica.
-    pub(super) fn unhosted(&self, group: u32, members: &[NodeId]) -> Vec<NodeId> {
-        let since = self.inner.awaited.lock().unwrap_or_else(PoisonError::into_inner);
-        let fails = |((of, node), at): (&(u32, NodeId), &Instant)| {
-            (*of == group && !members.contains(node) && at.elapsed() >= JOIN_PATIENCE).then_some(*node)
-        };
-        since.iter().filter_map(fails).collect()
+    /// The servers that are to run a group which this server leads, and have failed for long, as far as it has looked.
+    pub(super) fn unhosted(&self, group: u32) -> Vec<NodeId> {
+        self.inner.awaited.lock().unwrap_or_else(PoisonError::into_inner).unhosted(group)
     }
+}
+
+/// How far a server is whose vote, or the vote in place of which, a group awaits. `matched`: the last entry that it is known to have, if
+/// it is a member.
+fn stage(servers: &[Member], node: NodeId, matched: Option<EntryIndex>) -> Stage {
+    match matched {
+        _ if !votes(servers, node) => Stage::Leaves,
+        Some(entry) => Stage::Copies(entry),
+        None => Stage::Asked,
+    }
+}
+
+/// A server that is heard, and is a member without a vote that copies no more of the group's files.
+pub(super) fn stuck(awaited: &Awaited, members: &[Member], heard: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+    let is_learner = |node| members.iter().any(|m| m.node == node && !m.is_voter());
+    let mut late = awaited.iter().filter(|(_, waited)| **waited >= JOIN_PATIENCE).map(|(node, _)| *node);
+    late.find(|node| is_learner(*node) && heard(*node))
 }
 
 /// Whether a server votes, of the cluster or of a group.
@@ -140,5 +209,95 @@ mod tests {
         assert_eq!(decided(&members(&[1, 2], &[3]), &[], &have, soon), demoted);
         assert_eq!(decided(&members(&[1, 2], &[]), &[1, 2], &have, soon), removed);
         assert_eq!(decided(&members(&[1, 2, 3], &[]), &[], &have, soon), None);
+    }
+
+    /// A learner whose disk was full was awaited for ever, because it was heard.
+    #[test]
+    fn clock_of_a_vote_runs_while_its_server_comes_no_further() {
+        let begin = Instant::now();
+        let mut waits = Waits::default();
+        let look = |waits: &mut Waits, stage, at| {
+            let stages = [(NodeId(4), stage)].into();
+            waits.look(1, &stages, begin + Duration::from_secs(at))[&NodeId(4)].as_secs()
+        };
+        let copies = |entry| Stage::Copies(EntryIndex(entry));
+        for (at, stage, waited) in [
+            (0, Stage::Asked, 0),
+            (29, Stage::Asked, 29),
+            (30, copies(0), 0),
+            (50, copies(0), 20),
+            (51, copies(7), 0),
+            (80, copies(7), 29),
+        ] {
+            assert_eq!(look(&mut waits, stage, at), waited, "{at}");
+            assert!(waits.unhosted(1).is_empty(), "{at}");
+        }
+        look(&mut waits, copies(7), 81);
+        assert_eq!(waits.unhosted(1), [NodeId(4)]);
+        assert!(waits.unhosted(2).is_empty());
+        look(&mut waits, copies(8), 82);
+        assert!(waits.unhosted(1).is_empty());
+        // A server that left the cluster, or lost its vote there, has not failed.
+        look(&mut waits, Stage::Leaves, 83);
+        assert_eq!(look(&mut waits, Stage::Leaves, 120), 37);
+        assert!(waits.unhosted(1).is_empty());
+        look(&mut waits, Stage::Asked, 121);
+        look(&mut waits, Stage::Asked, 160);
+        waits.look(1, &BTreeMap::new(), begin + Duration::from_secs(161));
+        assert!(waits.unhosted(1).is_empty(), "it votes");
+    }
+
+    #[test]
+    fn member_of_one_group_has_its_time_for_each_other_one() {
+        let begin = Instant::now();
+        let mut waits = Waits::default();
+        let look = |waits: &mut Waits, group, stage| {
+            let stages = [(NodeId(4), stage), (NodeId(5), Stage::Asked)].into();
+            waits.look(group, &stages, begin);
+            waits.look(group, &stages, begin + JOIN_PATIENCE);
+        };
+        for group in [1, 3] {
+            look(&mut waits, group, Stage::Asked);
+        }
+        look(&mut waits, 2, Stage::Copies(EntryIndex(7)));
+        assert_eq!(waits.unhosted(1), [4, 5].map(NodeId));
+        waits.joins(NodeId(4));
+        assert_eq!(waits.unhosted(1), [NodeId(5)]);
+        assert_eq!(waits.unhosted(2), [4, 5].map(NodeId), "it copies that one, and comes no further");
+        assert_eq!(waits.unhosted(3), [NodeId(5)]);
+        waits.forget(1);
+        assert!(waits.unhosted(1).is_empty());
+        assert_eq!(waits.unhosted(3), [NodeId(5)]);
+    }
+
+    #[test]
+    fn each_vote_that_is_awaited_counts_by_itself() {
+        let have = members(&[1, 2, 3], &[4]);
+        let (left, place) = (members(&[1, 2, 4, 5], &[]), [1, 4, 5].map(NodeId));
+        let loses =
+            |of_4, of_5| loses_vote(&left, &place, &have, &[(NodeId(4), of_4), (NodeId(5), of_5)].into());
+        let (soon, late) = (Duration::ZERO, JOIN_PATIENCE);
+        assert_eq!(awaited(&left, &place, &have), [4, 5].map(NodeId));
+        assert_eq!((loses(soon, late), loses(late, soon)), (None, None));
+        assert_eq!(loses(late, late), Some(Change::Remove(NodeId(3))));
+    }
+
+    #[test]
+    fn server_that_copies_and_comes_no_further_is_told() {
+        let servers = members(&[1, 2, 4], &[3]);
+        assert_eq!(stage(&servers, NodeId(4), None), Stage::Asked);
+        assert_eq!(stage(&servers, NodeId(4), Some(EntryIndex(7))), Stage::Copies(EntryIndex(7)));
+        // It appends with the others, and does not get its vote back.
+        assert_eq!(stage(&servers, NodeId(3), Some(EntryIndex(7))), Stage::Leaves);
+        assert_eq!(stage(&servers, NodeId(5), None), Stage::Leaves);
+
+        let (soon, late) = (Duration::ZERO, JOIN_PATIENCE);
+        let found =
+            |waited, have: &[Member], is_heard| stuck(&[(NodeId(4), waited)].into(), have, |_| is_heard);
+        let copies = members(&[1, 2], &[4]);
+        assert_eq!(found(late, &copies, true), Some(NodeId(4)));
+        assert_eq!(found(soon, &copies, true), None);
+        assert_eq!(found(late, &copies, false), None, "it is down");
+        assert_eq!(found(late, &members(&[1, 2], &[]), true), None, "it makes no replica, and says why");
     }
 }
