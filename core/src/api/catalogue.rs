@@ -522,7 +522,7 @@ mod tests {
         assert_eq!(read.deleted_as("a"), None);
         read.remember(&catalogue);
         assert_eq!((read.deleted_as("a"), read.deleted_as("b")), (Some(LogId(1)), Some(LogId(3))));
-        [1, 2, 3].map(|log| read.forget(3, LogNumber(log)));
+        (1..=3).for_each(|log| read.forget(3, LogNumber(log)));
         assert_eq!((read.deleted_as("a"), read.deleted_as("b")), (None, None));
     }
 }
