@@ -45,6 +45,7 @@ use snapshots::{SnapshotReaders, SnapshotSearch};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -106,6 +107,8 @@ struct Inner {
     ready: Mutex<Option<BTreeMap<u32, usize>>>,
     /// Held while a snapshot is written.
     shortening: Mutex<()>,
+    /// The last term of the system log in which the catalogue knew all that was acknowledged before. 0: none.
+    current_in: AtomicU64,
 }
 
 /// The state of a named log, here or on a server: see [`Logs::list`].
@@ -252,6 +255,7 @@ impl Logs {
                 reserved: Mutex::default(),
                 ready: Mutex::default(),
                 shortening: Mutex::default(),
+                current_in: AtomicU64::new(0),
             }),
         }
     }

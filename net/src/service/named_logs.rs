@@ -51,8 +51,8 @@ impl NamedLogs {
         let host = self.host.clone();
         self.run(caller, system, move |logs| {
             let may_create = logs.system().role() == Role::Leader && logs.info(&name).is_err();
-            if let Some(before) = logs.predecessor(&name)?.filter(|_| may_create) {
-                let _ = await_dropped(&host, logs, before); // if it fails, so does the registration, and says why
+            while let Some(before) = logs.predecessor(&name)?.filter(|_| may_create) {
+                await_dropped(&host, logs, before).map_err(|error| still_there(&name, error))?;
             }
             let id = match &*beside {
                 "" => logs.register(&name)?,
@@ -163,9 +163,10 @@ fn is_of_catalogue(error: &Error) -> bool {
 /// # Errors
 /// `Timeout`: it is not, as far as is known here.
 fn await_dropped(host: &LogSlot, logs: &Logs, id: LogId) -> chiplog::Result<()> {
-    match logs.await_dropped(id, FIND_TIMEOUT) {
+    let deadline = Instant::now() + FIND_TIMEOUT;
+    match logs.await_dropped(id, FIND_TIMEOUT / 2) {
         Err(error) if matches!(error.kind(), ErrorKind::NotLeader | ErrorKind::Timeout) => {
-            await_dropped_elsewhere(host, logs, id)
+            await_dropped_elsewhere(host, logs, id, deadline)
         }
         dropped => dropped,
     }
@@ -175,8 +176,7 @@ fn await_dropped(host: &LogSlot, logs: &Logs, id: LogId) -> chiplog::Result<()> 
 ///
 /// # Errors
 /// `Timeout`: it did not, or no leader answered.
-fn await_dropped_elsewhere(host: &LogSlot, logs: &Logs, id: LogId) -> chiplog::Result<()> {
-    let deadline = Instant::now() + FIND_TIMEOUT;
+fn await_dropped_elsewhere(host: &LogSlot, logs: &Logs, id: LogId, deadline: Instant) -> chiplog::Result<()> {
     while let Some((group, log)) = logs.being_dropped(id)? {
         let view = host.view_elsewhere(group, &[log]);
         if view.as_ref().is_ok_and(|view| view.gone.contains(&log)) {
@@ -250,6 +250,17 @@ fn created(logs: &Logs, name: &str, id: LogId) -> chiplog::Result<chiplog::LogIn
     }
     let what = format!("log {name:?} was created, then deleted by another call, which created another one");
     Err(Error::new(ErrorKind::NotFound, what))
+}
+
+/// The error of a creation while a deleted log of the name is still in its group.
+fn still_there(name: &str, error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Timeout | ErrorKind::NotLeader | ErrorKind::Unavailable => {
+            let what = format!("a deleted log was called {name:?} and can still accept appends: {error}");
+            Error::new(ErrorKind::Busy, what)
+        }
+        _ => error,
+    }
 }
 
 /// The error of a log that has its name already, and is not open yet. `NotLeader`, `Full` and `Busy` are about its group: the

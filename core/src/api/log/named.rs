@@ -11,7 +11,7 @@ use crate::replica::queue::proposals::WaitLimit;
 use crate::store::format::geometry::{LOG_BYTES, logs_room};
 use crate::store::format::mixed::{RUN_BYTES, RUNS_MAX, TABLE_FIXED_BYTES};
 use crate::sync::completion::Ticket;
-use crate::types::{LogId, LogNumber};
+use crate::types::{LogId, LogNumber, Term};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -75,6 +75,11 @@ impl Log {
     /// Whether this replica leads.
     pub(crate) fn replica_leads(&self) -> bool {
         self.role() == Role::Leader
+    }
+
+    /// The term of this replica, as of its last step.
+    pub(crate) fn replica_term(&self) -> Term {
+        self.replica(|replica| replica.term)
     }
 
     /// A new random id for a log.

@@ -139,12 +139,12 @@ impl Log {
 /// Those of the request. `Timeout`: also if there is none, because the disk hangs.
 fn answer<T: TicketValue>(ticket: &Ticket<T>, timeout: Duration) -> Result<T> {
     match ticket.wait_timeout(timeout.saturating_add(ANSWER_GRACE)) {
-        Err(error) if error.kind() == ErrorKind::Timeout && ticket.poll().is_none() => {
+        Err(error) if error.kind() == ErrorKind::Timeout => ticket.poll().unwrap_or_else(|| {
             let what = format!(
                 "this replica did not answer within {timeout:?}: its disk may hang, and the request may still be carried out"
             );
             Err(Error::new(ErrorKind::Timeout, what))
-        }
+        }),
         answered => answered,
     }
 }

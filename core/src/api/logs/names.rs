@@ -15,6 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sync::pause;
 use crate::types::{Index, LogId, LogNumber};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -107,11 +108,12 @@ impl Logs {
                 found => return found.and(Err(exists())),
             }
         }
+        self.catch_up()?;
         self.await_predecessor(name)?;
         let group = group.map_or_else(|| self.emptiest_group(), Ok)?;
         let here = self.running(group);
         here.as_ref().map_or(Ok(()), |here| self.drop_deleted_in(group, here))?; // they take places
-        let _place = self.reserve(group)?;
+        let place = self.reserve(group)?;
         if let Some(here) = here {
             self.note_group(group, &here)?; // a group is in the catalogue before its logs
         }
@@ -122,10 +124,11 @@ impl Logs {
             debug_assert!(catalogue.next() > index, "an acknowledged record can be read");
             catalogue.get(name).copied()
         };
+        drop(place); // the log itself is counted by now
         self.keep_system_short();
         match created {
             Some(entry) if entry.id == id || planted!(138) => {
-                // The name can have been another log's meanwhile, or before what this leader knew.
+                // The name can have been another log's meanwhile.
                 self.await_predecessor(name).map_err(|error| half_created(name, &error))?;
                 Ok(entry)
             }
@@ -174,6 +177,20 @@ impl Logs {
             ErrorKind::NotLeader,
             "another replica leads the system log, which has the names of logs",
         ))
+    }
+
+    /// Has the catalogue know all that was acknowledged before this replica led the system log: once in each term.
+    ///
+    /// # Errors
+    /// Those of [`Log::barrier`].
+    fn catch_up(&self) -> Result<()> {
+        let system = &self.inner.system;
+        let term = system.replica_term();
+        if self.inner.current_in.load(Ordering::Relaxed) != term.0 {
+            system.barrier(CONFIRM_TIMEOUT)?;
+            self.inner.current_in.store(term.0, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Checks that this thread may wait for all groups: nothing is half done because it may not.

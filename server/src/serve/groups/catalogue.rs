@@ -50,6 +50,8 @@ impl Unconfirmed {
             Some(false) => now.min(asked + HOST_TIMEOUT),
             None => now,
         };
+        // Nothing was asked for long: that time says nothing either.
+        self.since.take_if(|since| asked.saturating_duration_since(*since + self.lasts) >= UNCONFIRMED_MAX);
         let since = *self.since.get_or_insert(asked);
         self.lasts = until.saturating_duration_since(since);
     }
@@ -149,6 +151,8 @@ mod tests {
         // A minute passed without a look. One failure says nothing about that time, whether its barrier began before or after.
         unconfirmed.note(at(5), Some(false), at(65));
         assert_eq!(unconfirmed.lasts, HOST_TIMEOUT);
+        unconfirmed.note(at(65), None, at(65));
+        assert_eq!(unconfirmed.lasts, Duration::ZERO);
         unconfirmed.note(at(65), Some(true), at(66));
         unconfirmed.note(at(67), Some(false), at(70));
         assert_eq!(unconfirmed.lasts, Duration::from_secs(3));
