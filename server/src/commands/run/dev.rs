@@ -30,7 +30,7 @@ use tokio::sync::oneshot;
 const EXAMPLES: &str = "\
 Examples:
   chiplog dev                    three servers; all files are removed after Ctrl-C
-  chiplog dev --data ./cluster   the same, kept: started again, the cluster continues";
+  chiplog dev --data ./cluster   the same, kept: started again, the cluster continues, and all its servers vote";
 
 /// Run a cluster of three servers in one process, on this machine, without configuration.
 ///
