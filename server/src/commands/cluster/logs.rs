@@ -201,7 +201,7 @@ impl Of {
             (Some(given), _) => given,
             (None, _) => {
                 let what = match names.first().is_some_and(|first| first.contains(':')) {
-                    true => "the names of logs come after the servers: give HOST:PORT NAME",
+                    true => "give the names of the logs after HOST:PORT, as arguments of their own",
                     false => "give HOST:PORT of a server before the names of the logs",
                 };
                 return Err(Failure::usage(what));
