@@ -31,7 +31,8 @@ impl Log {
     }
 
     /// As [`Log::barrier`], but returns at once. While the replica's disk hangs, the ticket has no result. On a named log the result counts
-    /// the records of all logs of its group: [`Log::last_index`] tells the last record afterwards. Up to 16,384 barriers can be in flight: waiting ones share one round
+    /// the records of all logs of its group: [`Log::last_index`] tells the last record afterwards. Up to 16,384 barriers can be in
+    /// flight: waiting ones share one round
     /// trip.
     ///
     /// # Errors
@@ -91,7 +92,8 @@ impl Log {
     ///
     /// # Errors
     /// `Membership`: `to` is not a voter. `NotLeader`. `Timeout`: neither `to` nor, as far as is known here, another
-    /// replica became leader in time; or this replica did not answer, and may still transfer it. `Unavailable`: another replica leads now, or a later transfer replaced this one.
+    /// replica became leader in time; or this replica did not answer, and may still transfer it. `Unavailable`: another replica leads
+    /// now, or a later transfer replaced this one.
     pub fn transfer_leader(&self, to: NodeId, timeout: Duration) -> Result<()> {
         self.may_wait()?;
         answer(&self.submit_transfer_leader(to, timeout)?, timeout)

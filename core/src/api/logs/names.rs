@@ -25,8 +25,8 @@ impl Logs {
     ///
     /// # Errors
     /// `AlreadyExists`. `InvalidArgument`: the name is not allowed. `Full`: the group has no room for more logs. `Busy`: no
-    /// group is [ready](Self::set_ready_groups), or a deleted log of this name is still in its group. `Unavailable`: the log may have been created; if the message says so, the leader of its
-    /// group opens it with the next [`Logs::settle`], and [`Logs::find`] waits for that. `NotFound`: it was created, and another call has
+    /// group is [ready](Self::set_ready_groups), or a deleted log of this name is still in its group. `Unavailable`: the log
+    /// may have been created; if the message says so, the leader of its group opens it with the next [`Logs::settle`], and [`Logs::find`] waits for that. `NotFound`: it was created, and another call has
     /// deleted it. Those of [`Log::append`]; it is safe to retry, and a log that was created is then reported as existing.
     pub fn create(&self, name: &str) -> Result<Log> {
         self.create_in(name, None)
