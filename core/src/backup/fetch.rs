@@ -17,7 +17,7 @@
 //! Must not know: the network, which object store it is.
 
 use crate::api::follower::FollowerLog;
-use crate::backup::downloads::{Download, Downloads, get, segment_file_of, write};
+use crate::backup::downloads::{Download, Downloads, get, write};
 use crate::backup::payloads::{is_of_slice, with_payload};
 use crate::backup::slices::{AT_A_TIME, End, SliceChain, leads_on, longest, names, read};
 use crate::backup::stored::{Objects, footer_at, list_objects, opening_at, start_of};
@@ -35,9 +35,11 @@ use crate::store::format::identity::{IDENTITY_FILE, Identity};
 use crate::store::format::mixed::RUNS_MAX;
 use crate::store::format::objects;
 use crate::store::format::segment::{Opening, digest_of_bytes};
+use crate::store::format::sorted_object::is_sorted;
 use crate::store::objects::deletion::newest_begin;
 use crate::store::objects::names::{Lineage, object_name, root_log};
 use crate::store::objects::slice_names::SliceName;
+use crate::store::sorted_object::unsort_and_compare;
 use crate::sync::threads::in_parallel;
 use crate::types::{EntryIndex, Index, LogId, SegmentId, TERMS_APART, Timestamp};
 use crate::vault::{ObjectInfo, Vault};
@@ -64,15 +66,20 @@ impl Backup {
     }
 
     /// The segment file of object `number` of a log, whose bytes these are. The object of a shared group has its records log by log:
-    /// this brings them back into the order of their entries, and checks every byte on the way. Any other object is such a file,
-    /// and is returned as it is, not checked.
+    /// this brings them back into the order of their entries, and checks every byte on the way. With it the offset of the first byte
+    /// between its blocks that was changed, if there is one: the file does not depend on it. Any other object is such a file, and is
+    /// returned as it is, not checked.
     ///
     /// # Errors
     /// `Corrupt`: the object is damaged, or another one.
     #[doc(hidden)]
-    pub fn segment_file(log: LogId, number: u64, bytes: Vec<u8>) -> Result<Vec<u8>> {
-        let file = segment_file_of(log, number, &object_name(log, number), bytes.into())?;
-        Ok(file.into())
+    pub fn segment_file(log: LogId, number: u64, bytes: Vec<u8>) -> Result<(Vec<u8>, Option<u64>)> {
+        if !is_sorted(&bytes) {
+            return Ok((bytes, None));
+        }
+        let name = object_name(log, number);
+        let (file, changed) = unsort_and_compare(log, number, &bytes.into(), &name)?;
+        Ok((file.pieces.concat(), changed.map(|at| at as u64)))
     }
 
     /// Makes a backup in `dest`, which must be missing or empty, of all objects that a log has in an object store, and of the slices

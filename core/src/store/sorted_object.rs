@@ -188,11 +188,50 @@ fn block_of(runs: &[PlacedRun<'_>]) -> Result<(BlockHeader, Vec<Bytes>), Malform
     Ok((header, runs.iter().map(|(.., bytes)| bytes.clone()).collect()))
 }
 
-/// Makes the segment file of the stretch of a sorted object, which is object `number` of `log`. `name`: for errors.
+/// Makes the segment file of the stretch of a sorted object, which is object `number` of `log`. `name`: for errors. Bytes between the
+/// blocks are ignored, as in a segment file: see [`unsort_and_compare`].
 ///
 /// # Errors
 /// `Corrupt`: the object is damaged, or another one.
 pub(crate) fn unsort(log: LogId, number: u64, bytes: &Bytes, name: &str) -> Result<MadeObject> {
+    parts(log, number, bytes, name).map(|parts| parts.segment)
+}
+
+/// As [`unsort`], and the first of the bytes that it ignores which is another one than when the object was made: no record and no entry
+/// depends on it, and the object's checksum does.
+///
+/// # Errors
+/// As [`unsort`].
+pub(crate) fn unsort_and_compare(
+    log: LogId,
+    number: u64,
+    bytes: &Bytes,
+    name: &str,
+) -> Result<(MadeObject, Option<usize>)> {
+    let Parts { stretch, entries, segment } = parts(log, number, bytes, name)?;
+    let right = sort(&stretch, &entries, &segment)?.map_or_else(Vec::new, |right| right.pieces);
+    let mut at = 0;
+    for piece in &right {
+        let there = bytes.get(at..at + piece.len()).unwrap_or_default();
+        if there != piece {
+            let same = there.iter().zip(piece).take_while(|(is, was)| is == was).count();
+            return Ok((segment, Some(at + same)));
+        }
+        at += piece.len();
+    }
+    Ok((segment, (at != bytes.len()).then_some(at)))
+}
+
+/// The parts of a sorted object.
+struct Parts {
+    stretch: Stretch,
+    /// The opening and the entries.
+    entries: Vec<Entry>,
+    segment: MadeObject,
+}
+
+/// As [`unsort`].
+fn parts(log: LogId, number: u64, bytes: &Bytes, name: &str) -> Result<Parts> {
     let id = salt(log, number);
     let corrupt = |at: usize, why: Malformed| Error::corrupt(Path::new(name), at as u64, why);
     let head = bytes.get(..SEGMENT_HEADER_BYTES).ok_or_else(|| corrupt(0, "sorted object is cut off"))?;
@@ -228,11 +267,12 @@ pub(crate) fn unsort(log: LogId, number: u64, bytes: &Bytes, name: &str) -> Resu
     }
     let begin = Base { raft: footer.base_raft, term: footer.base_term, next: footer.first };
     let end = Base { raft: footer.last_raft, term: footer.last_term, next: footer.next };
-    let made = segment_file(&Stretch { log, number, begin, end }, &entries)?;
-    if (made.object.bytes, made.object.crc) != (header.segment_bytes, header.segment_crc) {
+    let stretch = Stretch { log, number, begin, end };
+    let segment = segment_file(&stretch, &entries)?;
+    if (segment.object.bytes, segment.object.crc) != (header.segment_bytes, header.segment_crc) {
         return Err(corrupt(0, "the segment file of a sorted object is another one than it was made of"));
     }
-    Ok(made)
+    Ok(Parts { stretch, entries, segment })
 }
 
 /// The entries without records in the skeleton of object `number` of `log`, whose bytes these are. Every byte of them is checked.

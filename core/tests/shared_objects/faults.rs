@@ -277,13 +277,16 @@ fn no_flipped_byte_of_an_object_is_served() {
     };
     let number: u64 = name.rsplit('/').next().unwrap().parse().unwrap();
     let right = vault.get(&name, 0..bytes).unwrap();
-    let file = Backup::segment_file(id, number, right.to_vec()).unwrap();
+    let (file, changed) = Backup::segment_file(id, number, right.to_vec()).unwrap();
+    assert_eq!(changed, None);
     for at in (0..right.len()).step_by(1009).chain(0..96).chain(4096..4200) {
         let mut bad = right.to_vec();
         bad[at] ^= 1 << (at % 8);
         match Backup::segment_file(id, number, bad.clone()) {
-            // Zeros behind the skeleton are in no segment file. Without its first bytes it is taken for one.
-            Ok(made) => assert!(made == file || (at < 8 && made == bad), "byte {at}"),
+            // Zeros between the blocks are in no segment file.
+            Ok((made, Some(changed))) => assert!(made == file && changed == at as u64, "byte {at}"),
+            // Without its first bytes it is taken for a segment file.
+            Ok((made, None)) => assert!(at < 8 && made == bad, "byte {at}"),
             Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "byte {at}: {error}"),
         }
         if at % 7 > 0 {

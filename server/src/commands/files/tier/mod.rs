@@ -103,7 +103,7 @@ Faults:
                default log of a cluster, the list of its logs, or a backup that `tier backup` or
                `tier pin` has made of all of them, is damaged, or one of its logs or pins is missing
                (status 3)
-  harmless     only a shortcut is damaged, every record can be read (status 0)
+  harmless     only a shortcut or bytes between blocks are damaged, every record can be read (status 0)
   undecodable  a batch is stored as it was appended, but cannot be unpacked (status 0)
   A replica that still has the records on its disk serves them. The object itself is not replaced.
 
