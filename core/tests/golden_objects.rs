@@ -95,6 +95,35 @@ fn stored_now(vault: &MemoryVault, log: LogId) -> Stored {
     found.collect()
 }
 
+/// A byte on which no record depends can be another one, and the object is not as the log made it: `tier verify` says so. Such bytes
+/// were not compared at all in sorted objects, nor behind the blocks of others.
+#[test]
+fn bytes_between_the_blocks_of_objects_are_compared() {
+    for name in ["log-5-store", "log-4-payload-store", "logs-3-store"] {
+        let (id, stored) = golden_store(name);
+        for (at, right) in stored.iter().filter(|(at, _)| at.starts_with("o/")) {
+            let number: u64 = at[2..].parse().unwrap();
+            let with = |at: usize| {
+                let mut bytes = right.clone();
+                bytes[at] ^= 4;
+                Backup::segment_file(id, number, bytes).map(|(_, changed)| changed)
+            };
+            let (file, changed) = Backup::segment_file(id, number, right.clone()).unwrap();
+            assert_eq!(changed, None, "{name} {at}");
+            assert_eq!(file == *right, !right.starts_with(b"CHIPSORT"), "{name} {at}");
+            // The rest of the header, zeros before the footer, and the footer's own.
+            for offset in [2000, right.len() - 4097, right.len() - 1] {
+                assert_eq!(with(offset).unwrap(), Some(offset as u64), "{name} {at}");
+            }
+            for offset in (4096..right.len()).step_by(509) {
+                // In a sorted object damage is an error. In another one the inspector finds it.
+                let found = with(offset).map_or(None, |changed| changed);
+                assert!(found.is_none_or(|found| found == offset as u64), "{name} {at}: byte {offset}");
+            }
+        }
+    }
+}
+
 /// The blocks in all segment files of a golden directory, and the oldest versions that read these files.
 fn kinds_and_versions(name: &str) -> (BTreeMap<(u8, usize), usize>, Vec<u32>) {
     let (mut kinds, mut versions) = (BTreeMap::new(), Vec::new());

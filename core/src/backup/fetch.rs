@@ -36,6 +36,7 @@ use crate::store::format::mixed::RUNS_MAX;
 use crate::store::format::objects;
 use crate::store::format::segment::{Opening, digest_of_bytes};
 use crate::store::format::sorted_object::is_sorted;
+use crate::store::object_file::changed_byte;
 use crate::store::objects::deletion::newest_begin;
 use crate::store::objects::names::{Lineage, object_name, root_log};
 use crate::store::objects::slice_names::SliceName;
@@ -66,20 +67,23 @@ impl Backup {
     }
 
     /// The segment file of object `number` of a log, whose bytes these are. The object of a shared group has its records log by log:
-    /// this brings them back into the order of their entries, and checks every byte on the way. With it the offset of the first byte
-    /// between its blocks that was changed, if there is one: the file does not depend on it. Any other object is such a file, and is
-    /// returned as it is, not checked.
+    /// this brings them back into the order of their entries, and checks every byte on the way. Any other object is such a file, and is
+    /// returned as it is: the inspector of segments finds its damage. If there is none, this returns the offset of the first byte
+    /// between its blocks that was changed, on which no record depends.
     ///
     /// # Errors
     /// `Corrupt`: the object is damaged, or another one.
     #[doc(hidden)]
-    pub fn segment_file(log: LogId, number: u64, bytes: Vec<u8>) -> Result<(Vec<u8>, Option<u64>)> {
-        if !is_sorted(&bytes) {
-            return Ok((bytes, None));
-        }
-        let name = object_name(log, number);
-        let (file, changed) = unsort_and_compare(log, number, &bytes.into(), &name)?;
-        Ok((file.pieces.concat(), changed.map(|at| at as u64)))
+    pub fn segment_file(log: LogId, number: u64, bytes: Vec<u8>) -> Result<(Bytes, Option<u64>)> {
+        let bytes = Bytes::from(bytes);
+        let (file, changed) = match is_sorted(&bytes) {
+            true => {
+                let (made, changed) = unsort_and_compare(log, number, &bytes, &object_name(log, number))?;
+                (made.pieces.concat().into(), changed)
+            }
+            false => (bytes.clone(), changed_byte(log, number, &bytes).unwrap_or_default()),
+        };
+        Ok((file, changed.map(|at| at as u64)))
     }
 
     /// Makes a backup in `dest`, which must be missing or empty, of all objects that a log has in an object store, and of the slices

@@ -13,9 +13,10 @@
 //! Must not know: what the entries mean, where the file goes.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::record::batch::Malformed;
 use crate::record::crc::Crc;
 use crate::store::PROOF_BYTES_MAX;
-use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_body};
 use crate::store::format::geometry::{
     FOOTER_BYTES, INDEX_STRIDE_BYTES, SEGMENT_BYTES_MAX, SEGMENT_HEADER_BYTES, data_limit, segment_bytes_for,
 };
@@ -31,6 +32,21 @@ use bytes::Bytes;
 pub(crate) struct MadeObject {
     pub(crate) pieces: Vec<Bytes>,
     pub(crate) object: StoredObject,
+}
+
+impl MadeObject {
+    /// The offset of the first byte that differs in another file.
+    pub(crate) fn first_difference(&self, other: &Bytes) -> Option<usize> {
+        let mut at = 0;
+        for piece in &self.pieces {
+            let there = other.get(at..at + piece.len()).unwrap_or_default();
+            if there != piece {
+                return Some(at + there.iter().zip(piece).take_while(|(is, was)| is == was).count());
+            }
+            at += piece.len();
+        }
+        (at != other.len()).then_some(at)
+    }
 }
 
 /// A block: its header and its body.
@@ -55,6 +71,38 @@ pub(crate) fn segment_file(stretch: &Stretch, entries: &[Entry]) -> Result<MadeO
         file.push(*header, body.clone());
     }
     file.seal(stretch)
+}
+
+/// The first byte of the segment file of an object which is another one than when the file was made, if its blocks and its footer are
+/// sound: no record depends on it, and the object's checksum does.
+///
+/// # Errors
+/// Its blocks or its footer are damaged.
+pub(crate) fn changed_byte(log: LogId, number: u64, file: &Bytes) -> Result<Option<usize>, Malformed> {
+    let id = salt(log, number);
+    let footer_at = file.len().checked_sub(FOOTER_BYTES).ok_or("segment file is cut off")?;
+    let footer = file[footer_at..].first_chunk().ok_or("segment file is cut off")?;
+    let footer = Footer::parse(footer, number + 1, id)?;
+    let (mut entries, mut at) = (Vec::new(), SEGMENT_HEADER_BYTES);
+    while at < footer.data_end as usize {
+        let (entry, next) = block_at(file, at, id)?;
+        entries.push(entry);
+        at = next;
+    }
+    let begin = Base { raft: footer.base_raft, term: footer.base_term, next: footer.first };
+    let end = Base { raft: footer.last_raft, term: footer.last_term, next: footer.next };
+    let made = segment_file(&Stretch { log, number, begin, end }, &entries);
+    Ok(made.map_or(Some(0), |made| made.first_difference(file)))
+}
+
+/// The block at an offset, with every byte checked, and where it ends.
+pub(crate) fn block_at(bytes: &Bytes, at: usize, id: SegmentId) -> Result<(Entry, usize), Malformed> {
+    let head = bytes.get(at..at + BLOCK_HEADER_BYTES).ok_or("block is cut off")?;
+    let header = BlockHeader::parse(head, id)?;
+    let end = at + header.length as usize;
+    let block = bytes.get(at..end).ok_or("block is cut off")?;
+    check_body(&header, block, true)?;
+    Ok(((header, bytes.slice(at + BLOCK_HEADER_BYTES..end)), at + header.stride()))
 }
 
 /// A file that is being made.

@@ -17,7 +17,7 @@ use crate::record::batch::{Malformed, u32_at};
 use crate::record::crc::{Crc, crc32c};
 use crate::store::PROOF_BYTES_MAX;
 use crate::store::format::block::{
-    BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind, check_body, check_run, digest_of_batches, table_of,
+    BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind, check_run, digest_of_batches, table_of,
 };
 use crate::store::format::geometry::{
     FOOTER_BYTES, SEGMENT_BYTES_MAX, SEGMENT_HEADER_BYTES, segment_bytes_for,
@@ -27,7 +27,7 @@ use crate::store::format::objects::StoredObject;
 use crate::store::format::segment::Footer;
 use crate::store::format::sorted::{SortedDirectory, SortedHeader, salt as salt_of_log};
 use crate::store::format::sorted_object::SortedObjectHeader;
-use crate::store::object_file::{Entry, MadeObject, Stretch, segment_file};
+use crate::store::object_file::{Entry, MadeObject, Stretch, block_at, segment_file};
 use crate::store::objects::names::salt;
 use crate::store::segment::Base;
 use crate::types::{LogId, LogNumber, SegmentId};
@@ -209,17 +209,9 @@ pub(crate) fn unsort_and_compare(
     name: &str,
 ) -> Result<(MadeObject, Option<usize>)> {
     let Parts { stretch, entries, segment } = parts(log, number, bytes, name)?;
-    let right = sort(&stretch, &entries, &segment)?.map_or_else(Vec::new, |right| right.pieces);
-    let mut at = 0;
-    for piece in &right {
-        let there = bytes.get(at..at + piece.len()).unwrap_or_default();
-        if there != piece {
-            let same = there.iter().zip(piece).take_while(|(is, was)| is == was).count();
-            return Ok((segment, Some(at + same)));
-        }
-        at += piece.len();
-    }
-    Ok((segment, (at != bytes.len()).then_some(at)))
+    let right = sort(&stretch, &entries, &segment)?;
+    let changed = right.map_or(Some(0), |right| right.first_difference(bytes));
+    Ok((segment, changed))
 }
 
 /// The parts of a sorted object.
@@ -321,16 +313,6 @@ impl LogBytes {
         check_run(run, &batches)?;
         Ok(batches)
     }
-}
-
-/// The block at an offset, with every byte checked, and where it ends.
-fn block_at(bytes: &Bytes, at: usize, id: SegmentId) -> Result<(Entry, usize), Malformed> {
-    let head = bytes.get(at..at + BLOCK_HEADER_BYTES).ok_or("block is cut off")?;
-    let header = BlockHeader::parse(head, id)?;
-    let end = at + header.length as usize;
-    let block = bytes.get(at..end).ok_or("block is cut off")?;
-    check_body(&header, block, true)?;
-    Ok(((header, bytes.slice(at + BLOCK_HEADER_BYTES..end)), at + header.stride()))
 }
 
 /// The entry at an offset of the skeleton, with its records, and where it ends there.

@@ -286,7 +286,7 @@ fn no_flipped_byte_of_an_object_is_served() {
             // Zeros between the blocks are in no segment file.
             Ok((made, Some(changed))) => assert!(made == file && changed == at as u64, "byte {at}"),
             // Without its first bytes it is taken for a segment file.
-            Ok((made, None)) => assert!(at < 8 && made == bad, "byte {at}"),
+            Ok((made, None)) => assert!(at < 8 && made == bad[..], "byte {at}"),
             Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "byte {at}: {error}"),
         }
         if at % 7 > 0 {

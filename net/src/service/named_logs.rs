@@ -58,6 +58,10 @@ impl NamedLogs {
                 "" => logs.register(&name)?,
                 other => logs.register_beside(&name, other)?,
             };
+            // Another call can have created and deleted a log of this name meanwhile.
+            while let Some(before) = logs.predecessor(&name)? {
+                await_dropped(&host, logs, before).map_err(|error| after_creation(&name, error))?;
+            }
             match logs.find(&name, Some(id), FIND_TIMEOUT) {
                 Err(error) if error.kind() == ErrorKind::NotLeader && created(logs, &name, id)?.elsewhere => {
                     await_open_elsewhere(&host, logs, &name, id)
@@ -267,8 +271,8 @@ fn still_there(name: &str, error: Error) -> Error {
 /// caller would take them for an answer that nothing was done.
 fn after_creation(name: &str, error: Error) -> Error {
     match error.kind() {
-        ErrorKind::NotLeader | ErrorKind::Full | ErrorKind::Busy => {
-            let what = format!("log {name:?} was created, and is not open in its group yet: {error}");
+        ErrorKind::NotLeader | ErrorKind::Full | ErrorKind::Busy | ErrorKind::Timeout => {
+            let what = format!("log {name:?} was created, and cannot be used yet: {error}");
             Error::new(ErrorKind::Unavailable, what)
         }
         _ => error,

@@ -674,14 +674,11 @@ impl Groups {
                 }
                 changed = self.follow_members(group, &replica, default, &servers.members);
             }
-            match changed {
-                Ok(changed) => {
-                    self.report(group, Task::Members, "");
-                    if !changed {
-                        self.even_leaders(group, &replica);
-                    }
-                }
-                Err(error) => self.report(group, Task::Members, &error.to_string()),
+            let failure = changed.as_ref().err().map_or_else(String::new, ToString::to_string);
+            self.report(group, Task::Members, &failure);
+            // A member that cannot follow does not keep the leadership where it is.
+            if !changed.unwrap_or(false) {
+                self.even_leaders(group, &replica);
             }
         }
         self.lacks_catalogue(logs); // also here without a group that this server leads: others ask for it

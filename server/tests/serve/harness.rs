@@ -74,15 +74,17 @@ impl Ran {
     }
 }
 
-/// A free port, below those that connections get. This process gets each port once.
+/// A free port, below those that connections get. It belongs to this process until it ends: a lock keeps other tests from it before a
+/// server listens there.
 pub(crate) fn port() -> u16 {
-    static GIVEN: Mutex<Vec<u16>> = Mutex::new(Vec::new());
+    static LOCKS: Mutex<Vec<fs::File>> = Mutex::new(Vec::new());
+    let dir = std::env::temp_dir().join("chiplog-test-ports");
+    fs::create_dir_all(&dir).unwrap();
     loop {
         let port = 10_000 + (RandomState::new().build_hasher().finish() % 10_000) as u16;
-        let is_free = TcpListener::bind(("127.0.0.1", port)).is_ok();
-        let mut given = GIVEN.lock().unwrap();
-        if is_free && !given.contains(&port) {
-            given.push(port);
+        let lock = fs::File::create(dir.join(port.to_string())).unwrap();
+        if lock.try_lock().is_ok() && TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            LOCKS.lock().unwrap().push(lock);
             return port;
         }
     }
@@ -224,8 +226,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if self.child.is_some() {
-            self.kill();
+        // It can have ended by itself: a panic here would end all tests of the process.
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
         }
         if std::thread::panicking() {
             eprintln!("--- node {}:\n{}", self.node, self.said());

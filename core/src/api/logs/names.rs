@@ -67,7 +67,8 @@ impl Logs {
 
     /// The first half of [`Logs::create`]: the log is in the catalogue, and the leader of its group opens it with the
     /// next [`Logs::settle`]. For a cluster in which another replica leads the group; [`Logs::find`] waits until it is
-    /// open. In a cluster the leader of group 0 accepts this. Returns the log's id.
+    /// open. In a cluster the leader of group 0 accepts this. Returns the log's id. A deleted log of this name can still accept appends in
+    /// a group that runs elsewhere: [`Logs::predecessor`] returns it.
     ///
     /// # Errors
     /// As [`Logs::create`].
@@ -109,7 +110,7 @@ impl Logs {
             }
         }
         self.catch_up()?;
-        self.await_predecessor(name)?;
+        self.await_predecessor(name, false)?;
         let group = group.map_or_else(|| self.emptiest_group(), Ok)?;
         let here = self.running(group);
         here.as_ref().map_or(Ok(()), |here| self.drop_deleted_in(group, here))?; // they take places
@@ -129,7 +130,7 @@ impl Logs {
         match created {
             Some(entry) if entry.id == id || planted!(138) => {
                 // The name can have been another log's meanwhile.
-                self.await_predecessor(name).map_err(|error| half_created(name, &error))?;
+                self.await_predecessor(name, true).map_err(|error| half_created(name, &error))?;
                 Ok(entry)
             }
             Some(_) => Err(exists()),
@@ -150,9 +151,13 @@ impl Logs {
     ///
     /// # Errors
     /// `Busy`: its group has not dropped it yet. Those of reading the system log.
-    fn await_predecessor(&self, name: &str) -> Result<()> {
+    fn await_predecessor(&self, name: &str, is_created: bool) -> Result<()> {
         while let Some(id) = self.predecessor(name)? {
-            self.await_dropped(id, CONFIRM_TIMEOUT).map_err(|error| match error.kind() {
+            let dropped = self.await_dropped(id, CONFIRM_TIMEOUT);
+            if is_created && dropped.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotLeader) {
+                return Ok(()); // its group runs elsewhere: the caller of `register` asks there
+            }
+            dropped.map_err(|error| match error.kind() {
                 ErrorKind::Timeout | ErrorKind::NotLeader | ErrorKind::Unavailable => {
                     let what = format!(
                         "a deleted log was called {name:?} and can still accept appends; try again once it is gone: {error}"

@@ -155,7 +155,8 @@ impl Groups {
             }
         }
         let awaited = self.awaited(group, replica, servers, place, members);
-        let is_heard = |node| self.silence(group, replica, node).is_zero();
+        let peers = replica.status().replica.peers;
+        let is_heard = |node| peers.iter().any(|peer| peer.node == node && peer.active);
         match (loses_vote(servers, place, members, &awaited), failed) {
             (Some(change), _) => Ok(Some(change)),
             (None, Some(error)) => Err(error),

@@ -24,6 +24,10 @@ use std::time::{Duration, Instant};
 /// How long a server that failed to host a group gets others only if no other server is left.
 const FAILED_FOR: Duration = Duration::from_secs(600);
 
+/// How long that which a group's leader told of servers counts without being told again. It is asked more often: a leader that is gone
+/// says nothing.
+const TOLD_FOR: Duration = Duration::from_secs(30);
+
 /// The servers that are to run each group. None: all are.
 type Places = BTreeMap<u32, Vec<NodeId>>;
 
@@ -66,8 +70,8 @@ impl Unfit {
 /// The servers that failed to host groups, as the leaders of those told the leader of the system log.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
-    /// Those that each group's leader told last.
-    unhosted: Places,
+    /// Those that each group's leader told last, and when.
+    unhosted: BTreeMap<u32, (Vec<NodeId>, Instant)>,
     /// When a server was last told to fail to host a group.
     failed: BTreeMap<NodeId, Instant>,
     /// Since when each server has been heard, this one included.
@@ -89,7 +93,7 @@ impl Failures {
         let fails = |node: &NodeId| self.heard.get(node).is_some_and(is_up);
         let failing: Vec<NodeId> = unhosted.iter().copied().filter(fails).collect();
         self.failed.extend(failing.iter().map(|node| (*node, now)));
-        self.unhosted.insert(group, failing);
+        self.unhosted.insert(group, (failing, now));
     }
 
     /// Forgets all but which servers failed lately.
@@ -101,7 +105,9 @@ impl Failures {
     fn unfit(&self, silent: Vec<NodeId>, now: Instant) -> Unfit {
         let is_late = |at: &Instant| now.saturating_duration_since(*at) < FAILED_FOR;
         let failed = self.failed.iter().filter(|(_, at)| is_late(at)).map(|(node, _)| *node).collect();
-        Unfit { silent, failed, unhosted: self.unhosted.clone() }
+        let counts = |at: &Instant| now.saturating_duration_since(*at) < TOLD_FOR;
+        let told = self.unhosted.iter().filter(|(_, (_, at))| counts(at));
+        Unfit { silent, failed, unhosted: told.map(|(group, (nodes, _))| (*group, nodes.clone())).collect() }
     }
 }
 
@@ -406,9 +412,12 @@ mod tests {
         assert_eq!(unfit(&failures, 71), (false, true));
         assert_eq!(told(&mut failures, &[1, 4], 71), (false, true));
         assert_eq!(told(&mut failures, &[1, 4], 101), (true, true));
-        failures.note(1, &[], at(102));
-        assert_eq!(unfit(&failures, 102), (false, true));
-        assert_eq!(unfit(&failures, 701), (false, false), "ten minutes later");
+        assert_eq!(unfit(&failures, 130), (true, true));
+        assert_eq!(unfit(&failures, 131), (false, true), "the group's leader says nothing any more");
+        assert_eq!(told(&mut failures, &[1, 4], 132), (true, true));
+        failures.note(1, &[], at(133));
+        assert_eq!(unfit(&failures, 133), (false, true));
+        assert_eq!(unfit(&failures, 732), (false, false), "ten minutes later");
     }
 
     /// After any failure groups moved all at once.

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 /// How long a vote that is awaited keeps the others from being taken away without a sign of it.
 pub(super) const JOIN_PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long that which was seen of a vote is told to others: the group may not be looked at for a while.
+const SEEN_FOR: Duration = Duration::from_secs(30);
+
 /// The votes that a group awaits, and for how long there has been no sign of each.
 pub(super) type Awaited = BTreeMap<NodeId, Duration>;
 
@@ -35,8 +38,15 @@ struct Wait {
     stage: Stage,
     /// Since when the stage is that.
     since: Instant,
-    /// How long that was, when it was last looked at.
-    lasts: Duration,
+    /// When it was last looked at.
+    seen: Instant,
+}
+
+impl Wait {
+    /// How long the stage was that, when it was last looked at.
+    fn lasts(&self) -> Duration {
+        self.seen.saturating_duration_since(self.since)
+    }
 }
 
 /// The votes that the groups await which this server leads.
@@ -48,13 +58,13 @@ impl Waits {
     fn look(&mut self, group: u32, stages: &BTreeMap<NodeId, Stage>, now: Instant) -> Awaited {
         self.0.retain(|(of, node), _| *of != group || stages.contains_key(node));
         let mut waited = |node: NodeId, stage: Stage| {
-            let new = || Wait { stage, since: now, lasts: Duration::ZERO };
+            let new = || Wait { stage, since: now, seen: now };
             let wait = self.0.entry((group, node)).or_insert_with(new);
             if wait.stage != stage {
                 *wait = new();
             }
-            wait.lasts = now.saturating_duration_since(wait.since);
-            wait.lasts
+            wait.seen = now;
+            wait.lasts()
         };
         stages.iter().map(|(node, stage)| (*node, waited(*node, *stage))).collect()
     }
@@ -71,8 +81,10 @@ impl Waits {
     }
 
     /// The servers that are to run a group and have failed for long to make a replica of it, or to copy its files.
-    fn unhosted(&self, group: u32) -> Vec<NodeId> {
-        let fails = |wait: &Wait| wait.stage != Stage::Leaves && wait.lasts >= JOIN_PATIENCE;
+    fn unhosted(&self, group: u32, now: Instant) -> Vec<NodeId> {
+        let is_recent = |wait: &Wait| now.saturating_duration_since(wait.seen) < SEEN_FOR;
+        let fails =
+            |wait: &Wait| wait.stage != Stage::Leaves && wait.lasts() >= JOIN_PATIENCE && is_recent(wait);
         let of_group = self.0.iter().filter(|((of, _), wait)| *of == group && fails(wait));
         of_group.map(|((_, node), _)| *node).collect()
     }
@@ -105,7 +117,7 @@ impl Groups {
 
     /// The servers that are to run a group which this server leads, and have failed for long, as far as it has looked.
     pub(super) fn unhosted(&self, group: u32) -> Vec<NodeId> {
-        self.inner.awaited.lock().unwrap_or_else(PoisonError::into_inner).unhosted(group)
+        self.inner.awaited.lock().unwrap_or_else(PoisonError::into_inner).unhosted(group, Instant::now())
     }
 }
 
@@ -220,6 +232,7 @@ mod tests {
             let stages = [(NodeId(4), stage)].into();
             waits.look(1, &stages, begin + Duration::from_secs(at))[&NodeId(4)].as_secs()
         };
+        let told = |waits: &Waits, group, at| waits.unhosted(group, begin + Duration::from_secs(at));
         let copies = |entry| Stage::Copies(EntryIndex(entry));
         for (at, stage, waited) in [
             (0, Stage::Asked, 0),
@@ -230,27 +243,29 @@ mod tests {
             (80, copies(7), 29),
         ] {
             assert_eq!(look(&mut waits, stage, at), waited, "{at}");
-            assert!(waits.unhosted(1).is_empty(), "{at}");
+            assert!(told(&waits, 1, at).is_empty(), "{at}");
         }
         look(&mut waits, copies(7), 81);
-        assert_eq!(waits.unhosted(1), [NodeId(4)]);
-        assert!(waits.unhosted(2).is_empty());
+        assert_eq!(told(&waits, 1, 110), [NodeId(4)]);
+        assert!(told(&waits, 1, 111).is_empty(), "it was not looked at any more");
+        assert!(told(&waits, 2, 81).is_empty());
         look(&mut waits, copies(8), 82);
-        assert!(waits.unhosted(1).is_empty());
+        assert!(told(&waits, 1, 82).is_empty());
         // A server that left the cluster, or lost its vote there, has not failed.
         look(&mut waits, Stage::Leaves, 83);
         assert_eq!(look(&mut waits, Stage::Leaves, 120), 37);
-        assert!(waits.unhosted(1).is_empty());
+        assert!(told(&waits, 1, 120).is_empty());
         look(&mut waits, Stage::Asked, 121);
         look(&mut waits, Stage::Asked, 160);
         waits.look(1, &BTreeMap::new(), begin + Duration::from_secs(161));
-        assert!(waits.unhosted(1).is_empty(), "it votes");
+        assert!(told(&waits, 1, 161).is_empty(), "it votes");
     }
 
     #[test]
     fn member_of_one_group_has_its_time_for_each_other_one() {
         let begin = Instant::now();
         let mut waits = Waits::default();
+        let told = |waits: &Waits, group| waits.unhosted(group, begin + JOIN_PATIENCE);
         let look = |waits: &mut Waits, group, stage| {
             let stages = [(NodeId(4), stage), (NodeId(5), Stage::Asked)].into();
             waits.look(group, &stages, begin);
@@ -260,14 +275,14 @@ mod tests {
             look(&mut waits, group, Stage::Asked);
         }
         look(&mut waits, 2, Stage::Copies(EntryIndex(7)));
-        assert_eq!(waits.unhosted(1), [4, 5].map(NodeId));
+        assert_eq!(told(&waits, 1), [4, 5].map(NodeId));
         waits.joins(NodeId(4));
-        assert_eq!(waits.unhosted(1), [NodeId(5)]);
-        assert_eq!(waits.unhosted(2), [4, 5].map(NodeId), "it copies that one, and comes no further");
-        assert_eq!(waits.unhosted(3), [NodeId(5)]);
+        assert_eq!(told(&waits, 1), [NodeId(5)]);
+        assert_eq!(told(&waits, 2), [4, 5].map(NodeId), "it copies that one, and comes no further");
+        assert_eq!(told(&waits, 3), [NodeId(5)]);
         waits.forget(1);
-        assert!(waits.unhosted(1).is_empty());
-        assert_eq!(waits.unhosted(3), [NodeId(5)]);
+        assert!(told(&waits, 1).is_empty());
+        assert_eq!(told(&waits, 3), [NodeId(5)]);
     }
 
     #[test]

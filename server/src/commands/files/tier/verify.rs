@@ -21,7 +21,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -230,6 +230,9 @@ impl Begin {
     }
 }
 
+/// The offset of the first byte of an object that no record depends on and that was changed.
+struct Changed(Option<u64>);
+
 /// The check of one log.
 struct Check<'a> {
     vault: &'a dyn Vault,
@@ -267,8 +270,8 @@ impl Check<'_> {
             let file = self.dir.join(format!("{:020}.seg", *number + 1));
             match self.download(*number, *bytes, &file) {
                 Ok(()) => {
-                    if self.unsort(*number, *bytes, &file)? {
-                        self.inspect(*number, *bytes)?;
+                    if let Some(changed) = self.unsort(*number, *bytes, &file)? {
+                        self.inspect(*number, *bytes, changed)?;
                     }
                 }
                 Err(failure)
@@ -448,36 +451,30 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Makes the segment file of an object that was downloaded, if its records are log by log. False: it is damaged, which was
-    /// reported.
-    fn unsort(&mut self, number: u64, bytes: u64, file: &Path) -> Result<bool> {
-        let mut head = [0; SORTED_MAGIC.len()];
-        let read = File::open(file).and_then(|mut file| file.read_exact(&mut head));
-        if read.is_err() || head != *SORTED_MAGIC {
-            return Ok(true); // the inspector reads it as it is
-        }
+    /// Makes the segment file of an object that was downloaded. Returns what it found between the blocks. None: the object is damaged, which
+    /// was reported.
+    fn unsort(&mut self, number: u64, bytes: u64, file: &Path) -> Result<Option<Changed>> {
         let object = std::fs::read(file).map_err(|e| Failure::io("read", file, &e))?;
+        let is_sorted = object.starts_with(SORTED_MAGIC);
         match Backup::segment_file(LogId(self.log), number, object) {
             Ok((segment, changed)) => {
-                std::fs::write(file, segment).map_err(|e| Failure::io("write", file, &e))?;
-                if let Some(at) = changed {
-                    let what = "bytes between the blocks were changed, this one first: no record depends on them";
-                    self.fault(Some(number), (at, 1), Severity::Harmless, what)?;
+                if is_sorted {
+                    std::fs::write(file, segment).map_err(|e| Failure::io("write", file, &e))?;
                 }
-                Ok(true)
+                Ok(Some(Changed(changed)))
             }
             Err(error) => {
                 self.end = None;
                 self.checked.objects += 1;
                 self.checked.bytes += bytes;
                 self.fault(Some(number), (0, bytes), Severity::Corrupt, &error.to_string())?;
-                Ok(false)
+                Ok(None)
             }
         }
     }
 
     /// Checks an object that was downloaded.
-    fn inspect(&mut self, number: u64, bytes: u64) -> Result<()> {
+    fn inspect(&mut self, number: u64, bytes: u64, Changed(changed): Changed) -> Result<()> {
         let (mut faults, mut begin, mut end, mut is_right) = (Vec::new(), None, None, false);
         let walked = Inspector::open(self.dir)?.walk(&mut |event| {
             match event {
@@ -504,6 +501,10 @@ impl Check<'_> {
         };
         self.count(&report, bytes);
         let is_damaged = faults.iter().any(|fault| fault.severity == Severity::Corrupt);
+        if let Some(at) = changed.filter(|_| faults.is_empty()) {
+            let what = "bytes between the blocks were changed, this one first: no record depends on them";
+            self.fault(Some(number), (at, 1), Severity::Harmless, what)?;
+        }
         for fault in faults {
             self.fault(Some(number), (fault.offset, fault.bytes), fault.severity, &fault.what)?;
         }
