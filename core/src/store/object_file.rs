@@ -37,16 +37,23 @@ pub(crate) struct MadeObject {
 impl MadeObject {
     /// The offset of the first byte that differs in another file.
     pub(crate) fn first_difference(&self, other: &Bytes) -> Option<usize> {
-        let mut at = 0;
-        for piece in &self.pieces {
-            let there = other.get(at..at + piece.len()).unwrap_or_default();
-            if there != piece {
-                return Some(at + there.iter().zip(piece).take_while(|(is, was)| is == was).count());
-            }
-            at += piece.len();
-        }
-        (at != other.len()).then_some(at)
+        first_difference(&self.pieces, other, 0).or_else(|| {
+            let bytes = self.pieces.iter().map(Bytes::len).sum();
+            (bytes != other.len()).then_some(bytes)
+        })
     }
+}
+
+/// The offset of the first byte of a file that differs from these pieces, which begin at this offset of it.
+fn first_difference(pieces: &[impl AsRef<[u8]>], file: &[u8], mut at: usize) -> Option<usize> {
+    for piece in pieces.iter().map(AsRef::as_ref) {
+        let there = file.get(at..at + piece.len()).unwrap_or_default();
+        if there != piece {
+            return Some(at + there.iter().zip(piece).take_while(|(is, was)| is == was).count());
+        }
+        at += piece.len();
+    }
+    None
 }
 
 /// A block: its header and its body.
@@ -83,16 +90,26 @@ pub(crate) fn changed_byte(log: LogId, number: u64, file: &Bytes) -> Result<Opti
     let footer_at = file.len().checked_sub(FOOTER_BYTES).ok_or("segment file is cut off")?;
     let footer = file[footer_at..].first_chunk().ok_or("segment file is cut off")?;
     let footer = Footer::parse(footer, number + 1, id)?;
-    let (mut entries, mut at) = (Vec::new(), SEGMENT_HEADER_BYTES);
-    while at < footer.data_end as usize {
-        let (entry, next) = block_at(file, at, id)?;
-        entries.push(entry);
-        at = next;
+    let mut right = File::new(id);
+    while right.end < footer.data_end as usize {
+        let at = right.end;
+        let ((header, body), _) = block_at(file, at, id)?;
+        right.place(&header, &body);
+        let own = BlockHeader { durable_upto: 0, ..header }.encode(id);
+        let behind = at + header.length as usize;
+        let changed = first_difference(&[own], file, at)
+            .or_else(|| first_difference(&[&ZEROS[..right.end - behind]], file, behind));
+        if changed.is_some() {
+            return Ok(changed);
+        }
     }
     let begin = Base { raft: footer.base_raft, term: footer.base_term, next: footer.first };
     let end = Base { raft: footer.last_raft, term: footer.last_term, next: footer.next };
-    let made = segment_file(&Stretch { log, number, begin, end }, &entries);
-    Ok(made.map_or(Some(0), |made| made.first_difference(file)))
+    let Ok(Frame { header, behind, bytes, .. }) = right.frame(&Stretch { log, number, begin, end }) else {
+        return Ok(Some(footer_at));
+    };
+    let changed = first_difference(&[header], file, 0).or_else(|| first_difference(&behind, file, right.end));
+    Ok(changed.or_else(|| (bytes != file.len()).then_some(bytes)))
 }
 
 /// The block at an offset, with every byte checked, and where it ends.
@@ -103,6 +120,15 @@ pub(crate) fn block_at(bytes: &Bytes, at: usize, id: SegmentId) -> Result<(Entry
     let block = bytes.get(at..end).ok_or("block is cut off")?;
     check_body(&header, block, true)?;
     Ok(((header, bytes.slice(at + BLOCK_HEADER_BYTES..end)), at + header.stride()))
+}
+
+/// What is around the blocks of a file.
+struct Frame {
+    header: Bytes,
+    /// From the end of the blocks to that of the file.
+    behind: Vec<Bytes>,
+    bytes: usize,
+    index_crc: u32,
 }
 
 /// A file that is being made.
@@ -137,24 +163,49 @@ impl File {
     fn push(&mut self, header: BlockHeader, body: Bytes) {
         let length = (BLOCK_HEADER_BYTES + body.len()) as u32;
         let header = BlockHeader { length, durable_upto: 0, ..header };
+        self.place(&header, &body);
+        let padding = header.stride() - header.length as usize;
+        self.pieces.push(Bytes::copy_from_slice(&header.encode(self.id)));
+        self.pieces.push(body);
+        self.pieces.push(Bytes::from_static(&ZEROS[..padding]));
+    }
+
+    /// Counts the next block, without its bytes.
+    fn place(&mut self, header: &BlockHeader, body: &[u8]) {
         if header.kind == Kind::Opening {
             self.first_timestamp = header.timestamp;
         }
-        self.version = self.version.max(version_of(header.kind, &body));
+        self.version = self.version.max(version_of(header.kind, body));
         self.last_timestamp = header.timestamp;
         let offset = self.end as u32;
         if self.index.last().is_none_or(|last| offset - last.offset >= INDEX_STRIDE_BYTES as u32) {
-            let BlockHeader { first, raft_index, timestamp, .. } = header;
+            let BlockHeader { first, raft_index, timestamp, .. } = *header;
             self.index.push(IndexEntry { first, raft_index, timestamp, offset });
         }
-        let (stride, bytes) = (header.stride(), header.length as usize);
-        self.pieces.push(Bytes::copy_from_slice(&header.encode(self.id)));
-        self.pieces.push(body);
-        self.pieces.push(Bytes::from_static(&ZEROS[..stride - bytes]));
-        self.end += stride;
+        self.end += header.stride();
     }
 
     fn seal(self, stretch: &Stretch) -> Result<MadeObject> {
+        let Frame { header, behind, bytes, index_crc } = self.frame(stretch)?;
+        let of_blocks = self.pieces.into_iter().filter(|piece| !piece.is_empty());
+        let pieces: Vec<Bytes> = std::iter::once(header).chain(of_blocks).chain(behind).collect();
+        let crc = pieces.iter().fold(Crc::new(), |crc, piece| crc.add(piece)).sum();
+        let object = StoredObject {
+            bytes: bytes as u32,
+            data_end: self.end as u32,
+            index_count: self.index.len() as u32,
+            index_crc,
+            crc,
+        };
+        debug_assert_eq!(pieces.iter().map(Bytes::len).sum::<usize>(), bytes, "the pieces fill the file");
+        Ok(MadeObject { pieces, object })
+    }
+
+    /// What is around its blocks.
+    ///
+    /// # Errors
+    /// `TooLarge`: no segment file is that large.
+    fn frame(&self, stretch: &Stretch) -> Result<Frame> {
         let Stretch { log, number, begin, end } = *stretch;
         let bytes = segment_bytes_for(self.end + PROOF_BYTES_MAX);
         if bytes > SEGMENT_BYTES_MAX as usize {
@@ -188,23 +239,13 @@ impl File {
             bytes: bytes as u32,
             version: self.version,
         };
-        let mut pieces = Vec::with_capacity(self.pieces.len() + 5);
-        pieces.push(Bytes::from(header.encode()));
-        pieces.extend(self.pieces.into_iter().filter(|piece| !piece.is_empty()));
-        pieces.push(Bytes::from(vec![0; index_offset - self.end]));
-        let behind = bytes - FOOTER_BYTES - index_offset - index.len();
-        pieces.push(Bytes::from(index));
-        pieces.push(Bytes::from(vec![0; behind]));
-        pieces.push(Bytes::copy_from_slice(&footer.encode()));
-        let crc = pieces.iter().fold(Crc::new(), |crc, piece| crc.add(piece)).sum();
-        let object = StoredObject {
-            bytes: bytes as u32,
-            data_end: self.end as u32,
-            index_count: self.index.len() as u32,
-            index_crc,
-            crc,
-        };
-        debug_assert_eq!(pieces.iter().map(Bytes::len).sum::<usize>(), bytes, "the pieces fill the file");
-        Ok(MadeObject { pieces, object })
+        let spare = bytes - FOOTER_BYTES - index_offset - index.len();
+        let behind = vec![
+            Bytes::from(vec![0; index_offset - self.end]),
+            Bytes::from(index),
+            Bytes::from(vec![0; spare]),
+            Bytes::copy_from_slice(&footer.encode()),
+        ];
+        Ok(Frame { header: Bytes::from(header.encode()), behind, bytes, index_crc })
     }
 }

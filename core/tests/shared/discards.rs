@@ -2,6 +2,7 @@
 
 use crate::support::{append_until, damage_opening, numbered, open, options, records};
 use chiplog::{ErrorKind, Index, Logs, Start};
+use std::time::{Duration, Instant};
 
 #[test]
 fn discard_moves_one_log_and_files_go_when_all_have_discarded() {
@@ -122,4 +123,34 @@ fn damaged_opening_keeps_no_files() {
     }
     append_until(&a, || segments() <= 2);
     assert!(segments() <= 2, "{} segments are left", segments());
+}
+
+/// The leader did not look again once the damaged opening was repaired: the file stayed until another log discarded something.
+#[test]
+fn file_behind_a_repaired_opening_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || Logs::open(dir.path(), options().groups(1)).unwrap();
+    let logs = open();
+    let (a, b) = (logs.create("a").unwrap(), logs.create("b").unwrap());
+    let fill = |logs: &Logs, log: &chiplog::Log, segments| {
+        while logs.groups()[&1].status().segments < segments {
+            log.append(&[1; 4000][..]).unwrap();
+        }
+    };
+    fill(&logs, &a, 2);
+    b.append(&[2; 4000][..]).unwrap(); // the opening of segment 3 says that b has records, that of segment 2 that it has none
+    fill(&logs, &a, 4);
+    logs.close().unwrap();
+    damage_opening(dir.path(), 2);
+    let logs = open();
+    logs.delete("a").unwrap();
+    let group = logs.groups()[&1].clone();
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(group.status().segments, 4, "the end of b in segment 1 is not known");
+    damage_opening(dir.path(), 2); // changes the byte back
+    let begun = Instant::now();
+    while group.status().segments == 4 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no file went");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }

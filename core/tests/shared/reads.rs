@@ -309,14 +309,7 @@ fn search_by_time_reads_no_segment_in_which_the_log_is_silent() {
     let late = append(b"late");
     fill(7);
     logs.close().unwrap();
-    for silent in [2, 5] {
-        let path = dir.path().join("group-1").join(format!("{silent:020}.seg"));
-        let mut bytes = std::fs::read(&path).unwrap();
-        let is_mixed = |at: &usize| &bytes[*at..at + 4] == b"CLB1" && bytes[at + 60] == 8;
-        let block = (8192..bytes.len() - 64).step_by(64).find(is_mixed).unwrap();
-        bytes[block + 64 + 20] ^= 1;
-        std::fs::write(&path, bytes).unwrap();
-    }
+    [2, 5].into_iter().for_each(|silent| damage_block(dir.path(), silent));
     let logs = open();
     let a = logs.get("a").unwrap();
     for (time, position) in [(0, 1), (early, 1), (early + 1, 2), (late, 2), (late + 1, 3)] {
@@ -324,4 +317,47 @@ fn search_by_time_reads_no_segment_in_which_the_log_is_silent() {
         assert_eq!(reader.position(), Index(position), "since {time}");
     }
     assert_eq!(records(&a), [(1, b"early".to_vec()), (2, b"late".to_vec())]);
+}
+
+/// Changes a byte in the table of a mixed block in the second half of a segment of group 1.
+fn damage_block(dir: &std::path::Path, segment: u64) {
+    let path = dir.join("group-1").join(format!("{segment:020}.seg"));
+    let mut bytes = std::fs::read(&path).unwrap();
+    let is_mixed = |at: &usize| &bytes[*at..at + 4] == b"CLB1" && bytes[at + 60] == 8;
+    let block = (bytes.len() / 2..bytes.len() - 64).step_by(64).find(is_mixed).unwrap();
+    bytes[block + 64 + 20] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+}
+
+/// Damage to another log's records in the segment with the record was an error, although the sorted copy of the segment has it.
+#[test]
+fn search_by_time_reads_the_copy_of_a_damaged_segment() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || Logs::open(dir.path(), options().groups(1)).unwrap();
+    let logs = open();
+    let (a, b) = (logs.create("a").unwrap(), logs.create("b").unwrap());
+    a.append(&b"early"[..]).unwrap();
+    while logs.groups()[&1].status().segments < 3 {
+        b.append(&[2; 4000][..]).unwrap();
+    }
+    let copy = dir.path().join("group-1").join(format!("{:020}.run", 1));
+    let begun = std::time::Instant::now();
+    while !copy.exists() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "segment 1 is not sorted");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let early = a.read(Index(1)).unwrap().timestamp;
+    logs.close().unwrap();
+    damage_block(dir.path(), 1);
+    let since = |logs: &Logs, time| {
+        let reader = logs.get("a").unwrap().reader(Start::Timestamp(chiplog::Timestamp(time)));
+        reader.map(|reader| reader.position())
+    };
+    let logs = open();
+    assert_eq!(since(&logs, early.0).unwrap(), Index(1));
+    assert_eq!(since(&logs, early.0 + 1).unwrap(), Index(2));
+    logs.close().unwrap();
+    std::fs::remove_file(copy).unwrap();
+    let logs = Logs::open(dir.path(), options().groups(1).options(group().sorted_copies(false))).unwrap();
+    assert_eq!(since(&logs, early.0).unwrap_err().kind(), chiplog::ErrorKind::Corrupt);
 }

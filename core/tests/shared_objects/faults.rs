@@ -44,11 +44,11 @@ fn damaged_and_lost_objects_are_stored_again() {
 fn record_that_is_damaged_in_both_files_is_read_from_the_object() {
     let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
     let logs = open(dir.path(), options(&vault).local_bytes(None));
-    append(&logs, &all(), 600);
+    append(&logs, &all(), 300);
     let files = dir.path().join("group-1");
     eventually("objects are stored, and full segments are sorted", || {
         let full = group(&logs).status().segments as usize - 1;
-        group(&logs).metrics().stored_bytes > 2_000_000 && super::support::files(&files, ".run") >= full
+        group(&logs).metrics().stored_bytes > 800_000 && super::support::files(&files, ".run") >= full
     });
     let mut reader = log_of(&logs, 1).reader(Start::First).unwrap();
     assert_eq!(reader.next_record().unwrap().unwrap().data, record(1, 1));
@@ -60,7 +60,7 @@ fn record_that_is_damaged_in_both_files_is_read_from_the_object() {
             std::os::unix::fs::FileExt::write_all_at(&file, &[bytes[at] ^ 1], at as u64).unwrap();
         }
     }
-    for n in 2..=600 {
+    for n in 2..=300 {
         assert_eq!(reader.next_record().unwrap().unwrap().data, record(1, n), "record {n}");
     }
 }

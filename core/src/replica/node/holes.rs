@@ -34,8 +34,9 @@ pub(super) struct Holes {
     has_shrunk: bool,
     /// Copies that were made since then, or could not be changed then.
     others: BTreeSet<u64>,
-    /// Copies that something has read then. They are looked at with others: an idle log waits for nothing.
-    were_read: BTreeSet<u64>,
+    /// Copies that something has read then, or behind whose segment the opening was damaged. They are looked at with others: an idle log
+    /// waits for nothing.
+    put_off: BTreeSet<u64>,
     /// The records that the logs need, once this entry is durably known to be committed.
     noted: Option<(EntryIndex, Arc<Needed>)>,
     /// The copies that are still to be looked at.
@@ -104,7 +105,7 @@ impl Node {
         if holes.noted.is_none() {
             let of_all = std::mem::take(&mut holes.has_shrunk);
             let mut others = std::mem::take(&mut holes.others);
-            others.append(&mut holes.were_read);
+            others.append(&mut holes.put_off);
             holes.left = copies.numbers().into_iter().filter(|n| of_all || others.contains(n)).collect();
             if holes.left.is_empty() {
                 return holes.end_look(now);
@@ -144,8 +145,12 @@ impl Node {
         holes.again = now.plus(now.since(holes.began).min(PAUSE) * REST);
         match given {
             Ok(GivenBack::Bytes(bytes)) => holes.bytes += bytes,
+            Ok(GivenBack::BytesForNow(bytes)) => {
+                holes.bytes += bytes;
+                holes.put_off.insert(number);
+            }
             Ok(GivenBack::Gone) => {}
-            Ok(GivenBack::InUse) => drop(holes.were_read.insert(number)),
+            Ok(GivenBack::InUse) => drop(holes.put_off.insert(number)),
             Ok(GivenBack::NotSupported) => {
                 holes.is_unsupported = true;
                 tracing::warn!(%path, "the file system has no holes: sorted copies keep the records of logs that were deleted or have discarded them, until their segments go");

@@ -23,6 +23,8 @@ use std::time::Duration;
 const DISCARDS_A_STEP: usize = 64;
 /// Retention that found no room for its discard retries after this time.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Retention that had to use a later opening than that behind a segment looks again after this time: the damaged one can be repaired.
+const REPAIR_DELAY: Duration = Duration::from_secs(5);
 /// Retention that waits for the opening of an object looks again after this time, and then later each time. Every object that goes needs
 /// an opening.
 const FETCH_DELAY: Duration = Duration::from_millis(20);
@@ -315,7 +317,8 @@ impl Node {
         });
         let first_read = reads.next()?;
         let is_damaged = |read: &Result<_>| matches!(read, Err(e) if e.kind() == ErrorKind::Corrupt);
-        let read = match is_damaged(&first_read) {
+        let is_first_damaged = is_damaged(&first_read);
+        let read = match is_first_damaged {
             true => reads.find(|read| !is_damaged(read)).unwrap_or(first_read),
             false => first_read,
         };
@@ -340,7 +343,11 @@ impl Node {
             true => ends.any(|(log, end)| is_gone(log, end.next)),
             false => ends.all(|(log, end)| is_gone(log, end.next)),
         };
-        self.logs_shrank = is_dead; // the next segment can be dead as well
+        self.logs_shrank = is_dead || is_first_damaged; // the next segment can be dead as well
+        if is_first_damaged && !is_dead {
+            self.awaits_opening = true; // its own ends can be lower
+            self.retain_at = now.plus(REPAIR_DELAY);
+        }
         is_dead.then_some((first, "removes records that all of their logs have discarded"))
     }
 

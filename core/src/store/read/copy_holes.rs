@@ -64,6 +64,8 @@ impl Needed {
 pub(crate) enum GivenBack {
     /// This much was given back now.
     Bytes(u64),
+    /// The same, and more can be once the opening behind the segment is repaired.
+    BytesForNow(u64),
     /// Something reads it.
     InUse,
     /// There is no such copy, or it may not be changed any more.
@@ -78,7 +80,8 @@ pub(crate) enum GivenBack {
 /// `Corrupt`: the segment behind is damaged. `Io`.
 pub(crate) fn give_back(copies: &SortedCopies, segment: &Arc<Segment>, needed: &Needed) -> Result<GivenBack> {
     let Some(known) = copies.known(segment.number) else { return Ok(GivenBack::Gone) };
-    let Some(ends) = ends_of(copies, segment)? else { return Ok(GivenBack::Gone) };
+    let Some((ends, are_exact)) = ends_of(copies, segment)? else { return Ok(GivenBack::Gone) };
+    let given = |bytes| if are_exact { GivenBack::Bytes(bytes) } else { GivenBack::BytesForNow(bytes) };
     let (disk, name) = (copies.disk(), sorted_name(segment.number));
     let path = disk.path().join(&name);
     let opened = disk.open(&name, true).map_err(|e| cannot_be_read(&path, e));
@@ -92,7 +95,7 @@ pub(crate) fn give_back(copies: &SortedCopies, segment: &Arc<Segment>, needed: &
     };
     let holes = holes_in(&directory, &ends, needed);
     if holes == known.holes && (known.are_made || holes.is_empty()) {
-        return Ok(GivenBack::Bytes(0));
+        return Ok(given(0));
     }
     let Some(_alone) = copies.exclude_readers(segment) else { return Ok(GivenBack::InUse) };
     if copies.is_closed() {
@@ -111,28 +114,36 @@ pub(crate) fn give_back(copies: &SortedCopies, segment: &Arc<Segment>, needed: &
     }
     let after = file.allocated().map_err(failed)?;
     copies.note(segment.number, KnownCopy { are_made: true, ..noted });
-    Ok(GivenBack::Bytes(before.saturating_sub(after)))
+    Ok(given(before.saturating_sub(after)))
 }
 
-/// Where each log ends at the end of a segment, or behind that: the next record, as the first later opening that is not damaged says.
-/// None: no segment follows.
+/// The next record of each log.
+type Ends = BTreeMap<LogNumber, Index>;
+
+/// Where each log ends at the end of a segment, or behind that, as the first later opening that is not damaged says; and whether that is the
+/// one behind the segment. None: no segment follows.
 ///
 /// # Errors
 /// `Corrupt`: all later openings are damaged. `Io`.
-fn ends_of(copies: &SortedCopies, segment: &Segment) -> Result<Option<BTreeMap<LogNumber, Index>>> {
+fn ends_of(copies: &SortedCopies, segment: &Segment) -> Result<Option<(Ends, bool)>> {
     let next = copies.segments().after(segment.number);
     let Some(mut next) = next.filter(|next| next.base.raft >= segment.end().raft) else { return Ok(None) };
     let ends = |bytes: &[u8]| {
         let logs = if bytes.is_empty() { Vec::new() } else { logs::decode(bytes)?.logs };
         Ok(logs.into_iter().map(|(log, state)| (log, state.next)).collect())
     };
+    let mut are_exact = true;
     loop {
         let number = next.number;
         let read = in_opening(&SegmentData::unmapped(next, copies.disk())?, ends);
         next = match (read, copies.segments().after(number)) {
-            (Err(error), Some(later)) if error.kind() == ErrorKind::Corrupt => later,
-            (read, _) => return read.map(Some),
+            (Err(error), Some(later)) if error.kind() == ErrorKind::Corrupt => {
+                let _ = copies.segments().met(error, None); // the repair looks there
+                later
+            }
+            (read, _) => return read.map(|ends| Some((ends, are_exact))),
         };
+        are_exact = false;
     }
 }
 

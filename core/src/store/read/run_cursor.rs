@@ -72,6 +72,14 @@ impl Position {
     }
 }
 
+/// What is looked for: the first record since a time.
+#[derive(Clone, Copy)]
+struct Since {
+    time: Timestamp,
+    /// The log's first record that is not discarded.
+    first: Index,
+}
+
 /// The result of a look for the first record since a time.
 enum Look {
     Done(Option<Index>),
@@ -87,8 +95,8 @@ pub(crate) struct RunCursor {
     position: Option<Position>,
     /// How many runs were found. A single look-up needs no read-ahead.
     found: u32,
-    /// The segment whose copy it has left, because of damage or a hole: it reads the segment.
-    left: Option<u64>,
+    /// The [name](SortedCopy::name) of the copy that it has left, because of damage or a hole: it reads the segment.
+    left: Option<(u64, u64)>,
 }
 
 impl RunCursor {
@@ -136,14 +144,16 @@ impl RunCursor {
     /// Returns the run that contains record `next`, from the segment that begins before it, or from a file behind that whose opening cannot
     /// be read.
     fn find_in_any(&mut self, holding: Holding, next: Index) -> Result<Option<FoundRun>> {
-        let Holding { segment, behind, unreadable } = holding;
+        let Holding { segment, behind, mut unreadable } = holding;
         let found = self.find_in_segment(&segment, next);
         if matches!(found, Ok(Some(_))) {
             return found;
         }
         for file in &behind {
-            if let Ok(Some(found)) = self.find_in_segment(file, next) {
-                return Ok(Some(found));
+            match self.find_in_segment(file, next) {
+                Ok(None) => {}
+                Ok(found) => return Ok(found),
+                Err(error) => unreadable = Some(error), // nearer to the record than that of an opening
             }
         }
         match (found, unreadable) {
@@ -265,8 +275,7 @@ impl RunCursor {
 
     /// The sorted copy of a segment, if this can be read from it.
     fn copy_of(&self, segment: &Segment) -> Option<Arc<SortedCopy>> {
-        let is_usable = self.left != Some(segment.number);
-        is_usable.then(|| self.directories.copies().of(segment)).flatten()
+        self.directories.copies().of(segment).filter(|copy| self.left != Some(copy.name()))
     }
 
     /// Returns the run that contains record `next`, if it is in the sorted copy of its segment.
@@ -335,9 +344,9 @@ impl RunCursor {
             return false;
         }
         let looked_at = *block..blocks.at().max(*block + BLOCK_HEADER_BYTES);
-        let (number, copies) = (copy.number(), self.directories.copies());
-        copies.cannot_read(copy, &looked_at, why);
-        self.left = Some(number);
+        let name = copy.name();
+        self.directories.copies().cannot_read(copy, &looked_at, why);
+        self.left = Some(name);
         self.position = None;
         true
     }
@@ -369,18 +378,19 @@ impl RunCursor {
     /// # Errors
     /// `Corrupt`, `Io`.
     pub(crate) fn first_since(&mut self, time: Timestamp, first: Index) -> Result<Option<Index>> {
+        let since = Since { time, first };
         // Objects up to this entry have no such block.
         let mut passed = EntryIndex(0);
         loop {
             let stretch =
-                match self.directories.segments().undisturbed(|| self.look_in_files(time, passed))? {
+                match self.directories.segments().undisturbed(|| self.look_in_files(since, passed))? {
                     Look::Done(found) => return Ok(found),
                     Look::In(stretch) => stretch,
                 };
             // Files that go meanwhile do not matter here: what was in them is looked for again.
-            let found = match self.look_in(time, &stretch, passed) {
+            let found = match self.look_in(since, &stretch, passed) {
                 Err(error) if error.kind() == ErrorKind::Corrupt && self.directories.can_lag() => {
-                    self.look_behind_deleted(time, first, &stretch, error)
+                    self.look_behind_deleted(since, &stretch, error)
                 }
                 found => found,
             };
@@ -392,7 +402,8 @@ impl RunCursor {
     }
 
     /// Looks in the files, unless there are objects behind `passed` to look in before.
-    fn look_in_files(&self, time: Timestamp, passed: EntryIndex) -> Result<Look> {
+    fn look_in_files(&self, since: Since, passed: EntryIndex) -> Result<Look> {
+        let time = since.time;
         let mut list = self.directories.segments().with_objects();
         let from = list.partition_point(|segment| segment.first_timestamp < time).saturating_sub(1);
         let mut list = list.split_off(from.min(list.len()));
@@ -405,11 +416,11 @@ impl RunCursor {
             self.directories.file_at_time(list.get(objects..).unwrap_or_default(), self.log, time)?;
         // The log can be silent in all files between: only openings say so without a look at their blocks.
         match (at, list.get(objects)) {
-            (Some(at), _) => self.look_in(time, &list[objects + at..], passed),
+            (Some(at), _) => self.look_in(since, &list[objects + at..], passed),
             (None, Some(oldest)) if unreadable.is_none() && oldest.first_timestamp >= time => {
                 self.first_of(list.get(..objects).and_then(<[_]>::last), oldest, time)
             }
-            (None, _) => self.look_in(time, &list, passed),
+            (None, _) => self.look_in(since, &list, passed),
         }
         .map(Look::Done)
     }
@@ -433,67 +444,79 @@ impl RunCursor {
     /// the one with the log's first record. All records in these are discarded, so they may be deleted.
     fn look_behind_deleted(
         &self,
-        time: Timestamp,
-        first: Index,
+        since: Since,
         list: &[Arc<Segment>],
         error: Error,
     ) -> Result<Option<Index>> {
-        let Some(found) = self.directories.object_holding(self.log, first)? else { return Err(error) };
+        let Some(found) = self.directories.object_holding(self.log, since.first)? else { return Err(error) };
         let before = list.partition_point(|segment| segment.number < found.segment.number);
-        self.look_in(time, list.get(before..).unwrap_or_default(), EntryIndex(0))
+        self.look_in(since, list.get(before..).unwrap_or_default(), EntryIndex(0))
     }
 
     /// The first record of the log in a block of this time or later, in these segments without the objects up to entry `passed`.
-    fn look_in(&self, time: Timestamp, list: &[Arc<Segment>], passed: EntryIndex) -> Result<Option<Index>> {
-        let segments = self.directories.segments();
+    fn look_in(&self, since: Since, list: &[Arc<Segment>], passed: EntryIndex) -> Result<Option<Index>> {
         let is_passed = |segment: &Segment| object_of(segment).is_some() && segment.end().raft <= passed;
         for (n, segment) in list.iter().enumerate().filter(|(_, segment)| !is_passed(segment)) {
             let before = n.checked_sub(1).and_then(|n| list.get(n));
             if before.is_some_and(|before| before.end().raft < segment.base.raft) {
                 // The next object is not known here yet.
-                return Err(unknown_since(time));
+                return Err(unknown_since(since.time));
             }
-            if is_sorted_object(segment) {
-                match self.look_in_object(segment, time)? {
-                    Some(first) => return Ok(Some(first)),
-                    None => continue,
-                }
-            }
-            let data = segments.open(segment)?;
-            let places = self.directories.of(segment).places(&data, self.log)?;
-            let upto = segment.readable();
-            let mut blocks = Blocks::new(data, 0, WINDOW_BYTES);
-            let mut is_before = |place: &RunPlace| {
-                blocks.seek(place.block as usize);
-                let block = blocks.next(upto)?;
-                Ok(block.is_some_and(|block| block.header.timestamp < time))
+            let found = match is_sorted_object(segment) {
+                true => self.look_in_object(segment, since.time)?,
+                false => self.look_in_segment(segment, since.time).or_else(|error| match error.kind() {
+                    ErrorKind::Corrupt => self.look_in_copy(segment, since).ok_or(error),
+                    _ => Err(error),
+                })?,
             };
-            // A binary search whose steps can fail.
-            let (mut low, mut high) = (0, places.len());
-            while low < high {
-                let middle = low.midpoint(high);
-                match is_before(&places[middle])? {
-                    true => low = middle + 1,
-                    false => high = middle,
-                }
-            }
-            if let Some(place) = places.get(low) {
-                return Ok(Some(place.first));
+            if found.is_some() {
+                return Ok(found);
             }
         }
         Ok(None)
     }
 
+    /// The first record of the log in a block of this time or later, in a segment.
+    fn look_in_segment(&self, segment: &Arc<Segment>, time: Timestamp) -> Result<Option<Index>> {
+        let data = self.directories.segments().open(segment)?;
+        let places = self.directories.of(segment).places(&data, self.log)?;
+        let upto = segment.readable();
+        let mut blocks = Blocks::new(data, 0, WINDOW_BYTES);
+        let mut is_before = |place: &RunPlace| {
+            blocks.seek(place.block as usize);
+            let block = blocks.next(upto)?;
+            Ok::<_, Error>(block.is_some_and(|block| block.header.timestamp < time))
+        };
+        // A binary search whose steps can fail.
+        let (mut low, mut high) = (0, places.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            match is_before(&places[middle])? {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        Ok(places.get(low).map(|place| place.first))
+    }
+
+    /// The same in the sorted copy of a segment that is damaged, which can be the damage of another log. None: there is none that can be
+    /// read.
+    fn look_in_copy(&self, segment: &Segment, since: Since) -> Option<Option<Index>> {
+        let copy = self.copy_of(segment)?;
+        // What the log has discarded can be a hole.
+        let blocks = copy.blocks(self.log, since.first, WINDOW_BYTES);
+        let found = match blocks.or_else(|| copy.all_blocks(self.log, WINDOW_BYTES)) {
+            Some((blocks, end)) => first_block_since(blocks, end, since.time),
+            None => Ok(None),
+        };
+        found.ok()
+    }
+
     /// The first record of the log in a block of this time or later, in a sorted object.
     fn look_in_object(&self, object: &Arc<Segment>, time: Timestamp) -> Result<Option<Index>> {
         let object = self.directories.sorted_object(object)?;
-        let Some((mut blocks, end)) = object.all_blocks(self.log, WINDOW_BYTES) else { return Ok(None) };
-        while let Some(block) = blocks.next(end)? {
-            if block.header.timestamp >= time {
-                return Ok(Some(block.header.first));
-            }
-        }
-        Ok(None)
+        let Some((blocks, end)) = object.all_blocks(self.log, WINDOW_BYTES) else { return Ok(None) };
+        first_block_since(blocks, end, time)
     }
 
     /// An error at an offset of the cursor's segment.
@@ -505,6 +528,16 @@ impl RunCursor {
             Some(Position::Tail { .. }) | None => Error::new(ErrorKind::Corrupt, why),
         }
     }
+}
+
+/// The first record in a block of this time or later, among the blocks of one log up to `end`.
+fn first_block_since(mut blocks: Blocks, end: usize, time: Timestamp) -> Result<Option<Index>> {
+    while let Some(block) = blocks.next(end)? {
+        if block.header.timestamp >= time {
+            return Ok(Some(block.header.first));
+        }
+    }
+    Ok(None)
 }
 
 fn unknown_since(time: Timestamp) -> Error {

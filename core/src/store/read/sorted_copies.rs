@@ -424,6 +424,11 @@ impl SortedCopy {
         Some((Blocks::with_salt(self.data.clone(), at, window_bytes, salt), end))
     }
 
+    /// The segment that it is a copy of, and how many copies were made before it: another copy of that segment has another name.
+    pub(crate) fn name(&self) -> (u64, u64) {
+        (self.number(), self.made)
+    }
+
     /// The segment that it is a copy of.
     pub(crate) fn number(&self) -> u64 {
         self.data.segment.number
