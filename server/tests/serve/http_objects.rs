@@ -36,7 +36,9 @@ impl Secured {
         arguments
             .extend(["--init", "--object-store", &format!("file://{}", store.display())].map(str::to_owned));
         let tokens = format!("auth.tokens={}", dir.path().join("tokens").display());
-        for set in ["groups=1", "objects.object_bytes=256KiB", "objects.cache_bytes=8MiB", &tokens] {
+        // A block is smaller than an object: on a busy machine larger ones would fill few objects.
+        let blocks = "log.block_bytes_max=128KiB";
+        for set in ["groups=1", blocks, "objects.object_bytes=256KiB", "objects.cache_bytes=8MiB", &tokens] {
             arguments.extend(["--set".to_owned(), set.to_owned()]);
         }
         let mut server = Server::new(1, dir.path());

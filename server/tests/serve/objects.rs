@@ -26,10 +26,12 @@ pub(crate) fn lines(first: u64, last: u64) -> String {
     (first..=last).map(|n| line(n) + "\n").collect()
 }
 
-/// The arguments of a server with small objects at `store`.
+/// The arguments of a server with small objects at `store`. A block is smaller: on a busy machine larger ones would fill few objects.
 fn arguments(store: &Path) -> Vec<String> {
     let mut all = vec!["--object-store".to_owned(), format!("file://{}", store.display())];
-    for set in ["objects.object_bytes=256KiB", "objects.local_bytes=2MiB", "objects.cache_bytes=8MiB"] {
+    let blocks = "log.block_bytes_max=128KiB";
+    for set in [blocks, "objects.object_bytes=256KiB", "objects.local_bytes=2MiB", "objects.cache_bytes=8MiB"]
+    {
         all.extend(["--set".to_owned(), set.to_owned()]);
     }
     all
