@@ -65,6 +65,39 @@ impl Three {
     }
 }
 
+/// The number that a program had stored after a refused append was that of the append after the next one: what it repeated after a crash
+/// was in the log twice.
+#[test]
+fn append_after_a_refused_one_is_repeated_once() {
+    let disk = SimDisk::default();
+    let log = Log::open_on(Arc::new(disk.clone()), Options::with_segment_bytes(256 << 10)).unwrap();
+    let mut session = log.open_session().unwrap();
+    disk.limit_space(Some(disk.space_used()));
+    let end = Instant::now() + PATIENCE;
+    let mut next = session.next_sequence();
+    let full = loop {
+        match session.append(&[1; 1000][..]) {
+            Ok(_) => assert!(Instant::now() < end, "the log is never full"),
+            Err(error) => break error,
+        }
+        next = chiplog::Sequence(next.get() + 1);
+        assert_eq!(session.next_sequence(), next);
+    };
+    assert_eq!(full.kind(), ErrorKind::Full, "{full}");
+    let (id, stored) = (session.id(), session.next_sequence());
+    assert_eq!(stored, next, "its number is free");
+    disk.limit_space(None);
+    let appended = loop {
+        match session.append(b"b") {
+            Err(error) if error.kind() == ErrorKind::Full => assert!(Instant::now() < end, "{error}"),
+            appended => break appended.unwrap(),
+        }
+    };
+    // The program crashed before it learnt that.
+    assert_eq!(log.resume_session(id, stored).append(b"b").unwrap(), appended);
+    assert_eq!(log.last_index(), appended);
+}
+
 /// The command that an object is stored waits for room on a full disk. The object is put once, however long that takes.
 #[test]
 fn object_is_put_once_while_its_command_waits_for_room() {

@@ -175,6 +175,37 @@ fn payload_stays_while_an_object_with_its_records_is_damaged() {
     assert_eq!(there.delete_unneeded_payloads(&*vault).unwrap(), 1);
 }
 
+/// A leader that did not know yet which objects are damaged deleted payload at once, and with it the last copy of an object's records.
+#[test]
+fn payload_stays_until_damaged_objects_are_known() {
+    let (dir, below) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let vault = Arc::new(HookedVault::new(below.clone()));
+    let log = open(dir.path(), options(&vault).object_bytes(256 << 10));
+    let id = log.log_id();
+    let no_deletion = |call: &str, name: &str| match call == "delete" && name.contains("/p/") {
+        true => Err(chiplog::Error::new(ErrorKind::PermissionDenied, "injected: it stays")),
+        false => Ok(()),
+    };
+    vault.set(no_deletion);
+    (0..12).for_each(|_| append(&log, 100));
+    eventually("objects are stored", || log.metrics().stored_objects >= 4);
+    all_sliced(&log);
+    drop(log);
+    let kept = payloads(&*below, id).len();
+    let first = below.list(&format!("{:032x}/o/", id.get())).unwrap().remove(0);
+    let right = below.get(&first.name, 0..first.bytes).unwrap();
+    let mut bad = right.to_vec();
+    bad[right.len() / 2] ^= 1;
+    below.put(&first.name, &[bad.into()]).unwrap();
+    // The list of damaged objects could not be written: it says that any object can be one.
+    std::fs::write(dir.path().join("chiplog.suspects"), b"").unwrap();
+    vault.set(|_, _| Ok(()));
+    let log = open(dir.path(), options(&vault).object_bytes(256 << 10));
+    eventually("the object is stored again", || log.metrics().repaired_objects == 1);
+    assert_eq!(below.get(&first.name, 0..first.bytes).unwrap(), right);
+    eventually("payload goes", || payloads(&*below, id).len() < kept);
+}
+
 /// All objects are discarded, and slices cannot begin with the log's state yet: the older slices lead to the newest records, so their
 /// payload stays.
 #[test]

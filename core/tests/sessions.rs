@@ -422,7 +422,11 @@ fn refused_number_is_used_again_once_all_later_ones_are_answered() {
     for ticket in &tickets {
         assert_eq!(ticket.wait().unwrap_err().kind(), ErrorKind::SequenceGap);
     }
+    // A program stores this number before it appends: a larger one would be another append's, or leave a gap for ever.
+    assert_eq!(session.next_sequence(), Sequence(5));
     let again = session.try_submit(b"x").unwrap();
-    assert_eq!(session.next_sequence(), Sequence(6));
     assert_eq!(again.wait().unwrap_err().kind(), ErrorKind::SequenceGap);
+    assert_eq!(session.next_sequence(), Sequence(5));
+    assert_eq!(session.append(b"x").unwrap_err().kind(), ErrorKind::SequenceGap);
+    assert_eq!(session.next_sequence(), Sequence(5));
 }

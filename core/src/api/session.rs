@@ -76,9 +76,12 @@ impl Session {
         self.id
     }
 
-    /// The number that the next append gets.
+    /// The number that the next append gets, as far as the answers are here: that of an append that was refused is free again, and the
+    /// next append waits for those after it, which are refused too. Never blocks.
     pub fn next_sequence(&self) -> Sequence {
-        self.next
+        let is_free = |(_, ticket): &&(Sequence, Ticket)| ticket.poll().is_some_and(|r| is_refusal(&r));
+        let free = self.refused.or_else(|| self.inflight.iter().find(is_free).map(|(sequence, _)| *sequence));
+        free.unwrap_or(self.next)
     }
 
     /// Appends a record or a batch, exactly once, and blocks until it is durable.
@@ -201,9 +204,7 @@ impl Session {
             };
             let sequence = *sequence;
             self.inflight.pop_front();
-            // Refused and surely not in the log: the number is free again. All appends after it are refused too.
-            let in_doubt = [ErrorKind::Poisoned, ErrorKind::Unavailable, ErrorKind::SequenceForgotten];
-            if result.is_err_and(|e| !in_doubt.contains(&e.kind())) {
+            if is_refusal(&result) {
                 self.refused.get_or_insert(sequence);
             }
         }
@@ -212,6 +213,12 @@ impl Session {
         }
         true
     }
+}
+
+/// Whether an append was refused, and is surely not in the log: its number is free again. All appends after it are refused too.
+fn is_refusal<T>(result: &Result<T>) -> bool {
+    let in_doubt = [ErrorKind::Poisoned, ErrorKind::Unavailable, ErrorKind::SequenceForgotten];
+    result.as_ref().is_err_and(|error| !in_doubt.contains(&error.kind()))
 }
 
 /// The end of a wait. `None`: no end.

@@ -398,7 +398,9 @@ impl Node {
             self.lets_slices_go(upto);
             return Ok(Some(Job::DeleteSlices { vault, log, upto, unaided: self.tiering.unaided }));
         }
-        if let Some(sweep) = self.sweep_payloads(now) {
+        if let Some(sweep) = self.sweep_payloads(now)
+            && self.knows_own_suspects(now)
+        {
             return Ok(Some(sweep));
         }
         let committed = self.replica.sequencer.committed();

@@ -533,6 +533,11 @@ impl Node {
         self.replica.sequencer.committed().objects.stored_upto().is_none() || self.knows_suspects(now)
     }
 
+    /// Whether something waits for the list of all objects, to know all suspects. The end of the listing wakes it.
+    pub(super) fn awaits_suspects(&self) -> bool {
+        self.tiering.scrub.memory.is_awaited && !self.tiering.scrub.memory.is_listed
+    }
+
     /// Writes down which objects are suspects, so that a restart does not forget it. Blocks on the disk: this is rare.
     pub(super) fn save_suspects(&mut self, now: Moment) {
         let scrub = &mut self.tiering.scrub;

@@ -4,7 +4,8 @@
 //! - a slice is deleted only if no entry behind the stored objects refers to it, or can ever refer to it (P3): it is before the first
 //!   slice to which such an entry of the leader's log refers, and before all that this leader may still refer to. The leader has
 //!   committed an entry of its own term, so every later leader has all entries of earlier terms that can still be committed;
-//! - payload of an object that may have to be made again stays, and so does all later payload.
+//! - payload of an object that may have to be made again stays, and so does all later payload. Nothing is deleted before it is known which
+//!   objects these are.
 //!
 //! Must not know: the network, which object store it is.
 
@@ -96,6 +97,9 @@ impl Node {
 
     /// When payload slices are to be deleted.
     pub(super) fn payload_sweep_due(&self, now: Moment) -> Option<Moment> {
+        if self.awaits_suspects() {
+            return None;
+        }
         let at = self.tiering.payloads.sweep_at;
         self.sweepable(now.max(at)).map(|_| if self.sweepable(now).is_some() { now } else { at })
     }
