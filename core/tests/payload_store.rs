@@ -199,8 +199,18 @@ fn payload_stays_until_damaged_objects_are_known() {
     below.put(&first.name, &[bad.into()]).unwrap();
     // The list of damaged objects could not be written: it says that any object can be one.
     std::fs::write(dir.path().join("chiplog.suspects"), b"").unwrap();
+    vault.set(|call, name| match call == "list" && name.contains("/o/") {
+        true => Err(chiplog::Error::new(ErrorKind::Unavailable, "injected: the objects cannot be listed")),
+        false => Ok(()),
+    });
+    let scrub = Some(Duration::from_millis(300));
+    let log = open(dir.path(), options(&vault).object_bytes(256 << 10).object_scrub(scrub));
+    append(&log, 10);
+    all_sliced(&log);
+    // Time enough for the leader to delete payload, if it were to.
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(payloads(&*below, id).len() >= kept, "payload went");
     vault.set(|_, _| Ok(()));
-    let log = open(dir.path(), options(&vault).object_bytes(256 << 10));
     eventually("the object is stored again", || log.metrics().repaired_objects == 1);
     assert_eq!(below.get(&first.name, 0..first.bytes).unwrap(), right);
     eventually("payload goes", || payloads(&*below, id).len() < kept);
