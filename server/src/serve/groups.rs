@@ -38,6 +38,7 @@ mod members;
 mod placement;
 mod readiness;
 mod stored;
+mod storing;
 #[cfg(test)]
 mod tests;
 mod votes;
@@ -62,6 +63,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use storing::Marks;
 use tokio::sync::{Notify, Semaphore, watch};
 use votes::Waits;
 
@@ -174,6 +176,8 @@ struct Inner {
     silent: Mutex<BTreeMap<(u32, NodeId), Instant>>,
     /// The votes that the groups await which this server leads.
     awaited: Mutex<Waits>,
+    /// What the members have of the groups that this server leads.
+    marks: Mutex<Marks>,
     /// When the server of a silent member was asked last whether it has the member's directory.
     asked_lost: Mutex<BTreeMap<(u32, NodeId), Instant>>,
     /// The last report about each piece of work on a group.
@@ -266,6 +270,7 @@ impl Groups {
             unanswered: Mutex::default(),
             silent: Mutex::default(),
             awaited: Mutex::default(),
+            marks: Mutex::default(),
             asked_lost: Mutex::default(),
             reported: Mutex::default(),
             has_unstored_list: Arc::default(),
@@ -655,11 +660,7 @@ impl Groups {
         self.forget_deleted(logs);
         for (group, replica) in std::iter::once((SYSTEM, logs.system().clone())).chain(logs.groups()) {
             if replica.role() != Role::Leader {
-                self.inner.steady.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
-                let mut silent = self.inner.silent.lock().unwrap_or_else(PoisonError::into_inner);
-                silent.retain(|(of, _), _| *of != group);
-                drop(silent);
-                self.inner.awaited.lock().unwrap_or_else(PoisonError::into_inner).forget(group);
+                self.forget_members(group);
                 continue;
             }
             if group != SYSTEM && self.lacks_catalogue(logs) && self.hand_over_for_catalogue(group, &replica)
@@ -683,6 +684,16 @@ impl Groups {
         }
         self.lacks_catalogue(logs); // also here without a group that this server leads: others ask for it
         self.look_ready(logs, default);
+    }
+
+    /// Forgets what this server saw of the members of a group, which it does not lead.
+    fn forget_members(&self, group: u32) {
+        self.inner.steady.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
+        let mut silent = self.inner.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        silent.retain(|(of, _), _| *of != group);
+        drop(silent);
+        self.inner.awaited.lock().unwrap_or_else(PoisonError::into_inner).forget(group);
+        self.inner.marks.lock().unwrap_or_else(PoisonError::into_inner).forget(group);
     }
 
     /// Makes the groups that are configured and missing, on the leader of the system log.
