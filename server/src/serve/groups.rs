@@ -58,7 +58,7 @@ use chiplog_net::wire::address::Address;
 use late::is_alone;
 use marker::Marker;
 use placement::Failures;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -160,8 +160,10 @@ struct Inner {
     address: String,
     transport: Arc<PeerTransport>,
     slot: Arc<LogSlot>,
-    /// Held while replicas are opened, made or removed.
+    /// Held while replicas are opened or made, and while one is taken from those that are served.
     opening: Mutex<()>,
+    /// The groups whose replicas here are being closed, or their files removed.
+    leaving: Mutex<BTreeSet<u32>>,
     /// Notified when the system log is served.
     serves: Notify,
     /// This process makes the system log, which is still missing.
@@ -263,6 +265,7 @@ impl Groups {
             transport,
             slot,
             opening: Mutex::default(),
+            leaving: Mutex::default(),
             serves: Notify::new(),
             founds: AtomicBool::new(false),
             refusal: Mutex::default(),
@@ -352,7 +355,8 @@ impl Groups {
     fn open_known(&self) {
         let Some(logs) = self.inner.slot.named() else { return };
         let open = logs.groups();
-        for group in (1..=GROUPS_MAX).filter(|group| !open.contains_key(group)) {
+        let closed = (1..=GROUPS_MAX).filter(|group| !open.contains_key(group) && !self.is_leaving(*group));
+        for group in closed {
             let mut unopened = self.inner.unopened.lock().unwrap_or_else(PoisonError::into_inner);
             if unopened.get(&group).is_some_and(|failed| failed.elapsed() < OPEN_AGAIN) {
                 continue;
@@ -541,6 +545,10 @@ impl Groups {
     }
 
     /// Makes an empty replica of a group for its leader, or returns the one that is there.
+    ///
+    /// # Errors
+    /// `Unavailable`: an earlier one is being closed; or this server is shutting down, or does not know the group yet. `Diverged`: the group
+    /// has another log here. Those of [`Log::open`].
     fn host(&self, group: u32, log: LogId) -> chiplog::Result<DirectoryId> {
         let _one = self.opening();
         let slot = &self.inner.slot;
@@ -557,15 +565,14 @@ impl Groups {
             (Some(logs), group) => match logs.groups().remove(&group) {
                 // It was removed while this server was down, and takes no part any more. Its leader wants a new one.
                 Some(removed) if removed.role() == Role::Removed => {
-                    drop(logs.remove_group(group));
-                    removed.close()?;
-                    self.set_aside(
-                        group,
-                        removed.path(),
-                        "the group does without the replica in this directory",
-                    )?;
-                    None
+                    self.close_apart(logs, group, &removed, move |groups, removed| {
+                        let _one = groups.opening();
+                        let why = "the group does without the replica in this directory";
+                        groups.set_aside(group, removed.path(), why)
+                    })?;
+                    return Err(still_here(group));
                 }
+                None if self.is_leaving(group) => return Err(still_here(group)),
                 there => there,
             },
         };
@@ -779,6 +786,12 @@ impl Groups {
             }
         }
     }
+}
+
+/// The error of a request for a replica whose directory is still that of an earlier one.
+fn still_here(group: u32) -> Error {
+    let what = format!("an earlier replica of group {group} on this server is being closed; try again later");
+    Error::new(ErrorKind::Unavailable, what)
 }
 
 /// The groups, while the server runs.
