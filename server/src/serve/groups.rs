@@ -178,7 +178,7 @@ struct Inner {
     silent: Mutex<BTreeMap<(u32, NodeId), Instant>>,
     /// The votes that the groups await which this server leads.
     awaited: Mutex<Waits>,
-    /// What the members have of the groups that this server leads.
+    /// The entries that the members have of the groups which this server leads.
     marks: Mutex<Marks>,
     /// When the server of a silent member was asked last whether it has the member's directory.
     asked_lost: Mutex<BTreeMap<(u32, NodeId), Instant>>,

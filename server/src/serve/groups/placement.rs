@@ -10,7 +10,7 @@
 //!
 //! Invariants:
 //! - A majority confirms the servers of the cluster and the catalogue before a decision is noted.
-//! - What is decided depends on these alone, except that servers which are silent or fail get no groups if others can: a new leader of the
+//! - The decision depends on these alone, except that servers which are silent or fail get no groups if others can: a new leader of the
 //!   system log continues where the old one stopped. Which servers have failed lately, and which group was moved last, one process knows: a
 //!   new leader can give a group to a server that fails, and replaces it there once the group's leader has told it.
 

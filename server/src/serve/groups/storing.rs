@@ -6,7 +6,7 @@
 use chiplog::{EntryIndex, NodeId};
 use std::collections::BTreeMap;
 
-/// What a member is to have.
+/// The entries that a member is to have.
 #[derive(Debug)]
 struct Mark {
     /// The leader's last entry when the member last had all up to the mark before.
