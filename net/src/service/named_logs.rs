@@ -50,13 +50,26 @@ impl NamedLogs {
         }
         let host = self.host.clone();
         self.run(caller, system, move |logs| {
-            let may_create = logs.system().role() == Role::Leader && logs.info(&name).is_err();
-            while let Some(before) = logs.predecessor(&name)?.filter(|_| may_create) {
-                await_dropped(&host, logs, before).map_err(|error| still_there(&name, error))?;
+            let await_before = || {
+                while let Some(before) = logs.predecessor(&name)? {
+                    await_dropped(&host, logs, before).map_err(|error| still_there(&name, error))?;
+                }
+                Ok(())
+            };
+            if logs.system().role() == Role::Leader {
+                await_before()?;
             }
-            let id = match &*beside {
-                "" => logs.register(&name)?,
-                other => logs.register_beside(&name, other)?,
+            let registered = match &*beside {
+                "" => logs.register(&name),
+                other => logs.register_beside(&name, other),
+            };
+            let id = match registered {
+                // The caller may use the log now.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                    await_before()?;
+                    return Err(error);
+                }
+                registered => registered?,
             };
             // Another call can have created and deleted a log of this name meanwhile.
             while let Some(before) = logs.predecessor(&name)? {

@@ -38,6 +38,7 @@ mod members;
 mod placement;
 mod readiness;
 mod stored;
+mod storing;
 #[cfg(test)]
 mod tests;
 mod votes;
@@ -57,11 +58,12 @@ use chiplog_net::wire::address::Address;
 use late::is_alone;
 use marker::Marker;
 use placement::Failures;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use storing::Marks;
 use tokio::sync::{Notify, Semaphore, watch};
 use votes::Waits;
 
@@ -158,8 +160,10 @@ struct Inner {
     address: String,
     transport: Arc<PeerTransport>,
     slot: Arc<LogSlot>,
-    /// Held while replicas are opened, made or removed.
+    /// Held while replicas are opened or made, and while one is taken from those that are served.
     opening: Mutex<()>,
+    /// The groups whose replicas here are being closed, or their files removed.
+    leaving: Mutex<BTreeSet<u32>>,
     /// Notified when the system log is served.
     serves: Notify,
     /// This process makes the system log, which is still missing.
@@ -174,6 +178,8 @@ struct Inner {
     silent: Mutex<BTreeMap<(u32, NodeId), Instant>>,
     /// The votes that the groups await which this server leads.
     awaited: Mutex<Waits>,
+    /// The entries that the members have of the groups which this server leads.
+    marks: Mutex<Marks>,
     /// When the server of a silent member was asked last whether it has the member's directory.
     asked_lost: Mutex<BTreeMap<(u32, NodeId), Instant>>,
     /// The last report about each piece of work on a group.
@@ -259,6 +265,7 @@ impl Groups {
             transport,
             slot,
             opening: Mutex::default(),
+            leaving: Mutex::default(),
             serves: Notify::new(),
             founds: AtomicBool::new(false),
             refusal: Mutex::default(),
@@ -266,6 +273,7 @@ impl Groups {
             unanswered: Mutex::default(),
             silent: Mutex::default(),
             awaited: Mutex::default(),
+            marks: Mutex::default(),
             asked_lost: Mutex::default(),
             reported: Mutex::default(),
             has_unstored_list: Arc::default(),
@@ -347,7 +355,8 @@ impl Groups {
     fn open_known(&self) {
         let Some(logs) = self.inner.slot.named() else { return };
         let open = logs.groups();
-        for group in (1..=GROUPS_MAX).filter(|group| !open.contains_key(group)) {
+        let closed = (1..=GROUPS_MAX).filter(|group| !open.contains_key(group) && !self.is_leaving(*group));
+        for group in closed {
             let mut unopened = self.inner.unopened.lock().unwrap_or_else(PoisonError::into_inner);
             if unopened.get(&group).is_some_and(|failed| failed.elapsed() < OPEN_AGAIN) {
                 continue;
@@ -536,6 +545,10 @@ impl Groups {
     }
 
     /// Makes an empty replica of a group for its leader, or returns the one that is there.
+    ///
+    /// # Errors
+    /// `Unavailable`: an earlier one is being closed; or this server is shutting down, or does not know the group yet. `Diverged`: the group
+    /// has another log here. Those of [`Log::open`].
     fn host(&self, group: u32, log: LogId) -> chiplog::Result<DirectoryId> {
         let _one = self.opening();
         let slot = &self.inner.slot;
@@ -552,15 +565,14 @@ impl Groups {
             (Some(logs), group) => match logs.groups().remove(&group) {
                 // It was removed while this server was down, and takes no part any more. Its leader wants a new one.
                 Some(removed) if removed.role() == Role::Removed => {
-                    drop(logs.remove_group(group));
-                    removed.close()?;
-                    self.set_aside(
-                        group,
-                        removed.path(),
-                        "the group does without the replica in this directory",
-                    )?;
-                    None
+                    self.close_apart(logs, group, &removed, move |groups, removed| {
+                        let _one = groups.opening();
+                        let why = "the group does without the replica in this directory";
+                        groups.set_aside(group, removed.path(), why)
+                    })?;
+                    return Err(still_here(group));
                 }
+                None if self.is_leaving(group) => return Err(still_here(group)),
                 there => there,
             },
         };
@@ -655,11 +667,7 @@ impl Groups {
         self.forget_deleted(logs);
         for (group, replica) in std::iter::once((SYSTEM, logs.system().clone())).chain(logs.groups()) {
             if replica.role() != Role::Leader {
-                self.inner.steady.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
-                let mut silent = self.inner.silent.lock().unwrap_or_else(PoisonError::into_inner);
-                silent.retain(|(of, _), _| *of != group);
-                drop(silent);
-                self.inner.awaited.lock().unwrap_or_else(PoisonError::into_inner).forget(group);
+                self.forget_members(group);
                 continue;
             }
             if group != SYSTEM && self.lacks_catalogue(logs) && self.hand_over_for_catalogue(group, &replica)
@@ -683,6 +691,16 @@ impl Groups {
         }
         self.lacks_catalogue(logs); // also here without a group that this server leads: others ask for it
         self.look_ready(logs, default);
+    }
+
+    /// Forgets what this server saw of the members of a group, which it does not lead.
+    fn forget_members(&self, group: u32) {
+        self.inner.steady.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
+        let mut silent = self.inner.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        silent.retain(|(of, _), _| *of != group);
+        drop(silent);
+        self.inner.awaited.lock().unwrap_or_else(PoisonError::into_inner).forget(group);
+        self.inner.marks.lock().unwrap_or_else(PoisonError::into_inner).forget(group);
     }
 
     /// Makes the groups that are configured and missing, on the leader of the system log.
@@ -768,6 +786,12 @@ impl Groups {
             }
         }
     }
+}
+
+/// The error of a request for a replica whose directory is still that of an earlier one.
+fn still_here(group: u32) -> Error {
+    let what = format!("an earlier replica of group {group} on this server is being closed; try again later");
+    Error::new(ErrorKind::Unavailable, what)
 }
 
 /// The groups, while the server runs.

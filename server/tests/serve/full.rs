@@ -216,6 +216,53 @@ fn group_is_not_led_by_a_server_with_a_full_disk() {
     drop(disks);
 }
 
+/// A learner whose disk was full got its vote in a group, as it lacked little: it stored nothing more.
+#[test]
+fn learner_with_a_full_disk_gets_no_vote_in_a_group() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers: Vec<Server> = (1..=3).map(|node| Server::new(node, dir.path())).collect();
+    let groups = |node: u64| dir.path().join(format!("groups{node}"));
+    let Some(disk) = Tmpfs::mount(&groups(3), DISK) else { return };
+    for server in &mut servers {
+        std::fs::create_dir_all(groups(server.node)).unwrap();
+        let directories = format!("group_directories=[{:?}]", groups(server.node).display().to_string());
+        server.start(&["--set", "groups=1", "--set", &directories]);
+    }
+    let client = servers[0].client.clone();
+    run(&["member", "init", &client]).ok();
+    made(&["member", "add", &servers[1].client, "--cluster", &client, "--promote"]);
+    made(&["member", "add", &servers[2].client, "--cluster", &client]);
+    made(&["logs", "create", &client, "orders"]);
+    let all: Vec<&Server> = servers.iter().collect();
+    let orders = format!("{}/orders", clients(&all));
+    let lacks = || {
+        let shown = run(&["status", &format!("{client}/_group-1"), "--json"]).json();
+        let replicas = shown["replicas"].as_array()?;
+        let last = |node: u64| replicas.iter().find(|r| r["node"] == node)?["last"].as_u64();
+        last(1)?.max(last(2)?).checked_sub(last(3)?)
+    };
+    let records = ("x".repeat(10_000) + "\n").repeat(20); // one entry
+    fed(&["append", &orders], &records).ok();
+    wait("it has what the others have", || (lacks()? == 0).then_some(()));
+    let ballast = Ballast::fill(disk.path());
+    wait("it stores nothing more", || {
+        fed(&["append", &orders], &records).ok();
+        (servers[2].said().contains("no room for the leader's entries") && lacks()? > 0).then_some(())
+    });
+
+    made(&["member", "promote", "3", "--cluster", &client]);
+    let voters = || run(&["status", &client, "--json"]).json()["groups"][1]["voters"].clone();
+    wait("the group's leader says why it does not vote", || {
+        let why = "node 3 answers, and has stored no more of the group for 30 s";
+        all.iter().any(|server| server.said().contains(why)).then_some(())
+    });
+    assert_eq!(voters(), serde_json::json!([1, 2]));
+    drop(ballast);
+    wait("it votes", || (voters() == serde_json::json!([1, 2, 3])).then_some(()));
+    drop(servers);
+    drop(disk);
+}
+
 /// Every error spoke of "the log", also if its group had no room, and nothing said which group that was.
 #[test]
 fn group_without_room_is_named() {

@@ -78,7 +78,9 @@ impl Ran {
 /// server listens there.
 pub(crate) fn port() -> u16 {
     static LOCKS: Mutex<Vec<fs::File>> = Mutex::new(Vec::new());
-    let dir = std::env::temp_dir().join("chiplog-test-ports");
+    // Another user may not write there.
+    let user = rustix::process::getuid().as_raw();
+    let dir = std::env::temp_dir().join(format!("chiplog-test-ports-{user}"));
     fs::create_dir_all(&dir).unwrap();
     loop {
         let port = 10_000 + (RandomState::new().build_hasher().finish() % 10_000) as u16;

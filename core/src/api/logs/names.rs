@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - a name decides only once a majority has confirmed it: a new leader can lack the newest records of the catalogue;
-//! - no creation succeeds while a deleted log of the name may still accept appends: a client could find that one, and lose what it appends.
-//!   The catalogue knows the names of logs that were deleted, as far as it has followed them since it was opened;
+//! - no creation succeeds, and none says that the log exists, while a deleted log of the name may still accept appends: a client could find
+//!   that one, and lose what it appends. If that one's group runs elsewhere, the caller of [`Logs::register`] asks there. The catalogue knows the names of logs that were deleted, as far as it has followed them since it was opened;
 //! - creations beside each other get no more places than a group has.
 
 use super::{
@@ -19,6 +19,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+/// How long a group that could not drop a deleted log is left alone by a call that waits for that.
+const FAILED_INTERVAL: Duration = Duration::from_millis(50);
+
 impl Logs {
     /// Creates a log. Blocks until that is durable. In a cluster the leaders of group 0 and of the log's group accept
     /// this.
@@ -26,7 +29,7 @@ impl Logs {
     /// # Errors
     /// `AlreadyExists`. `InvalidArgument`: the name is not allowed. `Full`: the group has no room for more logs. `Busy`: no
     /// group is [ready](Self::set_ready_groups), or a deleted log of this name is still in its group. `Unavailable`: the log
-    /// may have been created; if the message says so, the leader of its group opens it with the next [`Logs::settle`], and [`Logs::find`] waits for that. `NotFound`: it was created, and another call has
+    /// may have been created; if the message says so, the leader of its group opens it with the next [`Logs::settle`], and [`Logs::find`] waits for that; or a deleted log of this name is still in its group, and has to be gone before the name is used. `NotFound`: it was created, and another call has
     /// deleted it. Those of [`Log::append`]; it is safe to retry, and a log that was created is then reported as existing.
     pub fn create(&self, name: &str) -> Result<Log> {
         self.create_in(name, None)
@@ -55,7 +58,7 @@ impl Logs {
     }
 
     fn create_in(&self, name: &str, beside: Option<&str>) -> Result<Log> {
-        let entry = self.add_entry(name, beside)?;
+        let entry = self.add_entry(name, beside, false)?;
         match self.open_entry(&entry) {
             // It is created. The leader of its group opens it, or the next one.
             Err(error) if is_for_later(&error) || error.kind() == ErrorKind::Full => {
@@ -73,7 +76,7 @@ impl Logs {
     /// # Errors
     /// As [`Logs::create`].
     pub fn register(&self, name: &str) -> Result<LogId> {
-        self.add_entry(name, None).map(|entry| entry.id)
+        self.add_entry(name, None, true).map(|entry| entry.id)
     }
 
     /// As [`Logs::register`], in the group of another log.
@@ -81,7 +84,7 @@ impl Logs {
     /// # Errors
     /// As [`Logs::create_beside`].
     pub fn register_beside(&self, name: &str, other: &str) -> Result<LogId> {
-        self.add_entry(name, Some(other)).map(|entry| entry.id)
+        self.add_entry(name, Some(other), true).map(|entry| entry.id)
     }
 
     /// Appends to the catalogue. If that has no room, the cause is the source of the error: it is another one if a group has no room.
@@ -95,7 +98,8 @@ impl Logs {
         })
     }
 
-    fn add_entry(&self, name: &str, beside: Option<&str>) -> Result<CatalogueEntry> {
+    /// Adds a log to the catalogue. `asks`: the caller itself asks for a deleted log of the name whose group runs elsewhere.
+    fn add_entry(&self, name: &str, beside: Option<&str>, asks: bool) -> Result<CatalogueEntry> {
         check_new_name(name)?;
         self.may_wait()?;
         self.check_leads()?;
@@ -106,14 +110,20 @@ impl Logs {
         if self.catalogue()?.get(name).is_some() {
             match self.entry_confirmed(name, None) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
-                found => return found.and(Err(exists())),
+                found => {
+                    found?;
+                    self.await_predecessor(name, asks)?;
+                    return Err(exists());
+                }
             }
         }
         self.catch_up()?;
         self.await_predecessor(name, false)?;
         let group = group.map_or_else(|| self.emptiest_group(), Ok)?;
         let here = self.running(group);
-        here.as_ref().map_or(Ok(()), |here| self.drop_deleted_in(group, here))?; // they take places
+        if let Some(here) = &here {
+            self.drop_deleted_in(group, here, true)?; // they take places
+        }
         let place = self.reserve(group)?;
         if let Some(here) = here {
             self.note_group(group, &here)?; // a group is in the catalogue before its logs
@@ -130,10 +140,13 @@ impl Logs {
         match created {
             Some(entry) if entry.id == id || planted!(138) => {
                 // The name can have been another log's meanwhile.
-                self.await_predecessor(name, true).map_err(|error| half_created(name, &error))?;
+                self.await_predecessor(name, asks).map_err(|error| created_beside(name, &error))?;
                 Ok(entry)
             }
-            Some(_) => Err(exists()),
+            Some(_) => {
+                self.await_predecessor(name, asks)?;
+                Err(exists())
+            }
             None => Err(deleted_meanwhile(name)),
         }
     }
@@ -147,15 +160,15 @@ impl Logs {
         Ok(self.catalogue()?.deleted_as(name))
     }
 
-    /// Waits until no deleted log of this name accepts appends.
+    /// Waits until no deleted log of this name accepts appends. `asks`: except one whose group runs elsewhere, where the caller asks.
     ///
     /// # Errors
     /// `Busy`: its group has not dropped it yet. Those of reading the system log.
-    fn await_predecessor(&self, name: &str, is_created: bool) -> Result<()> {
+    fn await_predecessor(&self, name: &str, asks: bool) -> Result<()> {
         while let Some(id) = self.predecessor(name)? {
             let dropped = self.await_dropped(id, CONFIRM_TIMEOUT);
-            if is_created && dropped.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotLeader) {
-                return Ok(()); // its group runs elsewhere: the caller of `register` asks there
+            if asks && dropped.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotLeader) {
+                return Ok(());
             }
             dropped.map_err(|error| match error.kind() {
                 ErrorKind::Timeout | ErrorKind::NotLeader | ErrorKind::Unavailable => {
@@ -284,10 +297,12 @@ impl Logs {
     /// not run here. Those of reading the system log.
     pub fn await_dropped(&self, id: LogId, timeout: Duration) -> Result<()> {
         let deadline = pause::now() + timeout;
+        let mut tells = true;
         loop {
             let place = self.catalogue()?.deleted_log(id);
             let Some((number, log)) = place else { return Ok(()) };
-            self.drop_deleted_in(number, &self.group(number)?)?;
+            let failed = self.drop_deleted_in(number, &self.group(number)?, tells)?;
+            tells &= failed.is_none();
             if self.catalogue()?.deleted_log(id).is_none() {
                 return Ok(());
             }
@@ -298,7 +313,9 @@ impl Logs {
                 );
                 return Err(Error::new(ErrorKind::Timeout, what));
             }
-            pause::sleep(LOOK_INTERVAL);
+            // Another leader may drop it at once. Any other failure is of a command, and is likely to be there again.
+            let is_answered = failed.is_none_or(|kind| kind == ErrorKind::NotLeader);
+            pause::sleep(if is_answered { LOOK_INTERVAL } else { FAILED_INTERVAL });
         }
     }
 
@@ -360,11 +377,13 @@ impl Logs {
     pub(super) fn drop_deleted(&self, hanging: &BTreeSet<u32>) -> Result<()> {
         let groups = self.groups();
         let mut answering = groups.iter().filter(|(number, _)| !hanging.contains(number));
-        answering.try_for_each(|(number, group)| self.drop_deleted_in(*number, group))
+        answering.try_for_each(|(number, group)| self.drop_deleted_in(*number, group, true).map(drop))
     }
 
-    /// As [`Self::drop_deleted`], in one group that runs here: it waits for no other one.
-    fn drop_deleted_in(&self, number: u32, group: &Log) -> Result<()> {
+    /// As [`Self::drop_deleted`], in one group that runs here: it waits for no other one. Returns why the last one that could not be dropped was
+    /// not; `tells`: each is a warning.
+    fn drop_deleted_in(&self, number: u32, group: &Log, tells: bool) -> Result<Option<ErrorKind>> {
+        let mut failed = None;
         let deleted = self.catalogue()?.deleted_in(number);
         for log in deleted {
             let is_there = group.logs().get(log).is_some();
@@ -374,9 +393,12 @@ impl Logs {
                 let pass = || self.open_up_to(group, number, older).and_then(|()| pass_over_in(group, log));
                 let dropped = if is_there { drop_in(group, log) } else { pass() };
                 if let Err(error) = dropped {
-                    tracing::warn!(group = number, %log, %error, "a deleted log could not be dropped; it is tried again");
+                    if tells {
+                        tracing::warn!(group = number, %log, %error, "a deleted log could not be dropped; it is tried again");
+                    }
+                    failed = Some(error.kind());
                     if error.kind() == ErrorKind::Timeout {
-                        return Ok(()); // its disk may hang: the others would take as long, each
+                        return Ok(failed); // its disk may hang: the others would take as long, each
                     }
                 }
             }
@@ -384,7 +406,7 @@ impl Logs {
                 self.catalogue()?.forget(number, log);
             }
         }
-        Ok(())
+        Ok(failed)
     }
 }
 
@@ -426,6 +448,14 @@ fn half_created(name: &str, error: &Error) -> Error {
     Error::with_source(ErrorKind::Unavailable, what, error)
 }
 
+/// The error of a creation whose name a deleted log still has in its group. No refusal: the log is in the catalogue.
+fn created_beside(name: &str, error: &Error) -> Error {
+    let what = format!(
+        "log {name:?} was created; do not use the name before the deleted log of that name is gone: {error}"
+    );
+    Error::with_source(ErrorKind::Unavailable, what, error)
+}
+
 /// Checks the name of a log that is to be created.
 fn check_new_name(name: &str) -> Result<()> {
     check_name(name)?;
@@ -435,4 +465,59 @@ fn check_new_name(name: &str) -> Result<()> {
         return Err(Error::new(ErrorKind::InvalidArgument, what));
     }
     Ok(())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{LogsOptions, Options};
+
+    fn opened(dir: &std::path::Path) -> Logs {
+        let options = Options::with_segment_bytes(256 << 10);
+        Logs::open(dir, LogsOptions::default().options(options)).unwrap()
+    }
+
+    /// Adds a log as another creator does at the same time.
+    fn added(logs: &Logs, name: &str, group: u32) -> LogId {
+        let id = logs.inner.system.random_id().unwrap();
+        logs.append_record(&CatalogueRecord::Create { name: name.to_owned(), id, group }).unwrap();
+        id
+    }
+
+    /// The caller used the log, and could find the deleted one by its name.
+    #[test]
+    fn log_exists_only_once_the_deleted_one_of_its_name_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let logs = opened(dir.path());
+        let deleted = logs.register("orders").unwrap();
+        logs.unregister("orders", Some(deleted)).unwrap();
+        let orders = added(&logs, "orders", 1);
+        assert_eq!(logs.predecessor("orders").unwrap(), Some(deleted));
+        assert_eq!(logs.create("orders").unwrap_err().kind(), ErrorKind::AlreadyExists);
+        assert_eq!(logs.predecessor("orders").unwrap(), None);
+        assert_eq!(logs.info("orders").unwrap().log_id, orders);
+
+        // That of a group which does not run here is not known to be gone.
+        let deleted = added(&logs, "far", 9);
+        logs.unregister("far", Some(deleted)).unwrap();
+        added(&logs, "far", 1);
+        for refused in [logs.create("far").map(drop), logs.register("far").map(drop)] {
+            let refused = refused.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
+        }
+        logs.forget_dropped(9, logs.being_dropped(deleted).unwrap().unwrap().1).unwrap();
+        assert_eq!(logs.create("far").unwrap_err().kind(), ErrorKind::AlreadyExists);
+    }
+
+    /// The caller was told to get the log by its name, and to try again.
+    #[test]
+    fn log_that_is_created_beside_a_deleted_one_is_not_to_be_used() {
+        let error = created_beside("orders", &Error::new(ErrorKind::Busy, "it hangs"));
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        let text = error.to_string();
+        assert!(
+            text.contains("was created; do not use the name before") && text.ends_with("it hangs"),
+            "{text}"
+        );
+    }
 }

@@ -6,6 +6,8 @@
 //!   members, and then a majority confirms that the catalogue does not place the group here.
 //! - No replica is made meanwhile, and none is named to the group's leader since it was asked: both happen under one lock. So one that
 //!   is made later is made for a later decision, in a directory of its own.
+//! - A replica is closed, and its files are removed, on a thread of its own, and without that lock: its disk can hang for ever. Until that is
+//!   done, its group alone is neither opened nor made here. Nothing waits for the thread; the next start does the rest.
 
 use super::{Groups, HOST_TIMEOUT, NAMED, SYSTEM, label};
 use chiplog::cluster::{Member, Role};
@@ -13,9 +15,9 @@ use chiplog::{Error, ErrorKind, Log, LogId, LogNumber, Logs, NodeId};
 use chiplog_net::peer::GroupOn;
 use chiplog_net::served::elsewhere::GroupView;
 use chiplog_net::wire::address::Address;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -222,6 +224,12 @@ impl Groups {
             .map_or(true, |view| view.slow_disk || view.lacks_room || view.lacks_catalogue)
     }
 
+    /// Whether the replica of a server has room for more of a group. One that does not answer has none.
+    pub(super) fn has_room(&self, group: u32, replica: &Log, server: &Member) -> bool {
+        let asking = self.ask_view(server, group, replica.log_id(), &[]);
+        Handle::current().block_on(asking).is_ok_and(|view| !view.lacks_room)
+    }
+
     pub(super) async fn ask_view(
         &self,
         server: &Member,
@@ -235,7 +243,7 @@ impl Groups {
         self.inner.transport.ask_view(on, of, VIEW_TIMEOUT).await
     }
 
-    /// Closes and removes the replicas here whose groups were moved to other servers, once the groups do without them.
+    /// Begins to close and to remove the replicas here whose groups were moved to other servers, once the groups do without them.
     pub(super) fn leave_moved(&self, logs: &Logs) {
         let is_moved = |group: u32, replica: &Log| {
             let own = replica.status().replica.node;
@@ -249,14 +257,11 @@ impl Groups {
             let own = replica.status().replica.node;
             let Some(view) = views.remove(&group) else { continue };
             let left = view.and_then(|view| match view.members.contains(&own) {
-                true => Ok(None),
+                true => Ok(()),
                 false => self.leave(logs, group, &replica, own),
             });
-            match left {
-                Ok(path) => path.iter().for_each(|path| remove(path)),
-                Err(error) => {
-                    tracing::debug!(group = %label(group), %error, "a group that was moved to other servers still runs here");
-                }
+            if let Err(error) = left {
+                tracing::debug!(group = %label(group), %error, "a group that was moved to other servers still runs here");
             }
         }
     }
@@ -288,57 +293,102 @@ impl Groups {
         is_due
     }
 
-    /// Closes one, if the catalogue does not place it here and its leader does without it, and returns its renamed directory, which can be
-    /// removed.
-    fn leave(&self, logs: &Logs, group: u32, replica: &Log, own: NodeId) -> chiplog::Result<Option<PathBuf>> {
+    /// Begins to close one and to remove its files, if the catalogue does not place it here and its leader does without it.
+    fn leave(&self, logs: &Logs, group: u32, replica: &Log, own: NodeId) -> chiplog::Result<()> {
         let hosted = self.hosted(group);
         // The view that led here can be old: the groups before this one took their time.
         let view = self.views_elsewhere([(group, Vec::new())].into()).remove(&group);
-        if view.transpose()?.is_none_or(|view| view.members.contains(&own)) {
-            return Ok(None);
+        if view.transpose()?.is_some_and(|view| !view.members.contains(&own)) {
+            self.leave_here(logs, group, replica, hosted)?;
         }
-        self.close_left(logs, group, replica, hosted)
+        Ok(())
     }
 
     /// Does that of [`Groups::leave`] which waits for no other server. `hosted`: how often the leader had been told of this directory before it
-    /// was asked.
-    fn close_left(
-        &self,
-        logs: &Logs,
-        group: u32,
-        replica: &Log,
-        hosted: u64,
-    ) -> chiplog::Result<Option<PathBuf>> {
+    /// was asked. Returns whether the replica is being closed.
+    fn leave_here(&self, logs: &Logs, group: u32, replica: &Log, hosted: u64) -> chiplog::Result<bool> {
         let own = logs.system().status().replica.node;
         let _one = self.opening();
         if self.hosted(group) != hosted {
-            return Ok(None); // the leader was told of this directory since, and may have added it
+            return Ok(false); // the leader was told of this directory since, and may have added it
         }
         logs.system().barrier(HOST_TIMEOUT)?;
         let place = logs.group_place(group)?;
         if place.is_empty() || place.contains(&own) {
-            return Ok(None); // it is to run here again
+            return Ok(false); // it is to run here again
         }
         let directory = |log: &Log| log.status().directory_id;
         if logs.groups().get(&group).map(directory) != Some(directory(replica)) {
-            return Ok(None); // another replica of the group runs here by now
+            return Ok(false); // another replica of the group runs here by now
+        }
+        self.close_apart(logs, group, replica, move |groups, replica| {
+            if let Some(aside) = groups.set_moved(group, replica.path())? {
+                remove(&aside);
+            }
+            Ok(())
+        })?;
+        Ok(true)
+    }
+
+    /// Closes a replica on a thread of its own, and then does the rest there. Its group is not served here from now on, and until that is done
+    /// neither opened nor made. Called under the lock.
+    ///
+    /// # Errors
+    /// `Io`: there is no thread for it; nothing was done.
+    pub(super) fn close_apart(
+        &self,
+        logs: &Logs,
+        group: u32,
+        replica: &Log,
+        rest: impl FnOnce(&Self, &Log) -> chiplog::Result<()> + Send + 'static,
+    ) -> chiplog::Result<()> {
+        let (groups, closing) = (self.clone(), replica.clone());
+        let close = move || {
+            if let Err(error) = closing.close().and_then(|()| rest(&groups, &closing)) {
+                tracing::warn!(group = %label(group), %error, "the replica of a group could not be closed and removed; it is tried again");
+            }
+            drop(closing); // first: it can be opened again from then on
+            groups.leaving().remove(&group);
+        };
+        self.leaving().insert(group);
+        if let Err(error) = std::thread::Builder::new().name("chiplog-leave".into()).spawn(close) {
+            self.leaving().remove(&group);
+            let what = format!("no thread that closes a replica of group {group}: {error}");
+            return Err(Error::new(ErrorKind::Io, what));
         }
         drop(logs.remove_group(group));
-        replica.close()?;
-        let path = replica.path();
+        Ok(())
+    }
+
+    fn leaving(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.inner.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a replica of this group is being closed, or its files are being removed.
+    pub(super) fn is_leaving(&self, group: u32) -> bool {
+        self.leaving().contains(&group)
+    }
+
+    /// Renames the directory of a group that was moved, and returns its new path. From then on a new replica can be made.
+    fn set_moved(&self, group: u32, path: &Path) -> chiplog::Result<Option<PathBuf>> {
+        let failed = |e: std::io::Error| {
+            Error::new(ErrorKind::Io, format!("cannot rename {}, whose group was moved: {e}", path.display()))
+        };
+        let sign = || {
+            std::fs::File::create(path.join(REMOVABLE))?.sync_all()?;
+            std::fs::File::open(path)?.sync_all()
+        };
+        sign().map_err(failed)?; // not under the lock: the disk can hang
         let aside = (1..).map(|n| path.with_extension(format!("{MOVED}{n}"))).find(|aside| !aside.exists());
         let Some(aside) = aside else { return Ok(None) };
-        let rename = || {
-            std::fs::File::create(path.join(REMOVABLE))?.sync_all()?;
-            std::fs::File::open(path)?.sync_all()?;
-            std::fs::rename(path, &aside)?;
-            path.parent().map_or(Ok(()), |parent| std::fs::File::open(parent)?.sync_all())
-        };
-        // First: if the server ends in between, the directory is found and noted again.
-        self.inner.directories.forget(group)?;
-        rename().map_err(|e: std::io::Error| {
-            Error::new(ErrorKind::Io, format!("cannot rename {}, whose group was moved: {e}", path.display()))
-        })?;
+        {
+            let _one = self.opening();
+            // First: if the server ends in between, the directory is found and noted again.
+            self.inner.directories.forget(group)?;
+            std::fs::rename(path, &aside).map_err(failed)?;
+        }
+        let parent = path.parent().map_or(Ok(()), |parent| std::fs::File::open(parent)?.sync_all());
+        parent.map_err(failed)?;
         tracing::info!(group = %label(group), path = %path.display(), "a group of named logs was moved to other servers: its files here are removed");
         Ok(Some(aside))
     }
@@ -423,16 +473,72 @@ mod tests {
         groups.serve(1, &log).unwrap();
         let before = groups.hosted(1);
         groups.host(1, log.log_id()).unwrap();
-        let left = |hosted| groups.close_left(logs, 1, &log, hosted).unwrap();
-        assert_eq!(left(groups.hosted(1)), None, "the catalogue places it on all servers");
+        let left = |hosted| groups.leave_here(logs, 1, &log, hosted).unwrap();
+        assert!(!left(groups.hosted(1)), "the catalogue places it on all servers");
         logs.place_group(1, &[NodeId(1), NodeId(2)]).unwrap();
-        assert_eq!(left(groups.hosted(1)), None, "the catalogue places it here");
+        assert!(!left(groups.hosted(1)), "the catalogue places it here");
         logs.place_group(1, &[NodeId(2)]).unwrap();
-        assert_eq!(left(before), None);
-        assert!(log.path().exists() && logs.groups().contains_key(&1));
-        let aside = left(groups.hosted(1)).unwrap();
-        assert!(is_moved(&aside) && aside.exists() && !log.path().exists());
+        assert!(!left(before));
+        assert!(log.path().exists() && logs.groups().contains_key(&1) && !groups.is_leaving(1));
+        assert!(left(groups.hosted(1)));
         assert!(!logs.groups().contains_key(&1));
+        has_left(&groups, 1);
+        let entries = std::fs::read_dir(dir.path().join(NAMED)).unwrap();
+        let names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        assert!(!names.iter().any(|name| name.to_string_lossy().starts_with("group-")), "{names:?}");
+        let old = log.directory_id();
+        assert_ne!(groups.host(1, log.log_id()).unwrap(), old, "a new replica in a new directory");
+    }
+
+    #[track_caller]
+    fn has_left(groups: &Groups, group: u32) {
+        let begun = Instant::now();
+        while groups.is_leaving(group) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it is still being closed");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// A group was moved away from a disk that hung: its replica was not closed, and no group of the server followed anything any more.
+    #[test]
+    fn replica_that_does_not_close_holds_its_group_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let groups = with_system(dir.path());
+        let logs = groups.inner.slot.named().unwrap();
+        let made = |group: u32| {
+            let log = groups.start(group, Bootstrap::Init).unwrap();
+            logs.register_group(group, &log).unwrap();
+            groups.serve(group, &log).unwrap();
+            log
+        };
+        let (log, other) = (made(1), made(2));
+        logs.set_ready_groups([(1, 10)].into());
+        let begun = Instant::now();
+        while log.role() != Role::Leader {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it does not lead");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let (goes_on, goes) = std::sync::mpsc::channel::<()>();
+        let (told, is_held) = std::sync::mpsc::channel();
+        let named = logs.create("a").unwrap();
+        named.submit(b"x").unwrap().on_complete(move |_| {
+            told.send(()).unwrap();
+            let _ = goes.recv(); // as a disk that does not answer: the replica cannot be closed
+        });
+        is_held.recv().unwrap();
+
+        logs.place_group(1, &[NodeId(2)]).unwrap();
+        assert!(groups.leave_here(logs, 1, &log, groups.hosted(1)).unwrap());
+        assert_eq!(groups.host(1, log.log_id()).unwrap_err().kind(), ErrorKind::Unavailable);
+        groups.open_known();
+        assert!(groups.is_leaving(1) && !logs.groups().contains_key(&1) && log.path().exists());
+        assert_eq!(groups.host(2, other.log_id()).unwrap(), other.directory_id());
+        assert_eq!(groups.replicas().len(), 2, "a shutdown waits for the others");
+
+        goes_on.send(()).unwrap();
+        has_left(&groups, 1);
+        assert!(!log.path().exists());
+        groups.host(1, log.log_id()).unwrap();
     }
 
     /// `chiplog member remove` believed a poisoned replica of the system log on its own server.

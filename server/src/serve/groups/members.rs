@@ -4,11 +4,13 @@
 //! Invariants:
 //! - The members of a group change one at a time, by its leader, and only towards those members.
 //! - A majority confirms the members of the default log, and the catalogue, before a member of a group changes.
-//! - A learner votes only once it lacks little of what the leader has. A group is moved away from a server only once all
-//!   others on which it is placed vote. `votes.rs` has when a member loses its vote.
+//! - A learner is promoted only if it stores what it is sent (`storing.rs`), has room for more, and lacks little. A change of voters needs
+//!   the new ones: one that stores nothing would keep it, and all later ones, from coming into force.
+//! - A group is moved away from a server only once all others on which it is placed vote, and store what they are sent. `votes.rs` has when a
+//!   member loses its vote.
 
 use super::elsewhere::address_of;
-use super::votes::{is_joining, loses_vote, stuck};
+use super::votes::{is_joining, loses_vote, promotion, stuck};
 use super::{Groups, HOST_TIMEOUT, label};
 use chiplog::cluster::{Change, Member, PeerStatus, ReplicaStatus};
 use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, NodeId};
@@ -20,6 +22,8 @@ use tokio::runtime::Handle;
 
 /// The time limit of one change of members.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The time limit of a promotion: the groups are looked at one after the other, and this one is tried again.
+const PROMOTE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long another voter has to be in contact and up to date before leadership is transferred to it.
 const STEADY: Duration = Duration::from_secs(10);
 /// Entries that a member may lack and still get a vote, or the leadership.
@@ -63,12 +67,13 @@ impl Groups {
         if wanted.iter().any(lacks) {
             default.barrier(HOST_TIMEOUT)?; // a server that was removed from the cluster asks no other one for a replica
         }
-        let change = match self.next_change(group, replica, servers, &place, &have.members)? {
+        let changes = self.next_changes(group, replica, servers, &place, &have.members)?;
+        match changes[..] {
+            [] => return Ok(false),
             // This server leads, and is to run the group no more.
-            Some(Change::Remove(node)) if node == own => return self.hand_over(group, replica, &wanted),
-            Some(change) => change,
-            None => return Ok(false),
-        };
+            [Change::Remove(node)] if node == own => return self.hand_over(group, replica, &wanted),
+            _ => {}
+        }
         // The members and the place can be old, and a server removed for that could never return: a majority confirms them.
         default.barrier(HOST_TIMEOUT)?;
         if let Some(logs) = self.inner.slot.named().filter(|_| group != super::SYSTEM) {
@@ -77,17 +82,38 @@ impl Groups {
         if default.status().replica.members != servers || self.placed_on(group)? != place {
             return Ok(false); // the next look compares with the new ones
         }
-        tracing::info!(group = %label(group), ?change, "a group of named logs follows the members of the cluster");
-        // The cluster removed the server, so its number is not mistyped, even if it runs and another member is silent.
-        let has_left = matches!(change, Change::Remove(node) if !servers.iter().any(|s| s.node == node));
-        match has_left && hears_most_without(&replica.status().replica, change.node()) {
-            true => replica.force_members(std::slice::from_ref(&change), CHANGE_TIMEOUT)?,
-            false => replica.change_members(std::slice::from_ref(&change), CHANGE_TIMEOUT)?,
-        }
-        if let Change::AddLearner { node, .. } = change {
-            self.joins(node);
-        }
+        tracing::info!(group = %label(group), ?changes, "a group of named logs follows the members of the cluster");
+        self.change(group, replica, servers, &changes)?;
         Ok(true)
+    }
+
+    /// Makes a change of a group's members, or several at once.
+    fn change(
+        &self,
+        group: u32,
+        replica: &Log,
+        servers: &[Member],
+        changes: &[Change],
+    ) -> chiplog::Result<()> {
+        match *changes {
+            // The cluster removed the server, so its number is not mistyped, even if it runs and another member is silent.
+            [Change::Remove(node)]
+                if !servers.iter().any(|server| server.node == node)
+                    && hears_most_without(&replica.status().replica, node) =>
+            {
+                replica.force_members(changes, CHANGE_TIMEOUT)
+            }
+            [Change::Promote(node), ..] => {
+                let promoted = replica.change_members(changes, PROMOTE_TIMEOUT);
+                promoted.inspect_err(|error| self.refused(group, node, error))
+            }
+            [Change::AddLearner { node, .. }] => {
+                replica.change_members(changes, CHANGE_TIMEOUT)?;
+                self.joins(node);
+                Ok(())
+            }
+            _ => replica.change_members(changes, CHANGE_TIMEOUT),
+        }
     }
 
     /// The servers on which the catalogue places a group. Empty: all.
@@ -96,19 +122,17 @@ impl Groups {
     }
 
     /// A member that is still in the cluster, and on which the group is not placed any more. None: there is none, or a server
-    /// that is to run the group does not vote yet, or lacks too much.
-    fn moves_away(&self, replica: &Log, wanted: &[Member], members: &[Member]) -> Option<NodeId> {
-        let own = replica.status().replica.node;
-        let voters = replica.status().replica.voters();
-        let votes = |node| voters.contains(&node);
-        let is_well = |node| node == own || self.is_ready(replica, node);
-        let stay = wanted.iter().filter(|server| !server.is_leaving()).map(|server| server.node);
-        if !stay.into_iter().all(|node| votes(node) && is_well(node)) {
-            return None;
-        }
+    /// that is to run the group does not vote yet, lacks too much, or does not store what it is sent.
+    fn moves_away(&self, group: u32, replica: &Log, wanted: &[Member], members: &[Member]) -> Option<NodeId> {
+        let have = replica.status().replica;
+        let (own, voters) = (have.node, have.voters());
         let mut moved =
             members.iter().filter(|m| !m.is_leaving() && !wanted.iter().any(|s| s.node == m.node));
-        moved.clone().find(|m| m.node != own).or_else(|| moved.next()).map(|m| m.node)
+        let moved = moved.clone().find(|m| m.node != own).or_else(|| moved.next())?.node;
+        let votes = |node| voters.contains(&node);
+        let is_well = |server: &Member| server.node == own || self.stores(group, replica, server);
+        let mut stay = wanted.iter().filter(|server| !server.is_leaving());
+        stay.all(|server| votes(server.node) && is_well(server)).then_some(moved)
     }
 
     /// Transfers the leadership of a group to a server that is to run it, and can. Returns whether there is one.
@@ -119,16 +143,21 @@ impl Groups {
         Ok(true)
     }
 
-    /// The next change of a group's members towards those that it is to have. `servers`: all of the cluster; `place`: those on which the
-    /// group is placed.
-    fn next_change(
+    /// The next change of a group's members towards those that it is to have, or several that are made at once. `servers`: all of the
+    /// cluster; `place`: those on which the group is placed.
+    fn next_changes(
         &self,
         group: u32,
         replica: &Log,
         servers: &[Member],
         place: &[NodeId],
         members: &[Member],
-    ) -> chiplog::Result<Option<Change>> {
+    ) -> chiplog::Result<Vec<Change>> {
+        // First: the clock of a vote runs also while other changes are made.
+        let awaited = self.awaited(group, replica, servers, place, members);
+        let peers = self.note_stored(group, replica);
+        let is_heard = |node| peers.iter().any(|peer| peer.node == node && peer.active);
+        let own = replica.status().replica.node;
         let (wanted, mut failed) = (placed(servers, place), None);
         for server in wanted.iter().filter(|server| !server.is_leaving()) {
             let node = server.node;
@@ -136,31 +165,35 @@ impl Groups {
                 None => match self.ask_to_host(server, group, replica.log_id(), HOST_TIMEOUT) {
                     Ok(directory) => {
                         let address = server.address.clone();
-                        return Ok(Some(Change::AddLearner { node, directory, address }));
+                        return Ok(vec![Change::AddLearner { node, directory, address }]);
                     }
                     Err(error) => failed = Some(error), // the others first
                 },
                 Some(m) if self.has_lost(group, replica, server, m) => {
                     tracing::warn!(group = %label(group), %node, "the directory of a member is lost: it gets a new one");
-                    return Ok(Some(Change::Remove(node)));
+                    return Ok(vec![Change::Remove(node)]);
                 }
                 Some(m) if m.address != server.address => {
-                    return Ok(Some(Change::SetAddress { node, address: server.address.clone() }));
+                    return Ok(vec![Change::SetAddress { node, address: server.address.clone() }]);
                 }
                 // Else it still has to receive what the others have.
-                Some(m) if server.is_voter() && !m.is_voter() && self.is_ready(replica, node) => {
-                    return Ok(Some(Change::Promote(node)));
+                Some(m)
+                    if server.is_voter()
+                        && !m.is_voter()
+                        && self.may_promote(group, node)
+                        && self.stores(group, replica, server) =>
+                {
+                    let is_heard = |node| node == own || is_heard(node);
+                    return Ok(promotion(node, servers, place, members, is_heard));
                 }
                 Some(_) => {}
             }
         }
-        let awaited = self.awaited(group, replica, servers, place, members);
-        let peers = replica.status().replica.peers;
-        let is_heard = |node| peers.iter().any(|peer| peer.node == node && peer.active);
-        match (loses_vote(servers, place, members, &awaited), failed) {
-            (Some(change), _) => Ok(Some(change)),
+        let refusal = self.refusal(group);
+        match (loses_vote(servers, place, members, &awaited), failed.or(refusal)) {
+            (Some(change), _) => Ok(vec![change]),
             (None, Some(error)) => Err(error),
-            (None, None) if is_joining(&awaited) => Ok(None),
+            (None, None) if is_joining(&awaited) => Ok(Vec::new()),
             (None, None) => match stuck(&awaited, members, is_heard) {
                 Some(node) => {
                     let what = format!(
@@ -168,9 +201,29 @@ impl Groups {
                     );
                     Err(Error::new(ErrorKind::Unavailable, what))
                 }
-                None => Ok(self.moves_away(replica, &wanted, members).map(Change::Remove)),
+                None => {
+                    let moved = self.moves_away(group, replica, &wanted, members);
+                    Ok(moved.map(Change::Remove).into_iter().collect())
+                }
             },
         }
+    }
+
+    /// Notes what the members of a group have, and returns their progress.
+    fn note_stored(&self, group: u32, replica: &Log) -> Vec<PeerStatus> {
+        let ReplicaStatus { last_entry, peers, .. } = replica.status().replica;
+        let matched = peers.iter().map(|peer| (peer.node, peer.matched)).collect();
+        self.inner.marks.lock().unwrap_or_else(PoisonError::into_inner).look(group, last_entry, &matched);
+        peers
+    }
+
+    /// Whether a member is in contact, lacks little, stores what it is sent, and has room for more. Asks its server for the latter.
+    fn stores(&self, group: u32, replica: &Log, server: &Member) -> bool {
+        let keeps_up = || {
+            let marks = self.inner.marks.lock().unwrap_or_else(PoisonError::into_inner);
+            marks.stores(group, server.node)
+        };
+        self.is_ready(replica, server.node) && keeps_up() && self.has_room(group, replica, server)
     }
 
     /// How long the leader has heard nothing of a member, as far as it has looked.

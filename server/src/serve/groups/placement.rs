@@ -10,7 +10,9 @@
 //!
 //! Invariants:
 //! - A majority confirms the servers of the cluster and the catalogue before a decision is noted.
-//! - The decision depends on nothing else, so a new leader of the system log continues where the old one stopped.
+//! - The decision depends on these alone, except that servers which are silent or fail get no groups if others can: a new leader of the
+//!   system log continues where the old one stopped. Which servers have failed lately, and which group was moved last, one process knows: a
+//!   new leader can give a group to a server that fails, and replaces it there once the group's leader has told it.
 
 use super::votes::JOIN_PATIENCE;
 use super::{CHANGES_MAX, Groups, HOST_TIMEOUT, label};
@@ -27,6 +29,9 @@ const FAILED_FOR: Duration = Duration::from_secs(600);
 /// How long that which a group's leader told of servers counts without being told again. It is asked more often: a leader that is gone
 /// says nothing.
 const TOLD_FOR: Duration = Duration::from_secs(30);
+
+/// How long a server that was heard may be silent, and still counts as up without a break: one lost heartbeat is no restart.
+const SILENT_FOR: Duration = Duration::from_secs(5);
 
 /// The servers that are to run each group. None: all are.
 type Places = BTreeMap<u32, Vec<NodeId>>;
@@ -67,6 +72,21 @@ impl Unfit {
     }
 }
 
+/// Since when a server has been up, as far as it was heard.
+#[derive(Debug)]
+struct Up {
+    since: Instant,
+    /// Since when it is not heard.
+    silent: Option<Instant>,
+}
+
+impl Up {
+    /// Whether it was silent for so long that it can have been down.
+    fn was_down(&self, now: Instant) -> bool {
+        self.silent.is_some_and(|at| now.saturating_duration_since(at) >= SILENT_FOR)
+    }
+}
+
 /// The servers that failed to host groups, as the leaders of those told the leader of the system log.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
@@ -74,23 +94,26 @@ pub(super) struct Failures {
     unhosted: BTreeMap<u32, (Vec<NodeId>, Instant)>,
     /// When a server was last told to fail to host a group.
     failed: BTreeMap<NodeId, Instant>,
-    /// Since when each server has been heard, this one included.
-    heard: BTreeMap<NodeId, Instant>,
+    /// The servers that are up, this one included.
+    up: BTreeMap<NodeId, Up>,
 }
 
 impl Failures {
     /// Notes which servers are heard.
     fn hear(&mut self, heard: &[NodeId], now: Instant) {
-        self.heard.retain(|node, _| heard.contains(node));
+        for (_, up) in self.up.iter_mut().filter(|(node, _)| !heard.contains(node)) {
+            up.silent.get_or_insert(now);
+        }
+        self.up.retain(|_, up| !up.was_down(now));
         for node in heard {
-            self.heard.entry(*node).or_insert(now);
+            self.up.entry(*node).or_insert(Up { since: now, silent: None }).silent = None;
         }
     }
 
     /// Notes which servers a group's leader tells to fail. One that was down until a moment ago has not had its time yet.
     fn note(&mut self, group: u32, unhosted: &[NodeId], now: Instant) {
-        let is_up = |at: &Instant| now.saturating_duration_since(*at) >= JOIN_PATIENCE;
-        let fails = |node: &NodeId| self.heard.get(node).is_some_and(is_up);
+        let is_up = |up: &Up| now.saturating_duration_since(up.since) >= JOIN_PATIENCE;
+        let fails = |node: &NodeId| self.up.get(node).is_some_and(is_up);
         let failing: Vec<NodeId> = unhosted.iter().copied().filter(fails).collect();
         self.failed.extend(failing.iter().map(|node| (*node, now)));
         self.unhosted.insert(group, (failing, now));
@@ -99,7 +122,7 @@ impl Failures {
     /// Forgets all but which servers failed lately.
     fn forget(&mut self) {
         self.unhosted.clear();
-        self.heard.clear();
+        self.up.clear();
     }
 
     fn unfit(&self, silent: Vec<NodeId>, now: Instant) -> Unfit {
@@ -418,6 +441,29 @@ mod tests {
         failures.note(1, &[], at(133));
         assert_eq!(unfit(&failures, 133), (false, true));
         assert_eq!(unfit(&failures, 732), (false, false), "ten minutes later");
+    }
+
+    /// A server whose heartbeats were late for a moment now and then never counted as one that fails.
+    #[test]
+    fn server_that_is_silent_for_a_moment_was_not_down() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let mut failures = Failures::default();
+        let mut fails = |heard: &[u64], seconds| {
+            failures.hear(&nodes(heard), at(seconds));
+            failures.note(1, &nodes(&[4]), at(seconds));
+            failures.unfit(Vec::new(), at(seconds)).fails(1, NodeId(4))
+        };
+        for seconds in (0..30).step_by(5) {
+            assert!(!fails(&[1, 4], seconds) && !fails(&[1], seconds + 1) && !fails(&[1], seconds + 4));
+        }
+        assert!(fails(&[1, 4], 30));
+        assert!(fails(&[1], 31), "it may be down, and that is not known yet");
+        assert!(!fails(&[1], 36));
+        assert!(!fails(&[1, 4], 37) && !fails(&[1, 4], 66));
+        assert!(fails(&[1, 4], 67));
+        // It was not heard twice, and nobody looked in between.
+        assert!(fails(&[1], 70) && !fails(&[1, 4], 90));
     }
 
     /// After any failure groups moved all at once.

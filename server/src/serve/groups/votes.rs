@@ -1,19 +1,22 @@
-//! Votes: which member of a group loses its vote, and how long that waits for the vote of the server in its place.
+//! Votes: which member of a group gets a vote or loses it, and how long the latter waits for the vote of the server in its place.
 //!
-//! Invariant: no member loses its vote while the group awaits another one, up to [`JOIN_PATIENCE`] without a sign of that. It is awaited
+//! Invariant: except in one change with a promotion, no member loses its vote while the group awaits another one, up to [`JOIN_PATIENCE`] without a sign of that. It is awaited
 //! from a server that is to run the group and does not vote in it, and in place of one on which the group is placed and that does not
 //! vote in the cluster any more: the catalogue names another one in a moment. The sign of a server that copies the group's files is that
-//! it has more of them than before: one that is heard can lack the room for them.
+//! it has more of them than before: one that is heard can lack the room for them. More of them are no sign once its promotion has failed.
 
 use super::Groups;
 use chiplog::cluster::{Change, Member};
-use chiplog::{EntryIndex, Log, NodeId};
+use chiplog::{EntryIndex, Error, Log, NodeId};
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 /// How long a vote that is awaited keeps the others from being taken away without a sign of it.
 pub(super) const JOIN_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a promotion that failed for the first time is not tried again.
+const AGAIN: Duration = Duration::from_secs(10);
 
 /// How long that which was seen of a vote is told to others: the group may not be looked at for a while.
 const SEEN_FOR: Duration = Duration::from_secs(30);
@@ -30,6 +33,8 @@ enum Stage {
     Asked,
     /// It is a member without a vote, and has the group's entries up to this one.
     Copies(EntryIndex),
+    /// It has them, and its promotion failed.
+    Refused,
 }
 
 /// A vote that is awaited.
@@ -49,17 +54,41 @@ impl Wait {
     }
 }
 
+/// A promotion that failed.
+#[derive(Debug)]
+struct Refusal {
+    error: Error,
+    /// How often it has.
+    count: u32,
+    /// When it did last.
+    at: Instant,
+}
+
+impl Refusal {
+    /// How long it is not tried again: the groups wait for each other's promotions. The second attempt is within [`JOIN_PATIENCE`].
+    fn lasts(&self) -> Duration {
+        AGAIN.saturating_mul(1 << self.count.saturating_sub(1).min(6))
+    }
+}
+
 /// The votes that the groups await which this server leads.
 #[derive(Debug, Default)]
-pub(super) struct Waits(BTreeMap<(u32, NodeId), Wait>);
+pub(super) struct Waits {
+    waits: BTreeMap<(u32, NodeId), Wait>,
+    refusals: BTreeMap<(u32, NodeId), Refusal>,
+}
 
 impl Waits {
     /// Notes how far the servers are whose votes a group awaits. Each step begins the clock of that server again.
     fn look(&mut self, group: u32, stages: &BTreeMap<NodeId, Stage>, now: Instant) -> Awaited {
-        self.0.retain(|(of, node), _| *of != group || stages.contains_key(node));
+        self.waits.retain(|(of, node), _| *of != group || stages.contains_key(node));
+        let copies = |node: &NodeId| matches!(stages.get(node), Some(Stage::Copies(_)));
+        self.refusals.retain(|(of, node), _| *of != group || copies(node));
         let mut waited = |node: NodeId, stage: Stage| {
+            let is_refused = self.refusals.contains_key(&(group, node));
+            let stage = if is_refused { Stage::Refused } else { stage };
             let new = || Wait { stage, since: now, seen: now };
-            let wait = self.0.entry((group, node)).or_insert_with(new);
+            let wait = self.waits.entry((group, node)).or_insert_with(new);
             if wait.stage != stage {
                 *wait = new();
             }
@@ -71,13 +100,26 @@ impl Waits {
 
     /// Forgets a group that this server does not lead.
     pub(super) fn forget(&mut self, group: u32) {
-        self.0.retain(|(of, _), _| *of != group);
+        self.waits.retain(|(of, _), _| *of != group);
+        self.refusals.retain(|(of, _), _| *of != group);
+    }
+
+    /// Notes that a member of a group could not be promoted.
+    fn refuse(&mut self, group: u32, node: NodeId, error: Error, now: Instant) {
+        let count = self.refusals.get(&(group, node)).map_or(1, |before| before.count.saturating_add(1));
+        self.refusals.insert((group, node), Refusal { error, count, at: now });
+    }
+
+    /// Whether the promotion of a member of a group has not failed a moment ago.
+    fn may_promote(&self, group: u32, node: NodeId, now: Instant) -> bool {
+        let refusal = self.refusals.get(&(group, node));
+        refusal.is_none_or(|last| now.saturating_duration_since(last.at) >= last.lasts())
     }
 
     /// Notes that a server became a member of a group. It makes one replica at a time, so the clocks of the groups for which it has
     /// made none yet begin again.
     fn joins(&mut self, node: NodeId) {
-        self.0.retain(|(_, of), wait| *of != node || wait.stage != Stage::Asked);
+        self.waits.retain(|(_, of), wait| *of != node || wait.stage != Stage::Asked);
     }
 
     /// The servers that are to run a group and have failed for long to make a replica of it, or to copy its files.
@@ -85,7 +127,7 @@ impl Waits {
         let is_recent = |wait: &Wait| now.saturating_duration_since(wait.seen) < SEEN_FOR;
         let fails =
             |wait: &Wait| wait.stage != Stage::Leaves && wait.lasts() >= JOIN_PATIENCE && is_recent(wait);
-        let of_group = self.0.iter().filter(|((of, _), wait)| *of == group && fails(wait));
+        let of_group = self.waits.iter().filter(|((of, _), wait)| *of == group && fails(wait));
         of_group.map(|((_, node), _)| *node).collect()
     }
 }
@@ -113,6 +155,25 @@ impl Groups {
     /// Notes that a server became a member of a group, see [`Waits::joins`].
     pub(super) fn joins(&self, node: NodeId) {
         self.inner.awaited.lock().unwrap_or_else(PoisonError::into_inner).joins(node);
+    }
+
+    /// Notes that a member of a group could not be promoted.
+    pub(super) fn refused(&self, group: u32, node: NodeId, error: &Error) {
+        let mut waits = self.inner.awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        waits.refuse(group, node, error.clone(), Instant::now());
+    }
+
+    /// Whether the promotion of a member of a group has not failed a moment ago.
+    pub(super) fn may_promote(&self, group: u32, node: NodeId) -> bool {
+        let waits = self.inner.awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        waits.may_promote(group, node, Instant::now())
+    }
+
+    /// Why a member of a group gets no vote, as far as this server has tried.
+    pub(super) fn refusal(&self, group: u32) -> Option<Error> {
+        let waits = self.inner.awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut of_group = waits.refusals.iter().filter(|((of, _), _)| *of == group);
+        of_group.next().map(|(_, refusal)| refusal.error.clone())
     }
 
     /// The servers that are to run a group which this server leads, and have failed for long, as far as it has looked.
@@ -159,6 +220,26 @@ fn awaited(servers: &[Member], place: &[NodeId], members: &[Member]) -> Vec<Node
 /// Whether a group may not lose a vote yet.
 pub(super) fn is_joining(awaited: &Awaited) -> bool {
     awaited.values().any(|waited| *waited < JOIN_PATIENCE)
+}
+
+/// The changes that give a member its vote. A silent voter that is to lose its own one loses it in the same change: of one voter more, most
+/// would include the new one, although fewer can fail than before.
+pub(super) fn promotion(
+    node: NodeId,
+    servers: &[Member],
+    place: &[NodeId],
+    members: &[Member],
+    is_heard: impl Fn(NodeId) -> bool,
+) -> Vec<Change> {
+    let is_placed = |node| is_placed(place, node);
+    let leaves = |m: &&Member| !(is_placed(m.node) && votes(servers, m.node));
+    let silent = members.iter().filter(|m| votes(members, m.node) && !is_heard(m.node)).find(leaves);
+    let is_server = |node| servers.iter().any(|server| server.node == node);
+    let lost = silent.map(|m| match is_placed(m.node) && is_server(m.node) {
+        true => Change::Demote(m.node),
+        false => Change::Remove(m.node),
+    });
+    [Change::Promote(node)].into_iter().chain(lost).collect()
 }
 
 /// The next member that is removed, as its server left the cluster, or demoted, as its server lost its vote there. None: there
@@ -259,6 +340,62 @@ mod tests {
         look(&mut waits, Stage::Asked, 160);
         waits.look(1, &BTreeMap::new(), begin + Duration::from_secs(161));
         assert!(told(&waits, 1, 161).is_empty(), "it votes");
+    }
+
+    /// A learner that could not be promoted was awaited for ever: its group appended, and each entry was a sign of it. Each attempt held all
+    /// groups for 30 s.
+    #[test]
+    fn learner_that_cannot_be_promoted_is_awaited_no_longer() {
+        let begin = Instant::now();
+        let mut waits = Waits::default();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let look = |waits: &mut Waits, seconds: u64| {
+            let stages = [(NodeId(4), Stage::Copies(EntryIndex(seconds)))].into();
+            waits.look(1, &stages, at(seconds))[&NodeId(4)].as_secs()
+        };
+        let refuse = |waits: &mut Waits, seconds| {
+            let error = Error::new(chiplog::ErrorKind::InvalidArgument, "its files are smaller");
+            waits.refuse(1, NodeId(4), error, at(seconds));
+        };
+        let tries = |waits: &Waits, group, seconds| waits.may_promote(group, NodeId(4), at(seconds));
+        assert_eq!([look(&mut waits, 1), look(&mut waits, 2)], [0, 0]);
+        refuse(&mut waits, 2);
+        assert_eq!([look(&mut waits, 3), look(&mut waits, 9)], [0, 6]);
+        assert!(!tries(&waits, 1, 11) && tries(&waits, 1, 12) && tries(&waits, 2, 3));
+        refuse(&mut waits, 12);
+        assert!(!tries(&waits, 1, 31) && tries(&waits, 1, 32), "each time later");
+        assert_eq!(look(&mut waits, 32), 29);
+        assert!(waits.unhosted(1, at(32)).is_empty());
+        assert_eq!(look(&mut waits, 33), 30);
+        assert_eq!(waits.unhosted(1, at(33)), [NodeId(4)]);
+        // It votes, and is a learner again later.
+        waits.look(1, &BTreeMap::new(), at(34));
+        assert!(tries(&waits, 1, 34));
+        assert_eq!([look(&mut waits, 35), look(&mut waits, 70)], [0, 0]);
+        refuse(&mut waits, 71);
+        waits.forget(1);
+        assert!(tries(&waits, 1, 71));
+    }
+
+    /// Of voters 1 to 3 and 4, of which 3 was down for good, 4 had to record its own promotion: until it did, no other change could be made.
+    #[test]
+    fn silent_voter_that_leaves_goes_with_the_promotion() {
+        let have = members(&[1, 2, 3], &[4]);
+        let changes = |servers: &[Member], place: &[u64], silent: u64| {
+            let place: Vec<NodeId> = place.iter().map(|node| NodeId(*node)).collect();
+            promotion(NodeId(4), servers, &place, &have, |node| node != NodeId(silent))
+        };
+        let (promote, remove) = (Change::Promote(NodeId(4)), Change::Remove(NodeId(3)));
+        let (all, left, lost) =
+            (members(&[1, 2, 3, 4], &[]), members(&[1, 2, 4], &[]), members(&[1, 2, 4], &[3]));
+        let (alone, both) = (vec![promote.clone()], [promote.clone(), remove]);
+        assert_eq!(changes(&left, &[], 3), both, "it left the cluster");
+        assert_eq!(changes(&left, &[1, 2, 3], 3), both, "the catalogue names no other one yet");
+        assert_eq!(changes(&all, &[1, 2, 4], 3), both, "the group moves");
+        assert_eq!(changes(&lost, &[], 3), [promote, Change::Demote(NodeId(3))]);
+        assert_eq!(changes(&lost, &[1, 2, 4], 3), both);
+        assert_eq!(changes(&left, &[], 9), alone, "it is heard, and can confirm");
+        assert_eq!(changes(&all, &[], 3), alone, "it stays");
     }
 
     #[test]
