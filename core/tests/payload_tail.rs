@@ -456,7 +456,7 @@ fn each_object_has_a_record() {
     assert_eq!(log.metrics().stored_objects, 4);
 }
 
-/// The object store takes no slices of entries for long: then appends are answered as in the class `majority+slices`.
+/// The object store takes no slices of entries for long: then appends are answered as `majority`.
 #[test]
 fn append_waits_for_slices_for_a_while() {
     let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(Watched::default()));
@@ -468,13 +468,13 @@ fn append_waits_for_slices_for_a_while() {
     let begun = Instant::now();
     let small = log.submit(b"small").unwrap();
     assert_eq!((small.durability(), small.wait().unwrap()), (None, Index(2)));
-    assert_eq!(small.durability(), Some(Durability::MajoritySlices));
+    assert_eq!(small.durability(), Some(Durability::Majority));
     assert_eq!(log.metrics().unstored_confirmations, 1);
     assert!(begun.elapsed() >= Duration::from_secs(9), "{:?}", begun.elapsed());
     assert!(log.is_in_store(Index(1)) && !log.is_in_store(Index(2)));
     vault.refuse(None);
     eventually("it is in a slice", || log.is_in_store(Index(2)));
-    assert_eq!(small.durability(), Some(Durability::MajoritySlices), "as it was acknowledged");
+    assert_eq!(small.durability(), Some(Durability::Majority), "as it was acknowledged");
     let small = log.submit(b"small").unwrap();
     assert_eq!(small.wait().unwrap(), Index(3));
     assert_eq!(small.durability(), Some(Durability::Object));

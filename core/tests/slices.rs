@@ -282,6 +282,27 @@ fn faults_of_the_object_store_delay_slices_and_lose_nothing() {
     read_all(&log, 1, 3500);
 }
 
+/// Appends were confirmed as `majority+slices` although no slice had been stored for long.
+#[test]
+fn confirmations_say_that_slices_fail() {
+    let (dir, vault) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let vault = Arc::new(HookedVault::new(vault));
+    let log = Log::open(dir.path(), options(&vault)).unwrap();
+    let durability = || {
+        let ticket = log.submit(b"x").unwrap();
+        ticket.wait().unwrap();
+        ticket.durability().unwrap()
+    };
+    assert_eq!(durability(), Durability::MajoritySlices);
+    vault.set(|call, name| match matches!(call, "put" | "create") && name.contains("/s/") {
+        true => Err(Error::new(ErrorKind::PermissionDenied, "injected: the store is read-only")),
+        false => Ok(()),
+    });
+    eventually("confirmations say so", || durability() == Durability::Majority);
+    vault.set(|_, _| Ok(()));
+    eventually("slices are stored again", || durability() == Durability::MajoritySlices);
+}
+
 /// `root` goes first when a log is removed from the object store. Each attempt of a server that still runs it put a slice of another name.
 #[test]
 fn no_slice_is_put_once_the_root_is_gone() {

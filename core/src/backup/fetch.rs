@@ -40,6 +40,7 @@ use crate::store::object_file::changed_byte;
 use crate::store::objects::deletion::newest_begin;
 use crate::store::objects::names::{Lineage, object_name, root_log};
 use crate::store::objects::slice_names::SliceName;
+use crate::store::segment::file_number;
 use crate::store::sorted_object::unsort_and_compare;
 use crate::sync::threads::in_parallel;
 use crate::types::{EntryIndex, Index, LogId, SegmentId, TERMS_APART, Timestamp};
@@ -126,7 +127,7 @@ impl Backup {
         if made.is_err() {
             downloads.abandon(dest);
         }
-        made
+        made.map_err(|error| of_object(error, log, dest))
     }
 
     fn fetch_with(
@@ -559,6 +560,17 @@ fn if_allowed(applied: Result<Applied>, lost: Option<&str>) -> Result<std::resul
         Err(error) if is_of_slice(&error) => Ok(Err(error)),
         applied => applied.map(Ok),
     }
+}
+
+/// The same error, of a file that was made in `dest` and is gone: it names the object that the file was made of.
+fn of_object(error: Error, log: LogId, dest: &Path) -> Error {
+    let place = error
+        .location()
+        .filter(|(path, _)| error.kind() == ErrorKind::Corrupt && path.parent() == Some(dest));
+    let number = place.and_then(|(path, _)| Some((path, file_number(path.file_name()?.to_str()?)?)));
+    let Some((path, number)) = number else { return error };
+    let text = error.to_string().replace(&*path.to_string_lossy(), &object_name(log, number - 1));
+    Error::new(ErrorKind::Corrupt, text)
 }
 
 fn gone(name: &str) -> Error {

@@ -211,6 +211,11 @@ fn older_records_of_named_logs_are_read_from_the_object_store() {
         (verified.code, fault["severity"].as_str().unwrap().to_owned())
     };
     assert_eq!(verified_with(in_a_record), (3, "corrupt".to_owned()));
+    let fetched =
+        run(&["tier", "fetch", location, dir.path().join("damaged").to_str().unwrap(), "--log-id", id]);
+    let name = format!("{id}/o/{number:020}");
+    assert!(fetched.code == 3 && fetched.err.contains(&name), "{}", fetched.err);
+    assert!(fetched.err.contains("chiplog tier verify"), "{}", fetched.err);
     // No record depends on the zeros before the last page.
     let skeleton_end = u32::from_le_bytes(right[76..80].try_into().unwrap());
     assert_eq!(verified_with(skeleton_end as usize), (0, "harmless".to_owned()));

@@ -1,7 +1,7 @@
 //! Confirmation: with the durability class `object` an append is answered once the object store alone has it. See `placement`.
 //!
 //! Its entry was committed before. If the object store takes no slice for long, the append is answered without: it is as durable then as in
-//! the class `majority+slices`, and the answer says so.
+//! the class `majority`, and the answer says so.
 //!
 //! Invariants:
 //! - the last record that the object store is said to have was committed, and a log that is made of the object store alone has it, with
@@ -149,7 +149,8 @@ impl Node {
             true => EntryIndex(self.published.counters.in_store_upto.load(Ordering::Acquire)),
             false => EntryIndex(0),
         };
-        let has_slices = self.tiering.vault.is_some() && self.options.slice_interval.is_some();
+        let are_stored = !self.tiering.slices.are_failing();
+        let has_slices = self.tiering.vault.is_some() && self.options.slice_interval.is_some() && are_stored;
         let otherwise = if has_slices { Durability::MajoritySlices } else { Durability::Majority };
         move |entry| if entry <= stored { Durability::Object } else { otherwise }
     }

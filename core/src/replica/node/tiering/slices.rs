@@ -152,6 +152,11 @@ impl Slices {
         done
     }
 
+    /// Whether no slice was stored since the last attempt to store one failed.
+    pub(super) fn are_failing(&self) -> bool {
+        self.failed.is_some()
+    }
+
     fn has_failed(&mut self, path: &Path, error: &Error, now: Moment) {
         if self.failed != Some(error.kind()) {
             tracing::warn!(path = %path.display(), %error, "slices cannot be stored; it is tried again");

@@ -285,7 +285,7 @@ fn note_stored(first: Index, last: Index, dir: &Path, ui: &Ui) {
         let count = last.get().saturating_sub(first.get()).saturating_add(1);
         writeln!(
             stderr,
-            "chiplog: {} not shown (index {first} to {last}): {} in an object store alone, and {} is read without one. `chiplog read HOST:PORT` of a server, or of a copy that runs with --listen, shows all; `chiplog tier fetch` and `chiplog restore` make a log of the objects",
+            "chiplog: {} not shown (index {first} to {last}): {} in an object store alone, and {} is read without one. `chiplog read HOST:PORT` of a server, or with --stale of a copy that runs with --listen, shows all; `chiplog tier fetch` and `chiplog restore` make a log of the objects",
             format::many(count, "record is", "records are"),
             if count == 1 { "it is" } else { "they are" },
             dir.display(),

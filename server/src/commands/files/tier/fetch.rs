@@ -158,7 +158,13 @@ pub(super) fn run(vault: &dyn Vault, dir: &Path, wanted: &Wanted<'_>, ui: &Ui) -
     let backup = match wanted.pin {
         Some(pin) => Backup::fetch_pin(vault, log, pin, dir, &mut progress),
         None => Backup::fetch(vault, log, dir, &mut progress),
-    }?;
+    };
+    let backup = backup.map_err(|error| match error.kind() {
+        ErrorKind::Corrupt => {
+            Failure::new(error.kind(), format!("{error}; `chiplog tier verify` lists the damage"))
+        }
+        _ => error.into(),
+    })?;
     bar.finish_and_clear();
     shown(&backup, branches, dir, wanted, started, ui)
 }

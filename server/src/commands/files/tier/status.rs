@@ -184,14 +184,19 @@ impl Shown {
             _ = writeln!(out, "  unknown: {}", format::many(self.unknown, "object", "objects"));
         }
         if let Some(server) = &self.server {
-            _ = writeln!(
-                out,
-                "  {} leads: its last record is {}; {}, in {} of entries, are in no object yet",
-                server.leader,
-                format::count(server.last),
-                format::many(server.unstored_records, "record", "records"),
-                format::bytes(server.unstored_bytes)
-            );
+            // Without a record these are commands, such as that an object is stored.
+            let unstored = match server.unstored_records {
+                0 => "every record is in an object".to_owned(),
+                records => {
+                    let bytes = format::bytes(server.unstored_bytes);
+                    format!(
+                        "{}, in {bytes} of entries, are in no object yet",
+                        format::many(records, "record", "records")
+                    )
+                }
+            };
+            let (leader, last) = (&server.leader, format::count(server.last));
+            _ = writeln!(out, "  {leader} leads: its last record is {last}; {unstored}");
             if server.object_failures > 0 {
                 let failures = format::many(server.object_failures, "attempt", "attempts");
                 _ = writeln!(out, "  {failures} to use the store failed since its start");
