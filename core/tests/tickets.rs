@@ -199,13 +199,17 @@ fn blocking_calls_are_refused_in_a_callback() -> Test {
             session.close(),
         ];
         log.wait_for(Index(1), LONG).expect("the record exists");
-        drop(sender.send((next, refused)));
+        drop(sender.send((next, refused, session)));
     });
-    let (next, refused) = receiver.recv_timeout(LONG)?;
+    let (next, refused, mut session) = receiver.recv_timeout(LONG)?;
     for result in refused {
         assert_eq!(result.map_err(|e| e.kind()), Err(ErrorKind::InvalidArgument));
     }
     assert_eq!(log.append(b"behind")?, next, "the refused appends are not in the log");
+    assert_eq!(log.status().sessions, 1, "its close was refused");
+    session.close()?;
+    assert_eq!(log.status().sessions, 0);
+    session.close()?;
     Ok(())
 }
 

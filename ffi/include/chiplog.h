@@ -1189,7 +1189,7 @@ typedef struct {
    */
   uint64_t keep_alive_ms;
   /**
-   * Bytes that a server may send ahead on a stream, default 4 MiB.
+   * Bytes that a server may send ahead on a stream, 64 KiB to 2 GiB - 1, default 4 MiB.
    */
   uint32_t window_bytes;
   /**
@@ -1463,7 +1463,7 @@ typedef struct {
    */
   uint64_t backoff_max_ms;
   /**
-   * Bytes that a server may send ahead, default 4 MiB.
+   * Bytes that a server may send ahead, 64 KiB to 2 GiB - 1, default 4 MiB.
    */
   uint32_t window_bytes;
   /**
@@ -2456,8 +2456,9 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_session_submit_batch_within(chiplog_se
 
 /**
  * Ends the session in the log, durably, once all appends in flight have an outcome: the log forgets the session. The
- * handle must still be closed.
- * Ownership: borrowed. One thread at a time. Blocks. Errors: FULL, POISONED, CLOSED, FORKED.
+ * handle must still be closed. If the call fails, the session may be open in the log: call it again.
+ * Ownership: borrowed. One thread at a time. Blocks.
+ * Errors: FULL, BUSY, POISONED, CLOSED (of the log, or the session was ended), FORKED.
  */
 CHIPLOG_MUST_USE chiplog_status_t chiplog_session_end(chiplog_session_t *session,
                                      chiplog_error_t **error);

@@ -154,6 +154,22 @@ async fn missing_server_is_an_error_in_time() {
     }
 }
 
+/// A window above 1 GiB panicked in the task of the connection, and without a window all streams stood still.
+#[tokio::test]
+async fn windows_are_within_the_bounds_of_http2() {
+    let one = One::new();
+    for window_bytes in [0, (64 << 10) - 1, 1 << 31, u32::MAX] {
+        let options = quick().window_bytes(window_bytes);
+        let error = Client::connect([one.address()], options).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.to_string().contains("window_bytes"), "{error}");
+    }
+    for window_bytes in [64 << 10, (1 << 30) + 1, (1 << 31) - 1] {
+        let client = Client::connect([one.address()], quick().window_bytes(window_bytes)).await.unwrap();
+        client.info().await.unwrap();
+    }
+}
+
 /// The server is gone for good: callers wait for their time limit, get specific errors, and a close returns the
 /// unacknowledged records.
 #[tokio::test]

@@ -164,6 +164,52 @@ def test_a_step_without_memory_skips_nothing(tmp_path: Path, step: str) -> None:
     assert done.stdout == "all\n", done.stderr
 
 
+def crc32c(data: bytes) -> bytes:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return (crc ^ 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def make_undecodable(directory: Path, record: bytes) -> None:
+    """Replaces the batch of `record` and two empty ones with zeros, packed, without the table of their ends: docs/format.md."""
+    (path,) = (path for path in directory.glob("*") if path.is_file() and record in path.read_bytes())
+    file = bytearray(path.read_bytes())
+    at = file.index(record) - 40
+    length = 40 + len(record) + 12
+    packed = b"\x1f\0\1\0" + b"\xff" * 399 + b"\xe6\x50\0\0\0\0\0"
+    assert length == 40 + len(packed)
+    file[at + 12 : at + 16] = (102_000).to_bytes(4, "little")
+    file[at + 34] = 1
+    file[at + 40 : at + length] = packed
+    file[at : at + 4] = crc32c(file[at + 4 : at + length])
+    block = at - 64
+    assert file[block : block + 4] == b"CLB1"
+    file[block + 56 : block + 60] = crc32c(file[at : at + 4])
+    file[block + 4 : block + 8] = crc32c(file[48:56] + file[block + 8 : block + 64])
+    path.write_bytes(file)
+
+
+def test_a_batch_that_was_not_reported_is_not_skipped(tmp_path: Path) -> None:
+    """The export looks ahead, and leaves an error to its next step: the batch was skipped, and nobody had been told."""
+    record = b"Q" * 398
+    with chiplog.Log(tmp_path, SMALL) as log:
+        log.append(b"before")
+        log.append_batch([record, b"", b""])
+        log.append(b"behind")
+    make_undecodable(tmp_path, record)
+    with chiplog.Log(tmp_path, SMALL) as log:
+        reader = log.read()
+        assert pa.RecordBatchReader.from_stream(reader).read_next_batch().num_rows == 1
+        assert reader.skip_batch() == 2
+        with pytest.raises(chiplog.UndecodableError):
+            next(reader)
+        assert reader.skip_batch() == 5
+        assert next(reader).copy() == b"behind"
+
+
 def test_a_panic_is_an_error_of_the_consumer_and_ends_the_stream(tmp_path: Path) -> None:
     """It ended the process: no panic may leave a C function."""
     program = (

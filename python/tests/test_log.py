@@ -74,6 +74,20 @@ def test_skipping_drops_no_record(log: chiplog.Log) -> None:
     assert [r.copy() for r in reader] == [b"3"]
 
 
+def test_a_session_whose_close_failed_can_be_closed_again(tmp_path: Path) -> None:
+    """The second close did nothing, and the session stayed open in the log."""
+    log = chiplog.Log(tmp_path, SMALL)
+    session, other = log.session(), log.session()
+    other.close()
+    other.close()
+    log.close()
+    for _ in range(2):
+        with pytest.raises(chiplog.ClosedError):
+            session.close()
+        assert session.next_sequence == 1
+    other.close()
+
+
 def test_tail_waits(log: chiplog.Log) -> None:
     tail = log.tail()
     assert not tail.wait(timeout=0)

@@ -147,11 +147,12 @@ impl Session {
         Ok(self.sent(pushed?).returning())
     }
 
-    /// Closes the session, durably, once every append in flight is answered. The log forgets the session.
+    /// Closes the session, durably, once every append in flight is answered. The log forgets the session: later appends
+    /// fail with `SessionExpired`. Closing it again does no harm.
     ///
     /// # Errors
-    /// Those of [`Log::discard`].
-    pub fn close(mut self) -> Result<()> {
+    /// Those of [`Log::discard`]: the session may be open in the log. Close it again.
+    pub fn close(&mut self) -> Result<()> {
         self.log.may_wait()?;
         self.settle(0, None);
         self.log.close_session(self.id)

@@ -146,7 +146,7 @@ fn creation_is_refused_before_it_has_a_name_if_sessions_take_the_room() {
     assert_eq!(logs.create("late").unwrap_err().kind(), ErrorKind::Full);
     assert_eq!(logs.get("late").unwrap_err().kind(), ErrorKind::NotFound);
     // With room for fewer sessions there is room for more logs.
-    sessions.into_iter().for_each(|session| session.close().unwrap());
+    sessions.into_iter().for_each(|mut session| session.close().unwrap());
     assert!(running.named_logs_max() > max);
     logs.create("late").unwrap().append(b"x").unwrap();
 }

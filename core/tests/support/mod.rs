@@ -197,7 +197,7 @@ impl Runner {
             Step::CloseSession { session } => {
                 self.wait_all()?;
                 let Some((id, model)) = self.open_session(*session) else { return Ok(()) };
-                let handle = self.log.resume_session(id, model.next_sequence());
+                let mut handle = self.log.resume_session(id, model.next_sequence());
                 let n = self.submitted(|s| s.sessions[*session].closed = true);
                 handle.close()?;
                 self.acknowledged(n);

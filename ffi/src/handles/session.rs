@@ -26,6 +26,13 @@ impl Used {
     fn with<T>(&self, work: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
         lock(&self.0).as_mut().ok_or_else(ended).and_then(work)
     }
+
+    /// Ends the session in the log. Not under the lock: a callback of the log's that asks for the session would wait for
+    /// this, and this for the callback. The session is back here if it fails.
+    fn end(&self) -> Result<()> {
+        let mut session = lock(&self.0).take().ok_or_else(ended)?;
+        session.close().inspect_err(|_| *lock(&self.0) = Some(session))
+    }
 }
 
 fn ended() -> Error {
@@ -234,17 +241,15 @@ pub unsafe extern "C" fn chiplog_session_submit_batch_within(
 }
 
 /// Ends the session in the log, durably, once all appends in flight have an outcome: the log forgets the session. The
-/// handle must still be closed.
-/// Ownership: borrowed. One thread at a time. Blocks. Errors: FULL, POISONED, CLOSED, FORKED.
+/// handle must still be closed. If the call fails, the session may be open in the log: call it again.
+/// Ownership: borrowed. One thread at a time. Blocks.
+/// Errors: FULL, BUSY, POISONED, CLOSED (of the log, or the session was ended), FORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_session_end(
     session: *mut chiplog_session_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    entry(error, || {
-        let session = lock(&get(session)?.0).take();
-        session.ok_or_else(ended)?.close()
-    })
+    entry(error, || get(session)?.end())
 }
 
 /// Closes the handle. The session stays open in the log and can be resumed. Does nothing if it is NULL or already
@@ -253,4 +258,28 @@ pub unsafe extern "C" fn chiplog_session_end(
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_session_close(session: *mut chiplog_session_t) {
     release(session);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chiplog::{Log, Options};
+
+    /// The second call said that the session was ended, and it stayed open in the log.
+    #[test]
+    fn session_whose_end_failed_can_be_ended_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        let used = Used::from(log.open_session().unwrap());
+        log.close().unwrap();
+        for _ in 0..2 {
+            let failed = used.end().unwrap_err();
+            assert_ne!(failed.to_string(), ended().to_string());
+            used.with(|_| Ok(())).unwrap();
+        }
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        let used = Used::from(log.open_session().unwrap());
+        used.end().unwrap();
+        assert_eq!(used.end().unwrap_err().to_string(), ended().to_string());
+    }
 }

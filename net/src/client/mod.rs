@@ -39,7 +39,7 @@ use crate::wire::proto::v1::log_client::LogClient;
 use crate::wire::proto::v1::{CloseSessionRequest, DiscardRequest, InfoRequest, OpenSessionRequest};
 use crate::wire::status::{from_status, leader_of};
 use chiplog::{Error, ErrorKind, Index, Result, SessionId, Start, options};
-use cluster::connections::Connections;
+use cluster::connections::{Connections, check_window};
 use cluster::discovery::Servers;
 use cluster::leader_watchdog::LeaderWatchdog;
 use retry::backoff::Backoff;
@@ -78,7 +78,7 @@ options! {
         /// A connection that receives nothing for this long is tested, and closed if it stays silent for the same time
         /// again. Default 5 s.
         pub keep_alive: Duration,
-        /// Bytes that a server may send ahead on a stream, default 4 MiB.
+        /// Bytes that a server may send ahead on a stream, 64 KiB to 2 GiB - 1, default 4 MiB.
         pub window_bytes: u32,
         /// TLS settings; default: no TLS.
         pub tls: Option<ClientTls>,
@@ -163,8 +163,8 @@ impl Client {
     /// after a second, with the reason.
     ///
     /// # Errors
-    /// `InvalidArgument`: no address, or an invalid one; no certificates or no key in `options.tls`; or the servers
-    /// have different logs, and it is unclear which one to use. `Unauthenticated`, `PermissionDenied`: the token was
+    /// `InvalidArgument`: no address, or an invalid one; `options.window_bytes` is out of bounds; no certificates or no
+    /// key in `options.tls`; or the servers have different logs, and it is unclear which one to use. `Unauthenticated`, `PermissionDenied`: the token was
     /// rejected. `Unavailable`, `Timeout`: no server answered within `options.timeout`; at once, if the TLS settings of
     /// no server fit `options.tls`. `NotFound`: the servers have no log of that name. `Unsupported`: the servers use
     /// another revision of the protocol.
@@ -192,6 +192,7 @@ impl Client {
         for seed in &seeds {
             check_host_port(seed).map_err(|e| Error::new(ErrorKind::InvalidArgument, e.to_string()))?;
         }
+        check_window(options.window_bytes)?;
         options.tls.as_ref().map_or(Ok(()), ClientTls::check)?;
         let servers = Servers::new(seeds, options.clone(), connections);
         let client = Self { inner: Arc::new(Inner { options, servers, system: OnceCell::new() }) };

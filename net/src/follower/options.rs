@@ -1,5 +1,6 @@
 //! Options of a follower: times, limits, preferred servers.
 
+use crate::client::cluster::connections::check_window;
 use crate::client::{ClientOptions, ClientTls, Secret};
 use chiplog::{Error, ErrorKind, Options, Result, options};
 use std::time::Duration;
@@ -59,8 +60,8 @@ options! {
         pub backoff_min: Duration,
         /// The longest wait between attempts, default 2 s.
         pub backoff_max: Duration,
-        /// Bytes that a server may send ahead, default 4 MiB. A follower with a slow disk holds these in memory, plus
-        /// one response of 1 MiB or one block.
+        /// Bytes that a server may send ahead, 64 KiB to 2 GiB - 1, default 4 MiB. A follower with a slow disk holds these
+        /// in memory, plus one response of 1 MiB or one block.
         pub window_bytes: u32,
     }
 }
@@ -90,7 +91,7 @@ impl Default for FollowerOptions {
 
 impl FollowerOptions {
     /// # Errors
-    /// `InvalidArgument`: a time is out of bounds; the certificates or the key in `tls` are invalid; whole objects for one named log.
+    /// `InvalidArgument`: a time or `window_bytes` is out of bounds; the certificates or the key in `tls` are invalid; whole objects for one named log.
     pub(super) fn check(&self) -> Result<()> {
         if self.files.vault.is_some() && self.served_objects {
             let what =
@@ -119,6 +120,7 @@ impl FollowerOptions {
                 return Err(Error::new(ErrorKind::InvalidArgument, what));
             }
         }
+        check_window(self.window_bytes)?;
         self.tls.as_ref().map_or(Ok(()), ClientTls::check)
     }
 

@@ -102,6 +102,14 @@ fn new_copy_starts_at_the_given_position() {
         let refused = Follower::open(dir.path(), servers.iter().cloned(), Start::First, options);
         assert_eq!(refused.map(drop).unwrap_err().kind(), ErrorKind::InvalidArgument);
     }
+    for window_bytes in [0, 1 << 31] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = quick().window_bytes(window_bytes);
+        let refused =
+            Follower::open(dir.path(), [one.address()], Start::First, options).map(drop).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+        assert!(refused.to_string().contains("window_bytes"), "{refused}");
+    }
     let mut options = quick();
     options.open_timeout = Duration::from_millis(300);
     let nobody = format!("127.0.0.1:{}", free_port());

@@ -3,7 +3,7 @@
 use crate::served::PATIENCE;
 use crate::served::client::{producing, quick};
 use crate::server::{Rogue, about, appended, producer_of, refused, refused_for, soon, until};
-use chiplog::{ErrorKind, Index, Sequence};
+use chiplog::{ErrorKind, Index, Sequence, SessionId};
 use chiplog_net::client::{Client, ProducerOptions};
 use chiplog_net::wire::proto::v1::append_response::Result as Outcome;
 use chiplog_net::wire::proto::v1::*;
@@ -108,6 +108,29 @@ async fn close_can_be_cancelled_and_repeated() {
             let left: Vec<_> = closed.left.iter().map(|l| &l.record[..]).collect();
             assert_eq!(left, [b"x"]);
             assert_eq!(closed.failed.unwrap().kind(), ErrorKind::Closed);
+        }
+    }
+}
+
+/// A close that ran into its deadline dropped the task: the producer's own session stayed open for a day. Producers that were
+/// made again and again, while the cluster was in trouble, used up all sessions.
+#[tokio::test]
+async fn close_at_its_deadline_closes_the_own_session_alone() {
+    for own in [true, false] {
+        let rogue = Rogue::silent();
+        let calls = rogue.calls.clone();
+        let given = (SessionId(5), Sequence(1));
+        let producer = producer_of(rogue, |o| o.session = (!own).then_some(given)).await;
+        producer.send(b"x").await.unwrap();
+        assert_eq!(producer.close(Duration::from_millis(50)).await.left.len(), 1);
+        if own {
+            until("the session is closed", || calls.lock().unwrap().contains(&"close 7".to_owned())).await;
+        } else {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            assert!(
+                calls.lock().unwrap().iter().all(|call| !call.starts_with("close")),
+                "the caller may go on in it"
+            );
         }
     }
 }

@@ -625,8 +625,9 @@ class Session:
         """Ends the session once all its appends have an outcome. Returns None.
 
         The log forgets the session. Without this call the session can be resumed.
-        Blocks, without the GIL; Ctrl-C ends the wait. Raises `PoisonedError`, `FullError`, `ClosedError` (of the
-        log). A second close does nothing."""
+        Blocks, without the GIL; Ctrl-C ends the wait. Raises `PoisonedError`, `FullError`, `BusyError`, `ClosedError`
+        (of the log): the session may be open in the log, and can be closed again. A close after one that succeeded
+        does nothing."""
     def __reduce__(self) -> NoReturn: ...
 
 @final

@@ -51,7 +51,7 @@ class Start:
 _TIME = "finite seconds, from 0"
 _SOME_TIME = "finite seconds, from 0.001"
 _BACKOFF = "It doubles after each further failure, up to backoff_max."
-_WINDOW = "bytes, up to 2,147,483,647"
+_WINDOW = "bytes, from 65,536 to 2,147,483,647"
 _TOKEN = "text, printable ASCII"
 
 

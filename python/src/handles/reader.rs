@@ -190,8 +190,10 @@ impl Reader {
                 break; // another thread brought a batch meanwhile
             }
             let Ok(source) = lease.source() else { break };
-            // The next step meets the same error.
-            let Some(Ok(Some(batch))) = self.next_now(py, source) else { break };
+            let Some(Ok(Some(batch))) = self.next_now(py, source) else {
+                source.forget_error(); // the next step meets the same one
+                break;
+            };
             if !small(&batch) {
                 self.next.store(batch.first().get(), Ordering::Relaxed);
                 *self.kept() = Some(batch); // it is the next one, unchanged

@@ -1,6 +1,8 @@
 //! An exactly-once session of a log in this process.
 //!
-//! Invariant: no thread holds the session for longer than a slice of a wait, except the one that closes it.
+//! Invariants:
+//! - No thread holds the session for longer than a slice of a wait, except the one that closes it, which takes it out.
+//! - The session comes back if its close fails, so that it can be closed again.
 
 use crate::convert::errors::not_pickled;
 use crate::convert::errors::raise;
@@ -14,7 +16,7 @@ use crate::runtime::wait;
 use crate::runtime::wait::Limit;
 use chiplog::{BatchBuilder, Error, ErrorKind, Result};
 use pyo3::prelude::*;
-use std::sync::{Mutex, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// Appends that take effect exactly once and in order, even if repeated. Made by `Log.session`,
@@ -28,16 +30,35 @@ use std::time::Duration;
 /// Any thread may use it, one at a time. In a forked child each call raises `ForkedError`.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Session {
-    /// None once it was closed.
-    session: Kept<Mutex<Option<chiplog::Session>>>,
+    shared: Kept<Arc<Shared>>,
     /// How long an append waits for space.
     patience: Duration,
     limit: BatchLimit,
 }
 
+/// The session, also for the thread that closes it.
+struct Shared {
+    /// None: it is being closed, or was closed.
+    session: Mutex<Option<chiplog::Session>>,
+    /// Held while a thread closes it.
+    closing: Mutex<()>,
+}
+
+impl Shared {
+    /// Closes the session, if it is open once no other thread closes it. Not under the session's lock: a call in one of the
+    /// log's callbacks would wait for this, and this for the callback.
+    fn close(&self) -> Result<()> {
+        let _closing = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut session) = lock().take() else { return Ok(()) };
+        session.close().inspect_err(|_| *lock() = Some(session))
+    }
+}
+
 impl Session {
     pub(crate) fn new(session: chiplog::Session, patience: Duration, limit: BatchLimit) -> PyResult<Self> {
-        Ok(Self { session: Kept::new(Mutex::new(Some(session))).map_err(raise)?, patience, limit })
+        let shared = Shared { session: Mutex::new(Some(session)), closing: Mutex::default() };
+        Ok(Self { shared: Kept::new(Arc::new(shared)).map_err(raise)?, patience, limit })
     }
 
     /// Runs `work` with the session once no other thread uses it.
@@ -46,7 +67,7 @@ impl Session {
         py: Python<'_>,
         mut work: impl FnMut(&mut Option<chiplog::Session>) -> Result<T> + Send,
     ) -> PyResult<T> {
-        let cell = self.session.get().map_err(raise)?;
+        let cell = &self.shared.get().map_err(raise)?.session;
         wait::sliced(py, &Limit::none(), "another thread uses the session", |slice| {
             let used = attempt(cell, &mut work);
             used.unwrap_or_else(|| {
@@ -67,7 +88,7 @@ impl Session {
         limit: &Limit,
         mut submit: impl FnMut(&mut chiplog::Session, Duration) -> Result<chiplog::Ticket> + Send,
     ) -> PyResult<chiplog::Ticket> {
-        let cell = self.session.get().map_err(raise)?;
+        let cell = &self.shared.get().map_err(raise)?.session;
         wait::for_room(py, limit.left_of(self.patience), |slice| {
             let submitted = attempt(cell, |session| submit(open(session)?, slice));
             submitted.unwrap_or_else(|| Err(Error::new(ErrorKind::Busy, "another thread uses the session")))
@@ -217,11 +238,12 @@ impl Session {
     /// Ends the session once all its appends have an outcome. Returns None.
     ///
     /// The log forgets the session. Without this call the session can be resumed.
-    /// Blocks, without the GIL; Ctrl-C ends the wait. Raises `PoisonedError`, `FullError`, `ClosedError` (of the
-    /// log). A second close does nothing.
+    /// Blocks, without the GIL; Ctrl-C ends the wait. Raises `PoisonedError`, `FullError`, `BusyError`, `ClosedError`
+    /// (of the log): the session may be open in the log, and can be closed again. A close after one that succeeded
+    /// does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let session = self.with(py, |session| Ok(session.take()))?;
-        session.map_or(Ok(()), |session| wait::on_thread(py, move || session.close()))
+        let shared = self.shared.get().map_err(raise)?.clone();
+        wait::on_thread(py, move || shared.close())
     }
 
     fn __reduce__(&self) -> PyResult<()> {

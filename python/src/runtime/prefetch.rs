@@ -108,6 +108,11 @@ impl Prefetch {
         next
     }
 
+    /// The caller was not told of the error of the last step: the next step meets it again.
+    pub(crate) fn forget_error(&mut self) {
+        self.may_skip = false;
+    }
+
     /// As [`Reader::poll_more`].
     pub(crate) fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         match &self.reader {

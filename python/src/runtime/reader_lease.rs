@@ -53,6 +53,13 @@ impl Source {
         }
     }
 
+    /// The caller is not told of the error of the last [`next_now`](Self::next_now): it is met again, and allows no skip.
+    pub(crate) fn forget_error(&mut self) {
+        if let Self::Local(reader, _) = self {
+            reader.forget_error();
+        }
+    }
+
     /// Skips an undecodable batch. Returns the next record; None: it is not known yet.
     async fn skip_batch(&mut self) -> Result<Option<Index>> {
         match self {

@@ -48,7 +48,7 @@ pub struct chiplog_client_options_t {
     pub backoff_max_ms: u64,
     /// A connection is tested after this long without data from the other side. Default 5 s.
     pub keep_alive_ms: u64,
-    /// Bytes that a server may send ahead on a stream, default 4 MiB.
+    /// Bytes that a server may send ahead on a stream, 64 KiB to 2 GiB - 1, default 4 MiB.
     pub window_bytes: u32,
     /// Whether the token may be sent to other machines without TLS: 1 or 0. Default 0: the client does not use such a
     /// server.

@@ -1,6 +1,5 @@
 //! Followers: a copy of a log in the program, kept up to date from any server.
 
-use crate::abi::descriptor::Descriptor;
 use crate::abi::entry::{entry, entry_cause, entry_handle, entry_value};
 use crate::abi::error::{chiplog_error_t, chiplog_status_t};
 use crate::abi::growing::{Growing, fill};
@@ -11,6 +10,7 @@ use crate::abi::values::{chiplog_notify_fn, duration};
 use crate::handles::client::connection::addresses;
 use crate::handles::follower::events;
 use crate::handles::follower::events::chiplog_event_t;
+use crate::handles::follower::hook::{EventHook, Hook};
 use crate::handles::follower::options;
 use crate::handles::follower::options::chiplog_follower_options_t;
 use crate::handles::follower::status;
@@ -19,25 +19,21 @@ use crate::handles::log::open::{Opened, chiplog_log_t};
 use crate::handles::reader::state::chiplog_reader_t;
 use crate::support::handle_table;
 use crate::support::handle_table::{Opaque, get, handle};
-use crate::support::panic_guard::lock;
 use crate::support::threads::without_signals;
-use chiplog::{ErrorKind, Result, Signal};
+use chiplog::{ErrorKind, Result};
 use chiplog_net::follower::{Follower, FollowerEvent};
 use std::ffi::{c_char, c_void};
-use std::sync::Mutex;
 use std::time::Duration;
 
 /// The follower behind a handle.
 pub(crate) struct Following {
     follower: Follower,
-    descriptor: Mutex<Descriptor>,
-    /// The current callback.
-    gate: Mutex<Option<Gate>>,
+    hook: EventHook,
 }
 
 impl From<Follower> for Following {
     fn from(follower: Follower) -> Self {
-        Self { follower, descriptor: Mutex::default(), gate: Mutex::new(None) }
+        Self { follower, hook: EventHook::default() }
     }
 }
 
@@ -54,36 +50,14 @@ impl Following {
     /// Returns the next event. If there is none and there is a descriptor, arms the descriptor.
     fn next_event(&self, limit: Duration) -> Result<FollowerEvent> {
         let next = self.follower.next_event(limit);
-        if next.as_ref().is_err_and(|error| error.kind() == ErrorKind::Timeout)
-            && let Some(signal) = lock(&self.descriptor).watched()
-        {
-            self.arm(signal);
+        if next.as_ref().is_err_and(|error| error.kind() == ErrorKind::Timeout) {
+            self.hook.rearm(|hook| self.register(hook));
         }
         next
     }
 
-    fn arm(&self, signal: &Signal) {
-        signal.lower();
-        let signal = signal.clone();
-        self.follower.on_event(move || signal.raise());
-    }
-
-    /// Replaces the callback, and calls the new one once there is an event.
-    fn set_callback(&self, gate: Gate) {
-        lock(&self.descriptor).yield_hook();
-        let hook = gate.hook();
-        let last = lock(&self.gate).replace(gate);
-        drop(last); // without the lock: the callback that it waits for may set the next callback
+    fn register(&self, hook: Hook) {
         self.follower.on_event(hook);
-    }
-
-    /// Returns the descriptor, whose hook is set.
-    fn descriptor(&self) -> Result<i32> {
-        let mut descriptor = lock(&self.descriptor);
-        if descriptor.claim_hook()? {
-            descriptor.watched().iter().for_each(|signal| self.arm(signal));
-        }
-        Ok(descriptor.number())
     }
 }
 
@@ -208,7 +182,8 @@ pub unsafe extern "C" fn chiplog_follower_on_event(
 ) -> chiplog_status_t {
     entry(error, || {
         let gate = Gate::new(callback, context)?;
-        get(follower)?.set_callback(gate);
+        let following = get(follower)?;
+        following.hook.set_callback(gate, |hook| following.register(hook));
         Ok(())
     })
 }
@@ -226,7 +201,8 @@ pub unsafe extern "C" fn chiplog_follower_descriptor(
 ) -> chiplog_status_t {
     entry_value(error, descriptor, || {
         put(descriptor, -1);
-        get(follower)?.descriptor()
+        let following = get(follower)?;
+        following.hook.descriptor(|hook| following.register(hook))
     })
 }
 

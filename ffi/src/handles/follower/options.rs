@@ -58,7 +58,7 @@ pub struct chiplog_follower_options_t {
     pub backoff_min_ms: u64,
     /// The longest wait after a failure, default 2 s.
     pub backoff_max_ms: u64,
-    /// Bytes that a server may send ahead, default 4 MiB.
+    /// Bytes that a server may send ahead, 64 KiB to 2 GiB - 1, default 4 MiB.
     pub window_bytes: u32,
     /// Whether the token may be sent to other machines without TLS: 1 or 0. Default 0.
     pub token_in_plain_text: u8,

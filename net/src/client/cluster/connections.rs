@@ -19,6 +19,7 @@ use crate::client::ClientOptions;
 use crate::client::retry::deadline::FAR;
 use chiplog::{Error, ErrorKind, Result};
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -26,6 +27,9 @@ use tonic::transport::{Channel, Endpoint};
 
 /// The default of HTTP/2 is 16 KiB, and each frame costs a system call.
 const FRAME_BYTES: u32 = 256 << 10;
+/// Bounds of `window_bytes`. HTTP/2 allows no window above 2^31 - 1, and streams with a tiny one stall.
+const WINDOW_BYTES: RangeInclusive<u32> = 64 << 10..=WINDOW_BYTES_MAX;
+const WINDOW_BYTES_MAX: u32 = i32::MAX as u32;
 /// Up to this number of streams, each has its own connection, so that they use several processors.
 const SPREAD: usize = 4;
 /// The most append streams of a connection: one less than a server allows windows.
@@ -154,6 +158,17 @@ pub(crate) fn separate(options: &ClientOptions, address: &str) -> Result<Channel
     endpoint(options, address).map(|endpoint| endpoint.connect_lazy())
 }
 
+/// # Errors
+/// `InvalidArgument`: the option `window_bytes` is out of bounds.
+pub(crate) fn check_window(bytes: u32) -> Result<()> {
+    if WINDOW_BYTES.contains(&bytes) {
+        return Ok(());
+    }
+    let (min, max) = (WINDOW_BYTES.start(), WINDOW_BYTES.end());
+    let what = format!("option window_bytes is {bytes}; it must be from {min} to {max}");
+    Err(Error::new(ErrorKind::InvalidArgument, what))
+}
+
 fn endpoint(options: &ClientOptions, address: &str) -> Result<Endpoint> {
     let scheme = if options.tls.is_some() { "https" } else { "http" };
     let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}")).map_err(|e| {
@@ -167,7 +182,7 @@ fn endpoint(options: &ClientOptions, address: &str) -> Result<Endpoint> {
         .tcp_nodelay(true)
         .max_frame_size(FRAME_BYTES)
         .initial_stream_window_size(options.window_bytes)
-        .initial_connection_window_size(options.window_bytes.saturating_mul(2))
+        .initial_connection_window_size(options.window_bytes.saturating_mul(2).min(WINDOW_BYTES_MAX))
         .http2_keep_alive_interval(options.keep_alive.min(FAR))
         .keep_alive_timeout(options.keep_alive.min(FAR))
         .keep_alive_while_idle(true))

@@ -11,7 +11,8 @@
 //!   batches in doubt come first: a batch behind one that is not in the log cannot be there either.
 //! - A session is closed before the next one is opened: none of its late batches can follow records of the next
 //!   session.
-//! - The task's end settles everything, whatever the reason.
+//! - The task's end settles everything, whatever the reason, and closes a session that the task opened itself, if a server
+//!   answers soon.
 
 use super::accumulator::{Accumulator, Take, Waiting};
 use super::close_report::Unacknowledged;
@@ -189,7 +190,10 @@ impl SenderTask {
         let accumulator = self.accumulator.clone();
         tokio::select! {
             biased;
-            () = accumulator.wait_abandoned() => {}
+            () = accumulator.wait_abandoned() => {
+                self.end(); // `close` waits for this, and not for a server
+                self.close_own_session().await;
+            }
             () = self.send_until_done() => {}
         }
     }
@@ -207,20 +211,25 @@ impl SenderTask {
                 tracing::debug!(error = %broken.error, server = self.server, "append stream ended");
                 self.stream_ended(&broken);
                 if !self.recover(broken).await {
-                    // Everything has its result. The caller's session stays: it may go on in another process.
-                    if self.options.session.is_none() {
-                        self.close_session().await;
-                    }
+                    self.close_own_session().await;
                     return;
                 }
             }
         }
     }
 
-    /// Closes the session, if a server answers soon.
+    /// Closes the session after an end that left records. The caller's session stays: it may go on in another process.
+    async fn close_own_session(&mut self) {
+        if self.options.session.is_none() {
+            self.close_session().await;
+        }
+    }
+
+    /// Closes the session, if a server answers soon. One whose close was cancelled can be closed again.
     async fn close_session(&mut self) {
-        if let Some(session) = self.stamp.session.take().or(self.retired.take()) {
+        if let Some(session) = self.stamp.session.or(self.retired) {
             let _ = timeout(CLOSE_SESSION, self.client.close_session(session)).await;
+            (self.stamp.session, self.retired) = (None, None);
         }
     }
 
@@ -601,6 +610,14 @@ impl SenderTask {
         false
     }
 
+    /// Settles everything, and lets `close` return. A second call finds nothing to settle.
+    fn end(&mut self) {
+        let error = Error::new(ErrorKind::Closed, "the producer ended before the record was acknowledged");
+        self.accumulator.end(error.clone());
+        self.give_up(&error);
+        self.accumulator.gone(std::mem::take(&mut self.left));
+    }
+
     /// Settles everything, and keeps the records for `close`. A record that may be in the log never gets a rejection as
     /// its result, whatever ended the producer.
     fn give_up(&mut self, error: &Error) {
@@ -637,10 +654,7 @@ impl SenderTask {
 impl Drop for SenderTask {
     /// This also runs when the runtime ends first: no caller waits forever.
     fn drop(&mut self) {
-        let error = Error::new(ErrorKind::Closed, "the producer ended before the record was acknowledged");
-        self.accumulator.end(error.clone());
-        self.give_up(&error);
-        self.accumulator.gone(std::mem::take(&mut self.left));
+        self.end();
     }
 }
 
