@@ -122,7 +122,7 @@ pub(crate) fn block_at(bytes: &Bytes, at: usize, id: SegmentId) -> Result<(Entry
     Ok(((header, bytes.slice(at + BLOCK_HEADER_BYTES..end)), at + header.stride()))
 }
 
-/// What is around the blocks of a file.
+/// All that is around the blocks of a file.
 struct Frame {
     header: Bytes,
     /// From the end of the blocks to that of the file.
@@ -201,7 +201,7 @@ impl File {
         Ok(MadeObject { pieces, object })
     }
 
-    /// What is around its blocks.
+    /// All that is around its blocks.
     ///
     /// # Errors
     /// `TooLarge`: no segment file is that large.

@@ -268,7 +268,7 @@ fn damaged(s: &StatusResponse) -> Option<(State, String)> {
     })
 }
 
-/// What no server has in its files any more is lost, unless a copy or a backup has it.
+/// Records that no server has in its files any more are lost, unless a copy or a backup has them.
 fn damaged_objects(s: &StatusResponse) -> Option<(State, String)> {
     (s.damaged_objects > 0).then(|| {
         let what = format!(

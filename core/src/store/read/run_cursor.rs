@@ -72,7 +72,7 @@ impl Position {
     }
 }
 
-/// What is looked for: the first record since a time.
+/// Looked for is the first record since a time.
 #[derive(Clone, Copy)]
 struct Since {
     time: Timestamp,
@@ -503,7 +503,7 @@ impl RunCursor {
     /// read.
     fn look_in_copy(&self, segment: &Segment, since: Since) -> Option<Option<Index>> {
         let copy = self.copy_of(segment)?;
-        // What the log has discarded can be a hole.
+        // Discarded records can be a hole.
         let blocks = copy.blocks(self.log, since.first, WINDOW_BYTES);
         let found = match blocks.or_else(|| copy.all_blocks(self.log, WINDOW_BYTES)) {
             Some((blocks, end)) => first_block_since(blocks, end, since.time),

@@ -115,7 +115,8 @@ What to do about missing and damaged objects:
      again by a server that has the records;
   2. for objects with damaged bytes start them with a short object_scrub_seconds as well, as 600:
      within that time the servers read all objects that they could store again;
-  3. `chiplog tier verify` again. What it still reports is on no disk: only a copy or a backup has it;
+  3. `chiplog tier verify` again. Records of objects that it still reports are on no disk: only a copy
+     or a backup has them;
   4. set the limits as they were.
 
 Through a server, a branch that reads objects of another log is not checked, which the command says
